@@ -84,10 +84,8 @@ def _translated(module: str, table: Mapping[str, str]) -> str:
 def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Collection[str] = ()) -> None:
     """Raise the `UserError` that names the first field of a dataclass which has not its type, or is out of all bounds.
 
-    Args:
-        sizes: whose fields are text, whole numbers, numbers from 0 to 1 and truth values.
-        may_be_zero: whole numbers, such as the number of a token, that need not be above 0.
-        may_be_large: numbers that need not be from 0 to 1, but above 0.
+    Fields are text, truth values, whole numbers above 0 (some `may_be_zero`, such as the number of a token), and
+    numbers from 0 to 1 (some `may_be_large`, but above 0).
     """
     for name, kind in ((each.name, str(each.type)) for each in dataclasses.fields(sizes)):
         value, least = getattr(sizes, name), 0 if name in may_be_zero else 1
@@ -145,13 +143,7 @@ class Additions:
 def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """A model's state in float32 by our names, and the names of what is no part of it.
 
-    Args:
-        folder: which has the weights.
-        keys: the model's names.
-        kind: what the folder should hold.
-
-    Raises:
-        UserError: there are no weights, they are damaged, or they are another model's.
+    Raises `UserError` where the folder has no weights, they are damaged, or no model of this `kind` has them.
     """
     state: dict[str, Tensor] = {}
     left_out = []
@@ -228,17 +220,9 @@ def write_model(
     tensors: Mapping[str, Tensor],
     additions: Iterable[Additions] = (),
 ) -> None:
-    """Write a new folder, completely or not at all.
+    """Write a new folder, completely or not at all; `additions` come last and win.
 
-    Args:
-        folder: nothing is there.
-        config: of `config.json`.
-        files: by their names.
-        tensors: by Hugging Face's names.
-        additions: which come last and win.
-
-    Raises:
-        UserError: there is something in its place, it cannot be written, or `safetensors` is not installed.
+    Raises `UserError` where something is in its place, it cannot be written, or `safetensors` is not installed.
     """
     save = _safetensors("written").save
     for more in additions:
@@ -290,11 +274,7 @@ def check_tensors(
 ) -> None:
     """Raise the `UserError` that says which tensor `state` lacks, has in another shape, or has beyond those wanted.
 
-    Args:
-        path: for sentences.
-        wanted: a state with the right shapes.
-        state: what was found.
-        name_of: what sentences call a parameter.
+    Sentences name `path`, and a parameter by `name_of`.
     """
     for name, like in wanted.items():
         if name not in state:

@@ -47,7 +47,7 @@ def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
     result |= {"model": merger.merged(state["model"]), "extra_state": extra}
     result["cfg"] = {**state["cfg"], "model": {**options, **merger.options()}}
     save_whole(result, out)
-    names = [source.task for source in merger.about.sources]
+    names = [source.task for source in merger.metadata.sources]
     means = [sum(column) / len(weights) for column in zip(*(each.tolist() for each in weights.values()), strict=True)]
     shares = ", ".join(f"{name} {100 * mean:.0f}%" for name, mean in zip(names, means, strict=True))
     click.echo(f"{out}: {shares}, in the mean over {len(weights)} layers, without an optimizer's state")

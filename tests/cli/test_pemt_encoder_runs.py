@@ -6,8 +6,8 @@ import shutil
 import pytest
 import torch
 
-from fairseq_mtmoe.models.pemt import source_file
 from fairseq_mtmoe.models.pemt.config import is_added, is_trainable
+from fairseq_mtmoe.models.pemt.sources import load
 from tests.helpers.benchmark import (
     logged,
     make_benchmark,
@@ -17,6 +17,7 @@ from tests.helpers.benchmark import (
     train_tasks,
 )
 from tests.helpers.commands import run
+from tests.helpers.pemt import adapters_of
 
 pytestmark = pytest.mark.slow
 BORROWING = ("--arch", "pemt_bert", "--adapter-rank", 4, "--criterion", "pemt", "--dropout", 0.1)
@@ -74,8 +75,10 @@ def test_what_trains_is_the_task_s_own_and_all_else_stays(data, sources, target)
     assert [name for name in kept if not torch.equal(state[name], begun[name.removeprefix("encoder.")])] == []
     assert len(checkpoint["last_optimizer_state"]["state"]) == len(trained)
     for index, name in enumerate(("wic", "stsb")):
-        source = source_file.load(sources / name / f"{name}.pt")
-        assert source.adapters and all(torch.equal(state[key][index], one) for key, one in source.adapters.items())
+        source = load(sources / name / f"{name}.pt")
+        assert adapters_of(source) and all(
+            torch.equal(state[key][index], one) for key, one in adapters_of(source).items()
+        )
         assert not any(key.startswith("heads") for key in source.tensors)
 
 

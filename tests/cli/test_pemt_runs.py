@@ -7,10 +7,11 @@ import torch
 
 from fairseq_mtmoe.backbones.t5 import pretrained as model_file
 from fairseq_mtmoe.backbones.t5.model import whole_state
-from fairseq_mtmoe.models.pemt import source_file
 from fairseq_mtmoe.models.pemt.config import is_added, is_trainable
+from fairseq_mtmoe.models.pemt.sources import load
 from tests.helpers.benchmark import logged, make_benchmark
 from tests.helpers.commands import PLUGIN, run
+from tests.helpers.pemt import adapters_of
 from tests.helpers.text_to_text import make_t5, text_arguments, train_text
 
 pytestmark = pytest.mark.slow
@@ -62,10 +63,10 @@ def state_of(path):
 
 @pytest.mark.parametrize(("name", "checkpoint"), [("rte", "checkpoint_best.pt"), ("cola", "checkpoint_last.pt")])
 def test_a_source_s_file_is_of_the_best_checkpoint_or_of_the_last(data, sources, name, checkpoint):
-    source, state = source_file.load(sources / name / f"{name}.pt"), state_of(sources / name / checkpoint)
+    source, state = load(sources / name / f"{name}.pt"), state_of(sources / name / checkpoint)
     assert source.task == name and source.made.rank == 4
-    assert torch.equal(source.prompt, state["encoder.prompt.weight"])
-    for key, value in source.adapters.items():
+    assert torch.equal(source.tensors["prompt"], state["encoder.prompt.weight"])
+    for key, value in adapters_of(source).items():
         assert torch.equal(value, state[key][0]) and value.abs().max() > 0
     assert (sources / name / f"{name}.pt").stat().st_size < (data / "t5.pt").stat().st_size / 5
 
@@ -77,10 +78,12 @@ def test_what_is_frozen_stays_bit_for_bit_and_has_no_optimizer_state(data, sourc
     kept = {name: value for name, value in whole_state(t5.state, t5.config).items() if "norm" not in name}
     assert [name for name, value in kept.items() if not torch.equal(value, state[name])] == []
     for index, name in enumerate(("rte", "cola")):
-        source = source_file.load(sources / name / f"{name}.pt")
-        for key, value in source.adapters.items():
+        source = load(sources / name / f"{name}.pt")
+        for key, value in adapters_of(source).items():
             assert torch.equal(state[key][index], value)
-        assert torch.equal(state["encoder.prompt.sources"][index][: len(source.prompt)], source.prompt)
+        assert torch.equal(
+            state["encoder.prompt.sources"][index][: len(source.tensors["prompt"])], source.tensors["prompt"]
+        )
     trained = [name for name in state if is_trainable(name, "target")]
     moved = [name for name in trained if is_added(name) or not torch.equal(state[name], t5.state[name])]
     assert moved == trained

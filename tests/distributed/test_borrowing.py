@@ -96,10 +96,10 @@ def runs(tmp_path_factory):
 
 def train_without_chance(rank, runs, backend):
     """All runs, without the dropout of the prompts' correlation, which each process draws for itself."""
-    from fairseq_mtmoe.models.pemt import prompts
+    from fairseq_mtmoe.models.pemt import base_model
 
     logging.disable(logging.INFO)
-    prompts.ATTENTION_DROPOUT = 0.0
+    base_model.ATTENTION_DROPOUT = 0.0
     return {name: train(run, {"distributed_training.ddp_backend": backend}) for name, run in runs.items()}
 
 
@@ -126,10 +126,10 @@ def test_two_processes_train_as_one_and_leave_what_is_frozen(backend, which, run
 
 def train_in_half_precision(rank, runs):
     """All runs in both types."""
-    from fairseq_mtmoe.models.pemt import prompts
+    from fairseq_mtmoe.models.pemt import base_model
 
     logging.disable(logging.INFO)
-    prompts.ATTENTION_DROPOUT = 0.0
+    base_model.ATTENTION_DROPOUT = 0.0
     return {(name, kind): train(run, changes) for name, run in runs.items() for kind, changes in HALVES.items()}
 
 

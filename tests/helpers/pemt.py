@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from fairseq.data import Dictionary
+from torch import Tensor
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.backbones.t5.config import T5Config
@@ -25,6 +26,7 @@ register()
 
 from fairseq_mtmoe.models.pemt.config import BOTTLENECK, PemtT5Config  # noqa: E402
 from fairseq_mtmoe.models.pemt.model import PemtT5Model  # noqa: E402
+from fairseq_mtmoe.models.pemt.sources import PROMPT, Source  # noqa: E402
 
 DESCRIPTIONS = {"aa": (5, 6, 7), "bb": (8, 9, 10, 11), "cc": (12, 13, 14)}  # tokens, by a task's name
 AnyModule = TypeVar("AnyModule", bound=torch.nn.Module)
@@ -91,6 +93,11 @@ def target_model(seed: int = 1, make: Callable[..., Any] = pemt_model, **options
     """One that borrows from `SOURCES`, in evaluation mode; by default as the paper says."""
     kinds = {name: options[name] for name in ("adapter", "no_prompt") if name in options}
     return make(seed, pemt_sources=",".join(source_files(**kinds, make=make)), **options)
+
+
+def adapters_of(source: Source) -> dict[str, Tensor]:
+    """All tensors of a source but its prompt."""
+    return {name: value for name, value in source.tensors.items() if name != PROMPT}
 
 
 def perturbed(model: AnyModule) -> AnyModule:

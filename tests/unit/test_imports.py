@@ -111,7 +111,7 @@ MAY_IMPORT = {
 }
 # Every folder of `models/` that is not listed is a system; no system imports another.
 OF_A_SYSTEM = {
-    *("errors", "moe", "conditioning", "checkpoints", "slots", "options"),
+    *("errors", "io", "moe", "conditioning", "checkpoints", "slots", "options"),
     *("protocols", "backbones/blocks", "backbones/hugging_face"),
     *("backbones/translation", "backbones/bert", "backbones/bert/model", "backbones/t5"),
 }

@@ -80,11 +80,7 @@ class ConditionalEncoder(BertEncoder):
         return ConditionalBlock(config)
 
     def context_of(self, batch: UnpaddedBatch) -> BatchContext:
-        """With the tasks' embeddings.
-
-        Raises:
-            UserError: nobody says which tasks the sentences are of.
-        """
+        """With the tasks' embeddings. Raises `UserError` where nobody says which tasks the sentences are of."""
         expect_task_ids(batch.task_ids)
         return batch.context(self.task_embeddings())
 

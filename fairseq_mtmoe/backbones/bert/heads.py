@@ -72,12 +72,11 @@ class TaskHead(nn.Linear):
         self.size = size
 
     def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
-        """The task's numbers for E examples of C candidates, (E, C · outputs); see `TokenHead` for others.
+        """The task's numbers for E examples of C candidates, (E, C · outputs); other heads have other shapes.
 
         Args:
             hidden: the encoder's states of R rows, (R, L, H).
-            rows: each candidate's, (E, C); -1 where an example has fewer than others: the lowest number stands there,
-                which is finite.
+            rows: each candidate's, (E, C); -1, and then the lowest finite number, where others have more candidates.
             spans: of the words, from and to, (E, words, 2); with candidates there are none.
         """
         features = [hidden[:, 0][rows.clamp(min=0).flatten()]]
@@ -96,13 +95,7 @@ class TokenHead(TaskHead):
         self.size = size
 
     def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
-        """The task's numbers for each token of E rows, (E, L, outputs): `UNREAD` of those outside their part.
-
-        Args:
-            hidden: the encoder's states of R rows, (R, L, H).
-            rows: each example's, (E, 1).
-            spans: of the parts, from and to, (E, 1, 2); [CLS] is always read.
-        """
+        """The task's numbers for each token of E rows, (E, L, outputs): `UNREAD` but for [CLS] and `spans`."""
         numbers: Tensor = nn.Linear.forward(self, hidden[rows.squeeze(1)])
         is_read = _within(spans, hidden.shape[1]).squeeze(1)
         is_read[:, 0] = True
@@ -113,14 +106,10 @@ class WordHead(TaskHead):
     """The head of a task that asks something of each word."""
 
     def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
-        """The task's numbers for the words of E examples, (E, W, outputs).
+        """The task's numbers for the words of E examples, (E, W, outputs), whose first tokens begin `spans` (E, W, 2).
 
-        Args:
-            hidden: the encoder's states of R rows, (R, L, H).
-            rows: each example's, (E, 1).
-            spans: of the words' first tokens, from and to, (E, W, 2): `NO_TOKEN` for words without one, for which the
-                first output is certain, and `NO_WORD` where an example has fewer words than others, for which all
-                numbers are the lowest that there is.
+        There is `NO_TOKEN` for words without one, for which the first output is certain, and `NO_WORD` where others
+        have more words, for which all numbers are the lowest that there is.
         """
         first = spans[..., 0]
         numbers: Tensor = nn.Linear.forward(self, hidden[rows, first.clamp(min=0)])
@@ -177,15 +166,8 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
     """A checkpoint's state for a model of other tasks; the state itself where they are the same.
 
     Heads of tasks that the model has not are left out; those that the checkpoint has not stay as they are, and so do
-    their embeddings and gates, unless `reuse_gate` names the tasks of the checkpoint whose gates' mean all begin with.
-
-    Args:
-        model: with `heads`, in the order of the task ids.
-        state: of a checkpoint, whose heads are in the order of its task ids.
-        reuse_gate: comma-separated names.
-
-    Raises:
-        UserError: the checkpoint has no such task.
+    their embeddings and gates, unless `reuse_gate`, comma-separated, names the tasks of the checkpoint whose gates'
+    mean all begin with. Raises `UserError` where the checkpoint has no such task. Heads are in the order of task ids.
     """
     own = model.state_dict()
     tasks, known = _tasks(own), _tasks(state)

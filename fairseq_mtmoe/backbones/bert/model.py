@@ -36,11 +36,7 @@ _REGISTERED: list[tuple[str, str, Callable[[Any], None]]] = []  # models, the na
 
 
 class EncoderModel(BaseFairseqModel):
-    """An encoder and its heads.
-
-    Args:
-        encoder: of all tasks.
-        heads: each task's head, in the order of the task ids.
+    """An encoder of all tasks and each one's head, in the order of the task ids.
 
     Attributes:
         reuse_gate: the tasks of a checkpoint whose gates those of all tasks begin as; None: see `transferred`.
@@ -65,8 +61,7 @@ class EncoderModel(BaseFairseqModel):
         """Each task's numbers (E_t, …), by its name; see `TaskHeads` and `data.nlu.dataset.TaskCollate`.
 
         Args:
-            src_tokens: (R, L), padded.
-            segments: the type of each token, (R, L).
+            src_tokens, segments: the R rows, padded, and the type of each token, (R, L).
             rows: of each task's candidates, (E_t, C).
             spans: of the words, or of the part of the text, that each task's examples are about, (E_t, W, 2).
             task_ids: of each row, (R,).
@@ -92,15 +87,9 @@ class EncoderModel(BaseFairseqModel):
 
 
 def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) -> None:
-    """Note in a new model's configuration what it is built with, and its checkpoints are built with again.
+    """Note in a new model's `EncoderOptions` what it is built with, and its checkpoints are built with again.
 
-    Args:
-        cfg: with `EncoderOptions`; fairseq gives models a copy of it, so that the task does this.
-        encoder: the pretrained encoder's sizes.
-        heads: each task's, in the order of the task ids.
-
-    Raises:
-        UserError: it is another model's.
+    fairseq gives models a copy of them, so that the task does this. Raises `UserError` where they are another model's.
     """
     if not isinstance(getattr(cfg, "heads", None), str):
         raise_invalid("--arch", "a model with a head for each task, such as mt_tag_minilm", getattr(cfg, "_name", None))
@@ -108,11 +97,7 @@ def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) 
 
 
 def encoder_config(cfg: Any) -> EncoderConfig:
-    """The sizes of a model's encoder.
-
-    Raises:
-        UserError: the task gives no encoder, or a size is another one than the encoder's.
-    """
+    """A model's sizes. Raises `UserError` where the task gives no encoder, or one is another than the encoder's."""
     if not cfg.encoder:
         raise UserError("`--task` must be one that gives a model its encoder, such as `--task glue`, but gives none.")
     known = json.loads(cfg.encoder)
@@ -145,15 +130,9 @@ def _who_has(known: Mapping[str, Any], name: str) -> str:
 
 
 def build_encoder(cfg: Any, task: GivesEncoder, slot_plans: SlotPlans | None = None) -> BertEncoder:
-    """A new model's encoder with the pretrained one's weights, if there are any.
+    """A new model's encoder, with the weights of the pretrained one that the task has, if there are any.
 
-    Args:
-        cfg: with `EncoderOptions`, and perhaps `EncoderConditionalOptions`.
-        task: which has the pretrained encoder.
-        slot_plans: what stands in the slot of which block.
-
-    Raises:
-        UserError: a size is wrong, or nothing says which, or another of these options is.
+    `cfg` has `EncoderOptions`, and perhaps `EncoderConditionalOptions`. Raises `UserError` where one of them is wrong.
     """
     config = encoder_config(cfg)
     parts = conditional_parts(cfg) if hasattr(cfg, "conditional") else None
@@ -188,11 +167,7 @@ def freeze(encoder: BertEncoder, num_blocks: int) -> None:
 
 
 def frozen_blocks(cfg: Any, num_blocks: int) -> int:
-    """How many blocks `--freeze-layers` names.
-
-    Raises:
-        UserError: the encoder has not so many.
-    """
+    """How many blocks `--freeze-layers` names. Raises `UserError` where the encoder has not so many."""
     given = str(value_of(cfg, EncoderOptions, "freeze_layers"))
     if given == HALF:
         return num_blocks // 2

@@ -25,11 +25,8 @@ from fairseq_mtmoe.slots import BatchContext, dense
 def buckets_of(distances: Tensor, num_buckets: int, max_distance: int, looks_ahead: bool) -> Tensor:
     """The bucket of each distance, from a word that reads to one that it reads; shaped as `distances`.
 
-    Args:
-        distances: places; below 0 is before.
-        num_buckets: of all directions.
-        max_distance: from here on distances are one.
-        looks_ahead: whether words after have buckets of their own, the second half; else they are as the word itself.
+    Below 0 is before. All from `max_distance` on are one. Where attention `looks_ahead`, words after have buckets of
+    their own, the second half; else they are as the word itself.
     """
     first = torch.zeros_like(distances)
     if looks_ahead:
@@ -80,12 +77,9 @@ class T5Attention(nn.Module):
             nn.init.normal_(projection.weight, std=std * width**-0.5)
 
     def forward(self, x: Tensor, read: Tensor, bias: Tensor | None) -> Tensor:
-        """What the words of x (L, B, H) read of the words of `read` (J, B, H): (L, B, H).
+        """What the words of x (L, B, H), normed, read of the words of `read` (J, B, H): (L, B, H).
 
-        Args:
-            x: normed states.
-            read: the same, or the encoder's output.
-            bias: added to scores, broadcast to (B, A, L, J).
+        `bias` is added to scores, broadcast to (B, A, L, J).
         """
         query = self._heads(self.q_proj(x))
         key, value = self._heads(self.k_proj(read)), self._heads(self.v_proj(read))

@@ -56,24 +56,18 @@ class T5Model(FairseqEncoderDecoderModel):
         task_ids: LongTensor | None = None,
         features_only: bool = False,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Scores of the next words, (B, L, V), or states (B, L, H).
+        """Scores of the next words, (B, L, V), or `features_only` states (B, L, H).
 
         Args:
-            src_tokens: texts, (B, J), padded.
-            src_lengths: fairseq's; not needed.
+            src_tokens: texts, (B, J), padded; `src_lengths` are not needed.
             prev_output_tokens: what the decoder reads, (B, L): `shifted` answers.
             task_ids: each text's task, (B,), for slots that tell tasks apart.
-            features_only: give states.
         """
         encoder_out = self.encoder(src_tokens, src_lengths, task_ids=task_ids)
         output: tuple[Tensor, dict[str, Any]] = self.decoder(
             prev_output_tokens, encoder_out, features_only=features_only
         )
         return output
-
-    def max_positions(self) -> tuple[int, int]:
-        """Of texts and answers."""
-        return self.encoder.max_positions(), self.decoder.max_positions()
 
 
 def shifted(answers: LongTensor, config: T5Config) -> Tensor:
@@ -97,14 +91,9 @@ def bare_state(state: Mapping[str, Any], config: T5Config) -> dict[str, Any]:
 
 
 def note_sizes(cfg: Any, t5: T5Config) -> None:
-    """Note in a new model's configuration what it is built with, and its checkpoints are built with again.
+    """Note in a new model's `T5Options` what it is built with, and its checkpoints are built with again.
 
-    Args:
-        cfg: with `T5Options`; fairseq gives models a copy of it, so that the task does this.
-        t5: the pretrained model's sizes.
-
-    Raises:
-        UserError: it is another model's.
+    fairseq gives models a copy of them, so that the task does this. Raises `UserError` where they are another model's.
     """
     if not isinstance(getattr(cfg, "t5", None), str):
         raise_invalid("--arch", "a model on a T5, such as t5_base", getattr(cfg, "_name", None))
@@ -112,11 +101,7 @@ def note_sizes(cfg: Any, t5: T5Config) -> None:
 
 
 def t5_config(cfg: Any) -> T5Config:
-    """The sizes of a model's T5.
-
-    Raises:
-        UserError: the task gives no T5, or a size is another one than the T5's.
-    """
+    """A model's sizes. Raises `UserError` where the task gives no T5, or one is another than the T5's."""
     if not cfg.t5:
         raise UserError(
             "`--task` must be one that gives a model its T5, such as `--task text_to_text`, but gives none."
@@ -131,12 +116,7 @@ def t5_config(cfg: Any) -> T5Config:
 
 
 def begin(model: T5Model, task: Any) -> None:
-    """Give a new model the pretrained T5's weights, if the task has some; what it has beside a T5 stays.
-
-    Args:
-        model: of the T5's sizes.
-        task: whose `pretrained` is the T5; None where a checkpoint's weights follow.
-    """
+    """Give a new model the weights of the task's pretrained T5, if it has some; what it has beside a T5 stays."""
     if task.pretrained is not None and task.pretrained.state:
         state = whole_state(task.pretrained.state, model.config)
         missing, beyond = model.load_state_dict(state, strict=False)

@@ -93,7 +93,7 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
     ) -> tuple[Tensor, Tensor | None, None]:
         """The new residual stream; the attention to the source if it is wanted, or always in evaluation; and None.
 
-        Three of them are what fairseq's own BASE layers return, which may stand between the blocks.
+        fairseq's own BASE layers, which may stand between the blocks, return three of them, too.
 
         Args:
             x: the residual stream, (L, B, H).
@@ -173,31 +173,19 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         """Called by fairseq."""
         if not shares_beams(cfg):
             return super().build_self_attention(embed_dim, cfg, add_bias_kv, add_zero_attn)
-        return BeamAttention(
-            embed_dim,
-            cfg.decoder.attention_heads,
-            dropout=cfg.attention_dropout,
-            self_attention=True,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
-            xformers_att_config=cfg.decoder.xformers_att_config,
-        )
+        return self._beam_attention(embed_dim, cfg, cfg.decoder.xformers_att_config, self_attention=True)
 
     def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> Any:
         """Called by fairseq."""
         if not shares_beams(cfg):
             return super().build_encoder_attention(embed_dim, cfg)
-        return BeamAttention(
-            embed_dim,
-            cfg.decoder.attention_heads,
-            kdim=cfg.encoder.embed_dim,
-            vdim=cfg.encoder.embed_dim,
-            dropout=cfg.attention_dropout,
-            encoder_decoder_attention=True,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
-            xformers_att_config=cfg.encoder.xformers_att_config,
-        )
+        sizes = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim, "encoder_decoder_attention": True}
+        return self._beam_attention(embed_dim, cfg, cfg.encoder.xformers_att_config, **sizes)
+
+    def _beam_attention(self, embed_dim: int, cfg: TransformerConfig, xformers: Any, **kind: Any) -> BeamAttention:
+        noise = {"q_noise": self.quant_noise, "qn_block_size": self.quant_noise_block_size}
+        heads, dropout = cfg.decoder.attention_heads, cfg.attention_dropout
+        return BeamAttention(embed_dim, heads, dropout=dropout, xformers_att_config=xformers, **noise, **kind)
 
 
 def wrap_block(block: nn.Module, cfg: Any) -> Any:

@@ -169,11 +169,7 @@ class ConditionalEncoder(ConditionalStack, Encoder):
         return self.fill_next(block, cfg)
 
     def context_of(self, task_ids: LongTensor | None, padding_mask: Tensor | None) -> BatchContext:
-        """With the tasks' embeddings.
-
-        Raises:
-            UserError: nobody says which tasks the sentences are of.
-        """
+        """With the tasks' embeddings. Raises `UserError` where nobody says which tasks the sentences are of."""
         expect_task_ids(task_ids)
         return BatchContext(task_ids, padding_mask, tasks=self.task_embeddings())
 

@@ -95,12 +95,7 @@ def reordered_sentences(
 ) -> tuple[Tensor | None, int]:
     """How an encoder's output follows a search: its sentences' new order, None where they stay, and the beam.
 
-    Hypotheses of one sentence share its row, as long as they stay together.
-
-    Args:
-        encoder_out: the output, whose `beam` says how many share a row; 1 where it says nothing.
-        new_order: of the search's rows.
-        may_share: whether they may begin to.
+    Hypotheses of one sentence share its row, as long as they stay together; `beam` of the output says how many.
     """
     (beam,) = encoder_out.get("beam", [1])
     num_sentences = encoder_out["encoder_out"][0].shape[1]
@@ -115,11 +110,7 @@ def reordered_sentences(
 
 
 class BeamState:
-    """What a decoder remembers of the sentences that it is translating.
-
-    Args:
-        num_sentences: S.
-        beam: B.
+    """What a decoder remembers of the S sentences that it is translating, in B hypotheses each (`beam`).
 
     Attributes:
         length: L, with the word that is being read.
@@ -178,8 +169,7 @@ class BeamState:
             assert encoded is not None
             if padding_mask is not None and self.source_mask is None:
                 self.source_mask = additive(~padding_mask.bool(), encoded)[:, None, None]
-            sentences = encoded.transpose(0, 1)
-            made = block.k_proj(sentences), block.v_proj(sentences)
+            made = (linear(encoded).transpose(0, 1) for linear in (block.k_proj, block.v_proj))
             key, value = (split_heads(x, self.num_sentences, block.num_heads).contiguous() for x in made)
             self.source[block] = key, value
         return self.source[block]

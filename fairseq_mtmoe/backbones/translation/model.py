@@ -5,7 +5,7 @@ It needs no task ids unless a slot does, so it trains under fairseq's own `--tas
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -44,11 +44,7 @@ class Transformer(TransformerModelBase):
         BaseFairseqModel.add_args.__func__(cls, parser)
 
     def load_state_dict(
-        self,
-        state_dict: dict[str, Tensor],
-        strict: bool = True,
-        model_cfg: Any = None,
-        args: Namespace | None = None,
+        self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
         """As fairseq's; the flat options have no layers to prune at loading, so its pruning is told nothing.
 
@@ -116,18 +112,14 @@ class Transformer(TransformerModelBase):
         task_ids: LongTensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As fairseq's, with one task id per sentence (B,)."""
-        encoder_out = self.encoder(
-            src_tokens, src_lengths=src_lengths, return_all_hiddens=return_all_hiddens, task_ids=task_ids
-        )
-        output: tuple[Tensor, dict[str, Any]] = self.decoder(
-            prev_output_tokens,
-            encoder_out=encoder_out,
-            features_only=features_only,
-            alignment_layer=alignment_layer,
-            alignment_heads=alignment_heads,
-            src_lengths=src_lengths,
-            return_all_hiddens=return_all_hiddens,
-        )
+        both = {"src_lengths": src_lengths, "return_all_hiddens": return_all_hiddens}
+        wanted = {
+            "features_only": features_only,
+            "alignment_layer": alignment_layer,
+            "alignment_heads": alignment_heads,
+        }
+        encoder_out = self.encoder(src_tokens, task_ids=task_ids, **both)
+        output: tuple[Tensor, dict[str, Any]] = self.decoder(prev_output_tokens, encoder_out, **both, **wanted)
         return output
 
 
@@ -146,17 +138,8 @@ def base(args: Any) -> None:
 
 def tiny(args: Any) -> None:
     """2+2 blocks of 64: for tests and first steps on a CPU."""
-    _default(
-        args,
-        encoder_embed_dim=64,
-        encoder_ffn_embed_dim=128,
-        encoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_layers=2,
-        decoder_attention_heads=2,
-        share_all_embeddings=True,
-    )
-    _default(args, num_experts=4)
+    _default(args, encoder_embed_dim=64, encoder_ffn_embed_dim=128, encoder_layers=2, decoder_layers=2)
+    _default(args, encoder_attention_heads=2, decoder_attention_heads=2, share_all_embeddings=True, num_experts=4)
     base(args)
 
 
@@ -168,15 +151,8 @@ def wmt15(args: Any) -> None:
 
 def ml50(args: Any) -> None:
     """The paper's ML-50 models: 12+12 blocks of mBART's width."""
-    _default(
-        args,
-        encoder_layers=12,
-        decoder_layers=12,
-        encoder_embed_dim=1024,
-        encoder_ffn_embed_dim=4096,
-        encoder_attention_heads=16,
-        decoder_attention_heads=16,
-    )
+    _default(args, encoder_embed_dim=1024, encoder_ffn_embed_dim=4096, encoder_layers=12, decoder_layers=12)
+    _default(args, encoder_attention_heads=16, decoder_attention_heads=16)
     wmt15(args)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from fairseq.models import register_model
 
 from fairseq_mtmoe.backbones.bert.heads import heads_from_text
-from fairseq_mtmoe.backbones.bert.model import EncoderModel, build_encoder, register_sizes
-from fairseq_mtmoe.models.ca_mtl.architectures import SIZES
+from fairseq_mtmoe.backbones.bert.model import BASE, LARGE, MINILM, EncoderModel, build_encoder, register_sizes
 from fairseq_mtmoe.models.ca_mtl.config import CAMTLConfig
 from fairseq_mtmoe.options.tasks import names_of_tasks
 
@@ -29,14 +28,16 @@ class CAMTLModel(EncoderModel):
 
     @classmethod
     def build_model(cls, cfg: CAMTLConfig, task: Any) -> CAMTLModel:
-        """Called by fairseq.
-
-        Raises:
-            UserError: a size or an option of the conditional parts is wrong.
-        """
+        """Called by fairseq. Raises `UserError` where a size or an option of the conditional parts is wrong."""
         model = cls(build_encoder(cfg, task), heads_from_text(cfg.heads))
         model.task_names = names_of_tasks(cfg)
         return model
 
 
-register_sizes("ca_mtl", SIZES)
+def large(args: Any) -> None:
+    """The large size in the large form."""
+    args.conditional_form = getattr(args, "conditional_form", None) or "large"
+    LARGE(args)
+
+
+register_sizes("ca_mtl", {"minilm": MINILM, "base": BASE, "large": large})

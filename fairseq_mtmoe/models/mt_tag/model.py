@@ -12,9 +12,16 @@ from typing import Any
 from fairseq.models import register_model
 
 from fairseq_mtmoe.backbones.bert.heads import heads_from_text
-from fairseq_mtmoe.backbones.bert.model import EncoderModel, build_encoder, encoder_config, register_sizes
+from fairseq_mtmoe.backbones.bert.model import (
+    BASE,
+    LARGE,
+    MINILM,
+    EncoderModel,
+    build_encoder,
+    encoder_config,
+    register_sizes,
+)
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.mt_tag.architectures import SIZES
 from fairseq_mtmoe.models.mt_tag.config import MTDenseConfig, MTSwitchConfig, MTTaGConfig
 from fairseq_mtmoe.slots.plan import check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
@@ -26,11 +33,7 @@ class MTDenseModel(EncoderModel):
 
     @classmethod
     def build_model(cls, cfg: MTDenseConfig, task: Any) -> MTDenseModel:
-        """Called by fairseq.
-
-        Raises:
-            UserError: a size is wrong, or nothing says which.
-        """
+        """Called by fairseq. Raises `UserError` where a size is wrong, or nothing says which."""
         return cls(build_encoder(cfg, task), heads_from_text(cfg.heads))
 
 
@@ -42,11 +45,7 @@ class MTTaGModel(SparseModel, EncoderModel):
 
     @classmethod
     def build_model(cls, cfg: MTTaGConfig, task: Any) -> MTTaGModel:
-        """Called by fairseq.
-
-        Raises:
-            UserError: a size or an expert option is wrong.
-        """
+        """Called by fairseq. Raises `UserError` where a size or an expert option is wrong."""
         num_blocks = encoder_config(cfg).num_hidden_layers
         check_experts(cfg)
         if cfg.reuse_gate and task.pretrained is not None and not task.begins_with_checkpoint:
@@ -70,4 +69,4 @@ class MTSwitchModel(MTTaGModel):
 
 
 for name in ("mt_dense", "mt_tag", "mt_switch"):
-    register_sizes(name, SIZES)
+    register_sizes(name, {"minilm": MINILM, "bert_base": BASE, "bert_large": LARGE})  # §4.3

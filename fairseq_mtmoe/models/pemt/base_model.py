@@ -1,100 +1,264 @@
-"""What every model of PEMT can do, whatever its backbone: begin from sources, train a stage, leave a source's file."""
+"""What PEMT adds to any backbone: prompts that describe tasks, what gates read of them, and its two stages.
+
+PEMT, §3.1 and §3.2: prompts are correlated with those of sources (equations 3 and 4), gates read a summary (equation
+2), and the task sparsity loss (equation 5) is measured at each block's output.
+
+The decoder's gates read the same as the encoder's where that is of the prompt. Means of states are of each layer's own
+states in the encoder; the decoder's are of the encoder's output, because a mean of its own would tell a word of later
+ones, and would not be the same while a text grows.
+
+Letters, besides those of `moe/README.md`: `K` sources, `N` vectors of a source's prompt (of the longest), `P` of the
+model's own prompt.
+"""
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fairseq_mtmoe.checkpoints.key_maps import MOE
-from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.models.pemt import source_file
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.pemt import sources
 from fairseq_mtmoe.models.pemt.config import (
+    ACTIVATIONS,
+    CORRELATION,
+    DESCRIPTION,
     FINGERPRINT,
-    LORA,
-    MOST_VECTORS,
     SOURCE,
     SOURCE_PROMPTS,
-    Metadata,
-    SourceMetadata,
-    check_options,
     gate_input,
-    has_prompt,
     is_added,
     is_trainable,
-    source_paths,
 )
-from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt, Prompt, record_similarity
-from fairseq_mtmoe.models.pemt.source_file import Made, Source, backbone, rows_of_languages
-from fairseq_mtmoe.protocols import DescribesTask, GoesOn
-from fairseq_mtmoe.slots import AdapterPlan, adapter_blocks
+from fairseq_mtmoe.models.pemt.sources import LoadedSources, Made, Metadata, Source, backbone, rows_of_languages
+from fairseq_mtmoe.moe.mixture import layer_similarity
+from fairseq_mtmoe.slots import SPARSITY, AdapterPlan, BatchContext, MixturePass, adapter_blocks, task_sparsity_loss
 
-logger = logging.getLogger(__name__)
-
+ENCODER, DECODER = "mixture", "decoder_mixture"  # the keys of each stack's input of gates in an encoder's output
+ATTENTION_DROPOUT = 0.1  # of correlation (the authors' code)
 TARGET_SHARE = 16  # the stream is so many times wider than a target adapter (the authors' code)
 
 
-@dataclass(frozen=True)
-class LoadedSources:
-    """What a model is built with.
+class Prompt(nn.Module):
+    """A task's prompt, which trains: `length` vectors of `width`."""
+
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(length, width))
+
+    def forward(self) -> Tensor:
+        """(P, H)."""
+        return self.weight
+
+    @torch.no_grad()
+    def begin_as_(self, tokens: Sequence[int], embeddings: Tensor, init: str) -> None:
+        """Begin as a description's tokens, of the `embeddings` (V, H) of all; or at random, distributed alike."""
+        assert len(tokens) == len(self.weight)
+        if init == DESCRIPTION:
+            self.weight.copy_(embeddings[list(tokens)])
+        else:
+            self.weight.normal_(embeddings.float().mean().item(), embeddings.float().std().item())
+
+
+class CorrelatedPrompt(Prompt):
+    """A target's prompt and the frozen ones of its sources; `weight` is Q.
 
     Attributes:
-        about: its task and its sources, as noted in its checkpoints.
-        sources: by their files' names; none in a model that gets a checkpoint's weights.
-        language_symbols: see `protocols.TaskDescription`.
+        sources: the prompts, 0 beyond their lengths, (K, N, H).
     """
 
-    about: Metadata
-    sources: Mapping[str, Source]
-    language_symbols: int = 0
+    sources: Tensor
+    has_source: Tensor
+
+    def __init__(self, length: int, width: int, source_lengths: Sequence[int]) -> None:
+        super().__init__(length, width)
+        longest = max(source_lengths)
+        self.register_buffer("sources", torch.zeros(len(source_lengths), longest, width))
+        has_source_KN = torch.arange(longest) < torch.tensor(list(source_lengths)).unsqueeze(1)
+        self.register_buffer("has_source", has_source_KN, persistent=False)
+
+    def forward(self) -> Tensor:
+        """Q + Σ_k softmax(Q P_kᵀ) P_k, (P, H): equations 3 and 4, unscaled.
+
+        It is worked out in float32: products of T5's embeddings are beyond half precision's range.
+        """
+        with torch.autocast(self.weight.device.type, enabled=False):
+            queries_PH, sources_LH = self.weight.float(), self.sources.float().flatten(0, 1)
+            scores_PKN = (queries_PH @ sources_LH.t()).unflatten(1, self.has_source.shape)
+            weights_PKN = scores_PKN.masked_fill(~self.has_source, float("-inf")).softmax(2)
+            weights_PKN = F.dropout(weights_PKN, ATTENTION_DROPOUT, self.training)
+            return (queries_PH + weights_PKN.flatten(1) @ sources_LH).to(self.weight.dtype)
+
+    @torch.no_grad()
+    def take_sources_(self, prompts: Sequence[Tensor]) -> None:
+        """Take over the sources' prompts, (N_k, H) each."""
+        for kept_NH, has_source_N, prompt in zip(self.sources, self.has_source, prompts, strict=True):
+            kept_NH[has_source_N] = prompt.to(kept_NH)
+
+
+# ---- stacks: what gates read, and what is measured ----
+
+
+class PromptMixin(nn.Module):
+    """Mixed into an encoder, before its backbone's; `PemtModel` sets what is to be set.
+
+    Attributes:
+        prompt: beside the tokens of each text; None without.
+        gate_input: what gates read, one of `config.GATE_INPUTS`; None where there are none.
+        wants_sparsity: whether a pass in training is to give the task sparsity loss.
+    """
+
+    prompt: Prompt | None
+    gate_input: str | None
+    wants_sparsity = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prompt = self.gate_input = None
+
+    def prompt_of_pass(self) -> Tensor | None:
+        """What the prompt is in one pass, (P, H): under its dropout another one each time; None without."""
+        return None if self.prompt is None else self.prompt()
+
+    def mixture_of(self, prompt_PH: Tensor | None, padding_mask_BL: Tensor, first: int = 0) -> MixturePass | None:
+        """What gates read in a pass; None where there are none.
+
+        Args:
+            prompt_PH: which stands beside each sentence's words; None only where gates read hidden states.
+            padding_mask_BL: True at padding, of prompt and words.
+            first: where the prompt begins.
+        """
+        if self.gate_input is None:
+            return None
+        wants_similarities = self.training and self.wants_sparsity
+        if self.gate_input == CORRELATION:
+            assert prompt_PH is not None
+            return MixturePass(prompt_PH.mean(0), wants_similarities)
+        reads_BL = ~padding_mask_BL
+        if self.gate_input == ACTIVATIONS:
+            assert prompt_PH is not None
+            places_BL = torch.arange(reads_BL.shape[1], device=reads_BL.device).expand_as(reads_BL)
+            reads_BL = (first <= places_BL) & (places_BL < first + len(prompt_PH))
+        return MixturePass(partial(mean_states, reads_BL=reads_BL), wants_similarities)
+
+
+def mean_states(states_LBH: Tensor, reads_BL: Tensor) -> Tensor:
+    """The mean of each sentence's states in the places that are read, (B, H), float32."""
+    shares_BL = reads_BL / reads_BL.sum(1, keepdim=True).clamp(min=1)
+    return torch.einsum("lbh,bl->bh", states_LBH.float(), shares_BL)
+
+
+class SearchedMixin(PromptMixin):
+    """The same of an encoder with a decoder, whose output says what the decoder's gates read."""
+
+    def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
+        """See the backbone's; with the pass that was, if there was one, and the decoder's."""
+        output: dict[str, list[Any]] = super().encoded(states, context)  # type: ignore[misc]
+        mixture = context.mixture
+        if mixture is None:
+            return output
+        summary = mixture.summary(states) if callable(mixture.summary) else mixture.summary
+        return {**output, ENCODER: [mixture], DECODER: [MixturePass(summary, mixture.wants_similarities)]}
+
+    def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
+        """See the backbone's; the decoder's pass is of these sentences, in this order."""
+        output: dict[str, Any] = super().select(encoder_out, sentences)  # type: ignore[misc]
+        if DECODER not in encoder_out:
+            return output
+        (mixture,) = encoder_out[DECODER]
+        if mixture.summary.dim() > 1:
+            weights = {block: weights.index_select(0, sentences) for block, weights in mixture.weights.items()}
+            mixture = MixturePass(mixture.summary.index_select(0, sentences), weights=weights)
+        return {**output, DECODER: [mixture]}
+
+
+class GuidedMixin:
+    """Mixed into a decoder, before its backbone's: its gates read what the encoder says."""
+
+    def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
+        """See the backbone's; hypotheses of one sentence share weights."""
+        context: BatchContext = super().context_of(words, encoder_out)  # type: ignore[misc]
+        (beam,), (mixture,) = encoder_out.get("beam", [1]), encoder_out.get(DECODER, [None])
+        if mixture is not None and beam > 1 and mixture.summary.dim() > 1:
+            numbers = torch.arange(len(mixture.summary), device=mixture.summary.device)
+            mixture = replace(mixture, sentences=numbers.repeat_interleave(beam))
+        return replace(context, mixture=mixture)
+
+    def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
+        """See the backbone's; in training with the task sparsity loss of all layers, where it is wanted."""
+        extra: dict[str, Any] = super().extra(context, encoder_out)  # type: ignore[misc]
+        if context.mixture is None or not context.mixture.wants_similarities:
+            return extra
+        return {**extra, SPARSITY: task_sparsity_loss([*encoder_out[ENCODER], context.mixture])}
+
+
+def record_similarity(block: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """A hook after a block's forward pass: how like its output (L, B, H) its sources' are, but for padding.
+
+    It comes before the hooks of what completes the output.
+    """
+    context: BatchContext = inputs[1]
+    through = context.mixture
+    if through is not None and block in through.narrow:
+        states = output if isinstance(output, Tensor) else output[0]
+        cosines = block.mixture.adapters.cosines(through.narrow.pop(block), states)
+        weights = through.of_columns(through.weights[block])
+        through.similarities[block] = layer_similarity(cosines, weights, context.padding_mask)
+
+
+# ---- models ----
+
+
+def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
+    """What stands beside each block's feed-forward layer in a stream of this width; `cfg` has `PemtOptions`."""
+    if cfg.pemt_stage == SOURCE:
+        return AdapterPlan(cfg.adapter, cfg.adapter_rank, 1, cfg.adapter_alpha)
+    target_size = cfg.target_adapter_size or max(1, width // TARGET_SHARE)
+    if metadata.merged_rank:
+        return AdapterPlan(cfg.adapter, metadata.merged_rank, 1, cfg.adapter_alpha, None, target_size)
+    count = len(metadata.sources)
+    return AdapterPlan(cfg.adapter, cfg.adapter_rank, count, cfg.adapter_alpha, width if count else None, target_size)
 
 
 class PemtModel(nn.Module):
-    """Mixed into a system's model, before its backbone's; its encoder has `prompt` and `gate_input`.
+    """Mixed into a system's model, before its backbone's; its encoder is a `PromptMixin`.
 
     `build_model` asks `load_sources` what there is, builds the backbone with an `adapter_plan` in each block, and calls
     `begin`. Prompts and sources begin when the backbone gets its weights, in `load_state_dict`.
     """
 
     encoder: Any
-    about: Metadata
+    metadata: Metadata
     backbone_fingerprint: Tensor
 
     def begin(self, cfg: Any, begun: LoadedSources) -> None:
-        """To be called when the model is built.
-
-        Args:
-            cfg: with `PemtOptions`.
-            begun: what `load_sources` returned.
-        """
-        self.about = about = begun.about
-        sources, self._language_symbols = begun.sources, begun.language_symbols
-        self._stage, self._prompt_init = cfg.pemt_stage, cfg.prompt_init
-        self._made, self._sources = made_by(cfg), dict(sources)
-        self._has_weights = False
-        self._lacks_sources = bool(about.sources) and not sources
-        self._source_option = cfg.pemt_sources
-        self.encoder.prompt = self._new_prompt() if self._made.has_prompt else None
-        self.encoder.gate_input = gate_input(cfg) if about.sources else None
+        """To be called when the model is built, with `PemtOptions` and what `load_sources` returned."""
+        self.metadata, self._sources, self._language_symbols = (
+            begun.metadata,
+            dict(begun.sources),
+            begun.language_symbols,
+        )
+        self._stage, self._prompt_init, self._source_option = cfg.pemt_stage, cfg.prompt_init, cfg.pemt_sources
+        self._made, self._has_weights = Made.by(cfg), False
+        lengths = [source.length for source in self.metadata.sources]
+        self._lacks_sources = bool(lengths) and not self._sources
+        if self._made.has_prompt:
+            size = len(self.metadata.tokens), self.prompt_embeddings().shape[1]
+            self.encoder.prompt = CorrelatedPrompt(*size, lengths) if lengths else Prompt(*size)
+        self.encoder.gate_input = gate_input(cfg) if lengths else None
         # Of whole numbers, so that neither half precision nor an average changes it
         self.register_buffer(FINGERPRINT, torch.zeros(32, dtype=torch.long))
-        for block in adapter_blocks(self).values():
-            if block.mixture.gate is not None:
-                block.register_forward_hook(record_similarity, prepend=True)
+        for block in adapter_blocks(self).values() if lengths else ():
+            block.register_forward_hook(record_similarity, prepend=True)
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(is_trainable(name, cfg.pemt_stage))
-
-    def _new_prompt(self) -> Prompt:
-        length, width = len(self.about.tokens), self.prompt_embeddings().shape[1]
-        if not self.about.sources:
-            return Prompt(length, width)
-        return CorrelatedPrompt(length, width, [source.length for source in self.about.sources])
 
     def prompt_embeddings(self) -> Tensor:
         """The vectors of all tokens as they stand in the encoder's stream, (V, H)."""
@@ -104,17 +268,17 @@ class PemtModel(nn.Module):
     @property
     def source_names(self) -> list[str]:
         """In the order of a gate's weights; none where it borrows from none."""
-        return [source.task for source in self.about.sources]
+        return [source.task for source in self.metadata.sources]
 
     @property
     def gates_event(self) -> tuple[str, dict[str, Any]]:
         """See `protocols.MixesSources`: `sources`, with the task that they are borrowed for."""
-        return "sources", {"target": self.about.task, "sources": self.source_names}
+        return "sources", {"target": self.metadata.task, "sources": self.source_names}
 
     @property
     def noted_options(self) -> dict[str, str]:
         """See `protocols.NotesOptions`."""
-        return {"pemt": self.about.to_text(), "pemt_sources": self._source_option}
+        return {"pemt": self.metadata.to_text(), "pemt_sources": self._source_option}
 
     def load_state_dict(  # type: ignore[override]  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
@@ -144,43 +308,40 @@ class PemtModel(nn.Module):
         # Of the state, whose numbers half precision has not rounded yet
         weights = [(name, state.get(name, value)) for name, value in backbone(self)]
         rows = rows_of_languages(weights, self._language_symbols)
-        digest = source_file.fingerprint(weights, rows)
+        digest = sources.fingerprint(weights, rows)
         self.backbone_fingerprint.copy_(torch.tensor(list(bytes.fromhex(digest))))
         for path, source in self._sources.items():
             wanted, found = self.made, source.made.backbone
-            if found != digest and found in source_file.earlier_fingerprints(weights, rows):
+            if found != digest and found in sources.earlier_fingerprints(weights, rows):
                 wanted = replace(wanted, backbone=found)
-            source_file.expect_same(path, source.made, wanted)
-            source_file.expect_tensors(path, source, self._adapters(0), self.prompt_embeddings().shape[1])
+            sources.expect_same(path, source.made, wanted)
+            sources.expect_tensors(path, source, self._adapters(0), self.prompt_embeddings().shape[1])
         prompt = self.encoder.prompt
         if prompt is not None:
-            prompt.begin_as_(self.about.tokens, self.prompt_embeddings(), self._prompt_init)
+            prompt.begin_as_(self.metadata.tokens, self.prompt_embeddings(), self._prompt_init)
         for index, source in enumerate(self._sources.values()):
             for name, kept in self._adapters(index).items():
                 kept.copy_(source.tensors[name])
         if isinstance(prompt, CorrelatedPrompt) and self._sources:
-            prompt.take_sources_([source.tensors[source_file.PROMPT] for source in self._sources.values()])
+            prompt.take_sources_([source.tensors[sources.PROMPT] for source in self._sources.values()])
 
     def _expect_own_sources(self, state: Mapping[str, Tensor]) -> None:
         """Refuse a checkpoint that borrows from other sources than the files of this run, or in another order."""
+        rule = "the sources that the checkpoint borrows from, in their order"
         for index, (path, source) in enumerate(self._sources.items()):
             for name, value in source.tensors.items():
-                saved = state.get(SOURCE_PROMPTS if name == source_file.PROMPT else name)
+                saved = state.get(SOURCE_PROMPTS if name == sources.PROMPT else name)
                 own = None if saved is None or index >= len(saved) else saved[index]
-                if own is not None and name == source_file.PROMPT:
+                if own is not None and name == sources.PROMPT:
                     own = own[: len(value)]
                 if own is None or not torch.equal(own.cpu(), value.to(own.dtype)):
                     raise UserError(
-                        f"`--pemt-sources` must name the sources that the checkpoint borrows from, in their order, but "
-                        f"`{path}` is another than its source {index + 1}."
+                        f"`--pemt-sources` must name {rule}, but `{path}` is another than its source {index + 1}."
                     )
-        count = len(self._sources)
-        kept = [len(state[name]) for name in (self._adapters(0) if count else ()) if name in state]
-        if kept and kept[0] > count:
-            raise UserError(
-                f"`--pemt-sources` must name the {kept[0]} sources that the checkpoint borrows from, in their order, "
-                f"but names {count}."
-            )
+        kept = [len(state[name]) for name in (self._adapters(0) if self._sources else ()) if name in state]
+        if kept and kept[0] > len(self._sources):
+            rule = f"the {kept[0]} {rule.removeprefix('the ')}"
+            raise UserError(f"`--pemt-sources` must name {rule}, but names {len(self._sources)}.")
 
     def expect_weights(self) -> None:
         """See `protocols.NeedsWeights`.
@@ -206,8 +367,7 @@ class PemtModel(nn.Module):
     @property
     def made(self) -> Made:
         """What adapters of this model fit to."""
-        digest = bytes(self.backbone_fingerprint.tolist()).hex()
-        return replace(self._made, backbone=digest)
+        return replace(self._made, backbone=bytes(self.backbone_fingerprint.tolist()).hex())
 
     def _adapters(self, index: int) -> dict[str, Tensor]:
         """All layers' adapters of one source, by their names in the model, as views."""
@@ -219,134 +379,13 @@ class PemtModel(nn.Module):
         }
 
     def leave_file(self, folder: str) -> Path | None:
-        """See `protocols.LeavesFile`: in stage 1, the source's.
-
-        Raises:
-            UserError: it cannot be written.
-        """
+        """See `protocols.LeavesFile`: in stage 1, the source's. Raises `UserError` where it cannot be written."""
         if self._stage != SOURCE:
             return None
         tensors = self._adapters(0)
         if self.encoder.prompt is not None:
-            tensors[source_file.PROMPT] = self.encoder.prompt.weight
+            tensors[sources.PROMPT] = self.encoder.prompt.weight
         kept = {name: value.detach().to("cpu", torch.float32, copy=True) for name, value in tensors.items()}
-        about = self.about
-        path = source_file.file_of(folder, about.task)
-        Source(about.task, about.description, self.made, kept).save(path)
+        path = sources.file_of(folder, self.metadata.task)
+        Source(self.metadata.task, self.metadata.description, self.made, kept).save(path)
         return path
-
-
-def load_sources(cfg: Any, task: Any) -> LoadedSources:
-    """Return what a model is built with: a new one with its sources, one of a checkpoint without.
-
-    Args:
-        cfg: with `PemtOptions`; sources that only a checkpoint names are filled in.
-        task: fairseq's.
-
-    Raises:
-        UserError: an option is wrong, or the task does not describe itself, or a source's file, or the checkpoint that
-            the run begins with, is not what it must be.
-    """
-    begins_with = task.options_to_go_on_with() if isinstance(task, GoesOn) and not cfg.pemt else {}
-    _expect_same_stage(cfg, task, begins_with)
-    kept = () if cfg.pemt else _kept_sources(cfg, begins_with)
-    check_options(cfg)
-    if cfg.pemt:
-        return LoadedSources(Metadata.from_text(cfg.pemt), {})
-    if not isinstance(task, DescribesTask):
-        raise UserError("`--task` must be one that describes what it trains, such as `--task text_to_text`.")
-    sources = {} if kept else {path: source_file.load(path) for path in source_paths(cfg)}
-    made, found = made_by(cfg), task.described()
-    if found.is_source not in (None, cfg.pemt_stage == SOURCE):
-        raise_invalid("--pemt-stage", "source with --source-task, and target with --target-task", cfg.pemt_stage)
-    for path, source in sources.items():
-        source_file.expect_same(path, source.made, made)
-    _expect_different_tasks(sources)
-    if made.has_prompt and not found.tokens:
-        raise_invalid(f"the description of `{found.name}`", "a sentence", found.text)
-    if len(found.tokens) > MOST_VECTORS:
-        raise_invalid(f"the tokens of the description of `{found.name}`", f"at most {MOST_VECTORS}", len(found.tokens))
-    about = Metadata(
-        found.name, found.text, tuple(found.tokens), kept or tuple(source.about for source in sources.values())
-    )
-    if about.sources:
-        named = [f"{source.task} ({path})" for path, source in sources.items()]
-        shown = ", ".join(named or [f"{source.task} (in its checkpoint)" for source in about.sources])
-        logger.info(f"{about.task} borrows from {shown}")
-    if about.task in [source.task for source in about.sources]:
-        logger.warning(f"{about.task} is both the target and among its sources: it has been trained on already")
-    return LoadedSources(about, sources, found.language_symbols)
-
-
-def _expect_different_tasks(sources: Mapping[str, Source]) -> None:
-    """Raise the `UserError` that names two files of one task, which no figure could tell apart."""
-    paths: dict[str, str] = {}
-    for path, source in sources.items():
-        other = paths.setdefault(source.task, path)
-        if other != path:
-            raise UserError(
-                f"`--pemt-sources` must be of different tasks, but `{other}` and `{path}` are both of {source.task}."
-            )
-
-
-def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> None:
-    """Raise the `UserError` that says what to begin with in the place of a checkpoint of the other stage."""
-    other = begins_with.get("pemt_stage", cfg.pemt_stage)
-    if other == cfg.pemt_stage or not begins_with.get("pemt"):
-        return
-    path, trained = task.checkpoint_to_go_on_from(), Metadata.from_text(begins_with["pemt"]).task
-    borrowing = f"borrow from it by `--pemt-sources {source_file.file_of(os.path.dirname(path), trained)}`, and "
-    raise UserError(
-        f"`{path}` must be of a run of `--pemt-stage {cfg.pemt_stage}` or of a model without adapters, but is of "
-        f"`--pemt-stage {other}`; {borrowing if other == SOURCE else ''}begin with the weights that {trained} began "
-        "with, in a `--save-dir` of its own."
-    )
-
-
-def _kept_sources(cfg: Any, begins_with: Mapping[str, Any]) -> tuple[SourceMetadata, ...]:
-    """The sources in the checkpoint that a run goes on from, which stand for files that are not there or not named.
-
-    Without names these are filled in, as the checkpoint's run had them; none where all files are there.
-
-    Args:
-        cfg: with `PemtOptions`.
-        begins_with: the options of the checkpoint's model; none without one.
-
-    Raises:
-        UserError: it has not as many as are named.
-    """
-    paths = source_paths(cfg)
-    if cfg.pemt_stage == SOURCE or (paths and all(map(os.path.isfile, paths))):
-        return ()
-    sources = Metadata.from_text(begins_with["pemt"]).sources if begins_with.get("pemt") else ()
-    if sources and len(paths) not in (0, len(sources)):
-        raise UserError(
-            f"`--pemt-sources` must name the {len(sources)} sources that the checkpoint borrows from, or be left out "
-            f"to go on with them, but names {len(paths)}, and not all of these files are there."
-        )
-    if sources and not paths:
-        cfg.pemt_sources = begins_with["pemt_sources"]
-    return sources
-
-
-def made_by(cfg: Any) -> Made:
-    """What adapters fit to that have these options; of no backbone yet."""
-    alpha = cfg.adapter_alpha if cfg.adapter == LORA else 0.0
-    return Made("", cfg.adapter, cfg.adapter_rank, alpha, has_prompt(cfg))
-
-
-def adapter_plan(cfg: Any, about: Metadata, width: int) -> AdapterPlan:
-    """What stands beside each block's feed-forward layer.
-
-    Args:
-        cfg: with `PemtOptions`.
-        about: see `load_sources`.
-        width: of the stream.
-    """
-    if cfg.pemt_stage == SOURCE:
-        return AdapterPlan(cfg.adapter, cfg.adapter_rank, 1, cfg.adapter_alpha)
-    target_size = cfg.target_adapter_size or max(1, width // TARGET_SHARE)
-    if about.merged_rank:
-        return AdapterPlan(cfg.adapter, about.merged_rank, 1, cfg.adapter_alpha, None, target_size)
-    count = len(about.sources)
-    return AdapterPlan(cfg.adapter, cfg.adapter_rank, count, cfg.adapter_alpha, width if count else None, target_size)

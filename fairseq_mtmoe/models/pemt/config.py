@@ -1,9 +1,8 @@
-"""Options of PEMT (what trains, what it borrows from, and how), and what a model notes in its checkpoints."""
+"""Options of PEMT: what trains, what it borrows from, and how."""
 
-import json
 import re
 from argparse import SUPPRESS
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, List, Optional
 
 from fairseq.dataclass import FairseqDataclass
@@ -93,7 +92,7 @@ def check_options(cfg: Any) -> None:
     choices = {"pemt_stage": STAGES, "adapter": ADAPTERS, "prompt_init": INITS, "gate_input": (None, *GATE_INPUTS)}
     for name, known in choices.items():
         if getattr(cfg, name) not in known:
-            raise_invalid(_shown(name), f"one of {', '.join(filter(None, known))}", getattr(cfg, name))
+            raise_invalid(f"--{name.replace('_', '-')}", f"one of {', '.join(filter(None, known))}", getattr(cfg, name))
     if cfg.adapter_rank < 1:
         raise_invalid("--adapter-rank", "at least 1", cfg.adapter_rank)
     if not 0 < cfg.adapter_alpha < float("inf"):
@@ -128,10 +127,6 @@ def has_prompt(cfg: Any) -> bool:
     return not cfg.no_prompt and (cfg.pemt_stage == SOURCE or bool(source_paths(cfg)))
 
 
-def _shown(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 # ---- names in a model's state ----
 
 PROMPT = "encoder.prompt."
@@ -154,75 +149,3 @@ def is_trainable(name: str, stage: str) -> bool:
 def is_added(name: str) -> bool:
     """Whether this is the name of what a model has beside its backbone: prompts, adapters, gates."""
     return MIXTURE in name or name.startswith(PROMPT) or name == FINGERPRINT
-
-
-# ---- what a model was built with ----
-
-MOST_VECTORS = 1 << 16  # of a prompt: options that ask for more are damaged
-
-
-@dataclass(frozen=True)
-class SourceMetadata:
-    """A source that a model borrows from: its task, the description of it, and how long its prompt is; 0 without."""
-
-    task: str
-    description: str
-    length: int
-
-
-@dataclass(frozen=True)
-class Metadata:
-    """What a model was built with.
-
-    Attributes:
-        task: which it is trained on.
-        description: the sentence that its prompt begins as.
-        tokens: the sentence's, in the model's dictionary.
-        sources: in the order of the gates' weights.
-        merged_rank: of the one adapter in each layer that sources were folded into (`merging.py`); 0 without.
-    """
-
-    task: str
-    description: str
-    tokens: tuple[int, ...]
-    sources: tuple[SourceMetadata, ...]
-    merged_rank: int = 0
-
-    def to_text(self) -> str:
-        """In JSON."""
-        return json.dumps(asdict(self), ensure_ascii=False)
-
-    @classmethod
-    def from_text(cls, text: str) -> "Metadata":
-        """The reverse.
-
-        Raises:
-            UserError: it is the reverse of nothing.
-        """
-        try:
-            values = json.loads(text)
-            sources = tuple(SourceMetadata(**source) for source in values.pop("sources"))
-            about = cls(**{**values, "tokens": tuple(values["tokens"]), "sources": sources})
-            _check(about)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f"`pemt` in a checkpoint's options must say what it was built with, but says {text[:80]!r}."
-            ) from error
-        return about
-
-
-def _check(about: "Metadata") -> None:
-    """Raise the `ValueError` of a value that nobody wrote."""
-    texts = [
-        about.task,
-        about.description,
-        *(text for source in about.sources for text in (source.task, source.description)),
-    ]
-    numbers: list[Any] = [about.merged_rank, *about.tokens, *(source.length for source in about.sources)]
-    lengths = [len(about.tokens), *(source.length for source in about.sources)]
-    if not all(isinstance(text, str) for text in texts) or not all(
-        type(number) is int and number >= 0 for number in numbers
-    ):
-        raise ValueError
-    if max(about.merged_rank, *lengths) > MOST_VECTORS:
-        raise ValueError

@@ -22,17 +22,9 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.backbones.hugging_face import Additions
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.models.pemt.config import (
-    CORRELATION,
-    LORA,
-    PROMPT,
-    SOURCE,
-    Metadata,
-    check_options,
-    gate_input,
-    is_added,
-)
-from fairseq_mtmoe.models.pemt.prompts import CorrelatedPrompt
+from fairseq_mtmoe.models.pemt.base_model import CorrelatedPrompt
+from fairseq_mtmoe.models.pemt.config import CORRELATION, LORA, PROMPT, SOURCE, check_options, gate_input, is_added
+from fairseq_mtmoe.models.pemt.sources import Metadata
 from fairseq_mtmoe.moe.adapters import ADAPTERS, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.moe.mixture import MixtureGate
 
@@ -47,13 +39,13 @@ class Merger:
     """What a checkpoint's options say of its mixtures.
 
     Attributes:
-        about: what its model was built with.
+        metadata: what its model was built with.
         adapter: the kind of adapters.
         rank: of each.
         alpha: LoRA's scale times its rank.
     """
 
-    about: Metadata
+    metadata: Metadata
     adapter: str
     rank: int
     alpha: float
@@ -65,25 +57,22 @@ class Merger:
         Raises:
             UserError: it borrows from nothing, or its gates have no fixed weights.
         """
-        about = Metadata.from_text(options["pemt"]) if options.get("pemt") else None
-        if about is None or not about.sources:
+        metadata = Metadata.from_text(options["pemt"]) if options.get("pemt") else None
+        if metadata is None or not metadata.sources:
             raise UserError(
                 "The checkpoint must be of a model that borrows from sources (--pemt-stage target), but is not."
             )
         cfg = SimpleNamespace(**options)
         check_options(cfg)
         if gate_input(cfg) != CORRELATION:
-            raise_invalid(
-                "--gate-input",
-                f"{CORRELATION} in a model to be merged: other gates' weights are each text's",
-                gate_input(cfg),
-            )
-        return cls(about, cfg.adapter, cfg.adapter_rank, cfg.adapter_alpha)
+            rule = f"{CORRELATION} in a model to be merged: other gates' weights are each text's"
+            raise_invalid("--gate-input", rule, gate_input(cfg))
+        return cls(metadata, cfg.adapter, cfg.adapter_rank, cfg.adapter_alpha)
 
     def options(self) -> dict[str, str]:
         """The options that change."""
-        rank = 0 if self.adapter == LORA else self.rank * len(self.about.sources)
-        return {"pemt": replace(self.about, sources=(), merged_rank=rank).to_text()}
+        rank = 0 if self.adapter == LORA else self.rank * len(self.metadata.sources)
+        return {"pemt": replace(self.metadata, sources=(), merged_rank=rank).to_text()}
 
     @torch.no_grad()
     def weights(self, state: State) -> dict[str, Tensor]:
@@ -95,39 +84,32 @@ class Merger:
         summary_H = self._prompt(state).mean(0)
         found = {}
         for path in (match[1] for match in map(_GATE.fullmatch, state) if match):
-            gate = MixtureGate(len(self.about.sources), len(summary_H))
+            gate = MixtureGate(len(self.metadata.sources), len(summary_H))
             found[path] = _filled(gate, state, f"{path}.mixture.gate.")(summary_H)
         return found
 
     @torch.no_grad()
     def merged(self, state: State) -> dict[str, Tensor]:
-        """A model's state without gates and sources.
-
-        Raises:
-            UserError: the state is not what the options say.
-        """
+        """A model's state without gates and sources. Raises `UserError` where the state is not what the options say."""
         result = dict(state)
         for path, weights_K in self.weights(state).items():
-            bank = self._bank(state, f"{path}.mixture.adapters.")
-            for name in bank.state_dict():
-                del result[f"{path}.mixture.adapters.{name}"]
-            del result[f"{path}.mixture.gate.weight"]
+            prefix = f"{path}.mixture.adapters."
+            bank, like = self._bank(state, prefix), state[f"{prefix}up"]
+            for name in (*(f"{prefix}{name}" for name in bank.state_dict()), f"{path}.mixture.gate.weight"):
+                del result[name]
             if isinstance(bank, LoraBank):
                 fc2 = state[f"{path}.fc2.weight"]
                 result[f"{path}.fc2.weight"] = (fc2.float() + bank.merged(weights_K)).to(fc2)
             elif isinstance(bank, BottleneckBank):
-                like = state[f"{path}.mixture.adapters.up"]
-                for name, value in bank.merged(weights_K).state_dict().items():
-                    result[f"{path}.mixture.adapters.{name}"] = value.to(like)
+                result |= {f"{prefix}{name}": x.to(like) for name, x in bank.merged(weights_K).state_dict().items()}
         del result[f"{PROMPT}sources"]
         result[f"{PROMPT}weight"] = self._prompt(state).to(state[f"{PROMPT}weight"])
         return result
 
-    @torch.no_grad()
     def _prompt(self, state: State) -> Tensor:
         """What stands before each sentence, (P, H)."""
         _, width = _shape(state, f"{PROMPT}weight", 2)
-        prompt = CorrelatedPrompt(len(self.about.tokens), width, [source.length for source in self.about.sources])
+        prompt = CorrelatedPrompt(len(self.metadata.tokens), width, [source.length for source in self.metadata.sources])
         mixed: Tensor = _filled(prompt, state, PROMPT)()
         return mixed
 
@@ -135,16 +117,12 @@ class Merger:
         _, _, input_size = _shape(state, f"{prefix}down", 3)
         output_size = _shape(state, f"{prefix}up", 3)[2]
         scale = {"scale": self.alpha / self.rank} if self.adapter == LORA else {}
-        bank = ADAPTERS[self.adapter](len(self.about.sources), input_size, output_size, self.rank, **scale)
+        bank = ADAPTERS[self.adapter](len(self.metadata.sources), input_size, output_size, self.rank, **scale)
         return _filled(bank, state, prefix)
 
 
 def _filled(module: AnyModule, state: State, prefix: str) -> AnyModule:
-    """A module with what a state has of it, in evaluation mode.
-
-    Raises:
-        UserError: that is not what its options say.
-    """
+    """A module with what a state has of it, in evaluation mode; UserError where that is not what its options say."""
     own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     wanted = {name: value.shape for name, value in module.state_dict().items()}
     if {name: value.shape for name, value in own.items()} != wanted:
@@ -197,22 +175,19 @@ def separated(
 
 
 def additions(added: Mapping[str, Tensor], base: str, architecture: str) -> Additions:
-    """What a folder has beside the backbone's.
+    """What a folder has beside the backbone's: the `added` state, under names that begin with `base`.
 
-    Args:
-        added: see `separated`.
-        base: what names of the backbone's parameters begin with there; empty, or with a dot at its end.
-        architecture: the library's class of the backbone, such as `BertModel`.
-
-    Raises:
-        UserError: a part has no name there.
+    `architecture` is the library's class of the backbone, such as `BertModel`. Raises `UserError` where a part has no
+    name there.
     """
     tensors = {}
     for name, value in added.items():
         found = _PART.fullmatch(name)
         if found is not None and found["part"] in _NAMES:
             one = value[0] if found["part"].startswith("adapters.") else value
-            place = _place(found["stack"], found["block"], architecture)
+            place = f"encoder.layer.{found['block']}"
+            if architecture.startswith("T5"):
+                place = f"{found['stack']}.block.{found['block']}.layer.{1 if found['stack'] == 'encoder' else 2}"
             turned = one.t() if found["part"] == "adapters.up" else one
             tensors[f"{base}{place}.adapters.{_NAMES[found['part']]}"] = turned.contiguous()
         elif name == f"{PROMPT}weight":
@@ -231,12 +206,6 @@ def additions(added: Mapping[str, Tensor], base: str, architecture: str) -> Addi
         },
     }
     return Additions(values, tensors, {_CODE.name: _CODE.read_bytes()})
-
-
-def _place(stack: str, block: str, architecture: str) -> str:
-    if architecture.startswith("T5"):
-        return f"{stack}.block.{block}.layer.{1 if stack == 'encoder' else 2}"
-    return f"encoder.layer.{block}"
 
 
 def _rows(tensors: Mapping[str, Tensor], ending: str) -> int:

@@ -10,111 +10,86 @@ prompt stands before the words, which keep their places, too; a source task is a
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from dataclasses import replace
 from typing import Any
 
 import torch
-from fairseq.models import BaseFairseqModel, register_model
+from fairseq.models import register_model
 from torch import LongTensor, Tensor
 from torch.nn import functional as F
 
+from fairseq_mtmoe.backbones.bert import model as bert
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder, Encoded
 from fairseq_mtmoe.backbones.bert.heads import HEADS, heads_from_text
-from fairseq_mtmoe.backbones.bert.model import EncoderModel, encoder_config, frozen_blocks, pretrained_state
 from fairseq_mtmoe.backbones.bert.unpadding import UnpaddedBatch, unpadded
-from fairseq_mtmoe.backbones.t5.model import T5Model, begin, t5_config
+from fairseq_mtmoe.backbones.t5 import model as t5
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
 from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder, conditions_of
-from fairseq_mtmoe.backbones.translation.model import Transformer
+from fairseq_mtmoe.backbones.translation.model import Transformer, register_sizes
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.models.pemt.base_model import PemtModel, adapter_plan, load_sources
-from fairseq_mtmoe.models.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig
-from fairseq_mtmoe.models.pemt.prompts import (
-    Prompted,
-    of_decoder,
-    prepended,
-    with_passes,
-    with_selected,
-    with_sparsity,
+from fairseq_mtmoe.models.pemt.base_model import (
+    GuidedMixin,
+    PemtModel,
+    PromptMixin,
+    SearchedMixin,
+    adapter_plan,
 )
+from fairseq_mtmoe.models.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig
+from fairseq_mtmoe.models.pemt.sources import load_sources
 from fairseq_mtmoe.options.tasks import names_of_tasks
 from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots import SPARSITY, BatchContext, MixturePass, task_sparsity_loss
 
 
-class PemtT5Encoder(Prompted, T5Encoder):
+class PemtT5Encoder(SearchedMixin, T5Encoder):
     """T5's encoder, whose blocks may have adapters."""
 
     def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
         """See `T5Encoder`; the prompt is part of the stream, and places are counted from its first vector."""
         x, padding_mask = self.embed_tokens(src_tokens.t()), src_tokens.eq(self.config.pad_token_id)
-        prompt = self.prompt_of_pass()
-        if prompt is not None:
-            x, padding_mask = prepended(prompt, x, padding_mask)
-        mixture = self.mixture_of(prompt, padding_mask)
+        prompt_PH = self.prompt_of_pass()
+        if prompt_PH is not None:
+            x = torch.cat([prompt_PH.to(x.dtype).unsqueeze(1).expand(-1, x.shape[1], -1), x])
+            padding_mask = F.pad(padding_mask, (len(prompt_PH), 0))
+        mixture = self.mixture_of(prompt_PH, padding_mask)
         return self.dropout_module(x), BatchContext(task_ids, padding_mask, mixture=mixture)
 
-    def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
-        """See `T5Encoder`; with the pass that was, and the decoder's."""
-        return with_passes(super().encoded(states, context), states, context)
 
-    def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
-        """See `T5Encoder`."""
-        return with_selected(super().select(encoder_out, sentences), encoder_out, sentences)
-
-
-class PemtT5Decoder(T5Decoder):
+class PemtT5Decoder(GuidedMixin, T5Decoder):
     """T5's decoder, whose gates read what the encoder says."""
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
         """See `T5Decoder`; where the task sparsity loss is wanted it tells padding, too."""
-        context, mixture = super().context_of(words, encoder_out), of_decoder(encoder_out)
-        if mixture is None:
+        context = super().context_of(words, encoder_out)
+        if context.mixture is None or not context.mixture.wants_similarities:
             return context
-        padding_mask = None
-        if mixture.wants_similarities:
-            # Beside a longer text's words a shorter one's end is read, too, after which nothing is written
-            padding_mask = words.eq(self.config.pad_token_id) | words.eq(self.config.eos_token_id)
-            padding_mask[:, 0] = False  # the first word is T5's padding
-        return BatchContext(context.task_ids, padding_mask, mixture=mixture)
-
-    def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
-        """See `T5Decoder`; in training with the task sparsity loss of all layers."""
-        return with_sparsity(super().extra(context, encoder_out), context, encoder_out)
+        # Beside a longer text's words a shorter one's end is read, too, after which nothing is written
+        padding_mask = words.eq(self.config.pad_token_id) | words.eq(self.config.eos_token_id)
+        padding_mask[:, 0] = False  # the first word is T5's padding
+        return replace(context, padding_mask=padding_mask)
 
 
 @register_model("pemt_t5", dataclass=PemtT5Config)
-class PemtT5Model(PemtModel, T5Model):
+class PemtT5Model(PemtModel, t5.T5Model):
     """A T5 that learns a source task, or borrows from some."""
 
-    encoder_class = PemtT5Encoder
-    decoder_class = PemtT5Decoder
-
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the options of the model's own dataclass; defaults are left to the architecture."""
-        BaseFairseqModel.add_args.__func__(cls, parser)
+    encoder_class, decoder_class = PemtT5Encoder, PemtT5Decoder
 
     @classmethod
     def build_model(cls, cfg: PemtT5Config, task: Any) -> PemtT5Model:
-        """Called by fairseq.
-
-        Raises:
-            UserError: an option is wrong, or a source's file is not what it must be.
-        """
+        """Called by fairseq. Raises `UserError` where an option is wrong, or a source's file is not what it must be."""
         begun = load_sources(cfg, task)
-        config = t5_config(cfg)
-        plan = adapter_plan(cfg, begun.about, config.d_model)
+        config = t5.t5_config(cfg)
+        plan = adapter_plan(cfg, begun.metadata, config.d_model)
         blocks = range(max(config.num_layers, config.num_decoder_layers))
         model = cls(config, task.target_dictionary, dict.fromkeys(blocks, plan))
         model.begin(cfg, begun)
-        begin(model, task)
+        t5.begin(model, task)
         return model
 
 
-class PemtBertEncoder(Prompted, BertEncoder):
+class PemtBertEncoder(PromptMixin, BertEncoder):
     """BERT's or RoBERTa's encoder, whose blocks may have adapters."""
 
     def enter(
@@ -149,7 +124,7 @@ def _of_stream(mixture: MixturePass, batch: UnpaddedBatch) -> MixturePass:
 
 
 @register_model("pemt_bert", dataclass=PemtBertConfig)
-class PemtBertModel(PemtModel, EncoderModel):
+class PemtBertModel(PemtModel, bert.EncoderModel):
     """An encoder that learns a source task, or borrows from some; the task's head trains in both stages."""
 
     @classmethod
@@ -159,15 +134,15 @@ class PemtBertModel(PemtModel, EncoderModel):
         Raises:
             UserError: an option is wrong, a source's file is not what it must be, or the run is of several tasks.
         """
-        config = encoder_config(cfg)
+        config = bert.encoder_config(cfg)
         begun = load_sources(cfg, task)
-        if frozen_blocks(cfg, config.num_hidden_layers):
+        if bert.frozen_blocks(cfg, config.num_hidden_layers):
             raise_invalid("--freeze-layers", "left out in a model of PEMT, which freezes all blocks", cfg.freeze_layers)
-        plan = adapter_plan(cfg, begun.about, config.hidden_size)
+        plan = adapter_plan(cfg, begun.metadata, config.hidden_size)
         plans = dict.fromkeys(range(config.num_hidden_layers), plan)
         model = cls(PemtBertEncoder(config, plans, cfg.checkpoint_activations), heads_from_text(cfg.heads))
         model.begin(cfg, begun)
-        pretrained = pretrained_state(task)
+        pretrained = bert.pretrained_state(task)
         if pretrained:
             heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEADS)}
             model.load_state_dict({**heads, **{f"encoder.{name}": value for name, value in pretrained.items()}})
@@ -180,7 +155,7 @@ class PemtBertModel(PemtModel, EncoderModel):
         return {SPARSITY: task_sparsity_loss([encoded.mixture])}
 
 
-class PromptedEncoder(Prompted, Encoder):
+class PromptedEncoder(SearchedMixin, Encoder):
     """Mixed into an encoder, whose blocks may have adapters."""
 
     layernorm_embedding: Any
@@ -190,47 +165,23 @@ class PromptedEncoder(Prompted, Encoder):
     ) -> tuple[Tensor, BatchContext, Tensor]:
         """See `Encoder`; the prompt's vectors are embedded as words are, but for their places."""
         x, context, embedded = super().embed(src_tokens, task_ids, token_embeddings)
-        prompt_PH = self.prompt_of_pass()
-        padding_mask = src_tokens.eq(self.padding_idx)
+        padding_mask, prompt_PH = src_tokens.eq(self.padding_idx), self.prompt_of_pass()
         if prompt_PH is not None:
-            x = torch.cat([self._embedded_prompt(prompt_PH, x), x])
+            vectors = prompt_PH.to(x.dtype).unsqueeze(1).expand(-1, x.shape[1], -1)
+            vectors = vectors if self.layernorm_embedding is None else self.layernorm_embedding(vectors)
+            x = torch.cat([self.dropout_module(vectors), x])
             padding_mask = F.pad(padding_mask, (len(prompt_PH), 0))
-        has_padding = context.padding_mask is not None
         context = replace(
             context,
-            padding_mask=padding_mask if has_padding else None,
+            padding_mask=None if context.padding_mask is None else padding_mask,
             prompt_length=len(x) - src_tokens.shape[1],
             mixture=self.mixture_of(prompt_PH, padding_mask),
         )
         return x, context, embedded
 
-    def _embedded_prompt(self, prompt_PH: Tensor, x_LBH: Tensor) -> Tensor:
-        """(P, B, H)."""
-        vectors = prompt_PH.to(x_LBH.dtype).unsqueeze(1).expand(-1, x_LBH.shape[1], -1)
-        vectors = vectors if self.layernorm_embedding is None else self.layernorm_embedding(vectors)
-        embedded: Tensor = self.dropout_module(vectors)
-        return embedded
 
-    def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
-        """See `Encoder`; with the pass that was, and the decoder's."""
-        return with_passes(super().encoded(states, context), states, context)
-
-    def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
-        """See `Encoder`."""
-        return with_selected(super().select(encoder_out, sentences), encoder_out, sentences)
-
-
-class GuidedDecoder(Decoder):
-    """Mixed into a decoder, whose gates read what the encoder says."""
-
-    def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
-        """See `Decoder`."""
-        context = super().context_of(words, encoder_out)
-        return replace(context, mixture=of_decoder(encoder_out))
-
-    def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
-        """See `Decoder`; in training with the task sparsity loss of all layers."""
-        return with_sparsity(super().extra(context, encoder_out), context, encoder_out)
+class GuidedDecoder(GuidedMixin, Decoder):
+    """A decoder, whose gates read what the encoder says."""
 
 
 class ConditionalPromptedEncoder(PromptedEncoder, ConditionalEncoder):
@@ -267,7 +218,7 @@ class PemtTranslationModel(PemtModel, Transformer):
                 raise_invalid(f"--{name.replace('_', '-')}", "off in a model that borrows", getattr(cfg, name))
         begun = load_sources(cfg, task)
         conditions = conditions_of(cfg)
-        plan = adapter_plan(cfg, begun.about, cfg.encoder_embed_dim)
+        plan = adapter_plan(cfg, begun.metadata, cfg.encoder_embed_dim)
         plans = dict.fromkeys(range(max(cfg.encoder_layers, cfg.decoder_layers)), plan)
         model = cls.build_with_slots(nested_options(cfg), task, plans, conditions)
         model.task_names = names_of_tasks(cfg) if conditions is not None else []
@@ -279,3 +230,8 @@ class PemtTranslationModel(PemtModel, Transformer):
         encoder: Any = self.encoder
         scaled: Tensor = encoder.embed_scale * encoder.embed_tokens.weight
         return scaled
+
+
+t5.register_sizes("pemt_t5", t5.PUBLISHED)
+bert.register_sizes("pemt_bert", {"minilm": bert.MINILM, "base": bert.BASE, "large": bert.LARGE})
+register_sizes("pemt_translation")

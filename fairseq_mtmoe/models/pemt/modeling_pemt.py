@@ -91,8 +91,8 @@ class PemtT5ForConditionalGeneration(T5ForConditionalGeneration):
         return super().forward(attention_mask=mask, encoder_outputs=encoder_outputs, **kwargs)
 
 
-def adapt(encoder: Any, config: Any) -> None:
-    """Give a BERT or RoBERTa its prompt and adapters."""
+def adapt(model: Any, encoder: Any, config: Any) -> None:
+    """Give a model's BERT or RoBERTa its prompt and adapters."""
     parts = config.pemt
     for layer in encoder.encoder.layer:
         layer.adapters = Adapters(config.hidden_size, parts["target"], parts["beside"])
@@ -101,6 +101,7 @@ def adapt(encoder: Any, config: Any) -> None:
         encoder.prompt = nn.Parameter(torch.zeros(parts["prompt"], config.hidden_size))
         encoder.register_forward_pre_hook(add_prompt, with_kwargs=True)
         encoder.register_forward_hook(remove_prompt)
+    model.post_init()
 
 
 def add_prompt(encoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -137,8 +138,7 @@ class PemtBertModel(BertModel):
 
     def __init__(self, config: Any, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
-        adapt(self, config)
-        self.post_init()
+        adapt(self, self, config)
 
 
 class PemtRobertaModel(RobertaModel):
@@ -146,8 +146,7 @@ class PemtRobertaModel(RobertaModel):
 
     def __init__(self, config: Any, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
-        adapt(self, config)
-        self.post_init()
+        adapt(self, self, config)
 
 
 class PemtBertForSequenceClassification(BertForSequenceClassification):
@@ -155,8 +154,7 @@ class PemtBertForSequenceClassification(BertForSequenceClassification):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        adapt(self.bert, config)
-        self.post_init()
+        adapt(self, self.bert, config)
 
 
 class PemtRobertaForSequenceClassification(RobertaForSequenceClassification):
@@ -164,5 +162,4 @@ class PemtRobertaForSequenceClassification(RobertaForSequenceClassification):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        adapt(self.roberta, config)
-        self.post_init()
+        adapt(self, self.roberta, config)

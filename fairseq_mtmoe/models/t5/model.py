@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from typing import Any
 
-from fairseq.models import BaseFairseqModel, register_model
+from fairseq.models import register_model
 
 from fairseq_mtmoe.backbones.t5.model import PUBLISHED, T5Model, begin, register_sizes, t5_config
 from fairseq_mtmoe.models.t5.config import FineTunedT5Config
@@ -19,17 +18,8 @@ class FineTunedT5(T5Model):
     """A T5 of `--task text_to_text`."""
 
     @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the options of the model's own dataclass; defaults are left to the architecture."""
-        BaseFairseqModel.add_args.__func__(cls, parser)
-
-    @classmethod
     def build_model(cls, cfg: FineTunedT5Config, task: Any) -> FineTunedT5:
-        """Called by fairseq.
-
-        Raises:
-            UserError: a size is another one than the pretrained T5's.
-        """
+        """Called by fairseq. Raises `UserError` where a size is another one than the pretrained T5's."""
         model = cls(t5_config(cfg), task.target_dictionary)
         begin(model, task)
         return model

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq.models import register_model
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer.transformer_legacy import tiny_architecture
 from fairseq_mtmoe.models.toy.config import ToyConfig
 from fairseq_mtmoe.models.toy.gates import CosineGate
 
@@ -35,4 +36,8 @@ class ToyModel(SparseModel, Transformer):
         return model
 
 
-from fairseq_mtmoe.models.toy import architectures  # noqa: E402, F401  (fairseq wants the model first)
+@register_model_architecture("toy", "toy_tiny")
+def tiny(args: Any) -> None:
+    """fairseq's `transformer_tiny` with four experts a layer."""
+    args.num_experts = getattr(args, "num_experts", 4)
+    tiny_architecture(args)

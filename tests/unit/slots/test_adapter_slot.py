@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fairseq_mtmoe.backbones.bert.encoder import BertBlock
 from fairseq_mtmoe.backbones.t5.blocks import EncoderBlock as T5EncoderBlock
 from fairseq_mtmoe.backbones.translation.blocks import EncoderBlock
-from fairseq_mtmoe.models.pemt.prompts import record_similarity
+from fairseq_mtmoe.models.pemt.base_model import record_similarity
 from fairseq_mtmoe.moe.reference import slow_mixture, slow_similarity
 from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots import (

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
-from fairseq_mtmoe.models.pemt.prompts import record_similarity
+from fairseq_mtmoe.models.pemt.base_model import record_similarity
 from fairseq_mtmoe.slots import AdapterPlan, MixturePass, task_sparsity_loss
 from tests.helpers.bert import TINY, batch, in_all_places, perturb, tiny_encoder
 

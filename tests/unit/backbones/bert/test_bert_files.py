@@ -135,18 +135,6 @@ def test_a_written_folder_is_read_again(config, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_is_written_completely_or_not_at_all(tmp_path, monkeypatch):
-    safetensors = pytest.importorskip("safetensors.torch")
-
-    def fail(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(safetensors, "save", fail)
-    with pytest.raises(UserError, match="cannot be written: No space left on device; nothing is left of it"):
-        files.write_folder(pretrained(), tmp_path / "folder")
-    assert [*tmp_path.iterdir()] == []
-
-
 @kinds
 def test_transformers_loads_a_written_folder(config, tmp_path):
     transformers = pytest.importorskip("transformers")

@@ -33,33 +33,6 @@ def assert_close(found, wanted, atol=1e-5):
     torch.testing.assert_close(found, wanted, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize("training", [True, False])
-def test_copied_experts_compute_what_the_dense_blocks_did(gate, training):
-    encoder, inputs = tiny_encoder(slot_plans=plans(GATES[gate])), batch()
-    for module in encoder.modules():
-        if hasattr(module, "p"):
-            module.p = 0.0
-        if hasattr(module, "dropout"):
-            module.dropout = 0.0
-    encoder.train(training)
-    wanted = encoder(**inputs)
-    assert [*expert_slots(encoder)] == ["layers.0", "layers.1"] and not expert_layers(encoder)
-    found = sparsify(encoder)(**inputs, task_ids=IDS)
-    assert_close(found.hidden, wanted.hidden)
-    assert_close(found.pooled, wanted.pooled)
-    assert len(expert_layers(encoder)) == 2 and "layers.0.fc1.weight" not in encoder.state_dict()
-
-
-@pytest.mark.parametrize("gate", GATES)
-def test_gates_and_experts_learn(gate):
-    encoder = sparsify(tiny_encoder(slot_plans=plans(GATES[gate], combine="paper"))).train()
-    perturb(encoder)
-    encoder(**batch(), task_ids=IDS).hidden.square().sum().backward()
-    for layer in expert_layers(encoder).values():
-        assert all(parameter.grad.abs().sum() > 0 for parameter in layer.parameters())
-
-
 @pytest.mark.parametrize("gate", ["task", "switch"])
 def test_a_sentence_is_encoded_as_by_itself(gate):
     """Each with its own task, and whatever the padding."""

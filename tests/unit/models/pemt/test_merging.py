@@ -26,7 +26,7 @@ from tests.helpers.pemt import target_model as bert_target_model
 from tests.helpers.pemt_bert import bert_options, pemt_encoder
 from tests.helpers.t5 import CONFIGS, dictionary, texts
 
-from fairseq_mtmoe.models.pemt.config import Metadata, SourceMetadata  # isort: skip
+from fairseq_mtmoe.models.pemt.sources import Metadata, SourceMetadata  # isort: skip
 from fairseq_mtmoe.models.pemt.config import PemtBertConfig  # isort: skip
 from fairseq_mtmoe.models.pemt.model import PemtBertModel  # isort: skip
 from fairseq_mtmoe.models.pemt.config import PemtT5Config  # isort: skip

@@ -2,19 +2,18 @@
 
 import dataclasses
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.pemt import source_file
 from fairseq_mtmoe.models.pemt.config import is_trainable
+from fairseq_mtmoe.models.pemt.sources import load
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots import adapter_blocks, task_sparsity_loss
 from tests.helpers.bert import CONFIGS, TINY, batch, hugging_face_model, in_all_places, ours_of
 from tests.helpers.encoders import HEADS, all_numbers, tag_model, task_batch
-from tests.helpers.pemt import DESCRIPTIONS, SOURCES, perturbed, source_files, source_model, target_model
+from tests.helpers.pemt import DESCRIPTIONS, perturbed, source_files, source_model, target_model
 from tests.helpers.pemt_bert import bert_options, pemt_encoder
 
 from fairseq_mtmoe.models.pemt import model as model_module  # isort: skip
@@ -109,18 +108,6 @@ def test_gates_read_what_the_option_says(gate_input, monkeypatch):
         assert gate_input == "correlation" or weights.std(0).max() > 1e-6  # another one for each text
 
 
-@pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
-def test_one_source_of_weight_1_is_that_source_s_model(adapter):
-    """Where the target's own adapters add nothing, and prompt and heads are the source's."""
-    source = source_model("bb", pemt_encoder, adapter=adapter)
-    target = pemt_encoder(pemt_sources=source_files(adapter, make=pemt_encoder)[1], adapter=adapter)
-    for block in adapter_blocks(target).values():
-        block.mixture.target_adapter.up.weight.data.zero_()
-    target.encoder.prompt.forward = source.encoder.prompt.forward
-    target.heads.load_state_dict(source.heads.state_dict())
-    torch.testing.assert_close(says(target), says(source), rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("stage", ["source", "target"])
 def test_what_trains_is_what_the_stage_is_for(stage):
     model = source_model("aa", pemt_encoder) if stage == "source" else target_model(make=pemt_encoder)
@@ -142,16 +129,6 @@ def test_heads_are_no_part_of_the_backbone_or_of_a_source_s_file(tmp_path):
     other = pemt_encoder(3)  # its heads are drawn by another seed
     assert other.made.backbone == source.made.backbone
     assert not torch.equal(other.heads["three"].weight, source.heads["three"].weight)
-
-
-@pytest.mark.parametrize("options", [dict(), dict(adapter="bottleneck"), dict(no_prompt=True)])
-def test_a_checkpoint_needs_no_source_s_file(options):
-    model = perturbed(target_model(make=pemt_encoder, **options))
-    cfg = bert_options(pemt_sources="gone.pt,lost.pt", **options)
-    cfg.pemt = model.noted_options["pemt"]
-    found = PemtBertModel.build_model(cfg, SimpleNamespace(pretrained=None)).eval()
-    found.load_state_dict(model.state_dict())
-    assert torch.equal(says(found), says(model)) and found.source_names == list(SOURCES)
 
 
 def test_the_sparsity_loss_is_of_training_where_it_is_wanted():
@@ -177,7 +154,7 @@ def test_what_does_not_go_with_borrowing_is_refused():
 @pytest.mark.parametrize("count", [1, 7])
 def test_it_borrows_from_any_number_of_sources(count, tmp_path):
     for number in range(count):
-        kept = source_file.load(source_files(make=pemt_encoder)[number % 2])
+        kept = load(source_files(make=pemt_encoder)[number % 2])
         dataclasses.replace(kept, task=f"task{number}").save(tmp_path / f"{number}.pt")
     files = ",".join(str(tmp_path / f"{number}.pt") for number in range(count))
     found = learned(pemt_encoder(pemt_sources=files))
@@ -238,7 +215,7 @@ def test_a_run_goes_on_without_its_sources_files(named):
         found.expect_weights()
     found.load_state_dict(model.state_dict())
     found.expect_weights()
-    assert torch.equal(says(found), says(model)) and found.about == model.about
+    assert torch.equal(says(found), says(model)) and found.metadata == model.metadata
     assert found.noted_options["pemt_sources"] == (named or model.noted_options["pemt_sources"])
 
 
@@ -275,7 +252,7 @@ def test_a_run_of_the_other_stage_is_nothing_to_begin_with(other, options, remed
 def test_a_source_goes_on_from_a_source():
     begun = GoingOn(source_model("aa", make=pemt_encoder))
     begun.options = {**begun.options, "pemt_stage": "source"}
-    assert PemtBertModel.build_model(bert_options(pemt_stage="source"), begun).about.task == "cc"
+    assert PemtBertModel.build_model(bert_options(pemt_stage="source"), begun).metadata.task == "cc"
 
 
 def test_of_sources_that_are_gone_the_checkpoint_must_have_as_many():

@@ -7,9 +7,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_mtmoe.checkpoints.key_maps import TASK_EMBEDDINGS, VOCABULARY
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.pemt.source_file import backbone, fingerprint
-from tests.helpers.borrowing import DESCRIPTION, SOURCES, describing_task, pemt_model, target_model, translator
-from tests.helpers.models import TASKS, batch, moe_model, stub_task
+from fairseq_mtmoe.models.pemt.sources import backbone, fingerprint
+from tests.helpers.borrowing import DESCRIPTION, describing_task, pemt_model, target_model, translator
+from tests.helpers.models import TASKS, batch, stub_task
 
 CONDITIONAL = dict(conditional=",".join(PARTS))
 GATE_INPUTS = ("correlation", "activations", "hidden")
@@ -64,15 +64,6 @@ def test_words_that_adapt_to_tasks_have_the_bias_that_they_have_without_a_prompt
     assert wanted[0][both].any()
     assert torch.equal(found[0][:, size:, size:][both], wanted[0][both])
     assert not found[0][:, :size].any() and not found[0][:, :, :size].any()
-
-
-def test_without_prompt_and_at_its_beginning_it_is_the_translator(tmp_path):
-    dense, inputs = translator(), batch(task_ids=False)
-    wanted = dense(**inputs)[0]
-    for options in (dict(pemt_stage="source", adapter="lora"), dict(pemt_stage="source", adapter="bottleneck")):
-        model = pemt_model(no_prompt=True, **options)
-        model.load_state_dict(dense.state_dict())
-        torch.testing.assert_close(model(**inputs)[0], wanted, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("gate_input", GATE_INPUTS)
@@ -139,11 +130,6 @@ def test_of_norms_that_adapt_to_tasks_stage_2_trains_the_norm_alone(tmp_path):
     assert not any("film" in name for name in trained)
 
 
-def test_it_says_which_sources_it_has(tmp_path):
-    assert target_model(tmp_path).source_names == list(SOURCES)
-    assert source_model().source_names == []
-
-
 @pytest.mark.parametrize(
     "option", ["cross_self_attention", "checkpoint_activations", "offload_activations", "quant_noise_pq"]
 )
@@ -152,15 +138,10 @@ def test_what_does_not_go_with_borrowing_is_refused(option):
         pemt_model(pemt_stage="source", **{option: 0.1 if option == "quant_noise_pq" else True})
 
 
-def test_a_translator_with_experts_is_refused():
-    with pytest.raises(UserError, match="`--finetune-from-model` must be a dense model for one that borrows"):
-        pemt_model(pemt_stage="source").load_state_dict(moe_model().state_dict())
-
-
 def test_a_task_that_describes_nothing_is_refused():
     with pytest.raises(UserError, match="`--task` must be one that describes"):
         pemt_model(task=stub_task(), pemt_stage="source")
-    assert pemt_model(task=describing_task(), pemt_stage="source").about.task == "aa-dd"
+    assert pemt_model(task=describing_task(), pemt_stage="source").metadata.task == "aa-dd"
 
 
 def with_a_language_more(state):

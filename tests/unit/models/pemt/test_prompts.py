@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fairseq_mtmoe.models.pemt.prompts import ATTENTION_DROPOUT, CorrelatedPrompt, Prompt, prepended
+from fairseq_mtmoe.models.pemt.base_model import ATTENTION_DROPOUT, CorrelatedPrompt, Prompt
 
 LENGTHS, WIDTH, OWN = (3, 5, 1), 4, 6
 
@@ -97,11 +97,3 @@ def test_it_begins_as_its_description_or_at_random_and_alike():
     assert found.mean().item() == pytest.approx(2, abs=5 * 5 / math.sqrt(found.numel()))
     assert found.std().item() == pytest.approx(5, rel=0.03)
     assert not torch.equal(found[0], found[7])
-
-
-def test_a_prompt_stands_before_every_row_and_is_no_padding():
-    x_LBH, mask_BL = torch.arange(24.0).view(3, 2, 4), torch.tensor([[False, False, True], [False, True, True]])
-    prompt_PH = -torch.ones(2, 4)
-    stream, mask = prepended(prompt_PH, x_LBH, mask_BL)
-    assert stream.shape == (5, 2, 4) and (stream[:2] == -1).all() and torch.equal(stream[2:], x_LBH)
-    assert mask.tolist() == [[False] * 4 + [True], [False] * 3 + [True] * 2]

@@ -8,9 +8,17 @@ from hypothesis import given, settings
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.pemt import source_file
-from fairseq_mtmoe.models.pemt.config import Metadata
-from fairseq_mtmoe.models.pemt.source_file import KIND, PROMPT, Made, Source, expect_same, expect_tensors, fingerprint
+from fairseq_mtmoe.models.pemt.sources import (
+    KIND,
+    PROMPT,
+    Made,
+    Metadata,
+    Source,
+    expect_same,
+    expect_tensors,
+    fingerprint,
+    load,
+)
 from tests.helpers.damage import damaged, value_or_sentence
 
 WIDTH = 4
@@ -26,7 +34,7 @@ def source():
 def test_a_file_holds_all_of_it(tmp_path):
     wanted = source()
     wanted.save(tmp_path / "mnli.pt")
-    found = source_file.load(tmp_path / "mnli.pt")
+    found = load(tmp_path / "mnli.pt")
     assert (found.task, found.description, found.made) == (wanted.task, wanted.description, MADE)
     assert found.tensors.keys() == wanted.tensors.keys()
     assert all(torch.equal(found.tensors[name], value) for name, value in wanted.tensors.items())
@@ -104,31 +112,31 @@ def test_what_a_file_says_is_checked(changes, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file_io.save(about(**changes), "x.pt")
     with pytest.raises(UserError, match=sentence):
-        source_file.load("x.pt")
+        load("x.pt")
 
 
 def test_a_prompt_is_a_row_of_vectors(tmp_path):
     wrong = replace(source(), tensors={PROMPT: torch.tensor(1.0)})
     wrong.save(tmp_path / "x.pt")
     with pytest.raises(UserError, match="must be a row of vectors, but has 0 dimensions"):
-        source_file.load(tmp_path / "x.pt")
+        load(tmp_path / "x.pt")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match=r"gone\.pt` must be a source's file, .* but there is none"):
-        source_file.load(tmp_path / "gone.pt")
+        load(tmp_path / "gone.pt")
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     path = str(tmp_path / "other.pt")
     file_io.save({"model": {"weight": torch.zeros(1)}}, path)
     with pytest.raises(UserError, match="must be a source's file"):
-        source_file.load(path)
+        load(path)
     file_io.save({KIND: {"task": "rte"}, "model": {}}, path)
     with pytest.raises(UserError, match="must say the description"):
-        source_file.load(path)
+        load(path)
     with pytest.raises(UserError, match="missing"):
-        source_file.load(tmp_path / "missing.pt")
+        load(tmp_path / "missing.pt")
 
 
 def test_of_a_whole_checkpoint_the_sentence_says_which_file_it_left(tmp_path):
@@ -136,11 +144,11 @@ def test_of_a_whole_checkpoint_the_sentence_says_which_file_it_left(tmp_path):
     about = Metadata("mnli", "Say.", (1, 2), ())
     file_io.save({"cfg": {"model": {"pemt_stage": "source", "pemt": about.to_text()}}, "model": {}}, path)
     with pytest.raises(UserError, match=f"but is the whole checkpoint of mnli: its file is `{tmp_path}/mnli.pt`"):
-        source_file.load(path)
+        load(path)
     for options in ({"pemt_stage": "target", "pemt": about.to_text()}, {"dropout": 0.1}):
         file_io.save({"cfg": {"model": options}, "model": {}}, path)
         with pytest.raises(UserError, match="but is the checkpoint of a model that is no source"):
-            source_file.load(path)
+            load(path)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +165,7 @@ def test_damaged_files_are_refused(content, tmp_path):
     @given(damaged(content))
     def check(data):
         path.write_bytes(data)
-        found = value_or_sentence(lambda: source_file.load(path))
+        found = value_or_sentence(lambda: load(path))
         assert found is None or data == content
 
     check()
@@ -167,7 +175,7 @@ def test_a_damaged_file_is_to_be_written_anew_and_not_to_be_replaced_by_a_checkp
     (tmp_path / "rte.pt").write_bytes(content[:-30])
     file_io.save({"model": {}}, str(tmp_path / "checkpoint_best.pt"))
     with pytest.raises(UserError, match="truncated or damaged; write it anew by a run of `--pemt-stage source`"):
-        source_file.load(tmp_path / "rte.pt")
+        load(tmp_path / "rte.pt")
 
 
 def test_a_fingerprint_tells_values_names_and_shapes_apart():
