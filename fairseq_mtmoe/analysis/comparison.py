@@ -35,11 +35,7 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class System:
-    """Runs that differ in their seeds.
-
-    Attributes:
-        averages: the groups whose means are compared.
-    """
+    """Runs that differ in their seeds, and the groups whose averages are compared."""
 
     name: str
     runs: tuple[Scores, ...]
@@ -47,8 +43,9 @@ class System:
 
     def figures(self, run: Scores) -> dict[str, float]:
         """A run's scores by task or pair and, by the names of their groups, its averages."""
-        means = {row.task: row.figure for row in run.averages if row.metric in ("score", "BLEU")}
-        return {**{task: row.figure for task, row in run.own.items()}, **{name: means[name] for name in self.averages}}
+        means = {row.task: row for row in run.averages if row.metric in ("score", "BLEU")}
+        rows = {**run.own, **{name: means[name] for name in self.averages}}
+        return {name: row.figure for name, row in rows.items()}
 
     def spreads(self) -> dict[str, Spread]:
         """Of each task and each average."""
@@ -65,18 +62,17 @@ class System:
         before, after = first.spreads(), self.spreads()
         if seeds:
             return seeds, {name: spread([their[s][name] - own[s][name] for s in seeds]) for name in before}
-        return [], {name: _between(before[name], after[name]) for name in before}
+        return [], {
+            name: Spread(of.mean - was.mean, math.hypot(was.deviation, of.deviation),
+                         math.hypot(was.standard_error, of.standard_error))
+            for name, was in before.items() for of in [after[name]]
+        }  # fmt: skip
 
 
 def spread(values: Sequence[float]) -> Spread:
     """Of one figure over the runs."""
     deviation = stdev(values) if len(values) > 1 else math.nan
     return Spread(fmean(values), deviation, deviation / math.sqrt(len(values)))
-
-
-def _between(before: Spread, after: Spread) -> Spread:
-    error = math.hypot(before.standard_error, after.standard_error)
-    return Spread(after.mean - before.mean, math.hypot(before.deviation, after.deviation), error)
 
 
 def systems_of(named: Mapping[str, Iterable[Scores]]) -> list[System]:
@@ -123,9 +119,8 @@ def _what_differs(run: Scores, first: Scores) -> str:
     if run.subset != first.subset:
         return f"those of {run.subset}, and not of {first.subset} as"
     if set(run.own) != set(first.own):
-        missing = [task for task in first.own if task not in run.own]
-        more = [task for task in run.own if task not in first.own]
-        return " and ".join([*(f"no {task}" for task in missing), *more]) + ", other tasks than"
+        missing = [f"no {task}" for task in first.own if task not in run.own]
+        return " and ".join([*missing, *(task for task in run.own if task not in first.own)]) + ", other tasks than"
     for task, of_first in first.data.items():
         for name, value in of_first.items():
             if run.data[task].get(name) != value:
@@ -220,11 +215,11 @@ def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
     differences = {}
     for system in systems[1:]:
         seeds, found = system.difference(first)
-        differences[system.name] = {"paired_seeds": seeds, **_split(first, found)}
+        differences[system.name] = {"paired_seeds": seeds, **_split(first, _fields(found), first.runs[0].own)}
     return as_json({
         "settings": {"subset": first.runs[0].subset, "compared_with": first.name, **made_by},
-        "systems": {system.name: {"runs": [_run_fields(system, run) for run in system.runs],
-                                  **_split(system, system.spreads())} for system in systems},
+        "systems": {of.name: {"runs": [_run_fields(of, run) for run in of.runs],
+                              **_split(of, _fields(of.spreads()), of.runs[0].own)} for of in systems},
         "majority": first.runs[0].majority,
         "differences": differences,
         "published": [
@@ -234,16 +229,16 @@ def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
     })  # fmt: skip
 
 
+def _fields(found: Mapping[str, Spread]) -> dict[str, dict[str, float]]:
+    return {name: one._asdict() for name, one in found.items()}
+
+
 def _run_fields(system: System, run: Scores) -> dict[str, Any]:
-    figures = system.figures(run)
-    return {"seed": run.seed, "folders": run.folders, "checkpoints": run.checkpoints,
-            "scores": {task: figures[task] for task in run.own},
-            "averages": {name: figures[name] for name in system.averages}}  # fmt: skip
+    folders = {"seed": run.seed, "folders": run.folders, "checkpoints": run.checkpoints}
+    return {**folders, **_split(system, system.figures(run), run.own)}
 
 
-def _split(system: System, found: Mapping[str, Spread]) -> dict[str, dict[str, Any]]:
+def _split(system: System, found: Mapping[str, Any], tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Scores by task, and averages by group."""
-    return {
-        "scores": {task: found[task]._asdict() for task in system.runs[0].own},
-        "averages": {name: found[name]._asdict() for name in system.averages},
-    }
+    return {"scores": {task: found[task] for task in tasks},
+            "averages": {name: found[name] for name in system.averages}}  # fmt: skip

@@ -34,12 +34,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Differences:
-    """One system beside the first one, by one metric.
-
-    Attributes:
-        pairs: in the order of tables.
-        groups: the tiers that occur, low to high, and all pairs last.
-    """
+    """One system beside the first one, by one metric: of pairs, as in tables, and of tiers, all pairs last."""
 
     metric: str
     first: Evaluation
@@ -59,11 +54,10 @@ def find_differences(
     pieces: PieceBleu | None = None,
     advance: Callable[[str], None] = lambda pair: None,
 ) -> list[Differences]:
-    """Of every evaluation but the first, by every metric that all pairs have.
+    """Of every evaluation but the first, by every metric that all pairs have; without `pieces` there is no spBLEU.
 
     Args:
         evaluations: two or more, of the same test sets.
-        pieces: what spBLEU is over; without it there is no spBLEU.
         advance: is told the name of every pair that is done.
 
     Raises:
@@ -100,13 +94,9 @@ def difference_table(found: Differences) -> Table:
 
 def _cells(metric: str, one: Comparison) -> list[str]:
     digits, half = digits_of(metric), (one.interval[1] - one.interval[0]) / 2
-    return [
-        with_error(one.first, one.first_error, digits),
-        with_error(one.other, one.other_error, digits),
-        ("−" if one.difference < 0 else "+") + with_error(abs(one.difference), half, digits),
-        f"{one.p_bootstrap:.4f}",
-        f"{one.p_randomisation:.4f}",
-    ]
+    difference = ("−" if one.difference < 0 else "+") + with_error(abs(one.difference), half, digits)
+    systems = [with_error(one.first, one.first_error, digits), with_error(one.other, one.other_error, digits)]
+    return [*systems, difference, f"{one.p_bootstrap:.4f}", f"{one.p_randomisation:.4f}"]
 
 
 def notes(found: Sequence[Differences], sampling: Sampling) -> list[str]:

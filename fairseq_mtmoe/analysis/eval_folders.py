@@ -54,11 +54,6 @@ class Evaluation:
         """Which was evaluated."""
         return str(self.scores.settings.get("checkpoint", ""))
 
-    @property
-    def reference_kind(self) -> str:
-        """`text`, or `fairseq` where unknown words are `<unk>`."""
-        return str(self.scores.settings.get("references", "text"))
-
 
 def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
     """Read folders that can be compared.
@@ -90,10 +85,7 @@ def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:
 def outputs_of(
     metric: str, pair: str, evaluations: Sequence[Evaluation], pieces: PieceBleu | None = None
 ) -> tuple[Any, list[SystemOutput]]:
-    """The metric, and what each system reached by it on the test set of one pair.
-
-    Args:
-        pieces: what spBLEU is over.
+    """The metric, and what each system reached by it on the test set of one pair; spBLEU is over `pieces`.
 
     Raises:
         UserError: the texts do not give the score that is beside them.
@@ -182,8 +174,9 @@ def _what_differs(first: Evaluation, other: Evaluation) -> str:
         if missing:
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             return f"{two.folder} has no {missing[0]}{more}, which {one.folder} has"
-    if other.reference_kind != first.reference_kind:
-        return f"{other.folder} is of --references {other.reference_kind}, and {first.folder} of {first.reference_kind}"
+    kinds = [one.scores.settings.get("references", "text") for one in (first, other)]
+    if kinds[0] != kinds[1]:
+        return f"{other.folder} is of --references {kinds[1]}, and {first.folder} of {kinds[0]}"
     for pair in first.texts:
         for what, mine, theirs in _of_pair(first, other, pair):
             if mine != theirs:

@@ -91,14 +91,9 @@ class Row:
         return float(self.value[-1])
 
     @property
-    def is_better_low(self) -> bool:
-        """Whether a lower value is the better one."""
-        return self.metric in FALLING
-
-    @property
     def place_of_best(self) -> int | None:
         """The first place of the best value; None where none is known."""
-        known = self.value if self.is_better_low else -self.value
+        known = self.value if self.metric in FALLING else -self.value
         return None if np.isnan(known).all() else int(np.nanargmin(known))
 
     def at(self, places: Sequence[int]) -> Row:
@@ -181,8 +176,7 @@ def of_first_subset(events: Iterable[Event], kind: str) -> list[Event]:
 def data_shares(events: Iterable[Event]) -> dict[str, float]:
     """Each task's share of the training sentences, as the run said at its start; empty if it did not.
 
-    A task is what the run's `task_ids` say: a target language (also if they say nothing), a source language or a pair.
-    Where what was drawn from are the tasks, nothing needs to be said.
+    Where what was drawn from are not the tasks, these are the target language, or what the run's `task_ids` say.
     """
     run: Event = next((event for event in of_kind(events, "run") if event.get("sizes")), {"sizes": {}})
     total = max(1, sum(run["sizes"].values()))

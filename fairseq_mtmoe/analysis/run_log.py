@@ -101,10 +101,7 @@ class RunLog:
         self.path = Path(path)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one event as a line.
-
-        Numbers may be Python's, numpy's or one-element tensors; those that are not finite become null, because
-        JSON has no spelling for them.
+        """Append one event as a line. Numbers, numpy's and tensors' too, that are not finite become null.
 
         Raises:
             UserError: the file cannot be written (a full disk, a folder without write permission), or is none.
@@ -128,7 +125,7 @@ def read(path: str | Path) -> list[Event]:
     A run that is interrupted and resumed repeats the events since its last checkpoint. So an event takes back
     earlier lines of its kind (and validation subset) about the same or a later update; an event without
     `update` is ordered by its `epoch`, then its `part`, and one with neither replaces the earlier one; but a run
-    `started` when it first did. Lines that an interruption cut off are skipped. What `FIELDS` lists is as it says.
+    `started` when it first did. Lines that an interruption cut off are skipped.
 
     Args:
         path: the log, or the run's folder with the log in it.
@@ -185,10 +182,8 @@ def _parse(line: bytes) -> Event | None:
 
 def _ends_with_newline(path: Path) -> bool:
     with open(path, "rb") as file:
-        if file.seek(0, 2) == 0:
-            return True
-        file.seek(-1, 2)
-        return file.read(1) == b"\n"
+        file.seek(max(0, file.seek(0, 2) - 1))
+        return file.read(1) in (b"", b"\n")
 
 
 def _plain(value: Any) -> Any:
@@ -207,19 +202,19 @@ def provenance() -> dict[str, str | None]:
     from fairseq_mtmoe import __version__
 
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    return {"version": __version__, "commit": _commit(ROOT), "command": command}
+    return {"version": __version__, "commit": _commit(), "command": command}
 
 
-def _commit(root: Path) -> str | None:
-    if not (root / ".git").exists():  # a folder above it may be a clone of something else
+def _commit() -> str | None:
+    if not (ROOT / ".git").exists():  # a folder above it may be a clone of something else
         return None
-    found = _git(root, "rev-parse", "--short", "HEAD")
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    changed = _git("status", "--porcelain", "--untracked-files=no")
+    found = _git("rev-parse", "--short", "HEAD")
     return found and found + (" with uncommitted changes" if changed else "")
 
 
-def _git(root: Path, *arguments: str) -> str | None:
-    command = ["git", "-C", str(root), *arguments]
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(ROOT), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
     except FileNotFoundError:  # no git on this machine

@@ -218,9 +218,10 @@ def scores_of_tasks(tasks: Mapping[str, dict[str, Any]], settings: Mapping[str, 
     small = [task for task, record in tasks.items() if record["small"]]
     named = in_groups({task: record.get("group", "") for task, record in tasks.items()})
     groups = {**({SMALL: small} if small else {}), **named, ALL: list(tasks)}
-    data = {task: {"metric": record["metric"], "set of data": [(name, one["data_sha256"]) for name, one in
-                                                               record["sets"].items()]}
-            for task, record in tasks.items()}  # fmt: skip
+    data = {}
+    for task, record in tasks.items():
+        digests = [(name, one["data_sha256"]) for name, one in record["sets"].items()]
+        data[task] = {"metric": record["metric"], "set of data": digests}
     return Scores(rows, groups, data, settings, {}, tasks)
 
 
@@ -244,11 +245,7 @@ def scores_in(content: Any) -> Scores:
 
 
 def expanded(pattern: str) -> list[Path]:
-    """The folders that a pattern with `*`, `?` or `[…]` stands for, which no shell expands after `name=`.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The folders that a pattern with `*`, `?` or `[…]` stands for; no shell expands it after `name=`."""
     if not glob.has_magic(pattern):
         return [Path(pattern)]
     found = sorted(map(Path, glob.glob(pattern)))
@@ -266,11 +263,7 @@ def score_files(path: Path) -> list[Path]:
 
 
 def score_file(path: Path) -> Path:
-    """The scores in a folder of scores, or in a run's folder.
-
-    Raises:
-        UserError: there are none, or several.
-    """
+    """The scores in a folder of scores, or in a run's folder; raises `UserError` where there are none, or several."""
     found = score_files(path)
     if len(found) == 1:
         return found[0]
@@ -285,11 +278,7 @@ def score_file(path: Path) -> Path:
 
 
 def read_scores(path: Path) -> Scores:
-    """The scores of a run, with the seed of its training.
-
-    Raises:
-        UserError: there are none, or the file holds something else.
-    """
+    """The scores of a run, with the seed of its training; raises `UserError` where there are none."""
     file = score_file(path)
     content = read_json(file, "scores")
     try:

@@ -2,10 +2,9 @@
 
 The tests are sacreBLEU's (`sacrebleu.significance`): the paired bootstrap (Koehn 2004, "Statistical Significance Tests
 for Machine Translation Evaluation") and approximate randomisation (Riezler and Maxwell 2005). sacreBLEU tests one
-language pair; of a resample or trial it keeps whether it counts, and not its scores. Here a metric stands in for
-sacreBLEU's own that notes them, so that a tier is tested by the same draws: sentences are drawn within each pair, for
-every pair apart, and resample (trial) i of the tier is the mean over its pairs of their scores in resample (trial) i,
-every pair counting the same. What follows from the draws is then computed for a tier as sacreBLEU does for a pair.
+language pair, and keeps no scores of a resample or trial. Here a metric stands in for its own that notes them, so that
+a tier is tested by the same draws: sentences are drawn within each pair, and resample (trial) i of the tier is the mean
+over its pairs of their scores in resample (trial) i. The rest is computed for a tier as sacreBLEU does for a pair.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class Comparison:
         difference: the other's score less the first one's.
         interval: the middle 95% of the differences in the bootstrap's resamples.
         p_bootstrap, p_randomisation: how often chance alone gives such a difference, of either sign, by either test;
-            1 where there is no difference, which chance gives every time. (sacreBLEU counts what is above it alone,
-            and so gives the smallest p for two systems that wrote the same.)
+            1 where there is no difference (for which sacreBLEU gives the smallest p).
     """
 
     first: float
@@ -100,12 +98,10 @@ class _NotingMetric:
         return self._statistics
 
     def _aggregate_and_compute(self, stats: Any) -> Any:
-        return self._note(self._metric._aggregate_and_compute(stats))
+        return self._compute_score_from_stats(np.asarray(stats).sum(0))
 
     def _compute_score_from_stats(self, stats: Any) -> Any:
-        return self._note(self._metric._compute_score_from_stats(stats))
-
-    def _note(self, score: Any) -> Any:
+        score = self._metric._compute_score_from_stats(stats)
         self.noted.append(float(score.score))
         return score
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.analysis.charts import look
 from fairseq_mtmoe.analysis.charts.look import Chart, Point, finished, heat, percent
 from fairseq_mtmoe.analysis.differences import Differences
-from fairseq_mtmoe.analysis.routing import gate_similarities, plane_of
+from fairseq_mtmoe.analysis.questions import gate_similarities, plane_of
 from fairseq_mtmoe.analysis.significance import LEVEL
 from fairseq_mtmoe.analysis.similarity import ModelSimilarities
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from fairseq_mtmoe.analysis.charts import look
 from fairseq_mtmoe.analysis.charts.look import Chart, Point, finished, known, lines, percent, with_last
-from fairseq_mtmoe.analysis.questions import first_metric, moments, shares, shift, shown_layers, shown_tasks
-from fairseq_mtmoe.analysis.routing import FIGURES
+from fairseq_mtmoe.analysis.questions import FIGURES, first_metric, moments, shares, shift, shown_layers, shown_tasks
 from fairseq_mtmoe.analysis.rows import ALL, TIERS, Row, Run, Values
 from fairseq_mtmoe.analysis.score_files import SMALL, TITLES
 

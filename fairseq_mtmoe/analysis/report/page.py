@@ -20,12 +20,10 @@ import numpy as np
 from markupsafe import Markup
 
 from fairseq_mtmoe.analysis.differences import Differences
-from fairseq_mtmoe.analysis.questions import evenly, shares
-from fairseq_mtmoe.analysis.report.gathering import Facts, RunReport
+from fairseq_mtmoe.analysis.questions import FIGURES, evenly, shares
+from fairseq_mtmoe.analysis.report.gathering import Facts, RunReport, setups_of
 from fairseq_mtmoe.analysis.report.scores import Sample
-from fairseq_mtmoe.analysis.report.setups import setups_of
 from fairseq_mtmoe.analysis.report.warnings import RANK
-from fairseq_mtmoe.analysis.routing import FIGURES
 from fairseq_mtmoe.analysis.rows import VALIDATION, Row, Values
 from fairseq_mtmoe.analysis.significance import LEVEL
 from fairseq_mtmoe.io.pages import policy_hash, templates, visible

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fairseq_mtmoe.analysis.routing import LAST, LEAST_SHARE, unmoved, used_experts
+from fairseq_mtmoe.analysis.questions import LAST, LEAST_SHARE, unmoved, used_experts
 from fairseq_mtmoe.analysis.rows import EVERYBODY, Row, Run, Values, of_first_subset, of_kind
 from fairseq_mtmoe.analysis.run_log import Event
 

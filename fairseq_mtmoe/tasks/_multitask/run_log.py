@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fairseq_mtmoe.analysis.routing import unmoved
+from fairseq_mtmoe.analysis.questions import unmoved
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog, provenance
 from fairseq_mtmoe.protocols import MixesSources
 from fairseq_mtmoe.slots.model_size import model_size

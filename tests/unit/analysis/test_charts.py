@@ -8,7 +8,7 @@ import pytest
 
 from fairseq_mtmoe.analysis.charts import look, models
 from fairseq_mtmoe.analysis.charts import runs as charts
-from fairseq_mtmoe.analysis.routing import plane_of
+from fairseq_mtmoe.analysis.questions import plane_of
 from fairseq_mtmoe.analysis.rows import run_of
 from tests.helpers.figure_logs import benchmark, translation
 from tests.helpers.run_logs import events_of_a_run

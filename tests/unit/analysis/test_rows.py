@@ -9,7 +9,7 @@ import pytest
 
 from fairseq_mtmoe.analysis.differences import Sampling, find_differences
 from fairseq_mtmoe.analysis.eval_folders import read_evaluations
-from fairseq_mtmoe.analysis.questions import by_resource, entropy, evenly, moments, shares, shift
+from fairseq_mtmoe.analysis.questions import by_resource, entropies, evenly, moments, shares, shift
 from fairseq_mtmoe.analysis.rows import data_shares, read_run, run_names, run_of
 from fairseq_mtmoe.analysis.run_log import RunLog
 from tests.helpers.figure_logs import benchmark, evaluations, translation
@@ -30,7 +30,7 @@ def numbers(values):
 @pytest.mark.parametrize(("name", "events"), [("translation", translation()), ("benchmark", benchmark())])
 def test_figures_are_those_of_earlier_readers(name, events):
     """`figures.json` holds what the readers of 0.1.12 made of the same logs."""
-    run, of_experts = run_of(events, name), {"shares": shares, "entropy": entropy}
+    run, of_experts = run_of(events, name), {"shares": shares, "entropy": lambda row: entropies(row.value)}
     for frozen in FROZEN[name]["rows"]:
         asked = of_experts.get(frozen["metric"]) if frozen["group"] == "experts" else None
         metric = "tokens" if asked else frozen["metric"]

@@ -13,7 +13,7 @@ import pytest
 from fairseq.logging import progress_bar
 from tensorboardX.proto.event_pb2 import Event
 
-from fairseq_mtmoe.analysis.questions import entropy
+from fairseq_mtmoe.analysis.questions import entropies
 from fairseq_mtmoe.analysis.rows import read_run
 from fairseq_mtmoe.analysis.run_log import read
 from tests.helpers.training import train_here
@@ -125,7 +125,7 @@ def test_tensorboard_gets_who_uses_which_expert(followed, events):
     for layer in {row.layer for row in rows}:
         assert set(valid[f"experts_used/{layer}"]) == {6, 12}
         for at, update in enumerate((6, 12)):
-            mean = np.nanmean([entropy(row)[at] for row in rows if row.layer == layer])
+            mean = np.nanmean([entropies(row.value)[at] for row in rows if row.layer == layer])
             assert valid[f"expert_entropy/{layer}"][update] == pytest.approx(mean, abs=1e-3)
     assert all(f"expert_entropy/{row.task}" in valid for row in rows)
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.analysis.report.gathering import Gatherer, RunReport
+from fairseq_mtmoe.analysis.report.gathering import Gatherer, Progress, RunReport
 from fairseq_mtmoe.analysis.report.page import MOST_POINTS, peaks
-from fairseq_mtmoe.analysis.report.setups import Progress
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.run_logs import events_of_a_run, write_run
 

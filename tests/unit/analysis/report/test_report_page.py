@@ -12,10 +12,9 @@ import pytest
 
 from fairseq_mtmoe.analysis.questions import shares
 from fairseq_mtmoe.analysis.report import page
-from fairseq_mtmoe.analysis.report.gathering import run_report
+from fairseq_mtmoe.analysis.report.gathering import run_report, setups_of
 from fairseq_mtmoe.analysis.report.page import HERE, as_script, data_of, numbers, page_of, thinned
 from fairseq_mtmoe.analysis.report.scores import ScoresOfRun
-from fairseq_mtmoe.analysis.report.setups import setups_of
 from fairseq_mtmoe.analysis.rows import VALIDATION, run_of
 from fairseq_mtmoe.io.pages import visible
 from tests.helpers.reported_runs import HOSTILE, made_up_facts, read_facts

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fairseq_mtmoe.analysis.questions import entropies, used_experts
 from fairseq_mtmoe.analysis.report.warnings import warnings_of
-from fairseq_mtmoe.analysis.routing import entropies, used_experts
 from fairseq_mtmoe.analysis.rows import run_of
 from tests.helpers.run_logs import events_of_a_run
 
