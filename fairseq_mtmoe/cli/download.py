@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from rich import progress as bars
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 
 from fairseq_mtmoe.data.corpora.raw_files import Item, items_of
@@ -50,7 +41,11 @@ def command(recipe_name: str, raw: Path, only_list: bool) -> None:
     failed = _download([item for item in items if item.address], raw)
     there = sum(_is_there(raw / item.file) for item in items)
     click.echo(f"{there} of {len(items)} files are in {raw}.")
-    _tell_by_hand([item for item in items if not item.address and not _is_there(raw / item.file)], raw)
+    by_hand = [item for item in items if not item.address and not _is_there(raw / item.file)]
+    if by_hand:
+        click.echo("By hand:")
+    for item in by_hand:
+        click.echo(f"  {raw / item.file}: {item.by_hand or 'put it there'} (for {', '.join(item.corpora)})")
     for file, sentence in failed.items():
         click.echo(f"failed: {raw / file}: {sentence}", err=True)
     then = f"mtmoe prepare corpora {raw} DATA --recipe {recipe_name}"
@@ -62,35 +57,22 @@ def command(recipe_name: str, raw: Path, only_list: bool) -> None:
     click.echo(f"Then: {then}{' (or, without what is missing, with --skip-missing)' if there < len(items) else ''}")
 
 
-def _show(items: Sequence[Item], raw: Path) -> None:
-    """A line for each file: what it is, how large, under which licence, and whether it is there."""
-    table = Table("file", "size", "licence", "from", "there")
-    for item in items:
-        path = raw / item.file
-        size = path.stat().st_size if _is_there(path) else item.size
-        origin = item.address or f"by hand: {item.by_hand}"
-        table.add_row(item.file, "?" if size is None else decimal(size), item.licence, origin, _state(path))
-    Console(width=None if Console().is_terminal else 250).print(table)
-
-
-def _state(path: Path) -> str:
-    if _is_there(path):
-        return "yes"
-    part = path.with_name(f"{path.name}.part")
-    return f"{decimal(part.stat().st_size)} of it" if _is_there(part) else "no"
-
-
 def _is_there(path: Path) -> bool:
     """Whether it is there; unlike Path.exists this can be asked of a name that is too long, too."""
     return os.path.exists(path)
 
 
-def _tell_by_hand(items: Iterable[Item], raw: Path) -> None:
-    """What a person must get: from where, and where it goes."""
-    for number, item in enumerate(items):
-        if number == 0:
-            click.echo("By hand:")
-        click.echo(f"  {raw / item.file}: {item.by_hand or 'put it there'} (for {', '.join(item.corpora)})")
+def _show(items: Sequence[Item], raw: Path) -> None:
+    """A line for each file: what it is, how large, under which licence, and whether it is there."""
+    table = Table("file", "size", "licence", "from", "there")
+    for item in items:
+        path = raw / item.file
+        part = path.with_name(f"{path.name}.part")
+        size = path.stat().st_size if _is_there(path) else item.size
+        state = "yes" if _is_there(path) else f"{decimal(part.stat().st_size)} of it" if _is_there(part) else "no"
+        origin = item.address or f"by hand: {item.by_hand}"
+        table.add_row(item.file, "?" if size is None else decimal(size), item.licence, origin, state)
+    Console(width=None if Console().is_terminal else 250).print(table)
 
 
 def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:
@@ -100,17 +82,20 @@ def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:
         raise UserError(
             f"`mtmoe download` must have the Python package {error.name}: pip install 'fairseq_mtmoe[corpora]'."
         ) from error
-    with _shown() as watch:
-        return download(items, raw, watch)
+    console = Console(stderr=True)
+    columns = (bars.BarColumn(), bars.DownloadColumn(), bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
+    name = bars.TextColumn("{task.description}")
+    with bars.Progress(name, *columns, console=console, disable=not console.is_terminal) as progress:
+        return download(items, raw, _Shown(progress))
 
 
 class _Shown:
     """A bar for each file that comes, on a terminal; elsewhere only what goes wrong is said."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: bars.Progress) -> None:
         self._progress = progress
         self._lock = threading.Lock()
-        self._tasks = dict[str, TaskID]()
+        self._tasks = dict[str, bars.TaskID]()
 
     def has(self, item: Item, done: int, size: int | None) -> None:
         """Move the file's bar, and take it away at its end."""
@@ -123,12 +108,3 @@ class _Shown:
         """Say so above the bars."""
         line = f"{item.file} from {item.host}: {reason}; tried again in {pause:.0f} s"
         self._progress.console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-@contextmanager
-def _shown() -> Iterator[_Shown]:
-    """Who shows on stderr how far the files are."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
-        yield _Shown(progress)

@@ -6,8 +6,8 @@ import os
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +17,17 @@ from rich.console import Console
 
 from fairseq_mtmoe.cli._long_runs import cores, stopped_by_sigterm
 from fairseq_mtmoe.cli._tables import show_table
-from fairseq_mtmoe.data.corpora import report as reports
-from fairseq_mtmoe.data.corpora.build import (
-    BuildOptions,
-    build,
-    corpora_of,
-    find_text_files,
-    has_lone_carriage_return,
-    read_ranked_tiers,
-)
+from fairseq_mtmoe.data.corpora import build, data_dir, page, report
+from fairseq_mtmoe.data.corpora.build import BuildOptions
 from fairseq_mtmoe.data.corpora.catalogs import find_catalogs
-from fairseq_mtmoe.data.corpora.data_dir import (
-    FORMAT,
-    content_hash,
-    fingerprint,
-    is_up_to_date,
-    write_manifest,
-    written_once,
-)
+from fairseq_mtmoe.data.corpora.data_dir import FORMAT, content_hash, fingerprint, write_manifest, written_once
 from fairseq_mtmoe.data.corpora.engine import pipeline
 from fairseq_mtmoe.data.corpora.engine.jobs import LIST
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import Tools, cluster, local_workers, shown
 from fairseq_mtmoe.data.corpora.harvest import describe_sources, harvest_and_split
-from fairseq_mtmoe.data.corpora.page import FEW, findings, shards_of, training_command, visible
 from fairseq_mtmoe.data.corpora.readers import HARMLESS
-from fairseq_mtmoe.data.corpora.recipes import Recipe, load_recipe
+from fairseq_mtmoe.data.corpora.recipes import HeldOut, Recipe, load_recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE
 from fairseq_mtmoe.data.corpora.report import Report
 from fairseq_mtmoe.data.corpora.vocabulary.given import OF_TRAINED, GivenVocabulary, vocabulary_of
@@ -149,21 +134,20 @@ def corpora_command(
     if skip_missing:
         recipe = _without_missing(recipe, raw)
     given = None if vocabulary_from is None else vocabulary_of(vocabulary_from)
-    if given is not None:
-        recipe = given.of_recipe(recipe)
+    recipe = recipe if given is None else given.of_recipe(recipe)
     with stopped_by_sigterm(), cluster(scheduler) if scheduler else local_workers(workers or cores()) as hands:
-        report = pipeline.prepare(raw, data, recipe, on_bad_line, hands, overwrite, allow_unequal)
-    if report is None:
+        made = pipeline.prepare(raw, data, recipe, on_bad_line, hands, overwrite, allow_unequal)
+    if made is None:
         click.echo(f"{data} is up to date.")
         return
-    show_table(*reports.pair_table(report))
-    _warn(report)
+    show_table(*report.pair_table(made))
+    _warn(made)
     click.echo(f"Wrote {data}; what was dropped and why: {data / 'report.html'}")
     place = shlex.quote(str(data))
-    click.echo(f"To train on it:\n\n{training_command(report, place)}\n")
+    click.echo(f"To train on it:\n\n{page.training_command(made, place)}\n")
     if given is not None:
         click.echo(given.how_to_go_on(data))
-    if shards := shards_of(report, place):
+    if shards := page.shards_of(made, place):
         click.echo(f"fairseq's own tasks are given {shards} in the place of the first {place}.")
 
 
@@ -187,10 +171,8 @@ def _with_settings(
     if not LEAST_COVERAGE <= coverage <= 1:
         raise_invalid("--character-coverage", f"from {LEAST_COVERAGE} to 1", coverage)
     size = vocab_size or recipe.vocabulary.size
-    drawn = recipe.held_out if held_out is None else replace(recipe.held_out, valid=held_out, test=held_out)
-    return replace(
-        recipe, vocabulary=replace(recipe.vocabulary, size=size, character_coverage=coverage), held_out=drawn
-    )
+    recipe = replace(recipe, vocabulary=replace(recipe.vocabulary, size=size, character_coverage=coverage))
+    return recipe if held_out is None else replace(recipe, held_out=HeldOut(held_out, held_out))
 
 
 def _without_missing(recipe: Recipe, raw: Path) -> Recipe:
@@ -201,18 +183,17 @@ def _without_missing(recipe: Recipe, raw: Path) -> Recipe:
     return found.without(missing)
 
 
-def _warn(report: Report) -> None:
+def _warn(made: Report) -> None:
     """Say what could not be read, and what the report's page begins with."""
-    bad = sum((Counter(corpus["bad"]) for corpus in report["corpora"].values()), Counter[str]())
+    bad = sum((Counter(corpus["bad"]) for corpus in made["corpora"].values()), Counter[str]())
     faults = {reason: number for reason, number in sorted(bad.items()) if reason not in HARMLESS}
     if faults:
         said = ", ".join(f"{number:,} {reason}" if number else reason for reason, number in faults.items())
         click.echo(f"What could not be read is left out ({said}); {LIST} lists it.", err=True)
-    found = findings(report)
-    for sentence in found[:FEW]:
-        click.echo(f"- {visible(sentence)}", err=True)
-    if len(found) > FEW:
-        click.echo(f"- … and {len(found) - FEW} more in report.html", err=True)
+    found = [page.visible(sentence) for sentence in page.findings(made)]
+    more = [f"… and {len(found) - page.FEW} more in report.html"] if len(found) > page.FEW else []
+    for sentence in [*found[: page.FEW], *more]:
+        click.echo(f"- {sentence}", err=True)
 
 
 # ---- text that is split already, or made so of catalogs ----
@@ -261,7 +242,6 @@ def catalogs_command(
     """
     given = _given_vocabulary(build_options)
     options = BuildOptions(**build_options)
-    deciding = _deciding(options, given)
     sizes = {"valid": valid_size, "test": test_size}
     for split, size in sizes.items():
         if size < 1:
@@ -273,14 +253,16 @@ def catalogs_command(
 
     def fill(folder: Path, tools: Tools) -> Report:
         corpora, split = harvest_and_split(tools, catalogs, hashes, sizes, options.seed, wanted, max_langs)
-        pairs = build(folder, corpora, {}, options, tools, given, split["dropped"])["pairs"]
+        pairs = build.build(folder, corpora, {}, options, tools, given, split["dropped"])["pairs"]
         sources = describe_sources(catalogs, split["damaged"])
         return {"pairs": pairs, "sources": sources, "left_out": split["left_out"]}
 
-    inputs = _Inputs("catalogs", deciding, {**sizes, "langs": wanted, "max_langs": max_langs})
-    for catalog, sha in zip(catalogs, hashes, strict=True):
-        inputs.add(catalog.source, f"{catalog.source}/{catalog.name}", catalog.path, sha)
-    _write(out, inputs, fill, overwrite, given)
+    files = [
+        (catalog.source, f"{catalog.source}/{catalog.name}", catalog.path, sha)
+        for catalog, sha in zip(catalogs, hashes, strict=True)
+    ]
+    further = {**sizes, "langs": wanted, "max_langs": max_langs}
+    _write(out, "catalogs", options, further, files, fill, overwrite, given)
 
 
 def _names(text: str) -> list[str]:
@@ -309,57 +291,26 @@ def text_command(
     """
     given = _given_vocabulary(build_options)
     options = BuildOptions(**build_options)
-    found = find_text_files(raw)
+    found = build.find_text_files(raw)
     files = [path for pair in found.values() for sides in pair.values() for path in sides]
     if tiers_file is None and os.path.lexists(raw / TIERS_FILE):
         tiers_file = raw / TIERS_FILE
-    named_tiers = {} if tiers_file is None else read_ranked_tiers(tiers_file)
+    named_tiers = {} if tiers_file is None else build.read_ranked_tiers(tiers_file)
     hashes = {path: content_hash(path) for path in (*files, *([] if tiers_file is None else [tiers_file]))}
-    corpora = corpora_of(found, hashes, allow_unequal)
+    corpora = build.corpora_of(found, hashes, allow_unequal)
     further: dict[str, object] = {"allow_unequal": True} if allow_unequal else {}
-    if broken := [path.name for path in files if has_lone_carriage_return(path)]:
+    if broken := [path.name for path in files if build.has_lone_carriage_return(path)]:
         further["files with carriage returns inside lines"] = broken  # which for 0.1.0 were line ends
 
     def fill(folder: Path, tools: Tools) -> Report:
-        return build(folder, corpora, named_tiers, options, tools, given)
+        return build.build(folder, corpora, named_tiers, options, tools, given)
 
-    inputs = _Inputs("text", _deciding(options, given), further)
-    for path, sha in hashes.items():
-        inputs.add("text" if path in files else "tiers", path.name, path, sha)
-    _write(out, inputs, fill, overwrite, given)
-
-
-@dataclass
-class _Inputs:
-    """What a data directory is made from.
-
-    Attributes:
-        options: of `build`, by names that a user knows; `further` are the command's own.
-        files: names and hashes of all files, in their order.
-        raw: the same by what they are from.
-        size: of all files, in bytes.
-    """
-
-    command: str
-    options: Mapping[str, object]
-    further: Mapping[str, object]
-    files: list[tuple[str, str]] = field(default_factory=list)
-    raw: dict[str, dict[str, str]] = field(default_factory=dict)
-    size: int = 0
-
-    def add(self, source: str, name: str, path: Path, sha: str) -> None:
-        """A file."""
-        self.files.append((name, sha))
-        self.raw.setdefault(source, {})[name] = sha
-        self.size += path.stat().st_size if path.is_file() else 0
+    inputs = [("tiers" if path == tiers_file else "text", path.name, path, sha) for path, sha in hashes.items()]
+    _write(out, "text", options, further, inputs, fill, overwrite, given)
 
 
 def _given_vocabulary(build_options: dict[str, Any]) -> GivenVocabulary | None:
-    """Take the vocabulary that `--vocabulary-from` names out of a command's options.
-
-    Raises:
-        UserError: it is none, or there are options of a vocabulary that is trained.
-    """
+    """Take the vocabulary of `--vocabulary-from` out of options, which must have none of a trained one."""
     folder = build_options.pop("vocabulary_from")
     if folder is None:
         return None
@@ -369,43 +320,51 @@ def _given_vocabulary(build_options: dict[str, Any]) -> GivenVocabulary | None:
     return vocabulary_of(folder)
 
 
-def _deciding(options: BuildOptions, given: GivenVocabulary | None) -> dict[str, object]:
-    """The options that decide about a data directory."""
-    values = asdict(options)
-    if given is None:
-        return values
-    return {**{name: values[name] for name in values if name not in OF_TRAINED}, "known languages": list(given.langs)}
-
-
 def _write(
     out: Path,
-    inputs: _Inputs,
+    command: str,
+    options: BuildOptions,
+    further: Mapping[str, object],
+    files: Sequence[tuple[str, str, Path, str]],
     fill: Callable[[Path, Tools], Report],
     overwrite: bool,
     given: GivenVocabulary | None,
 ) -> None:
-    """Fill `out` and show its report, unless it is up to date. Until it is there, what was done is in `.OUT.work`."""
-    for name, path in {} if given is None else given.files.items():
-        inputs.add("vocabulary", name, path, content_hash(path))
-    made_from = {"command": inputs.command, **inputs.options, **inputs.further}
-    key, *earlier = (fingerprint(made_from, inputs.files, form) for form in range(FORMAT, 0, -1))
-    if is_up_to_date(out, key, earlier):  # of what is there already nothing is written, not even for a moment
+    """Fill `out` and show its report, unless it is up to date. Until it is there, what was done is in `.OUT.work`.
+
+    Args:
+        further: what decides about the data directory besides `options`.
+        files: that it is made from: of what, name, place and hash.
+    """
+    deciding = asdict(options)
+    if given is not None:
+        deciding = {name: value for name, value in deciding.items() if name not in OF_TRAINED}
+        deciding["known languages"] = list(given.langs)
+        files = [*files, *(("vocabulary", name, path, content_hash(path)) for name, path in given.files.items())]
+    made_from = {"command": command, **deciding, **further}
+    hashes = [(name, sha) for _, name, _, sha in files]
+    key, *earlier = (fingerprint(made_from, hashes, form) for form in range(FORMAT, 0, -1))
+    if data_dir.is_up_to_date(out, key, earlier):  # of what is there already nothing is written, not even for a moment
         click.echo(f"{out} is up to date.")
         return
+    raw: dict[str, dict[str, str]] = {}
+    for source, name, _, sha in files:
+        raw.setdefault(source, {})[name] = sha
+    size = sum(path.stat().st_size for *_, path, _ in files if path.is_file())
     work = WorkFolder(out)
     with stopped_by_sigterm(), work.held():
         with written_once(out, key, made_from, overwrite, earlier) as folder:
             if folder is None:  # made by another run meanwhile
                 return
-            processes = min(cores(), 1 + inputs.size // BYTES_FOR_A_PROCESS)
+            processes = min(cores(), 1 + size // BYTES_FOR_A_PROCESS)
             with shown(work.path / "log.txt") as progress, local_workers(processes) as workers:
                 filled = fill(folder, Tools(work, workers, progress))
-            report = {"command": inputs.command, "options": dict(inputs.options), **filled}
-            reports.write_text_report(folder, report)
-            write_manifest(folder, inputs.raw)
+            made = {"command": command, "options": deciding, **filled}
+            report.write(folder, made)
+            write_manifest(folder, raw)
         shutil.rmtree(work.path)
-    show_table(*reports.text_table(report))
-    for hint in reports.hints(report):
+    show_table(*report.text_table(made))
+    for hint in report.hints(made):
         Console().print(hint, soft_wrap=True, highlight=False, markup=False)
     click.echo(f"Wrote {out}; what was dropped and why: {out / 'report.md'}")
     if given is not None:

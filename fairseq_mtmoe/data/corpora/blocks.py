@@ -21,10 +21,8 @@ class Block:
     number: int  # from 0
     source: Sequence[str]  # as read: not normalised
     target: Sequence[str]
-    # Where each pair stands: the line (TSV, Moses, JSON lines) or segment (TMX, SGM, .po) of its file, from 1.
-    lines: NDArray[np.int64]
-    # Further references of evaluation data (SGM, WMT's XML), each as long as `target`.
-    references: tuple[Sequence[str], ...] = ()
+    lines: NDArray[np.int64]  # of each pair: the line, or segment (TMX, SGM, .po), of its file, from 1
+    references: tuple[Sequence[str], ...] = ()  # further ones of evaluation data, each as long as `target`
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,7 @@ class CorpusFiles:
     target_lang: str
     format: str = "auto"  # one of `readers.FORMATS`
     fields: Mapping[str, str | int] = field(default_factory=dict)  # columns of TSV, keys of JSON lines; else by content
-    # Whether every line of it is needed, also one without text, so that scores are of the whole set.
-    is_evaluation: bool = False
+    is_evaluation: bool = False  # every line is needed, also one without text, so that scores are of the whole set
     allow_unequal: bool = False  # of two files of lines one may have more: they are left out
     part: Part | None = None  # these lines alone
     unpacked: tuple[Content, ...] = ()  # where the files lie unpacked, if one of them is packed

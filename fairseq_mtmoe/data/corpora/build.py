@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -39,6 +41,8 @@ from fairseq_mtmoe.io.files import regular_file
 
 _CHUNK = 1 << 20
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class BuildOptions:
@@ -65,10 +69,7 @@ class BuildOptions:
 
 
 def find_text_files(raw: Path) -> dict[str, dict[str, tuple[Path, Path]]]:
-    """The (source, target) files of every split of every language pair: `{"en-de": {"train": (…, …), …}, …}`.
-
-    Raises `UserError` if there is no such file, or if a language pair lacks some.
-    """
+    """The (source, target) files of every split of every language pair, which must all be there."""
     if not raw.is_dir():
         raise UserError(f"`{raw}` must be a folder of text files such as `train.en-de.de`, but there is none.")
     found: dict[str, set[str]] = defaultdict(set)
@@ -92,12 +93,7 @@ def _both_sides(raw: Path, split: str, pair: str, present: set[str]) -> tuple[Pa
 def corpora_of(
     files: Mapping[str, Mapping[str, tuple[Path, Path]]], hashes: Mapping[Path, str], allow_unequal: bool = False
 ) -> list[RawCorpus]:
-    """The files of `find_text_files` as corpora that are taken as they are.
-
-    Args:
-        hashes: of each file's content.
-        allow_unequal: whether one of two files for training may have more lines, which are left out.
-    """
+    """The files of `find_text_files` as corpora that are taken as they are, with the hash of each file's content."""
     corpora = []
     for pair, of_pair in files.items():
         source, target = pair.split("-")
@@ -123,8 +119,7 @@ def has_lone_carriage_return(path: Path) -> bool:
 def read_ranked_tiers(path: Path) -> dict[str, list[str]]:
     """The language pairs, or target languages, of every tier that a file such as `tiers.json` names.
 
-    A key may have a rank in front, and a fourth tier counts to the third, as in `T1-high`, …, `T4-tiny`: results are
-    reported for high, mid and low. Raises `UserError` if the file says something else.
+    A key may have a rank in front, and a fourth tier counts to the third, as in `T1-high`, …, `T4-tiny`.
     """
     return read_tiers(path, lambda key: key.split("-")[-1].lower().replace("tiny", "low"))
 
@@ -161,9 +156,6 @@ def build(
 
     Returns:
         for a report: `pairs`, and what was normalised of each of the `files` (`cleaning.CHANGES`).
-
-    Raises:
-        UserError: a file is no text, two do not fit together, or the text is too small for the options.
     """
     cleaned = clean(tools, corpora, Rules(None), "Reading text")
     _check_sizes(cleaned, options.shards)
@@ -242,40 +234,36 @@ def sources_in_training(
     A source occurs where its message does (`message_key`), in any pair of the same source language. Training text
     is looked at where its keys on disk say so alone.
     """
-    messages = {pair: [one for corpus in corpora for one in _messages(corpus)] for pair, corpora in evaluated.items()}
+    messages: dict[str, list[str]] = {}
     by_source: dict[str, list[str]] = defaultdict(list)
-    for pair in evaluated:
+    for pair, corpora in evaluated.items():
         by_source[pair.split("-")[0]].append(pair)
+        blocks = [lines for corpus in corpora for lines in _of_blocks(corpus, lambda saved: saved.lines("source"))]
+        messages[pair] = [message_key(line) for lines in blocks for line in lines]
     found = {}
     for pairs in by_source.values():
-        keys = np.unique(np.concatenate([_source_keys(corpus) for pair in pairs for corpus in evaluated[pair]]))
-        wanted = {message for pair in pairs for message in messages[pair]}
-        holders = {pair: wanted & _messages_with(trained[pair], keys) for pair in pairs}
+        same = [corpus for pair in pairs for corpus in evaluated[pair]]
+        arrays = [array for corpus in same for array in _of_blocks(corpus, lambda saved: saved["source_keys"])]
+        keys = np.unique(np.concatenate([np.zeros(0, np.uint64), *arrays]))
+        holders = {}
+        for pair in pairs:
+            blocks = _of_blocks(trained[pair], partial(_lines_with, keys=keys))
+            holders[pair] = {message_key(line) for lines in blocks for line in lines}
         for pair in pairs:
             held = [[other for other in pairs if message in holders[other]] for message in messages[pair]]
             found[pair] = sum(map(bool, held)), dict(sorted(Counter(other for some in held for other in some).items()))
     return found
 
 
-def _messages(corpus: CleanedCorpus) -> Iterator[str]:
+def _of_blocks(corpus: CleanedCorpus, read: Callable[[Saved], T]) -> list[T]:
+    found = []
     for path in corpus.blocks:
         with Saved(path) as saved:
-            yield from map(message_key, saved.lines("source"))
-
-
-def _source_keys(corpus: CleanedCorpus) -> Keys:
-    found = [np.zeros(0, np.uint64)]
-    for path in corpus.blocks:
-        with Saved(path) as saved:
-            found.append(saved["source_keys"])
-    return np.concatenate(found)
-
-
-def _messages_with(corpus: CleanedCorpus, keys: Keys) -> set[str]:
-    """The messages of sources that have one of these keys, which are sorted."""
-    found: set[str] = set()
-    for path in corpus.blocks:
-        with Saved(path) as saved:
-            rows = np.flatnonzero(are_among(saved["source_keys"], keys))
-            found.update(map(message_key, saved.some_lines("source", rows)) if len(rows) else ())
+            found.append(read(saved))
     return found
+
+
+def _lines_with(saved: Saved, keys: Keys) -> list[str]:
+    """The sources that have one of these keys, which are sorted."""
+    rows = np.flatnonzero(are_among(saved["source_keys"], keys))
+    return saved.some_lines("source", rows) if len(rows) else []

@@ -21,7 +21,7 @@ import importlib.util
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -93,32 +93,27 @@ class Catalog:
 
 
 class CatalogText(NamedTuple):
-    """What a catalog holds, cleaned.
+    """What a catalog holds, cleaned."""
 
-    Attributes:
-        pairs: messages with their translations, in their order.
-        dropped: how many others, by reason.
-        joined: keys of messages that are one for splitting: a singular and its plural.
-    """
-
-    pairs: list[SentencePair]
-    dropped: Counter[str]
-    joined: list[tuple[str, str]]
+    pairs: list[SentencePair]  # messages with their translations, in their order
+    dropped: Counter[str]  # how many others, by reason
+    joined: list[tuple[str, str]]  # keys of messages that are one for splitting: a singular and its plural
 
 
 def find_catalogs(packages: Sequence[str], folders: Sequence[Path], langs: Sequence[str] = ()) -> list[Catalog]:
-    """Every catalog of the installed packages and the folders, in a fixed order; only of `langs` if there are any.
-
-    Catalogs lie in `<locale>/LC_MESSAGES/`, at any depth.
-
-    Raises:
-        UserError: a source or a language has none.
-    """
+    """Every catalog (`<locale>/LC_MESSAGES/*.mo` at any depth) of the installed packages and the folders, in a fixed
+    order; only of `langs` if there are any. A source or a language that has none is a `UserError`."""
     found: list[Catalog] = []
     for source, root in [*map(_package_source, packages), *((str(folder), folder) for folder in folders)]:
         if not root.is_dir():
             raise UserError(f"`--folder` must be a folder of gettext catalogs, but `{root}` is none.")
-        catalogs = list(_catalogs_below(root, source))
+        paths = sorted(root.rglob("LC_MESSAGES/*.mo"))
+        langs_of = [(path, language_code(path.parent.parent.name) or "en") for path in paths]
+        catalogs = [
+            Catalog(path, path.relative_to(root).as_posix(), lang, source)
+            for path, lang in langs_of
+            if lang.split("_")[0] != "en"  # the language of the messages themselves
+        ]
         if not catalogs:
             raise UserError(f"`{source}` must have catalogs in <locale>/LC_MESSAGES/*.mo, but has none.")
         found += catalogs
@@ -142,13 +137,6 @@ def _package_source(name: str) -> tuple[str, Path]:
     except metadata.PackageNotFoundError:
         version = ""
     return f"{name.lower()} {version}".strip(), Path(next(iter(spec.submodule_search_locations)))
-
-
-def _catalogs_below(root: Path, source: str) -> Iterator[Catalog]:
-    for path in sorted(root.rglob("LC_MESSAGES/*.mo")):
-        lang = language_code(path.parent.parent.name)
-        if lang is not None and lang.split("_")[0] != "en":  # the language of the messages themselves
-            yield Catalog(path, path.relative_to(root).as_posix(), lang, source)
 
 
 def language_code(locale: str) -> str | None:
@@ -197,13 +185,14 @@ def message_key(text: str) -> str:
 def why_dropped(source: str, target: str) -> str | None:
     """The reason (a key of `DROP_REASONS`) to leave out a pair of normalised sentences, or None to keep it."""
     source_key, target_key = message_key(source), message_key(target)
-    if not _has_letter(source_key) or not _has_letter(target_key):
+    if not all(any(map(str.isalpha, key)) for key in (source_key, target_key)):
         return "empty"
     if source_key == target_key:
         return "copy"
     if placeholders(source) != placeholders(target):
         return "placeholders"
-    if max(len(source), len(target)) > MAX_CHARACTERS or _length_ratio(source, target) > MAX_LENGTH_RATIO:
+    shorter, longer = sorted(map(_width, (source, target)))
+    if max(len(source), len(target)) > MAX_CHARACTERS or longer / shorter > MAX_LENGTH_RATIO:
         return "length"
     return None
 
@@ -211,22 +200,12 @@ def why_dropped(source: str, target: str) -> str | None:
 def placeholders(text: str) -> Counter[str]:
     """How often each placeholder occurs that a program fills in: `%s`, `%(name)s`, `%1$d`, `{0}`, `{name!r:>10}`.
 
-    A translation is of use only if it has exactly those of its message, in any order. `%1$s` counts as `%s`, and flags
-    and widths do not count.
+    `%1$s` counts as `%s`; flags and widths do not count.
     """
     percent = (f"%{match['name'] or ''}{match['kind']}" for match in _PERCENT.finditer(text.replace("%%", "")))
     return Counter([*percent, *_BRACES.findall(text)])
 
 
-def _has_letter(text: str) -> bool:
-    return any(character.isalpha() for character in text)
-
-
-def _length_ratio(source: str, target: str) -> float:
-    shorter, longer = sorted((_width(source) + LENGTH_PADDING, _width(target) + LENGTH_PADDING))
-    return longer / shorter
-
-
 def _width(text: str) -> int:
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + (WIDE - 1) * wide
+    return len(text) + (WIDE - 1) * wide + LENGTH_PADDING

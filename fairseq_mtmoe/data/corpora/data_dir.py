@@ -56,29 +56,19 @@ def content_hash(path: Path) -> str:
 
 
 def fingerprint(options: Mapping[str, object], files: Iterable[tuple[str, str]], form: int = FORMAT) -> str:
-    """A SHA-256 over options, the hashes of the named input files, and the versions that decide about bytes.
-
-    Args:
-        form: a `FORMAT`: an earlier one gives the fingerprint of then.
-    """
+    """A SHA-256 over options, the hashes of the named input files, and the versions that decide about bytes, as of an
+    earlier `FORMAT` if `form` is that."""
     made_from = {**_versions(), "format": form, "options": dict(options), "files": [list(file) for file in files]}
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
 
 
 def _versions() -> dict[str, object]:
-    return {
-        "format": FORMAT,
-        "sentencepiece": version("sentencepiece"),
-        "unicode": unicodedata.unidata_version,
-    }
+    versions = {"sentencepiece": version("sentencepiece"), "unicode": unicodedata.unidata_version}
+    return {"format": FORMAT, **versions}
 
 
 def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
-    """Write down the hash of each file of a data directory, which has all others, and those of what it was made of.
-
-    Args:
-        raw: by corpus the hashes of its files.
-    """
+    """Write down the hash of each file of a data directory that has all others, and of what corpora were made of."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     content = {"raw": raw, "files": _hashes(folder, names, file_hash)}
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -88,11 +78,8 @@ def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
 def _hashes(folder: Path, names: Iterable[str], digest: Callable[[Path], str]) -> dict[str, str]:
     numbers = {name: (folder / name).stat().st_ino for name in names}
     once = {number: folder / name for name, number in numbers.items()}  # files may have several names
-    pool = ThreadPoolExecutor()  # hashing lets other threads run
-    try:
+    with ThreadPoolExecutor() as pool:  # hashing lets other threads run
         known = dict(zip(once, pool.map(digest, once.values()), strict=True))
-    finally:
-        pool.shutdown(cancel_futures=True)
     return {name: known[number] for name, number in numbers.items()}
 
 
@@ -124,7 +111,9 @@ def written_once(
     out = Path(os.path.realpath(out))
     made_with = {**_versions(), **options}
     with disk_errors_of(out):
-        _recover(out)
+        backup = out.with_name(f".{out.name}.replaced")
+        if backup.exists():  # a run was killed between the two moves below, or right after them
+            shutil.rmtree(backup) if out.exists() else os.rename(backup, out)
         if os.path.lexists(out):
             stamp, present = _own_content(out)
             damaged = _find_damaged(out, present, stamp["files"], digest) if stamp["key"] in (key, *earlier) else STAMP
@@ -143,18 +132,17 @@ def written_once(
             yield partial
             stamp = {"key": key, "files": _file_sizes(partial), "made_with": made_with}
             (partial / STAMP).write_text(json.dumps(stamp, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-            _swap(partial, out)
+            if out.exists():  # POSIX replaces an empty directory only, so a full one steps aside first
+                os.rename(out, backup)
+            os.rename(partial, out)
+            shutil.rmtree(backup, ignore_errors=True)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextmanager
 def disk_errors_of(out: Path) -> Iterator[None]:
-    """Say in a sentence why `out` cannot be written, where that is the system's or the disk's fault.
-
-    Raises:
-        UserError: it cannot.
-    """
+    """Turn errors of the system or the disk into the `UserError` that says why `out` cannot be written."""
     try:
         yield
     except OSError as error:
@@ -176,7 +164,11 @@ def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:
     if not out.is_dir():
         kind = "a file" if out.is_file() else "none"
         raise UserError(f"`{out}` must be a folder, but is {kind}; give another output folder.")
-    stamp = _read_stamp(out)
+    try:
+        found = read_json(out / STAMP)
+        stamp = {"key": str(found["key"]), "files": dict(found["files"]), "made_with": dict(found.get("made_with", {}))}
+    except (ValueError, KeyError, TypeError):
+        stamp = {"key": "", "files": {}, "made_with": {}}
     present = _file_sizes(out)
     strangers = sorted(set(present) - set(stamp["files"]))
     if strangers:
@@ -185,14 +177,6 @@ def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:
             f" ({len(strangers)} such files in all); move them away or give another output folder."
         )
     return stamp, present
-
-
-def _read_stamp(folder: Path) -> dict[str, Any]:
-    try:
-        stamp = read_json(folder / STAMP)
-        return {"key": str(stamp["key"]), "files": dict(stamp["files"]), "made_with": dict(stamp.get("made_with", {}))}
-    except (ValueError, KeyError, TypeError):
-        return {"key": "", "files": {}, "made_with": {}}
 
 
 def _file_sizes(folder: Path) -> dict[str, int]:
@@ -229,24 +213,3 @@ def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object],
         f"`{out}` was made {how}, and models that were trained on it would not fit what would take its place;"
         f" give another output folder, or --overwrite {overwriting}."
     )
-
-
-def _backup(out: Path) -> Path:
-    return out.with_name(f".{out.name}.replaced")
-
-
-def _swap(partial: Path, out: Path) -> None:
-    """Move `partial` to `out`. POSIX replaces an empty directory only, so a full one steps aside first."""
-    if out.exists():
-        os.rename(out, _backup(out))
-    os.rename(partial, out)
-    shutil.rmtree(_backup(out), ignore_errors=True)
-
-
-def _recover(out: Path) -> None:
-    """Undo what a run killed between the two moves of `_swap`, or right after them, has left."""
-    if _backup(out).exists():
-        if out.exists():
-            shutil.rmtree(_backup(out))
-        else:
-            os.rename(_backup(out), out)

@@ -40,11 +40,11 @@ class Watch(Protocol):
     """Who is told how far a file is; from several threads."""
 
     def has(self, item: Item, done: int, size: int | None) -> None:
-        """This many bytes of it are there, of `size` if that is known."""
+        """Take note of how many bytes are there, of `size` if that is known."""
         ...
 
     def waits(self, item: Item, reason: str, pause: float) -> None:
-        """Something went wrong, and it is tried again after these seconds."""
+        """Take note that something went wrong, and is tried again after these seconds."""
         ...
 
 
@@ -53,17 +53,12 @@ class Stopped(Exception):
 
 
 class _Interrupted(Exception):
-    """The connection or the server failed; another try may go better.
-
-    Attributes:
-        pause: what the server asks to wait, in seconds.
-        is_unreachable: whether there was no connection to the host at all.
-    """
+    """The connection or the server failed; another try may go better."""
 
     def __init__(self, reason: str, pause: float = 0.0, is_unreachable: bool = False) -> None:
         super().__init__(reason)
-        self.pause = pause
-        self.is_unreachable = is_unreachable
+        self.pause = pause  # what the server asks to wait, in seconds
+        self.is_unreachable = is_unreachable  # there was no connection to the host at all
 
 
 @dataclass
@@ -85,11 +80,7 @@ def download(
     pauses: Sequence[float] = PAUSES,
     timeout: tuple[float, float] = TIMEOUT,
 ) -> dict[str, str]:
-    """Let these files be below `raw`, as far as they can be had. Interrupted, the next call goes on.
-
-    Returns:
-        By file, in a sentence, why it could not be had.
-    """
+    """Let these files be below `raw`; by file, in a sentence, why one could not be had. The next call goes on."""
     run, failed, raised = _Run(raw, watch, pauses, timeout), dict[str, str](), list[BaseException]()
     queues: dict[str, SimpleQueue[Item]] = defaultdict(SimpleQueue)
     for item in items:
@@ -136,12 +127,7 @@ def _new_session() -> requests.Session:
 
 
 def _fetch(item: Item, run: _Run, session: requests.Session) -> None:
-    """Let a file be below `raw`; what an earlier call got of it is kept.
-
-    Raises:
-        UserError: it cannot be had, or is not what it must be; nothing is under its name then that was not before.
-        Stopped: the run stops; the next call goes on.
-    """
+    """Let a file be below `raw`; if it cannot be had (`UserError`) nothing is under its name that was not before."""
     target = run.raw / item.file
     if is_there(target, item):
         return
@@ -164,7 +150,6 @@ class _Part:
     """The beginning of a file, which no other run writes meanwhile. To be used in a `with` statement."""
 
     def __init__(self, target: Path) -> None:
-        self._target = target
         self.path = target.with_name(f"{target.name}.part")
         self.note_path = target.with_name(f"{target.name}.part.json")
 
@@ -174,7 +159,8 @@ class _Part:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.file.close()
-            raise UserError(f"`{self._target}` is being downloaded by another run; wait for its end.") from error
+            target = self.path.with_suffix("")
+            raise UserError(f"`{target}` is being downloaded by another run; wait for its end.") from error
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -184,11 +170,9 @@ class _Part:
 
     @property
     def size(self) -> int:
-        """In bytes."""
         return self.path.stat().st_size
 
     def begin_anew(self) -> None:
-        """Forget what there is."""
         self.file.truncate(0)
         self.note_path.unlink(missing_ok=True)
 
@@ -209,7 +193,7 @@ def _receive(item: Item, part: _Part, run: _Run, session: requests.Session) -> N
     furthest, tries = part.size, 0
     while True:
         if item.host in run.unreachable:
-            raise UserError(f"`{item.address}` cannot be had: {run.unreachable[item.host]}.")
+            raise _refused(item, run.unreachable[item.host])
         try:
             _ask(item, part, run, session)
             return
@@ -224,6 +208,10 @@ def _receive(item: Item, part: _Part, run: _Run, session: requests.Session) -> N
             run.watch.waits(item, str(error), pause)
             if run.stop.wait(pause):
                 raise Stopped from error
+
+
+def _refused(item: Item, why: str) -> UserError:
+    return UserError(f"`{item.address}` cannot be had: {why}.")
 
 
 def _ask(item: Item, part: _Part, run: _Run, session: requests.Session) -> None:
@@ -241,7 +229,7 @@ def _ask(item: Item, part: _Part, run: _Run, session: requests.Session) -> None:
     except UserError:
         raise
     except (ValueError, requests.TooManyRedirects) as error:  # of requests and urllib, about where a redirect leads
-        raise UserError(f"`{item.address}` cannot be had: it leads to no file of the web ({error}).") from error
+        raise _refused(item, f"it leads to no file of the web ({error})") from error
     except requests.ConnectionError as error:
         raise _Interrupted(f"{item.host} cannot be reached ({_said(error)})", is_unreachable=True) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
@@ -257,14 +245,12 @@ def _check(response: requests.Response, item: Item, part: _Part) -> None:
     if status in _TRY_AGAIN:
         seconds = response.headers.get("Retry-After", "")
         raise _Interrupted(said, min(float(seconds), _LONGEST_PAUSE) if seconds.isdecimal() else 0.0)
-    is_page = response.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html"
-    if status not in (200, 206) or is_page:
-        wrong = "the server answers with a page to read, and not with a file" if status in (200, 206) else said
-        raise UserError(f"`{item.address}` cannot be had: {wrong}.")
+    if status not in (200, 206):
+        raise _refused(item, said)
+    if response.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html":
+        raise _refused(item, "the server answers with a page to read, and not with a file")
     if item.address.startswith("https:") and not response.url.startswith("https:"):
-        raise UserError(
-            f"`{item.address}` cannot be had: it leads to {response.url}, which anyone on the way can change."
-        )
+        raise _refused(item, f"it leads to {response.url}, which anyone on the way can change")
     if status == 200:
         part.begin_anew()
     found = _RANGE.match(response.headers.get("Content-Range", ""))
@@ -278,9 +264,7 @@ def _append(response: requests.Response, item: Item, part: _Part, run: _Run) -> 
     size = part.size + int(length) if length.isdecimal() else None
     if item.size is not None and size is not None and size != item.size:
         part.begin_anew()
-        raise UserError(
-            f"`{item.address}` cannot be had: it has {size:,} bytes and not the {item.size:,} that are published."
-        )
+        raise _refused(item, f"it has {size:,} bytes and not the {item.size:,} that are published")
     tag = response.headers.get("ETag", "")
     validator = response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
     write_text(part.note_path, json.dumps({"address": item.address, "validator": validator}) + "\n")

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +39,12 @@ Pairs = Sequence[SentencePair]
 
 @dataclass
 class Harvest:
-    """What catalogs hold together.
+    """What catalogs hold together."""
 
-    Attributes:
-        pairs: by language, of several equal ones the first.
-        group_of: by source sentence, the name of its message.
-        dropped: by language and reason, how many others there were.
-        damaged: places of catalogs that could not be read.
-    """
-
-    pairs: dict[str, list[SentencePair]] = field(default_factory=dict)
-    group_of: dict[str, str] = field(default_factory=dict)
-    dropped: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    damaged: list[int] = field(default_factory=list)
+    pairs: dict[str, list[SentencePair]] = field(default_factory=dict)  # by language, of several equal ones the first
+    group_of: dict[str, str] = field(default_factory=dict)  # by source sentence, the name of its message
+    dropped: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))  # by language and reason
+    damaged: list[int] = field(default_factory=list)  # places of catalogs that could not be read
 
     @property
     def counts(self) -> dict[str, int]:
@@ -96,9 +89,6 @@ def harvest_and_split(
     Returns:
         The files of every language's splits; and `dropped`: by language pair and reason, how many pairs were left out,
         `left_out`: messages of the languages that were not taken, `damaged`: places of catalogs that could not be read.
-
-    Raises:
-        UserError: a language is too small, or none is large enough.
     """
     stage = tools.work.stage(
         "split",
@@ -116,18 +106,24 @@ def harvest_and_split(
         chosen = select_languages(harvest.counts, sum(sizes.values()), langs, max_langs)
         _write_split(stage, harvest, chosen, sizes, seed)
     result = stage.result() or {}
-    return [_corpus(stage, pair, role) for pair in result["pairs"] for role in Role], result
+    corpora = []
+    for pair, role in product(result["pairs"], Role):
+        source, target = pair.split("-")
+        paths = tuple(stage.folder / side_name(role.name, pair, lang) for lang in (source, target))
+        files = CorpusFiles(f"{role.name}.{pair}", paths, source, target, format="text")
+        corpora.append(RawCorpus(files, pair, role, tuple(f"{stage.key}/{path.name}" for path in paths)))
+    return corpora, result
 
 
 def read_catalogs(tools: Tools, catalogs: Sequence[Catalog]) -> Harvest:
     """Read and clean all catalogs, by the workers; a damaged one is noted, and has nothing."""
-    paths = [catalog.path for catalog in catalogs]
-    jobs = [(first, paths[first : first + _AT_ONCE]) for first in range(0, len(paths), _AT_ONCE)]
+    paths = list(enumerate(catalog.path for catalog in catalogs))
+    jobs = [paths[first : first + _AT_ONCE] for first in range(0, len(paths), _AT_ONCE)]
     texts: dict[int, CatalogText | None] = {}
     with tools.shown.step("Reading catalogs") as step:
-        for first, found in tools.workers.map_blocks(read_some, jobs):
-            texts |= dict(enumerate(found, first))
-            step.advance(sum(len(text.pairs) for text in found if text))
+        for found in tools.workers.map_blocks(read_some, jobs):
+            texts |= found
+            step.advance(sum(len(text.pairs) for text in found.values() if text))
     harvest, groups = Harvest(), DedupGroups()
     for place, catalog in enumerate(catalogs):
         text = texts[place]
@@ -147,10 +143,9 @@ def read_catalogs(tools: Tools, catalogs: Sequence[Catalog]) -> Harvest:
     return harvest
 
 
-def read_some(job: tuple[int, Sequence[Path]]) -> tuple[int, list[CatalogText | None]]:
-    """The place of the first of some catalogs, and what they hold."""
-    first, paths = job
-    return first, list(map(read_catalog, paths))
+def read_some(job: Sequence[tuple[int, Path]]) -> dict[int, CatalogText | None]:
+    """What some catalogs hold, by their places."""
+    return {place: read_catalog(path) for place, path in job}
 
 
 def describe_sources(catalogs: Sequence[Catalog], damaged: Sequence[int]) -> list[dict[str, Any]]:
@@ -168,11 +163,8 @@ def select_languages(
 ) -> list[str]:
     """The languages to use, largest first; `num_messages` counts different messages by language.
 
-    `langs` if given; otherwise all that keep enough for training when `held_out` messages are put aside, thinned to
-    `max_langs` evenly along the order of sizes, the largest and the smallest included, so that the skew stays.
-
-    Raises:
-        UserError: a language is too small, or none is large enough.
+    `langs` if given, which must be large enough; otherwise all that keep enough for training when `held_out` messages
+    are put aside, thinned to `max_langs` evenly along the order of sizes, the largest and the smallest included.
     """
     for lang in langs:
         if num_messages.get(lang, 0) <= held_out:
@@ -208,8 +200,7 @@ def split_by_message(
 
     Returns:
         by language, largest first, and split, its pairs: those to train on in their order, others as they were drawn.
-        Pairs in no split are left out because their message is held out already, in another wording or for another
-        language.
+        Pairs whose message is held out in another wording or for another language are in none.
     """
     groups = {lang: {group_of[source] for source, _ in of_lang} for lang, of_lang in pairs.items()}
     draw = {
@@ -254,10 +245,3 @@ def _write_split(stage: Stage, harvest: Harvest, chosen: Sequence[str], sizes: M
         dropped[f"en-{lang}"] = {**harvest.dropped[lang], "reserved": reserved}
     left_out = {lang: count for lang, count in harvest.counts.items() if lang not in chosen}
     stage.finish({"pairs": list(dropped), "dropped": dropped, "left_out": left_out, "damaged": harvest.damaged})
-
-
-def _corpus(stage: Stage, pair: str, role: Role) -> RawCorpus:
-    source, target = pair.split("-")
-    paths = tuple(stage.folder / side_name(role.name, pair, lang) for lang in (source, target))
-    files = CorpusFiles(f"{role.name}.{pair}", paths, source, target, format="text")
-    return RawCorpus(files, pair, role, tuple(f"{stage.key}/{path.name}" for path in paths))

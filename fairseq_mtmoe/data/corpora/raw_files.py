@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -28,29 +29,19 @@ MEGABYTE = 1e6
 
 @dataclass
 class Item:
-    """A file below RAW that corpora are in, alone or as members of it.
+    """A file below RAW that corpora are in, alone or as members of it."""
 
-    Attributes:
-        file: its path below RAW.
-        address: where it is; empty for one that a person gets.
-        sha256: as published, or empty; likewise `md5`, and `size` in bytes, or None.
-        licence: of the corpora in it.
-        by_hand: how a person gets it.
-        corpora: whose it is.
-    """
-
-    file: str
-    address: str = ""
-    sha256: str = ""
+    file: str  # its path below RAW
+    address: str = ""  # where it is; empty for one that a person gets
+    sha256: str = ""  # as published, or empty
     md5: str = ""
-    size: int | None = None
-    licence: str = ""
-    by_hand: str = ""
-    corpora: list[str] = field(default_factory=list)
+    size: int | None = None  # in bytes
+    licence: str = ""  # of the corpora in it
+    by_hand: str = ""  # how a person gets it
+    corpora: list[str] = field(default_factory=list)  # whose it is
 
     @property
     def host(self) -> str:
-        """That of the address."""
         return urlsplit(self.address).hostname or ""
 
 
@@ -78,19 +69,12 @@ def items_of(corpora: Sequence[Corpus]) -> list[Item]:
 
 @dataclass(frozen=True)
 class Record:
-    """What a file was when it was complete.
+    """What a file was when it was complete."""
 
-    Attributes:
-        address: where it was from; empty for one that a person put there.
-        sha256: of its content.
-        size: in bytes.
-        changed: the file's time of modification then, in nanoseconds: while it is the same, the file is not read again.
-    """
-
-    address: str
+    address: str  # where it was from; empty for one that a person put there
     sha256: str
-    size: int
-    changed: int
+    size: int  # in bytes
+    changed: int  # its time of modification then, in nanoseconds: while it is the same, the file is not read again
 
 
 def record_path(file: Path) -> Path:
@@ -116,31 +100,20 @@ def write_record(file: Path, address: str, sha256: str) -> None:
 
 
 def is_there(file: Path, item: Item) -> bool:
-    """Whether a file is there, and is what it must be. It is read where it changed since that was last seen.
-
-    Raises:
-        UserError: it is something else than what is published, or than it was when it came.
-    """
+    """Whether a file is there, and is what it must be (`check_file`). It is read if it changed since the last look."""
     if not os.path.exists(file):  # unlike Path.exists it says of a name that is too long that there is none
         return False
     stat, record = regular_file(file, "a file of the recipe").stat(), _read_record(file)
     is_known = record and (record.size, record.changed) == (stat.st_size, stat.st_mtime_ns)
     if record and is_known and item.sha256 in ("", record.sha256):
         return True
-    sha256 = check_file(file, item)
-    write_record(file, record.address if record else "", sha256)
+    write_record(file, record.address if record else "", check_file(file, item))
     return True
 
 
 def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = file_hash) -> str:
-    """See that a file is what is published or, where nothing is, what it was when it came; its SHA-256.
-
-    Args:
-        digest: gives the hash of a file, by its name.
-
-    Raises:
-        UserError: it is not.
-    """
+    """The SHA-256 of a file; raise `UserError` if it is not what is published or, where nothing is, what it was when it
+    came. `digest` gives the hash of a file by the hash's name."""
     sha256, wrong = mismatch(file, item, file, digest)
     if wrong:
         is_same_size = item.size in (None, file.stat().st_size)
@@ -178,11 +151,8 @@ class Digests:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, dict[str, object]] = {}
-        if path.exists():
-            try:
-                self._known = dict(read_json(path))
-            except (UserError, ValueError, TypeError):  # of a disk that was full, say: hashed anew
-                self._known = {}
+        with suppress(UserError, ValueError, TypeError):  # none, or of a disk that was full, say: hashed anew
+            self._known = dict(read_json(path))
 
     def learn(self, paths: Iterable[Path]) -> None:
         """Hash what is not known of files yet, several at a time, with progress."""
@@ -227,10 +197,5 @@ class Digests:
 def _about(path: Path) -> dict[str, int]:
     """What changes with a file: its time may be kept (`cp -p`, `rsync -t`), but not when the disk was told of that, and
     another file in its place has another number."""
-    status = path.stat()
-    return {
-        "bytes": status.st_size,
-        "changed": status.st_mtime_ns,
-        "told": status.st_ctime_ns,
-        "number": status.st_ino,
-    }
+    of = path.stat()
+    return {"bytes": of.st_size, "changed": of.st_mtime_ns, "told": of.st_ctime_ns, "number": of.st_ino}

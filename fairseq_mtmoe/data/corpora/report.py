@@ -89,8 +89,13 @@ def _unknown_share(pairs: Iterable[Report]) -> str:
     return f"{_unknown(side for sides in _test_sides(pairs).values() for side in sides):.2%}"
 
 
-def _write_json(folder: Path, report: Report) -> None:
+def write(folder: Path, report: Report) -> None:
+    """Write `report.json`, `report.md` and, of a recipe's corpora, `report.html` into `folder`."""
+    is_text = report["command"] != "corpora"
     (folder / "report.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "report.md").write_text(_text_page(report) if is_text else markdown_of(report), encoding="utf-8")
+    if not is_text:
+        (folder / "report.html").write_text(page_of(report), encoding="utf-8")
 
 
 # ---- of a recipe's corpora ----
@@ -155,13 +160,6 @@ def _trained_corpus(selection: Selection) -> Report:
     }
 
 
-def write_pages(folder: Path, report: Report) -> None:
-    """Write `report.json`, `report.md` and `report.html` into `folder`."""
-    _write_json(folder, report)
-    (folder / "report.md").write_text(markdown_of(report), encoding="utf-8")
-    (folder / "report.html").write_text(page_of(report), encoding="utf-8")
-
-
 def pair_table(report: Report) -> Table:
     """The table of language pairs, largest first, with a total."""
     rows = []
@@ -173,17 +171,6 @@ def pair_table(report: Report) -> Table:
 
 
 # ---- of text that is split already ----
-
-
-def write_text_report(folder: Path, report: Report) -> None:
-    """Write `report.json` and `report.md` into `folder`.
-
-    Args:
-        report: `command`, `options` and `pairs`; there may be `sources` (what the text was taken from), `left_out`
-            (messages of languages that were not used) and `files` (what was changed of each file).
-    """
-    _write_json(folder, report)
-    (folder / "report.md").write_text(_page(report), encoding="utf-8")
 
 
 def text_table(report: Report, by_reason: bool = False) -> Table:
@@ -222,7 +209,9 @@ def hints(report: Report) -> list[str]:
     return lines
 
 
-def _page(report: Report) -> str:
+def _text_page(report: Report) -> str:
+    """A report in Markdown; there may be `sources` (what the text was taken from), `left_out` (messages of languages
+    that were not used) and `files` (what was changed of each file)."""
     head, rows = text_table(report, by_reason=True)
     seen = sum(pair["evaluation_sources_in_training"] for pair in report["pairs"].values())
     parts = [

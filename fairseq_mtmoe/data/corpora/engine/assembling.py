@@ -35,23 +35,11 @@ Evaluation = Mapping[str, Mapping[str, Sequence[Path]]]
 
 
 def binarize(
-    folder: Path,
-    tools: Tools,
-    recipe: Recipe,
-    made_of: ForVocabulary,
-    selections: Selections,
-    evaluation: Evaluation,
+    folder: Path, tools: Tools, recipe: Recipe, made_of: ForVocabulary, selections: Selections, evaluation: Evaluation
 ) -> Assembly:
-    """Fill the empty directory `folder`; what is in it.
-
-    Args:
-        recipe: vocabulary, shards, tiers and the spelling of codes.
-
-    Raises:
-        UserError: the text is too small for the vocabulary, or a given file is none of its kind.
-    """
+    """Fill the empty directory `folder` by a recipe's vocabulary, shards, tiers and spelling of codes."""
     vocabulary = make_vocabulary(tools, recipe, made_of, selections)
-    texts = [list(selection.blocks()) for of_pair in selections.values() for selection in of_pair]
+    texts = [selection.blocks for of_pair in selections.values() for selection in of_pair]
     splits = [(pair, split, files) for pair, of_pair in evaluation.items() for split, files in of_pair.items()]
     encoded = iter(encode(tools, [*texts, *([(file, None) for file in files] for *_, files in splits)], vocabulary))
     ids = [Ids(pair, TRAIN, [file for _ in of_pair for file in next(encoded)]) for pair, of_pair in selections.items()]
@@ -95,7 +83,6 @@ class Assembly:
         return list(dict.fromkeys(one.pair for one in self.ids))
 
     def shards(self, pair: str) -> int:
-        """Into how many directories a pair's training data is dealt out."""
         return shards_of(self.sizes[pair], self.recipe.shards)
 
     def tiers(self) -> dict[str, list[str]]:
@@ -112,7 +99,7 @@ class Assembly:
         return found
 
     def training_of(self, way: str) -> str:
-        """The language pair whose text a direction is trained on."""
+        """The language pair on whose text a direction is trained."""
         return way if way in self.sizes else "-".join(reversed(way.split("-")))
 
     # ---- writing ----
@@ -150,11 +137,7 @@ class Assembly:
         return sorted({lang for pair in self.pairs for lang in pair.split("-")}, key=self.recipe.data_code)
 
     def _write_shared(self, folder: Path, folders: Sequence[Path], dictionary: Path) -> None:
-        """The model, a dictionary for each language, and the lists that fairseq and `translation_heated` read.
-
-        Args:
-            dictionary: the first of all; the others are links to it, where the file system has such.
-        """
+        """Write the model, a dictionary for each language (one, and links to it), and the lists that tasks read."""
         langs = list(map(self.recipe.data_code, self._langs()))
         shutil.copyfile(self.vocabulary.model, folder / "spm.model")
         for lang in langs:
@@ -219,23 +202,17 @@ def sizes_of(pairs: int, shards: int) -> list[int]:
 
 @dataclass(frozen=True)
 class SideJob:
-    """One side of a split of a language pair: the files of its ids, and where it goes.
-
-    Attributes:
-        prefixes: paths without suffix, one for each shard.
-        symbols: of the dictionary.
-    """
+    """One side of a split of a language pair: the files of its ids, and where it goes."""
 
     ids: Sequence[Path]
     side: str  # source or target
-    prefixes: Sequence[Path]
-    symbols: int
+    prefixes: Sequence[Path]  # paths without suffix, one for each shard
+    symbols: int  # of the dictionary
     is_training: bool
 
 
 def write_side(job: SideJob) -> int:
-    """Deal sentences out to the shards in turn, and write each shard's `.bin` and `.idx`; how many training pairs have
-    their source written now."""
+    """Deal sentences out to the shards in turn, as `.bin` and `.idx`; how many training pairs have their source now."""
     count = 0
     with ExitStack() as stack:
         adders = [stack.enter_context(writer(prefix, job.symbols)) for prefix in job.prefixes]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sentencepiece
@@ -27,52 +27,50 @@ from fairseq_mtmoe.io.files import read_bytes, replacing
 TRAINED_BY = ("size", "temperature", "character_coverage")
 """What of a recipe's vocabulary decides about a trained model."""
 
+MODEL, IDS = "spm.model", "ids.npy"
+
 Text = Sequence[tuple[Path, Mask | None]]
 """Files of text with the rows that are wanted of each: all, where there is no mask."""
 
 # ---- text for the vocabulary ----
 
 
-@dataclass(frozen=True)
-class _GatherJob:
-    number: int
+class _GatherJob(NamedTuple):
     lang: str
+    number: int
     text: Path
     side: str
     rows: NDArray[np.int64]
 
 
 def _gather_text(tools: Tools, selections: Selections, places: Mapping[str, NDArray[np.int64]]) -> list[str]:
-    """Sentences of each language, by their places among all of its training sentences: sorted, and as often as a
-    sentence is wanted."""
-    jobs = list(_gather_jobs(selections, places))
-    found: list[list[str]] = [[] for _ in jobs]
+    """Sentences of each language, by their sorted places among all of its training sentences."""
+    found: dict[tuple[str, int], list[str]] = {}
     with tools.shown.step("Drawing text for the vocabulary", sum(map(len, places.values())), "sentences") as step:
-        for number, lines in tools.workers.map_blocks(gather_block, jobs):
-            found[number] = lines
+        for place, lines in tools.workers.map_blocks(gather_block, _gather_jobs(selections, places)):
+            found[place] = lines
             step.advance(len(lines))
-    return [line for job in sorted(jobs, key=lambda job: (job.lang, job.number)) for line in found[job.number]]
+    return [line for place in sorted(found) for line in found[place]]
 
 
 def _gather_jobs(selections: Selections, places: Mapping[str, NDArray[np.int64]]) -> Iterator[_GatherJob]:
-    starts = dict.fromkeys(places, 0)
-    number = itertools.count()
+    starts, number = dict.fromkeys(places, 0), itertools.count()
     for pair, of_pair in sorted(selections.items()):
-        for path, mask in itertools.chain.from_iterable(selection.blocks() for selection in of_pair):
+        for path, mask in itertools.chain.from_iterable(selection.blocks for selection in of_pair):
             kept = np.flatnonzero(mask)
             for side, lang in zip(SIDES, pair.split("-"), strict=True):
                 if lang not in places:  # which has no sentence
                     continue
                 first, last = np.searchsorted(places[lang], [starts[lang], starts[lang] + len(kept)])
                 if first < last:
-                    yield _GatherJob(next(number), lang, path, side, kept[places[lang][first:last] - starts[lang]])
+                    yield _GatherJob(lang, next(number), path, side, kept[places[lang][first:last] - starts[lang]])
                 starts[lang] += len(kept)
 
 
-def gather_block(job: _GatherJob) -> tuple[int, list[str]]:
-    """The job's number, and the sentences that it asks for."""
+def gather_block(job: _GatherJob) -> tuple[tuple[str, int], list[str]]:
+    """The job's language and number, and the sentences that it asks for."""
     with Saved(job.text) as saved:
-        return job.number, saved.some_lines(job.side, job.rows)
+        return (job.lang, job.number), saved.some_lines(job.side, job.rows)
 
 
 # ---- the vocabulary ----
@@ -80,22 +78,16 @@ def gather_block(job: _GatherJob) -> tuple[int, list[str]]:
 
 @dataclass(frozen=True)
 class ForVocabulary:
-    """What a vocabulary is made of besides text.
+    """What a vocabulary is made of besides text."""
 
-    Attributes:
-        given: the recipe's files: `model` and `dictionary`, where it has them.
-        digests: of these.
-        names: what a user calls size and character coverage.
-    """
-
-    given: Mapping[str, Path] = field(default_factory=dict)
-    digests: Sequence[str] = ()
-    names: tuple[str, str] = RECIPE_NAMES
+    given: Mapping[str, Path] = field(default_factory=dict)  # the recipe's `model` and `dictionary`, where it has them
+    digests: Sequence[str] = ()  # of these
+    names: tuple[str, str] = RECIPE_NAMES  # what a user calls size and character coverage
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Where the vocabulary is: a SentencePiece model, a dictionary, and the dictionary's id for each piece."""
+    """Where the vocabulary is: a SentencePiece model, a dictionary for all languages, and its id for each piece."""
 
     stage: Stage
     symbols: int  # of the dictionary, with fairseq's four
@@ -103,20 +95,17 @@ class Vocabulary:
 
     @property
     def model(self) -> Path:
-        """The SentencePiece model."""
-        return self.stage.folder / "spm.model"
+        return self.stage.folder / MODEL
 
     @property
     def dictionary(self) -> Path:
-        """fairseq's dictionary, the same for all languages."""
         return self.stage.folder / "dict.txt"
 
 
 def make_vocabulary(tools: Tools, recipe: Recipe, made_of: ForVocabulary, selections: Selections) -> Vocabulary:
     """Train a model on text that is drawn by temperature, or take the given one.
 
-    Raises:
-        UserError: the text is too small for the vocabulary, or a given file is none of its kind.
+    Text that is too small for the vocabulary, and a given file that is none of its kind, are `UserError`s.
     """
     given = made_of.given
     if given:
@@ -126,8 +115,7 @@ def make_vocabulary(tools: Tools, recipe: Recipe, made_of: ForVocabulary, select
         settings = {name: getattr(recipe.vocabulary, name) for name in TRAINED_BY}
         about = {"settings": settings, "seed": recipe.seed, "sentencepiece": version("sentencepiece")}
         stage = tools.work.stage("vocabulary", text=keys, **about)
-    result = stage.result()
-    if result is None:
+    if stage.result() is None:
         sizes = {} if given else _text_sizes(selections)
         places = sample_lines(sizes, recipe.vocabulary.temperature, recipe.seed)
         text = _gather_text(tools, selections, places) if places else []
@@ -136,10 +124,10 @@ def make_vocabulary(tools: Tools, recipe: Recipe, made_of: ForVocabulary, select
                 model, wanted = read_bytes(given["model"]), 0
             else:
                 model, wanted = train(text, recipe.vocabulary, sum(sizes.values()), made_of.names)
-            result = _write_vocabulary(stage, model, load(model, given.get("dictionary")), wanted)
+            symbols = _write_vocabulary(stage, model, load(model, given.get("dictionary")), wanted)
         if recipe.vocabulary.size is None and not given:
-            tools.shown.note(f"Vocabulary: {result['symbols']:,} pieces, as nothing says how many: {SIZE_RULE}")
-    return Vocabulary(stage, int(result["symbols"]), int(result["wanted"]))
+            tools.shown.note(f"Vocabulary: {symbols:,} pieces, as nothing says how many: {SIZE_RULE}")
+    return Vocabulary(stage, **(stage.result() or {}))
 
 
 def _text_sizes(selections: Selections) -> dict[str, int]:
@@ -151,14 +139,16 @@ def _text_sizes(selections: Selections) -> dict[str, int]:
     return dict(sorted(sizes.items()))
 
 
-def _write_vocabulary(stage: Stage, model: bytes, pieces: Pieces, wanted: int) -> dict[str, Any]:
-    with replacing(stage.folder / "spm.model") as path:
+def _write_vocabulary(stage: Stage, model: bytes, pieces: Pieces, wanted: int) -> int:
+    with replacing(stage.folder / MODEL) as path:
         path.write_bytes(model)
-    with replacing(stage.folder / "ids.npy") as path:
+    with replacing(stage.folder / IDS) as path:
         np.save(path, pieces.ids)
     with replacing(stage.folder / "dict.txt") as path:
         write_dictionary(path, pieces.symbols)
-    return stage.finish({"symbols": len(SPECIAL) + len(pieces.symbols), "wanted": wanted})
+    symbols = len(SPECIAL) + len(pieces.symbols)
+    stage.finish({"symbols": symbols, "wanted": wanted})
+    return symbols
 
 
 # ---- ids ----
@@ -240,11 +230,8 @@ def encode_block(job: _EncodeJob) -> int:
 def encode_lines(
     lines: Sequence[str], model: sentencepiece.SentencePieceProcessor, table: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The dictionary's ids of all sentences one behind the other, each with the end of sentence, and their lengths.
-
-    Args:
-        table: the dictionary's id for each piece of the model.
-    """
+    """The dictionary's ids of all sentences one behind the other, each with the end of sentence, and their lengths;
+    `table` has the dictionary's id for each piece of the model."""
     pieces: list[list[int]] = model.encode(list(lines), num_threads=1)
     lengths = np.fromiter(map(len, pieces), np.int32, len(pieces))
     flat = np.fromiter(itertools.chain.from_iterable(pieces), np.int32, int(lengths.sum()))

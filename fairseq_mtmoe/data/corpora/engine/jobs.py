@@ -58,22 +58,15 @@ class RawCorpus:
 
 @dataclass(frozen=True)
 class PartJob:
-    """A part of a corpus, or all of it.
+    """A part of a corpus, or all of it."""
 
-    Attributes:
-        corpus: the number by which it is known to whoever waits for the result.
-        raw: the corpus with the files of this part.
-        filters: of training pairs; None takes text as it is.
-        number: of the part and its block; None for a whole corpus, which has as many as it needs.
-    """
-
-    corpus: int
-    raw: RawCorpus
-    filters: Filters | None
+    corpus: int  # its number for whoever waits for the result
+    raw: RawCorpus  # with the files of this part
+    filters: Filters | None  # of training pairs; None takes text as it is
     on_bad_line: OnBadLine
     block: int  # pairs
     stage: Stage
-    number: int | None
+    number: int | None  # of the part and its block; None for a whole corpus, which has as many as it needs
 
     @property
     def size(self) -> int:
@@ -121,15 +114,12 @@ def clean_part(job: PartJob) -> Done:
 
 
 def _blocks(job: PartJob, bad: BadLines) -> Iterator[Block]:
-    """The reader's blocks, with the sides as the corpus' pair has them; bad lines are noted.
-
-    The other direction's have no further references: those are of its target alone.
-    """
+    """The reader's blocks, with the sides as the corpus' pair has them; bad lines are noted."""
     for item in read(job.raw.files, job.block, job.on_bad_line):
         if isinstance(item, BadLine):
             bad.note(item)
         elif job.raw.is_turned:
-            yield replace(item, source=item.target, target=item.source, references=())
+            yield replace(item, source=item.target, target=item.source, references=())  # which are of its target alone
         else:
             yield item
 
@@ -160,9 +150,9 @@ def clean_block(block: Block, job: PartJob, number: int, bad: Mapping[str, Any])
         "samples": cleaned.samples,
         "bad": bad,
     }
-    keys = {name: getattr(cleaned, name) for name in ("lines", "exact", "near", "source_keys", "target_keys")}
     arrays = {name: array for text, lines in texts.items() for name, array in packed(text, lines).items()}
-    save(job.stage.block(number), summary, **arrays, **keys)
+    arrays |= {name: getattr(cleaned, name) for name in ("lines", "exact", "near", "source_keys", "target_keys")}
+    save(job.stage.block(number), summary, **arrays)
 
 
 @lru_cache(4)
@@ -175,7 +165,7 @@ def _cleaner(filters: Filters, pair: str, role: Role) -> Cleaner:
 
 
 class BadLines:
-    """Those of a corpus or a part, noted while it is read. To be used in a `with` statement.
+    """Those of a corpus or a part, noted in a `with` statement while it is read.
 
     Files are told by their place among the corpus' files: others with the same content may take these results over.
     """

@@ -14,17 +14,12 @@ from fairseq_mtmoe.data.corpora import report
 from fairseq_mtmoe.data.corpora.blocks import BadLine
 from fairseq_mtmoe.data.corpora.cleaning.identification import check_model
 from fairseq_mtmoe.data.corpora.data_dir import write_manifest, written_once
+from fairseq_mtmoe.data.corpora.engine import selecting
 from fairseq_mtmoe.data.corpora.engine.assembling import binarize
 from fairseq_mtmoe.data.corpora.engine.encoding import ForVocabulary
 from fairseq_mtmoe.data.corpora.engine.jobs import RawCorpus, write_list
 from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, Rules, clean
-from fairseq_mtmoe.data.corpora.engine.selecting import (
-    Selection,
-    Selections,
-    draw_held_out,
-    find_duplicates,
-    remove_held_out,
-)
+from fairseq_mtmoe.data.corpora.engine.selecting import Selection, Selections
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder, hash_of, plain
 from fairseq_mtmoe.data.corpora.engine.workers import Tools, Workers, shown
 from fairseq_mtmoe.data.corpora.raw_files import Digests, check_file, items_of
@@ -63,11 +58,13 @@ class Inputs:
             values["vocabulary"] |= {"model": None, "dictionary": None}  # wherever they are: their hashes decide
             values["known_languages"] = list(self.recipe.known_languages)
         values["filters"]["identify"] = None  # wherever it is: its hash decides
-        corpora = {
-            f"corpus {corpus.files.name}": hashlib.sha256(repr(_of_corpus(corpus)).encode()).hexdigest()[:12]
-            for corpus in self.corpora
-        }
-        files = {f"vocabulary {name}": sha for name, sha in zip(self.vocabulary, self.vocabulary_digests, strict=True)}
+        corpora = {}
+        for corpus in self.corpora:
+            files, order = corpus.files, ["turned"] if corpus.is_turned else []
+            fields = sorted(files.fields.items())
+            about = [corpus.pair, corpus.role.name, files.format, fields, corpus.digests, *order]
+            corpora[f"corpus {files.name}"] = hashlib.sha256(repr(about).encode()).hexdigest()[:12]
+        given = {f"vocabulary {name}": sha for name, sha in zip(self.vocabulary, self.vocabulary_digests, strict=True)}
         return {
             "command": "corpora",
             "engine": ENGINE,
@@ -75,27 +72,22 @@ class Inputs:
             "identification": self.identification,
             **values,
             **corpora,
-            **files,
+            **given,
         }
 
     @property
-    def made_from_up_to_0_1_11(self) -> dict[str, object]:
-        """The same, where a vocabulary without a size had 32,000 pieces: such a directory stays."""
+    def keys(self) -> list[str]:
+        """Of the directory; and of one up to 0.1.11, whose vocabulary without a size had 32,000 pieces: that stays."""
         vocabulary = {**plain(asdict(self.recipe.vocabulary)), "size": self.recipe.vocabulary.size or MOST_PIECES}
-        return {**self.made_from, "vocabulary": vocabulary}
-
-
-def _of_corpus(corpus: RawCorpus) -> list[object]:
-    files = corpus.files
-    order = ["turned"] if corpus.is_turned else []
-    return [corpus.pair, corpus.role.name, files.format, sorted(files.fields.items()), corpus.digests, *order]
+        made_from = (self.made_from, {**self.made_from, "vocabulary": vocabulary})
+        about = {"format": ENGINE, "sentencepiece": version("sentencepiece")}
+        return [hash_of({**about, "made_from": values}) for values in made_from]
 
 
 def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool = False) -> Inputs:
     """The recipe's files below `raw`, with their hashes.
 
-    Raises:
-        UserError: one is missing, and the sentence says where it is from, or is not what the recipe says of it.
+    One that is missing is a `UserError`, which says where it is from; so is one that is not what the recipe says of it.
     """
     recipe = recipe.found_in(raw)
     files_of = [recipe.files_of(corpus, raw, allow_unequal) for corpus in recipe.corpora]  # all are there
@@ -130,27 +122,21 @@ def prepare(
     What was done stays in the folder `.OUT.work` beside it, so that a run goes on where another ended, however it did.
 
     Args:
-        raw: the folder that the recipe's files are below.
         on_bad_line: which bad lines end the run: see `readers.read`.
         overwrite: whether a directory that was made from something else is replaced.
         allow_unequal: whether one of two files for training may have more lines, which are left out.
 
     Returns:
         the report; None if `out` was made from all this already.
-
-    Raises:
-        UserError: a file is missing or holds something else than it should, something cannot be read and is to end the
-            run, `out` was made from something else, or another run makes it.
     """
     work = WorkFolder(out)
     with work.held():
         digests = Digests(work.path / "files.json")
         inputs = find_inputs(recipe, raw, digests, allow_unequal)
         digests.keep()
-        made_from = inputs.made_from
-        about = {**made_from, "format": ENGINE}
-        earlier = [_key(inputs.made_from_up_to_0_1_11)]
-        with written_once(out, _key(made_from), about, overwrite, earlier, digests.of_file, OVERWRITING) as folder:
+        key, *earlier = inputs.keys
+        about = {**inputs.made_from, "format": ENGINE}
+        with written_once(out, key, about, overwrite, earlier, digests.of_file, OVERWRITING) as folder:
             if folder is not None:
                 with shown(work.path / "log.txt") as progress:
                     made = _fill(folder, Tools(work, workers, progress), inputs, on_bad_line)
@@ -160,10 +146,6 @@ def prepare(
             return None
         work.remove_others()
         return made
-
-
-def _key(made_from: Mapping[str, object]) -> str:
-    return hash_of({"format": ENGINE, "made_from": made_from, "sentencepiece": version("sentencepiece")})
 
 
 def _check_left_out(out: Path, corpora: Sequence[RawCorpus], on_bad_line: OnBadLine) -> None:
@@ -192,13 +174,13 @@ def _fill(folder: Path, tools: Tools, inputs: Inputs, on_bad_line: OnBadLine) ->
     corpora = [corpus for corpus in inputs.corpora if corpus.role is Role.train]
     trained = clean(tools, corpora, rules, "Reading and cleaning")
     selections = {pair: [Selection(one) for one in trained if one.raw.pair == pair] for pair in recipe.pairs}
-    selections = remove_held_out(tools, selections, [path for corpus in evaluated for path in corpus.blocks])
-    selections = find_duplicates(tools, selections, recipe.filters)
+    selections = selecting.remove_held_out(tools, selections, [path for corpus in evaluated for path in corpus.blocks])
+    selections = selecting.find_duplicates(tools, selections, recipe.filters)
     _check_kept(selections)
     if missing:
-        drawn = draw_held_out(tools, selections, missing, recipe.seed)
+        drawn = selecting.draw_held_out(tools, selections, missing, recipe.seed)
         own = {pair: list(of_pair.values()) for pair, of_pair in drawn.items()}
-        selections = remove_held_out(tools, selections, chain(*own.values()), own)
+        selections = selecting.remove_held_out(tools, selections, chain(*own.values()), own)
         _check_kept(selections)
         for pair, of_pair in drawn.items():
             evaluation.setdefault(pair, {}).update({split: [file] for split, file in of_pair.items()})
@@ -208,7 +190,7 @@ def _fill(folder: Path, tools: Tools, inputs: Inputs, on_bad_line: OnBadLine) ->
     assembly = binarize(folder, tools, recipe, made_of, selections, evaluation)
     everything = [selection for of_pair in selections.values() for selection in of_pair]
     made = report.of_corpora(assembly, everything, evaluated)
-    report.write_pages(folder, made)
+    report.write(folder, made)
     stages = {one.raw.files.name: one.stage for one in (*trained, *evaluated)}
     write_list(folder, [(corpus, stages[corpus.files.name]) for corpus in inputs.corpora])
     raw = {corpus.files.name: dict(zip(corpus.names, corpus.digests, strict=True)) for corpus in inputs.corpora}

@@ -52,27 +52,22 @@ class CleanedCorpus:
 
 @dataclass(frozen=True)
 class Rules:
-    """How corpora are read and cleaned.
+    """How corpora are read and cleaned."""
 
-    Attributes:
-        filters: of training pairs; None takes text as it is (`cleaning.unfiltered`).
-        identification: the hash of their model for language identification, where there is one.
-        on_bad_line: see `readers.read`.
-        held_out: how many pairs are to be drawn of the training corpora of a language pair.
-    """
+    filters: Filters | None  # of training pairs; None takes text as it is (`cleaning.unfiltered`)
+    identification: Sequence[str] = ()  # the hash of their model for language identification, where there is one
+    on_bad_line: OnBadLine = "stop"  # see `readers.read`
+    held_out: Mapping[str, int] = field(default_factory=dict)  # pairs to be drawn of a language pair's training corpora
 
-    filters: Filters | None
-    identification: Sequence[str] = ()
-    on_bad_line: OnBadLine = "stop"
-    held_out: Mapping[str, int] = field(default_factory=dict)
+
+Stages = Sequence[tuple[RawCorpus, Stage]]
 
 
 def clean(tools: Tools, corpora: Sequence[RawCorpus], rules: Rules, label: str) -> list[CleanedCorpus]:
     """The corpora, cleaned; those that an earlier run has cleaned are not read.
 
-    Raises:
-        UserError: something cannot be read, and is to end the run, or too little is left of all training corpora of a
-            language pair: that ends the run as soon as it is known.
+    What cannot be read and is to end the run is a `UserError`. So are language pairs of which too little is left: as
+    soon as that is known.
     """
     stages = [(corpus, _stage(tools, corpus, rules)) for corpus in corpora]
     _check(stages, rules)  # an earlier run may have been told to leave more out
@@ -104,9 +99,6 @@ def _stage(tools: Tools, corpus: RawCorpus, rules: Rules) -> Stage:
         unicode=unicodedata.unidata_version,
         **({"filters": filters, "identification": list(rules.identification)} if is_training else {}),
     )
-
-
-Stages = Sequence[tuple[RawCorpus, Stage]]
 
 
 def _check(stages: Stages, rules: Rules) -> None:
@@ -142,11 +134,7 @@ def _check_left(pair: str, stages: Stages, rules: Rules) -> None:
 
 
 def check_enough(pair: str, held_out: int, pairs: int) -> None:
-    """See that a language pair has as many pairs to train on as are to be drawn of it, and those.
-
-    Raises:
-        UserError: it has fewer.
-    """
+    """Raise `UserError` if a language pair has not as many pairs to train on as are to be drawn of it, and those."""
     if pairs < 2 * held_out:
         raise UserError(
             f"`held_out` must leave {pair} at least as many training pairs as it takes, but takes {held_out} of"
@@ -155,79 +143,72 @@ def check_enough(pair: str, held_out: int, pairs: int) -> None:
         )
 
 
+@dataclass
 class _Pass:
     """One pass over corpora, all at once, so that neither many small ones nor a large one keeps workers waiting."""
 
-    def __init__(
-        self, tools: Tools, rules: Rules, corpora: Stages, stages: Stages, unpacked: _Unpacked, step: Step
-    ) -> None:
-        self._tools, self._rules, self._unpacked, self._step = tools, rules, unpacked, step
-        self._corpora = corpora
-        self._stages = stages  # of all corpora
+    tools: Tools
+    rules: Rules
+    corpora: Stages
+    stages: Stages  # of all corpora, also of those that are clean
+    unpacked: _Unpacked
+    step: Step
 
     def run(self) -> None:
         by_corpus = self._jobs()
         jobs = [job for of_corpus in by_corpus for job in of_corpus]
         sizes = {(job.corpus, job.number): job.size for job in jobs}
-        whole, so_far = sum(sizes.values()), 0
-        waiting = Counter(job.corpus for job in jobs)
-        left = []
+        waiting, left = Counter(job.corpus for job in jobs), []
+        whole, so_far = max(1, sum(sizes.values())), 0
+
+        def advance(corpus: int, number: int | None, pairs: int, skipped: bool = False) -> None:
+            nonlocal so_far
+            so_far += sizes[corpus, number]
+            self.step.advance(pairs, so_far / whole, skipped)
+            waiting[corpus] -= 1
+
         for job in jobs:
             if job.number is None or not is_saved(job.stage.block(job.number)):
                 left.append(job)
-                continue
-            so_far += sizes[job.corpus, job.number]
-            read = summary_of(job.stage.block(job.number))["read"]
-            self._step.advance(read, so_far / whole if whole else None, skipped=True)
-            waiting[job.corpus] -= 1
+            else:
+                advance(job.corpus, job.number, summary_of(job.stage.block(job.number))["read"], skipped=True)
         for number, of_corpus in enumerate(by_corpus):
             if not waiting[number]:
                 self._finish(number, len(of_corpus), None)
-        left.sort(key=lambda job: (job.number is not None, -sizes[job.corpus, job.number] * (job.number is None)))
-        for done in self._tools.workers.map_blocks(clean_part, left):
-            so_far += sizes[done.corpus, done.number]
-            self._step.advance(done.pairs, so_far / whole if whole else None)
-            waiting[done.corpus] -= 1
+        left.sort(key=lambda job: (job.number is not None, -job.size if job.number is None else 0))
+        for done in self.tools.workers.map_blocks(clean_part, left):
+            advance(done.corpus, done.number, done.pairs)
             if not waiting[done.corpus]:
                 self._finish(done.corpus, len(by_corpus[done.corpus]) if done.bad is None else done.blocks, done.bad)
 
     def _jobs(self) -> list[list[PartJob]]:
         """The parts of each corpus."""
-        files = [replace(one.files, unpacked=self._unpacked.contents(one.files.paths)) for one, _ in self._corpora]
+        files = [
+            replace(one.files, unpacked=tuple(map(self.unpacked.content, one.files.paths))) for one, _ in self.corpora
+        ]
         jobs: list[list[PartJob]] = [[] for _ in files]
         cuts = [(number, of_corpus, BLOCK) for number, of_corpus in enumerate(files)]
-        for number, parts in self._tools.workers.map_blocks(cut, cuts):
-            raw, stage = self._corpora[number]
+        for number, parts in self.tools.workers.map_blocks(cut, cuts):
+            raw, stage = self.corpora[number]
+            how = (self.rules.filters, self.rules.on_bad_line, BLOCK, stage)
             for block, part in enumerate(parts or [files[number]]):
-                job = PartJob(
-                    number,
-                    replace(raw, files=part),
-                    self._rules.filters,
-                    self._rules.on_bad_line,
-                    BLOCK,
-                    stage,
-                    block if parts else None,
-                )
-                jobs[number].append(job)
+                jobs[number].append(PartJob(number, replace(raw, files=part), *how, block if parts else None))
         return jobs
 
     def _finish(self, number: int, blocks: int, bad: dict[str, Any] | None) -> None:
-        """All blocks of a corpus are there.
-
-        Args:
-            bad: what is known of its bad lines; None where its blocks say so.
-        """
-        corpus, stage = self._corpora[number]
+        """Record that all blocks of a corpus are there; `bad` is known of its bad lines, if not by its blocks."""
+        corpus, stage = self.corpora[number]
         found = [summary_of(stage.block(block)) for block in range(blocks)]
         dropped = {rule: sum(one["counts"].get(rule, 0) for one in found) for rule in RULES}
         result = {
             "sizes": [one["kept"] for one in found],
             "read": sum(one["read"] for one in found),
             "dropped": {rule: count for rule, count in dropped.items() if count},
+            **(joined_results([one["bad"] for one in found]) if bad is None else bad),
         }
-        stage.finish({**result, **(joined_results([one["bad"] for one in found]) if bad is None else bad)})
-        self._unpacked.release(corpus.files.paths)
-        _check_left(corpus.pair, self._stages, self._rules)
+        stage.finish(result)
+        self.unpacked.release(corpus.files.paths)
+        _check_left(corpus.pair, self.stages, self.rules)
 
 
 # ---- unpacking ----
@@ -258,13 +239,11 @@ class _Unpacked:
         jobs.sort(key=lambda job: -job.megabytes)
         tools.do("Unpacking", _unpack, jobs, sum(round(job.megabytes) for job in jobs), "MB")
 
-    def contents(self, paths: Sequence[Path]) -> tuple[Content, ...]:
-        """Where these files lie unpacked."""
-        return tuple(self._content(self._stages[path]) if path in self._stages else Content(path) for path in paths)
-
-    def _content(self, stage: Stage) -> Content:
-        result = stage.result() or {}
-        return Content(stage.folder / "text", result["reason"], result["message"])
+    def content(self, path: Path) -> Content:
+        """Where a file lies unpacked."""
+        if path not in self._stages:
+            return Content(path)
+        return Content(self._stages[path].folder / "text", **(self._stages[path].result() or {}))
 
     def release(self, paths: Sequence[Path]) -> None:
         """A corpus does not need its files any more."""

@@ -9,35 +9,21 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.corpora.cleaning import (
-    SAMPLES,
-    Sample,
-    are_among,
-    chosen,
-    first_occurrences,
-    sample,
-    sentence_keys,
-)
+from fairseq_mtmoe.data.corpora import cleaning
+from fairseq_mtmoe.data.corpora.cleaning import SAMPLES, are_among, chosen, sentence_keys
 from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, mixed
 from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, check_enough
-from fairseq_mtmoe.data.corpora.engine.store import (
-    Saved,
-    Stage,
-    is_saved,
-    key_of,
-    load_keys,
-    packed,
-    save,
-    summary_of,
-)
+from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, is_saved, key_of, packed, save, summary_of
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes import Action, Filters
 
@@ -55,11 +41,7 @@ Blocks = Sequence[tuple[Path, Mask]]
 
 @dataclass(frozen=True)
 class Selection:
-    """Which pairs of a corpus stay: all, or those of a mask for each block, one behind the other in a file.
-
-    Attributes:
-        before: of which these are what stayed.
-    """
+    """Which pairs of a corpus stay of those that stayed `before`: all, or those of a mask for each block, in a file."""
 
     corpus: CleanedCorpus
     file: Path | None = None
@@ -69,6 +51,16 @@ class Selection:
     def key(self) -> str:
         """Of which pairs stay, whatever left out the others."""
         return self.corpus.stage.key if self.file is None else str(summary_of(self.file)["key"])
+
+    @property
+    def blocks(self) -> list[tuple[Path, Mask]]:
+        """The corpus' blocks with their masks."""
+        if self.file is None:
+            mask = np.ones(sum(self.corpus.sizes), np.bool_)
+        else:
+            with Saved(self.file) as saved:
+                mask = saved["mask"]
+        return list(zip(self.corpus.blocks, np.split(mask, np.cumsum(self.corpus.sizes)[:-1]), strict=False))
 
     def summary(self) -> dict[str, Any]:
         """`kept`, and what was `dropped` by which rule since the corpus is clean, with `samples`."""
@@ -82,26 +74,17 @@ class Selection:
             "samples": before["samples"] | {rule: chosen(some) for rule, some in samples.items()},
         }
 
-    def blocks(self) -> Iterator[tuple[Path, Mask]]:
-        """The corpus' blocks with their masks."""
-        if self.file is None:
-            mask = np.ones(sum(self.corpus.sizes), np.bool_)
-        else:
-            with Saved(self.file) as saved:
-                mask = saved["mask"]
-        yield from zip(self.corpus.blocks, np.split(mask, np.cumsum(self.corpus.sizes)[:-1]), strict=False)
-
     def write_rest(self, dropped: Mapping[str, Sequence[Mask]], out: Path) -> None:
         """Write which pairs still stay when more rules drop some: a mask for each block, by rule."""
-        paths, masks = [], [np.zeros(0, np.bool_)]
-        for number, (path, mask) in enumerate(self.blocks()):
-            paths.append(path)
-            masks.append(mask & ~np.logical_or.reduce([of_rule[number] for of_rule in dropped.values()]))
-        mask = np.concatenate(masks)
+        blocks = self.blocks
+        lost = [np.logical_or.reduce(of_block) for of_block in zip(*dropped.values(), strict=True)]
+        mask = np.concatenate(
+            [np.zeros(0, np.bool_), *(old & ~new for (_, old), new in zip(blocks, lost, strict=True))]
+        )
         summary = {
             "kept": int(mask.sum()),
             "dropped": {rule: int(sum(part.sum() for part in parts)) for rule, parts in dropped.items()},
-            "samples": {rule: _samples(paths, parts) for rule, parts in dropped.items()},
+            "samples": {rule: _samples([path for path, _ in blocks], parts) for rule, parts in dropped.items()},
             "key": key_of(clean=self.corpus.stage.key, mask=hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()),
         }
         save(out, summary, mask=mask)
@@ -111,15 +94,15 @@ Selections = Mapping[str, Sequence[Selection]]
 """Of the training text of each language pair."""
 
 
-def _samples(blocks: Sequence[Path], dropped: Sequence[Mask]) -> list[Sample]:
+def _samples(blocks: Sequence[Path], dropped: Sequence[Mask]) -> list[cleaning.Sample]:
     """The first pairs that are dropped, with their line."""
-    found: list[Sample] = []
+    found: list[cleaning.Sample] = []
     for path, mask in zip(blocks, dropped, strict=True):
         rows = np.flatnonzero(mask)[: SAMPLES - len(found)]
         if len(rows):
             with Saved(path) as saved:
                 source, target = (saved.some_lines(side, rows) for side in SIDES)
-                found += map(sample, saved["lines"][rows].tolist(), source, target)
+                found += map(cleaning.sample, saved["lines"][rows].tolist(), source, target)
         if len(found) == SAMPLES:
             break
     return found
@@ -129,7 +112,7 @@ def _samples(blocks: Sequence[Path], dropped: Sequence[Mask]) -> list[Sample]:
 
 
 @dataclass(frozen=True)
-class _PairJob:
+class _CompareJob:
     selections: Sequence[Selection]
     filters: Filters
     stage: Stage
@@ -141,7 +124,7 @@ def find_duplicates(tools: Tools, selections: Selections, filters: Filters) -> d
     jobs = {}
     for pair, of_pair in selections.items():
         stage = tools.work.stage("distinct", pairs=[selection.key for selection in of_pair], filters=actions)
-        jobs[pair] = _PairJob(of_pair, filters, stage)
+        jobs[pair] = _CompareJob(of_pair, filters, stage)
     left = [job for job in jobs.values() if job.stage.result() is None]
     left.sort(key=lambda job: -sum(sum(selection.corpus.sizes) for selection in job.selections))  # the longest first
     tools.do("Comparing pairs", _compare, left)
@@ -151,24 +134,21 @@ def find_duplicates(tools: Tools, selections: Selections, filters: Filters) -> d
     }
 
 
-def _compare(job: _PairJob) -> int:
+def _compare(job: _CompareJob) -> int:
     """Write which pairs of a language pair's corpora stay; how many these have."""
     partitions = job.stage.folder / "keys"
     shutil.rmtree(partitions, ignore_errors=True)  # a killed run's
-    blocks = [block for selection in job.selections for block in selection.blocks()]
+    blocks = [block for selection in job.selections for block in selection.blocks]
     stays = [mask for _, mask in blocks]
     exact = _firsts(blocks, "exact", partitions) if job.filters.duplicates is Action.drop else stays
     near = _firsts(blocks, "near", partitions) if job.filters.near_duplicates is Action.drop else stays
     shutil.rmtree(partitions, ignore_errors=True)
-    first = 0
+    duplicate = iter([a & ~b for a, b in zip(stays, exact, strict=True)])
+    near_duplicate = iter([a & ~b for a, b in zip(exact, near, strict=True)])
     for number, selection in enumerate(job.selections):
-        last = first + len(selection.corpus.sizes)
-        rules = {
-            "duplicate": [a & ~b for a, b in zip(stays[first:last], exact[first:last], strict=True)],
-            "near_duplicate": [a & ~b for a, b in zip(exact[first:last], near[first:last], strict=True)],
-        }
+        count = len(selection.corpus.sizes)
+        rules = {"duplicate": list(islice(duplicate, count)), "near_duplicate": list(islice(near_duplicate, count))}
         selection.write_rest(rules, job.stage.block(number))
-        first = last
     pairs = sum(map(len, stays))
     job.stage.finish({"pairs": pairs})
     return pairs
@@ -183,7 +163,9 @@ def _firsts(blocks: Blocks, kind: str, folder: Path) -> list[Mask]:
         with Saved(path) as saved:
             np.save(files[-1], saved[kind][mask])
     found = []
-    for (_, mask), first in zip(blocks, first_occurrences(files, folder / f"{kind}-parts", MEMORY), strict=True):
+    for (_, mask), first in zip(
+        blocks, cleaning.first_occurrences(files, folder / f"{kind}-parts", MEMORY), strict=True
+    ):
         found.append(np.zeros(len(mask), np.bool_))
         found[-1][mask] = first
     return found
@@ -204,19 +186,10 @@ class _DrawJob:
 def draw_held_out(
     tools: Tools, selections: Selections, sizes: Mapping[str, Mapping[str, int]], seed: int
 ) -> dict[str, dict[str, Path]]:
-    """Draw validation and test pairs from the training text of language pairs.
+    """Draw validation and test pairs from training text, as many as `sizes` says; a file for each pair and split.
 
     Those come first whose source sentences have the smallest hashes: the draw depends on the seed and the sentences
-    alone, and language pairs that share sources hold out much the same ones.
-
-    Args:
-        sizes: how many to draw, by language pair and split.
-
-    Returns:
-        by language pair and split, a file of `source` and `target`.
-
-    Raises:
-        UserError: a language pair has too few.
+    alone, and language pairs that share sources hold out much the same ones. A pair with too few is a `UserError`.
     """
     jobs = []
     for pair, wanted in sizes.items():
@@ -234,7 +207,7 @@ def _draw(job: _DrawJob) -> int:
     places = np.zeros((0, 3), np.int64)  # corpus, block, row
     total = 0
     for corpus, selection in enumerate(job.selections):
-        for block, (path, mask) in enumerate(selection.blocks()):
+        for block, (path, mask) in enumerate(selection.blocks):
             rows = np.flatnonzero(mask)
             total += len(rows)
             with Saved(path) as saved:
@@ -280,16 +253,12 @@ class _FilterJob:
 
 
 def remove_held_out(
-    tools: Tools,
-    selections: Selections,
-    evaluated: Iterable[Path],
-    drawn: Mapping[str, Iterable[Path]] | None = None,
+    tools: Tools, selections: Selections, evaluated: Iterable[Path], drawn: Mapping[str, Iterable[Path]] | None = None
 ) -> dict[str, list[Selection]]:
-    """What stays of all language pairs' training text without the sentences that are evaluated on, on whichever side.
+    """What stays of all language pairs' training text without the sentences of `evaluated` files, on whichever side.
 
     Args:
-        evaluated: files of validation and test text, of all language pairs.
-        drawn: those of them that were drawn, by the language pair that they were drawn from.
+        drawn: those of the files that were drawn, by the language pair that they were drawn from.
     """
     pairs_drawn = {pair: _joined(map(_pair_keys, files)) for pair, files in (drawn or {}).items()}
     keys = _joined(map(_keys_in, evaluated))
@@ -327,11 +296,17 @@ def _pair_keys(path: Path) -> Keys:
         return mixed(saved["source_keys"], saved["target_keys"])
 
 
+@lru_cache(4)
+def _load_keys(path: Path) -> Keys:
+    with Saved(path) as saved:
+        return saved["keys"]
+
+
 def _filter(job: _FilterJob) -> int:
     """Write which pairs of a corpus stay, without those of which a sentence is held out; how many it has."""
-    keys = load_keys(job.keys)
+    keys = _load_keys(job.keys)
     drawn, held_out = [], []
-    for path, mask in job.selection.blocks():
+    for path, mask in job.selection.blocks:
         with Saved(path) as saved:
             source, target = (saved[f"{side}_keys"] for side in SIDES)
         drawn.append(mask & are_among(mixed(source, target), job.drawn))

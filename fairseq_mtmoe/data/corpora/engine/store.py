@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +26,21 @@ from fairseq_mtmoe.io.files import read_json, write_text
 FORMAT = 5
 """Raised whenever the same input would give other blocks: those made before are then made anew."""
 
-_DONE = "done.json"
 _SUMMARY = "summary"
 
 
 def key_of(**made_from: object) -> str:
-    """A name for the blocks that follow from these values alone."""
+    """Return a name for the blocks that follow from these values alone."""
     return hash_of({"format": FORMAT, "made_from": made_from})
 
 
 def hash_of(values: Mapping[str, object]) -> str:
-    """A name for these values."""
+    """Return a name for these values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: a choice by its name, a path as text."""
+    """Return a value as JSON has it: a choice by its name, a path as text."""
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -62,18 +60,17 @@ class Stage:
         return self.folder.name
 
     def block(self, number: int) -> Path:
-        """Where the file of a block is."""
+        """Return where the file of a block is."""
         return self.folder / f"{number:06d}.npz"
 
     def result(self) -> dict[str, Any] | None:
-        """What `finish` was told; None while the stage has not ended."""
-        path = self.folder / _DONE
+        """Return what `finish` was told; None while the stage has not ended."""
+        path = self.folder / "done.json"
         return dict(read_json(path)) if path.exists() else None
 
-    def finish(self, result: Mapping[str, object]) -> dict[str, Any]:
+    def finish(self, result: Mapping[str, object]) -> None:
         """Record that all files are there, and what is to be known of them."""
-        write_text(self.folder / _DONE, json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
-        return dict(result)
+        write_text(self.folder / "done.json", json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 class WorkFolder:
@@ -87,11 +84,7 @@ class WorkFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other runs out.
-
-        Raises:
-            UserError: another run has it, or it cannot be made.
-        """
+        """Keep other runs out; raise `UserError` if another has it, or it cannot be made."""
         with disk_errors_of(self.out):
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDONLY)
@@ -107,7 +100,7 @@ class WorkFolder:
                 self.path.rmdir()
 
     def stage(self, name: str, **made_from: object) -> Stage:
-        """The stage's place for what follows from these values."""
+        """Return the stage's place for what follows from these values."""
         folder = self.path / f"{name}-{key_of(**made_from)}"
         folder.mkdir(exist_ok=True)
         self._used.add(folder.name)
@@ -120,15 +113,12 @@ class WorkFolder:
 
     def remove_others(self) -> None:
         """Remove what this run did not need: of corpora that were changed or left out, and of killed processes."""
-        for folder, names in self._alone.items():
-            for path in folder.iterdir():
-                if path.name not in names:
-                    path.unlink()
+        others = [path for folder, names in self._alone.items() for path in folder.iterdir() if path.name not in names]
+        for path in [*others, *self.path.glob("*/.*.partial")]:
+            path.unlink(missing_ok=True)
         for folder in self.path.iterdir():
             if folder.is_dir() and folder.name not in self._used:
                 shutil.rmtree(folder)
-        for leftover in self.path.glob("*/.*.partial"):
-            leftover.unlink(missing_ok=True)
 
 
 def save(path: Path, summary: Mapping[str, object], **arrays: NDArray[Any]) -> None:
@@ -146,16 +136,12 @@ def save(path: Path, summary: Mapping[str, object], **arrays: NDArray[Any]) -> N
 
 
 def is_saved(path: Path) -> bool:
-    """Whether a block's file is there."""
+    """Return whether a block's file is there."""
     return zipfile.is_zipfile(path)
 
 
 class Saved:
-    """A block's file, of which only what is asked for is read. To be used in a `with` statement.
-
-    Raises:
-        UserError: it is damaged.
-    """
+    """A block's file, of which what is asked for is read, in a `with` statement; a damaged one is a `UserError`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -182,12 +168,12 @@ class Saved:
         return dict(json.loads(self[_SUMMARY].tobytes()))
 
     def lines(self, name: str) -> list[str]:
-        """The sentences that `packed` made an array of."""
+        """Return the sentences that `packed` made an array of."""
         count, text = int(self[f"{name}_count"]), self[name].tobytes().decode()
         return text.split("\n") if count else []
 
     def some_lines(self, name: str, rows: NDArray[np.int64]) -> list[str]:
-        """The lines in these rows, in their order; the others are not decoded."""
+        """Return the lines in these rows, in their order; the others are not decoded."""
         text = self[name]
         ends = np.append(np.flatnonzero(text == ord("\n")), len(text))
         starts = np.append(0, ends[:-1] + 1)
@@ -205,19 +191,11 @@ class Saved:
 
 
 def summary_of(path: Path) -> dict[str, Any]:
-    """The summary of a block's file."""
+    """Return the summary of a block's file."""
     with Saved(path) as saved:
         return saved.summary
 
 
 def packed(name: str, lines: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Sentences without line feeds as arrays to `save`."""
-    text = "\n".join(lines).encode()
-    return {name: np.frombuffer(text, np.uint8), f"{name}_count": np.array(len(lines))}
-
-
-@lru_cache(4)
-def load_keys(path: Path) -> NDArray[np.uint64]:
-    """The array `keys` of a file."""
-    with Saved(path) as saved:
-        return saved["keys"]
+    """Return sentences without line feeds as arrays to `save`."""
+    return {name: np.frombuffer("\n".join(lines).encode(), np.uint8), f"{name}_count": np.array(len(lines))}

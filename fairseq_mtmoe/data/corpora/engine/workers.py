@@ -12,19 +12,20 @@ import os
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Protocol, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
@@ -45,44 +46,46 @@ SECONDS_WITHOUT_WORKERS = 60.0
 
 SECONDS_BETWEEN_LINES = 15.0
 
+_ENDED = (
+    "The Dask scheduler of `--scheduler` has ended or cannot be reached any more; start it and its workers, and run"
+    " this again: it goes on from here."
+)
+
 
 # ---- what is shown ----
 
 
+@dataclass
 class Step:
     """One stage's progress, in pairs or whatever `unit` says."""
 
-    def __init__(self, label: str, total: int | None, unit: str, shown: Shown, bar: TaskID) -> None:
-        self._label, self._total, self._unit = label, total, unit
-        self._shown, self.bar = shown, bar
-        self._done = 0  # of which `_skipped` were done by an earlier run
-        self._skipped = 0
-        self.share: float | None = None  # that is done, where it is known
-        self._start = time.monotonic()
+    label: str
+    total: int | None
+    unit: str
+    show: Callable[[], None]
+    done: int = 0
+    skipped: int = 0  # of `done`, by an earlier run
+    share: float | None = None  # that is done, where it is known
+    start: float = field(default_factory=time.monotonic)
 
     def advance(self, count: int, share: float | None = None, skipped: bool = False) -> None:
-        """Count what is done.
-
-        Args:
-            share: of all there is, where their number is not known before.
-            skipped: whether an earlier run did them.
-        """
-        self._done += count
-        self._skipped += count if skipped else 0
-        self.share = self._done / self._total if self._total else share
-        self._shown.show(self)
+        """Count what is done, by an earlier run if `skipped`; `share` is of all there is, where no total is known."""
+        self.done += count
+        self.skipped += count if skipped else 0
+        self.share = self.done / self.total if self.total else share
+        self.show()
 
     def __str__(self) -> str:
         """`Encoding: 1,200,000 of 5,000,000 pairs, 61,234 pairs/s, 0:01:02 left`"""
-        seconds = time.monotonic() - self._start
-        if not self._done:
-            return f"{self._label}: {seconds:.0f} s"
-        of = f" of {self._total:,}" if self._total else ""
-        speed = (self._done - self._skipped) / max(seconds, 1e-6)
-        text = f"{self._label}: {self._done:,}{of} {self._unit}, {speed:,.0f} {self._unit}/s"
+        seconds = time.monotonic() - self.start
+        if not self.done:
+            return f"{self.label}: {seconds:.0f} s"
+        of = f" of {self.total:,}" if self.total else ""
+        speed = (self.done - self.skipped) / max(seconds, 1e-6)
+        text = f"{self.label}: {self.done:,}{of} {self.unit}, {speed:,.0f} {self.unit}/s"
         if not self.share or not speed:
             return text
-        left = max(0.0, self._done / self.share - self._done) / speed
+        left = max(0.0, self.done / self.share - self.done) / speed
         return f"{text}, {timedelta(seconds=round(left))} left"
 
 
@@ -91,21 +94,31 @@ class Shown:
 
     def __init__(self, log: TextIO) -> None:
         self._log = log
-        self._console = Console(stderr=True)
         self._last, self._writing = 0.0, threading.Lock()
+        console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self.bars = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+        self.bars = Progress(*columns, console=console, disable=not console.is_terminal)
 
     @contextmanager
     def step(self, label: str, total: int | None = None, unit: str = "pairs") -> Iterator[Step]:
-        """A stage: shown when it is advanced, now and then (it may be one long call), and at its end."""
-        step = Step(label, total, unit, self, self.bars.add_task(label, total=1.0))
-        ended = threading.Event()
+        """Begin a stage, shown when it advances, now and then (it may be one long call), and at its end."""
+        bar = self.bars.add_task(label, total=1.0)
+
+        def show(has_ended: bool = False) -> None:
+            self.bars.update(bar, description=str(step), completed=1.0 if has_ended else step.share or 0.0)
+            with self._writing:
+                now = time.monotonic()
+                if has_ended or now - self._last >= SECONDS_BETWEEN_LINES:
+                    self._last = now
+                    self.note(str(step))
+                    if self.bars.disable:
+                        self.bars.console.print(str(step), soft_wrap=True, highlight=False, markup=False)
 
         def show_now_and_then() -> None:
             while not ended.wait(SECONDS_BETWEEN_LINES):
-                self.show(step)
+                show()
 
+        step, ended = Step(label, total, unit, show), threading.Event()
         self.note(label)
         thread = threading.Thread(target=show_now_and_then, daemon=True)
         thread.start()
@@ -115,18 +128,7 @@ class Shown:
             ended.set()
             thread.join()
         step.share = None
-        self.show(step, has_ended=True)
-
-    def show(self, step: Step, has_ended: bool = False) -> None:
-        """Show how far a step is."""
-        self.bars.update(step.bar, description=str(step), completed=1.0 if has_ended else step.share or 0.0)
-        with self._writing:
-            now = time.monotonic()
-            if has_ended or now - self._last >= SECONDS_BETWEEN_LINES:
-                self._last = now
-                self.note(str(step))
-                if self.bars.disable:
-                    self._console.print(str(step), soft_wrap=True, highlight=False, markup=False)
+        show(has_ended=True)
 
     def note(self, text: str) -> None:
         """Write a line to the log alone."""
@@ -136,7 +138,7 @@ class Shown:
 
 @contextmanager
 def shown(log: Path) -> Iterator[Shown]:
-    """Progress on stderr and, after what earlier runs wrote, in a file."""
+    """Show progress on stderr and, after what earlier runs wrote, in a file."""
     with open(log, "a", encoding="utf-8") as file:
         progress = Shown(file)
         with progress.bars:
@@ -146,12 +148,12 @@ def shown(log: Path) -> Iterator[Shown]:
 # ---- who does it ----
 
 
-class Workers(Protocol):
-    """Does jobs, several at a time."""
+class Workers:
+    """This process, which does one job after the other; subclasses have others do several at a time."""
 
     def map_blocks(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """The results as they come, in any order: one slow job keeps nobody waiting. Jobs are asked for as needed."""
-        ...
+        """Yield results as they come, in any order: one slow job keeps nobody waiting. Jobs are asked for as needed."""
+        return map(function, jobs)
 
 
 @dataclass(frozen=True)
@@ -163,12 +165,7 @@ class Tools:
     shown: Shown
 
     def do(
-        self,
-        label: str,
-        function: Callable[[Job], int],
-        jobs: Sequence[Job],
-        total: int | None = None,
-        unit: str = "pairs",
+        self, label: str, function: Callable[[Job], int], jobs: Sequence[Job], total: int = 0, unit: str = "pairs"
     ) -> None:
         """Do these jobs, if there are any, in a step of this label; the function returns how much is done."""
         if jobs:
@@ -177,25 +174,13 @@ class Tools:
                     step.advance(count)
 
 
-class ThisProcess:
-    """Does one job after the other, here."""
-
-    def map_blocks(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """See `Workers`."""
-        return map(function, jobs)
-
-
-class _Pool:
+class _Pool(Workers, ABC):
     """Workers behind an executor of `concurrent.futures`."""
 
     _executor: futures.Executor
 
     def map_blocks(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """See `Workers`.
-
-        Raises:
-            UserError: workers were lost, and no other can do their jobs.
-        """
+        """See `Workers`; raise `UserError` if workers were lost, and no other can do their jobs."""
         running: dict[Future[Result], Job] = {}
         jobs, attempts = iter(jobs), 1
         while True:
@@ -214,18 +199,23 @@ class _Pool:
                 attempts += 1
                 running = {self._submit(function, job): job for job in running.values()}
 
-    def _room(self) -> int:
-        """How many jobs are handed out at a time."""
-        raise AssertionError
-
     def _submit(self, function: Callable[[Job], Result], job: Job) -> Future[Result]:
-        return self._executor.submit(function, job)
+        try:
+            return self._executor.submit(function, job)
+        except BrokenProcessPool as error:  # since the last result; who waits for this one hears of it
+            broken: Future[Result] = Future()
+            broken.set_exception(error)
+            return broken
 
-    def _is_lost(self, future: Future[Any]) -> bool:
-        raise AssertionError
+    @abstractmethod
+    def _room(self) -> int:
+        """Return how many jobs are handed out at a time."""
 
-    def _begin_again(self, lost: Future[Any], attempts: int) -> None:
-        raise AssertionError
+    @abstractmethod
+    def _is_lost(self, future: Future[Any]) -> bool: ...
+
+    @abstractmethod
+    def _begin_again(self, lost: Future[Any], attempts: int) -> None: ...
 
 
 class Processes(_Pool):
@@ -233,22 +223,14 @@ class Processes(_Pool):
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._executor: ProcessPoolExecutor = self._start()
+        self._start()
 
-    def _start(self) -> ProcessPoolExecutor:
+    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._count, mp_context=context, initializer=_begin_worker)
+        self._executor: ProcessPoolExecutor = ProcessPoolExecutor(self._count, context, _begin_worker)
 
     def _room(self) -> int:
         return self._count * AT_ONCE
-
-    def _submit(self, function: Callable[[Job], Result], job: Job) -> Future[Result]:
-        try:
-            return super()._submit(function, job)
-        except BrokenProcessPool as error:  # since the last result; who waits for this one hears of it
-            broken: Future[Result] = Future()
-            broken.set_exception(error)
-            return broken
 
     def _is_lost(self, future: Future[Any]) -> bool:
         return isinstance(future.exception(), BrokenProcessPool)
@@ -260,7 +242,7 @@ class Processes(_Pool):
                 " most likely; run it again with fewer `--workers`, and it goes on from here."
             )
         self.close()
-        self._executor = self._start()
+        self._start()
 
     def close(self) -> None:
         """End the processes; what they do is not waited for."""
@@ -277,12 +259,7 @@ def _begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-
-
-def _end_with(sentinel: int) -> None:
-    wait([sentinel])
-    os._exit(1)
+    threading.Thread(target=lambda: wait([parent.sentinel]) and os._exit(1), daemon=True).start()
 
 
 class Cluster(_Pool):
@@ -295,7 +272,6 @@ class Cluster(_Pool):
         self._seen = 0.0  # when there was a worker last
 
     def map_blocks(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """See `Workers`."""
         self._seen = time.monotonic()
         return super().map_blocks(function, jobs)
 
@@ -303,7 +279,7 @@ class Cluster(_Pool):
         try:
             size = int(sum(self._client.nthreads().values()))
         except (CancelledError, OSError, ValueError, RuntimeError) as error:  # whichever way its connection breaks
-            raise _scheduler_ended() from error
+            raise UserError(_ENDED) from error
         if size:
             self._seen = time.monotonic()
         elif time.monotonic() - self._seen > SECONDS_WITHOUT_WORKERS:
@@ -320,22 +296,15 @@ class Cluster(_Pool):
 
     def _begin_again(self, lost: Future[Any], attempts: int) -> None:
         if lost.cancelled():
-            raise _scheduler_ended()
+            raise UserError(_ENDED)
         raise UserError(f"The workers of `--scheduler` were lost, one after the other: {lost.exception()}")
-
-
-def _scheduler_ended() -> UserError:
-    return UserError(
-        "The Dask scheduler of `--scheduler` has ended or cannot be reached any more; start it and its workers, and run"
-        " this again: it goes on from here."
-    )
 
 
 @contextmanager
 def local_workers(count: int) -> Iterator[Workers]:
-    """A number of processes of this machine, or this one alone."""
+    """Yield a number of processes of this machine, or this one alone."""
     if count == 1:
-        yield ThisProcess()
+        yield Workers()
         return
     with closing(Processes(count)) as processes:
         yield processes
@@ -343,11 +312,7 @@ def local_workers(count: int) -> Iterator[Workers]:
 
 @contextmanager
 def cluster(address: str) -> Iterator[Workers]:
-    """The workers of the Dask scheduler at an address such as `tcp://host:8786`.
-
-    Raises:
-        UserError: Dask is not installed, or there is no scheduler.
-    """
+    """Yield the workers of the Dask scheduler at an address such as `tcp://host:8786`."""
     try:
         import distributed
     except ImportError as error:

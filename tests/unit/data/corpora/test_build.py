@@ -1,17 +1,21 @@
 import json
-import math
+import os
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
+from contextlib import suppress
 
+import numpy as np
 import pytest
 import sentencepiece
 from fairseq.data import Dictionary, data_utils
 
+from fairseq_mtmoe.data.corpora import build as build_module
 from fairseq_mtmoe.data.corpora.build import BuildOptions, build, corpora_of, find_text_files
 from fairseq_mtmoe.data.corpora.cleaning.normalising import normalise
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.engine import reading
-from fairseq_mtmoe.data.corpora.engine.workers import local_workers
+from fairseq_mtmoe.data.corpora.readers import read
+from fairseq_mtmoe.data.corpora.readers.splitting import parts_of
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.raw_corpora import Counting, digests, tools_for
 
@@ -85,19 +89,17 @@ def test_text_is_taken_as_it_is(tmp_path, text_folder):
     assert len(decoded(tmp_path / "data", "valid.en-de.de")) == 3
 
 
-def test_what_is_changed_is_counted_by_file(tmp_path, text_folder):
+def test_what_is_changed_and_unknown_is_counted_by_file(tmp_path, text_folder):
     text = "\ufeffone\x00 \x07\ntwo\x85lines\x0c of e\u0301\n three  \u00a0words \r\n"
     (text_folder / "test.en-de.en").write_text(text + "x\n" * 8)
-    changes = build_from(text_folder, tmp_path / "data")["files"]
+    write(text_folder, "valid", "en-de", ["Open ☃"], ["☃ ☃"])
+    report = build_from(text_folder, tmp_path / "data")
+    tokens = report["pairs"]["en-de"]["tokens"]["valid"]
+    assert (tokens["en"]["unknown"], tokens["de"]["unknown"]) == (1, 2)
+    changes = report["files"]
     none = {"removed": 0, "breaks": 0, "respelled": 0}
     assert changes.pop("test.en-de.en") == {"removed": 3, "breaks": 2, "respelled": 1}
     assert len(changes) == 11 and all(found == none for found in changes.values())
-
-
-def test_characters_outside_the_vocabulary_are_counted(tmp_path, text_folder):
-    write(text_folder, "test", "en-de", ["Open ☃"], ["☃ ☃"])
-    tokens = build_from(text_folder, tmp_path / "data")["pairs"]["en-de"]["tokens"]["test"]
-    assert (tokens["en"]["unknown"], tokens["de"]["unknown"]) == (1, 2)
 
 
 def test_shards_share_out_the_training_data(tmp_path, text_folder):
@@ -119,42 +121,21 @@ def test_shards_share_out_the_training_data(tmp_path, text_folder):
         assert len({(shard / name).read_bytes() for shard in shards}) == 1
 
 
-def test_codes_stay_as_the_files_spell_them(tmp_path, text_folder):
-    for path in text_folder.glob("*.en-fr.*"):
-        path.unlink()
-    for path in text_folder.glob("*.en-de.*"):
-        split, _, lang = path.name.split(".")
-        path.rename(text_folder / f"{split}.en_XX-de_DE.{'en_XX' if lang == 'en' else 'de_DE'}")
-    build_from(text_folder, tmp_path / "data", tiers={})
-    assert (tmp_path / "data" / "langs.txt").read_text() == "de_DE\nen_XX\n"
-    assert (tmp_path / "data" / "train.en_XX-de_DE.de_DE.idx").exists()
-
-
-def stopped_or_done(raw, out, workers):
-    """Whether it came to its end."""
-    try:
-        build_from(raw, out, workers=workers)
-    except KeyboardInterrupt:
-        return False
-    return True
-
-
-def test_the_same_bytes_for_any_blocks_and_workers_and_after_any_stop(tmp_path, made, monkeypatch):
+def test_the_same_bytes_for_any_blocks_and_after_any_stop(tmp_path, made, monkeypatch):
     raw, out, _ = made
-    whole = digests(out)
     monkeypatch.setattr(reading, "BLOCK", 10)
     counting = Counting()
     build_from(raw, tmp_path / "blocks" / "data", workers=counting)
-    assert digests(tmp_path / "blocks" / "data") == whole
-    goes = [Counting(60)]
-    while not stopped_or_done(raw, tmp_path / "stopped" / "data", goes[-1]):
-        goes.append(Counting(60))
-    assert digests(tmp_path / "stopped" / "data") == whole
+    goes = []
+    with suppress(StopIteration):
+        while True:
+            goes.append(Counting(60))
+            with suppress(KeyboardInterrupt):
+                build_from(raw, tmp_path / "stopped" / "data", workers=goes[-1])
+                raise StopIteration
+    assert digests(tmp_path / "blocks" / "data") == digests(tmp_path / "stopped" / "data") == digests(out)
     done = sum((go.done for go in goes), Counter())
     assert all(done[name] == counting.done[name] > 20 for name in ("clean_part", "encode_block")) and len(goes) > 1
-    with local_workers(2) as workers:
-        build_from(raw, tmp_path / "processes" / "data", workers=workers)
-    assert digests(tmp_path / "processes" / "data") == whole
 
 
 def test_too_little_text(tmp_path, text_folder):
@@ -223,17 +204,105 @@ def test_sources_seen_in_training_of_any_pair_are_counted(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    "field, value",
-    [
-        ("vocab_size", 7),
-        ("temperature", 0.0),
-        ("character_coverage", 1.1),
-        ("shards", 0),
-        ("character_coverage", 0.95),
-        ("character_coverage", math.nan),
-    ],
-)
-def test_bad_options(field, value):
-    with pytest.raises(UserError, match=f"`--{field.replace('_', '-')}` must be .*, but is {value} instead"):
-        BuildOptions(**{field: value})
+# ---- the folder of text ----
+
+
+def pairs_of(folder, name):
+    """The pairs of a corpus as it is read."""
+    [corpus] = [one for one in corpora_of(find_text_files(folder), defaultdict(str)) if one.files.name == name]
+    return [pair for block in read(corpus.files, 7) for pair in zip(block.source, block.target, strict=True)]
+
+
+def test_finds_every_pair_of_a_folder(text_folder):
+    (text_folder / "README.md").write_text("not a corpus")
+    (text_folder / "train.en-de.origin").write_text("not a language of the pair")
+    corpora = corpora_of(find_text_files(text_folder), defaultdict(str))
+    names = [(one.files.name, one.pair, one.role.name, len(pairs_of(text_folder, one.files.name))) for one in corpora]
+    assert names == [
+        *(("train.en-de", "en-de", "train", 122), ("valid.en-de", "en-de", "valid", 11)),
+        *(("test.en-de", "en-de", "test", 11), ("train.en-fr", "en-fr", "train", 41)),
+        *(("valid.en-fr", "en-fr", "valid", 11), ("test.en-fr", "en-fr", "test", 11)),
+    ]
+    assert pairs_of(text_folder, "valid.en-de")[0] == ("Open the file", "nepod ehtd elifd")
+    assert pairs_of(text_folder, "test.en-de")[0][0] == "Open the folder"
+
+
+def test_parts_are_the_whole(text_folder):
+    """Each part its lines, and a fault in the place where the file has it."""
+    sources = [f"source {number}\r {'x' * (number % 13)}" for number in range(50)]
+    for lang, lines in (("en", sources), ("de", [source.upper() for source in sources])):
+        (text_folder / f"train.en-de.{lang}").write_bytes("\r\n".join(lines).encode())
+
+    def read_in_parts():
+        [corpus, *_] = corpora_of(find_text_files(text_folder), defaultdict(str))
+        parts = parts_of(corpus.files, 7, 1 << 20)
+        assert len(parts) == 8
+        blocks = [block for part in parts for block in read(part)]
+        assert np.concatenate([block.lines for block in blocks]).tolist() == list(range(1, 51))
+        return [pair for block in blocks for pair in zip(block.source, block.target, strict=True)]
+
+    assert read_in_parts() == pairs_of(text_folder, "train.en-de") == [(source, source.upper()) for source in sources]
+    content = (text_folder / "train.en-de.de").read_bytes()
+    for damaged, sentence in (
+        (content.replace(b"SOURCE 40", b"SOURCE\xff40"), f"is not at byte {content.index(b'SOURCE 40') + 6}"),
+        (
+            content + b"\nmehr",
+            r"de` must have as many lines as `.*train\.en-de\.en` \(50\), but has 51 lines",
+        ),
+    ):
+        (text_folder / "train.en-de.de").write_bytes(damaged)
+        with pytest.raises(UserError, match=sentence):
+            read_in_parts()
+
+
+def test_every_line_is_read_and_only_line_feeds_end_one(text_folder):
+    text = "one\u2028two\x0bthree\u0085four\rfive\r\nsix\0\n\n" + "x" * 200_000
+    (text_folder / "train.en-de.en").write_bytes(text.encode())
+    (text_folder / "train.en-de.de").write_bytes(b"eins\r\nzwei\rdrei\nleer\n\n")
+    sources = ["one\u2028two\x0bthree\x85four\rfive", "six\0", "", "x" * 200_000]
+    assert pairs_of(text_folder, "train.en-de") == list(zip(sources, ["eins", "zwei\rdrei", "leer", ""], strict=True))
+
+
+def test_lone_carriage_returns_are_found(text_folder, monkeypatch):
+    monkeypatch.setattr(build_module, "_CHUNK", 4)
+    path = text_folder / "some.txt"
+    for content, expected in (
+        (b"abc\r\nd", False),
+        (b"abc\rde", True),
+        (b"abc\r", True),
+        (b"abcd\r\r\n", True),
+        (b"abc\n", False),
+    ):
+        path.write_bytes(content)
+        assert build_module.has_lone_carriage_return(path) == expected
+
+
+def test_bad_folders(tmp_path, text_folder):
+    with pytest.raises(UserError, match="must be a folder of text files"):
+        find_text_files(tmp_path / "nowhere")
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(UserError, match="must hold text files"):
+        find_text_files(tmp_path / "bare")
+    (text_folder / "valid.en-fr.fr").unlink()
+    with pytest.raises(UserError, match=r"valid\.en-fr\.fr` is missing: en-fr needs both sides"):
+        find_text_files(text_folder)
+    os.mkfifo(text_folder / "valid.en-fr.fr")
+    with pytest.raises(UserError, match=r"valid\.en-fr\.fr` must be a text file, but is a pipe instead"):
+        find_text_files(text_folder)
+
+
+def test_tiers_with_and_without_ranks(tmp_path):
+    path = tmp_path / "tiers.json"
+    path.write_text(json.dumps({"T1-high": ["de"], "low": ["et"], "T4-tiny": ["xh"]}))
+    assert build_module.read_ranked_tiers(path) == {"high": ["de"], "low": ["et", "xh"]}
+    for content, sentence in (
+        ("{", "must be a JSON file"),
+        ('{"high": "de"}', "must map high, mid and low to lists"),
+        ('{"gigantic": ["de"]}', r"one of high, mid, low, but is 'gigantic' instead"),
+    ):
+        path.write_text(content)
+        with pytest.raises(UserError, match=sentence):
+            build_module.read_ranked_tiers(path)
+    path.unlink()
+    with pytest.raises(UserError, match="must be a file of tiers, but there is none"):
+        build_module.read_ranked_tiers(path)

@@ -1,19 +1,40 @@
+"""gettext catalogs: found, read, and split by message."""
+
 import os
 import struct
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.catalogs import find_catalogs, language_code, message_key, placeholders
-from fairseq_mtmoe.data.corpora.cleaning.normalising import normalise
+from fairseq_mtmoe.data.corpora.catalogs import (
+    DROP_REASONS,
+    find_catalogs,
+    language_code,
+    message_key,
+    placeholders,
+    why_dropped,
+)
+from fairseq_mtmoe.data.corpora.cleaning.normalising import Changes, changes_of, normalise
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
-from fairseq_mtmoe.data.corpora.harvest import describe_sources, read_catalogs
+from fairseq_mtmoe.data.corpora.harvest import (
+    DedupGroups,
+    describe_sources,
+    read_catalogs,
+    select_languages,
+    split_by_message,
+)
+from fairseq_mtmoe.data.corpora.readers.messages import singular_and_plural_form
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.catalogs import write_catalog
 from tests.helpers.raw_corpora import tools_for
+
+SPLITS = ("train", "valid", "test")
 
 
 def harvest(catalogs):
@@ -27,58 +48,42 @@ def harvest_one(root, locale, entries, **options):
     return harvest(find_catalogs([], [root]))
 
 
-def test_reads_translations_cleaned(tmp_path):
-    crop = harvest_one(
-        tmp_path,
-        "de",
-        [
-            ("Open\nfile", "Datei  öffnen"),
-            ("Linux", "Linux"),
-            ("Save %s", "Speichern"),
-            ("…", "Punkte"),
-        ],
-    )
-    assert crop.pairs == {"de": [("Open file", "Datei öffnen")]}
-    assert +crop.dropped["de"] == {"copy": 1, "placeholders": 1, "empty": 1}
+def plural(forms, **more):
+    return {"msgid": "%d file", "msgid_plural": "%d files", "msgstr_plural": dict(enumerate(forms)), **more}
 
 
-def test_contexts_give_translations_and_no_text(tmp_path):
-    crop = harvest_one(
-        tmp_path,
-        "de",
-        [
-            {"msgctxt": "verb", "msgid": "Open", "msgstr": "Öffnen"},
-            {"msgctxt": "adjective", "msgid": "Open", "msgstr": "Geöffnet"},
-            {"msgctxt": "button", "msgid": "Open", "msgstr": "Öffnen"},
-        ],
-    )
-    assert sorted(crop.pairs["de"]) == [("Open", "Geöffnet"), ("Open", "Öffnen")]
-    assert +crop.dropped["de"] == {"duplicate": 1}
-
-
-def plural(forms):
-    return {"msgid": "%d file", "msgid_plural": "%d files", "msgstr_plural": dict(enumerate(forms))}
-
-
-def test_plurals_of_three_forms(tmp_path):
-    header = "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);"
-    crop = harvest_one(tmp_path, "ru", [plural(["%d файл", "%d файла", "%d файлов"])], plural_forms=header)
-    assert crop.pairs["ru"] == [("%d file", "%d файл"), ("%d files", "%d файлов")]
-
-
-def test_plurals_of_one_form(tmp_path):
-    crop = harvest_one(tmp_path, "ja", [plural(["%d 個のファイル"])], plural_forms="nplurals=1; plural=0;")
-    assert crop.pairs["ja"] == [("%d file", "%d 個のファイル"), ("%d files", "%d 個のファイル")]
+def test_reads_translations_cleaned_and_takes_no_context_for_text(tmp_path):
+    entries = [("Open\nfile", "Datei  öffnen"), ("Linux", "Linux"), ("Save %s", "Speichern"), ("…", "Punkte")]
+    contexts = {"verb": "Öffnen", "adjective": "Geöffnet", "button": "Öffnen"}
+    entries += [{"msgctxt": context, "msgid": "Open", "msgstr": text} for context, text in contexts.items()]
+    crop = harvest_one(tmp_path, "de", entries)
+    assert sorted(crop.pairs["de"]) == [("Open", "Geöffnet"), ("Open", "Öffnen"), ("Open file", "Datei öffnen")]
+    assert +crop.dropped["de"] == {"copy": 1, "placeholders": 1, "empty": 1, "duplicate": 1}
 
 
 def test_a_singular_and_its_plural_are_one_message(tmp_path):
-    crop = harvest_one(tmp_path, "de", [plural(["%d Datei", "%d Dateien"])])
-    assert crop.counts == {"de": 1}
+    three = "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);"
+    for locale, forms, expected, options in (
+        ("de", ["%d Datei", "%d Dateien"], ("%d Datei", "%d Dateien"), {}),
+        ("ru", ["%d файл", "%d файла", "%d файлов"], ("%d файл", "%d файлов"), {"plural_forms": three}),
+        ("ja", ["%d 個"], ("%d 個", "%d 個"), {"plural_forms": "nplurals=1; plural=0;"}),
+    ):
+        crop = harvest_one(tmp_path / locale, locale, [plural(forms, msgctxt="disk")], **options)
+        assert crop.pairs == {locale: list(zip(("%d file", "%d files"), expected, strict=True))}
+        assert crop.counts == {locale: 1}
 
 
-def test_context_and_plural_together(tmp_path):
-    crop = harvest_one(tmp_path, "de", [{"msgctxt": "disk", **plural(["%d Datei", "%d Dateien"])}])
-    assert crop.pairs["de"] == [("%d file", "%d Datei"), ("%d files", "%d Dateien")]
+def test_the_forms_of_a_plural_are_found_by_the_formula():
+    for header, num_forms, expected in (
+        ("nplurals=2; plural=(n != 1);", 2, (0, 1)),
+        ("nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);", 3, (0, 1)),  # Latvian's last is for zero
+        ("nplurals=4; plural=(n%100==1 ? 1 : n%100==2 ? 2 : n%100==3 || n%100==4 ? 3 : 0);", 4, (1, 0)),
+        ("", 3, (0, 2)),
+        ("nplurals=3; plural=n/0;", 3, (0, 2)),
+        ("nplurals=3; plural=n*5;", 3, (0, 2)),
+        ("nplurals=3; plural=__import__('os').system('false')", 3, (0, 2)),
+    ):
+        assert singular_and_plural_form(header, num_forms) == expected
 
 
 def test_locales_of_one_language_add_up_and_english_is_left_out(tmp_path):
@@ -89,14 +94,10 @@ def test_locales_of_one_language_add_up_and_english_is_left_out(tmp_path):
     assert crop.pairs == {"de": [("Open", "Öffnen"), ("Close", "Schließen")]}
 
 
-def test_the_encoding_that_the_catalog_says(tmp_path):
+def test_the_encoding_that_the_catalog_says_and_either_byte_order(tmp_path):
     path = write_catalog(tmp_path, "de", [("Open", "?ffnen")])
     path.write_bytes(path.read_bytes().replace(b"UTF-8", b"cp437").replace(b"?ffnen", "Öffnen".encode("cp437")))
     assert harvest(find_catalogs([], [tmp_path])).pairs["de"] == [("Open", "Öffnen")]
-
-
-def test_the_other_byte_order(tmp_path):
-    path = write_catalog(tmp_path, "de", [("Open", "Öffnen")])
     content = path.read_bytes()
     words = content[: struct.unpack_from("<I", content, 16)[0] + 16]  # up to the end of the second table: 32-bit words
     turned = struct.pack(f">{len(words) // 4}I", *struct.unpack(f"<{len(words) // 4}I", words))
@@ -104,24 +105,29 @@ def test_the_other_byte_order(tmp_path):
     assert harvest(find_catalogs([], [tmp_path])).pairs["de"] == [("Open", "Öffnen")]
 
 
-@pytest.mark.parametrize("damage", ["empty", "text", "cut", "cut by a byte", "encoding"])
-def test_a_damaged_catalog_is_noted_and_left_out(tmp_path, damage):
+def test_damaged_catalogs_are_noted_and_left_out(tmp_path):
     good = write_catalog(tmp_path, "de", [("Open", "Öffnen")])
-    content = good.read_bytes()
-    bad = {
+    content, entries, length = good.read_bytes(), 2000, 1_000_000
+    head = struct.pack("<7I", 0x950412DE, 0, entries, 28, 28 + 8 * entries, 0, 28 + 16 * entries)
+    strings = struct.pack("<2I", length, 28 + 16 * entries) * 2 * entries
+    for name, bad in {
         "empty": b"",
         "text": b"no catalog at all",
         "cut": content[: len(content) // 2],
         "cut by a byte": content[:-1],
         "encoding": content.replace("Ö".encode(), b"\xff\xfe"),
-    }[damage]
-    write_catalog(tmp_path, "de", [], domain="bad").write_bytes(bad)
+        "overlap": head + strings + b"a" * length + b"\0",
+    }.items():
+        (good.parent / f"{name}.mo").write_bytes(bad)
+    os.mkfifo(good.parent / "pipe.mo")
+    (good.parent / "folder.mo").mkdir()
+    (good.parent / "circle.mo").symlink_to("circle.mo")
     catalogs = find_catalogs([], [tmp_path])
     crop = harvest(catalogs)
     assert crop.pairs == {"de": [("Open", "Öffnen")]}
-    assert describe_sources(catalogs, crop.damaged) == [
-        {"source": str(tmp_path), "catalogs": 2, "damaged": ["de/LC_MESSAGES/bad.mo"]}
-    ]
+    names = [f"de/LC_MESSAGES/{path.name}" for path in sorted(good.parent.iterdir()) if path != good]
+    assert describe_sources(catalogs, crop.damaged) == [{"source": str(tmp_path), "catalogs": 10, "damaged": names}]
+    assert [content_hash(catalog.path) for catalog in catalogs].count("unreadable") == 3
 
 
 @pytest.fixture
@@ -139,26 +145,20 @@ def test_a_package_is_searched_without_importing_it(package):
     (catalog,) = find_catalogs([package.title()], [])
     assert (catalog.name, catalog.lang, catalog.source) == ("deep/locale/fr/LC_MESSAGES/app.mo", "fr", "gardening")
     assert package not in sys.modules
+    for name in ("no_such_package", "flat", "os.path", "../up", ""):
+        with pytest.raises(UserError, match="`--packages` must be installed packages, but"):
+            find_catalogs([name], [])
 
 
-@pytest.mark.parametrize("name", ["no_such_package", "flat", "os.path", "../up", ""])
-def test_no_such_package(package, name):
-    with pytest.raises(UserError, match="`--packages` must be installed packages, but"):
-        find_catalogs([name], [])
-
-
-def test_bad_folders_and_languages(tmp_path, locale_folder):
+def test_only_wanted_languages_and_bad_folders(tmp_path, locale_folder):
+    assert [catalog.lang for catalog in find_catalogs([], [locale_folder], ["sr_Latn", "fr"])] == ["fr", "sr_Latn"]
+    with pytest.raises(UserError, match="`--langs` must be among de, fr, sr_Latn, but has 'xx'"):
+        find_catalogs([], [locale_folder], ["de", "xx"])
     with pytest.raises(UserError, match="`--folder` must be a folder"):
         find_catalogs([], [tmp_path / "nowhere"])
     (tmp_path / "bare").mkdir()
     with pytest.raises(UserError, match="must have catalogs"):
         find_catalogs([], [tmp_path / "bare"])
-    with pytest.raises(UserError, match="`--langs` must be among de, fr, sr_Latn, but has 'xx'"):
-        find_catalogs([], [locale_folder], ["de", "xx"])
-
-
-def test_only_wanted_languages(locale_folder):
-    assert [catalog.lang for catalog in find_catalogs([], [locale_folder], ["sr_Latn", "fr"])] == ["fr", "sr_Latn"]
 
 
 def test_language_codes():
@@ -171,19 +171,58 @@ def test_language_codes():
         assert language_code(locale) == code
 
 
-def test_what_is_no_file_or_has_strings_that_overlap_is_noted_and_left_out(tmp_path):
-    folder = write_catalog(tmp_path, "de", [("Open", "Öffnen")]).parent
-    os.mkfifo(folder / "pipe.mo")
-    (folder / "folder.mo").mkdir()
-    (folder / "circle.mo").symlink_to("circle.mo")
-    entries, length = 2000, 1_000_000
-    head = struct.pack("<7I", 0x950412DE, 0, entries, 28, 28 + 8 * entries, 0, 28 + 16 * entries)
-    strings = struct.pack("<2I", length, 28 + 16 * entries) * 2 * entries
-    (folder / "overlap.mo").write_bytes(head + strings + b"a" * length + b"\0")
-    catalogs = find_catalogs([], [tmp_path])
-    found = harvest(catalogs)
-    assert len(found.damaged) == 4 and len(found.pairs["de"]) == 1
-    assert [content_hash(catalog.path) for catalog in catalogs].count("unreadable") == 3
+# ---- messages ----
+
+
+def test_what_normalising_changes():
+    for text, expected, changes in (
+        ("  two words\t \n", "two words", Changes()),
+        ("bell\x07 \x00 null", "bell null", Changes(removed=2)),
+        ("\ufeffsoft\u00adhyphen", "softhyphen", Changes(removed=2)),
+        ("one\u2028two\x0bthree\rfour", "one two three four", Changes(breaks=3)),
+        ("the end\x0c", "the end", Changes(breaks=1)),
+        ("e\u0301te\u0301", "\u00e9t\u00e9", Changes(respelled=1)),
+        ("e\x07\u0301", "\u00e9", Changes(removed=1, respelled=1)),
+        ("non\u00a0breaking\u3000wide", "non breaking wide", Changes()),
+        ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e", Changes()),
+        ("ＡＢＣ ½", "ＡＢＣ ½", Changes()),
+    ):
+        assert normalise(text) == normalise(expected) == expected
+        twice = Changes(2 * changes.removed, 2 * changes.breaks, 2 * changes.respelled)
+        assert changes_of([text, "nothing", text]) == twice and changes_of([expected]) == Changes()
+
+
+def test_the_same_message_has_one_key():
+    assert {message_key(text) for text in ("Add user…", "add  user", "Add User...", "«Add user!»")} == {"add user"}
+    assert message_key("Add users") != message_key("Add user")
+
+
+def test_why_a_pair_is_dropped():
+    for source, target, reason in (
+        ("Open the file", "Datei öffnen", None),
+        ("Open the file", "", "empty"),
+        (":?.!", "Punkte", "empty"),
+        ("Nine", "9", "empty"),
+        ("Go", "Aiziet!", None),
+        ("Open the file", "打开文件", None),
+        ("OpenStreetMap", "openstreetmap.", "copy"),
+        ("Delete %(count)d items", "%(count)d Einträge löschen", None),
+        ("Delete %(count)d items", "%d Einträge löschen", "placeholders"),
+        ("ha " * 200, "he " * 200, "length"),
+        ("Interlingua, the language of the association", "Interl", "length"),
+        ("Adi", "崩尼-博嘎尔语; 博嘎尔-珞巴语", "length"),
+        # 56 Latin letters in 15 wide ones is what a translation into Chinese looks like
+        ("Ensure that there are no more than ten digits in total.", "确认总共不超过十个数字位。", None),
+    ):
+        assert why_dropped(source.strip(), target.strip()) == reason
+        assert reason is None or reason in DROP_REASONS
+
+
+def test_placeholders():
+    text = "%2$d of %1$s %(name)s %(count)dmin {0}, {name!r:>10} {} {{ no }} 50% of it, 100%% sure"
+    expected = ["%s", "%d", "%(name)s", "%(count)d", "{0}", "{name!r:>10}", "{}"]
+    assert placeholders(text) == Counter(expected)
+    assert placeholders("%.3fs over %-5lu, %*d {a sentence in braces}") == Counter(["%u", "%d"])
 
 
 def test_long_lines_take_no_long_time():
@@ -191,7 +230,77 @@ def test_long_lines_take_no_long_time():
     start = time.monotonic()
     marks = "a" + "\u0301\u0316" * 100_000
     assert len(normalise(marks)) > 199_000 and message_key(normalise(marks)) == "á"
-    assert placeholders("%" + "0" * 100_000) == {}
-    assert placeholders("a" * 2_000_000 + "{" * 1000) == {}
+    assert placeholders("%" + "0" * 100_000) == placeholders("a" * 2_000_000 + "{" * 1000) == {}
     assert time.monotonic() - start < 5
     assert normalise("e" + "\u0301" * 5000) == "é" + "\u0301" * 4999
+
+
+# ---- the split ----
+
+
+def corpus(*sizes):
+    """Languages aa, bb, … with the first so many of the same messages each."""
+    return {lang * 2: [f"Message w{i}" for i in range(size)] for lang, size in zip("abcdef", sizes, strict=False)}
+
+
+def split(corpora, sizes, seed, groups=None):
+    """By language and split, the sources."""
+    groups = groups or DedupGroups()
+    pairs = {lang: [(source, str(place)) for place, source in enumerate(of)] for lang, of in corpora.items()}
+    group_of = {source: groups.find(message_key(source)) for of in corpora.values() for source in of}
+    found = split_by_message(pairs, group_of, sizes, seed)
+    return {lang: {name: [source for source, _ in of] for name, of in splits.items()} for lang, splits in found.items()}
+
+
+def test_sizes_and_shared_messages_in_every_order():
+    corpora, sizes = corpus(100, 60, 25), {"valid": 5, "test": 7}
+    corpora["bb"].reverse()
+    found = split(corpora, sizes, seed=1)
+    assert [(lang, {name: len(splits[name]) for name in SPLITS}) for lang, splits in found.items()] == [
+        ("aa", {"train": 88, "valid": 5, "test": 7}),
+        ("bb", {"train": 48, "valid": 5, "test": 7}),
+        ("cc", {"train": 13, "valid": 5, "test": 7}),
+    ]
+    assert found["aa"]["test"] == found["bb"]["test"] == found["cc"]["test"]
+    assert found["bb"]["train"] == [source for source in corpora["bb"] if source in found["bb"]["train"]]
+    assert split(corpora, sizes, seed=1) == found != split(corpora, sizes, seed=2)
+
+
+def test_the_first_pair_with_the_wording_that_most_languages_have_is_tested():
+    for seed in range(10):
+        pairs = {"aa": [("w0", "a"), ("W1", "b"), ("w1", "c"), ("w1", "d")], "bb": [("w1", "e"), ("w0", "f")]}
+        group_of = {"w0": "w0", "W1": "w1", "w1": "w1"}
+        [tested] = split_by_message(pairs, group_of, {"valid": 0, "test": 1}, seed)["aa"]["test"]
+        assert tested in (("w0", "a"), ("w1", "c"))
+
+
+@given(
+    st.lists(st.sets(st.integers(0, 60), min_size=12, max_size=60), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=4),
+    st.integers(0, 3),
+)
+def test_never_leaks(languages, joined, seed):
+    groups = DedupGroups()
+    for one, other in joined:
+        groups.join(f"w{one}", f"w{other}")
+
+    def keys(sources):
+        return {groups.find(message_key(source)) for source in sources}
+
+    corpora = {f"l{lang}": [f"w{i}" for i in sorted(kept)] for lang, kept in enumerate(languages)}
+    found = split(corpora, {"valid": 2, "test": 3}, seed, groups)
+    train = set().union(*(keys(splits["train"]) for splits in found.values()))
+    assert not any(train & keys(splits["valid"] + splits["test"]) for splits in found.values())
+    assert all(len(keys(splits["test"])) == len(splits["test"]) == 3 for splits in found.values())
+
+
+def test_languages_are_those_that_keep_half_for_training_or_that_are_wanted():
+    sizes = {"aa": 1000, "bb": 800, "cc": 400, "dd": 200, "ee": 100, "ff": 30}
+    assert select_languages(sizes, held_out=50) == ["aa", "bb", "cc", "dd", "ee"]
+    assert select_languages(sizes, held_out=20, langs=["ff", "bb"]) == ["bb", "ff"]
+    for most, expected in ((3, ["aa", "cc", "ff"]), (1, ["aa"]), (9, list(sizes))):
+        assert select_languages(sizes, held_out=10, max_langs=most) == expected
+    with pytest.raises(UserError, match="must leave ff messages to train on, but it has 30 and they hold out 30"):
+        select_languages(sizes, held_out=30, langs=["aa", "ff"])
+    with pytest.raises(UserError, match="the largest language has 1000 and they hold out 501"):
+        select_languages(sizes, held_out=501)

@@ -41,18 +41,9 @@ def tree(folder):
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_writes_once(tmp_path):
-    out = tmp_path / "new" / "out"
-    assert write_once(out, "key", filler("one"))
-    before = out.stat().st_mtime_ns
-    assert not write_once(out, "key", unreachable)
-    assert out.stat().st_mtime_ns == before
-    assert tree(out)["deep/file"] == "one"
-
-
 def test_another_key_replaces_everything_when_asked_to(tmp_path):
     out = tmp_path / "out"
-    write_once(out, "one", filler("one"))
+    assert write_once(out, "one", filler("one")) and not write_once(out, "one", unreachable)
     before = tree(out)
     with pytest.raises(UserError, match=r"`.*out` was made from other text, and models .* --overwrite to replace it"):
         write_once(out, "two", unreachable)
@@ -62,18 +53,6 @@ def test_another_key_replaces_everything_when_asked_to(tmp_path):
     assert set(tree(out)) == {"other", STAMP}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert not replaced(overwrite=True)
-
-
-def test_what_was_made_otherwise_is_told_apart(tmp_path):
-    out = tmp_path / "out"
-    write_once(out, "one", filler("one"), {"seed": 1, "langs": ["de"], "size": 5})
-    for options, words in (
-        ({"seed": 2, "langs": ["de"], "size": 5}, r"was made with seed 1 \(now 2\), and models"),
-        ({"seed": 1, "langs": [], "size": 6}, r"was made with langs \['de'\] \(now \[\]\), size 5 \(now 6\), and"),
-        ({"seed": 1, "langs": ["de"], "size": 5, "new": 1}, r"was made with new None \(now 1\), and models"),
-    ):
-        with pytest.raises(UserError, match=words):
-            write_once(out, "two", unreachable, options)
 
 
 def test_a_directory_of_0_1_0_is_kept(tmp_path):
@@ -92,12 +71,14 @@ def with_manifest(folder):
     write_manifest(folder, {})
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "changed", "no manifest"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "changed", "no manifest", "a link to nothing"])
 def test_a_damaged_directory_is_made_again(tmp_path, damage, caplog):
     out = tmp_path / "out"
     write_once(out, "key", with_manifest)
-    if damage == "missing":
+    if damage in ("missing", "a link to nothing"):
         (out / "deep" / "file").unlink()
+        if damage != "missing":
+            (out / "deep" / "file").symlink_to("nothing")
     elif damage == "no manifest":
         (out / MANIFEST).write_text("x" * (out / MANIFEST).stat().st_size)
     else:
@@ -111,7 +92,7 @@ def test_a_damaged_directory_is_made_again(tmp_path, damage, caplog):
     assert not write_once(out, "key", unreachable)
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 def test_a_failure_leaves_nothing_and_changes_nothing(tmp_path, error):
     def fail(folder):
         filler("half")(folder)
@@ -171,7 +152,7 @@ def test_a_link_keeps_pointing_at_its_target(tmp_path):
     assert (tmp_path / "out").is_symlink() and tree(tmp_path / "disk")["deep/file"] == "text"
 
 
-def test_a_full_disk_is_one_sentence(tmp_path):
+def test_a_full_disk_and_a_place_for_no_folder_are_one_sentence(tmp_path):
     def fail(folder):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -179,14 +160,6 @@ def test_a_full_disk_is_one_sentence(tmp_path):
         write_once(tmp_path / "out", "key", fail)
     assert not list(tmp_path.iterdir())
 
-    def other(folder):
-        raise FileNotFoundError(errno.ENOENT, "a bug")
-
-    with pytest.raises(FileNotFoundError):
-        write_once(tmp_path / "out", "key", other)
-
-
-def test_a_place_for_no_folder_is_one_sentence_and_nothing_is_made(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "circle").symlink_to("circle")
     for place in ("file/out", "file/deep/out", "x" * 300):
@@ -197,37 +170,15 @@ def test_a_place_for_no_folder_is_one_sentence_and_nothing_is_made(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "file"]
 
 
-def test_a_directory_with_a_link_that_leads_nowhere_is_not_up_to_date(tmp_path):
-    out = tmp_path / "out"
-    assert write_once(out, "key", filler("one"))
-    (out / "deep" / "file").unlink()
-    (out / "deep" / "file").symlink_to("nothing")
-    assert write_once(out, "key", filler("two")) and tree(out)["deep/file"] == "two"
-    (out / "link").symlink_to("nothing")
-    with pytest.raises(UserError, match="holds `link`"):
-        write_once(out, "key", unreachable)
-
-
-def test_a_stamp_that_is_no_file_is_none(tmp_path):
-    out = tmp_path / "out"
-    assert write_once(out, "key", filler("one"))
-    (out / "stamp.json").unlink()
-    os.mkfifo(out / "stamp.json")
-    with pytest.raises(UserError, match="holds `deep/file`"):
-        write_once(out, "key", unreachable)
-
-
 def test_the_fingerprint_sees_every_change(tmp_path):
     path = tmp_path / "a"
     path.write_text("one")
     files = [("a", content_hash(path))]
     first = fingerprint({"seed": 1}, files)
     assert first == fingerprint({"seed": 1}, files)
-    assert first != fingerprint({"seed": 2}, files)
-    assert first != fingerprint({"seed": 1}, [("b", content_hash(path))])
-    assert first != fingerprint({"seed": 1}, files, FORMAT - 1)
     path.write_text("two")
-    assert first != fingerprint({"seed": 1}, [("a", content_hash(path))])
+    others = ({"seed": 2}, files), ({"seed": 1}, [("a", content_hash(path))]), ({"seed": 1}, files, FORMAT - 1)
+    assert first not in {fingerprint(*other) for other in others}
 
 
 def test_what_an_earlier_version_made_stays_while_it_is_whole(tmp_path):

@@ -14,11 +14,8 @@ from fairseq.data import Dictionary, data_utils
 from fairseq_mtmoe.data.corpora.data_dir import STAMP
 from fairseq_mtmoe.data.corpora.engine import reading
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_block
-from fairseq_mtmoe.data.corpora.engine.pipeline import find_inputs
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
-from fairseq_mtmoe.data.corpora.raw_files import Digests
-from fairseq_mtmoe.data.corpora.recipes import load_recipe
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.test_sets import Speller, load_references
 from tests.helpers.raw_corpora import Counting, change, digests, prepare_small, sentences, write_corpus, write_raw
@@ -117,25 +114,8 @@ def test_the_manifest_says_what_every_file_holds_and_was_made_of(made):
     assert manifest["raw"]["train-de-0"] == {name: digests(folder / "raw")[name] for name in names}
 
 
-def test_files_of_one_name_are_two_in_the_manifest(tmp_path):
-    names = ["a/text", "b/text"]
-    for name in names:
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text(f"{name}\n")
-    path = tmp_path / "recipe.yaml"
-    path.write_text("{name: r, corpora: [{name: c, pair: en-de, role: train, files: [a/text, b/text]}]}")
-    [corpus] = find_inputs(load_recipe(path), tmp_path, Digests(tmp_path / "digests.json")).corpora
-    assert dict(zip(corpus.names, corpus.digests, strict=True)) == {name: digests(tmp_path)[name] for name in names}
-
-
-@pytest.mark.parametrize("blocks", [7, 1000])
-def test_the_same_bytes_for_any_size_of_blocks(blocks, raw, made, tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK", blocks)
-    prepare_small(raw, tmp_path / "data")
-    assert digests(tmp_path / "data") == digests(made[0] / "data")
-
-
-def test_the_same_bytes_with_several_processes(raw, made, tmp_path):
+def test_the_same_bytes_for_any_size_of_blocks_by_several_processes(raw, made, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "BLOCK", 7)
     with local_workers(2) as workers:
         prepare_small(raw, tmp_path / "data", workers)
     assert digests(tmp_path / "data") == digests(made[0] / "data")
@@ -167,26 +147,16 @@ def test_the_same_bytes_on_a_cluster_that_loses_a_worker(raw, made, tmp_path):
 
 
 def test_stopped_after_every_job_it_goes_on_to_the_same_bytes(raw, made, tmp_path):
-    counting = Counting()
-    prepare_small(raw, tmp_path / "once", counting)
-    total, stops = counting.done, 0
-    redone = Counting()
-    while True:
+    once, redone = Counting(), Counting()
+    prepare_small(raw, tmp_path / "once", once)
+    while not redone.done["write_side"]:  # shards are written in one go
         workers = Counting(stop_after=1)
-        try:
+        with pytest.raises(KeyboardInterrupt):
             prepare_small(raw, tmp_path / "data", workers)
-        except KeyboardInterrupt:
-            assert not (tmp_path / "data").exists()
-            stops += 1
-            redone.done += workers.done
-            if workers.done["write_side"]:  # shards are written in one go
-                break
-        else:
-            break
-    assert stops > sum(total.values()) - total["write_side"]
-    assert {name: count for name, count in redone.done.items() if name != "write_side"} == {
-        name: count for name, count in total.items() if name != "write_side"
-    }
+        assert not (tmp_path / "data").exists()
+        redone.done += workers.done
+    del once.done["write_side"], redone.done["write_side"]
+    assert redone.done == once.done
     prepare_small(raw, tmp_path / "data")
     assert digests(tmp_path / "data") == digests(made[0] / "data")
 
@@ -197,7 +167,6 @@ def test_another_corpus_redoes_only_what_depends_on_it(raw, tmp_path):
     for name, line in zip(names, ("gugu nunu mimi lolo.", "et kekeke sisi."), strict=True):
         with open(raw / name, "a") as file:
             file.write(f"{line}\n")
-    change(raw / "recipe.yaml", held_out={"valid": 10, "test": 10})
     workers = Counting()
     prepare_small(raw, tmp_path / "data", workers, overwrite=True)
     blocks = 3  # of 55 pairs
@@ -216,18 +185,20 @@ def test_what_is_there_is_kept_or_replaced_as_told(raw, tmp_path):
     workers = Counting()
     assert prepare_small(raw, data, workers) is None and not workers.done
     change(raw / "recipe.yaml", seed=7)
-    with pytest.raises(
-        UserError, match=r"was made with seed 1 \(now 7\), and models .* --overwrite .* again only what depends"
-    ):
+    sentence = r"was made with seed 1 \(now 7\), and models .* --overwrite .* again only what depends"
+    with pytest.raises(UserError, match=sentence):
         prepare_small(raw, data)
     assert digests(data) == before
     assert prepare_small(raw, data, overwrite=True) is not None
     assert digests(data) != before
 
 
-def test_a_second_run_at_once_says_so(raw, tmp_path):
+def test_a_second_run_at_once_and_a_missing_corpus_are_one_sentence_and_leave_nothing(raw, tmp_path):
     sentence = "data` is being prepared by another run; wait for its end"
     with WorkFolder(tmp_path / "data").held(), pytest.raises(UserError, match=sentence):
+        prepare_small(raw, tmp_path / "data")
+    (raw / "train-et-0.en").unlink()
+    with pytest.raises(UserError, match=r"train-et-0\.en` of the corpus train-et-0 is missing: put it there"):
         prepare_small(raw, tmp_path / "data")
     assert not (tmp_path / ".data.work").exists()
 
@@ -243,20 +214,18 @@ def test_a_damaged_block_is_one_sentence_or_made_again(raw, made, tmp_path):
     content = bytearray(victim.read_bytes())
     content[300] ^= 255
     victim.write_bytes(content)
-    with pytest.raises(
-        UserError, match=r"000000-[0-9a-z]+.npz` must be what an earlier stage wrote, but is damaged; remove"
-    ):
+    with pytest.raises(UserError, match=r"000000-\w+.npz` must be what an earlier stage wrote, but is damaged"):
         prepare_small(raw, tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize(("valid", "compared"), [(40, 0), (26, 2)])  # of 54 clean pairs, and 51 different ones
-def test_too_little_text_to_hold_out_is_one_sentence(valid, compared, raw, tmp_path):
-    change(raw / "recipe.yaml", held_out={"valid": valid, "test": 10})
-    workers = Counting()
-    with pytest.raises(UserError, match=r"`held_out` must leave en-et at least as many training pairs as it takes"):
-        prepare_small(raw, tmp_path / "data", workers)
-    assert workers.done["_compare"] == compared  # told as early as it is known
+def test_too_little_text_to_hold_out_is_one_sentence(raw, tmp_path):
+    for valid, compared in ((40, 0), (26, 2)):  # of 54 clean pairs, and 51 different ones
+        change(raw / "recipe.yaml", held_out={"valid": valid, "test": 10})
+        workers = Counting()
+        with pytest.raises(UserError, match=r"`held_out` must leave en-et at least as many training pairs as it takes"):
+            prepare_small(raw, tmp_path / "data", workers)
+        assert workers.done["_compare"] == compared  # told as early as it is known
 
 
 def test_one_shard_is_the_data_directory_itself(raw, tmp_path):
@@ -291,13 +260,6 @@ def test_data_whose_vocabulary_earlier_versions_made_without_a_size_stays(raw, t
     assert '"size": 32000' in stamp  # as versions up to 0.1.11 wrote it of a recipe that says nothing
     change(raw / "recipe.yaml", vocabulary={"model": "spm.model"})
     assert prepare_small(raw, tmp_path / "data") is None and (tmp_path / "data" / STAMP).read_text() == stamp
-
-
-def test_a_corpus_that_is_not_there_is_one_sentence_and_leaves_nothing(raw, tmp_path):
-    (raw / "train-et-0.en").unlink()
-    with pytest.raises(UserError, match=r"train-et-0\.en` of the corpus train-et-0 is missing: put it there"):
-        prepare_small(raw, tmp_path / "data")
-    assert not (tmp_path / ".data.work").exists()
 
 
 def test_evaluation_reads_every_reference_of_a_test_set(raw, tmp_path):

@@ -2,15 +2,12 @@
 
 import shutil
 from collections import Counter
-from dataclasses import fields
 
 import pytest
 import yaml
 
 from fairseq_mtmoe.data.corpora.engine import reading, store
-from fairseq_mtmoe.data.corpora.engine.encoding import TRAINED_BY
 from fairseq_mtmoe.data.corpora.engine.store import Saved
-from fairseq_mtmoe.data.corpora.recipes import Vocabulary
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.raw_corpora import Counting, change, digests, prepare_small, sentences, write_corpus, write_raw
 
@@ -95,8 +92,7 @@ def test_a_test_set_that_takes_training_text_reads_no_raw_training_text_again(fo
 
 
 @pytest.mark.parametrize(
-    ("filters", "cleaned"),
-    [({"near_duplicates": "keep"}, False), ({"duplicates": "keep"}, False), ({"max_characters": 999}, True)],
+    ("filters", "cleaned"), [({"near_duplicates": "keep"}, False), ({"max_characters": 999}, True)]
 )
 def test_a_filter_redoes_what_asks_it(filters, cleaned, folder):
     change(folder / "raw" / "recipe.yaml", filters=filters)
@@ -121,11 +117,6 @@ def test_a_vocabulary_is_trained_again_for_what_decides_about_it(settings, encod
     assert (list((folder / ".data.work").glob("vocabulary-*/spm.model")) != models) == encoded
 
 
-def test_every_setting_of_the_vocabulary_is_known_to_decide_or_not():
-    elsewhere = {"model", "dictionary", "language_tokens"}
-    assert {*TRAINED_BY, *elsewhere} == {field.name for field in fields(Vocabulary)}
-
-
 def test_another_version_keeps_the_data_and_makes_blocks_anew(folder, monkeypatch):
     before, old = digests(folder / "data"), Counting()
     prepare_small(folder / "raw", folder / "old", old)
@@ -137,17 +128,11 @@ def test_another_version_keeps_the_data_and_makes_blocks_anew(folder, monkeypatc
     assert workers.done == old.done and digests(folder / "data") == before
 
 
-def as_other_order(raw, name):
-    """Let the recipe call a corpus' target its source."""
-    corpora = corpora_of(raw)
-    corpus = next(corpus for corpus in corpora if corpus["name"] == name)
-    corpus["pair"], corpus["files"] = "de-en", corpus["files"][::-1]
-    change(raw / "recipe.yaml", corpora=corpora, directions=["en-xx"])
-
-
 def test_both_orders_of_a_pair_are_one_pair(folder):
-    before = digests(folder / "data")
-    as_other_order(folder / "raw", "train-de-1")
+    before, corpora = digests(folder / "data"), corpora_of(folder / "raw")
+    corpus = next(corpus for corpus in corpora if corpus["name"] == "train-de-1")
+    corpus["pair"], corpus["files"] = "de-en", corpus["files"][::-1]
+    change(folder / "raw" / "recipe.yaml", corpora=corpora, directions=["en-xx"])
     report = prepare_small(folder / "raw", folder / "turned")
     after = digests(folder / "turned")
     same = [name for name in before if name.endswith((".bin", ".idx", "sizes.json", "lang_pairs.txt"))]
@@ -155,16 +140,8 @@ def test_both_orders_of_a_pair_are_one_pair(folder):
     assert set(before) == set(after)
     corpus = report["corpora"]["train-de-1"]
     assert corpus["pair"] == "en-de" and corpus["dropped"]["duplicate"] == 2  # one of the first corpus, too
-    workers = Counting()
     with pytest.raises(UserError, match=r"corpus train-de-1"):
-        prepare_small(folder / "raw", folder / "data", workers)
-
-
-def test_both_orders_train_what_the_corpora_name(folder):
-    as_other_order(folder / "raw", "train-de-1")
-    change(folder / "raw" / "recipe.yaml", directions=[])
-    prepare_small(folder / "raw", folder / "turned")
-    assert (folder / "turned" / "shard0" / "lang_pairs.txt").read_text() == "de-en,en-de,en-et\n"
+        prepare_small(folder / "raw", folder / "data")
 
 
 def test_a_pair_of_which_nothing_is_left_ends_the_run_at_once(folder):

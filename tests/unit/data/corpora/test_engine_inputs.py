@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from fairseq_mtmoe.data.corpora.engine.pipeline import find_inputs
-from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.raw_files import Digests, write_record
 from fairseq_mtmoe.data.corpora.readers.unpacking import split_member
 from fairseq_mtmoe.data.corpora.recipes import load_recipe
@@ -74,8 +73,7 @@ def test_a_download_that_changed_since_is_said(folder):
 @pytest.mark.parametrize("how", ["written over", "another in its place"])
 def test_a_file_that_changed_and_kept_size_and_time_is_read_again(how, folder):
     """As after `cp -p` and `rsync -t`."""
-    file = folder / "raw" / "a.tsv"
-    known = Digests(folder / "files.json")
+    file, known = folder / "raw" / "a.tsv", Digests(folder / "files.json")
     before = known.of([file])
     known.keep()
     status = file.stat()
@@ -83,15 +81,8 @@ def test_a_file_that_changed_and_kept_size_and_time_is_read_again(how, folder):
     place.write_bytes(TEXT.swapcase())
     os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
     place.rename(file)
-    assert (file.stat().st_size, file.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
     expected = [hashlib.sha256(TEXT.swapcase()).hexdigest()]
     assert Digests(folder / "files.json").of([file]) == known.of([file]) == expected != before
-
-
-def test_a_missing_file_is_said_before_any_is_read(folder):
-    recipe = {"vocabulary": {"model": "spm.model"}}
-    with pytest.raises(UserError, match="the vocabulary's model"):
-        inputs(folder, about={"sha256": ["0" * 64]}, **recipe)
 
 
 def test_the_model_for_identification_is_below_raw_and_its_place_decides_about_nothing(folder, tmp_path):
@@ -120,17 +111,6 @@ def test_names_with_exclamation_marks_are_no_archives(tmp_path):
     assert split_member(raw / "x!y.txt!in/side") == (raw / "x!y.txt", "in/side")
 
 
-def test_data_that_cannot_be_written_is_one_sentence(tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    places = [tmp_path / "file" / "data", tmp_path / "file" / "deep" / "data", tmp_path / ("x" * 300)]
-    if os.geteuid():  # root may write anywhere
-        (tmp_path / "closed").mkdir(mode=0o500)
-        places.append(tmp_path / "closed" / "data")
-    for place in places:
-        with pytest.raises(UserError, match=r"cannot be written: .*\.$"), WorkFolder(place).held():
-            pass
-
-
 def test_the_table_counts_the_directions_of_each_pair(tmp_path):
     raw = tmp_path / "raw"
     write_raw(raw)
@@ -140,6 +120,5 @@ def test_the_table_counts_the_directions_of_each_pair(tmp_path):
         "en-de": ["en-de", "de-en"],
         "en-et": ["en-et"],
     }
-    head, rows = pair_table(report)
-    column = head.index("directions")
-    assert {row[0]: row[column] for row in rows} == {"en-de": "2", "en-et": "1", "total": "3"}
+    _, rows = pair_table(report)
+    assert {row[0]: row[2] for row in rows} == {"en-de": "2", "en-et": "1", "total": "3"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_mtmoe.data.corpora.engine import workers
-from fairseq_mtmoe.data.corpora.engine.workers import Cluster, Processes, ThisProcess, cluster
+from fairseq_mtmoe.data.corpora.engine.workers import Processes, Workers, cluster
 from fairseq_mtmoe.errors import UserError
 
 
@@ -53,7 +53,7 @@ def processes():
         yield both
 
 
-def test_jobs_are_asked_for_as_needed(processes):
+def test_jobs_are_asked_for_as_needed_and_a_sentence_of_a_worker_is_the_users(processes):
     asked = []
 
     def jobs():
@@ -65,17 +65,14 @@ def test_jobs_are_asked_for_as_needed(processes):
     first = next(results)
     assert len(asked) <= 2 * workers.AT_ONCE
     assert sorted([first, *results]) == [square(number) for number in range(12)]
-    assert list(ThisProcess().map_blocks(square, range(4))) == [0, 1, 4, 9]
+    assert list(Workers().map_blocks(square, range(4))) == [0, 1, 4, 9]
+    with pytest.raises(UserError, match=r"^3 is wrong\.$"):
+        list(processes.map_blocks(fail, [3]))
 
 
 def test_a_slow_job_keeps_nobody_waiting(processes, tmp_path):
     first, *others = processes.map_blocks(wait_for_all, [(number, tmp_path) for number in range(8)])
     assert first != 0 and sorted([first, *others]) == list(range(8))
-
-
-def test_a_sentence_of_a_worker_is_the_users(processes):
-    with pytest.raises(UserError, match=r"^3 is wrong\.$"):
-        list(processes.map_blocks(fail, [3]))
 
 
 def test_what_a_lost_process_did_is_done_again(processes, tmp_path):
@@ -119,12 +116,18 @@ def is_running(number):
         return False
 
 
-@pytest.mark.slow
-def test_a_cluster_does_again_what_a_lost_worker_did(tmp_path):
+@pytest.fixture
+def local(tmp_path):
+    """A cluster of two workers."""
     distributed = pytest.importorskip("distributed")
     settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "local_directory": str(tmp_path)}
-    with distributed.LocalCluster(**settings) as local, cluster(local.scheduler_address) as hands:
-        assert isinstance(hands, Cluster)
+    with distributed.LocalCluster(**settings) as local:
+        yield local
+
+
+@pytest.mark.slow
+def test_a_cluster_does_again_what_a_lost_worker_did(local, tmp_path):
+    with cluster(local.scheduler_address) as hands:
         jobs = [(number, tmp_path / "died" if number == 3 else None) for number in range(10)]
         assert sorted(hands.map_blocks(die_at_first, jobs)) == list(range(10))
         assert (tmp_path / "died").exists()
@@ -132,23 +135,13 @@ def test_a_cluster_does_again_what_a_lost_worker_did(tmp_path):
             list(hands.map_blocks(fail, [3]))
 
 
-@pytest.fixture
-def local(tmp_path):
-    """A cluster of two workers that are not replaced."""
-    distributed = pytest.importorskip("distributed")
-    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "local_directory": str(tmp_path)}
-
+@pytest.mark.slow
+def test_a_cluster_that_loses_all_workers_is_one_sentence(local, monkeypatch):
     async def stay_down():
         pass
 
-    with distributed.LocalCluster(**settings) as local:
-        for nanny in local.workers.values():
-            nanny.instantiate = stay_down
-        yield local
-
-
-@pytest.mark.slow
-def test_a_cluster_that_loses_all_workers_is_one_sentence(local, monkeypatch):
+    for nanny in local.workers.values():
+        nanny.instantiate = stay_down
     monkeypatch.setattr(workers, "SECONDS_WITHOUT_WORKERS", 1.0)
     monkeypatch.setattr(workers, "SECONDS_BETWEEN_LOOKS", 0.1)
     with cluster(local.scheduler_address) as hands:
@@ -175,3 +168,15 @@ def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):
     sentence = "`--scheduler` must be the address of a Dask scheduler that answers"
     with pytest.raises(UserError, match=sentence), cluster("tcp://127.0.0.1:9"):
         pass
+
+
+def test_a_step_that_is_one_long_call_is_shown_now_and_then(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(workers, "SECONDS_BETWEEN_LINES", 0.02)
+    with workers.shown(tmp_path / "log.txt") as shown:
+        with shown.step("Making the vocabulary"):
+            time.sleep(0.15)
+        before = capsys.readouterr().err.splitlines()
+        assert 3 <= len(before) <= 9 and set(before) == {"Making the vocabulary: 0 s"}
+        time.sleep(0.1)
+        assert not capsys.readouterr().err  # the step has ended
+    assert (tmp_path / "log.txt").read_text().count("Making the vocabulary") == len(before) + 1
