@@ -21,9 +21,8 @@ from bench_prepare import BIN, Run, measured, run, size_of
 from measure import Report
 
 from fairseq_mtmoe.data.corpora.cleaning import RULES
-from fairseq_mtmoe.data.corpora.page import figures
+from fairseq_mtmoe.data.corpora.page import figures, findings
 from fairseq_mtmoe.data.corpora.page.figures import Flow
-from fairseq_mtmoe.data.corpora.page.findings import findings
 from fairseq_mtmoe.io.files import read_json, read_text
 
 ASKED_FOR = ("held_out", "duplicate", "near_duplicate")  # rules that have a column though they left nothing out

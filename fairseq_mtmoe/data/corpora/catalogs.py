@@ -27,8 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_mtmoe.data.corpora.cleaning.characters import LENGTH_PADDING, WIDE
-from fairseq_mtmoe.data.corpora.cleaning.normalising import normal_form, normalise
+from fairseq_mtmoe.data.corpora.cleaning.characters import LENGTH_PADDING, WIDE, normal_form, normalise
 from fairseq_mtmoe.data.corpora.readers.errors import Fault
 from fairseq_mtmoe.data.corpora.readers.messages import load_catalog, messages_of
 from fairseq_mtmoe.errors import UserError

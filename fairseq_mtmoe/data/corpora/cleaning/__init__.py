@@ -1,5 +1,6 @@
 """Cleaning: which sentence pairs are worth training on, and keys by which equal ones are found."""
 
+from fairseq_mtmoe.data.corpora.cleaning.characters import normalised
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import (
     CHANGES,
     RULES,
@@ -12,23 +13,9 @@ from fairseq_mtmoe.data.corpora.cleaning.cleaner import (
     sample,
     unfiltered,
 )
-from fairseq_mtmoe.data.corpora.cleaning.duplicates import first_occurrences
-from fairseq_mtmoe.data.corpora.cleaning.keys import are_among, sentence_keys
-from fairseq_mtmoe.data.corpora.cleaning.normalising import normalised
+from fairseq_mtmoe.data.corpora.cleaning.keys import are_among, first_occurrences, sentence_keys
 
 __all__ = [
-    "CHANGES",
-    "RULES",
-    "SAMPLES",
-    "Cleaned",
-    "Cleaner",
-    "Sample",
-    "are_among",
-    "asked",
-    "chosen",
-    "first_occurrences",
-    "normalised",
-    "sample",
-    "sentence_keys",
-    "unfiltered",
-]
+    "CHANGES", "RULES", "SAMPLES", "Cleaned", "Cleaner", "Sample", "are_among", "asked", "chosen",
+    "first_occurrences", "normalised", "sample", "sentence_keys", "unfiltered",
+]  # fmt: skip

@@ -6,8 +6,9 @@ size: a pair takes a few microseconds.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 
@@ -17,10 +18,17 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.blocks import Block
 from fairseq_mtmoe.data.corpora.cleaning import identification
-from fairseq_mtmoe.data.corpora.cleaning.characters import LENGTH_PADDING, WIDE, Columns, wide
+from fairseq_mtmoe.data.corpora.cleaning.characters import (
+    LENGTH_PADDING,
+    WIDE,
+    Changes,
+    Columns,
+    changes_of,
+    normalised,
+    wide,
+)
 from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, SideKeys, exact_keys, mixed
 from fairseq_mtmoe.data.corpora.cleaning.languages import FOREIGN, letters
-from fairseq_mtmoe.data.corpora.cleaning.normalising import Changes, changes_of, normalised
 from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
 
 SAMPLES = 5
@@ -33,7 +41,6 @@ Sample = tuple[int, str, str]
 """(line of the corpus, source sentence, target sentence)."""
 
 Found = NDArray[np.bool_]
-Samples = dict[str, list[Sample]]
 
 MAX_FOREIGN = 0.7
 """Share of a sentence's letters that may belong to scripts which its language is not written in, a wide one counted as
@@ -78,14 +85,16 @@ class Cleaned:
     target_keys: Keys
     changes: tuple[Changes, Changes]  # what normalising changed of source and target
     counts: dict[str, int]  # pairs that each rule left out, and what was changed: keys of RULES and CHANGES
-    samples: Samples = field(default_factory=dict)  # of the pairs that a rule left out
+    samples: dict[str, list[Sample]] = field(default_factory=dict)  # of the pairs that a rule left out
 
 
-@dataclass(frozen=True)
 class _Side:
     """One side of the pairs that rules look at. Of lengths and letters a wide character counts as `WIDE`."""
 
-    texts: Sequence[str]
+    def __init__(self, texts: Sequence[str], most: int) -> None:
+        self.too_long: Found = np.array([len(text) > most for text in texts], np.bool_)
+        # What is too long is not looked at any more: one line may be as long as all others.
+        self.texts = ["" if len(text) > most else text for text in texts]
 
     @cached_property
     def columns(self) -> Columns:
@@ -98,13 +107,18 @@ class _Side:
     @cached_property
     def widths(self) -> NDArray[np.int64]:
         """The texts' lengths."""
-        return _lengths(self.texts) + (WIDE - 1) * self.columns.sums(wide()[self.columns.codes])
+        lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
+        return lengths + (WIDE - 1) * self.columns.sums(wide()[self.columns.codes])
 
     def is_foreign(self, lang: str) -> Found:
         """Which texts are written in scripts that the language has not."""
         foreign, own = np.divmod(self.columns.sums(letters(lang)[self.columns.codes]), FOREIGN)
         found: Found = foreign > MAX_FOREIGN * (foreign + own)
         return found
+
+
+Rules = Callable[[_Side, _Side], Iterable[tuple[str, Callable[[Found], Found]]]]
+"""Every rule, and what says which pairs it finds, given those that no rule has found yet."""
 
 
 @dataclass(frozen=True)
@@ -131,31 +145,12 @@ class Cleaner:
 
     def __call__(self, block: Block) -> Cleaned:
         """A block's pairs, normalised, without those that a rule finds."""
-        return _joined([self._clean(*part) for part in _parts(block)])
+        is_training = self.role in (Role.train, Role.train.name)
+        return _clean(block, self._rules, self.filters.max_characters) if is_training else _clean(block)
 
-    def _clean(self, raw_source: Sequence[str], raw_target: Sequence[str], lines: NDArray[np.int64]) -> Cleaned:
-        if self.role not in (Role.train, Role.train.name):
-            return _normalised(raw_source, raw_target, lines)
-        source, target = normalised(raw_source), normalised(raw_target)
-        changes = _changes(raw_source, source), _changes(raw_target, target)
-        counts: dict[str, int] = {}
-        too_long = self._too_long(source) | self._too_long(target)
-        # What is too long is not looked at any more: one line may be as long as all others.
-        sides = _Side(_without(source, too_long)), _Side(_without(target, too_long))
-        stays = np.ones(len(source), np.bool_)
-        samples: Samples = {}
-        for rule, found in self._rules(too_long, *sides):
-            left_out = np.flatnonzero(found(stays) & stays)
-            counts[rule] = len(left_out)
-            if counts[rule]:
-                samples[rule] = chosen(sample(int(lines[row]), source[row], target[row]) for row in left_out.tolist())
-            stays[left_out] = False
-        return _kept(*sides, lines, stays, changes, counts, samples)
-
-    def _rules(self, too_long: Found, source: _Side, target: _Side) -> Iterator[tuple[str, Callable[[Found], Found]]]:
-        """Every rule of the filters, and what says which pairs it finds, given those that no rule has found yet."""
+    def _rules(self, source: _Side, target: _Side) -> Iterator[tuple[str, Callable[[Found], Found]]]:
         filters = self.filters
-        yield "length", lambda _: too_long
+        yield "length", lambda _: source.too_long | target.too_long
         yield "empty", lambda _: (source.keys.counted == 0) | (target.keys.counted == 0)
         yield "ratio", lambda _: _ratios(source.widths, target.widths) > filters.max_ratio
         if filters.copies is Action.drop:
@@ -164,9 +159,6 @@ class Cleaner:
             yield "wrong_script", lambda _: source.is_foreign(self.source_lang) | target.is_foreign(self.target_lang)
         if filters.identify is not None:
             yield "language", lambda stays: self._is_other(source, target, stays)
-
-    def _too_long(self, texts: Sequence[str]) -> Found:
-        return _lengths(texts) > self.filters.max_characters
 
     def _is_other(self, source: _Side, target: _Side, stays: Found) -> Found:
         """Which pairs of those that stay have a side that the model takes for another language."""
@@ -180,100 +172,64 @@ class Cleaner:
 
 def unfiltered(block: Block, role: Role) -> Cleaned:
     """A block's pairs, normalised, of text that is somebody's choice already: no rule is asked but for training pairs
-    that have no text on one side."""
-    is_training = role is Role.train
-    return _joined([_normalised(*part, without_empty=is_training) for part in _parts(block)])
+    that have no text on one side, of which there are no samples."""
 
+    def rules(source: _Side, target: _Side) -> Iterator[tuple[str, Callable[[Found], Found]]]:
+        pairs = zip(source.texts, target.texts, strict=True)
+        yield "empty", lambda _: np.array([not (one and other) for one, other in pairs], np.bool_)
 
-def _parts(block: Block) -> Iterator[tuple[Sequence[str], Sequence[str], NDArray[np.int64]]]:
-    """A block in parts of `_AT_ONCE` pairs, at least one of them: sources, targets, lines."""
-    for first in range(0, max(len(block.source), 1), _AT_ONCE):
-        at = slice(first, first + _AT_ONCE)
-        yield block.source[at], block.target[at], block.lines[at]
-
-
-def _normalised(
-    raw_source: Sequence[str], raw_target: Sequence[str], lines: NDArray[np.int64], without_empty: bool = False
-) -> Cleaned:
-    """Pairs that no rule is asked about."""
-    source, target = normalised(raw_source), normalised(raw_target)
-    changes = _changes(raw_source, source), _changes(raw_target, target)
-    stays = np.ones(len(source), np.bool_)
-    if without_empty:
-        stays = np.array([bool(one and other) for one, other in zip(source, target, strict=True)], np.bool_)
-    counts = {"empty": int((~stays).sum())} if without_empty else {}
-    return _kept(_Side(source), _Side(target), lines, stays, changes, counts, {})
+    return replace(_clean(block, rules), samples={}) if role is Role.train else _clean(block)
 
 
 def asked(filters: Filters) -> dict[str, object]:
     """What of the filters decides about a cleaned block, by name; of the model of `identify` that there is one."""
-    values: dict[str, object] = {
-        "max_characters": filters.max_characters,
-        "max_ratio": filters.max_ratio,
-        "copies": filters.copies.name,
-        "wrong_script": filters.wrong_script.name,
-    }
-    return values if filters.identify is None else {**values, "min_confidence": filters.min_confidence}
+    names = ("max_characters", "max_ratio", "copies", "wrong_script")
+    names += () if filters.identify is None else ("min_confidence",)  # type: ignore[assignment]
+    values = {name: getattr(filters, name) for name in names}
+    return {name: value.name if isinstance(value, Action) else value for name, value in values.items()}
 
 
-def _kept(
-    source: _Side,
-    target: _Side,
-    lines: NDArray[np.int64],
-    stays: Found,
-    changes: tuple[Changes, Changes],
-    counts: dict[str, int],
-    samples: Samples,
-) -> Cleaned:
-    """The pairs that stay, with their keys."""
-    sources, targets = list(compress(source.texts, stays)), list(compress(target.texts, stays))
+def _clean(block: Block, rules: Rules = lambda *_: (), most: int = sys.maxsize) -> Cleaned:
+    """The pairs of a block that no rule finds, with their keys.
+
+    Args:
+        most: characters of a side, of which rules look at no more.
+    """
+    parts = [slice(at, at + _AT_ONCE) for at in range(0, max(len(block.source), 1), _AT_ONCE)]
+    source, target = ([text for at in parts for text in normalised(side[at])] for side in (block.source, block.target))
+    changes = [
+        changes_of(old for old, new in zip(*both, strict=True) if old != new)
+        for both in ((block.source, source), (block.target, target))
+    ]
+    counts = {name: sum(getattr(side, name) for side in changes) for name in CHANGES}
+    samples: dict[str, list[Sample]] = {}
+    arrays = []
+    for at in parts:
+        one, other = _Side(source[at], most), _Side(target[at], most)
+        stays = np.ones(len(one.texts), np.bool_)
+        for rule, find in rules(one, other):
+            left_out = np.flatnonzero(find(stays) & stays)
+            stays[left_out] = False
+            counts[rule] = counts.get(rule, 0) + len(left_out)
+            rows = (left_out + at.start).tolist()
+            found = (sample(int(block.lines[row]), source[row], target[row]) for row in rows)
+            samples[rule] = chosen([*samples.get(rule, ()), *found])
+        arrays.append((stays, mixed(one.keys.near, other.keys.near), one.keys.sentence, other.keys.sentence))
+    stays, *keys = (np.concatenate(some) for some in zip(*arrays, strict=True))
+    source, target = list(compress(source, stays)), list(compress(target, stays))
+    near, source_keys, target_keys = (some[stays] for some in keys)
     return Cleaned(
-        sources,
-        targets,
-        lines[stays],
-        exact=exact_keys(sources, targets),
-        near=mixed(source.keys.near, target.keys.near)[stays],
-        source_keys=source.keys.sentence[stays],
-        target_keys=target.keys.sentence[stays],
-        changes=changes,
-        counts={name: sum(getattr(side, name) for side in changes) for name in CHANGES} | counts,
-        samples=samples,
+        source,
+        target,
+        block.lines[stays],
+        exact_keys(source, target),
+        near,
+        source_keys,
+        target_keys,
+        (changes[0], changes[1]),
+        counts,
+        {rule: some for rule, some in samples.items() if some},
     )
-
-
-def _joined(parts: Sequence[Cleaned]) -> Cleaned:
-    samples = {rule: chosen(one for part in parts for one in part.samples.get(rule, ())) for rule in RULES}
-    return Cleaned(
-        source=[text for part in parts for text in part.source],
-        target=[text for part in parts for text in part.target],
-        lines=np.concatenate([part.lines for part in parts]),
-        exact=np.concatenate([part.exact for part in parts]),
-        near=np.concatenate([part.near for part in parts]),
-        source_keys=np.concatenate([part.source_keys for part in parts]),
-        target_keys=np.concatenate([part.target_keys for part in parts]),
-        changes=(_sum(part.changes[0] for part in parts), _sum(part.changes[1] for part in parts)),
-        counts={name: sum(part.counts[name] for part in parts) for name in parts[0].counts},
-        samples={rule: found for rule, found in samples.items() if found},
-    )
-
-
-def _changes(old: Sequence[str], new: Sequence[str]) -> Changes:
-    """What normalising changed on one side."""
-    return changes_of(one for one, other in zip(old, new, strict=True) if one != other)
-
-
-def _sum(changes: Iterable[Changes]) -> Changes:
-    return Changes(*map(sum, zip(*map(astuple, changes), strict=True)))
-
-
-def _without(texts: list[str], too_long: Found) -> list[str]:
-    if not too_long.any():
-        return texts
-    return ["" if is_long else text for text, is_long in zip(texts, too_long.tolist(), strict=True)]
-
-
-def _lengths(texts: Sequence[str]) -> NDArray[np.int64]:
-    return np.fromiter(map(len, texts), np.int64, len(texts))
 
 
 def _ratios(widths: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:

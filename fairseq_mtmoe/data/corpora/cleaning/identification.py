@@ -37,7 +37,7 @@ def others(texts: Sequence[str], lang: str, model_path: str, confidence: float) 
     Raises:
         UserError: there is no such model, or no library to read it.
     """
-    model, known = _load(model_path)
+    model, known = load(model_path)
     names = names_of(lang)
     if not names & known:
         return np.zeros(len(texts), np.bool_)
@@ -58,18 +58,9 @@ def check_model(path: str) -> None:
 
 
 def _try_out(path: str) -> None:
-    model, _ = _load(path)
+    model, _ = load(path)
     for text in ("", *_TEXTS):
         model.predict(text, k=1, threshold=0.0)
-
-
-def load(path: str) -> None:
-    """Have the model in memory: before the first text, so that a path that is wrong is said at once.
-
-    Raises:
-        UserError: see `check_model`.
-    """
-    _load(path)
 
 
 def _is_other(model: Any, text: str, names: frozenset[str], confidence: float) -> bool:
@@ -78,8 +69,12 @@ def _is_other(model: Any, text: str, names: frozenset[str], confidence: float) -
 
 
 @cache
-def _load(path: str) -> tuple[Any, frozenset[str]]:
-    """The model, and the languages that it has labels for."""
+def load(path: str) -> tuple[Any, frozenset[str]]:
+    """The model, and the languages that it has labels for.
+
+    Raises:
+        UserError: there is no such model, or no library to read it.
+    """
     try:
         import fasttext
     except ModuleNotFoundError:
@@ -114,7 +109,7 @@ def _is_whole(path: Path) -> bool:
 
 
 class _Walk:
-    """Goes through a model by what it says of its own sizes."""
+    """Goes through a model by what it says of its own sizes; a `ValueError` where these contradict each other."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data = data
@@ -122,15 +117,13 @@ class _Walk:
 
     def reaches_the_end(self) -> bool:
         magic, version = self._numbers("<2i")
-        if magic != _MAGIC or version not in _VERSIONS:
-            return False
+        self._must(magic == _MAGIC and version in _VERSIONS)
         dimension, _, _, _, _, word_ngrams, loss, model, buckets, _, most, _, _ = self._numbers("<12id")
         hashes = word_ngrams > 1 or most > 0  # parts of words and several words have places by their hash
         words, labels, pruned = self._dictionary()
         self._must(dimension > 0 and loss in _LOSSES and model == _SUPERVISED and buckets >= int(hashes))
-        rows = words + (buckets if pruned < 0 else pruned)
         (is_quantised,) = self._numbers("<?")
-        self._matrix(bool(is_quantised), rows, dimension)
+        self._matrix(bool(is_quantised), words + (buckets if pruned < 0 else pruned), dimension)
         (is_output_quantised,) = self._numbers("<?")
         self._matrix(bool(is_quantised and is_output_quantised), labels, dimension)
         return self.place == len(self.data)
@@ -152,15 +145,13 @@ class _Walk:
         return words, labels, pruned
 
     def _matrix(self, is_quantised: bool, rows: int, columns: int) -> None:
-        """Of this shape, as it is or quantised."""
         if not is_quantised:
             self._must(self._numbers("<2q") == (rows, columns))
             self._skip(4 * rows * columns)
             return
         has_norms, found, width, codes = self._numbers("<?2qi")
-        self._must((found, width) == (rows, columns))
         self._skip(codes)
-        self._must(codes == rows * self._centroids(columns))
+        self._must((found, width) == (rows, columns) and codes == rows * self._centroids(columns))
         if has_norms:
             self._skip(rows)
             self._must(self._centroids(1) == 1)
@@ -175,7 +166,7 @@ class _Walk:
 
     def _must(self, holds: object) -> None:
         if not holds:
-            raise ValueError("sizes contradict each other")
+            raise ValueError
 
     def _numbers(self, form: str) -> tuple[int, ...]:
         found = struct.unpack_from(form, self.data, self.place)
@@ -183,6 +174,5 @@ class _Walk:
         return found
 
     def _skip(self, count: int) -> None:
-        if not 0 <= count <= len(self.data) - self.place:
-            raise ValueError("there is less of it")
+        self._must(0 <= count <= len(self.data) - self.place)
         self.place += count

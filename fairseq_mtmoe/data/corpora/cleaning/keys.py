@@ -7,18 +7,77 @@ million different sentences some two have the same key with a probability of 1 i
 
 from __future__ import annotations
 
+import shutil
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns, folded
+from fairseq_mtmoe.data.corpora.cleaning.characters import ASSIGNED, CODES, Columns, table
+from fairseq_mtmoe.errors import UserError, raise_invalid
 
 Keys = NDArray[np.uint64]
+
+# Variation selectors and their like: nobody sees them.
+_UNSEEN_MARKS = frozenset(
+    (0x34F, 0x17B4, 0x17B5, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
+)
+
+
+# ---- what each character is for comparing sentences ----
+
+
+def fold(character: str) -> str:
+    """What a character is for comparing sentences: letters and digits in compatibility form, without case.
+
+    Vowel signs (marks of combining class 0) are letters. Other marks count only in letters that have them, as in é.
+    """
+    return "".join(filter(_counts, unicodedata.normalize("NFKC", character).casefold()))
+
+
+def _counts(character: str) -> bool:
+    category = unicodedata.category(character)
+    if category in ("Mn", "Mc"):
+        return unicodedata.combining(character) == 0 and ord(character) not in _UNSEEN_MARKS
+    return category[0] in "LN"
+
+
+@cache
+def folding() -> tuple[NDArray[np.uint32], NDArray[np.uint8], dict[int, str]]:
+    """`fold` of every character: the first code point, how many there are (0 for what does not count), and all of them
+    where there are several."""
+    first, count = np.zeros(CODES, np.uint32), np.zeros(CODES, np.uint8)
+    more = {}
+    for code in ASSIGNED:
+        character = chr(code)
+        if unicodedata.category(character) in ("Cn", "Co", "Cs", "Cc"):
+            continue
+        if folded := fold(character):
+            first[code], count[code] = ord(folded[0]), len(folded)
+            if len(folded) > 1:
+                more[code] = folded
+    return first, count, more
+
+
+def folded(columns: Columns) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """The folded characters of all texts, one behind the other, and how many each text has."""
+    first, count, more = folding()
+    counts = count[columns.codes]
+    characters = np.repeat(first[columns.codes], counts)
+    several = np.flatnonzero(counts > 1)
+    places, codes = np.cumsum(counts, dtype=np.int64)[several] - counts[several], columns.codes[several]
+    for code in np.unique(codes).tolist():
+        for offset, part in enumerate(more[code]):
+            characters[places[codes == code] + offset] = ord(part)
+    return characters, columns.sums(counts)
+
+
+# ---- keys ----
 
 
 @dataclass(frozen=True)
@@ -26,7 +85,7 @@ class SideKeys:
     """What one side of sentence pairs is, for comparing: without case, spaces, punctuation and symbols.
 
     Attributes:
-        sentence: equal where all letters and digits are (`characters.fold`).
+        sentence: equal where all letters and digits are (`fold`).
         near: equal where all letters are, and where the same number of digits stands.
         counted: how many letters and digits there are.
     """
@@ -50,18 +109,14 @@ class SideKeys:
 
 
 def sentence_keys(texts: Sequence[str]) -> Keys:
-    """A key for each text, of its letters and digits without case: the same for what differs in nothing else.
-
-    Args:
-        texts: normalised ones (`normalise`), in any language.
-    """
+    """A key for each normalised text, of its letters and digits without case."""
     return SideKeys.of(Columns.of(texts)).sentence
 
 
 def exact_keys(source: Sequence[str], target: Sequence[str]) -> Keys:
     """A key for each pair of normalised sentences, of every character of both."""
     pairs = zip(source, target, strict=True)
-    return _array([xxhash.xxh3_64_intdigest(f"{one}\n{other}".encode("utf-32-le")) for one, other in pairs])
+    return np.array([xxhash.xxh3_64_intdigest(f"{one}\n{other}".encode("utf-32-le")) for one, other in pairs], "u8")
 
 
 def mixed(first: Keys, second: Keys) -> Keys:
@@ -78,23 +133,102 @@ def are_among(keys: Keys, known: Keys) -> NDArray[np.bool_]:
     """Which of the keys are in `known`, which is sorted."""
     if not len(known):
         return np.zeros(len(keys), np.bool_)
-    places = np.searchsorted(known, keys)
-    found: NDArray[np.bool_] = known[np.minimum(places, len(known) - 1)] == keys
+    found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
     return found
 
 
 def _hashes(characters: NDArray[np.uint32], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Keys:
     data = memoryview(characters.astype("<u4", copy=False).tobytes())
     spans = zip((4 * starts).tolist(), (4 * ends).tolist(), strict=True)
-    return _array([xxhash.xxh3_64_intdigest(data[start:end]) for start, end in spans])
-
-
-def _array(keys: list[int]) -> Keys:
-    return np.array(keys, np.uint64)
+    return np.array([xxhash.xxh3_64_intdigest(data[start:end]) for start, end in spans], np.uint64)
 
 
 @cache
 def _digits() -> NDArray[np.bool_]:
-    entries = np.zeros(CODES, np.bool_)
-    entries[[code for code in range(0x20000) if unicodedata.category(chr(code)) == "Nd"]] = True
-    return entries
+    return table(code for code in range(0x20000) if unicodedata.category(chr(code)) == "Nd")
+
+
+# ---- which of many keys on disk occurred before: exactly, and within a given memory, however many there are ----
+
+BYTES_PER_KEY = 64
+"""Memory for a key while its part is sorted: key and place, their order, and what sorting needs besides; measured."""
+
+DISK_PER_KEY = 17
+"""Disk for a key, in `work`, until the last mask is taken: key, place and mask."""
+
+_ENTRY = np.dtype([("key", "<u8"), ("place", "<u8")])
+_MOST_PARTS = 1024
+_LEAST = BYTES_PER_KEY << 16
+
+
+def first_occurrences(key_files: Sequence[Path], work: Path, memory: int) -> Iterator[NDArray[np.bool_]]:
+    """For each file, which of its keys are the first of their kind in all files.
+
+    Keys are dealt out by their first bits into files of their own, so small that one at a time can be sorted. Of equal
+    keys the first in the order of the files stays, so the answer is the same for any memory.
+
+    Args:
+        key_files: `numpy.save` wrote them, one array of uint64 each; the order of files and keys is that of the text.
+        work: a folder for files in between, which is emptied first and removed when the last mask was taken.
+        memory: in bytes, for everything but one key file and its mask.
+
+    Raises:
+        UserError: a file is not one of keys, or `memory` is too little for any work.
+    """
+    if memory < _LEAST:
+        raise_invalid("memory", f"at least {_LEAST:,} bytes", memory)
+    sizes = [len(_keys(path)) for path in key_files]
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        _deal_out(key_files, work, sum(sizes), memory)
+        is_first = np.memmap(work / "is_first", np.bool_, "w+", shape=(max(sum(sizes), 1),))
+        for part in sorted(work.glob("part*")):
+            entries = np.fromfile(part, _ENTRY)  # in the order of their places
+            is_first[entries["place"][_first_of_each(np.ascontiguousarray(entries["key"]))]] = True
+            part.unlink()
+        first = 0
+        for size in sizes:
+            yield np.array(is_first[first : first + size])
+            first += size
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _deal_out(key_files: Sequence[Path], work: Path, total: int, memory: int) -> None:
+    """Append every key with its place to the file of its part; of equal keys in one go the first is enough."""
+    bits = 0  # of a key, that say the part: keys are evenly spread
+    while (total * BYTES_PER_KEY >> bits) > memory and 1 << bits < _MOST_PARTS:
+        bits += 1
+    begins = np.arange(1 << bits, dtype=np.uint64) << np.uint64((64 - bits) % 64)
+    at_once, place = memory // BYTES_PER_KEY, 0
+    for path in key_files:
+        keys = _keys(path)
+        for begin in range(0, len(keys), at_once):
+            some = np.array(keys[begin : begin + at_once])
+            first = _first_of_each(some)
+            entries = np.empty(len(first), _ENTRY)
+            entries["key"], entries["place"] = some[first], first + place
+            for part, of_part in enumerate(np.split(entries, np.searchsorted(entries["key"], begins)[1:])):
+                if len(of_part):
+                    with open(work / f"part{part:04d}", "ab") as file:
+                        file.write(of_part.tobytes())
+            place += len(some)
+
+
+def _first_of_each(keys: Keys) -> NDArray[np.int64]:
+    """The first index of every key, in the order of the keys."""
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    first: NDArray[np.int64] = order[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
+    return first
+
+
+def _keys(path: Path) -> Keys:
+    try:
+        keys: Keys = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"`{path}` must be a file of keys, but cannot be read as one: {error}.") from error
+    if keys.dtype != np.uint64 or keys.ndim != 1:
+        raise UserError(f"`{path}` must be a file of keys (uint64, one behind the other), but is of {keys.dtype}.")
+    return keys

@@ -1,14 +1,17 @@
-"""What cleaning knows of languages: their scripts, and how models for language identification call them."""
+"""What is known of languages: their codes, scripts, and how models for language identification call them."""
 
 from __future__ import annotations
 
 import re
-from functools import cache
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import yaml
+from fontTools.unicodedata import script as script_of
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.cleaning.characters import WIDE, scripts, wide
@@ -21,10 +24,41 @@ _JOINED = {
     "Hans": ("Hani", "Bopo"),
     "Hant": ("Hani", "Bopo"),
 }
-_LABEL = "__label__"
+_ENGLISH = frozenset(["the", "of", "and", "to", "that", "with", "this", "are", "was", "have", "from", "by", "be", "or"])
+_SOME_ENGLISH = 0.04
+"""Share of these words above which a text is English: of 100 words of English prose they are 20."""
 
 FOREIGN = 1 << 32
 """Counts of other scripts' letters are so far above those of the own ones in one sum of both."""
+
+
+@lru_cache(1024)
+def _subtags(code: str) -> tuple[str, ...]:
+    """The parts of a language's code, however it is spelled: `de_DE`, `de-DE` and `DE-de` have the same."""
+    return tuple(re.split("[-_]", code.strip().lower()))
+
+
+def is_same_language(code: str, lang: str) -> bool:
+    """Whether a file's code may mean the language: their first parts are the same, `en` and `en_XX` or `en-GB`."""
+    return _subtags(code)[0] == _subtags(lang)[0]
+
+
+def best_match(codes: Sequence[str], lang: str) -> str | None:
+    """Of the codes in a file the one that means the language: the same code if there is one."""
+    same = [code for code in codes if is_same_language(code, lang)]
+    return next((code for code in same if _subtags(code) == _subtags(lang)), same[0] if same else None)
+
+
+def looks_like(text: str, lang: str) -> float:
+    """From 0 to 1, how much a text looks like the language: its letters, and for English its most common words."""
+    own = scripts_of(lang)
+    of_text = Counter(filter(str.isalpha, text))
+    in_script = sum(count for letter, count in of_text.items() if not own or script_of(letter) in own)
+    words = re.findall(r"\w+", text.lower())
+    share = sum(word in _ENGLISH for word in words) / max(len(words), 1)
+    is_english = min(share / _SOME_ENGLISH, 1.0)
+    fits: float = in_script / max(of_text.total(), 1)
+    return fits * (is_english if is_same_language(lang, "en") else 1 - is_english)
 
 
 class Language(NamedTuple):
@@ -71,4 +105,4 @@ def names_of(lang: str) -> frozenset[str]:
 
 def name_in(label: str) -> str:
     """The language in a model's label: `__label__de` or `__label__deu_Latn`."""
-    return label.removeprefix(_LABEL).split("_")[0]
+    return label.removeprefix("__label__").split("_")[0]

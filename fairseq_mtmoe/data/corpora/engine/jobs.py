@@ -20,10 +20,9 @@ import numpy as np
 
 from fairseq_mtmoe.data.corpora.blocks import BadLine, Block, CorpusFiles
 from fairseq_mtmoe.data.corpora.cleaning import SAMPLES, Cleaner, unfiltered
-from fairseq_mtmoe.data.corpora.cleaning.normalising import normalise
+from fairseq_mtmoe.data.corpora.cleaning.characters import normalise
 from fairseq_mtmoe.data.corpora.engine.store import Stage, is_saved, packed, save
-from fairseq_mtmoe.data.corpora.readers import HARMLESS, OnBadLine, read
-from fairseq_mtmoe.data.corpora.readers.splitting import parts_of
+from fairseq_mtmoe.data.corpora.readers import HARMLESS, OnBadLine, parts_of, read
 from fairseq_mtmoe.data.corpora.recipes import Filters, Role
 
 PART_BYTES = 16 << 20

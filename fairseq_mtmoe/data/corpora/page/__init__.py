@@ -4,8 +4,7 @@ The page is one file without scripts, which asks the network for nothing; every 
 in it, whatever the line holds.
 """
 
-from fairseq_mtmoe.data.corpora.page.figures import shards_of, training_command
-from fairseq_mtmoe.data.corpora.page.findings import findings
+from fairseq_mtmoe.data.corpora.page.figures import findings, shards_of, training_command
 from fairseq_mtmoe.data.corpora.page.pages import FEW, markdown_of, page_of
 from fairseq_mtmoe.io.pages import visible
 

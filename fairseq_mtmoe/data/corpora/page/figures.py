@@ -1,12 +1,13 @@
-"""The figures behind the tables of a report: sums over corpora, pairs and tiers; and how to train on what was made."""
+"""The figures behind the tables of a report, what a reader should look at first, and how to train on what was made."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairseq_mtmoe.data.corpora.readers.errors import HARMLESS, OF_FILES, said_of_unequal
 from fairseq_mtmoe.data.translation.tiers import TIERS
 
 Report = Mapping[str, Any]
@@ -14,6 +15,11 @@ Report = Mapping[str, Any]
 TRAIN = "train"
 BAD = "bad lines"
 """What stands beside the rules for lines that could not be read as pairs."""
+
+# A reader should know of shares from these on, and of a share of kept pairs below its limit.
+MANY_BAD = 0.01  # of a corpus' lines that could not be read
+FEW_KEPT = 0.5  # of its pairs that a training corpus keeps
+MANY_UNKNOWN = 0.005  # of a pair's test tokens that the vocabulary does not have
 
 
 @dataclass
@@ -33,14 +39,6 @@ class Flow:
     dropped: Counter[str] = field(default_factory=Counter)
     bad: Counter[str] = field(default_factory=Counter)
 
-    def add(self, corpus: Report) -> None:
-        """Count a corpus in."""
-        self.read += corpus["read"]
-        self.drawn += corpus.get("drawn", 0)
-        self.kept += corpus["kept"]
-        self.dropped.update(corpus["dropped"])
-        self.bad.update(corpus["bad"])
-
     @property
     def lines(self) -> int:
         """All, whether they could be read or not."""
@@ -56,26 +54,34 @@ class Flow:
         return self.bad.total() if rule == BAD else self.dropped[rule]
 
 
-def flows(report: Report) -> dict[str, Flow]:
-    """Of each language pair's training text, as the corpora name it, the one with most lines first."""
-    found: dict[str, Flow] = {}
-    for corpus in report["corpora"].values():
-        if corpus["role"] == TRAIN:
-            found.setdefault(corpus["pair"], Flow()).add(corpus)
-    return dict(sorted(found.items(), key=lambda item: (-item[1].lines, item[0])))
-
-
 def flow_of(corpora: Iterable[Report]) -> Flow:
     """Of several corpora together."""
     whole = Flow()
     for corpus in corpora:
-        whole.add(corpus)
+        whole.read += corpus["read"]
+        whole.drawn += corpus.get("drawn", 0)
+        whole.kept += corpus["kept"]
+        whole.dropped.update(corpus["dropped"])
+        whole.bad.update(corpus["bad"])
     return whole
+
+
+def flows(report: Report) -> dict[str, Flow]:
+    """Of each language pair's training text, as the corpora name it, the one with most lines first."""
+    found: dict[str, list[Report]] = {}
+    for corpus in _training_corpora(report):
+        found.setdefault(corpus["pair"], []).append(corpus)
+    sums = {pair: flow_of(corpora) for pair, corpora in found.items()}
+    return dict(sorted(sums.items(), key=lambda item: (-item[1].lines, item[0])))
 
 
 def training(report: Report) -> Flow:
     """Of all training text."""
-    return flow_of(corpus for corpus in report["corpora"].values() if corpus["role"] == TRAIN)
+    return flow_of(_training_corpora(report))
+
+
+def _training_corpora(report: Report) -> list[Report]:
+    return [corpus for corpus in report["corpora"].values() if corpus["role"] == TRAIN]
 
 
 def rules_of(report: Report) -> list[str]:
@@ -126,11 +132,7 @@ def settings_of(recipe: Any, prefix: str = "") -> dict[str, str]:
 
 
 def training_command(report: Report, data: str = "DATA") -> str:
-    """A whole `fairseq-train` of the WMT-15 model in lines that a shell joins; sizes and rates are to begin with.
-
-    Args:
-        data: the data directory, as a shell reads it.
-    """
+    """A whole `fairseq-train` of the WMT-15 model in lines that a shell joins; sizes and rates are to begin with."""
     vocabulary = report["recipe"].get("vocabulary") if isinstance(report["recipe"], Mapping) else None
     is_mbart = isinstance(vocabulary, Mapping) and vocabulary.get("language_tokens") == "mbart"
     lines = [
@@ -149,3 +151,53 @@ def shards_of(report: Report, data: str = "DATA") -> str:
     """What fairseq's own tasks are given in the place of DATA; empty where that is DATA itself."""
     shards = max((pair["shards"] for pair in report["pairs"].values()), default=1)
     return ":".join(f"{data}/shard{number}" for number in range(shards)) if shards > 1 else ""
+
+
+# ---- what to look at first ----
+
+
+def findings(report: Report) -> list[str]:
+    """Everything that may be wrong, in sentences; empty if nothing is."""
+    return [*_of_vocabulary(report), *_of_pairs(report), *_of_corpora(report)]
+
+
+def _of_vocabulary(report: Report) -> Iterator[str]:
+    if pieces := report.get("fewer_pieces"):
+        yield f"Vocabulary: {pieces:,} pieces, as the text allows no more."
+    for lang, figures in report["vocabulary"].items():
+        if figures.get("warning"):
+            yield f"Vocabulary, {lang}: {figures['warning']}"
+
+
+def _of_pairs(report: Report) -> Iterator[str]:
+    for name, pair in report["pairs"].items():
+        turned = report["pairs"].get("-".join(reversed(name.split("-"))), {})  # whose files serve this pair, too
+        missing = [split for split in (TRAIN, "valid", "test") if not pair[split] and not turned.get(split)]
+        if missing:
+            yield f"{name} has no sentence pair for {' and '.join(missing)}."
+        share = unknown_share(pair)
+        if share is not None and share >= MANY_UNKNOWN:
+            yield f"{name}: {share:.1%} of the test tokens are not in the vocabulary, and no model can write them."
+
+
+def _of_corpora(report: Report) -> Iterator[str]:
+    for name, corpus in report["corpora"].items():
+        flow, is_training = flow_of([corpus]), corpus["role"] == TRAIN
+        for reason in sorted(OF_FILES.intersection(corpus["bad"])):
+            yield f"{name} ({corpus['pair']}): a file could not be read to its end ({reason}), and the rest is missing."
+        if number := corpus["bad"].get("unpaired"):
+            yield f"{name} ({corpus['pair']}): one side has {number:,} segments that the other has not."
+        for sentence in said_of_unequal(corpus["bad_samples"]):
+            yield f"{name} ({corpus['pair']}): {sentence}"
+        faults = {reason: number for reason, number in flow.bad.items() if reason not in HARMLESS}
+        if flow.lines and (share := sum(faults.values()) / flow.lines) >= MANY_BAD:
+            reasons = ", ".join(f"{reason} {number:,}" for reason, number in faults.items())
+            yield f"{name} ({corpus['pair']}): {share:.1%} of its lines could not be read ({reasons})."
+        to_train_on = flow.read - flow.drawn
+        if is_training and to_train_on and flow.kept / to_train_on < FEW_KEPT:
+            (rule, number), *_ = flow.dropped.most_common(1) or [("nothing", 0)]
+            most = f"; most of the others by the rule {rule} ({number:,})" if number else ""
+            yield f"{name} ({corpus['pair']}): {flow.kept / to_train_on:.1%} of its pairs were kept{most}."
+        if not flow.read:
+            instead = f"; where no other corpus has {corpus['role']} text, that is drawn from training text"
+            yield f"{name} ({corpus['pair']}) has no sentence pair that can be read{'' if is_training else instead}."

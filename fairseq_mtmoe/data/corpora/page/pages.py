@@ -10,7 +10,6 @@ from pathlib import Path
 
 from fairseq_mtmoe.data.corpora.page import figures
 from fairseq_mtmoe.data.corpora.page.figures import Report
-from fairseq_mtmoe.data.corpora.page.findings import findings
 from fairseq_mtmoe.io.markdown import markdown_table
 from fairseq_mtmoe.io.pages import templates, visible
 
@@ -46,17 +45,13 @@ class Table:
 
 
 def page_of(report: Report) -> str:
-    """A report as HTML: the same bytes whenever and wherever it is made.
-
-    Args:
-        report: the value of `report.json` (`report.of_corpora` says what is in it).
-    """
+    """A report (the value of `report.json`) as HTML: the same bytes whenever and wherever it is made."""
     meanings = report.get("meanings", {})
     settings = figures.settings_of(report["recipe"])
     return templates(Path(__file__).parent).get_template("page.html.j2").render(
         command=report["command"],
         title=f"What became of the corpora of {visible(settings.get('name', 'a recipe'))}",
-        findings=list(map(visible, findings(report))),
+        findings=list(map(visible, figures.findings(report))),
         few=FEW,
         most=MOST,
         tables=_tables(report),
@@ -71,7 +66,7 @@ def page_of(report: Report) -> str:
 def markdown_of(report: Report) -> str:
     """A report in Markdown, without samples: the same bytes whenever and wherever it is made."""
     settings = figures.settings_of(report["recipe"])
-    warned = [f"- {_plain(sentence)}" for sentence in findings(report)]
+    warned = [f"- {_plain(sentence)}" for sentence in figures.findings(report)]
     parts = [
         f"# What became of the corpora of {_plain(settings.get('name', 'a recipe'))}",
         f"Made by `mtmoe prepare {report['command']}`. Samples of what was left out are in `report.html`, "

@@ -1,43 +1,44 @@
 """Raw files of sentence pairs, read as a stream of blocks, whatever format they are in.
 
-`read` is all that others need; what is packed is unpacked before (`unpacking`). Lines in = pairs in blocks + what bad
-lines stand for (`BadLine.lost`), as far as a file can be read.
+`read` is all that others need, with `parts_of` for what several read at once; what is packed is unpacked before
+(`unpacking`). Lines in = pairs in blocks + what bad lines stand for (`BadLine.lost`), as far as a file can be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import get_args
 
-from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Block, CorpusFiles
-from fairseq_mtmoe.data.corpora.readers.errors import BAD_REASONS, HARMLESS, Fault, OnBadLine, check, ends_run
-from fairseq_mtmoe.data.corpora.readers.jsonl import read_jsonl
-from fairseq_mtmoe.data.corpora.readers.markup import read_tmx, read_wmt
-from fairseq_mtmoe.data.corpora.readers.messages import read_gettext
-from fairseq_mtmoe.data.corpora.readers.moses import read_iwslt, read_moses, read_text
-from fairseq_mtmoe.data.corpora.readers.recognising import recognise
-from fairseq_mtmoe.data.corpora.readers.segments import Pairs, assemble
-from fairseq_mtmoe.data.corpora.readers.sgm import read_sgm
-from fairseq_mtmoe.data.corpora.readers.tsv import read_tsv
-from fairseq_mtmoe.errors import raise_invalid
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["BAD_REASONS", "FORMATS", "HARMLESS", "ON_BAD_LINE", "OnBadLine", "check", "ends_run", "read"]
+from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Block, CorpusFiles, Part
+from fairseq_mtmoe.data.corpora.readers.errors import BAD_REASONS, HARMLESS, Fault, OnBadLine, check, check_whole
+from fairseq_mtmoe.data.corpora.readers.lines import ABOUT, encoding_of, read_iwslt, read_moses, read_text
+from fairseq_mtmoe.data.corpora.readers.markup import sgm_segments, tmx_segments, wmt_segments
+from fairseq_mtmoe.data.corpora.readers.messages import MAGIC, message_segments
+from fairseq_mtmoe.data.corpora.readers.segments import Pairs, Segment, assemble, gather
+from fairseq_mtmoe.data.corpora.readers.tables import json_segments, read_tsv
+from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.files import regular_file
 
-_READERS: dict[str, tuple[tuple[int, ...], Callable[[CorpusFiles], Iterator[Pairs | BadLine]]]] = {
-    "moses": ((2,), read_moses),
-    "text": ((2,), read_text),
-    "iwslt": ((2,), read_iwslt),
-    "tsv": ((1,), read_tsv),
-    "jsonl": ((1,), read_jsonl),
-    "sgm": ((1, 2), read_sgm),
-    "wmt": ((1,), read_wmt),
-    "tmx": ((1,), read_tmx),
-    "po": ((1,), read_gettext),
-    "mo": ((1,), read_gettext),
+__all__ = ["BAD_REASONS", "FORMATS", "HARMLESS", "ON_BAD_LINE", "OnBadLine", "check", "parts_of", "read", "recognise"]
+
+_PAIRS: dict[str, Callable[[CorpusFiles], Iterator[Pairs | BadLine]]] = {
+    **{"moses": read_moses, "text": read_text, "iwslt": read_iwslt, "tsv": read_tsv}
 }
-"""By format, how many files a corpus may have, and what reads them."""
+_SEGMENTS: dict[str, Callable[[CorpusFiles], Iterator[Segment]]] = {
+    **{"jsonl": json_segments, "sgm": sgm_segments, "wmt": wmt_segments, "tmx": tmx_segments},
+    **{"po": message_segments, "mo": message_segments},
+}
+_NUM_FILES = {"moses": (2,), "text": (2,), "iwslt": (2,), "sgm": (1, 2)}  # of a corpus; of other formats 1
+_OF_LINES = ("moses", "text", "tsv", "jsonl")  # formats whose pairs are lines
 
-FORMATS = ("auto", *_READERS)
+FORMATS = ("auto", *_PAIRS, *_SEGMENTS)
 """What `CorpusFiles.format` may be; `auto` looks at the content."""
 
 ON_BAD_LINE: tuple[OnBadLine, ...] = get_args(OnBadLine)
@@ -49,7 +50,7 @@ def read(files: CorpusFiles, block: int = BLOCK, on_bad_line: OnBadLine = "drop"
     Args:
         files: where the corpus is.
         block: pairs per block; the last has fewer, and so has one of very long sentences.
-        on_bad_line: which bad lines end the run: see `errors.ends_run`.
+        on_bad_line: which bad lines end the run: see `errors.check`.
 
     Raises:
         UserError: a file is missing, is in no known format or has not the columns or keys that `fields` says, or there
@@ -68,10 +69,117 @@ def _found(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
         form = recognise(files) if files.format == "auto" else files.format
         if form is None:
             return
-        numbers, reader = _READERS[form]
+        numbers = _NUM_FILES.get(form, (1,))
         if len(files.paths) not in numbers:
             rule = " or ".join(map(str, numbers))
             raise_invalid(f"files of {files.name}", f"{rule} in the format {form}", [str(path) for path in files.paths])
-        yield from reader(files)
+        yield from _PAIRS[form](files) if form in _PAIRS else gather(_SEGMENTS[form](files), files)
     except Fault as fault:
         yield BadLine(str(files.paths[0]), 1, fault.reason, fault.message, fault.lost)
+
+
+# ---- which format ----
+
+_HEAD = 1 << 16
+_ROOT = re.compile(r"<(?!\?|!)\s*(?:[\w.-]+:)?([\w.-]+)")
+_ROOTS = {
+    **{"tmx": "tmx", "dataset": "wmt"},
+    **dict.fromkeys(("srcset", "refset", "tstset", "mteval"), "sgm"),
+    **dict.fromkeys(ABOUT, "iwslt"),
+}
+_COMMENT = re.compile(r"<!--.*?-->|<\?.*?\?>|<!\w[^<>\[]*(?:\[.*?\]\s*)?>", re.DOTALL)
+_CATALOG = re.compile(r"(?:[ \t]*(?:#.*)?\r?\n)*(?:msgctxt|msgid)[ \t]*\"")
+
+
+def recognise(files: CorpusFiles) -> str | None:
+    """One of `FORMATS` by the beginning of a corpus' content, or None where there is nothing at all.
+
+    Raises:
+        UserError: the content is of no known format.
+        Fault: the file breaks before it begins.
+    """
+    content = files.contents[0]
+    with regular_file(content.path, "a corpus' file").open("rb") as file:
+        head = file.read(_HEAD)
+    form = _form(head)
+    if len(files.paths) == 2:
+        return form if form in ("sgm", "iwslt") else "moses"
+    if not head:
+        check_whole(content)
+    if form or not head:
+        return form
+    raise UserError(
+        f"`{files.paths[0]}` must be a corpus in one of the formats that can be read, but its content is of none; "
+        "give both files of a pair, or say its `format`."
+    )
+
+
+def _form(head: bytes) -> str | None:
+    if head.startswith(MAGIC):
+        return "mo"
+    text = head.decode(encoding_of(head), "replace").lstrip("\ufeff \t\r\n")
+    if text.startswith("<") and (root := _ROOT.match(_COMMENT.sub("", text).lstrip())):
+        if (form := _ROOTS.get(root[1].lower())) is not None:
+            return form
+    elif text.startswith("{"):
+        return "jsonl"
+    elif _CATALOG.match(text):
+        return "po"
+    return "tsv" if "\t" in text else None
+
+
+# ---- where a corpus of lines can be cut, so that several read it at once: files are scanned once ----
+
+_EVERY = 1000
+_CHUNK = 1 << 20
+
+
+def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[CorpusFiles]:
+    """A corpus in parts of at most so many lines and, where lines are not enormous, bytes in all files together.
+
+    They are its lines, each once and in their order; lines that one file has more than the other are in the last part.
+    None are returned where it has to be read as a whole: another format or encoding.
+    """
+    try:
+        form = recognise(files) if files.format == "auto" else files.format
+    except (Fault, UserError):  # whoever reads it says what is wrong
+        return []
+    paths = [content.path for content in files.contents]
+    if form not in _OF_LINES or len(paths) not in _NUM_FILES.get(form, (1,)) or not all(map(_is_in_utf8, paths)):
+        return []
+    every = min(_EVERY, most_lines)
+    marks = [_marks(path, every) for path in paths]
+    parts = []
+    for begin, end in pairwise([*_begins(marks, most_lines // every, most_bytes), None]):
+        spans = tuple((int(of[begin or 0]), None if end is None else int(of[end])) for of in marks)
+        parts.append(replace(files, format=form, part=Part((begin or 0) * every + 1, spans)))
+    return parts
+
+
+def _is_in_utf8(path: Path) -> bool:
+    with regular_file(path, "a corpus' file").open("rb") as file:
+        return encoding_of(file.read(4)) == "utf-8"
+
+
+def _marks(path: Path, every: int) -> NDArray[np.int64]:
+    """Where the lines 0, `every`, 2 * `every` … of a file begin, and where it ends."""
+    found = [np.zeros(1, np.int64)]
+    lines = at = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            feeds = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
+            found.append(feeds[every - 1 - lines % every :: every] + at + 1)
+            lines += len(feeds)
+            at += len(chunk)
+    marks = np.concatenate(found)
+    return np.append(marks[marks < max(at, 1)], at)
+
+
+def _begins(marks: Sequence[NDArray[np.int64]], most: int, most_bytes: int) -> list[int]:
+    """At which marks a part begins: as few as may be, from the first on."""
+    begins = [0]
+    for mark in range(1, min(map(len, marks)) - 1):
+        size = sum(int(of_file[mark + 1] - of_file[begins[-1]]) for of_file in marks)
+        if mark + 1 - begins[-1] > most or size > most_bytes:
+            begins.append(mark)
+    return begins

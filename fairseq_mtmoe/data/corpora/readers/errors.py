@@ -32,11 +32,11 @@ BAD_REASONS = {
 OF_FILES = frozenset({"line ends", "markup", "charset", "truncated", "damaged"})
 """What ends the reading of a file: nobody knows how much is lost with its rest."""
 
-OnBadLine = Literal["stop", "drop", "salvage"]
-"""What to do about what cannot be read as a pair, from the strictest on: see `ends_run`."""
-
 HARMLESS = frozenset({"untranslated"})
 """What is no fault of the file: catalogs and translation memories are rarely complete."""
+
+OnBadLine = Literal["stop", "drop", "salvage"]
+"""What to do about what cannot be read as a pair, from the strictest on: see `check`."""
 
 
 class Fault(Exception):
@@ -50,17 +50,11 @@ class Fault(Exception):
 
     def __init__(self, reason: str, message: str, lost: int = 0) -> None:
         super().__init__(message)
-        self.reason = reason
-        self.message = message
-        self.lost = lost
+        self.reason, self.message, self.lost = reason, message, lost
 
 
 def check_whole(content: Content, lost: int = 0) -> None:
-    """See that all of a file was unpacked.
-
-    Raises:
-        Fault: it was not.
-    """
+    """Raise the `Fault` that ended the unpacking of a file too early, if one did."""
     if content.reason:
         raise Fault(content.reason, content.message, lost)
 
@@ -88,57 +82,39 @@ def text_fault(text: str) -> str | None:
 
 
 def said_of_unequal(bad_samples: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """What was made of files of unequal length, in a sentence.
-
-    Args:
-        bad_samples: file, line, reason and excerpt of each.
-    """
+    """What was made of files of unequal length, in sentences; of each sample: file, line, reason and excerpt."""
     for name, line, reason, excerpt in bad_samples:
         if reason == "unequal":
             yield f"{name} has {excerpt}, its translation {line - 1}; only the first {line - 1} of both are used."
 
 
-def ends_run(reason: str, on_bad_line: OnBadLine, files: CorpusFiles) -> bool:
-    """Whether a bad line ends the run, or is counted and left out.
+def check(bad: BadLine, on_bad_line: OnBadLine, files: CorpusFiles) -> None:
+    """Raise a `UserError` where a bad line ends the run; others are counted and left out.
 
     A line of training text is left out if the user does not say `stop`. A file whose rest cannot be read ends the run,
     as nobody knows how much is lost, unless he says `salvage`. Two files of unequal length do, whatever he says of
     lines, unless `files.allow_unequal`: nobody knows where a line is missing. Validation and test sets are read whole
     or not at all: scores of a part of them are no one else's.
     """
-    if reason in HARMLESS:
-        return False
-    if files.is_evaluation:
-        return True
-    if reason == "unequal":
-        return not files.allow_unequal
-    return on_bad_line == "stop" or (reason in OF_FILES and on_bad_line == "drop")
-
-
-def check(bad: BadLine, on_bad_line: OnBadLine, files: CorpusFiles) -> None:
-    """See that a bad line is one that is left out.
-
-    Raises:
-        UserError: it ends the run.
-    """
-    if ends_run(bad.reason, on_bad_line, files):
-        raise UserError(_sentence(bad, files))
-
-
-def _sentence(bad: BadLine, files: CorpusFiles) -> str:
-    what = BAD_REASONS[bad.reason] + (f" ({bad.excerpt})" if bad.excerpt else "")
-    is_end = bad.reason in OF_FILES
-    begins = "from line or unit {} on it cannot" if is_end else "line or unit {} cannot be used"
+    is_end, is_unequal = bad.reason in OF_FILES, bad.reason == "unequal"
+    if bad.reason in HARMLESS:
+        return
     if files.is_evaluation:
         ends = "mend it, or get it again: of validation and test sets no line is left out"
-    elif bad.reason == "unequal":
+    elif is_unequal and not files.allow_unequal:
         ends = "where one is missing all pairs after it are shifted: mend them,"
         ends += f" or take the first {bad.line - 1} lines of both with `--allow-unequal`"
-    elif is_end:
+    elif is_end and on_bad_line in ("stop", "drop"):
         ends = "get it again, or mend it, or take what is before that with `--on-bad-line salvage`"
-    else:
+    elif on_bad_line == "stop" and not is_unequal:
         ends = "mend it, or leave such lines out with `--on-bad-line drop`"
-    if bad.reason == "unequal":
+    else:
+        return
+    if is_unequal:
         other = next(path for path in files.paths if str(path) != bad.file)
-        return f"`{bad.file}` must have as many lines as `{other}` ({bad.line - 1}), but has {bad.excerpt}; {ends}."
-    return f"`{bad.file}` must be text that can be read whole, but {begins.format(bad.line)}: {what}; {ends}."
+        rule, begins = f"have as many lines as `{other}` ({bad.line - 1})", f"has {bad.excerpt}"
+    else:
+        what = BAD_REASONS[bad.reason] + (f" ({bad.excerpt})" if bad.excerpt else "")
+        place = f"from line or unit {bad.line} on it cannot" if is_end else f"line or unit {bad.line} cannot be used"
+        rule, begins = "be text that can be read whole", f"{place}: {what}"
+    raise UserError(f"`{bad.file}` must {rule}, but {begins}; {ends}.")

@@ -1,51 +1,56 @@
-"""Lines of a file in batches: some thousands are decoded at once, and line by line only where something is wrong in it.
+"""Files of lines: some thousands are decoded at once, and line by line only where something is wrong in them.
 
-A line feed ends a line, and nothing else does, as in `io.files.text_lines`. What cannot be used keeps its place.
+A line feed ends a line, and nothing else does, as in `io.files.text_lines`. What cannot be used keeps its place. Of two
+files, one for each side (Moses' format), the lines with the same number are a pair. IWSLT's training files
+(`train.tags.en-de.en`) have lines between the sentences that say what a talk is. Text that is taken as it is (`text`)
+has no line that is left out.
 """
 
 from __future__ import annotations
 
 import codecs
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
-from fairseq_mtmoe.data.corpora.blocks import Content
+from fairseq_mtmoe.data.corpora.blocks import BadLine, Content, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers.errors import MAX_LINE, Fault, check_whole, excerpt_of
-from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.data.corpora.readers.segments import Pairs
+from fairseq_mtmoe.io.files import regular_file, text_batches
+
+ABOUT = ("doc", "url", "talkid", "keywords", "speaker", "reviewer", "translator")
+"""IWSLT's tags of what is said about a talk. One file may have more of them: translators are named in one alone."""
+
+# Of a line that cannot be used its excerpt is looked at, which may end too early and has signs in the place of others.
+_ABOUT = re.compile(rf"[\s\ufffd]*</?(?:{'|'.join(ABOUT)})\b")
+_TEXT = re.compile(r"\s*<(title|description)>(.*?)(?:</\1>\s*)?")
 
 _CHUNK = 1 << 18
 """Bytes that are decoded at once: what a processor keeps near it."""
 
 _MAX_BYTES = 4 * MAX_LINE  # of a line in UTF-8
 
-
-class Unusable(NamedTuple):
-    """Why a line is none."""
-
-    reason: str  # a key of `BAD_REASONS`
-    excerpt: str
+Span = tuple[int, int | None]
+"""Bytes of a file, from … to before …, None for its end."""
 
 
 @dataclass
 class Batch:
-    """Consecutive lines without their ends; those that cannot be used are empty, and `bad` says why, by index."""
+    """Consecutive lines without their ends; of those that cannot be used, by index, the reason and an excerpt."""
 
     texts: list[str]
-    bad: dict[int, Unusable] = field(default_factory=dict)
+    bad: dict[int, tuple[str, str]] = field(default_factory=dict)
 
-    def part(self, start: int, end: int) -> Batch:
+    def part(self, start: int, end: int | None = None) -> Batch:
         """The lines from one index to before another."""
-        bad = {index - start: why for index, why in self.bad.items() if start <= index < end}
-        return Batch(self.texts[start:end], bad)
+        texts = self.texts[start:end]
+        return Batch(texts, {at - start: why for at, why in self.bad.items() if start <= at < start + len(texts)})
 
 
-def read_lines(content: Content, span: tuple[int, int | None] = (0, None)) -> Iterator[Batch]:
-    """The lines of a file in UTF-8, or in what a byte order mark says.
-
-    Args:
-        span: bytes from … to before … (None: to the end): whole lines of a file in UTF-8.
+def read_lines(content: Content, span: Span = (0, None)) -> Iterator[Batch]:
+    """The lines of a file in UTF-8, or in what a byte order mark says; `span` has whole lines of a file in UTF-8.
 
     Raises:
         UserError: there is no such file.
@@ -60,38 +65,38 @@ def read_lines(content: Content, span: tuple[int, int | None] = (0, None)) -> It
             if feed:
                 any_feed = True
                 yield _decode(pending + whole)
-                pending = rest
-            else:
-                pending += rest
-            pending = pending[: _MAX_BYTES + 1]  # what is longer is no line of a corpus anyway
+                pending = b""
+            pending = (pending + rest)[: _MAX_BYTES + 1]  # what is longer is no line of a corpus anyway
     if end is None:
         check_whole(content, lost=int(bool(pending)))
     if not any_feed and b"\r" in pending[:-1]:  # at its end it may be half of Windows' line end
-        yield Batch([""], {0: Unusable("line ends", excerpt_of(pending))})
+        yield Batch([""], {0: ("line ends", excerpt_of(pending))})
     elif pending:
         yield _decode(pending)
 
 
+def encoding_of(head: bytes) -> str:
+    """The encoding that the first bytes of a file say by a byte order mark."""
+    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
+
+
 def _pieces(file: BinaryIO, end: int | None) -> Iterator[bytes]:
     """The bytes of a file up to some place, as UTF-8 without a byte order mark."""
-    decoder = None if file.tell() else _decoder_of(file)
+    encoding = "utf-8"
+    if not file.tell():
+        head = file.read(4)
+        encoding = encoding_of(head)
+        file.seek(3 if head.startswith(codecs.BOM_UTF8) else 0)
+    # Half a character becomes bytes that are no UTF-8 either, in its own line.
+    decoder = codecs.getincrementaldecoder(encoding)("surrogatepass") if encoding != "utf-8" else None
     left = sys.maxsize if end is None else end - file.tell()
     while data := file.read(min(_CHUNK, left)):
         left -= len(data)
         yield data if decoder is None else _recoded(decoder, data)
     if decoder is not None:
         yield _recoded(decoder, b"")
-
-
-def _decoder_of(file: BinaryIO) -> codecs.IncrementalDecoder | None:
-    """The decoder for what a byte order mark says. UTF-8 needs none, and its mark is passed over."""
-    head = file.read(4)
-    file.seek(3 if head.startswith(codecs.BOM_UTF8) else 0)
-    if not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
-        return None
-    is_32 = head in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
-    # Half a character becomes bytes that are no UTF-8 either, in its own line.
-    return codecs.getincrementaldecoder("utf-32" if is_32 else "utf-16")("surrogatepass")
 
 
 def _recoded(decoder: codecs.IncrementalDecoder, data: bytes) -> bytes:
@@ -103,8 +108,6 @@ def _recoded(decoder: codecs.IncrementalDecoder, data: bytes) -> bytes:
 
 def _decode(lines: bytes) -> Batch:
     """Lines with their ends between them, but for the last one's."""
-    if b"\0" in lines:
-        return _decode_one_by_one(lines)
     try:
         text = lines.decode("utf-8")
     except UnicodeDecodeError:
@@ -112,27 +115,151 @@ def _decode(lines: bytes) -> Batch:
     if b"\r" in lines:
         text = text.replace("\r\n", "\n").removesuffix("\r")
     texts = text.split("\n")
-    return Batch(texts) if max(map(len, texts)) <= MAX_LINE else _decode_one_by_one(lines)
+    is_usable = b"\0" not in lines and max(map(len, texts)) <= MAX_LINE
+    return Batch(texts) if is_usable else _decode_one_by_one(lines)
 
 
 def _decode_one_by_one(lines: bytes) -> Batch:
     batch = Batch([])
-    for line in lines.split(b"\n"):
-        text = _decode_line(line.removesuffix(b"\r"))
-        if isinstance(text, Unusable):
-            batch.bad[len(batch.texts)] = text
-            text = ""
+    for index, line in enumerate(lines.split(b"\n")):
+        line = line.removesuffix(b"\r")
+        text, reason = _decode_line(line)
         batch.texts.append(text)
+        if reason:
+            batch.bad[index] = reason, excerpt_of(line)
     return batch
 
 
-def _decode_line(line: bytes) -> str | Unusable:
+def _decode_line(line: bytes) -> tuple[str, str]:
+    """A line, or why it cannot be used."""
     if len(line) > _MAX_BYTES:
-        return Unusable("long", excerpt_of(line))
+        return "", "long"
     if b"\0" in line:
-        return Unusable("nul", excerpt_of(line))
+        return "", "nul"
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
-        return Unusable("encoding", excerpt_of(line))
-    return text if len(text) <= MAX_LINE else Unusable("long", excerpt_of(line))
+        return "", "encoding"
+    return (text, "") if len(text) <= MAX_LINE else ("", "long")
+
+
+def usable_pairs(source: Batch, target: Batch, first: int, files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """Lines as pairs, from the number `first` on; of training text a line without text on one side is none."""
+    names = str(files.paths[0]), str(files.paths[-1])
+    bad = {index: (names[1], *why) for index, why in target.bad.items()}
+    bad |= {index: (names[0], *why) for index, why in source.bad.items()}
+    texts, lines = (source.texts, target.texts), range(first, first + len(source.texts))
+    if not files.is_evaluation and not all(all(map(str.strip, side)) for side in texts):
+        for index, (one, other) in enumerate(zip(*texts, strict=True)):
+            if index not in bad and not (one.strip() and other.strip()):
+                bad[index] = names[bool(one.strip())], "empty", excerpt_of(one + other)
+    for index in sorted(bad):
+        name, reason, excerpt = bad[index]
+        yield BadLine(name, first + index, reason, excerpt)
+    kept = [index for index in range(len(lines)) if index not in bad] if bad else []
+    if bad and kept:
+        yield Pairs([[side[index] for index in kept] for side in texts], [lines[index] for index in kept])
+    elif lines and not bad:
+        yield Pairs(texts, lines)
+
+
+# ---- one file for each side ----
+
+
+def _spans(files: CorpusFiles) -> Sequence[Span]:
+    return files.part.spans if files.part else ((0, None),) * 2
+
+
+def read_moses(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """The pairs of two files. Lines that one of them has more than the other are one `BadLine` at the end."""
+    return _read_sides(files, [read_lines(*one) for one in zip(files.contents, _spans(files), strict=True)])
+
+
+def read_iwslt(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """The pairs of two files, by the number of the sentence. What one of them has more is one `BadLine` at the end."""
+    return _read_sides(files, list(map(_sentences, files.contents)))
+
+
+def read_text(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """The pairs of two files in UTF-8, also those without text on one side; a `UserError` where a file is no text."""
+    contents = zip(files.contents, _spans(files), strict=True)
+    sides = [map(Batch, text_batches(content.path, span=span)) for content, span in contents]
+    return _read_sides(files, sides, are_usable=True)
+
+
+def _sentences(content: Content) -> Iterator[Batch]:
+    """The lines of text alone, titles and descriptions among them."""
+    for batch in read_lines(content):
+        kept = Batch([])
+        for index, line in enumerate(batch.texts):
+            bad = batch.bad.get(index)
+            if _ABOUT.match(line if bad is None else bad[1]):
+                continue
+            if bad is not None:
+                kept.bad[len(kept.texts)] = bad
+            match = _TEXT.fullmatch(line)
+            kept.texts.append(match[2] if match else line)
+        yield kept
+
+
+def _read_sides(
+    files: CorpusFiles, lines: Sequence[Iterator[Batch]], are_usable: bool = False
+) -> Iterator[Pairs | BadLine]:
+    """The pairs of two files, one of each line that is read of them; all of them where `are_usable`."""
+    sides = source, target = [_Side(str(path), batches) for path, batches in zip(files.paths, lines, strict=True)]
+    first = files.part.first if files.part else 1
+    while number := min(side.ready() for side in sides):
+        one, other = source.take(number), target.take(number)
+        if are_usable:
+            yield Pairs((one.texts, other.texts), range(first, first + number))
+        else:
+            yield from usable_pairs(one, other, first, files)
+        first += number
+    yield from _ends(sides, first)
+
+
+class _Side:
+    """The lines of one file, as many at a time as both have."""
+
+    def __init__(self, name: str, batches: Iterator[Batch]) -> None:
+        self.name = name
+        self.fault: Fault | None = None
+        self._batches = batches
+        self._left = Batch([])
+
+    def ready(self) -> int:
+        """How many lines can be taken; 0 at the end."""
+        try:
+            while not self._left.texts:
+                self._left = next(self._batches)
+        except StopIteration:
+            pass
+        except Fault as fault:
+            self.fault = fault
+        return len(self._left.texts)
+
+    def take(self, number: int) -> Batch:
+        """The next lines."""
+        taken, self._left = self._left.part(0, number), self._left.part(number)
+        return taken
+
+    def count_rest(self) -> int:
+        """How many lines are left, one that was cut included."""
+        rest = 0
+        while number := self.ready():
+            rest += len(self.take(number).texts)
+        return rest + (self.fault.lost if self.fault else 0)
+
+
+def _ends(sides: Sequence[_Side], line: int) -> Iterator[BadLine]:
+    """What is wrong at the end of two files: one of them has more lines, or breaks."""
+    rest = [side.count_rest() for side in sides]
+    lost = max(rest)
+    for side in sides:
+        if side.fault:
+            lines = f"; {lost} lines are lost" if lost else ""
+            yield BadLine(side.name, line, side.fault.reason, f"{side.fault.message}{lines}", lost)
+            lost = 0
+    if lost and rest[0] != rest[1]:
+        longer = sides[0] if rest[0] else sides[1]
+        yield BadLine(longer.name, line, "unequal", f"{line - 1 + lost} lines", lost)

@@ -1,25 +1,41 @@
-"""XML as a stream: translation memories (TMX 1.4), and WMT's development and test sets (2020 and later).
+"""Markup: translation memories (TMX 1.4) and WMT's sets (2020 and later) in XML, older sets in SGM.
 
-Python's parser fetches nothing from outside the file, and ends where entities of a file grow out of proportion.
+XML is read as a stream. Python's parser fetches nothing from outside the file, and ends where entities of a file grow
+out of proportion. SGM, of NIST's test sets and WMT's until 2019, is SGML, not XML: ampersands and angle brackets may
+stand alone, attributes without quotes. So only the tags of sets, documents and segments are looked for, and everything
+else in a segment is text.
 """
 
 from __future__ import annotations
 
+import html
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine, Content, CorpusFiles
+from fairseq_mtmoe.data.corpora.blocks import Content, CorpusFiles
+from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_language
 from fairseq_mtmoe.data.corpora.readers.errors import Fault, check_whole
-from fairseq_mtmoe.data.corpora.readers.languages import best_match, is_same_language
-from fairseq_mtmoe.data.corpora.readers.segments import Pairs, Segment, gather
-from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.data.corpora.readers.segments import Segment
+from fairseq_mtmoe.io.files import read_bytes, regular_file
 
 _UNKNOWN_ENCODING = 18  # of expat's errors
 _MAX_DEPTH = 500
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
 """Elements in a segment of TMX that hold codes of the document it is from; `hi` holds text."""
+
+_TAG = re.compile(r"<(/?)(srcset|refset|tstset|doc|seg)\b([^<>]*)>", re.IGNORECASE)
+_ATTRIBUTE = re.compile(r"""([\w:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+_CHARACTER = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
+
+Key = tuple[str, ...]
+"""A segment's number, in SGM after its document, and how many had the same before."""
+
+Texts = Mapping[Key, str]
 
 
 def _elements(content: Content, name: str) -> Iterator[Element]:
@@ -61,16 +77,9 @@ def _text(element: Element, without: Collection[str] = ()) -> str:
     return "".join(pieces)
 
 
-# ---- translation memories ----
-
-
-def read_tmx(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """The pairs of a translation memory: of several texts in a language the first, or the one in its very variety."""
-    return gather(_units(files), files)
-
-
-def _units(files: CorpusFiles) -> Iterator[Segment]:
-    for number, unit in enumerate(_elements(files.contents[0], "tu"), start=1):
+def tmx_segments(files: CorpusFiles) -> Iterator[Segment]:
+    """The units of a translation memory: of several texts in a language the first, or the one in its very variety."""
+    for unit in _elements(files.contents[0], "tu"):
         texts: dict[str, str] = {}
         for variant in (child for child in unit if _name(child) == "tuv"):
             lang = variant.get(_LANG, variant.get("lang", ""))
@@ -78,63 +87,64 @@ def _units(files: CorpusFiles) -> Iterator[Segment]:
                 texts.setdefault(lang, _text(segment, _CODES).strip())
         codes = (best_match(list(texts), lang) for lang in (files.source_lang, files.target_lang))
         source, target = (None if code is None else texts[code] for code in codes)
-        yield Segment(number, source, target)
+        yield Segment(source, target)
 
 
-# ---- sets of WMT ----
-
-Key = tuple[str, int]
-"""A segment's number in its document, and how many had the same before."""
+# ---- sets with references ----
 
 
-def read_wmt(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """The pairs of a set: each segment with its first reference, the others beside it.
+def _paired(
+    sources: Iterable[tuple[Key, str]], references: Sequence[dict[Key, str]], further: int, alone: str | None
+) -> Iterator[Segment]:
+    """Sources with the references of the same key, the first as target; at last those that only references have.
+
+    Args:
+        references: by key the texts of each; what has a source is taken out.
+        further: how many references a segment has besides its target.
+        alone: the reason of a source that has none.
+    """
+    for key, text in sources:
+        there = [texts.pop(key) for texts in references if key in texts]
+        others = [*there[1:], *[""] * further][:further]
+        yield Segment(text, there[0] if there else None, others, None if there else alone)
+    for key in _keys(references):
+        yield Segment(None, next(texts[key] for texts in references if key in texts), [""] * further, "unpaired")
+
+
+def _keys(references: Iterable[Texts]) -> dict[Key, None]:
+    """The segments that any reference has, in their order."""
+    return dict.fromkeys(key for texts in references for key in texts)
+
+
+def wmt_segments(files: CorpusFiles) -> Iterator[Segment]:
+    """The segments of a set in XML, each with its first reference, the others beside it.
 
     A document that was translated the other way round is read backwards, and then has no further references.
     """
-    return gather(_segments(files), files)
-
-
-def _segments(files: CorpusFiles) -> Iterator[Segment]:
-    further = max(len(_translators(files)) - 1, 0)  # every block has as many references
-    number = 0
-    for document in _elements(files.contents[0], "doc"):
-        for source, targets, reason in _rows(document, files, further):
-            number += 1
-            references = [*targets[1:], *[""] * further][:further]
-            yield Segment(number, source, targets[0] if targets else None, references, reason)
-
-
-def _translators(files: CorpusFiles) -> set[str]:
-    """Whose references a set has."""
-    found: set[str] = set()
+    translators: dict[str, None] = {}
     try:
         for document in _elements(files.contents[0], "doc"):
-            found |= {one.get("translator", "") for one in _sides(document, "ref", files.target_lang)}
+            translators |= {one.get("translator", ""): None for one in _sides(document, "ref", files.target_lang)}
     except Fault:  # which the second look meets as well
         pass
-    return found
+    further = max(len(translators) - 1, 0)  # every block has as many references
+    for document in _elements(files.contents[0], "doc"):
+        yield from _of_document(document, files, further)
 
 
-def _rows(document: Element, files: CorpusFiles, further: int) -> Iterator[tuple[str | None, list[str], str | None]]:
-    """The segments of a document: source, references, and why it is no pair; those that only references have last."""
+def _of_document(document: Element, files: CorpusFiles, further: int) -> Iterator[Segment]:
     source_lang, target_lang = files.source_lang, files.target_lang
-    sources = _texts(_sides(document, "src", source_lang))
+    sources, used = _texts(_sides(document, "src", source_lang)), source_lang
     by_translator: dict[str, list[Element]] = {}
     for one in _sides(document, "ref", target_lang):
         by_translator.setdefault(one.get("translator", ""), []).append(one)
     references = [_texts(sides) for sides in list(by_translator.values())[: further + 1]]
-    used = source_lang
     if not sources and (originals := _texts(_sides(document, "src", target_lang))):
-        used, references = target_lang, [originals]
-        sources = _texts(_sides(document, "ref", source_lang)[:1])
-    for key, text in sources.items():
-        yield text, [texts.pop(key) for texts in references if key in texts], None
-    for key in dict.fromkeys(key for texts in references for key in texts):
-        yield None, [next(texts[key] for texts in references if key in texts)], "unpaired"
+        sources, used = _texts(_sides(document, "ref", source_lang)[:1]), target_lang
+        references = [originals]
+    yield from _paired(sources.items(), references, further, None)
     others = [one for one in document.iter() if _name(one) == "src" and not is_same_language(one.get("lang", ""), used)]
-    for text in _texts(others).values():
-        yield text, [], None
+    yield from _paired(_texts(others).items(), [], further, None)
 
 
 def _sides(document: Element, name: str, lang: str) -> list[Element]:
@@ -148,6 +158,78 @@ def _texts(sides: Iterable[Element]) -> dict[Key, str]:
     seen: Counter[str] = Counter()
     for segment in (inner for side in sides for inner in side.iter() if _name(inner) == "seg"):
         number = segment.get("id", "")
-        found[number, seen[number]] = _text(segment).strip()
+        found[number, str(seen[number])] = _text(segment).strip()
         seen[number] += 1
     return found
+
+
+class _InSet(NamedTuple):
+    """A segment of SGM, and the set that it belongs to."""
+
+    kind: str  # srcset, refset or tstset
+    system: str  # whose translation it is, for instance the first reference
+    key: Key
+    text: str
+
+
+def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
+    """The segments of a set in SGM, with those of the same number in the same document. `files` has the source and the
+    references, or one file with both; of several references the first is the target."""
+    is_both = len(files.paths) == 1
+    references, fault = _references(files.contents[-1], only=is_both)
+    sources = (
+        (one.key if not is_both or one.kind == "srcset" else (), one.text)
+        for one in _sgm(files.contents[0])
+        if not is_both or one.kind not in ("refset", "tstset")
+    )
+    try:
+        yield from _paired(sources, list(references.values()), max(len(references) - 1, 0), "unpaired")
+    except Fault as broken:
+        lost = max(broken.lost, len(_keys(references.values())))
+        raise Fault(broken.reason, broken.message, lost) from broken
+    if fault and not is_both:  # the source's own has come already
+        raise Fault(fault.reason, f"{files.paths[-1]}: {fault.message}")
+
+
+def _references(content: Content, only: bool) -> tuple[dict[str, dict[Key, str]], Fault | None]:
+    """The texts of each reference, by segment, as far as the file can be read; `only` those in a set of references."""
+    found: dict[str, dict[Key, str]] = {}
+    try:
+        for segment in _sgm(content):
+            if not only or segment.kind == "refset":
+                found.setdefault(segment.system, {})[segment.key] = segment.text
+    except Fault as fault:
+        return found, fault
+    return found, None
+
+
+def _sgm(content: Content) -> Iterator[_InSet]:
+    """Every segment of a file, in its order; a `Fault` where it breaks too early, or within a segment, or has none."""
+    # Bytes that are no UTF-8 become half characters, for which their segment alone is left out.
+    text = read_bytes(content.path, "a corpus' file").decode("utf-8-sig", "surrogateescape")
+    kind = name_of_set = system = document = ""
+    sets = in_document = 0
+    seen: Counter[tuple[str, ...]] = Counter()
+    tags = list(_TAG.finditer(text))
+    for tag, after in zip_longest(tags, tags[1:]):
+        closes, name = tag[1], tag[2].lower()
+        given = {key.lower(): "".join(values) for key, *values in _ATTRIBUTE.findall(tag[3])}
+        if closes:
+            continue
+        if name == "doc":
+            document, system, in_document = given.get("docid", ""), given.get("sysid", ""), 0
+        elif name != "seg":
+            sets += name != "srcset"
+            kind, name_of_set = name, given.get("refid", str(sets))
+        elif after is None:
+            check_whole(content, lost=1)
+            raise Fault("markup", "the file ends within a segment", lost=1)
+        else:
+            in_document += 1
+            of, place = f"{name_of_set} {system}", (document, given.get("id", str(in_document)))
+            seen[kind, of, *place] += 1
+            plain = _CHARACTER.sub(lambda found: html.unescape(found[0]), text[tag.end() : after.start()].strip())
+            yield _InSet(kind, of, (*place, str(seen[kind, of, *place])), plain)
+    check_whole(content)
+    if not seen:
+        raise Fault("markup", "the file has no segments")

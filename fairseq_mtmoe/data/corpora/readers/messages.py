@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import polib
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
+from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
+from fairseq_mtmoe.data.corpora.cleaning.languages import is_same_language
 from fairseq_mtmoe.data.corpora.readers.errors import Fault, check_whole, excerpt_of
-from fairseq_mtmoe.data.corpora.readers.languages import is_same_language
-from fairseq_mtmoe.data.corpora.readers.segments import Pairs, Segment, gather
+from fairseq_mtmoe.data.corpora.readers.segments import Segment
 from fairseq_mtmoe.io.files import read_bytes
 
 MAGIC = (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")
@@ -27,31 +27,21 @@ _MAX_OVERLAP = 2
 _PLURAL_FORMS = re.compile(r"plural\s*=\s*([^;]+)")
 
 
-def read_gettext(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """The pairs of a catalog. An entry with a plural is two segments; fuzzy translations are none, obsolete entries are
-    no part of the catalog."""
-    return gather(_segments(files), files)
-
-
-def _segments(files: CorpusFiles) -> Iterator[Segment]:
+def message_segments(files: CorpusFiles) -> Iterator[Segment]:
+    """The messages of a catalog. An entry with a plural is two; fuzzy translations are none, obsolete entries are no
+    part of the catalog. Translations are in the corpus' source language if the header says so, or messages are in its
+    target language English."""
     (content,) = files.contents
     check_whole(content)
     is_compiled = files.format == "mo" or read_bytes(content.path).startswith(MAGIC)
     catalog = load_catalog(content.path, is_compiled)
-    is_backwards = _is_backwards(catalog, files)
-    entries = (entry for entry in catalog if not entry.obsolete)
-    messages = (message for entry in entries for message in messages_of(entry, catalog))
-    for number, (source, target) in enumerate(messages, start=1):
-        texts: tuple[str | None, str | None] = (source, target or None)
-        source_text, target_text = texts[::-1] if is_backwards else texts
-        yield Segment(number, source_text, target_text, excerpt=excerpt_of(source))
-
-
-def _is_backwards(catalog: polib.POFile | polib.MOFile, files: CorpusFiles) -> bool:
-    """Whether translations are in the corpus' source language: the header says so, or messages are English."""
-    if lang := catalog.metadata.get("Language", ""):
-        return is_same_language(lang, files.source_lang) and not is_same_language(lang, files.target_lang)
-    return is_same_language("en", files.target_lang) and not is_same_language("en", files.source_lang)
+    lang, sides = catalog.metadata.get("Language", ""), [files.source_lang, files.target_lang]
+    of_source, of_target = (is_same_language(lang or "en", side) for side in (sides if lang else sides[::-1]))
+    for entry in catalog:
+        for source, target in () if entry.obsolete else messages_of(entry, catalog):
+            is_backwards = of_source and not of_target
+            one, other = (target or None, source) if is_backwards else (source, target or None)
+            yield Segment(one, other, excerpt=excerpt_of(source))
 
 
 def load_catalog(path: Path, is_compiled: bool) -> polib.POFile | polib.MOFile:
@@ -74,10 +64,9 @@ def load_catalog(path: Path, is_compiled: bool) -> polib.POFile | polib.MOFile:
 
 
 def _check_strings(content: bytes) -> None:
-    """See that a compiled catalog is whole: polib takes what is there of a string for all of it.
+    """Raise a `ValueError` or `struct.error` where a compiled catalog is cut or its strings overlap.
 
-    Raises:
-        ValueError, struct.error: it is cut, or its strings overlap.
+    polib takes what is there of a string for all of it.
     """
     order = "<" if content.startswith(MAGIC[0]) else ">"
     count, *tables = struct.unpack_from(f"{order}3I", content, 8)
@@ -107,20 +96,13 @@ def singular_and_plural_form(header: str, num_forms: int) -> tuple[int, int]:
     """Indices of the forms for n = 1, and for most n from 2 to 100, of an entry with `num_forms` (≥ 1) forms.
 
     Form 0 is not the singular everywhere (Arabic's is for zero), and the last form is not always the general plural
-    (Latvian's is for zero, Polish's for fractions), so both are found by counting.
-
-    Args:
-        header: the value of `Plural-Forms`. Without a usable one: the first form and the last.
+    (Latvian's is for zero, Polish's for fractions), so both are found by counting. Without a usable header (the value
+    of `Plural-Forms`) they are the first form and the last.
     """
     match = _PLURAL_FORMS.search(header)
-    if match is None:
-        return 0, num_forms - 1
     try:
-        form_of = gettext.c2py(match[1].strip())  # admits numbers, n and C's operators, nothing else
-        singular = form_of(1)
-        plural = Counter(form_of(n) for n in range(2, 101)).most_common(1)[0][0]
+        form_of = gettext.c2py(match[1].strip() if match else "")  # admits numbers, n and C's operators, nothing else
+        found = form_of(1), Counter(form_of(n) for n in range(2, 101)).most_common(1)[0][0]
     except (ValueError, ZeroDivisionError):
         return 0, num_forms - 1
-    if not (0 <= singular < num_forms and 0 <= plural < num_forms):
-        return 0, num_forms - 1
-    return singular, plural
+    return found if all(0 <= form < num_forms for form in found) else (0, num_forms - 1)

@@ -1,4 +1,4 @@
-"""What is packed is written down unpacked, and read from there. fsspec knows compressed files, tar and zip archives.
+"""What is packed is written down unpacked, and read from there.
 
 What a file is packed in is seen from its content. Members of an archive are found by comparing names, and go where the
 caller says: no name in an archive decides where anything is written.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import errno
 import fnmatch
-from collections.abc import Iterator, Mapping
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import fsspec
 from fsspec.compression import compr
 
 from fairseq_mtmoe.data.corpora.blocks import Content
@@ -59,52 +60,57 @@ def unpack(paths: Mapping[Path, Path]) -> dict[Path, Content]:
     Raises:
         UserError: there is no such member, or what is unpacked cannot be written (a full disk).
     """
-    place = split_member(next(iter(paths)))[0]
+    first = next(iter(paths))
     try:
-        with regular_file(place, "a corpus' file").open("rb") as raw, ExitStack() as stack, _faults():
+        with regular_file(split_member(first)[0], "a corpus' file").open("rb") as raw, ExitStack() as stack, _faults():
             file = _decompressed(raw, stack)
             kind = _archive(_head(file))
-            names = [split_member(path)[1] for path in paths]
             if kind is None:
-                _check_no_members(next(iter(paths)), names)
-                return {path: _write(file, out) for path, out in paths.items()}
-            archive = fsspec.filesystem(kind, fo=_Unnamed(file) if kind == "tar" else file)
-            found = {path: _member(archive, path, name) for path, name in zip(paths, names, strict=True)}
-            order = sorted(found, key=lambda path: _place_of(archive, found[path]))
-            return {path: _write_member(archive, found[path], paths[path]) for path in order}
+                if any(split_member(path)[1] is not None for path in paths):
+                    raise UserError(
+                        f"`{first}` must be a member of a tar or zip archive, but what is before the `!` is none."
+                    )
+                return {path: _write(_pieces(file), out) for path, out in paths.items()}
+            names, pieces_of = _opened_zip(file) if kind == "zip" else _opened_tar(file)
+            found = {path: _member(names, path) for path in paths}
+            in_order = sorted(paths, key=lambda path: names.index(found[path]))  # a compressed one goes forward only
+            return {path: _write(pieces_of(found[path]), paths[path]) for path in in_order}
     except Fault as fault:  # nothing can be read
-        for out in paths.values():
-            out.write_bytes(b"")
-        return {path: Content(out, fault.reason, fault.message) for path, out in paths.items()}
+        return {
+            path: _write(iter(()), out)._replace(reason=fault.reason, message=fault.message)
+            for path, out in paths.items()
+        }
 
 
-class _Unnamed:
-    """A file without its name, by whose end fsspec would unpack once more what is unpacked."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.read, self.seek, self.tell, self.seekable = file.read, file.seek, file.tell, file.seekable
+Opened = tuple[list[str], Callable[[str], Iterator[bytes]]]
+"""The names of an archive's members, folders left out, in their order; and what gives the bytes of one."""
 
 
-def _place_of(archive: Any, name: str) -> int:
-    """Where a member begins in a tar archive: a compressed one goes forward only."""
-    return int(archive.index[name][1]) if archive.protocol == "tar" else 0
+def _opened_tar(file: BinaryIO) -> Opened:
+    archive = tarfile.TarFile(fileobj=file)
+    members = {info.name: info for info in archive if not info.isdir()}
+    return list(members), lambda name: _pieces_of_member(archive.extractfile, members[name])
 
 
-def _write_member(archive: Any, name: str, out: Path) -> Content:
-    try:
-        with ExitStack() as stack, _faults():
-            return _write(_decompressed(stack.enter_context(archive.open(name)), stack), out)
-    except Fault as fault:
-        out.write_bytes(b"")
-        return Content(out, fault.reason, fault.message)
+def _opened_zip(file: BinaryIO) -> Opened:
+    archive = zipfile.ZipFile(file)
+    names = [info.filename for info in archive.infolist() if not info.is_dir()]
+    return names, lambda name: _pieces_of_member(archive.open, name)
 
 
-def _write(file: BinaryIO, out: Path) -> Content:
-    """Write down what is left of a file, as far as it can be read."""
+def _pieces_of_member(open_member: Callable[[Any], Any], member: object) -> Iterator[bytes]:
+    with ExitStack() as stack:
+        with _faults():
+            file = _decompressed(stack.enter_context(open_member(member)), stack)
+        yield from _pieces(file)
+
+
+def _write(pieces: Iterator[bytes], out: Path) -> Content:
+    """Write down the bytes of a file, as far as it can be read."""
     fault = None
     with replacing(out) as partial, partial.open("wb") as target:
         try:
-            for data in _pieces(file):
+            for data in pieces:
                 target.write(data)
         except Fault as error:
             fault = error
@@ -170,24 +176,12 @@ def _archive(head: bytes) -> str | None:
     return "tar" if head[257:262] == b"ustar" else None
 
 
-def _check_no_members(path: Path, names: list[str | None]) -> None:
-    if any(name is not None for name in names):
-        raise UserError(f"`{path}` must be a member of a tar or zip archive, but what is before the `!` is none.")
-
-
-def _names(archive: Any) -> list[str]:
-    """The files in an archive."""
-    if archive.protocol == "tar":
-        return [name for name, (info, *_) in archive.index.items() if info["type"] == "file"]
-    return [info.filename for info in archive.zip.infolist() if not info.is_dir()]
-
-
-def _member(archive: Any, path: Path, wanted: str | None) -> str:
+def _member(names: Sequence[str], path: Path) -> str:
     """The name of the one member that is meant; `*` stands for any characters, and a leading `./` for nothing."""
+    wanted = split_member(path)[1]
     if wanted is None:
         rule = f"given with one of its members, such as `{path.name}!path/inside`, because it is an archive"
         raise_invalid("the corpus' file", rule, str(path))
-    names = _names(archive)
     plain = {name: name.removeprefix("./") for name in names}
     wanted = wanted.removeprefix("./")
     found = [name for name in names if plain[name] == wanted]
@@ -195,7 +189,7 @@ def _member(archive: Any, path: Path, wanted: str | None) -> str:
         pattern = wanted.replace("[", "[[]").replace("?", "[?]")
         found = [name for name in names if fnmatch.fnmatchcase(plain[name], pattern)]
     if len(found) == 1:
-        return str(found[0])
+        return found[0]
     if found:
         both = " and ".join(f"`{excerpt_of(name)}`" for name in found[:2])
         raise UserError(f"`{path}` must be one member of the archive, but is both {both}.")

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields as fields_of
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.recipes.checks import check_corpora, check_corpus, check_parts
-from fairseq_mtmoe.data.corpora.recipes.codes import Spelling, plain_code
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe, of_language
-from fairseq_mtmoe.data.corpora.recipes.schema import Corpus, Filters, HeldOut, Shards, Vocabulary
+from fairseq_mtmoe.data.corpora.recipes.schema import (
+    Corpus,
+    Filters,
+    HeldOut,
+    Mistake,
+    Shards,
+    Spelling,
+    Vocabulary,
+    each_code,
+    plain_code,
+)
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.yaml_files import check_names, read_mapping, structured
 
@@ -22,7 +30,7 @@ _PARTS: dict[str, type[Any]] = {
     "shards": Shards,
 }
 _KEYS = ("name", "languages", "directions", "corpora", *_PARTS, "tiers", "seed")
-_LISTS = ("files", "langs", "address", "sha256", "md5", "bytes")  # of a corpus: a single one may stand without brackets
+_TEXTS = ("files", "langs", "address", "sha256", "md5")  # lists of a corpus, in which `no` must not become "False"
 
 
 def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
@@ -44,26 +52,29 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
     for key in ("name", "corpora"):
         if key not in content:
             raise_invalid(str(path), f"a recipe with `{key}`", list(content))
-    parts = {key: structured(form, f"{path}: {key}", content.get(key, {})) for key, form in _PARTS.items()}
+    spelling, tiers, entries = content.get("languages", "plain"), content.get("tiers", {}), content["corpora"]
+    if spelling not in Spelling.__members__:
+        raise_invalid(f"{path}: languages", f"one of {', '.join(Spelling.__members__)}", spelling)
+    check_names(f"{path}: tiers", tiers, ("high", "mid", "low"))
+    if not isinstance(entries, list) or not entries:
+        raise_invalid(f"{path}: corpora", "a list of corpora", entries)
     recipe = Recipe(
         name=content["name"],
-        languages=_spelling(f"{path}: languages", content.get("languages", "plain")),
-        directions=[_plain_pair(pair) for pair in _texts(f"{path}: directions", content.get("directions", []))],
-        corpora=_corpora(path, content["corpora"]),
-        tiers=_tiers(f"{path}: tiers", content.get("tiers", {})),
+        languages=Spelling[spelling],
+        directions=_plain(f"{path}: directions", content.get("directions", [])),
+        corpora=[corpus for number, entry in enumerate(entries, 1) for corpus in _corpora(path, number, entry)],
+        tiers={tier: _plain(f"{path}: tiers: {tier}", names) for tier, names in tiers.items()},
         seed=content.get("seed", 1),
         path=path,
-        **parts,
+        **{key: structured(form, f"{path}: {key}", content.get(key, {})) for key, form in _PARTS.items()},
     )
-    check_parts(recipe)
-    check_corpora(recipe)
+    _check(str(path), recipe.mistakes())
     return recipe
 
 
-def _spelling(where: str, value: Any) -> Spelling:
-    if value not in Spelling.__members__:
-        raise_invalid(where, f"one of {', '.join(Spelling.__members__)}", value)
-    return Spelling[value]
+def _check(where: str, mistakes: Iterable[Mistake]) -> None:
+    for name, rule, value in mistakes:
+        raise_invalid(f"{where}: {name}", rule, value)
 
 
 def _texts(where: str, value: Any) -> list[str]:
@@ -74,36 +85,21 @@ def _texts(where: str, value: Any) -> list[str]:
     return values
 
 
-def _plain_pair(pair: str) -> str:
-    return "-".join(map(plain_code, pair.split("-")))
+def _plain(where: str, value: Any) -> list[str]:
+    """Pairs or languages in plain codes."""
+    return [each_code(name, plain_code) for name in _texts(where, value)]
 
 
-def _tiers(where: str, content: Any) -> Mapping[str, list[str]]:
-    check_names(where, content, ("high", "mid", "low"))
-    return {tier: [_plain_pair(name) for name in _texts(f"{where}: {tier}", names)] for tier, names in content.items()}
-
-
-def _corpora(path: Path, content: Any) -> list[Corpus]:
-    if not isinstance(content, list) or not content:
-        raise_invalid(f"{path}: corpora", "a list of corpora", content)
-    corpora: list[Corpus] = []
-    for number, entry in enumerate(content, start=1):
-        name = entry.get("name") if isinstance(entry, dict) else None
-        corpora += _corpus(f"{path}: corpora: {name if isinstance(name, str) else f'number {number}'}", entry)
-    return corpora
-
-
-def _corpus(where: str, entry: Any) -> list[Corpus]:
+def _corpora(path: Path, number: int, entry: Any) -> list[Corpus]:
     """The corpus of an entry; of one with `langs` a corpus for each."""
-    if isinstance(entry, dict):
-        lists = {key: entry[key] for key in _LISTS if key in entry and not isinstance(entry[key], list)}
+    name = entry.get("name") if isinstance(entry, dict) else None
+    where = f"{path}: corpora: {name if isinstance(name, str) else f'number {number}'}"
+    if isinstance(entry, dict):  # a single value may stand without brackets
+        lists = {key: entry[key] for key in (*_TEXTS, "bytes") if key in entry and not isinstance(entry[key], list)}
         entry = {**entry, **{key: [value] for key, value in lists.items()}}
-        for key in ("files", "langs", "address", "sha256", "md5"):
+        for key in _TEXTS:
             _texts(f"{where}: {key}", entry.get(key, []))
     corpus = structured(Corpus, where, entry)
-    check_corpus(where, corpus)
-    values = {field.name: getattr(corpus, field.name) for field in fields_of(Corpus)}
-    values["pair"] = _plain_pair(corpus.pair)
-    if not corpus.langs:
-        return [Corpus(**values)]
-    return [of_language(Corpus(**values), plain_code(lang)) for lang in corpus.langs]
+    _check(where, corpus.mistakes())
+    corpus = replace(corpus, pair=each_code(corpus.pair, plain_code))
+    return [of_language(corpus, plain_code(lang)) for lang in corpus.langs] or [corpus]

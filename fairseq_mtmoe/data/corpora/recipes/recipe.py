@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
-from fairseq_mtmoe.data.corpora.recipes.codes import CODE, Spelling, plain_code, spelled, spelled_pair
 from fairseq_mtmoe.data.corpora.recipes.schema import (
+    CODE,
+    NAME,
+    OF_DOWNLOADS,
     OPEN,
+    PAIR,
     SOURCE,
     TARGET,
     Corpus,
     Filters,
     HeldOut,
+    Mistake,
     Role,
     Shards,
+    Spelling,
     Vocabulary,
+    each_code,
+    mbart_code,
+    mistakes_of_fields,
+    plain_code,
+    rule,
 )
+from fairseq_mtmoe.data.translation.tiers import TIERS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
+
+_SEED = rule("a whole number from 0 to 2³²-1", lambda seed: type(seed) is int and 0 <= seed < 2**32)
 
 
 @dataclass(frozen=True)
@@ -42,16 +55,16 @@ class Recipe:
             they come first in the list of this one.
     """
 
-    name: str
+    name: str = field(metadata=NAME)
     languages: Spelling
-    directions: list[str]
+    directions: list[str] = field(metadata=PAIR)
     corpora: list[Corpus]
     held_out: HeldOut
     filters: Filters
     vocabulary: Vocabulary
     shards: Shards
     tiers: Mapping[str, list[str]]
-    seed: int
+    seed: int = field(metadata=_SEED)
     path: Path
     known_languages: tuple[str, ...] = ()
 
@@ -74,12 +87,39 @@ class Recipe:
         return next(iter([*evaluated, *trained]), corpus.pair)
 
     def data_code(self, lang: str) -> str:
-        """How a language is written in the data directory's file names and lists."""
-        return spelled(lang, self.languages)
+        """How a language is written in the data directory's file names and lists: one that mBART lacks as it is."""
+        return plain_code(lang) if self.languages is Spelling.plain else mbart_code(lang) or lang
 
     def data_pair(self, pair: str) -> str:
         """How a pair is."""
-        return spelled_pair(pair, self.languages)
+        return each_code(pair, self.data_code)
+
+    def mistakes(self) -> Iterator[Mistake]:
+        """What is wrong in a recipe whose corpora make sense by themselves."""
+        yield from mistakes_of_fields(self)
+        if self.vocabulary.dictionary is not None and self.vocabulary.model is None:
+            what = "absent without a `model` that it belongs to"
+            yield "vocabulary: dictionary", what, self.vocabulary.dictionary
+        ranked = [name for tier in TIERS for name in self.tiers.get(tier, [])]
+        for name in ranked:
+            if not all(map(CODE.fullmatch, name.split("-"))) or ranked.count(name) > 1:
+                yield "tiers", "languages or pairs, each in one tier", name
+        names = [corpus.name for corpus in self.corpora]
+        if not self.pairs:
+            yield "corpora", "among others some with `role: train`", names
+        said: dict[tuple[str, str], tuple[str, object]] = {}
+        for number, corpus in enumerate(self.corpora):
+            where = f"corpora: {corpus.name}"
+            if corpus.name in names[:number]:
+                yield f"{where}: name", "different from all others", corpus.name
+            for key in OF_DOWNLOADS:
+                for file, value in zip(corpus.downloads, getattr(corpus, key), strict=False):
+                    other, before = said.setdefault((file, key), (corpus.name, value))
+                    if before != value:
+                        yield f"{where}: {key}", f"what {other} has for {file}, {before}", value
+            is_mbarts = all(lang in OPEN or mbart_code(lang) for lang in corpus.languages)
+            if self.languages is Spelling.mbart and not is_mbarts:
+                yield f"{where}: pair", "of languages that mBART has, where `languages` is mbart", corpus.pair
 
     def trained(self) -> list[str]:
         """The directions to train, in plain codes: of the pairs that have training data, as `directions` says.

@@ -1,23 +1,135 @@
-"""The parts of a recipe: its YAML has the fields of these dataclasses, which `docs/recipes.md` explains.
+"""The parts of a recipe: its YAML has the fields of these dataclasses, with their rules; see `docs/recipes.md`.
 
-`loading.py` reads it, `checks.py` checks it.
+A recipe may spell a language's code plain (`de`) or as mBART does (`de_DE`, with a region or `XX`); in a data
+directory's file names and tokens stands the one that the recipe asks for. `loading.py` reads recipes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
+from pathlib import PurePosixPath
 from typing import Any, Optional
+from urllib.parse import urlsplit
 
 from omegaconf import MISSING
 
-from fairseq_mtmoe.data.corpora.recipes.codes import Spelling
-
 ARCHIVE = "!"  # `archive.tgz!path/inside` is a member of an archive
-SOURCE, TARGET = "{source}", "{target}"  # in a corpus of several pairs: the codes of its languages
+HOLES = SOURCE, TARGET = "{source}", "{target}"  # in a corpus of several pairs: the codes of its languages
+OF_DOWNLOADS = ("address", "sha256", "md5", "bytes")  # what a corpus says of each of its downloads
 OPEN = ("xx", "yy")  # in a pair: any language
 LEAST_COVERAGE = 0.98  # of characters, that SentencePiece takes
 LARGEST_SIZE = 1_000_000  # of a vocabulary: beyond what any model has
+
+# ---- codes of languages ----
+
+
+class Spelling(Enum):
+    """How codes of languages are written in a data directory."""
+
+    plain = "de"
+    mbart = "de_DE"
+
+
+# The 52 codes of mBART-50 ("Multilingual Translation with Extensible Multilingual Pretraining and Finetuning", Tang et
+# al. 2020), of which ML-50 has data for all but two (sw_KE, tl_XX). `catalogs.py` has another rule, in which Chinese is
+# named by its script.
+MBART = (
+    *("af_ZA", "ar_AR", "az_AZ", "bn_IN", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fa_IR", "fi_FI", "fr_XX"),
+    *("gl_ES", "gu_IN", "he_IL", "hi_IN", "hr_HR", "id_ID", "it_IT", "ja_XX", "ka_GE", "kk_KZ", "km_KH", "ko_KR"),
+    *("lt_LT", "lv_LV", "mk_MK", "ml_IN", "mn_MN", "mr_IN", "my_MM", "ne_NP", "nl_XX", "pl_PL", "ps_AF", "pt_XX"),
+    *("ro_RO", "ru_RU", "si_LK", "sl_SI", "sv_SE", "sw_KE", "ta_IN", "te_IN", "th_TH", "tl_XX", "tr_TR", "uk_UA"),
+    *("ur_PK", "vi_VN", "xh_ZA", "zh_CN"),
+)
+_MBART_OF = {code.split("_")[0]: code for code in MBART}
+_PLAIN_OF = {code: plain for plain, code in _MBART_OF.items()}
+
+CODE = re.compile(r"[a-z]{2,3}(_[A-Za-z0-9]+)*")
+"""A code in either spelling, or another that is safe in fairseq's file names, such as `pt_BR` or `zh_Hant`."""
+
+
+def plain_code(code: str) -> str:
+    """`de` for `de_DE` and for `de`; a code that mBART does not have is as it was."""
+    return _PLAIN_OF.get(code, code)
+
+
+def mbart_code(code: str) -> str | None:
+    """`de_DE` for `de` and for `de_DE`; None for a language that mBART does not have."""
+    return code if code in _PLAIN_OF else _MBART_OF.get(code)
+
+
+def each_code(pair: str, change: Callable[[str], str]) -> str:
+    """A pair with both of its codes changed."""
+    return "-".join(map(change, pair.split("-")))
+
+
+# ---- rules of fields: a sentence for each that is broken ----
+
+_is_name = re.compile(r"[A-Za-z0-9._-]+").fullmatch
+
+
+def rule(sentence: str, is_allowed: Callable[[Any], object]) -> dict[str, Any]:
+    """The metadata of a field whose value keeps a rule; of a list each of its values does."""
+    return {"rule": (sentence, is_allowed)}
+
+
+def _is_pair(pair: str) -> bool:
+    codes = pair.split("-")
+    return len(codes) == 2 and all(map(CODE.fullmatch, codes)) and plain_code(codes[0]) != plain_code(codes[1])
+
+
+_NAME = "letters, digits, `.`, `_` and `-`"
+NAME = rule(_NAME, lambda name: isinstance(name, str) and _is_name(name))
+PAIR = rule("two different codes of languages, such as en-de", _is_pair)
+_AT_LEAST_1 = rule("at least 1", lambda number: number >= 1)
+
+
+def _digits(count: int) -> dict[str, Any]:
+    return rule(f"{count} digits from 0 to f, in small letters", re.compile(f"[0-9a-f]{{{count}}}").fullmatch)
+
+
+def _is_below(file: str) -> bool:
+    """Whether a file is below RAW, and its member inside the archive."""
+    outer, mark, member = file.partition(ARCHIVE)
+    parts = [part for path in (outer, member) for part in PurePosixPath(path).parts]
+    is_odd = file.strip() != file or "\\" in file or "\0" in file or not outer or (mark and not member)
+    return not is_odd and not any(path.startswith("/") for path in (outer, member)) and ".." not in parts
+
+
+def _is_of_the_web(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        found = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:  # a port that is none, brackets that do not close
+        return False
+    return bool(found) and not any(character.isspace() for character in address)
+
+
+_FILES = rule("paths below RAW, and below `!` inside an archive, without `..`", _is_below)
+_ADDRESS = rule("one of the web, such as https://example.org/text.zip", _is_of_the_web)
+_LANGS = rule("different codes of languages", lambda lang: CODE.fullmatch(lang) and lang not in OPEN)
+
+
+Mistake = tuple[str, str, object]
+"""The field, its rule, and the value that breaks it."""
+
+
+def mistakes_of_fields(part: Any) -> Iterator[Mistake]:
+    """Values of a part's fields, and of the parts in it, that break the rules beside these."""
+    for one in fields(part):
+        value = getattr(part, one.name)
+        for name, broken, wrong in mistakes_of_fields(value) if is_dataclass(value) else ():
+            yield f"{one.name}: {name}", broken, wrong
+        sentence, is_allowed = one.metadata.get("rule", ("", lambda _: True))
+        for single in value if isinstance(value, list) else [value]:
+            if single is not None and not is_allowed(single):
+                yield one.name, sentence, single
+
+
+# ---- the parts ----
 
 
 class Role(Enum):
@@ -40,16 +152,16 @@ class Corpus:
     """Sentence pairs of two languages, in one file with both sides, or in one for each."""
 
     name: str = MISSING
-    pair: str = MISSING
+    pair: str = field(default=MISSING, metadata=PAIR)
     role: Role = MISSING
-    files: list[str] = MISSING
-    langs: list[str] = field(default_factory=list)
+    files: list[str] = field(default=MISSING, metadata=_FILES)
+    langs: list[str] = field(default_factory=list, metadata=_LANGS)
     format: str = "auto"
     fields: dict[str, Any] = field(default_factory=dict)  # text or number
-    address: list[str] = field(default_factory=list)
-    sha256: list[str] = field(default_factory=list)
-    md5: list[str] = field(default_factory=list)
-    bytes: list[int] = field(default_factory=list)
+    address: list[str] = field(default_factory=list, metadata=_ADDRESS)
+    sha256: list[str] = field(default_factory=list, metadata=_digits(64))
+    md5: list[str] = field(default_factory=list, metadata=_digits(32))
+    bytes: list[int] = field(default_factory=list, metadata=rule("above 0", lambda size: size >= 1))
     licence: str = ""
     by_hand: str = ""
 
@@ -69,36 +181,79 @@ class Corpus:
         """What is fetched below RAW: its files, or the archives that these are members of, each once."""
         return list(dict.fromkeys(file.partition(ARCHIVE)[0] for file in self.files))
 
+    def mistakes(self) -> Iterator[Mistake]:
+        """What is wrong in an entry of `corpora` by itself, with the placeholders of several pairs."""
+        if not _is_name(self.name.replace(SOURCE, "").replace(TARGET, "") or "x") or self.name.startswith("."):
+            yield "name", _NAME, self.name
+        yield from mistakes_of_fields(self)
+        if not 1 <= len(set(self.files)) == len(self.files) <= 2:
+            yield "files", "one file with both sides, or the source's and the target's", self.files
+        for key, value in self.fields.items():
+            if not isinstance(value, str | int) or isinstance(value, bool):
+                yield f"fields: {key}", "a text or a number", value
+        yield from self._mistakes_of_languages()
+        count = len(self.downloads)
+        what = f"one for each of {', '.join(self.downloads)}" if count > 1 else f"that of {self.downloads[0]} alone"
+        for key in OF_DOWNLOADS:
+            if len(values := getattr(self, key)) not in (0, count):
+                yield key, what, values
+        for parts in map(urlsplit, self.address):
+            if parts.username or parts.password:
+                yield "address", "without a name or password; keep such a file in RAW by hand", f"{parts.scheme}://…"
+        if self.address and self.by_hand:
+            yield "by_hand", "absent where there is an address", self.by_hand
+
+    def _mistakes_of_languages(self) -> Iterator[Mistake]:
+        """Whether the languages of several pairs are told, or can be found by the names of their files."""
+        if len(set(self.langs)) < len(self.langs):
+            yield "langs", "different codes of languages", self.langs
+        if self.langs and sum(lang in OPEN for lang in self.languages) != 1:
+            yield "pair", "one with `xx` in the place of the languages of `langs`, such as en-xx", self.pair
+        for lang in self.langs:
+            if plain_code(lang) in map(plain_code, self.languages):
+                yield "langs", f"other languages than the one that {self.pair} names", lang
+        if not self.is_open and any(hole in text for text in (*self.files, *self.address, self.name) for hole in HOLES):
+            yield "pair", f"one with `xx` where other fields have {SOURCE} or {TARGET}", self.pair
+        for file in self.files if self.is_open and not self.langs else ():
+            folder, _, name = file.rpartition("/")
+            if ARCHIVE in file or "{" in folder or not all(hole in name for hole in HOLES):
+                has = f"whose names have {SOURCE} and {TARGET} and which no archive holds"
+                yield "files", f"files {has}, where `langs` is absent", file
+
 
 @dataclass(frozen=True)
 class HeldOut:
     """How many pairs are taken from training data where a pair has no corpus for validation or test."""
 
-    valid: int = 1000
-    test: int = 1000
+    valid: int = field(default=1000, metadata=_AT_LEAST_1)
+    test: int = field(default=1000, metadata=_AT_LEAST_1)
 
 
 @dataclass(frozen=True)
 class Filters:
     """Which training pairs are left out; see `cleaning`. Held-out sentences are always removed from training data."""
 
-    max_characters: int = 1000
-    max_ratio: float = 3.0
+    max_characters: int = field(default=1000, metadata=_AT_LEAST_1)
+    max_ratio: float = field(default=3.0, metadata=rule("above 1", lambda ratio: 1 < ratio < math.inf))
     copies: Action = Action.drop
     wrong_script: Action = Action.drop
     duplicates: Action = Action.drop
     near_duplicates: Action = Action.drop
     identify: Optional[str] = None  # noqa: UP045 (OmegaConf reads it)
-    min_confidence: float = 0.5
+    min_confidence: float = field(default=0.5, metadata=rule("from 0 to 1", lambda share: 0 <= share <= 1))
+
+
+_SIZE = rule(f"from 1 to {LARGEST_SIZE:,}", lambda size: 1 <= size <= LARGEST_SIZE)
+_COVERAGE = rule(f"from {LEAST_COVERAGE} to 1", lambda share: LEAST_COVERAGE <= share <= 1)
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """The pieces that all languages share."""
 
-    size: Optional[int] = None  # noqa: UP045
-    temperature: float = 5.0
-    character_coverage: float = 0.9995
+    size: Optional[int] = field(default=None, metadata=_SIZE)  # noqa: UP045
+    temperature: float = field(default=5.0, metadata=rule("above 0", lambda value: 0 < value < math.inf))
+    character_coverage: float = field(default=0.9995, metadata=_COVERAGE)
     model: Optional[str] = None  # noqa: UP045
     dictionary: Optional[str] = None  # noqa: UP045
     language_tokens: Spelling = Spelling.plain
@@ -108,5 +263,5 @@ class Vocabulary:
 class Shards:
     """Into how many data directories a pair's training data is dealt out: one for each `pairs`, `most` at most."""
 
-    pairs: int = 1_000_000
-    most: int = 16
+    pairs: int = field(default=1_000_000, metadata=_AT_LEAST_1)
+    most: int = field(default=16, metadata=_AT_LEAST_1)

@@ -1,7 +1,6 @@
 """The vocabulary of all languages: its text, a model trained or given, and what it makes of each language."""
 
-from fairseq_mtmoe.data.corpora.vocabulary.coverage import count_characters, table
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import Pieces, known_characters, load
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import Pieces, count_characters, known_characters, load, table
 from fairseq_mtmoe.data.corpora.vocabulary.training import sample_lines, train
 
 __all__ = ["Pieces", "count_characters", "known_characters", "load", "sample_lines", "table", "train"]

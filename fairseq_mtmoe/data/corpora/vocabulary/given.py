@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairseq_mtmoe.data.corpora.recipes import Recipe, Spelling
-from fairseq_mtmoe.data.corpora.recipes.codes import CODE
+from fairseq_mtmoe.data.corpora.recipes.schema import CODE
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, TOKEN_STYLE, dictionary_name
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_text, regular_file
@@ -32,35 +32,25 @@ class GivenVocabulary:
     language_tokens: Spelling
 
     def of_recipe(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with this vocabulary in the place of its own."""
-        vocabulary = replace(
-            recipe.vocabulary,
-            size=None,
-            model=str(self.files["model"]),
-            dictionary=str(self.files["dictionary"]),
-            language_tokens=self.language_tokens,
-        )
-        return replace(recipe, vocabulary=vocabulary, known_languages=self.langs)
+        """The recipe with this vocabulary in the place of its own."""
+        model, dictionary, tokens = str(self.files["model"]), str(self.files["dictionary"]), self.language_tokens
+        given = replace(recipe.vocabulary, size=None, model=model, dictionary=dictionary, language_tokens=tokens)
+        return replace(recipe, vocabulary=given, known_languages=self.langs)
 
     def how_to_go_on(self, data: Path) -> str:
-        """Return the sentence that says how a model of these languages goes on with a data directory.
-
-        Args:
-            data: the directory that was made with this vocabulary.
-        """
+        """How a model of these languages goes on with a data directory that was made with this vocabulary."""
         new = [lang for lang in languages_in(data) if lang not in self.langs]
-        first = (
-            f" It must know {', '.join(new)}: `mtmoe add-task CHECKPOINT OUT --task {new[0]}`"
-            f"{' and so on in this order' if len(new) > 1 else ''}."
-        )
-        return (
+        sentence = (
             f"To train a model with this vocabulary on: --finetune-from-model CHECKPOINT --lang-dict {data / LANGS}."
-            f"{first if new else ''}"
         )
+        if not new:
+            return sentence
+        others = " and so on in this order" if len(new) > 1 else ""
+        return f"{sentence} It must know {', '.join(new)}: `mtmoe add-task CHECKPOINT OUT --task {new[0]}`{others}."
 
 
 def vocabulary_of(folder: Path) -> GivenVocabulary:
-    """Return the vocabulary of a data directory that `mtmoe prepare` made.
+    """The vocabulary of a data directory that `mtmoe prepare` made.
 
     Raises:
         UserError: the folder is none, or lacks one of the files.
@@ -79,11 +69,7 @@ def vocabulary_of(folder: Path) -> GivenVocabulary:
 
 
 def languages_in(folder: Path) -> tuple[str, ...]:
-    """Return the languages of a data directory in their order.
-
-    Raises:
-        UserError: its list is missing, or has something else.
-    """
+    """The languages of a data directory in their order; a `UserError` where its list lacks or has something else."""
     path = folder / LANGS
     langs = read_text(path, "the list of a data directory's languages").split()
     for lang in langs:

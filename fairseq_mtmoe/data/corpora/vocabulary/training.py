@@ -7,11 +7,8 @@ proportional to (its share of all lines)^(1/T), so that the vocabulary has piece
 from __future__ import annotations
 
 import io
-import multiprocessing
 import re
-import signal
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -24,6 +21,7 @@ from fairseq_mtmoe.data.corpora.cleaning.keys import mixed
 from fairseq_mtmoe.data.corpora.recipes.schema import Vocabulary
 from fairseq_mtmoe.data.sampling.schedule import apportion, temperature_probabilities
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.isolated import Lost, isolated
 
 MAX_LINES = 400_000
 """Lines of text that the model is trained on at most; more change no vocabulary of this size, and take minutes."""
@@ -54,20 +52,11 @@ _LEAST_SHARE = 0.001
 
 Places = NDArray[np.int64]
 
+_MEMORY, _SECONDS = 1 << 46, 10**7
+"""Limits of training, which nobody reaches: it is in a process of its own so that an interrupt ends it at once."""
+
 _TOO_FEW_PIECES = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 _TOO_MANY_PIECES = re.compile(r"set it to a value <= (\d+)")
-
-
-class TextTooSmall(UserError):
-    """A text does not give so many pieces.
-
-    Attributes:
-        most: how many it gives.
-    """
-
-    def __init__(self, sentence: str, most: int = 0) -> None:
-        super().__init__(sentence)
-        self.most = most
 
 
 # ---- its text ----
@@ -83,24 +72,17 @@ def temperature_quotas(sizes: Mapping[str, int], temperature: float, total: int)
 def sample_lines(sizes: Mapping[str, int], temperature: float, seed: int, total: int = MAX_LINES) -> dict[str, Places]:
     """The places of the sentences to take of each language, sorted; one that is wanted several times is there as often.
 
-    Every language has its share by `temperature_quotas`. One with fewer sentences is repeated whole, and the
-    remainder drawn by hash, so that places depend on sizes, temperature and seed alone.
-
-    Args:
-        sizes: how many sentences there are of each language; none of 0 is asked.
-        temperature: 1 takes languages by their size, more favours small ones.
-        seed: decides about the draw.
-        total: how many sentences to take, unless there are fewer.
+    Every language has its share of `total` sentences by `temperature_quotas`. One with fewer sentences is repeated
+    whole, and the remainder drawn by hash, so that places depend on sizes, temperature and seed alone.
     """
     sizes = {lang: size for lang, size in sorted(sizes.items()) if size}
     quotas = temperature_quotas(sizes, temperature, min(sum(sizes.values()), total)) if sizes else {}
-    return {lang: _places(sizes[lang], quota, seed, lang) for lang, quota in quotas.items()}
-
-
-def _places(size: int, quota: int, seed: int, lang: str) -> Places:
-    copies, rest = divmod(quota, size)
-    drawn = _drawn(size, rest, xxhash.xxh3_64_intdigest(f"{seed}\n{lang}".encode()))
-    return np.sort(np.concatenate([np.tile(np.arange(size), copies) if copies else np.zeros(0, np.int64), drawn]))
+    places = {}
+    for lang, quota in quotas.items():
+        copies, rest = divmod(quota, sizes[lang])
+        drawn = _drawn(sizes[lang], rest, xxhash.xxh3_64_intdigest(f"{seed}\n{lang}".encode()))
+        places[lang] = np.sort(np.concatenate([np.tile(np.arange(sizes[lang]), copies), drawn]))
+    return places
 
 
 def _drawn(size: int, count: int, draw: int) -> Places:
@@ -124,12 +106,8 @@ def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
 
     Most pieces then occur a hundred times or more, which Gowda and May ("Finding the Optimal Vocabulary Size for Neural
     Machine Translation", 2020) found to be the largest vocabulary that helps: by Zipf's law the last of V pieces has a
-    share of about 1 / 10 V of the text, and a piece has about four characters.
-
-    Args:
-        sentences: of all languages together.
-        lines: a sample of these.
-        characters: different ones that the vocabulary must have.
+    share of about 1 / 10 V of the text, and a piece has about four characters. `lines` are a sample of the `sentences`
+    of all languages together, `characters` the different ones that the vocabulary must have.
     """
     length = sum(map(len, lines)) / max(1, len(lines))
     pieces = 2 * characters + round(sentences * length / CHARACTERS_PER_PIECE)
@@ -139,28 +117,20 @@ def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
 def train(
     lines: Sequence[str], vocabulary: Vocabulary, sentences: int, names: tuple[str, str] = RECIPE_NAMES
 ) -> tuple[bytes, int]:
-    """A serialized model with `vocabulary.size` pieces, in a process of its own (`train_model_apart`); and how many
-    it was to have. Without a size these are `default_size`, of which it has as many as the text allows.
+    """A serialized model with `vocabulary.size` pieces, and how many it was to have. Without a size these are
+    `default_size`, of which it has as many as the text allows.
 
     `vocabulary.character_coverage` holds for all characters together and for the letters of each script by themselves:
     over all characters a rare script could lose a large part of its own.
 
     Args:
-        lines: a sample of the text.
-        sentences: how many the text has.
-
-    Raises:
-        UserError: the text does not fit the size; size and coverage are called by `names`.
+        lines: a sample of the text, which has so many `sentences`.
+        names: of size and coverage in the sentence of the `UserError` that says that the text does not fit the size.
     """
-    coverage = vocabulary.character_coverage
-    required = required_characters(lines, coverage)
+    required = required_characters(lines, vocabulary.character_coverage)
     size = vocabulary.size or default_size(sentences, lines, len(required))
-    try:
-        return train_model_apart(lines, size, coverage, required, names), size
-    except TextTooSmall as error:
-        if vocabulary.size is not None:
-            raise
-        return train_model_apart(lines, error.most, coverage, required, names), size
+    arguments = (vocabulary.character_coverage, required, names, vocabulary.size is None)
+    return train_model_apart(lines, size, *arguments), size
 
 
 def required_characters(lines: Sequence[str], coverage: float) -> str:
@@ -183,39 +153,12 @@ def required_characters(lines: Sequence[str], coverage: float) -> str:
     return "".join(map(chr, sorted(required)))
 
 
-def train_model_apart(
-    lines: Sequence[str],
-    vocab_size: int,
-    character_coverage: float,
-    required_characters: str = "",
-    names: tuple[str, str] = OPTIONS,
-) -> bytes:
-    """`train_model` in a process of its own, which an interrupt ends at once: training itself, in C++, sees none."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    arguments = (list(lines), vocab_size, character_coverage, required_characters, names)
-    process = context.Process(target=_train_and_send, args=(sender, *arguments), daemon=True)
-    process.start()
-    sender.close()
+def train_model_apart(lines: Sequence[str], *arguments: object) -> bytes:
+    """`train_model` in a process of its own: training itself, in C++, sees no interrupt."""
     try:
-        result: bytes | Exception = receiver.recv()
-    except EOFError:
-        raise UserError("SentencePiece was stopped from outside, for want of memory most likely.") from None
-    finally:
-        process.kill()
-        process.join()
-    if isinstance(result, Exception):
-        raise result
-    return result
-
-
-def _train_and_send(sender: Connection, *arguments: Any) -> None:
-    # Ctrl-C reaches every process of a terminal; the one that waits for this process ends it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        sender.send(train_model(*arguments))
-    except Exception as error:
-        sender.send(error)
+        return isolated(train_model, list(lines), *arguments, memory=_MEMORY, seconds=_SECONDS)
+    except Lost as error:
+        raise UserError(f"SentencePiece could not train a vocabulary: {error}.") from error
 
 
 def train_model(
@@ -224,12 +167,13 @@ def train_model(
     character_coverage: float,
     required_characters: str = "",
     names: tuple[str, str] = OPTIONS,
+    may_have_fewer: bool = False,
 ) -> bytes:
-    """A serialized unigram model with exactly `vocab_size` pieces, the same bytes for the same lines.
+    """A serialized unigram model with `vocab_size` pieces, the same bytes for the same lines.
 
     Its special pieces have fairseq's names and places, so that an id is the same in the model and in a fairseq
     dictionary made from it. Characters that are required have a piece, whatever the coverage says. Raises `UserError`,
-    in which size and coverage are called by `names`, if the text does not fit the vocabulary's size.
+    in which size and coverage are called by `names`, if the text does not fit the size, unless it `may_have_fewer`.
     """
     model = io.BytesIO()
     required: dict[str, Any] = {"required_chars": required_characters} if required_characters else {}
@@ -250,18 +194,16 @@ def train_model(
             **required,
         )
     except RuntimeError as error:
-        raise _vocabulary_error(str(error), vocab_size, names) from error
+        if match := _TOO_FEW_PIECES.search(str(error)):
+            raise UserError(
+                f"`{names[0]}` must be at least {match[1]}, the number of characters in this text,"
+                f" but is {vocab_size} instead; raise it or lower `{names[1]}`."
+            ) from error
+        match = _TOO_MANY_PIECES.search(str(error))
+        if match and may_have_fewer:
+            return train_model(lines, int(match[1]), character_coverage, required_characters, names)
+        if match:
+            sentence = f"`{names[0]}` must be at most {match[1]} for this text, but is {vocab_size} instead."
+            raise UserError(sentence) from error
+        raise RuntimeError(f"SentencePiece failed: {error}") from error
     return model.getvalue()
-
-
-def _vocabulary_error(message: str, vocab_size: int, names: tuple[str, str]) -> Exception:
-    size, coverage = names
-    if match := _TOO_FEW_PIECES.search(message):
-        return UserError(
-            f"`{size}` must be at least {match[1]}, the number of characters in this text,"
-            f" but is {vocab_size} instead; raise it or lower `{coverage}`."
-        )
-    if match := _TOO_MANY_PIECES.search(message):
-        sentence = f"`{size}` must be at most {match[1]} for this text, but is {vocab_size} instead."
-        return TextTooSmall(sentence, int(match[1]))
-    return RuntimeError(f"SentencePiece failed: {message}")

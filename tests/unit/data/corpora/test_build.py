@@ -11,11 +11,10 @@ from fairseq.data import Dictionary, data_utils
 
 from fairseq_mtmoe.data.corpora import build as build_module
 from fairseq_mtmoe.data.corpora.build import BuildOptions, build, corpora_of, find_text_files
-from fairseq_mtmoe.data.corpora.cleaning.normalising import normalise
+from fairseq_mtmoe.data.corpora.cleaning.characters import normalise
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.engine import reading
-from fairseq_mtmoe.data.corpora.readers import read
-from fairseq_mtmoe.data.corpora.readers.splitting import parts_of
+from fairseq_mtmoe.data.corpora.readers import parts_of, read
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.raw_corpora import Counting, digests, tools_for
 

@@ -20,7 +20,7 @@ from fairseq_mtmoe.data.corpora.catalogs import (
     placeholders,
     why_dropped,
 )
-from fairseq_mtmoe.data.corpora.cleaning.normalising import Changes, changes_of, normalise
+from fairseq_mtmoe.data.corpora.cleaning.characters import Changes, changes_of, normalise
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.harvest import (
     DedupGroups,

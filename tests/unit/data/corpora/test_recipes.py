@@ -22,7 +22,7 @@ from fairseq_mtmoe.data.corpora.recipes import (
     mbart_code,
     plain_code,
 )
-from fairseq_mtmoe.data.corpora.recipes.codes import MBART
+from fairseq_mtmoe.data.corpora.recipes.schema import MBART
 from fairseq_mtmoe.errors import UserError
 
 OWN_TEXT = Path(__file__).parents[4] / "examples" / "translation" / "own_text" / "own_text.yaml"
@@ -306,7 +306,7 @@ MISTAKES = [
     ("corpora.0", 3, "corpora: number 1` must be"),
     ("corpora.0.name", None, "corpora: number 1` must have `name`, but has not"),
     ("corpora.0.name", "a b", "corpora: a b: name` must be letters"),
-    ("corpora.0.name", "b", "corpora` must have different names, but b comes twice"),
+    ("corpora.0.name", "b", "corpora: b: name` must be different from all others"),
     ("corpora.0.rôle", "train", "a name in .*corpora: a` must be one of name, pair, role"),
     ("corpora.0.pair", None, "corpora: a` must have `pair`, but has not"),
     ("corpora.0.pair", "german", "corpora: a: pair` must be two different codes of languages, such as en-de"),

@@ -1,5 +1,3 @@
-import multiprocessing
-import os
 import random
 
 import pytest
@@ -54,13 +52,6 @@ def test_a_process_of_its_own_gives_the_same_model_and_the_same_errors():
     assert spm.train_model_apart(text, 40, 1.0) == spm.train_model(text, 40, 1.0)
     with pytest.raises(UserError, match="`--vocab-size` must be at most"):
         spm.train_model_apart(text, 5000, 1.0)
-
-
-def test_a_process_that_is_killed(monkeypatch):
-    monkeypatch.setattr(spm, "_train_and_send", os._exit)
-    with pytest.raises(UserError, match="SentencePiece was stopped from outside"):
-        spm.train_model_apart([], 40, 1.0)
-    assert not multiprocessing.active_children()
 
 
 def test_what_sentencepiece_says_otherwise_is_no_users_error():

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.cleaning import duplicates, first_occurrences
+from fairseq_mtmoe.data.corpora.cleaning import first_occurrences
+from fairseq_mtmoe.data.corpora.cleaning import keys as duplicates
 from fairseq_mtmoe.errors import UserError
 
 KEYS = st.lists(st.sampled_from([0, 1, 2, 2**40, 2**63, 2**63 + 1, 2**64 - 1]) | st.integers(0, 2**64 - 1), max_size=30)

@@ -12,7 +12,7 @@ from fairseq_mtmoe.data.corpora.cleaning import Cleaner, identification
 from fairseq_mtmoe.data.corpora.cleaning.identification import _is_whole as is_whole
 from fairseq_mtmoe.data.corpora.cleaning.languages import languages, name_in, names_of
 from fairseq_mtmoe.data.corpora.recipes import Filters
-from fairseq_mtmoe.data.corpora.recipes.codes import MBART, plain_code
+from fairseq_mtmoe.data.corpora.recipes.schema import MBART, plain_code
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.fasttext_files import write_model
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from fairseq_mtmoe.data.corpora import readers
 from fairseq_mtmoe.data.corpora.blocks import BadLine
-from fairseq_mtmoe.data.corpora.readers import read, splitting
-from fairseq_mtmoe.data.corpora.readers.splitting import parts_of
+from fairseq_mtmoe.data.corpora.readers import parts_of, read
 from tests.helpers.reading import corpus
 from tests.unit.data.corpora.readers.test_packed_files import SOURCE, TARGET
 
@@ -59,8 +59,8 @@ def jsonl(folder, draw, count):
 @pytest.mark.parametrize("seed", range(5))
 def test_the_parts_of_a_corpus_are_the_corpus(kind, seed, tmp_path, monkeypatch):
     draw = random.Random(seed)
-    monkeypatch.setattr(splitting, "_CHUNK", draw.choice([7, 64, 1 << 20]))
-    monkeypatch.setattr(splitting, "_EVERY", draw.choice([1, 3, 10]))
+    monkeypatch.setattr(readers, "_CHUNK", draw.choice([7, 64, 1 << 20]))
+    monkeypatch.setattr(readers, "_EVERY", draw.choice([1, 3, 10]))
     files = kind(tmp_path, draw, draw.choice([1, 39, 40, 41, 150]))
     most_lines, most_bytes = draw.choice([(20, 1 << 20), (40, 1 << 20), (40, 300), (3, 20)])
     pairs, bad = noted(files)
@@ -72,7 +72,7 @@ def test_the_parts_of_a_corpus_are_the_corpus(kind, seed, tmp_path, monkeypatch)
 
 
 def test_parts_are_as_large_as_they_may_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(splitting, "_EVERY", 10)
+    monkeypatch.setattr(readers, "_EVERY", 10)
     (tmp_path / "a").write_bytes(SOURCE)
     (tmp_path / "b").write_bytes(TARGET)
     files = corpus(tmp_path / "a", tmp_path / "b")

@@ -1,0 +1,243 @@
+"""Files with a pair per line: in two columns of tab-separated values, or under two keys of a JSON object.
+
+Which columns or keys these are is said by the recipe, by the first line, or by what is in them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
+from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_language, looks_like
+from fairseq_mtmoe.data.corpora.readers.errors import Fault, excerpt_of
+from fairseq_mtmoe.data.corpora.readers.lines import Batch, read_lines, usable_pairs
+from fairseq_mtmoe.data.corpora.readers.segments import Pairs, Segment
+from fairseq_mtmoe.errors import UserError, raise_invalid
+
+_SIDES = ({"source", "src"}, {"target", "tgt", "trg"})  # columns and keys that do not name their language
+_SAMPLE = 1000  # lines that tell which columns or keys there are
+_NO_TEXT = re.compile(r"\s*(?:[\d.,:;%+eE-]*|https?://\S*|[A-Za-z]{2,3}(?:[_-]\w{2,8})?|\S+\.\w{2,4})\s*")
+"""Numbers (scores, identifiers), addresses, codes of languages, names of files; and nothing."""
+
+_MOSTLY = 0.5
+
+
+# ---- tab-separated values ----
+
+
+class Columns(NamedTuple):
+    """Where the texts are in a line."""
+
+    source: int  # from 0
+    target: int
+    width: int  # how many columns a line has
+    named: bool  # whether the first line of this width has the columns' names
+
+
+def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    """The pairs of a file. A line of names, the first of its width, is no pair, and no bad line either.
+
+    A text that has `fields: absent` in it, such as `__NULL__`, is none.
+    """
+    (content,) = files.contents
+    columns: Columns | None = None
+    first, span = (files.part.first, files.part.spans[0]) if files.part else (1, (0, None))
+    try:
+        if first > 1:  # the file's beginning tells for all of its lines
+            columns = _columns(next(read_lines(content)), files)
+        for batch in read_lines(content, span):
+            if columns is None:
+                columns = _columns(batch, files)
+                if columns.named:
+                    tabs = columns.width - 1
+                    at = next(
+                        i for i, text in enumerate(batch.texts) if i not in batch.bad and text.count("\t") == tabs
+                    )
+                    yield from _pairs(batch.part(0, at), columns, first, files)
+                    batch, first = batch.part(at + 1), at + 2
+            yield from _pairs(batch, columns, first, files)
+            first += len(batch.texts)
+    except Fault as fault:
+        yield BadLine(str(files.paths[0]), first, fault.reason, fault.message, fault.lost)
+
+
+def _pairs(batch: Batch, columns: Columns, first: int, files: CorpusFiles) -> Iterator[Pairs | BadLine]:
+    texts, bad, absent = batch.texts, dict(batch.bad), str(files.fields.get("absent", ""))
+    tabs = columns.width - 1
+    for index, text in enumerate(texts):
+        if text.count("\t") != tabs:
+            bad.setdefault(index, ("columns" if text.strip() else "empty", excerpt_of(text)))
+    if bad:
+        texts = [text if text.count("\t") == tabs else "\t" * tabs for text in texts]
+    cells = "\t".join(texts).split("\t") if texts else []  # all lines' at once: each of them has as many
+    source, target = cells[columns.source :: columns.width], cells[columns.target :: columns.width]
+    for index, sides in enumerate(zip(source, target, strict=True) if absent else ()):
+        if any(absent in side for side in sides):
+            bad.setdefault(index, ("untranslated", excerpt_of(batch.texts[index])))
+    yield from usable_pairs(Batch(source, bad), Batch(target), first, files)
+
+
+def _columns(batch: Batch, files: CorpusFiles) -> Columns:
+    """The columns of a table that begins with these lines.
+
+    Raises:
+        UserError: `fields` names columns that are not there, or names none and the rows do not tell.
+    """
+    sample = [text.split("\t") for index, text in enumerate(batch.texts[:_SAMPLE]) if index not in batch.bad] or [[""]]
+    width = Counter(map(len, sample)).most_common(1)[0][0]
+    first, *others = rows = [row for row in sample if len(row) == width]
+    names = _named_columns(first, files)
+    # Where columns hold the languages' codes, other lines say the same as the first.
+    if names and [first[column] for column in names] in [[row[column] for column in names] for row in others]:
+        names = None
+    given = [files.fields.get(side) for side in ("source", "target")]
+    if any(value is not None for value in given):
+        source, target = _given_columns(first, given, files)
+        has_names = any(isinstance(value, str) for value in given) or set(names or ()) == {source, target}
+        return Columns(source, target, width, has_names)
+    if names:
+        return Columns(*names, width, named=True)
+    texts = [[row[column] for row in rows] for column in range(width)]
+    found = [column for column in range(width) if _is_text(texts[column])]
+    if len(found) == 2 and (likeness := _likeness(texts[found[0]], texts[found[1]], files)):
+        source, target = found if likeness > 0 else found[::-1]
+        return Columns(source, target, width, named=False)
+    rule = (
+        f"told which columns hold {files.source_lang} and {files.target_lang} "
+        f"(`fields: {{source: 1, target: 2}}`): their content does not tell"
+    )
+    raise_invalid(str(files.paths[0]), rule, "\t".join(first))
+
+
+def _given_columns(first: Sequence[str], given: Sequence[str | int | None], files: CorpusFiles) -> list[int]:
+    found = []
+    for side, value in zip(("source", "target"), given, strict=True):
+        if isinstance(value, int) and 1 <= value <= len(first):
+            found.append(value - 1)
+        elif isinstance(value, str) and value in first:
+            found.append(first.index(value))
+        else:
+            raise UserError(
+                f"`fields: {side}` of `{files.paths[0]}` must be the number or name of one of its {len(first)} columns,"
+                f" but is {value!r} instead."
+            )
+    if found[0] == found[1]:
+        raise_invalid(f"fields of {files.paths[0]}", "two different columns", dict(files.fields))
+    return found
+
+
+def _named_columns(row: Sequence[str], files: CorpusFiles) -> tuple[int, int] | None:
+    """The columns whose names are the languages' codes, or words for source and target."""
+
+    def only(matches: Callable[[str], bool]) -> int | None:
+        found = [column for column, name in enumerate(row) if matches(name.strip())]
+        return found[0] if len(found) == 1 else None
+
+    langs = (files.source_lang, files.target_lang)
+    by_code = [only(lambda name, lang=lang: is_same_language(name, lang)) for lang in langs]  # type: ignore[misc]
+    by_word = [only(lambda name, words=words: name.lower() in words) for words in _SIDES]  # type: ignore[misc]
+    source, target = by_word if None in by_code else by_code
+    return None if source is None or target is None else (source, target)
+
+
+def _is_text(cells: Sequence[str]) -> bool:
+    return sum(not _NO_TEXT.fullmatch(cell) for cell in cells) > _MOSTLY * len(cells)
+
+
+def _likeness(first: Sequence[str], second: Sequence[str], files: CorpusFiles) -> float:
+    """Above 0 if the first column is in the source language, under 0 if the second one is; 0 if nobody knows."""
+    one, other = " ".join(first), " ".join(second)
+    straight = looks_like(one, files.source_lang) + looks_like(other, files.target_lang)
+    turned = looks_like(other, files.source_lang) + looks_like(one, files.target_lang)
+    return 0 if abs(straight - turned) < _MOSTLY else straight - turned
+
+
+# ---- JSON lines ----
+
+Keys = tuple[str, ...]
+"""Keys one inside the other."""
+
+
+def json_segments(files: CorpusFiles) -> Iterator[Segment]:
+    """The lines of a file. Its keys are in `fields` (`translation.en` for one inside another), or its objects tell."""
+    (content,), part = files.contents, files.part
+    is_later = part is not None and part.first > 1
+    paths = _paths_of(next(read_lines(content)).texts, files) if is_later else None  # the beginning tells for all
+    for batch in read_lines(content, part.spans[0] if part else (0, None)):
+        paths = paths or _paths_of(batch.texts, files)
+        for index, text in enumerate(batch.texts):
+            if index in batch.bad:
+                yield Segment(None, None, (), *batch.bad[index])
+                continue
+            row = _parsed(text)
+            try:
+                source, target = (_value(row, keys) for keys in paths or ((), ()))
+                yield Segment(source, target, excerpt=excerpt_of(text))
+            except LookupError:
+                yield Segment(None, None, (), "keys" if text.strip() else "empty", excerpt_of(text))
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _value(row: Any, keys: Keys) -> str | None:
+    """The text under some keys, None for JSON's null; a `LookupError` where there is no such key or no text."""
+    for key in keys:
+        if not isinstance(row, dict):
+            raise LookupError
+        row = row[key]
+    if not keys or not isinstance(row, str | None):
+        raise LookupError
+    return row
+
+
+def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys] | None:
+    """The keys of both texts, or None if there is no object to tell them."""
+    rows = list(islice((row for text in texts if (row := _parsed(text)) is not None), _SAMPLE))
+    paths = next((paths for row in rows if (paths := _find_keys(row, files))), None)
+    if rows and not paths:
+        raise UserError(
+            f"`fields` of `{files.paths[0]}` must say under which keys {files.source_lang} and {files.target_lang} are,"
+            f" such as `{{source: text.{files.source_lang}, target: text.{files.target_lang}}}`, but the first has only"
+            f" {excerpt_of(', '.join(map(str, rows[0])))}."
+        )
+    return paths
+
+
+def _find_keys(row: Mapping[str, Any], files: CorpusFiles) -> tuple[Keys, Keys] | None:
+    """Where an object has both texts: as `fields` says, else under the languages' codes, alone or in `translation`, or
+    under `source` and `target`."""
+    given = [files.fields.get(side) for side in ("source", "target")]
+    if any(given):
+        source, target = (_given_key(row, str(key)) for key in given)
+        return (source, target) if source and target else None
+    for outer, inner in ((("translation",), row.get("translation")), ((), row)):
+        if isinstance(inner, Mapping):
+            keys = [key for key in inner if isinstance(inner[key], str | None)]
+            one, other = best_match(keys, files.source_lang), best_match(keys, files.target_lang)
+            if one is not None and other is not None and one != other:
+                return (*outer, one), (*outer, other)
+    sides = [next((key for key in row if key.lower() in words), None) for words in _SIDES]
+    return None if sides[0] is None or sides[1] is None else ((sides[0],), (sides[1],))
+
+
+def _given_key(row: Mapping[str, Any], key: str) -> Keys | None:
+    """The key itself if there is one of that name, else its parts between dots."""
+    if key in row:
+        return (key,)
+    inner: Any = row
+    for part in key.split("."):
+        if not isinstance(inner, Mapping) or part not in inner:
+            return None
+        inner = inner[part]
+    return tuple(key.split("."))
