@@ -1,13 +1,8 @@
 """The page of a report: the report's figures, and nothing of a corpus but its text."""
 
-import functools
-import json
 import shlex
 
-import pytest
 from fairseq import options
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from lxml import html
 
 from fairseq_mtmoe import register
@@ -113,30 +108,6 @@ def test_hostile_text_is_text():
     assert "<script" not in text.replace("\\<", "") and "<img" not in text.replace("\\<", "")
 
 
-def page_with(line):
-    """A small page with a line in every place of a user's text."""
-    found = report(1, 1)
-    one = found["corpora"]["corpus-0"]
-    one["files"], one["samples"] = [line], {"copy": [[1, line, line]]}
-    one["bad_samples"] = [[line, 2, "encoding", line]]
-    found["recipe"]["vocabulary"] = {"model": line}
-    found["vocabulary"]["en"]["warning"] = f"w {line}"
-    return page_of(found)
-
-
-HARMLESS = functools.cache(lambda: structure(page_with("x")))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.text(st.characters(blacklist_characters="`"), max_size=30))
-def test_any_text_stays_where_it_is(text):
-    page = page_with(text)
-    assert structure(page) == HARMLESS()
-    sides = [one.text_content() for one in parsed(page).find_class("samples")[0].iter("p")]
-    assert sides == [visible(text)] * 2
-    page.encode()
-
-
 def test_nothing_is_fetched_and_nothing_runs():
     tree = parsed(page_of(hostile()))
     names = [one.get("id") for one in tree.iter() if one.get("id")]
@@ -166,8 +137,3 @@ def test_a_report_without_what_may_be_absent():
     assert "no tier" in page_of(found) and "**no tier**" in markdown_of(found)
     nothing = {"command": "corpora", "recipe": "tiny", "corpora": {}, "pairs": {}, "vocabulary": {}}
     assert "What was kept" in page_of(nothing) and markdown_of(nothing).startswith("# What became")
-
-
-@pytest.mark.parametrize("form", [page_of, markdown_of])
-def test_the_same_report_gives_the_same_bytes(form):
-    assert form(report()) == form(json.loads(json.dumps(report())))

@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.corpora.blocks import Block
 from fairseq_mtmoe.data.corpora.cleaning import (
-    RULES,
     Cleaner,
     are_among,
     asked,
-    chosen,
     cleaner,
     normalised,
-    sample,
     sentence_keys,
 )
 from fairseq_mtmoe.data.corpora.cleaning import characters as clean
@@ -154,16 +151,6 @@ def test_a_block_is_cleaned_alike_in_slices_of_any_size(monkeypatch):
         assert np.array_equal(getattr(one, name), getattr(other, name))
 
 
-def test_rules_that_keep_are_not_asked():
-    pairs = [("the same words", "the same words"), ("Привет всем вам", "Hello to you all")]
-    lenient = Filters(copies=Action.keep, wrong_script=Action.keep)
-    out = Cleaner(lenient, "en", "ru", "train")(block_of(pairs))
-    assert (len(out.source), out.counts.get("copy")) == (2, None)
-    out = Cleaner(Filters(), "en", "ru", "train")(block_of(pairs))
-    assert (len(out.source), out.counts["copy"], out.counts["wrong_script"]) == (0, 1, 1)
-    assert set(out.counts) - {"removed", "breaks", "respelled"} <= set(RULES)
-
-
 @pytest.mark.parametrize(
     ("lang", "text", "stays"),
     [
@@ -232,14 +219,6 @@ def test_no_rule_reads_a_line_that_is_too_long(monkeypatch):
     out = Cleaner(Filters(), "en", "ru", "train")(block_of([(long, "слово"), ("a word", "слово")]))
     assert (out.counts["length"], out.source) == (1, ["a word"])
     assert sum(read) < 100 and len(read) == 4
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 30), TEXTS, TEXTS), max_size=20), st.integers(0, 20))
-def test_samples_are_the_same_however_they_are_put_together(samples, cut):
-    samples = [sample(*one) for one in samples]
-    parts = chosen(samples[:cut]), chosen(samples[cut:])
-    assert chosen([*parts[1], *parts[0]]) == chosen(samples)
 
 
 def test_keys_stay_what_they_are():

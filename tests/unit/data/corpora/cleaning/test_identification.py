@@ -10,7 +10,7 @@ import pytest
 from fairseq_mtmoe.data.corpora.blocks import Block
 from fairseq_mtmoe.data.corpora.cleaning import Cleaner, identification
 from fairseq_mtmoe.data.corpora.cleaning.identification import _is_whole as is_whole
-from fairseq_mtmoe.data.corpora.cleaning.languages import languages, name_in, names_of
+from fairseq_mtmoe.data.corpora.cleaning.languages import languages
 from fairseq_mtmoe.data.corpora.recipes import Filters
 from fairseq_mtmoe.data.corpora.recipes.schema import MBART, plain_code
 from fairseq_mtmoe.errors import UserError
@@ -133,9 +133,3 @@ def test_the_table_has_mbarts_languages_and_agrees_with_iso_and_unicode():
         assert pycountry.languages.get(alpha_2=code).alpha_3 in language.names
         usual = likely[code].split("_")[1]
         assert joined.get(usual, usual) == language.scripts[0], code
-
-
-def test_names_of_languages():
-    assert names_of("zh_CN") >= {"zh", "zho", "cmn"}
-    assert names_of("tlh") == {"tlh"}
-    assert name_in("__label__zho_Hans") == "zho"

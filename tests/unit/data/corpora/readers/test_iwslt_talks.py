@@ -2,7 +2,6 @@
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.recipes import load_recipe
 from tests.helpers.reading import corpus, found_in
 
 SOURCE = """<doc docid="1" genre="lectures">
@@ -31,7 +30,6 @@ Bienen sind klein .
  Ist a < b , so ist <i>b</i> größer .
 <reviewer href="http://www.ted.com/profiles/1">Eine Andere</reviewer>
 <translator href="http://www.ted.com/profiles/2">Ein Anderer</translator>
-<translator href="http://www.ted.com/profiles/3">Noch Eine</translator>
 </doc>
 <url>http://www.ted.com/talks/another</url>
 <title>Über Ameisen</title>
@@ -71,8 +69,3 @@ def test_lines_that_cannot_be_used_misalign_nothing(tmp_path):
 def test_sentences_that_one_file_has_more_are_counted(tmp_path):
     pairs, bad = found_in(talks(tmp_path, target=TARGET + "<url>x</url>\nmehr\nnoch mehr\n"))
     assert pairs == PAIRS and [(line.line, line.reason, line.lost) for line in bad] == [(7, "unequal", 2)]
-
-
-def test_ml50_reads_its_talks_so():
-    forms = {one.name: one.format for one in load_recipe("ml50").corpora if "train.tags" in one.files[0]}
-    assert forms == dict.fromkeys(("iwslt17-ar", "iwslt17-ko", "iwslt17-it", "iwslt17-nl"), "iwslt")

@@ -76,20 +76,6 @@ def test_a_catalog_backwards(tmp_path):
     assert pairs[-1] == (6, "Выйти", "Quit")
 
 
-def test_a_catalog_as_polib_reads_it(tmp_path):
-    catalog = polib.POFile()
-    catalog.metadata = {"Content-Type": "text/plain; charset=UTF-8", "Language": "de"}
-    texts = ["a", "two\nlines\n", 'a "quoted" \\ word', "tab\tand\rreturn", "ü" * 300, "a\\nb", " spaces "]
-    for text in texts:
-        catalog.append(polib.POEntry(msgid=text, msgstr=text.upper(), comment="x", occurrences=[("f", "1")]))
-    catalog.save(str(tmp_path / "a"))
-    catalog.save_as_mofile(str(tmp_path / "b"))
-    wanted = sorted((entry.msgid, entry.msgstr) for entry in polib.pofile(str(tmp_path / "a")))
-    for name in "ab":
-        pairs, bad = found_in(corpus(tmp_path / name))
-        assert sorted(pair[1:] for pair in pairs) == wanted and len(wanted) == len(texts) and not bad
-
-
 def compiled(tmp_path):
     catalog = polib.pofile(PO)
     catalog.save_as_mofile(str(tmp_path / "mo"))

@@ -26,16 +26,6 @@ def two(tmp_path):
     return write
 
 
-def test_lines_with_the_same_number_are_a_pair(two):
-    pairs, bad = found_in(two(b"One\nTwo\nThree", "Eins\nZwei\nDrei ä\n".encode()))
-    assert pairs == [(1, "One", "Eins"), (2, "Two", "Zwei"), (3, "Three", "Drei ä")] and not bad
-
-
-def test_blocks_have_the_size_that_was_asked_for(two):
-    blocks = list(read(two(b"a\n" * 7, b"b\n" * 7), block=3))
-    assert [block.lines.tolist() for block in blocks] == [[1, 2, 3], [4, 5, 6], [7]]
-
-
 def test_bad_lines_come_in_order_before_the_block_that_follows_them(two):
     found = list(read(two(b"a\nb\n\xff\nd\n\n", b"1\n\n3\n4\n5\n"), block=1))
     bad = [(item.line, item.reason) for item in found if isinstance(item, BadLine)]
@@ -68,17 +58,6 @@ def test_a_line_that_cannot_be_used_is_named_and_costs_its_pair_alone(two, line,
 def test_the_longest_line_is_kept(two):
     pairs, bad = found_in(two("ä".encode() * MAX_LINE + b"\r\n", b"b\n"))
     assert len(pairs[0][1]) == MAX_LINE and not bad
-
-
-def test_only_a_line_feed_ends_a_line(two):
-    odd = "one\u2028\u2029\x85\x0b\x0c\x1c\rtwo"
-    pairs, bad = found_in(two(f"{odd}\nnext\n".encode(), b"1\n2\n"))
-    assert pairs == [(1, odd, "1"), (2, "next", "2")] and not bad
-
-
-def test_windows_line_ends(two):
-    pairs, _ = found_in(two(b"a\r\nb\r\r\nc\r", b"1\n2\n3\n"))
-    assert pairs == [(1, "a", "1"), (2, "b\r", "2"), (3, "c", "3")]
 
 
 def test_a_lone_line_may_end_in_a_carriage_return(two):
@@ -114,18 +93,6 @@ def test_lines_that_one_side_has_more_are_one_bad_line(two, longer):
     assert len(pairs) == 3 and places(bad) == [(("a.en", "a.de")[longer], 4, "unequal", 2)]
 
 
-def test_nothing_at_all(two):
-    assert found_in(two(b"", b"")) == ([], [])
-
-
-def test_stop_ends_at_the_first_bad_line_in_a_sentence(two):
-    files = two(b"a\n\xff\n", b"1\n2\n")
-    with pytest.raises(
-        UserError, match=r"a\.en` must be .* line or unit 2 cannot be used: not in UTF-8.*--on-bad-line"
-    ):
-        list(read(files, on_bad_line="stop"))
-
-
 def test_missing_files_and_unknown_formats(tmp_path, two):
     with pytest.raises(UserError, match="nowhere` must be a corpus' file, but there is none"):
         found_in(corpus(tmp_path / "nowhere", tmp_path / "a"))
@@ -152,20 +119,7 @@ def test_blocks_of_long_lines_end_early(two):
     assert all(MAX_CHARACTERS < size <= most for size in characters[:-1]) and characters[-1] <= MAX_CHARACTERS
 
 
-PIECES = [
-    b"",
-    b"a",
-    b" ",
-    b"\r",
-    b"\n",
-    b"\n",
-    b"\0",
-    b"\xff",
-    "ä".encode(),
-    "ä".encode()[:1],
-    "\u2028".encode(),
-    b"\t",
-]
+PIECES = [*(b"", b"a", b" ", b"\r", b"\n", b"\n", b"\0", b"\xff", b"\t"), *map(str.encode, "ä\u2028"), "ä".encode()[:1]]
 
 
 @settings(max_examples=100, deadline=None)

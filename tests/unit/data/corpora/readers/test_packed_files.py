@@ -166,13 +166,3 @@ def test_a_cut_archive_is_said_at_every_place(tmp_path, archive):
             continue
         assert all_lines(pairs, bad) == 300 and {line.reason for line in bad} <= {"truncated", "damaged"}
         assert bad or archive == "tar"
-
-
-def test_an_encrypted_member_ends_in_a_sentence(tmp_path):
-    content = bytearray(zip_of([("a", SOURCE)]))
-    for place in (content.find(b"PK\x03\x04") + 6, content.find(b"PK\x01\x02") + 8):
-        content[place] |= 1
-    (tmp_path / "a.zip").write_bytes(bytes(content))
-    (tmp_path / "b").write_bytes(TARGET)
-    _, [bad] = found_in(corpus(tmp_path / "a.zip!a", tmp_path / "b"))
-    assert bad.reason == "damaged" and "is encrypted" in bad.excerpt

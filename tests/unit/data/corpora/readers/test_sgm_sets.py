@@ -99,10 +99,3 @@ def test_a_file_without_segments(tmp_path, content):
     assert not pairs and places(bad) == [("src.sgm", 1, "markup", 3)]
     pairs, bad = found_in(corpus(tmp_path / "src.sgm", format="sgm"))
     assert not pairs and places(bad) == [("src.sgm", 1, "markup", 0)]
-
-
-def test_tags_across_the_pieces_that_are_read(tmp_path):
-    many = "".join(f'<seg id="{number}">{"x" * 50} {number}</seg>\n' for number in range(3000))
-    source, reference = f"<srcset><doc docid=a>{many}</doc></srcset>", f"<refset><doc docid=a>{many}</doc></refset>"
-    pairs, bad = found_in(sets(tmp_path, source, reference))
-    assert len(pairs) == 3000 and not bad and pairs[2999][1] == "x" * 50 + " 2999"

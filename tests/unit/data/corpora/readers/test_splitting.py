@@ -10,7 +10,7 @@ from fairseq_mtmoe.data.corpora import readers
 from fairseq_mtmoe.data.corpora.blocks import BadLine
 from fairseq_mtmoe.data.corpora.readers import parts_of, read
 from tests.helpers.reading import corpus
-from tests.unit.data.corpora.readers.test_packed_files import SOURCE, TARGET
+from tests.unit.data.corpora.readers.test_packed_files import SOURCE
 
 ODD = [b"", b" ", b"\xff\xfe is none", b"\xef\xbb\xbfmark", b"a\rb", b"nul\0", b"BZh9 \x1f\x8b\x08", b"one\ttwo\tthree"]
 
@@ -56,7 +56,7 @@ def jsonl(folder, draw, count):
 
 
 @pytest.mark.parametrize("kind", [moses, tsv, jsonl])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_parts_of_a_corpus_are_the_corpus(kind, seed, tmp_path, monkeypatch):
     draw = random.Random(seed)
     monkeypatch.setattr(readers, "_CHUNK", draw.choice([7, 64, 1 << 20]))
@@ -71,24 +71,8 @@ def test_the_parts_of_a_corpus_are_the_corpus(kind, seed, tmp_path, monkeypatch)
     assert len(found) >= len(pairs) // most_lines and all(len(of_part) <= most_lines for of_part, _ in each)
 
 
-def test_parts_are_as_large_as_they_may_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "_EVERY", 10)
-    (tmp_path / "a").write_bytes(SOURCE)
-    (tmp_path / "b").write_bytes(TARGET)
-    files = corpus(tmp_path / "a", tmp_path / "b")
-    assert [part.part.first for part in parts_of(files, 100, 1 << 20)] == [1, 101, 201]
-    by_bytes = parts_of(files, 100, 2000)
-    assert all(
-        sum(end - begin for begin, end in part.part.spans) <= 2000 and len(noted(part)[0]) >= 30
-        for part in by_bytes[:-1]
-    )
-
-
 @pytest.mark.parametrize("content", [SOURCE.decode().encode("utf-16"), b"<tmx></tmx>", None, b"text"])
 def test_what_is_no_plain_text_in_lines_is_read_as_a_whole(content, tmp_path):
     if content is not None:
         (tmp_path / "a").write_bytes(content)
     assert parts_of(corpus(tmp_path / "a"), 10, 1000) == []
-    if content not in (b"text", b"<tmx></tmx>", None):
-        (tmp_path / "b").write_bytes(SOURCE)
-        assert parts_of(corpus(tmp_path / "a", tmp_path / "b"), 10, 1000) == []

@@ -94,10 +94,6 @@ def test_bytes_that_are_no_text_in_a_column_that_nobody_reads(tmp_path):
     assert pairs == [(2, "c", "d")] and places(bad) == [("a", 1, "encoding", 1)]
 
 
-def test_an_empty_file(tmp_path):
-    assert found_in(table(tmp_path)) == ([], [])
-
-
 @pytest.mark.parametrize("head", [("en", "de"), ("de", "en"), ("Source", "Target")])
 def test_a_line_of_names_is_no_pair_where_columns_are_given_by_number(tmp_path, head):
     files = table(tmp_path, head, ("a house", "ein Haus"), ("a", "b"), fields={"source": 1, "target": 2})

@@ -69,10 +69,6 @@ def result_of(files, on_bad_line):
         return str(error)
 
 
-def test_each_reason_has_a_file_that_shows_it(broken):
-    assert broken.keys() == BAD_REASONS.keys()
-
-
 @pytest.mark.parametrize("reason", BAD_REASONS)
 def test_what_ends_a_run(reason, broken):
     files = broken[reason]

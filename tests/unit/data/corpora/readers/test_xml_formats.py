@@ -5,7 +5,7 @@ import pytest
 from fairseq_mtmoe.data.corpora.readers import read
 from fairseq_mtmoe.data.corpora.readers.errors import MAX_LINE
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.reading import all_lines, corpus, found_in, places
+from tests.helpers.reading import corpus, found_in, places
 
 TMX = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">
@@ -86,27 +86,11 @@ def test_wmt_backwards(tmp_path):
     assert places(bad) == [("a", 3, "unpaired", 1), ("a", 5, "unpaired", 1)]
 
 
-def test_wmt_of_other_languages_is_no_pair_and_is_counted(tmp_path):
-    pairs, bad = found_in(written(tmp_path, WMT, source="fr", target="cs"))
-    assert not pairs and all_lines(pairs, bad) == 5 and {line.reason for line in bad} == {"untranslated"}
-
-
 def test_wmt_keeps_both_sources_of_a_document(tmp_path):
     text = WMT.replace("</src>\n", "</src><src lang='en-GB'><seg id='1'>More.</seg></src>\n")
     pairs, bad = found_in(written(tmp_path, text))
     assert [pair[1] for pair in pairs] == ["One.", "Two.", "Three.", "Again."]
     assert (bad[0].reason, bad[0].excerpt) == ("untranslated", "More.") and len(bad) == 4
-
-
-def test_wmt_in_the_other_language_is_counted(tmp_path):
-    text = """<dataset><doc><src lang="en"><seg id="1">Two.</seg></src><src lang="de"><seg id="1">Drei.</seg></src>
-    </doc>
-    </dataset>"""
-    pairs, bad = found_in(written(tmp_path, text))
-    assert not pairs and [(line.reason, line.excerpt) for line in bad] == [
-        ("untranslated", "Two."),
-        ("untranslated", "Drei."),
-    ]
 
 
 ENTITIES = """<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">%s]>

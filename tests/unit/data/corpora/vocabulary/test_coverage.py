@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import numpy as np
 import pytest
 import sentencepiece
 from fontTools.unicodedata import script
@@ -45,10 +44,6 @@ def test_every_script_has_its_most_frequent_characters(lines, coverage):
         )
         assert {one for one in required if script_of(one) == name} == set(kept[:needed])
     assert {script_of(one) for one in required} == {script_of(one) for one in counts}
-
-
-def test_a_foreign_letter_here_and_there_is_not_required():
-    assert required_characters(["some words of a language"] * 100 + ["ქ"], 1.0) == "adefglmnorsuw"
 
 
 def test_a_rare_script_keeps_its_characters_in_a_trained_model():
@@ -103,10 +98,3 @@ def test_of_a_given_vocabulary_no_setting_is_advised():
     warning = table({"de": counts(characters=200, unknown=9)}, is_given=True)["de"]["warning"]
     assert "the given vocabulary has few for it; 6.00% of its tokens are unknown" in warning
     assert not any(setting in warning for setting in ("size", "temperature", "character_coverage"))
-
-
-def test_tables_of_parts_add_up():
-    known = table_of(map(ord, "ab"))
-    parts = Counter(count_characters(["ab", "c"], known)) + Counter(count_characters(["ж", "a"], known))
-    assert parts == count_characters(["ab", "c", "ж", "a"], known)
-    assert not np.any(known[ord("c")])

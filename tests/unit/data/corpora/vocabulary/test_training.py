@@ -1,12 +1,21 @@
-import random
+"""How large a vocabulary is, which text it is trained on, and the model that comes of it."""
 
+import random
+from collections import Counter
+
+import numpy as np
 import pytest
 import sentencepiece
 
+from fairseq_mtmoe.data.corpora.cleaning.keys import mixed
 from fairseq_mtmoe.data.corpora.vocabulary import training as spm
+from fairseq_mtmoe.data.corpora.vocabulary.training import default_size, sample_lines
 from fairseq_mtmoe.errors import UserError
 
 WORDS = [a + b + c for a in ("gar", "mon", "tel") for b in ("di", "ro", "sa") for c in ("n", "lt", "mer")]
+
+
+SIZES = {"de": 5000, "gu": 30, "en": 5030, "tlh": 0}
 
 
 def lines(number, words=WORDS):
@@ -57,3 +66,48 @@ def test_a_process_of_its_own_gives_the_same_model_and_the_same_errors():
 def test_what_sentencepiece_says_otherwise_is_no_users_error():
     with pytest.raises(RuntimeError, match=r"SentencePiece failed: .*sentences"):
         spm.train_model([], 40, 1.0)
+
+
+def test_languages_have_their_quotas_and_small_ones_are_repeated_whole():
+    places = sample_lines(SIZES, temperature=5, seed=1, total=3000)
+    quotas = spm.temperature_quotas({"de": 5000, "en": 5030, "gu": 30}, 5, 3000)
+    assert {lang: len(of) for lang, of in places.items()} == quotas
+    for of in places.values():
+        assert np.all(np.diff(of) >= 0)
+    copies, rest = divmod(quotas["gu"], 30)
+    times = Counter(places["gu"].tolist())
+    assert len(times) == 30 and Counter(times.values()) == {copies: 30 - rest, copies + 1: rest}
+    assert len(set(places["de"].tolist())) == quotas["de"] < 5000 and places["de"].max() < 5000
+
+
+def test_all_is_taken_where_there_is_room():
+    assert sample_lines({"de": 7, "fr": 7}, 1, 1)["fr"].tolist() == list(range(7))
+    assert sample_lines({}, 1, 1) == {} == sample_lines({"de": 0}, 1, 1)
+
+
+def test_the_draw_is_by_hash_whatever_is_looked_at_together(monkeypatch):
+    one = sample_lines(SIZES, 5, 1, 3000)
+    monkeypatch.setattr(spm, "_PLACES_AT_ONCE", 77)
+    again, other = sample_lines(SIZES, 5, 1, 3000), sample_lines(SIZES, 5, 2, 3000)
+    assert all(np.array_equal(one[lang], again[lang]) for lang in one)
+    assert not np.array_equal(one["de"], other["de"])
+    draws = {place: int(mixed(np.array([9], np.uint64), np.array([place], np.uint64))[0]) for place in range(5000)}
+    assert set(spm._drawn(5000, 40, 9).tolist()) == set(sorted(draws, key=draws.__getitem__)[:40])
+
+
+def test_no_part_of_a_language_is_taken_more_often_than_another():
+    drawn = spm._drawn(100_000, 20_000, 3)
+    assert abs(np.histogram(drawn, bins=10, range=(0, 100_000))[0] - 2000).max() < 200
+
+
+def test_the_size_grows_with_the_text_between_bounds():
+    for sentences, length, characters, pieces in (
+        (100, 100, 80, 1000),  # the least
+        (2 * 84_000, 100, 100, 4400),
+        (2 * 160_000, 100, 80, 8160),  # IWSLT's size, for which 8,000 to 10,000 are usual
+        (2 * 84_000, 100, 3000, 10_200),  # with Chinese
+        (2 * 4_500_000, 100, 80, 32_000),  # WMT's
+        (320_000, 25, 80, 2160),
+    ):
+        assert default_size(sentences, ["x" * length] * 10, characters) == pieces
+    assert default_size(0, [], 0) == 1000
