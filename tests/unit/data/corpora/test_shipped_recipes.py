@@ -12,7 +12,7 @@ import pytest
 
 from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
 from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
-from fairseq_mtmoe.data.corpora.engine.workers import ThisProcess
+from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.recipes import load_recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import HeldOut
 
@@ -131,7 +131,7 @@ def test_every_corpus_is_read_and_kept(name, tmp_path):
     vocabulary = replace(recipe.vocabulary, size=700)
     small = replace(recipe, corpora=unchecked, held_out=HeldOut(2, 2), vocabulary=vocabulary)
     write_raw(tmp_path / "raw", wanted_of(small))
-    report = prepare(tmp_path / "raw", tmp_path / "data", small, "stop", ThisProcess())
+    report = prepare(tmp_path / "raw", tmp_path / "data", small, "stop", Workers())
     corpora = report["corpora"]
     assert list(corpora) == [corpus.name for corpus in recipe.corpora]
     assert {found: one for found, one in corpora.items() if one["read"] != LINES or one["bad"]} == {}
