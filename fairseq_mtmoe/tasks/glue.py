@@ -82,13 +82,16 @@ class GlueTask(BenchmarkTask):
             raise_invalid("--criterion", "multitask, or pemt for a model that borrows", cfg._name)
         return criterion
 
-    def tokenizer_of(self, row: TaskRow | None = None) -> TextTokenizer:
-        """The encoder's, with a task's limit on length; known once a model was built, or a checkpoint loaded."""
-        own = None if row is None else row.max_positions
-        return TextTokenizer(getattr(self.state, TOKENIZER), own or self.args.max_positions)
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The encoder's; known once a model was built, or a checkpoint loaded."""
+        return TextTokenizer(getattr(self.state, TOKENIZER), self.args.max_positions)
+
+    def tokenizer_of(self, row: TaskRow) -> TextTokenizer:
+        return TextTokenizer(getattr(self.state, TOKENIZER), row.max_positions or self.args.max_positions)
 
     def numbers(self, text: str) -> list[int]:
-        return self.tokenizer_of().numbers(text)
+        return self.tokenizer.numbers(text)
 
     def few_of(self, name: str, split: TokenizedSplit) -> TokenizedSplit:
         """The examples of a task that `--train-share` leaves."""
@@ -96,7 +99,7 @@ class GlueTask(BenchmarkTask):
         return few_of(split, share, self.args.train_share_seed, is_regression) if share < 1 else split
 
     def collate_of(self, tasks: Sequence[str]) -> TaskCollate:
-        return TaskCollate(self.tokenizer_of().padding, tasks)
+        return TaskCollate(self.tokenizer.padding, tasks)
 
     def dropout_draws(self, tasks: Sequence[str]) -> list[int]:
         return [self.task_types[task].dropout_draws for task in tasks]

@@ -247,7 +247,6 @@ class Multitask(RunLogMixin, FairseqTask):
         return moved(dataset.collater([dataset[0]]), model)
 
     def choose(self, sample: dict[str, Any], model: nn.Module, criterion: Any, update: int) -> Selection:
-
         def measure(batch: dict[str, Any], model: nn.Module, under_dropout: bool) -> tuple[Tensor, Tensor, Tensor]:
             return self.uncertainties(self.for_models(batch, [model]), model, criterion, under_dropout)
 

@@ -10,6 +10,7 @@ import logging
 import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
@@ -59,7 +60,6 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         self.dictionary_sizes: dict[int, int] = {}
         self._model_langs: list[str] | None = None
         self._has_warned_of_unknown = False
-        self._pair_tiers: dict[str, str] | None = None
         self._scores = ValidationScores(self) if args.eval_bleu or args.eval_chrf else None
         if training:
             self.state.merge_state_dict(languages.saved_settings(args))
@@ -188,7 +188,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- the run log ----
 
     def about_the_run(self) -> dict[str, Any]:
-        return {"tiers": self.pair_tiers(), **super().about_the_run(), "task_ids": self.args.task_ids}
+        return {"tiers": self.pair_tiers, **super().about_the_run(), "task_ids": self.args.task_ids}
 
     def shown_name(self, key: str) -> str:
         """A pair without fairseq's mark of data that is no extra data."""
@@ -201,17 +201,16 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def groups(self) -> list[Group]:
         """The tiers that have pairs."""
-        tiers = self.pair_tiers()
+        tiers = self.pair_tiers
         pairs = {tier: tuple(pair for pair in self.lang_pairs if tiers.get(pair) == tier) for tier in TIERS}
         return [Group(tier, members) for tier, members in pairs.items() if members]
 
+    @cached_property
     def pair_tiers(self) -> dict[str, str]:
         """The tier of each language pair, where the data tells it."""
-        if self._pair_tiers is None:
-            sizes = {**dict.fromkeys(self.lang_pairs, 0), **training_sizes(self.data_manager)}
-            folder = split_paths(self.args.data)[0]
-            self._pair_tiers = load_tiers(folder, sizes, options.found_languages(folder))
-        return self._pair_tiers
+        sizes = {**dict.fromkeys(self.lang_pairs, 0), **training_sizes(self.data_manager)}
+        folder = split_paths(self.args.data)[0]
+        return load_tiers(folder, sizes, options.found_languages(folder))
 
     # ---- translating in validation ----
 

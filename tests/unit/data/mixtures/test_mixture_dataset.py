@@ -9,7 +9,7 @@ import torch
 from fairseq.data import FairseqDataset
 
 import fairseq_mtmoe
-from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture, MixtureDataset
+from fairseq_mtmoe.data.mixtures.dataset import MixtureDataset
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.sampling.draw import Numbering
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
@@ -71,13 +71,6 @@ def test_examples_of_one_side_are_drawn_ordered_and_batched():
 def test_what_is_too_long_on_any_side_is_left_out(limits, kept):
     fitting, others = mixture().filter_indices_by_size(np.arange(12), limits)
     assert len(fitting) == kept and sorted([*fitting.tolist(), *others]) == list(range(12))
-
-
-def test_evaluation_has_one_task_in_a_batch_and_names_it():
-    dataset = EvaluationMixture(["a", "b", "c"], [Numbers(4), Numbers(6), Numbers(2)], (7, 7, 9), by_value)
-    batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=4)
-    assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]
-    assert [dataset.collater([dataset[i] for i in batch])["task"] for batch in batches] == ["a", "b", "b", "c"]
 
 
 @pytest.mark.parametrize("room", ["data/mixtures", "data/sampling", "tasks/_multitask"])

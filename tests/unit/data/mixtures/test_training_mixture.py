@@ -91,29 +91,6 @@ def test_shards_take_turns_without_being_loaded_again(options, shards):
     assert (folders, sizes) == expected
 
 
-@pytest.mark.parametrize(
-    ("kind", "limits", "max_sizes"),
-    [
-        ("pass", {"max_sentences": 7, "multiple": 4}, None),
-        ("virtual epochs", {}, 9),
-        ("concat", {"max_tokens": None, "max_sentences": 9}, (8, 1024)),
-        ("candidates", {}, (8, 1024)),
-        ("candidates", {"max_sentences": 7, "multiple": 4}, None),
-        ("weights", {"max_tokens": None, "max_sentences": 9}, None),
-    ],
-)
-def test_the_batches_are_those_that_fairseq_would_make_of_the_order(kind, limits, max_sizes, digits):
-    """The slow twin: fairseq's filter and its batches, one sentence at a time."""
-    limits = {"max_tokens": 60, "max_sentences": None, "multiple": 8, **limits}
-    dataset = iterator(digits, **KINDS[kind]).dataset
-    order = dataset.order(max_sizes)
-    kept, ignored = dataset.filter_indices_by_size(dataset.ordered_indices(), max_sizes)
-    expected = dataset.batch_by_size(kept, *limits.values())
-    found = dataset.batches(order, *limits.values())
-    assert [batch.tolist() for batch in found] == [batch.tolist() for batch in expected]
-    assert sorted(order.too_long.tolist()) == sorted(ignored) and bool(ignored) == (max_sizes is not None)
-
-
 def test_sentences_that_are_too_long_are_left_out_or_refused(digits, caplog):
     task = digit_task(digits)
     task.load_dataset("train")

@@ -76,10 +76,3 @@ def test_collated_apart_or_together_the_batch_is_the_same(digits):
         assert {languages[int(source)] for source in batch["net_input"]["src_lang_id"]} == {"en"}
         targets = [languages[int(target)] for target in batch["tgt_lang_id"]]
         assert targets == [TARGETS[number - 10] for number in batch["task_ids"].tolist()]
-
-
-@pytest.mark.parametrize("number", [1, 13])
-def test_no_sentence_is_dropped_by_the_required_multiple(number, digits):
-    _, dataset = mixed(digits)
-    batches = dataset.batch_by_size(np.arange(number), max_tokens=60, required_batch_size_multiple=8)
-    assert [index for batch in batches for index in batch] == list(range(number))
