@@ -32,8 +32,8 @@ def first_inputs(model: Any, net_input: dict[str, Any]) -> Tensor:
     found: list[Tensor] = []
 
     def reached(block: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
-        x, _, rows = arguments
-        found.append(rows.spread(x))
+        x, _, batch = arguments
+        found.append(batch.pad(x))
         raise _Reached
 
     hook = model.encoder.layers[0].register_forward_pre_hook(reached)
