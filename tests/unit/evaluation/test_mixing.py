@@ -20,7 +20,8 @@ def translator_of(model, decoding=SHORT, **settings):
 
 
 def mixed(model, decoding=SHORT, note=lambda batch: None, known=None):
-    found = Mixture(translator_of(model, decoding), PAIRS, "test").translate(note, known or {})
+    found = list(Mixture(translator_of(model, decoding), PAIRS, "test").translate(note, known or {}))
+    assert sorted(text.pair for text in found) == sorted(PAIRS)
     return {text.pair: text for text in found}
 
 
