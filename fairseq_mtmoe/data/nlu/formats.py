@@ -92,7 +92,7 @@ class Lines:
                 encoding = encoding.removesuffix("-sig")  # of which a file's first line alone has a mark
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Record:
     """The fields of a line, or of a part of it, with their place in a file."""
 

@@ -29,7 +29,8 @@ ENTITY_LABEL = re.compile(r"[BI]-.+")
 MAX_STEPS = 10_000  # of a regression's answers in text
 SPLITS = ("train", "valid", "test")
 
-Rule = tuple[bool, str, str, object]  # whether it holds, the field, the rule and the field's value
+# Whether it holds, the field and the rule; and the value that is wrong, where it is not the field's own.
+Rule = tuple[bool, str, str] | tuple[bool, str, str, object]
 
 
 class Kind(Enum):
@@ -98,24 +99,23 @@ class Source:
     count: int = 0
 
     def rules(self, row: TaskRow) -> Iterator[Rule]:
-        by_label = self.format in BY_LABEL
-        yield _is_encoding(self.encoding), "encoding", "one that Python knows", self.encoding
-        is_part = not self.part or (len(self.part) == 2 and 0 <= self.part[0] < self.part[1] <= 1)
-        yield is_part, "part", "two shares from 0 to 1, from and to", self.part
-        is_seed = self.part_seed is None or (bool(self.part) and self.part_seed >= 0)
-        yield is_seed, "part_seed", "at least 0, and only beside a part", self.part_seed
-        has_columns = self.format is not Format.conll or bool(self.columns)
-        yield has_columns, "columns", "the fields of a line, the word's and the label's among them", self.columns
+        by_label, is_conll, part = self.format in BY_LABEL, self.format is Format.conll, self.part
+        yield _is_encoding(self.encoding), "encoding", "one that Python knows"
+        is_part = not part or (len(part) == 2 and 0 <= part[0] < part[1] <= 1)
+        yield is_part, "part", "two shares from 0 to 1, from and to"
+        is_seed = self.part_seed is None or (bool(part) and self.part_seed >= 0)
+        yield is_seed, "part_seed", "at least 0, and only beside a part"
+        has_columns = bool(self.columns) or not is_conll
+        yield has_columns, "columns", "the fields of a line, the word's and the label's among them"
         has_ids = bool(self.ids) or not (self.keep_ids or self.leave_ids)
-        yield has_ids, "ids", "the fields that an id consists of, where examples are chosen by id", self.ids
+        yield has_ids, "ids", "the fields that an id consists of, where examples are chosen by id"
         is_below = not (by_label and Path(self.file).is_absolute())
-        yield is_below, "file", "below the data directory where there is one for each label", self.file
+        yield is_below, "file", "below the data directory where there is one for each label"
         is_named = ("{label}" in self.file) == by_label
-        yield is_named, "file", "with {label} in it where there is one for each label, and only there", self.file
+        yield is_named, "file", "with {label} in it where there is one for each label, and only there"
         is_asked = (self.format in QUESTIONS) == (row.kind is Kind.span)
-        yield is_asked, "format", "squad or mrqa for a span, and only there", self.format.name
-        is_labelled = self.format is not Format.conll or row.kind is Kind.word_labels
-        yield is_labelled, "format", "another one where words have no labels", self.format.name
+        yield is_asked, "format", "squad or mrqa for a span, and only there"
+        yield not is_conll or row.kind is Kind.word_labels, "format", "another one where words have no labels"
 
 
 @dataclass
@@ -128,19 +128,14 @@ class Submission:
 
     def rules(self, row: TaskRow, split: str) -> Iterator[Rule]:
         num_labels, form = len(row.labels), self.form
-        yield Path(self.file).name == self.file, "file", "a file's name", self.file
+        yield Path(self.file).name == self.file, "file", "a file's name"
         fits = not self.labels or len(self.labels) == num_labels
-        yield fits, "labels", f"as many as the task's, {num_labels}", self.labels
+        yield fits, "labels", f"as many as the task's, {num_labels}"
         is_labelled = (form is Form.conll) == (row.kind is Kind.word_labels)
-        yield is_labelled, "form", "conll where words have labels, and only there", form.name
+        yield is_labelled, "form", "conll where words have labels, and only there"
         has_keys = form is not Form.multirc or all(one.format is Format.multirc for one in row.splits[split])
-        yield (
-            has_keys,
-            "form",
-            "one that names an example by a single key, where the files are not MultiRC's",
-            "multirc",
-        )
-        yield (form is Form.squad) == (row.kind is Kind.span), "form", "squad for a span, and only there", form.name
+        yield has_keys, "form", "one that names an example by a single key, where the files are not MultiRC's"
+        yield (form is Form.squad) == (row.kind is Kind.span), "form", "squad for a span, and only there"
 
 
 @dataclass
@@ -156,15 +151,15 @@ class TextForm:
         num_labels = len(row.labels)
         is_said = row.kind is not Kind.word_labels
         yield is_said, "", "absent where words have labels, which no text says", self.reads
-        yield bool(FORM_FIELD.search(self.reads)), "reads", "a text with fields of the files in braces", self.reads
+        yield bool(FORM_FIELD.search(self.reads)), "reads", "a text with fields of the files in braces"
         fits = not self.writes or len(self.writes) == len(set(self.writes)) == num_labels
-        yield fits, "writes", f"as many different texts as labels, {num_labels}", self.writes
+        yield fits, "writes", f"as many different texts as labels, {num_labels}"
         is_pair = not self.referent or (num_labels == 2 and not self.writes)
-        yield is_pair, "referent", "of a task with two labels, of which nothing is written", self.referent
-        yield 0 < self.step < math.inf, "step", "above 0", self.step
+        yield is_pair, "referent", "of a task with two labels, of which nothing is written"
+        yield 0 < self.step < math.inf, "step", "above 0"
         low, high = row.bounds if row.kind is Kind.regression else (0, 0)
         is_coarse = (high - low) / self.step <= MAX_STEPS
-        yield is_coarse, "step", f"one that divides the bounds into at most {MAX_STEPS:,} numbers", self.step
+        yield is_coarse, "step", f"one that divides the bounds into at most {MAX_STEPS:,} numbers"
 
 
 @dataclass
@@ -210,18 +205,16 @@ class TaskRow:
 
     def rules(self) -> Iterator[Rule]:
         num_texts, is_ranking = len(self.texts), self.kind is Kind.ranking
-        yield 1 <= num_texts <= 2, "texts", "one text or two", self.texts
+        yield 1 <= num_texts <= 2, "texts", "one text or two"
         yield from self._rules_of_kind()
-        yield is_ranking == bool(self.choices), "choices", "fields in a ranking, and only there", self.choices
+        yield is_ranking == bool(self.choices), "choices", "fields in a ranking, and only there"
         is_list = not self.is_open or len(self.choices) == 1
-        rule = "one field that lists the candidates, where a ranking has no labels"
-        yield is_list, "choices", rule, self.choices
+        yield is_list, "choices", "one field that lists the candidates, where a ranking has no labels"
         fits = not is_ranking or self.is_open or len(self.choices) == len(self.labels)
-        yield fits, "choices", f"as many as labels, {len(self.labels)}", self.choices
-        has_names = self.is_open or not self.names
-        yield has_names, "names", "a field of a ranking without labels, and of no other task", self.names
+        yield fits, "choices", f"as many as labels, {len(self.labels)}"
+        yield self.is_open or not self.names, "names", "a field of a ranking without labels, and of no other task"
         has_room = self.max_positions is None or self.max_positions >= 8
-        yield has_room, "max_positions", "a number of tokens, at least 8", self.max_positions
+        yield has_room, "max_positions", "a number of tokens, at least 8"
         places = [one.text for one in self.words]
         are_there = all(0 <= place < num_texts for place in places)
         yield are_there, "words", f"in one of the {num_texts} texts, from 0", places
@@ -229,21 +222,21 @@ class TaskRow:
         yield is_pair, "words", "two in a word pair, and none elsewhere", len(places)
 
     def _rules_of_kind(self) -> Iterator[Rule]:
-        texts, labels, num_labels = self.texts, self.labels, len(self.labels)
+        texts, labels, bounds = self.texts, self.labels, self.bounds
         if self.kind is Kind.regression:
-            is_range = len(self.bounds) == 2 and -math.inf < self.bounds[0] < self.bounds[1] < math.inf
-            yield is_range, "bounds", "the least and the greatest value of a regression", self.bounds
+            is_range = len(bounds) == 2 and -math.inf < bounds[0] < bounds[1] < math.inf
+            yield is_range, "bounds", "the least and the greatest value of a regression"
         elif self.kind is Kind.span:
             are_two = len(texts) == 2 and not labels
-            yield are_two, "texts", "the question and the passage of a span, which has no labels", texts
+            yield are_two, "texts", "the question and the passage of a span, which has no labels"
             for name in ("stride", "longest_answer"):
                 value = getattr(self, name)
-                yield value is None or value >= 1, name, "a number of tokens, at least 1", value
+                yield value is None or value >= 1, name, "a number of tokens, at least 1"
         else:
-            are_different = len(set(labels)) == num_labels and (self.is_open or num_labels >= 2)
-            yield are_different, "labels", "two or more different ones", labels
+            are_different = len(set(labels)) == len(labels) and (self.is_open or len(labels) >= 2)
+            yield are_different, "labels", "two or more different ones"
         if self.kind is Kind.word_labels:
-            yield len(texts) == 1, "texts", "the field with the words, where each has a label", texts
+            yield len(texts) == 1, "texts", "the field with the words, where each has a label"
             wrong = [label for label in labels[1:] if not ENTITY_LABEL.fullmatch(label)]
             is_bio = labels[0] == "O" and not wrong
             yield is_bio, "labels", "O, and then B- and I- with an entity's type", (wrong or labels)[0]
@@ -295,7 +288,7 @@ def _rows_of(path: Path, before: Mapping[str, TaskRow]) -> dict[str, TaskRow]:
     for name, fields in read_mapping(path, "a table of tasks", "names, and their fields below them").items():
         rows[name] = _row(path, name, fields, {**before, **rows})
     for name, row in rows.items():
-        _expect(f"{path}: {name}", _rules_of_head(row, {**before, **rows}))
+        _expect(f"{path}: {name}", row, _rules_of_head(row, {**before, **rows}))
     return rows
 
 
@@ -325,17 +318,17 @@ def _row(path: Path, name: str, given: Any, known: Mapping[str, TaskRow]) -> Tas
         row.splits[split] = [structured(Source, f"{where}: {split}", source) for source in sources]
     for split, sources in row.splits.items():
         for source in sources:
-            _expect(f"{where}: {split}", source.rules(row))
-    _expect(where, row.rules())
+            _expect(f"{where}: {split}", source, source.rules(row))
+    _expect(where, row, row.rules())
     if row.text_form is not None:
-        _expect(f"{where}: text_form", row.text_form.rules(row))
+        _expect(f"{where}: text_form", row.text_form, row.text_form.rules(row))
     if not isinstance(submissions, dict) or not set(submissions) <= set(row.sets("test")):
         found = ", ".join(row.sets("test")) or "there are none"
         raise_invalid(f"{where}: submissions", f"for sets of the test data ({found})", submissions)
     where = f"{where}: submissions"
     row.submissions |= {split: structured(Submission, where, submission) for split, submission in submissions.items()}
     for split, submission in row.submissions.items():
-        _expect(where, submission.rules(row, split))
+        _expect(where, submission, submission.rules(row, split))
     return row
 
 
@@ -348,11 +341,13 @@ def _other(where: str, name: Any, splits: Mapping[str, Any], known: Mapping[str,
     return row
 
 
-def _expect(where: str, rules: Iterable[Rule]) -> None:
-    """Raise the `UserError` of the first rule that is broken."""
-    for holds, name, rule, value in rules:
+def _expect(where: str, part: object, rules: Iterable[Rule]) -> None:
+    """Raise the `UserError` of the first rule that a part of a row breaks."""
+    for holds, name, rule, *wrong in rules:
         if not holds:
-            raise_invalid(f"{where}: {name}" if name else where, rule, value)
+            value = wrong[0] if wrong else getattr(part, name)
+            shown = value.name if isinstance(value, Enum) else value
+            raise_invalid(f"{where}: {name}" if name else where, rule, shown)
 
 
 def _is_encoding(name: str) -> bool:
@@ -368,6 +363,6 @@ def _rules_of_head(row: TaskRow, rows: Mapping[str, TaskRow]) -> Iterator[Rule]:
         return row.kind, 1 if row.kind is Kind.ranking else len(row.labels)
 
     fits = not row.head or (row.head in rows and shape(rows[row.head]) == shape(row))
-    yield fits, "head", "another task of the same kind with as many labels", row.head
+    yield fits, "head", "another task of the same kind with as many labels"
     is_predicted = bool(row.head or row.sets("train"))
-    yield is_predicted, "head", "the task whose head predicts this one, which has no training data", row.head
+    yield is_predicted, "head", "the task whose head predicts this one, which has no training data"

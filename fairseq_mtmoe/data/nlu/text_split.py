@@ -198,7 +198,10 @@ def text_split(
         return taught(row, examples) if labelled and split.partition("/")[0] == "train" else examples
 
     parts = (tokenizer.pieces.fingerprint, tokenizer.max_source, tokenizer.max_target, labelled)
-    make = lambda: _made(f"{name}, {split}", row, tokenizer, read())  # noqa: E731
+
+    def make() -> dict[str, NDArray[np.generic]]:
+        return _made(f"{name}, {split}", row, tokenizer, read())
+
     arrays = stored_arrays(cache, root, name, row, split, FORM, parts, ARRAYS, make, kind="text.")
     sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = (arrays[name] for name in ARRAYS)
     runs = TokenRuns(sources, source_starts), TokenRuns(targets, target_starts)
