@@ -1,7 +1,6 @@
 """Charts show the log's numbers, and can be read without colours."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -48,13 +47,6 @@ def test_sampling_shows_every_pair_and_the_temperature_and_runs_side_by_side():
     assert {panel for panel, _ in lines_of(top)} == {"k1", "k3"} and ("k1", "en-aa") in lines_of(top)
 
 
-def test_where_the_temperature_rises_within_an_epoch_sampling_goes_over_updates():
-    parts = [{"event": "sampling", "epoch": 1, "part": part, "updates_before": 10 * part, "temperature": 1.0 + part,
-              "probabilities": {"en-de": 1.0}} for part in range(3)]  # fmt: skip
-    _, bottom = values_of(charts.sampling([run_of(parts, "run")]))
-    assert lines_of(bottom) == {("run", "temperature"): [(0, 1), (10, 2), (20, 3)]}
-
-
 def test_experts_shows_the_logged_shares_at_early_middle_and_late_updates():
     one = run(pairs=3, validations=5)
     chart = charts.experts([one], tasks=["ac"], layers=["decoder.layers.1"])
@@ -70,8 +62,8 @@ def test_experts_shows_the_logged_shares_at_early_middle_and_late_updates():
     notes = " ".join(chart.to_dict()["title"]["subtitle"])
     assert "the language's validation sentences (valid) without padding, of the source in encoder" in notes
     assert "Moved: the least share" in notes
-    alone = charts.experts([one], updates=[200]).to_dict()
-    assert "Moved" not in " ".join(alone["title"]["subtitle"])
+    (bars,) = values_of(charts.experts([one], tasks=["aa", "xx"], layers=["encoder.layers.1"], updates=[200]))
+    assert {bar["moved"] for bar in bars if bar["row"] == "xx"} == {"not logged"}
 
 
 def test_experts_chooses_the_largest_and_smallest_languages_and_names_runs():
@@ -85,11 +77,6 @@ def test_experts_chooses_the_largest_and_smallest_languages_and_names_runs():
     ]  # fmt: skip
     named = charts.experts([one], layers=["encoder.layers.1"], named=True).to_dict()["facet"]["column"]["sort"]
     assert named == ["run encoder.layers.1, updates 100 / 500 / 1,000"]
-
-
-def test_a_language_without_tokens_says_so():
-    (bars,) = values_of(charts.experts([run()], tasks=["aa", "xx"], layers=["encoder.layers.1"]))
-    assert [bar["moved"] for bar in bars if bar["row"] == "xx"] == ["not logged"]
 
 
 def test_perplexity_of_one_run_shows_tiers_and_where_it_became_sparse():
@@ -119,14 +106,6 @@ def test_the_steep_beginning_of_a_long_run_does_not_flatten_the_rest(validations
     _, high = chart["spec"]["layer"][0]["encoding"]["y"]["scale"]["domain"]
     first = max(point["y"] for point in chart["datasets"][chart["data"]["name"]])
     assert (high < first) == is_cut
-
-
-def test_missing_values_are_gaps_and_runs_without_numbers_have_a_chart():
-    events = [
-        {"event": "valid", "update": at, "subset": "valid", "all": {"ppl": ppl}} for at, ppl in ((1, 5.0), (2, None))
-    ]
-    (points,) = values_of(charts.perplexity([run_of(events, "run")]))
-    assert lines_of(points) == {("", "all 5.00"): [(1, 5.0), (2, None)]}
 
 
 def test_metrics_of_one_run_are_lines_with_their_last_values_and_of_several_a_panel_each():
@@ -194,13 +173,8 @@ def test_the_map_is_of_the_first_two_principal_components():
     assert all(places[np.abs(places[:, axis]).argmax(), axis] > 0 for axis in range(2))
     (points,) = values_of(models.embeddings({"run": (list("abcdef"), table_KD)}))
     assert [(point["line"], point["x"]) for point in points] == list(zip("abcdef", places[:, 0].tolist(), strict=True))
-
-
-@pytest.mark.parametrize("table_KD", [np.zeros((3, 4)), np.ones((1, 4))])
-def test_few_or_equal_embeddings_have_a_map_too(table_KD, tmp_path):
-    tasks = [f"t{number}" for number in range(len(table_KD))]
-    look.save(models.embeddings({"run": (tasks, table_KD)}), tmp_path / "map.svg")
-    assert "t0" in (tmp_path / "map.svg").read_text()
+    for few in (np.zeros((3, 4)), np.ones((1, 4))):
+        assert np.isfinite(plane_of(few)[0]).all() and plane_of(few)[1] == (0, 0)
 
 
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
@@ -217,8 +191,3 @@ def test_lines_differ_in_grey_and_without_colour():
     assert len({tuple(dash) for dash in look.DASHES}) == len(look.DASHES)
     grey = [luminance(shade) for shade in look.shades(50)]
     assert grey == sorted(grey) and len(set(grey)) == 50 and grey[-1] < 0.9  # darker than paper
-
-
-def test_numbers_are_short():
-    assert [look.percent(share) for share in (0.262, 0.044, 0.0042)] == ["26%", "4.4%", "0.42%"]
-    assert look.with_last("a", [3.0, math.nan]) == "a 3.00" and look.with_last("a", [12345.0]) == "a 12,345"

@@ -4,8 +4,6 @@ import json
 import os
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from fairseq_mtmoe.analysis.charts import look
 from fairseq_mtmoe.analysis.charts import runs as charts
@@ -13,7 +11,7 @@ from fairseq_mtmoe.analysis.questions import expert_layers
 from fairseq_mtmoe.analysis.rows import read_run
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog, read
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.damage import damaged, value_or_sentence
+from tests.helpers.damage import value_or_sentence
 
 EVENTS = [
     {"event": "run", "sizes": {"en-de": 70, "en-lv": 30}, "task_ids": "target", "task_names": ["de", "lv"]},
@@ -126,27 +124,3 @@ def test_what_is_no_file_is_one_sentence(tmp_path):
     (tmp_path / "circle").symlink_to("circle")
     with pytest.raises(UserError, match="circle` must be a run log, but is a link that leads in a circle"):
         read_run(tmp_path / "circle")
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=damaged(LOG, LINES[2], LINES[3]))
-def test_a_damaged_log_is_a_value_or_a_sentence(tmp_path, content):
-    run = value_or_sentence(lambda: read_run(write(tmp_path, content)))
-    assert run is None or max((len(row.value) for row in run.rows), default=0) <= 8
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_odd_values_are_drawn_or_a_sentence(tmp_path, data):
-    kind, field = data.draw(st.sampled_from(FIELDS))
-    events = [{**event, field: data.draw(JSON)} if event["event"] == kind else event for event in EVENTS]
-    run = value_or_sentence(lambda: read_run(write(tmp_path, "\n".join(map(json.dumps, events)).encode())))
-    if run is not None:
-        value_or_sentence(lambda: draw(run, tmp_path))

@@ -9,9 +9,8 @@ import pytest
 
 from fairseq_mtmoe.analysis.differences import Sampling, find_differences
 from fairseq_mtmoe.analysis.eval_folders import read_evaluations
-from fairseq_mtmoe.analysis.questions import by_resource, entropies, evenly, moments, shares, shift
-from fairseq_mtmoe.analysis.rows import data_shares, read_run, run_names, run_of
-from fairseq_mtmoe.analysis.run_log import RunLog
+from fairseq_mtmoe.analysis.questions import by_resource, entropies, evenly, moments, shares
+from fairseq_mtmoe.analysis.rows import data_shares, run_names, run_of
 from tests.helpers.figure_logs import benchmark, evaluations, translation
 
 FROZEN = json.loads((Path(__file__).parents[2] / "golden" / "figures.json").read_text())
@@ -117,19 +116,6 @@ def test_resources_are_shares_of_the_training_sentences():
     assert data_shares([tasks]) == {"cola": 0.75, "rte": 0.25}
     assert data_shares([{"event": "run", "sizes": {"en-de": 0}}]) == {"de": 0.0}
     assert by_resource(["en", "lv", "xx", "fr"], data_shares([run])) == ["fr", "lv", "en", "xx"]
-
-
-def test_shift_is_the_share_of_tokens_that_moved():
-    assert shift(np.array([0.5, 0.5, 0.0]), np.array([0.25, 0.5, 0.25])) == 0.25
-
-
-def test_a_run_is_read_from_its_folder(tmp_path):
-    log = RunLog(tmp_path / "k1" / "mtmoe.jsonl")
-    log.write("run", sizes={"en-de": 7})
-    log.write("sparsified", update=30, num_experts=4)
-    run = read_run(tmp_path / "k1")
-    assert (run.name, run.sparsified, run.rows, run.data) == ("k1", [(30, 4)], [], {"de": 1.0})
-    assert read_run(tmp_path / "k1", "k = 1").name == "k = 1"
 
 
 def test_names_of_runs_tell_them_apart():

@@ -44,7 +44,7 @@ def test_it_is_equation_7(other):
     assert 0 < found < 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_rank_holds_99_percent_and_none_less_does(seed):
     x = draw(seed)
     approximation, rank = best_approximation(x)

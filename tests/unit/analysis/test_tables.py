@@ -25,10 +25,6 @@ def test_latex_has_every_cell_with_its_signs_escaped():
     assert text.count("\\midrule") == 2  # below the head, above what sums up
 
 
-def test_without_sums_there_is_one_rule():
-    assert Table(["a"], [["1"]]).in_latex().count("\\midrule") == 1
-
-
 def test_a_cell_cannot_end_the_table():
     text = Table(["a"], [[r"\end{tabular}\input{x}~^<>"]]).in_latex()
     assert text.count("\\end{tabular}") == 1 and "\\input" not in text

@@ -46,6 +46,7 @@ def test_a_page_of_a_run_is_written_and_named(run, tmp_path):
         (("RUN", "RUN", "page.html"), "`RUN…` must be different runs"),
         (("RUN", "--scores", "a", "--scores", "b", "page.html"), "`--scores` must be given once for each of the 1 RUN"),
         (("RUN", "--scores", "nowhere", "page.html"), "must be a folder with scores.json"),
+        (("RUN", "page.html", "--watch", "inf"), "`--watch` must be a number of seconds"),
     ],
 )
 def test_what_cannot_be_shown_is_one_sentence_and_no_page(run, tmp_path, monkeypatch, arguments, sentence):
@@ -65,12 +66,6 @@ def test_a_damaged_log_leaves_the_page_as_it_was(run, tmp_path):
     with pytest.raises(UserError, match=r"Line \d+ of the run log .* must have null or a number .* as `wps`"):
         reported(run, out, "--overwrite")
     assert out.read_bytes() == before
-
-
-def test_scores_of_another_folder_are_shown(run, tmp_path):
-    folder = write_evaluation(tmp_path / "results", 0.3, sentences=10)
-    reported(run, tmp_path / "page.html", "--scores", folder)
-    assert "chrF++" in (tmp_path / "page.html").read_text()
 
 
 def test_a_watched_page_is_made_anew_when_there_is_something_new(run, tmp_path, monkeypatch):
@@ -118,30 +113,6 @@ def test_a_run_log_that_is_named_itself_is_shown_and_never_overwritten(run, tmp_
     assert log.read_bytes() == before and "en-ab" in (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("event", "sentence"),
-    [
-        ('{"event": "started", "update": 3}', "holds no events"),
-        (
-            '{"event": "valid", "update": 3, "pairs": {"en-de": {"bleu": "abc"}}}',
-            "as `pairs.en-de.bleu`, but has 'abc'",
-        ),
-    ],
-)
-def test_a_log_of_something_else_is_one_sentence(tmp_path, event, sentence):
-    (tmp_path / "mtmoe.jsonl").write_text(event + "\n")
-    with pytest.raises(UserError, match=sentence):
-        reported(tmp_path, tmp_path / "page.html")
-    assert not (tmp_path / "page.html").exists()
-
-
-@pytest.mark.parametrize("seconds", ["nan", "inf"])
-def test_seconds_without_an_end_are_one_sentence_and_no_page(run, tmp_path, seconds):
-    with pytest.raises(UserError, match="`--watch` must be a number of seconds"):
-        reported(run, tmp_path / "page.html", "--watch", seconds)
-    assert not (tmp_path / "page.html").exists()
-
-
 def test_places_that_cannot_be_are_one_sentence(run, tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(UserError, match="leads in a circle"):
@@ -156,11 +127,6 @@ def test_several_folders_of_scores_are_said_not_to_be_shown(run, tmp_path):
     (note,) = Gatherer([run]).gather().notes
     assert "there are 2 folders of them" in note
     assert Gatherer([run], [run / "scores" / "a"]).gather().notes == []
-
-
-def test_an_empty_log_says_that_nothing_was_logged_yet(tmp_path):
-    (tmp_path / "mtmoe.jsonl").touch()
-    assert Gatherer([tmp_path]).gather().runs[0].notes == ["The run has logged nothing yet."]
 
 
 @pytest.mark.parametrize("layers", [{}, {"encoder.layers.1": [[0, 0], [0, 0]]}])

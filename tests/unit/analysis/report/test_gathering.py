@@ -9,7 +9,6 @@ import pytest
 
 from fairseq_mtmoe.analysis.report.gathering import Gatherer, Progress, RunReport
 from fairseq_mtmoe.analysis.report.page import MOST_POINTS, peaks
-from fairseq_mtmoe.errors import UserError
 from tests.helpers.run_logs import events_of_a_run, write_run
 
 OLD = Path(__file__).parents[3] / "golden" / "v0_1_0"
@@ -98,28 +97,7 @@ def test_experts_have_fewer_moments_and_entropy_says_how_even_they_are(tmp_path)
     assert entropy["z"] == pytest.approx([math.nan, 0.9232], abs=1e-4, nan_ok=True)
 
 
-def test_runs_of_different_models_in_one_folder_are_refused(tmp_path):
-    events = [*events_of_a_run(updates=500), *events_of_a_run(num_experts=8)[-1:]]
-    with pytest.raises(UserError, match=r"same number of experts in encoder\.layers\.1"):
-        run_of(tmp_path, events)
-
-
-def test_what_was_taken_back_is_not_shown(tmp_path):
-    """A run that was interrupted at update 1000 went on from 500."""
-    again = [{**event, "minutes": 99.0} for event in events_of_a_run() if event.get("update", 0) > 500]
-    run = run_of(tmp_path, [*events_of_a_run(), *again])
-    for group, step in (("all", 100), ("train", 50)):
-        moments = next(row for row in run.rows if row.group == group).moments
-        assert moments.update.tolist() == list(range(step, 1001, step))
-        assert [minutes == 99 for minutes in moments.minutes] == [update > 500 for update in moments.update]
-
-
 def test_a_run_of_an_old_version_says_what_it_does_not_know():
     (run,) = Gatherer([OLD / "sparse"]).gather().runs
     assert run.rows and run.setup["commit"] is None and run.progress.tokens is None
     assert sum("before 0.1.10" in note for note in run.notes) == 2
-
-
-def test_names_of_runs_tell_them_apart(tmp_path):
-    runs = [write_run(tmp_path / name / "model", events_of_a_run(pairs=1)) for name in "ab"]
-    assert [run.name for run in Gatherer(runs).gather().runs] == ["a/model", "b/model"]

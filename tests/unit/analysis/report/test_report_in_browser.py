@@ -127,19 +127,8 @@ def test_charts_are_drawn_when_they_come_into_view_and_ask_for_nothing(opened, p
     show(page, "curves-chart-plot")
     assert "experts-chart-plot" not in page.run(DRAWN)
     show_all(page)
-    parts = (
-        "curves",
-        "training",
-        "sampling",
-        "selection",
-        "experts",
-        "entropy",
-        "gates",
-        "sources",
-        "speed",
-        "exchange",
-    )
-    assert page.run(DRAWN) == [f"{name}-chart-plot" for name in (*parts, "scores")]
+    parts = "curves training sampling selection experts entropy gates sources speed exchange scores"
+    assert page.run(DRAWN) == [f"{name}-chart-plot" for name in parts.split()]
     assert page.requests() == [(pages[0] / "read.html").as_uri()] and problems(page) == []
 
 
@@ -205,8 +194,7 @@ def test_the_whole_page_by_keyboard_alone(opened):
     assert {"theme", "curves-metric", "experts-layer", "As a table", "texts-search"} <= set(seen)
 
 
-@pytest.mark.parametrize("name", ["read", "hostile"])
-@pytest.mark.parametrize("width", [360, 1100])
+@pytest.mark.parametrize(("name", "width"), [("read", 360), ("hostile", 360), ("hostile", 1100)])
 def test_no_page_is_wider_than_its_window(opened, name, width):
     page = opened(name, width)
     page.run("document.querySelectorAll('details').forEach(x => x.open = true)")
@@ -266,7 +254,7 @@ def test_translations_are_searched_and_differences_marked(opened):
     assert page.run("document.querySelectorAll('.texts li').length") == 1
     assert page.run("document.querySelectorAll('.texts .hypothesis').length") == 3
     marked = page.run(
-        "[...document.querySelectorAll('.texts .hypothesis')[0].querySelectorAll('.other')].map(x => x.textContent)"
+        "[...document.querySelector('.texts .hypothesis').querySelectorAll('.other')].map(x => x.textContent)"
     )
     assert "«" in marked and "Satz" not in marked
 
@@ -282,10 +270,8 @@ def test_a_page_made_anew_shows_what_was_shown(opened, pages):
     settle(page)
     page.open(pages[0] / "three.html")
     settle(page)
-    values = [
-        page.run(f"document.getElementById('{name}').value") for name in ("curves-x", "experts-rows", "texts-search")
-    ]
-    assert values == ["tokens", "layers", "en-ab"]
+    names = ("curves-x", "experts-rows", "texts-search")
+    assert [page.run(f"document.getElementById('{name}').value") for name in names] == ["tokens", "layers", "en-ab"]
     assert page.run("document.getElementById('run-2').checked") is False
     assert page.run("document.getElementById('commands').open") is True
     assert page.run("Math.abs(scrollY - 900) < 40")

@@ -13,11 +13,10 @@ import pytest
 from fairseq_mtmoe.analysis.questions import shares
 from fairseq_mtmoe.analysis.report import page
 from fairseq_mtmoe.analysis.report.gathering import run_report, setups_of
-from fairseq_mtmoe.analysis.report.page import HERE, as_script, data_of, numbers, page_of, thinned
+from fairseq_mtmoe.analysis.report.page import HERE, data_of, numbers, page_of, thinned
 from fairseq_mtmoe.analysis.report.scores import ScoresOfRun
 from fairseq_mtmoe.analysis.rows import VALIDATION, run_of
-from fairseq_mtmoe.io.pages import visible
-from tests.helpers.reported_runs import HOSTILE, made_up_facts, read_facts
+from tests.helpers.reported_runs import made_up_facts, read_facts
 
 
 def parsed(facts):
@@ -50,13 +49,6 @@ def test_hostile_texts_make_no_element_and_no_attribute(tmp_path):
     assert [sorted(one.attrib) for one in hostile.xpath("//*[not(self::code)]")] == [
         sorted(one.attrib) for one in plain.xpath("//*[not(self::code)]")
     ]
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_data_of_any_text_stays_data(text):
-    script = as_script({"runs": [visible(text)]})
-    assert not re.search("[<>&\u2028\u2029]", script)
-    assert json.loads(script) == {"runs": [visible(text)]}
 
 
 def test_the_page_has_every_figure_of_the_facts(tmp_path):
@@ -94,7 +86,7 @@ def test_shares_are_packed_by_update_layer_task_and_expert(tmp_path):
             np.testing.assert_allclose(values[:, *place], shares(row), atol=1e-4)
 
 
-def test_tasks_without_tokens_and_layers_of_several_sizes_are_packed():
+def test_layers_of_several_sizes_are_packed_with_as_many_moments_as_there_is_room_for(monkeypatch):
     events = [{"event": "experts", "update": 5, "task_names": ["de", "fr"],
                "layers": {"a": [[1, 3], [0, 0]], "b": [[1, 2, 7], [5, 0, 0]]}}]  # fmt: skip
     facts = made_up_facts()
@@ -105,9 +97,6 @@ def test_tasks_without_tokens_and_layers_of_several_sizes_are_packed():
         2500, 7500, none, none, 1000, 2000, 7000, 10_000, 0, 0,
     ]  # fmt: skip
     assert packed["sizes"] == [2, 3] and not packed["thinned"]
-
-
-def test_where_there_are_too_many_shares_moments_are_left_out_and_the_page_says_so(monkeypatch):
     monkeypatch.setattr(page, "CELLS", 2000)
     data, notes = data_of(made_up_facts(10, 10_000, 2))
     assert all(len(one["updates"]) == 12 and one["thinned"] for one in data["experts"])  # of 2 layers of 4 experts
@@ -130,13 +119,10 @@ def test_where_there_are_too_many_curves_moments_are_left_out_and_bests_and_peak
             if old.group == "train":
                 assert new.value.max() == old.value.max()
     assert any("no room for every validation" in note for note in data_of(facts)[1])
-
-
-def test_a_few_runs_have_room_for_every_validation():
-    facts = made_up_facts(20, 50_000, 2)
-    found = thinned([run.rows for run in facts.runs])
-    lengths = [[len(row.value) for row in run.rows] for run in facts.runs]
-    assert [[len(row.value) for row in rows] for rows in found] == lengths
+    monkeypatch.undo()
+    assert sum(len(row.value) for row in thinned([facts.runs[0].rows])[0]) == sum(
+        len(row.value) for row in facts.runs[0].rows
+    )
 
 
 def test_where_there_are_too_many_texts_each_pair_keeps_some(monkeypatch):
@@ -170,24 +156,14 @@ def test_setups_say_where_runs_differ():
     assert dict(found.differing) == {"training sentences": ["1,020 in 2 sets", ""], "--lr": ["[0.1]", "[0.2]"],
                                      "torch (version)": ["2", ""], "--fp16": ["", "true"]}  # fmt: skip
     assert found.common == [("seed", "1"), ("--arch", "x")]
-
-
-def test_spellings_of_one_path_are_no_difference_and_sizes_of_models_are():
+    # Spellings of one path are no difference; commands are apart, since what they differ in stands in the table.
     setup = {"data": "data/x", "folder": "/home", "options": {"init_encoder": "a/../b.pt"}, "parameters": 12_000}
-    spelled = {"data": "/home/data/x/", "folder": "/tmp", "options": {"init_encoder": "/home/b.pt"}}
-    found = setups_of({"a": setup, "b": {**spelled, "parameters": 24_000}, "c": {**spelled, "parameters": 24_000}})
-    assert found.differing == [("parameters", ["12,000", "24,000", "24,000"])]
+    spelled = {"data": "/home/data/x/", "folder": "/tmp", "options": {"init_encoder": "/home/b.pt"}, "command": "<b>"}
+    found = setups_of({"a": setup, "b": {**spelled, "parameters": 24_000}})
+    assert found.differing == [("parameters", ["12,000", "24,000"])] and found.commands == [("b", "<b>")]
     assert found.common == [("data", "data/x"), ("--init-encoder", "a/../b.pt")]
     elsewhere = setups_of({"a": setup, "b": {**setup, "folder": "/other"}})
     assert [name for name, _ in elsewhere.differing] == ["data", "--init-encoder"]
-
-
-def test_commands_are_apart_from_what_differs():
-    """They are long, and differ where runs are compared: what they differ in stands in the table."""
-    setup = {"options": {"lr": [0.1]}, "command": "fairseq-train --lr 0.1"}
-    found = setups_of({"a": setup, "b": {**setup, "command": "<b>"}, "c": {"options": {"lr": [0.1]}}})
-    assert found.commands == [("a", "fairseq-train --lr 0.1"), ("b", "<b>")]
-    assert (found.differing, found.common) == ([], [("--lr", "[0.1]")])
 
 
 def test_a_watched_page_is_looked_at_again_without_javascript_too():
