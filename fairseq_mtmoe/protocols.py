@@ -16,41 +16,19 @@ class RunObserver(Protocol):
     """A task that keeps a run log: what training tells it."""
 
     def begins(self, options: Mapping[str, Any], device: Any, model: Any) -> None:
-        """A run begins.
-
-        Args:
-            options: by name, those that are not the defaults.
-            device: torch's, where this process computes.
-            model: torch's module that is trained, without a wrapper.
-        """
-        ...
+        """A run begins, with the options that are not the defaults, on torch's device; the model has no wrapper."""
 
     def trained(self, update: int, figures: Mapping[str, Any]) -> None:
-        """What fairseq says of the updates since it last did, every `--log-interval` updates.
-
-        Args:
-            update: how many updates were made.
-            figures: means by name, as fairseq's progress bars get them: plain numbers, and perhaps other values.
-        """
-        ...
+        """After so many updates, what fairseq's progress bars get every `--log-interval` updates: means by name."""
 
     def sparsified(self, update: int, num_experts: int, model: Any) -> None:
         """The model got this number of experts in each layer after this number of updates."""
-        ...
 
     def ended(self) -> None:
         """The training is over; not where a signal ends it."""
-        ...
 
     def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
-        """What the expert layers sent to other processes, and how long they took for it.
-
-        Args:
-            update: how many updates were made.
-            updates: how many of them the sums are of: those since the last report.
-            layers: `seconds` and `bytes` of each.
-        """
-        ...
+        """After `update` updates, `seconds` and `bytes` of each layer's exchange in the last `updates` of them."""
 
 
 @runtime_checkable
@@ -66,7 +44,6 @@ class CountsUpdates(Protocol):
 
     def begin_step(self) -> None:
         """A step begins; the one before, if its figures were not reduced, was left out."""
-        ...
 
 
 @runtime_checkable
@@ -75,7 +52,6 @@ class GathersBeforeSaving(Protocol):
 
     def gather(self) -> None:
         """Tell the other processes what they do not know, and learn what they tell."""
-        ...
 
 
 class Named(Protocol):
@@ -84,7 +60,6 @@ class Named(Protocol):
     @property
     def name(self) -> str:
         """Shown to users, and the beginning of its figures' names."""
-        ...
 
 
 @runtime_checkable
@@ -93,7 +68,6 @@ class GroupsTasks(Protocol):
 
     def groups(self) -> Sequence[Named]:
         """The sets, from those with most data to those with least."""
-        ...
 
 
 @runtime_checkable
@@ -117,15 +91,12 @@ class ResumesDraws(Protocol):
     @property
     def batch_counts(self) -> Sequence[int]:
         """How many batches each part of the epoch has, which are shuffled by themselves; none before they are made."""
-        ...
 
     def saved_draws(self, epoch: int) -> dict[str, Any]:
         """What a checkpoint has to save to go on in this epoch, or at the beginning of the next."""
-        ...
 
     def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool:
         """Go on in a checkpoint's epoch, of which a part was seen if it `has_begun`; whether that part stays seen."""
-        ...
 
 
 @runtime_checkable
@@ -137,11 +108,9 @@ class BecomesSparse(Protocol):
     @property
     def is_dense(self) -> bool:
         """Whether the experts are still to come."""
-        ...
 
     def sparsify(self) -> None:
         """Get them."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -168,12 +137,7 @@ class DescribesTask(Protocol):
     """A task that trains a model for one thing, and says in a sentence what that is; prompts begin with it."""
 
     def described(self) -> TaskDescription:
-        """Called when a model is built.
-
-        Raises:
-            UserError: it trains a model for several things, or what it is for has no description.
-        """
-        ...
+        """Called when a model is built; a `UserError` where it is for several things, or has no description."""
 
 
 @runtime_checkable
@@ -182,23 +146,12 @@ class GoesOn(Protocol):
 
     def checkpoint_to_go_on_from(self) -> str | None:
         """The checkpoint that a run goes on from, or begins with; None without one."""
-        ...
 
     def options_to_go_on_with(self) -> Mapping[str, Any]:
-        """The options of the model of the checkpoint that a run goes on from, or begins with; none without one.
-
-        Raises:
-            UserError: it cannot be read.
-        """
-        ...
+        """The options of that checkpoint's model; none without one; a `UserError` where it cannot be read."""
 
     def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None:
-        """Refuse a checkpoint of a run of other tasks, or of another backbone, where its run is to go on.
-
-        Raises:
-            UserError: it is of another run.
-        """
-        ...
+        """Refuse, by a `UserError`, a checkpoint of a run of other tasks or another backbone, where that goes on."""
 
 
 @runtime_checkable
@@ -208,7 +161,6 @@ class NotesOptions(Protocol):
     @property
     def noted_options(self) -> Mapping[str, str]:
         """Their values by their names, which the model's configuration has."""
-        ...
 
 
 @runtime_checkable
@@ -218,7 +170,6 @@ class MixesSources(Protocol):
     @property
     def gates_event(self) -> tuple[str, dict[str, Any]]:
         """The run log's event of its gates' weights: its name, and what weights are of, in their order."""
-        ...
 
 
 @runtime_checkable
@@ -226,12 +177,7 @@ class NeedsWeights(Protocol):
     """A model that makes no sense without the weights of another, which it may get long after it was built."""
 
     def expect_weights(self) -> None:
-        """Called before an epoch is trained.
-
-        Raises:
-            UserError: it has none.
-        """
-        ...
+        """Called before an epoch is trained; a `UserError` where it has none."""
 
 
 @runtime_checkable
@@ -239,15 +185,7 @@ class LeavesFile(Protocol):
     """A model with a part that is a file beside its checkpoints: of the best one, or of the last where none is best."""
 
     def leave_file(self, folder: str) -> Path | None:
-        """Write it, completely or not at all; called in one process, before such a checkpoint is written.
-
-        Returns:
-            the file; None where this model leaves none.
-
-        Raises:
-            UserError: it cannot be written.
-        """
-        ...
+        """Write it, completely or not at all, in one process, before such a checkpoint; None where there is none."""
 
 
 class GivesEncoder(Protocol):

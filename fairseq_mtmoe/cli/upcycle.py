@@ -25,7 +25,7 @@ def _expert_options() -> list[click.Option]:
     from fairseq_mtmoe import register
 
     register()
-    from fairseq_mtmoe.options.run import RunOptions
+    from fairseq_mtmoe.options.experts import RunOptions
     from fairseq_mtmoe.options.transformer import FlatTransformerConfig
     from fairseq_mtmoe.sparsify.upcycle import sparse_models
 

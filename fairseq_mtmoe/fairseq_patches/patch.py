@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -51,9 +49,7 @@ class Patch:
     versions: tuple[str, ...] = ("0.12.3.1",)
 
     def apply(self) -> None:
-        """Put the replacement in place, unless it is there already, in a wrapper of somebody else's perhaps.
-
-        What somebody put there instead of it since then is replaced like the original.
+        """Put the replacement in place, unless it is there already; what somebody put there since then is replaced.
 
         Raises:
             UserError: fairseq's own has another signature, or there is none.
@@ -64,14 +60,14 @@ class Patch:
             found = self._found(owner, name)
             if not hasattr(found, _MARK):
                 if self.target not in _checked:
-                    self.check(owner, found)
+                    self.check(found)
                     _checked.add(self.target)
                 for layer in self.layers:
                     found = layer(found)
                 setattr(found, _MARK, __package__)
                 setattr(owner, name, found)
 
-    def check(self, owner: Any, found: Any) -> None:
+    def check(self, found: Any) -> None:
         """Compare the signature with that of what has the name now.
 
         Raises:
@@ -81,11 +77,9 @@ class Patch:
             return
         target = self.signature_of or self.target
         if self.signature_of:
-            owner, found = _resolve(target.rpartition(".")[0]), _resolve(target)
+            found = _resolve(target)
         installed = _signature(found)
-        if installed == _ANYTHING:  # somebody else's wrapper, which does not show what it is around
-            installed = _defined_signature(owner, target.rpartition(".")[2])
-        if not _fits(self.signature, installed):
+        if installed != _ANYTHING and not _fits(self.signature, installed):  # a wrapper may not show what is inside
             self._refuse(target, f"take {self.signature}", f"takes {installed}")
 
     def _owners(self) -> Iterator[tuple[Any, str]]:
@@ -141,23 +135,6 @@ def _signature(function: Any) -> str:
         return "no arguments that Python can tell"
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
     return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
-
-
-def _defined_signature(owner: Any, name: str) -> str:
-    """As `_signature`, of a function as the source of its module or class defines it, whatever has its name now."""
-    try:
-        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    except (OSError, TypeError, SyntaxError):
-        return _ANYTHING
-    if inspect.isclass(owner):
-        body = [inner for node in body for inner in getattr(node, "body", ())]
-    for node in body:
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            for argument in ast.walk(node.args):
-                if isinstance(argument, ast.arg):
-                    argument.annotation = None
-            return f"({ast.unparse(node.args)})"
-    return _ANYTHING
 
 
 def _fits(expected: str, found: str) -> bool:

@@ -1,12 +1,11 @@
 """Options of models that adapt to each sentence's task."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, FrozenSet
 
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.options import value_of
-from fairseq_mtmoe.options.tasks import TaskOptions, names_of_tasks
+from fairseq_mtmoe.options import TaskOptions, names_of_tasks, option, value_of
 
 NONE = "none"
 FORMS = ("base", "large")
@@ -16,19 +15,15 @@ FORMS = ("base", "large")
 class ConditionalOptions(TaskOptions):
     """Mixed into the configuration of every model that can have conditional parts; the backbones read it."""
 
-    conditional: str = field(
-        default=NONE,
-        metadata={
-            "help": "what adapts to each sentence's task as in CA-MTL: comma-separated parts of attention, norm, "
-            "alignment and bottleneck, or none"
-        },
+    conditional: str = option(
+        NONE,
+        "what adapts to each sentence's task as in CA-MTL: comma-separated parts of attention, norm, "
+        "alignment and bottleneck, or none",
     )
-    conditional_positions: int = field(
-        default=128,
-        metadata={
-            "help": "positions whose bias conditional attention learns, in as many blocks as the width is times that; "
-            "beyond, they begin anew"
-        },
+    conditional_positions: int = option(
+        128,
+        "positions whose bias conditional attention learns, in as many blocks as the width is times that; "
+        "beyond, they begin anew",
     )
 
 
@@ -36,12 +31,10 @@ class ConditionalOptions(TaskOptions):
 class EncoderConditionalOptions(ConditionalOptions):
     """The same with what only an encoder has."""
 
-    conditional_form: str = field(
-        default="base",
-        metadata={
-            "help": "where an encoder's bottlenecks and conditional norms are: base, one bottleneck in the last block "
-            "and the upper blocks' last norms, or large, a chain of bottlenecks beside all blocks and all upper norms"
-        },
+    conditional_form: str = option(
+        "base",
+        "where an encoder's bottlenecks and conditional norms are: base, one bottleneck in the last block "
+        "and the upper blocks' last norms, or large, a chain of bottlenecks beside all blocks and all upper norms",
     )
 
 

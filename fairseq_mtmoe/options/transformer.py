@@ -1,4 +1,4 @@
-"""All options of fairseq's transformer as one flat dataclass.
+"""Options of backbones: all of fairseq's transformer as one flat dataclass, and those of a BERT encoder and a T5.
 
 fairseq keeps them nested (`cfg.encoder.embed_dim`), which its command line flattens (`--encoder-embed-dim`) and cannot
 nest again for a model that is registered with a dataclass. A flat dataclass works from the command line, from hydra and
@@ -7,11 +7,15 @@ from checkpoints alike, and every option keeps fairseq's name, default and meani
 
 import dataclasses
 import inspect
-from typing import Any, Dict, List, Tuple, Type
+from argparse import SUPPRESS, Namespace
+from dataclasses import dataclass, field
+from typing import Any, List, Optional, Tuple, Type
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import II, DictConfig, OmegaConf
+
+from fairseq_mtmoe.options import option
 
 OptionField = Tuple[str, Any, Any]
 
@@ -26,17 +30,17 @@ FOLLOWS = {
 
 def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[OptionField]:
     found: List[OptionField] = []
-    for option in dataclasses.fields(config):
-        if option.name.startswith("_"):
+    for own in dataclasses.fields(config):
+        if own.name.startswith("_"):
             continue
-        name = prefix + option.name
-        if inspect.isclass(option.type) and issubclass(option.type, FairseqDataclass):
-            found += _flat_fields(option.type, prefix=f"{name}_")
+        name = prefix + own.name
+        if inspect.isclass(own.type) and issubclass(own.type, FairseqDataclass):
+            found += _flat_fields(own.type, prefix=f"{name}_")
             continue
-        default = II(f"model.{FOLLOWS[name]}") if name in FOLLOWS else option.default
+        default = II(f"model.{FOLLOWS[name]}") if name in FOLLOWS else own.default
         # fairseq's parser leaves an interpolated option without help out, as one that is declared elsewhere.
-        metadata = dict(option.metadata) or {"help": name.replace("_", " ")}
-        found.append((name, option.type, dataclasses.field(default=default, metadata=metadata)))
+        metadata = dict(own.metadata) or {"help": name.replace("_", " ")}
+        found.append((name, own.type, field(default=default, metadata=metadata)))
     return found
 
 
@@ -48,19 +52,52 @@ FlatTransformerConfig = dataclasses.make_dataclass(
 )
 
 
-class _Options:
-    """A plain holder of attributes: `TransformerConfig.from_namespace` reads them with `vars`."""
-
-    def __init__(self, values: Dict[str, Any]) -> None:
-        self.__dict__.update(values)
-
-
 def nested_options(cfg: Any) -> TransformerConfig:
     """fairseq's nested `TransformerConfig` with the values of a flat configuration (hydra's, or a dataclass)."""
     given: Any = OmegaConf.to_container(cfg, resolve=False) if isinstance(cfg, DictConfig) else vars(cfg)
-    defaults = {field.name: field.default for field in dataclasses.fields(FlatTransformerConfig)}
+    defaults = {own.name: own.default for own in dataclasses.fields(FlatTransformerConfig)}
     values = {name: given.get(name, default) for name, default in defaults.items() if name != "_name"}
     for name, followed in FOLLOWS.items():
         if not isinstance(values[name], int):  # still an interpolation
             values[name] = values[followed]
-    return TransformerConfig.from_namespace(_Options(values))
+    return TransformerConfig.from_namespace(Namespace(**values))
+
+
+@dataclass
+class EncoderOptions:
+    """Mixed into the configuration of every model on a BERT encoder; `backbones/bert/` reads it.
+
+    Sizes that are not given are the pretrained encoder's; those that are must agree with it.
+    """
+
+    encoder_layers: Optional[int] = option(None, "blocks of the encoder")
+    encoder_embed_dim: Optional[int] = option(None, "width of the encoder")
+    encoder_ffn_embed_dim: Optional[int] = option(None, "inner width of its feed-forward")
+    encoder_attention_heads: Optional[int] = option(None, "heads of the encoder's attention")
+    dropout: float = option(0.1, "dropout of hidden states")
+    attention_dropout: float = option(0.1, "dropout of attention weights")
+    checkpoint_activations: bool = option(False, "keep of each block only what goes in, and compute it again backward")
+    freeze_layers: str = option(
+        "0",
+        "so many of the lowest blocks, or half of all, keep their pretrained weights, and with them the "
+        "embeddings; parts of --conditional train there as elsewhere",
+    )
+    # All sizes of the encoder, in JSON, and those of the tasks' heads, which the task fills in
+    encoder: str = option("", SUPPRESS)
+    heads: str = option("", SUPPRESS)
+
+
+@dataclass
+class T5Options:
+    """Mixed into the configuration of every model on a T5; `backbones/t5/model.py` reads it.
+
+    Sizes that are not given are the pretrained model's; those that are must agree with it.
+    """
+
+    encoder_layers: Optional[int] = option(None, "blocks of the encoder (default: the pretrained T5's)")
+    decoder_layers: Optional[int] = option(None, "blocks of the decoder (default: the pretrained T5's)")
+    encoder_embed_dim: Optional[int] = option(None, "width of both (default: the pretrained T5's)")
+    encoder_attention_heads: Optional[int] = option(None, "heads of attention (default: the pretrained T5's)")
+    dropout: float = option(0.1, "dropout of states, inner values and attention weights")
+    # All sizes of the T5, in JSON, which the task fills in
+    t5: str = option("", SUPPRESS)

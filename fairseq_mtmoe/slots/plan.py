@@ -11,10 +11,8 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe import BaseRouting
 from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, TRAININGS, FixedGate, Gate
 from fairseq_mtmoe.moe.layer import COMBINES
-from fairseq_mtmoe.options import value_of
-from fairseq_mtmoe.options.experts import ExpertOptions
-from fairseq_mtmoe.options.run import RunOptions
-from fairseq_mtmoe.options.tasks import names_of_tasks
+from fairseq_mtmoe.options import names_of_tasks, value_of
+from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan
 
 

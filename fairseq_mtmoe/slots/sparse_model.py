@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, FIRST_WEIGHT, MOE
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.options.tasks import names_of_tasks
+from fairseq_mtmoe.options import names_of_tasks
 from fairseq_mtmoe.slots.expert_slot import ExpertSlot, expert_blocks, expert_layers, expert_slots
 
 

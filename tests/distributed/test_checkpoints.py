@@ -167,7 +167,8 @@ def watched(rank, data, folder):
         original = getattr(module, name)
         setattr(module, name, lambda *args, **kwargs: note(*args, **kwargs) or original(*args, **kwargs))
 
-    failures._backend = lambda: "nccl"  # as on GPUs
+    backend = dist.get_backend
+    dist.get_backend = lambda group=None: "nccl" if group is None else backend(group)  # as on GPUs
     watch(utils, "move_to_cpu", lambda state: copied.extend(names(state)))
     for name in ("broadcast_object_list", "all_gather_object"):
         watch(dist, name, lambda *args, group=None, **kwargs: groups.add(group))

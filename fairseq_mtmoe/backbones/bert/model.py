@@ -18,10 +18,9 @@ from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, heads_to_tex
 from fairseq_mtmoe.backbones.blocks import Conditions, SlotPlans
 from fairseq_mtmoe.conditioning import conditional_names, with_new_conditions
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.options import value_of
+from fairseq_mtmoe.options import names_of_tasks, value_of
 from fairseq_mtmoe.options.conditional import conditional_parts, has_large_form
-from fairseq_mtmoe.options.encoder import EncoderOptions
-from fairseq_mtmoe.options.tasks import names_of_tasks
+from fairseq_mtmoe.options.transformer import EncoderOptions
 from fairseq_mtmoe.protocols import GivesEncoder
 
 # fairseq's names of the options for an encoder's sizes.

@@ -24,8 +24,8 @@ from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamState
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder, FairseqStack
 from fairseq_mtmoe.conditioning import ConditionalAlignment, ConditionalAttentionBias, ConditionalBottleneck
 from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.options import names_of_tasks
 from fairseq_mtmoe.options.conditional import conditional_parts
-from fairseq_mtmoe.options.tasks import names_of_tasks
 from fairseq_mtmoe.slots import BatchContext
 
 _NORMS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")

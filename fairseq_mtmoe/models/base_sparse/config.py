@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from fairseq_mtmoe.options.conditional import ConditionalOptions
-from fairseq_mtmoe.options.experts import ExpertOptions
-from fairseq_mtmoe.options.run import RunOptions
+from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
 from fairseq_mtmoe.options.transformer import FlatTransformerConfig
 
 

@@ -13,7 +13,7 @@ from fairseq.models import register_model
 from fairseq_mtmoe.backbones.translation.conditional import conditions_of
 from fairseq_mtmoe.backbones.translation.model import Transformer, register_sizes
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
-from fairseq_mtmoe.options.tasks import names_of_tasks
+from fairseq_mtmoe.options import names_of_tasks
 from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots.plan import check_blocks, check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel

@@ -6,8 +6,8 @@ from fairseq.dataclass import FairseqDataclass
 
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.options.conditional import EncoderConditionalOptions
-from fairseq_mtmoe.options.encoder import EncoderOptions
-from fairseq_mtmoe.options.run import RunOptions
+from fairseq_mtmoe.options.experts import RunOptions
+from fairseq_mtmoe.options.transformer import EncoderOptions
 
 
 @dataclass

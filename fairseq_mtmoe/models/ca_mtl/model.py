@@ -13,7 +13,7 @@ from fairseq.models import register_model
 from fairseq_mtmoe.backbones.bert.heads import heads_from_text
 from fairseq_mtmoe.backbones.bert.model import BASE, LARGE, MINILM, EncoderModel, build_encoder, register_sizes
 from fairseq_mtmoe.models.ca_mtl.config import CAMTLConfig
-from fairseq_mtmoe.options.tasks import names_of_tasks
+from fairseq_mtmoe.options import names_of_tasks
 
 
 @register_model("ca_mtl", dataclass=CAMTLConfig)

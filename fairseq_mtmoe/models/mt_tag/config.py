@@ -6,9 +6,8 @@ from typing import Optional
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_mtmoe.options.conditional import EncoderConditionalOptions
-from fairseq_mtmoe.options.encoder import EncoderOptions
-from fairseq_mtmoe.options.experts import ExpertOptions
-from fairseq_mtmoe.options.run import RunOptions
+from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
+from fairseq_mtmoe.options.transformer import EncoderOptions
 
 
 @dataclass

@@ -10,10 +10,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq_mtmoe.checkpoints.key_maps import MIXTURE
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.options.conditional import ConditionalOptions
-from fairseq_mtmoe.options.encoder import EncoderOptions
-from fairseq_mtmoe.options.run import RunOptions
-from fairseq_mtmoe.options.t5 import T5Options
-from fairseq_mtmoe.options.transformer import FlatTransformerConfig
+from fairseq_mtmoe.options.experts import RunOptions
+from fairseq_mtmoe.options.transformer import EncoderOptions, FlatTransformerConfig, T5Options
 
 SOURCE, TARGET = STAGES = ("source", "target")
 LORA, BOTTLENECK = ADAPTERS = ("lora", "bottleneck")

@@ -37,7 +37,7 @@ from fairseq_mtmoe.models.pemt.base_model import (
 )
 from fairseq_mtmoe.models.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig
 from fairseq_mtmoe.models.pemt.sources import load_sources
-from fairseq_mtmoe.options.tasks import names_of_tasks
+from fairseq_mtmoe.options import names_of_tasks
 from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots import SPARSITY, BatchContext, MixturePass, task_sparsity_loss
 

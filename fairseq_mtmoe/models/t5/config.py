@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from fairseq.dataclass import FairseqDataclass
 
-from fairseq_mtmoe.options.run import RunOptions
-from fairseq_mtmoe.options.t5 import T5Options
+from fairseq_mtmoe.options.experts import RunOptions
+from fairseq_mtmoe.options.transformer import T5Options
 
 
 @dataclass

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fairseq_mtmoe.options.experts import ExpertOptions
-from fairseq_mtmoe.options.run import RunOptions
+from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
 from fairseq_mtmoe.options.transformer import FlatTransformerConfig
 
 

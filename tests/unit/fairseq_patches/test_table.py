@@ -196,30 +196,11 @@ def test_another_signature_is_a_sentence(name, signature, sentence, monkeypatch)
     assert getattr(checkpoint_utils, "f", None) is f
 
 
-def opaque(function):
-    """Somebody else's wrapper, which does not show what it is around."""
-    return lambda *args, **kwargs: function(*args, **kwargs)
+def test_what_a_wrapper_shows_of_what_it_is_around_counts(monkeypatch):
+    def f(a, b=None): ...
 
-
-@pytest.mark.parametrize(("shows", "owner"), [(True, ""), (False, "C.")])
-def test_what_a_wrapper_is_around_counts_and_not_the_wrapper(shows, owner, tmp_path, monkeypatch):
-    body = "def f(a: int, b: 'str | None' = None, *, c=''): ...\n"
-    (tmp_path / "somebodys.py").write_text(f"{body}class C:\n    {body}")
-    monkeypatch.syspath_prepend(tmp_path)
-    import somebodys
-
-    place = somebodys.C if owner else somebodys
-    original = place.f
-    wrapper = opaque(original)
-    place.f = functools.wraps(original)(wrapper) if shows else wrapper
-    target = f"somebodys.{owner}f"
-    with pytest.raises(UserError, match=r"must take \(a\), but takes \(a, b=None, \*, c=''\) in the installed"):
-        Patch(target, (instead(len),), "a test", "(a)").apply()
-    Patch(target, (instead(len),), "a test", "(a, b=None, *, c='')").check(place, place.f)
-    monkeypatch.delitem(sys.modules, "somebodys")
-
-
-def test_a_wrapper_around_what_has_no_source_is_refused(monkeypatch):
-    monkeypatch.setattr(checkpoint_utils, "hidden", opaque(len), raising=False)
-    with pytest.raises(UserError, match=r"`.*hidden` must take \(a\), but takes \(\*args, \*\*kwargs\) in"):
-        Patch("fairseq.checkpoint_utils.hidden", (instead(len),), "a test", "(a)").apply()
+    hidden = lambda *args, **kwargs: f(*args, **kwargs)  # noqa: E731
+    patch = Patch("fairseq.checkpoint_utils.f", (instead(len),), "a test", "(a)")
+    with pytest.raises(UserError, match=r"must take \(a\), but takes \(a, b=None\)"):
+        patch.check(functools.wraps(f)(hidden))
+    patch.check(lambda *args, **kwargs: f(*args, **kwargs))

@@ -102,7 +102,7 @@ def test_the_run_log_has_figures_every_log_interval(events):
 def test_tensorboard_gets_the_same_figures(followed, events):
     inner, whole, valid = (scalars(followed / "boards" / tag) for tag in ("train_inner", "train", "valid"))
     for event in events["train"]:
-        for name in ("loss", "nll_loss", "lr", "gnorm", "padding", "wps"):
+        for name in ("loss", "nll_loss", "lr", "gnorm", "padding"):
             assert inner[name][event["update"]] == pytest.approx(event[name], rel=1e-5), name
     for event in events["valid"]:
         update = event["update"]
