@@ -27,7 +27,7 @@ from study_plan import STUDIES, Entry
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import write_text
-from fairseq_mtmoe.io.markdown import markdown_table
+from fairseq_mtmoe.io.pages import markdown_table
 
 BENCHMARKS = ROOT / "benchmarks"
 EARLIER, QUOTED = BENCHMARKS / "earlier.yaml", BENCHMARKS / "quoted.yaml"

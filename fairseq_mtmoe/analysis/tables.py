@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table as ScreenTable
 from tabulate import SEPARATING_LINE, tabulate
 
-from fairseq_mtmoe.io.markdown import markdown_table
+from fairseq_mtmoe.io.pages import markdown_table
 
 # What stands for bold type while LaTeX's own signs are escaped; Unicode gives these to no character.
 _BOLD, _END = "\ue000", "\ue001"

@@ -17,42 +17,25 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import os
 import struct
 import zipfile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+ARCHIVE = b"PK\x03\x04"  # how an archive begins, by which torch, too, tells them from its files of before 1.6
 _PREFIX = b"mtmoe sha256:"
 _COMMENT_SIZE = len(_PREFIX) + 64
 _LENGTH = struct.Struct("<H")  # an EOCD record's last field: how long the comment is
 _EOCD = b"PK\x05\x06"
 _EOCD_SIZE = 22
-ARCHIVE = b"PK\x03\x04"  # how an archive begins, by which torch, too, tells them from its files of before 1.6
 _FOLDER = 0x10  # the attribute of a zip record that makes torch's reader skip its content
 _LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # torch's magic number, pickled: files before 1.6 begin so
+_BLOCK = 1 << 20
 
 
 class Damaged(Exception):
     """A file is not what was written."""
-
-
-class _Head(io.RawIOBase):
-    """The first `size` bytes of a file, to be read once."""
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        file.seek(0)
-        self._file, self._left = file, size
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(min(len(buffer), self._left))
-        buffer[: len(data)] = data
-        self._left -= len(data)
-        return len(data)
 
 
 def write_checksum(path: str | Path) -> str:
@@ -82,23 +65,20 @@ def verify(file: BinaryIO) -> str | None:
     if _comment_length(file) == 0:
         _check_records(file)
         return None
-    size = os.fstat(file.fileno()).st_size
     if _comment_length(file, before_end=_COMMENT_SIZE) != _COMMENT_SIZE:
         raise Damaged
-    digest = hashlib.file_digest(_Head(file, size - _COMMENT_SIZE), "sha256").hexdigest()
-    if file.read(_COMMENT_SIZE + 1) != _PREFIX + digest.encode():
+    left, digest = os.fstat(file.fileno()).st_size - _COMMENT_SIZE, hashlib.sha256()
+    file.seek(0)
+    while block := file.read(min(left, _BLOCK)):
+        digest.update(block)
+        left -= len(block)
+    if file.read() != _PREFIX + digest.hexdigest().encode():
         raise Damaged
-    return digest
+    return digest.hexdigest()
 
 
 def identity(path: str | Path) -> str:
-    """A digest that tells a checkpoint from others: its checksum's, which is not compared, or else its bytes'.
-
-    It opens the file for itself, before anything loads it: whoever has scores of this checkpoint need not.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """A digest that tells a checkpoint from others: its checksum's, which is not compared, or else its bytes'."""
     with open(path, "rb") as file:
         if _comment_length(file, before_end=_COMMENT_SIZE) == _COMMENT_SIZE:
             file.seek(-_COMMENT_SIZE, os.SEEK_END)
@@ -115,20 +95,10 @@ def is_legacy(file: BinaryIO) -> bool:
     return _LEGACY_MAGIC in file.read(32)
 
 
-def is_plain(archive: zipfile.ZipFile) -> bool:
-    """Whether torch and Python read the same in an archive, and not more than lies in it: its records are as torch
-    writes them, not compressed, not skipped as folders, no two of one name or over the same bytes."""
-    records = archive.infolist()
-    return (
-        len({record.filename for record in records}) == len(records)
-        and sum(record.file_size for record in records) <= archive.start_dir
-        and all(
-            record.compress_type == zipfile.ZIP_STORED
-            and record.compress_size == record.file_size
-            and not record.external_attr & _FOLDER
-            for record in records
-        )
-    )
+def is_archive(file: BinaryIO) -> bool:
+    """Whether the file is of today's format."""
+    file.seek(0)
+    return file.read(len(ARCHIVE)) == ARCHIVE
 
 
 def _comment_length(file: BinaryIO, before_end: int = 0) -> int | None:
@@ -142,13 +112,23 @@ def _comment_length(file: BinaryIO, before_end: int = 0) -> int | None:
 
 
 def _check_records(file: BinaryIO) -> None:
-    """Compare each record with its CRC, for want of a checksum, and refuse what torch and Python read apart."""
-    file.seek(0)
-    if file.read(len(ARCHIVE)) != ARCHIVE:
+    """Compare each record with its CRC, for want of a checksum, and refuse records that torch writes otherwise.
+
+    torch and Python would read them apart: packed ones, skipped ones, two of one name.
+    """
+    if not is_archive(file):
         raise Damaged
     try:
         with zipfile.ZipFile(file) as archive:
-            if not is_plain(archive) or archive.testzip() is not None:
+            records = archive.infolist()
+            are_plain = all(
+                record.compress_type == zipfile.ZIP_STORED
+                and record.compress_size == record.file_size
+                and not record.external_attr & _FOLDER
+                for record in records
+            )
+            names = {record.filename for record in records}
+            if not are_plain or len(names) < len(records) or archive.testzip() is not None:
                 raise Damaged
     # A damaged directory sends Python's reader anywhere, even before the file's start (EINVAL).
     except (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, OverflowError, struct.error) as error:

@@ -4,9 +4,9 @@ fairseq retries a failed write into the same file, copies `checkpoint_best.pt` o
 flipped bits as weights, and shows a stack trace for a damaged file. With these functions:
 
 - a file appears under its name only when it is complete, has its checksum (`checksum.py`) and on the disk;
-- loading and copying read the whole file first, and refuse one that is not what was written;
-- loading takes tensors, plain containers and `argparse.Namespace`, and never runs code (`validation.py`);
-- what fails is said in one sentence.
+- loading and copying read the whole file first, and refuse one that is not what was written, with the newest good
+  checkpoint beside it as a suggested fallback;
+- loading takes tensors, plain containers and `argparse.Namespace`, and never runs code (`validation.py`).
 
 A file is opened once, and what is checked are the bytes that are loaded: its name may become another file's at any
 time, since whoever saves replaces files.
@@ -17,9 +17,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import math
 import pickle
 import shutil
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,9 @@ from typing import Any
 import torch
 
 from fairseq_mtmoe.checkpoints import checksum, validation
-from fairseq_mtmoe.checkpoints.checksum import write_checksum
-from fairseq_mtmoe.checkpoints.last_good import damaged
+from fairseq_mtmoe.checkpoints.sharding import State, is_shared_part, shards_of, shared_part_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file, replacing
-
-State = dict[str, Any]
 
 
 class CheckpointFile:
@@ -71,9 +68,17 @@ class CheckpointFile:
                 try:
                     self._digest = checksum.verify(self._file)
                 except checksum.Damaged as error:
-                    raise damaged(self._path, self._remedy) from error
+                    raise self._damaged() from error
             self._is_verified = True
         return self._digest
+
+    def _damaged(self) -> UserError:
+        if self._remedy is not None:
+            return UserError(f"`{self._path}` must be a whole file, but is truncated or damaged; {self._remedy}.")
+        return UserError(
+            f"`{self._path}` must be a whole checkpoint, but is truncated or damaged; use an older one"
+            f"{suggested_fallback(self._path)}."
+        )
 
     def load(self, mapped: bool = False) -> State:
         """The content, once it is verified; `mapped`: tensors are read when they are touched, and not held.
@@ -96,15 +101,12 @@ class CheckpointFile:
         except Exception:
             return None
 
-    def write_to(self, target: Any) -> None:
-        """Copy all bytes, once they are verified, to another open file.
-
-        Raises:
-            UserError: it is damaged.
-        """
+    def copy_to(self, target: str) -> None:
+        """Copy it with its checksum over `target`, completely or not at all, and a damaged one not at all."""
         self.verify()
-        self._file.seek(0)
-        shutil.copyfileobj(self._file, target, 1 << 24)
+        with complete_or_absent(target) as partial, open(partial, "wb") as duplicate:
+            self._file.seek(0)
+            shutil.copyfileobj(self._file, duplicate, 1 << 24)
 
 
 def peek(path: str | Path) -> State | None:
@@ -128,10 +130,13 @@ def readable(path: str, is_whole: bool | None = None) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except FileNotFoundError as error:
-        raise UserError(f"`{path}` must be a checkpoint file, but there is none.") from error
     except Exception as error:  # whatever damaged bytes lead torch to
-        if isinstance(error, pickle.UnpicklingError) and _would_execute(error):
+        if isinstance(error, OSError) and error.filename not in (None, path):  # a file that options name
+            raise
+        if isinstance(error, FileNotFoundError):
+            raise UserError(f"`{path}` must be a checkpoint file, but there is none.") from error
+        refused = isinstance(error, pickle.UnpicklingError)
+        if refused and ("GLOBAL" in str(error) or "Unsupported class" in str(error)):
             raise UserError(
                 f"`{path}` must hold tensors, plain containers and `argparse.Namespace` alone, but holds other Python "
                 "objects, which loading could execute; it was not loaded."
@@ -139,56 +144,32 @@ def readable(path: str, is_whole: bool | None = None) -> Iterator[None]:
         # EINVAL is torch's word for an archive that ends too early.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise UserError(f"`{path}` must be a readable checkpoint file, but: {error.strerror}.") from error
-        raise _unloadable(path, error, _has_checksum(path) if is_whole is None else is_whole) from error
-
-
-def _would_execute(error: pickle.UnpicklingError) -> bool:
-    """Whether torch refuses what it would have to run, and not what it cannot read."""
-    return "GLOBAL" in str(error) or "Unsupported class" in str(error)
-
-
-def _has_checksum(path: str) -> bool:
-    """Whether a file's checksum is right. It is opened once more, for the sentence, now that something failed."""
-    with CheckpointFile(path) as file:
-        return file.verify() is not None
-
-
-def _unloadable(path: str, error: Exception, is_whole: bool) -> UserError:
-    """The sentence for a file that torch or fairseq cannot load: perhaps damaged, or whole and something else."""
-    state = "is whole" if is_whole else "may be truncated or damaged"
-    # torch's own advice for a pickle that it cannot read is to execute it.
-    hidden = isinstance(error, pickle.UnpicklingError) or not str(error)
-    reason = type(error).__name__ if hidden else f"{type(error).__name__}: {error}".splitlines()[0]
-    return UserError(
-        f"`{path}` must be a checkpoint that can be loaded; it {state}, but loading it ends in {reason!r}."
-    )
+        if is_whole is None:
+            with CheckpointFile(path) as file:
+                is_whole = file.verify() is not None
+        # torch's own advice for a pickle that it cannot read is to execute it.
+        reason = "" if refused else f"{error}".partition("\n")[0]
+        raise UserError(
+            f"`{path}` must be a checkpoint that can be loaded; it "
+            f"{'is whole' if is_whole else 'may be truncated or damaged'}, but loading it ends in "
+            f"{f'{type(error).__name__}: {reason}'.removesuffix(': ')!r}."
+        ) from error
 
 
 @contextlib.contextmanager
 def complete_or_absent(path: str) -> Iterator[Path]:
-    """A file to write, which gets its name `path` at the end, and leaves nothing behind when the body fails.
-
-    Raises:
-        UserError: the system cannot write it, because the disk is full for example.
-    """
+    """A file to write, which gets its name `path` at the end (UserError: the system cannot write it)."""
     with replacing(path) as partial:
         try:
             yield partial
         except RuntimeError as error:
-            system_error = _system_error(error)
-            if system_error is None:
-                raise
-            raise system_error from error
-
-
-def _system_error(error: RuntimeError) -> OSError | None:
-    """What the system said, where it was the system that failed: torch hides it in an error of its own."""
-    cause = error.__cause__ or error.__context__
-    if isinstance(cause, OSError):
-        return OSError(cause.errno, cause.strerror)
-    if "PytorchStreamWriter" in str(error) or "unexpected pos" in str(error):
-        return OSError(str(error).splitlines()[0])
-    return None
+            # torch hides what the system said in an error of its own.
+            cause = error.__cause__ or error.__context__
+            if isinstance(cause, OSError):
+                raise OSError(cause.errno, cause.strerror) from error
+            if "PytorchStreamWriter" in str(error) or "unexpected pos" in str(error):
+                raise OSError(str(error).splitlines()[0]) from error
+            raise
 
 
 def save(obj: Any, path: str) -> str:
@@ -196,59 +177,22 @@ def save(obj: Any, path: str) -> str:
     with complete_or_absent(path) as partial:
         with open(partial, "wb") as file:
             torch.save(obj, file)
-        return write_checksum(partial)
+        return checksum.write_checksum(partial)
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a checkpoint file with its checksum over `target`, completely or not at all, and a damaged one not at all.
-
-    Raises:
-        UserError: it is missing or damaged, or the copy cannot be written.
-    """
+    """Copy a checkpoint file over `target`; see `CheckpointFile.copy_to`."""
     with CheckpointFile(source) as file:
-        copy_open(file, target)
+        file.copy_to(target)
 
 
-def copy_open(source: CheckpointFile, target: str) -> None:
-    """As `copy`, of a file that is open."""
-    source.verify()
-    with complete_or_absent(target) as partial, open(partial, "wb") as duplicate:
-        source.write_to(duplicate)
-
-
-def load(path: str, mapped: bool = False, remedy: str | None = None) -> dict[str, Any]:
-    """The content of a checkpoint file, on the CPU.
-
-    Args:
-        path: of the file.
-        mapped: tensors are read when they are touched, and not held.
-        remedy: what to do where it is damaged, for a sentence; by default to use another checkpoint of the run.
-
-    Raises:
-        UserError: the file is missing, damaged, or holds what no checkpoint should: see `validation.py`.
-    """
+def load(path: str, mapped: bool = False, remedy: str | None = None) -> State:
+    """The content of a checkpoint file, on the CPU; see `CheckpointFile` and its `load`."""
     with CheckpointFile(path, remedy) as file:
         return file.load(mapped)
 
 
-def average_as_model(path: str, state: dict[str, Any]) -> dict[str, Any]:
-    """The state of the checkpoint at `path` with its weights' moving average (`--store-ema`) as the model.
-
-    Raises:
-        UserError: the checkpoint holds no moving average.
-    """
-    average = (state.get("extra_state") or {}).get("ema")
-    if not average:
-        raise UserError(f"`{path}` must hold a moving average of the weights (`--store-ema`), but holds none.")
-    state["model"] = OrderedDict(
-        # Copies, as in fairseq: some parameters can be one tensor.
-        (name, weight.float() if weight.dtype is torch.half else weight.clone())
-        for name, weight in average.items()
-    )
-    return state
-
-
-def save_anywhere(state: dict[str, Any], path: str, in_background: bool = False) -> None:
+def save_anywhere(state: State, path: str, in_background: bool = False) -> None:
     """`save` on this machine's disks; elsewhere fairseq's own way to save, `in_background` if it can."""
     from fairseq.checkpoint_utils import torch_persistent_save
     from fairseq.file_io import PathManager
@@ -260,11 +204,7 @@ def save_anywhere(state: dict[str, Any], path: str, in_background: bool = False)
 
 
 def expect_writable(save_dir: str) -> None:
-    """Make the folder that checkpoints go to, if there is none.
-
-    Raises:
-        UserError: no file can be written there.
-    """
+    """Make the folder that checkpoints go to, if there is none (UserError: no file can be written there)."""
     from fairseq.checkpoint_utils import verify_checkpoint_directory
 
     try:
@@ -273,3 +213,51 @@ def expect_writable(save_dir: str) -> None:
         raise UserError(
             f"`--save-dir` must be a folder in which files can be written, but is {save_dir!r}: {error.strerror}."
         ) from error
+
+
+# ---- which other checkpoint to use in the place of one that is damaged or lacks a shard ----
+
+
+def suggested_fallback(path: str | Path) -> str:
+    """The end of a sentence that tells somebody to use another checkpoint than `path`, of the same folder.
+
+    An expert shard, `X.experts/<id>/0-3.pt`, is a part of `X.pt`: what is beside that one counts.
+    """
+    given = shared_part_of(Path(path))
+    other = newest_good_in(given.parent, without=given.name)
+    return f": the newest good one beside it is `{other}`" if other else ", there is no good one beside it"
+
+
+def newest_good_in(folder: str | Path, without: str = "") -> Path | None:
+    """The newest checkpoint in a folder that is whole and whose weights are finite; None where there is none."""
+    files = [file for file in Path(folder).glob("checkpoint*.pt") if file.name != without]
+    newest_first = sorted(files, key=lambda file: -file.stat().st_mtime if file.is_file() else 0.0)
+    return next((file for file in newest_first if _is_good(file)), None)
+
+
+def _is_good(path: Path) -> bool:
+    """Whether the file and its shards are seen to be whole and of one save, and have finite weights."""
+    try:
+        state = _verified(path)
+        shards = shards_of(path, state) if is_shared_part(state) else {}
+        contents = (_verified(shard, entry["sha256"]) for shard, entry in shards.items())
+        return _has_finite_weights(state) and all(map(_has_finite_weights, contents))
+    except Exception:  # whatever is wrong with it, it is nothing to go on from
+        return False
+
+
+def _verified(path: Path, digest: str | None = None) -> State:
+    """The content of a file that is whole, mapped; `digest`: its checksum, if it must be a certain one."""
+    with open(regular_file(path, "a checkpoint file"), "rb") as file:
+        found = checksum.verify(file)
+        # Of a file from before archives nobody can say whether it is whole.
+        if digest not in (None, found) or (found is None and checksum.is_legacy(file)):
+            raise checksum.Damaged
+        return validation.read(path, file, mapped=True)
+
+
+def _has_finite_weights(content: State) -> bool:
+    tensors = [value for value in content.get("model", {}).values() if torch.is_tensor(value) and value.numel()]
+    return all(
+        bool(torch.linalg.vector_norm(tensor, math.inf).isfinite()) for tensor in tensors if tensor.is_floating_point()
+    )

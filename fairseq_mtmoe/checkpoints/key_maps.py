@@ -1,20 +1,25 @@
-"""What is called otherwise in another checkpoint, as tables: in a dense model's, and in that of an older version.
+"""Names in checkpoints, as tables: of a sparse model's parameters, in a dense model's, and in older versions.
 
-Each parameter of a dense model goes somewhere in the sparse model made from it. The names are those of state dicts. A
-block's feed-forward layer becomes its experts' stacked parameters; all else keeps its name. Parameters of the sparse
-model that no row names, the gates', start afresh.
+The names are those of state dicts. A dense block's feed-forward layer becomes its experts' stacked parameters; all else
+keeps its name. Parameters of the sparse model that no row names, the gates', start afresh. A checkpoint need not have
+the running prices of BASE gates.
 """
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Mapping
 from typing import Any
+
+from torch import Tensor
 
 # Within the names of a sparse model's state, after the block's path:
 MOE = ".moe."  # the layer that took the place of the feed-forward one
 EXPERTS = ".moe.experts."  # its experts, stacked
 SHARED = ".moe.shared."  # the expert of all tokens, which has no bias of the output
 GATE = ".moe.gate.weight"
+PRICES = (".prices.total", ".prices.weight")  # of BASE gates, instead of `.weight`
 # Within those of one that adapts to tasks: the table, and by which part of `--conditional` the others are
 TASK_EMBEDDINGS = "task_embeddings.weight"
 VOCABULARY = ("embed_tokens.weight", "output_projection.weight")  # which can be one tensor
@@ -28,6 +33,7 @@ MIXTURE = ".mixture."  # what stands beside the feed-forward layer of a block wi
 SIDE_CHAIN = ".side_chain."  # the bottlenecks of an encoder in the large form
 # In a checkpoint's `extra_state`:
 GATE_RATE = "gate_rate"  # at which rate the gates learn
+AVERAGES = ("ema", "ema_fp32_params")  # moving averages of the weights
 
 # name within a block of the dense model -> name within the experts, and the shared one, of the same block of the sparse
 DENSE_TO_EXPERTS = {
@@ -61,3 +67,61 @@ def rename_criterions(state: dict[str, Any]) -> None:
     for entry in state.get("optimizer_history", ()):
         name = entry.get("criterion_name")
         entry["criterion_name"] = CRITERIONS.get(name, name)
+
+
+def without(named: dict[str, Any], *marks: str) -> dict[str, Any]:
+    """A model's state but for keys with one of the marks in them, with the attributes that torch gives it."""
+    rest = copy.copy(named)
+    for key in named:
+        if any(mark in key for mark in marks):
+            del rest[key]
+    return rest
+
+
+# ---- running prices ----
+
+
+def prices_of(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The prices in a model's state."""
+    return {key: value for key, value in named.items() if key.endswith(PRICES)}
+
+
+def without_prices(named: dict[str, Any]) -> dict[str, Any]:
+    """A model's state but for its prices."""
+    return without(named, *PRICES)
+
+
+def with_prices(named: dict[str, Any], prices: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's state with these prices alone, each behind its gate's weight, where the model has them."""
+    result = without_prices(named)
+    rest = dict(result)
+    result.clear()
+    for key, value in rest.items():
+        result[key] = value
+        if key.endswith(GATE):
+            names = [key.removesuffix(".weight") + name for name in PRICES]
+            result |= {name: prices[name] for name in names if name in prices}
+    return result
+
+
+def put_prices(
+    state: dict[str, Any], prices: Mapping[str, Tensor], average: Mapping[str, Tensor] | None = None
+) -> dict[str, Any]:
+    """A checkpoint, whole or a shared part, with other prices; `state` itself is left as it is.
+
+    `average` are the prices of the weights' moving average, where the checkpoint has one.
+    """
+    result = {**state, "model": with_prices(state["model"], prices)}
+    options = (state.get("cfg") or {}).get("model")
+    if isinstance(options, dict):  # `--model-overrides` overrides what is there
+        way = options.get("base_evaluation", "prices")
+        result["cfg"] = {**state["cfg"], "model": {**options, "base_evaluation": way}}
+    if "experts" in state:
+        keys = with_prices(dict.fromkeys(state["experts"]["keys"]), prices)
+        result["experts"] = {**state["experts"], "keys": list(keys)}
+    if average is not None:
+        result["extra_state"] = extra = dict(state["extra_state"])
+        for name in AVERAGES:
+            if name in extra:
+                extra[name] = with_prices(extra[name], {key: value.clone() for key, value in average.items()})
+    return result

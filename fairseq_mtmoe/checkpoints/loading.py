@@ -11,18 +11,20 @@ import functools
 import inspect
 import logging
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import distributed as dist
 
 from fairseq_mtmoe.checkpoints import assemble, file_io, mismatch, rebuild
 from fairseq_mtmoe.checkpoints.file_io import readable
-from fairseq_mtmoe.checkpoints.key_maps import rename_criterions
-from fairseq_mtmoe.checkpoints.sharding import AVERAGES, PARTS
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, rename_criterions
+from fairseq_mtmoe.checkpoints.sharding import PARTS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.gates import base_gates
@@ -38,23 +40,14 @@ class LoadContext:
     Attributes:
         read: reads a checkpoint by its path; None: by `file_io.load`, with all experts.
         kinds: what files may choose, such as `model` and `task`; None: nothing is built of their options.
-        holds_all: whether each file has all weights of its model.
         expect: refuses a checkpoint by its path and what it holds, by a `UserError`.
         loaded: each checkpoint that was read, with what it holds.
-        source: the last one, if its options were checked.
     """
 
     read: Callable[[str], dict[str, Any]] | None = None
     kinds: Sequence[str] | None = None
-    holds_all: bool = True
     expect: Callable[[str, mismatch.State], None] | None = None
     loaded: list[tuple[mismatch.Origin, mismatch.State]] = field(default_factory=list)
-    source: rebuild.Source | None = None
-
-    def check(self, path: str, state: dict[str, Any]) -> None:
-        """See `rebuild.check`."""
-        if self.kinds is not None:
-            self.source = rebuild.check(path, state, self.kinds, self.holds_all)
 
 
 # The boundary to fairseq, which calls `load_checkpoint_to_cpu` and knows of no context.
@@ -74,22 +67,14 @@ def within(**changes: Any) -> Iterator[LoadContext]:
 
 
 def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> Any:
-    """A checkpoint with its experts and upgrades of old ones. Takes the place of fairseq's function of that name.
-
-    Raises:
-        UserError: see `load`.
-    """
+    """See `load`. Takes the place of fairseq's function of that name."""
     return load(path, _context.get() or LoadContext(), arg_overrides, load_on_all_ranks)
 
 
 def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: bool = False) -> dict[str, Any]:
     """A checkpoint with its experts, the options of today, and fairseq's upgrades of old ones.
 
-    Args:
-        path: of the checkpoint.
-        context: how it is loaded; what was loaded is put down there.
-        overrides: options that take the place of the file's own.
-        on_all_ranks: whether all processes call this.
+    `context` says how, and notes it; `overrides` take the place of the file's own options.
 
     Raises:
         UserError: see `validation.read` and `rebuild.check`, or `context.expect` refuses it.
@@ -135,7 +120,13 @@ def _local(path: str, load_on_all_ranks: bool) -> str:
 def load_ema(path: str) -> dict[str, Any]:
     """A checkpoint with its moving average as the model, as by fairseq's `load_ema_from_checkpoint`."""
     parts = ("model", *AVERAGES)
-    return file_io.average_as_model(path, _whole_state(path, lambda: file_io.load(path), parts))
+    state: dict[str, Any] = _whole_state(path, lambda: file_io.load(path), parts)
+    average = (state.get("extra_state") or {}).get("ema")
+    if not average:
+        raise UserError(f"`{path}` must hold a moving average of the weights (`--store-ema`), but holds none.")
+    # Copies, as in fairseq: some parameters can be one tensor.
+    copies = ((name, value.float() if value.dtype is torch.half else value.clone()) for name, value in average.items())
+    return {**state, "model": OrderedDict(copies)}
 
 
 def _whole_state(path: str, load: Callable[[], Any], parts: tuple[str, ...]) -> Any:
@@ -162,7 +153,8 @@ def _upgraded(path: str, state: dict[str, Any], context: LoadContext, overrides:
             "with, and a source's file is for `--pemt-sources`."
         )
     with readable(path):
-        context.check(path, state)
+        if context.kinds is not None:
+            rebuild.check(path, state, context.kinds)
         if state.get("args") is not None:
             vars(state["args"]).update(overrides or {})
         if state.get("cfg") is not None:
@@ -173,17 +165,11 @@ def _upgraded(path: str, state: dict[str, Any], context: LoadContext, overrides:
         return upgraded
 
 
-def _say_without_prices(path: str, model: Any) -> None:
-    gates = [gate for gate in base_gates(model) if gate.routing.evaluation == "prices"]
-    if gates and not any(gate.prices.known for gate in gates):
-        logger.warning(
-            f"`{path}` has no prices for its BASE layers, which therefore choose experts by scores alone, otherwise "
-            f"than in training; `mtmoe calibrate {path} OUT DATA` gives it some."
-        )
-
-
 def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `load_model_ensemble_and_task` by `load_models`; models that lie in pieces of fairseq's are its own."""
+    """fairseq's `load_model_ensemble_and_task`, whose models are whole and no others than `rebuild.py` lets them be.
+
+    Models that lie in pieces of fairseq's are its own.
+    """
 
     @functools.wraps(original)
     def load_model_ensemble_and_task(
@@ -195,87 +181,66 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
         num_shards: int = 1,
         state: Any = None,
     ) -> tuple[list[Any], Any, Any]:
-        if num_shards == 1:
-            return load_models(filenames, arg_overrides, task, strict, suffix, state)
         kinds = rebuild.EVERYTHING if task is None else ("model",)
-        with whole_models(), within(kinds=kinds, holds_all=False):
-            loaded: tuple[list[Any], Any, Any] = original(
-                filenames, arg_overrides, task, strict, suffix, num_shards, state
-            )
-        return loaded
+        with whole_models(), within(kinds=kinds, loaded=[]) as context:
+            if num_shards != 1:
+                models, options, task = original(filenames, arg_overrides, task, strict, suffix, num_shards, state)
+                return models, options, task
+            assert state is None or len(filenames) == 1
+            models, options = [], None
+            for path in _files(filenames, suffix):
+                if state is None:
+                    loaded = load(path, context, arg_overrides)
+                else:
+                    rebuild.check(path, state, kinds)
+                    loaded = state
+                model, options, task = _built(path, loaded, task, strict)
+                context.loaded.clear()  # which is large
+                models.append(model)
+                _say_without_prices(path, model)
+        return models, options, task
 
     return load_model_ensemble_and_task
 
 
-def load_models(
-    paths: Sequence[str], overrides: dict[str, Any] | None, task: Any, strict: bool, suffix: str, state: Any = None
-) -> tuple[list[Any], Any, Any]:
-    """Models of files: whole, and no others than `rebuild.py` lets them be.
-
-    Args:
-        paths: a checkpoint for each model.
-        overrides: options that take the place of the files' own.
-        task: for all of them; None to set up the one of the first file.
-        strict: whether a model must have all that a file has, and the other way round.
-        suffix: what stands before the `.pt` of each path.
-        state: what the only path holds, if it is read already.
-
-    Returns:
-        the models, the options of the last one, and the task.
-
-    Raises:
-        UserError: a file is none, or not to be trusted; a model differs from the one that was saved.
-    """
+def _files(paths: Sequence[str], suffix: str) -> list[str]:
+    """The files of checkpoints, `suffix` before their `.pt`, which are there where we can see it."""
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
-    assert state is None or len(paths) == 1
-    paths = [checkpoint_utils.get_maybe_sharded_checkpoint_filename(path, suffix, 0, 1) for path in paths]
-    for path in paths:
+    files = [checkpoint_utils.get_maybe_sharded_checkpoint_filename(path, suffix, 0, 1) for path in paths]
+    for path in files:
         if not PathManager.path_requires_pathmanager(path):
             regular_file(path, "a checkpoint file")
-    models, options = [], None
-    context = LoadContext(kinds=rebuild.EVERYTHING if task is None else ("model",))
-    with whole_models():
-        for path in paths:
-            if state is None:
-                state = load(path, context, overrides)
-            else:
-                context.check(path, state)
-            assert context.source is not None
-            model, options, task = _built(path, state, task, strict, context.source)
-            context.loaded.clear()  # which is large
-            models.append(model)
-            state = None
-    for path, model in zip(paths, models, strict=True):
-        _say_without_prices(path, model)
-    return models, options, task
+    return files
 
 
-def _built(path: str, state: dict[str, Any], task: Any, strict: bool, source: rebuild.Source) -> tuple[Any, Any, Any]:
+def _say_without_prices(path: str, model: Any) -> None:
+    gates = [gate for gate in base_gates(model) if gate.routing.evaluation == "prices"]
+    if gates and not any(gate.prices.known for gate in gates):
+        logger.warning(
+            f"`{path}` has no prices for its BASE layers, which therefore choose experts by scores alone, otherwise "
+            f"than in training; `mtmoe calibrate {path} OUT DATA` gives it some."
+        )
+
+
+def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[Any, Any, Any]:
     """The model that a checkpoint describes, with its weights; its options; and the task, set up if there was none."""
-    from fairseq import models, tasks
+    from fairseq import tasks
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-    options = _options_of(path, state)
-    task = task or tasks.setup_task(options.task, from_checkpoint=True)
-    if "task_state" in state:
-        task.load_state_dict(state["task_state"])
-    source.check(options.model, lambda copied: models.build_model(copied, task, True))
-    knows = "from_checkpoint" in inspect.signature(task.build_model).parameters
-    model = task.build_model(options.model, **({"from_checkpoint": True} if knows else {}))
+    if state.get("args") is None and state.get("cfg") is None:
+        raise UserError(f"`{path}` must hold the options of its model, but holds none.")
+    with readable(path):
+        options = state["cfg"] if state.get("args") is None else convert_namespace_to_omegaconf(state["args"])
+        task = task or tasks.setup_task(options.task, from_checkpoint=True)
+        if "task_state" in state:
+            task.load_state_dict(state["task_state"])
+        knows = "from_checkpoint" in inspect.signature(task.build_model).parameters
+        model = task.build_model(options.model, **({"from_checkpoint": True} if knows else {}))
     last = (state.get("optimizer_history") or [{}])[-1]
     if "num_updates" in last:
         model.set_num_updates(last["num_updates"])
     with mismatch.explained(model, [(mismatch.origin_of(path, state), state)]):
         model.load_state_dict(state["model"], strict=strict, model_cfg=options.model)
     return model, options, task
-
-
-def _options_of(path: str, state: dict[str, Any]) -> Any:
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-
-    if state.get("args") is not None:
-        return convert_namespace_to_omegaconf(state["args"])
-    if state.get("cfg") is None:
-        raise UserError(f"`{path}` must hold the options of its model, but holds none.")
-    return state["cfg"]

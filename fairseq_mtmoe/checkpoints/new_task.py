@@ -15,20 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.checkpoints.key_maps import GATE, VOCABULARY
-from fairseq_mtmoe.checkpoints.sharding import AVERAGES, State, is_shared_part
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, GATE, VOCABULARY
+from fairseq_mtmoe.checkpoints.sharding import State, is_shared_part
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
-from fairseq_mtmoe.optim.optimizer_state import trained_parameters
-from fairseq_mtmoe.optim.saved_state import (
-    NamedState,
-    Parameters,
-    by_name,
-    has_shape,
-    is_flat,
-    map_tensors,
-    saved_state,
-)
+from fairseq_mtmoe.optim.state import OptimizerState, Parameters, is_flat, map_entry, shapes_of, trained_parameters
 
 RANDOM, XAVIER, MEAN = "random", "xavier", "mean"
 RANDOM_STD = 0.02  # BERT's, of embeddings
@@ -36,12 +27,7 @@ RANDOM_STD = 0.02  # BERT's, of embeddings
 
 @dataclass(frozen=True)
 class Described:
-    """What a model has, in its order.
-
-    Attributes:
-        shapes: of parameters and buffers, by their names in its state.
-        parameters: those that are trained.
-    """
+    """What a model has, in its order: parameters and buffers, and which of them are trained."""
 
     shapes: Mapping[str, torch.Size]
     parameters: Parameters
@@ -50,7 +36,7 @@ class Described:
     def of(cls, model: nn.Module) -> Described:
         """Of a model, which may have no memory."""
         shapes = {name: value.shape for name, value in model.state_dict().items()}
-        return cls(shapes, [(name, parameter.shape) for name, parameter in trained_parameters(model)])
+        return cls(shapes, shapes_of(trained_parameters(model)))
 
 
 @dataclass(frozen=True)
@@ -77,12 +63,7 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
     """A checkpoint, whole or a shared part, for the model with the new task; `state` itself is left as it is.
 
     Its options are left, too. Moments of new rows are 0, and what is new has none; where the optimizer's state has not
-    the parameters' shapes, it is left out.
-
-    Args:
-        state: the checkpoint's.
-        new: the task.
-        before, after: the model without and with it.
+    the parameters' shapes, it is left out. `before` and `after`: the model without and with the task.
 
     Raises:
         UserError: no task has the name that the new one is to begin as; the weights are not those that the options say;
@@ -95,10 +76,10 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
     result: State = {**state, "model": rows.added_to(state["model"])}
     result["extra_state"] = extra = dict(state.get("extra_state") or {})
     extra |= {name: rows.added_to(extra[name]) for name in AVERAGES if extra.get(name)}
-    if isinstance(state.get("last_optimizer_state"), Mapping):
-        result["last_optimizer_state"] = _moments(state, rows.grown, before.parameters, after.parameters)
-        if result["last_optimizer_state"] is None:
-            del result["last_optimizer_state"]
+    saved = result.pop("last_optimizer_state", None)
+    larger = _moments(saved, rows.grown, before.parameters, after.parameters) if isinstance(saved, Mapping) else saved
+    if larger is not None:
+        result["last_optimizer_state"] = larger
     if is_shared_part(state):
         known = {*state["experts"]["keys"], *new.head}
         names = {index: name for index, (name, _) in enumerate(after.parameters)}
@@ -108,11 +89,7 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
 
 
 class _NewRows:
-    """The rows of a new task, for the model and for averages of it, which begin alike.
-
-    Attributes:
-        grown: the names of what has a row for each task.
-    """
+    """The rows of a new task, for the model and for averages of it, which begin alike; `grown`: what gets one."""
 
     def __init__(self, new: NewTask, before: Described, after: Described) -> None:
         self._new, self._order = new, list(after.shapes)
@@ -163,18 +140,17 @@ class _NewRows:
         return row.uniform_(-bound, bound, generator=self._generator)
 
 
-def _moments(state: State, grown: Sequence[str], before: Parameters, after: Parameters) -> dict[str, Any] | None:
+def _moments(
+    saved: Mapping[str, Any], grown: Sequence[str], before: Parameters, after: Parameters
+) -> dict[str, Any] | None:
     """The optimizer's state for the new parameters; None where it is of others, or of other shapes than theirs."""
-    saved = state["last_optimizer_state"]
     try:
-        named, shapes = by_name(saved, before), dict(before)
+        named = OptimizerState.from_saved(saved, before)
     except UserError:
         return None
-    if not all(has_shape(named.get(name, {}), shapes[name]) for name in grown if name in shapes):
+    larger = [(name, shape) for name, shape in before if name in grown and name in named]
+    if named.misfit(larger) is not None:
         return None
-    larger: NamedState = {
-        name: map_tensors(named[name], shapes[name], lambda value: torch.cat([value, torch.zeros_like(value[:1])]))
-        for name in grown
-        if name in named
-    }
-    return saved_state({**named, **larger}, saved, after, flat=is_flat(saved, before))
+    for name, shape in larger:
+        named[name] = map_entry(named[name], shape, lambda value: torch.cat([value, torch.zeros_like(value[:1])]))
+    return named.to_saved(saved, after, flat=is_flat(saved, before))

@@ -1,42 +1,118 @@
-"""Sharding of a checkpoint's state: into a shared part and the contents of expert shards, and joined again.
+"""A checkpoint in parts: what each part holds, what its file is called, and all of them in one state again.
 
-The shared part is fairseq's checkpoint without the experts. A shard's *content* is what belongs to experts `first` to
-`first + count`: `{"first", "count", "model", "ema", "ema_fp32_params", "optimizer"}`, every tensor with experts in its
-first dimension. Everything here is plain: no files, no processes.
+A checkpoint is one file, `X.pt`, or a *shared part* of that name, fairseq's checkpoint without the experts, with
+*expert shards* beside it: `X.experts/<id>/0-3.pt` holds experts 0 to 3 of the checkpoint whose shared part names
+`<id>`, and nothing in it depends on how many processes wrote it. Shards are written first, under a new id, and the
+shared part last: until it has its name, the checkpoint before it is whole.
+
+A shard's *content* is `{"first", "count", "model", "ema", "ema_fp32_params", "optimizer"}`, of experts `first` to
+`first + count`, every tensor with experts in its first dimension.
 """
 
 from __future__ import annotations
 
 import copy
+import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Required
 
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints.key_maps import EXPERTS
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, EXPERTS, without
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.typed import Name, Text, fault
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
-from fairseq_mtmoe.optim.saved_state import (
-    NamedState,
-    Parameters,
-    by_name,
-    has_shape,
-    is_flat,
-    saved_state,
-)
+from fairseq_mtmoe.optim.state import OptimizerState, Parameters, is_flat
 
 State = dict[str, Any]
 Content = dict[str, Any]
+ShardEntry = dict[str, Any]  # {"name": "0-3.pt", "first": 0, "count": 4, "sha256": "…"}
 
 VERSION = 1
-AVERAGES = ("ema", "ema_fp32_params")
 PARTS = ("model", *AVERAGES, "optimizer")
+FOLDER_SUFFIX = ".experts"
+SAVE_ID = re.compile(r"[0-9a-f]{16}")
+
+_ENTRY: Any = {"name": Required[Text], "first": Required[int], "count": Required[int], "sha256": Required[Name]}
+_EXPERTS: Any = {
+    "id": Required[str], "num_experts": Required[int], "keys": Required[list[Text]], "files": Required[list[_ENTRY]],
+    "optimizer_names": Required[dict[int, Text]], "flat_optimizer": bool,
+}  # fmt: skip
 
 
-def is_expert(name: str) -> bool:
-    """Whether a parameter or a key of a model's state is one of its experts'."""
-    return EXPERTS in name
+# ---- names of files ----
+
+
+def new_id() -> str:
+    """A name that no other save has; all processes of one save need the same."""
+    return secrets.token_hex(8)
+
+
+def shard_name(first: int, count: int) -> str:
+    """What the file of experts `first` to `first + count` is called."""
+    return f"{first}-{first + count - 1}.pt"
+
+
+def expert_folder(path: str | Path) -> Path:
+    """The folder of the shards of the shared part `path`, with a folder for each id (UserError: no name in `.pt`)."""
+    path = Path(path)
+    if path.suffix != ".pt":
+        raise UserError(f"`{path}` must end in `.pt`: its experts are in a folder of that name with `.experts`.")
+    return path.with_suffix(FOLDER_SUFFIX)
+
+
+def shared_part_of(path: Path) -> Path:
+    """The file of the checkpoint that a file belongs to: a shard's shared part, or the file itself."""
+    is_in_folder = len(path.parents) > 2 and path.parents[1].suffix == FOLDER_SUFFIX
+    return path.parents[1].with_suffix(".pt") if is_in_folder else path
+
+
+def shards_of(path: str | Path, shared_part: State) -> dict[Path, ShardEntry]:
+    """The files of all experts of the shared part at `path`, with their entries, in the experts' order.
+
+    Raises:
+        UserError: see `check_shard_list`.
+    """
+    check_shard_list(path, shared_part)
+    folder = expert_folder(path) / shared_part["experts"]["id"]
+    return {folder / entry["name"]: entry for entry in shared_part["experts"]["files"]}
+
+
+def with_shard_list(shared_part: State, save_id: str, shards: Iterable[ShardEntry]) -> State:
+    """The shared part to save once all shards are written: it names them."""
+    entries = sorted(shards, key=lambda entry: int(entry["first"]))
+    return {**shared_part, "experts": {**shared_part["experts"], "id": save_id, "files": entries}}
+
+
+def check_shard_list(path: str | Path, shared_part: State) -> None:
+    """Refuse a shared part whose `"experts"` is not of this format; its file names must not lead elsewhere.
+
+    Raises:
+        UserError: it is of a newer version, or not one that this package wrote.
+    """
+    experts = shared_part["experts"]
+    if isinstance(experts, dict) and isinstance(experts.get("version"), int) and experts["version"] > VERSION:
+        raise UserError(f"`{path}` must be read with a newer version of fairseq_mtmoe, which wrote it.")
+    if not _is_well_formed(experts):
+        raise UserError(f"`{path}` must name the files of all its experts, but its list of them is damaged.")
+
+
+def _is_well_formed(experts: Any) -> bool:
+    if fault(experts, _EXPERTS) is not None or not SAVE_ID.fullmatch(experts["id"]):
+        return False
+    place = 0
+    for entry in experts["files"]:
+        first, count = entry["first"], entry["count"]
+        if first != place or count <= 0 or entry["name"] != shard_name(first, count):
+            return False
+        place += count
+    return bool(place == experts["num_experts"])
+
+
+# ---- states ----
 
 
 def is_shared_part(state: Mapping[str, Any]) -> bool:
@@ -44,14 +120,16 @@ def is_shared_part(state: Mapping[str, Any]) -> bool:
     return "experts" in state
 
 
-def count_experts(model: Mapping[str, Tensor]) -> int:
-    """N, of a model's whole state; 0 if it is dense."""
-    return next((len(value) for key, value in model.items() if is_expert(key)), 0)
+def count_experts(state: Mapping[str, Any]) -> int:
+    """N, of a checkpoint, whole or in parts; 0 if it is of a dense model."""
+    if is_shared_part(state):
+        return int(state["experts"]["num_experts"])
+    return next((len(value) for key, value in (state.get("model") or {}).items() if EXPERTS in key), 0)
 
 
 def has_experts(state: Mapping[str, Any]) -> bool:
     """Whether a checkpoint, whole or in parts, is of a model with experts."""
-    return is_shared_part(state) or count_experts(state.get("model") or {}) > 0
+    return is_shared_part(state) or count_experts(state) > 0
 
 
 def has_rows(content: Content) -> bool:
@@ -66,31 +144,26 @@ def has_rows(content: Content) -> bool:
 
 
 def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> tuple[State, Content]:
-    """The shared part of one process's state, and the content of the shard that it writes; the state stays as it is.
+    """The shared part of one process's state, still without a list of shards, and the content of the process's shard.
+
+    The state stays as it is; tensors may be views of its own.
 
     Args:
         state: what fairseq would save, with this process's experts.
         placement: which experts those are.
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
 
-    Returns:
-        The shared part, still without the list of shards (`layout.with_shard_list`); and the content, whose tensors may
-        be views of those in `state`.
-
     Raises:
         UserError: a tensor has another number of experts, or the optimizer keeps tensors of other shapes than theirs.
     """
-    shared_part: State = dict(state)
     content = content_of(state, placement, parameters)
-    shared_part["model"] = _without_experts(state["model"])
-    shared_part["extra_state"] = extra = dict(state.get("extra_state") or {})
-    for name in AVERAGES:
-        if name in extra:
-            extra[name] = _without_experts(extra[name])
     if not has_rows(content):
         count = placement.count
         raise UserError(f"Every tensor of experts in the checkpoint must have {count} of them, but one has not.")
-    shared_part["experts"] = {
+    shared_part: State = {**state, "model": without(state["model"], EXPERTS)}
+    shared_part["extra_state"] = dict(state.get("extra_state") or {})
+    shared_part["extra_state"] |= {name: without(part, EXPERTS) for name, part in _averages(state).items()}
+    shared_part["experts"] = experts = {
         "version": VERSION,
         "num_experts": placement.num_experts,
         "keys": list(state["model"]),
@@ -98,10 +171,10 @@ def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> t
     }
     saved = state.get("last_optimizer_state")
     if isinstance(saved, Mapping):
-        flat = is_flat(saved, parameters)
-        shared_part["experts"]["flat_optimizer"] = flat
-        rest = _without_experts(by_name(saved, parameters))
-        shared_part["last_optimizer_state"] = saved_state(compact(rest), saved, parameters, flat=False)
+        experts["flat_optimizer"] = is_flat(saved, parameters)
+        named = OptimizerState.from_saved(saved, parameters)
+        rest = OptimizerState({name: compact(entry) for name, entry in named.items() if EXPERTS not in name})
+        shared_part["last_optimizer_state"] = rest.to_saved(saved, parameters, flat=False)
     return shared_part, content
 
 
@@ -110,15 +183,16 @@ def content_of(state: State, placement: ExpertPlacement, parameters: Parameters)
     parts = {"model": state["model"], **_averages(state)}
     saved = state.get("last_optimizer_state")
     if isinstance(saved, Mapping):
-        parts["optimizer"] = by_name(saved, parameters)
-    content = {name: {key: v for key, v in part.items() if is_expert(key)} for name, part in parts.items()}
-    _check_shapes(content.get("optimizer", {}), dict(parameters))
+        named = OptimizerState.from_saved(saved, parameters)
+        wrong = named.misfit([(name, shape) for name, shape in parameters if EXPERTS in name])
+        if wrong is not None:
+            raise UserError(
+                "Experts in several processes must be trained by an `--optimizer` whose state has the shapes of the "
+                f"parameters, such as adam, but that of `{wrong}` has others."
+            )
+        parts["optimizer"] = named
+    content = {name: {key: v for key, v in part.items() if EXPERTS in key} for name, part in parts.items()}
     return {"first": placement.first, "count": placement.count, **content}
-
-
-def _averages(state: State) -> dict[str, Any]:
-    extra = state.get("extra_state") or {}
-    return {name: extra[name] for name in AVERAGES if name in extra}
 
 
 def join(shared_part: State, content: Content, parameters: Parameters | None = None, flat: bool | None = None) -> State:
@@ -127,8 +201,7 @@ def join(shared_part: State, content: Content, parameters: Parameters | None = N
     Args:
         shared_part: which is left as it is.
         content: some of the experts or all.
-        parameters: names and shapes of the parameters that are trained now, in the optimizer's order; by default those
-            that were.
+        parameters: as for `split`, of those that are trained now; by default those that were.
         flat: whether the optimizer's state is to be one vector; by default as it was.
     """
     experts = shared_part["experts"]
@@ -141,16 +214,16 @@ def join(shared_part: State, content: Content, parameters: Parameters | None = N
     saved = shared_part.get("last_optimizer_state")
     if isinstance(saved, Mapping) and "optimizer" in content:
         names = [name for _, name in sorted(experts["optimizer_names"].items())]
-        named = {names[index]: entry for index, entry in saved["state"].items()} | content["optimizer"]
+        named = OptimizerState({names[index]: entry for index, entry in saved["state"].items()} | content["optimizer"])
         parameters = [(name, _shape(named.get(name, {}))) for name in names] if parameters is None else parameters
         flat = experts.get("flat_optimizer", False) if flat is None else flat
-        state["last_optimizer_state"] = saved_state(named, saved, parameters, flat)
+        state["last_optimizer_state"] = named.to_saved(saved, parameters, flat)
     return state
 
 
-def whole_shapes(parameters: Parameters, num_experts: int) -> list[tuple[str, tuple[int, ...]]]:
+def whole_shapes(parameters: Parameters, num_experts: int) -> Parameters:
     """The parameters of a process that holds all experts, given those of one that holds some."""
-    return [(name, (num_experts, *shape[1:]) if is_expert(name) else tuple(shape)) for name, shape in parameters]
+    return [(name, (num_experts, *shape[1:]) if EXPERTS in name else tuple(shape)) for name, shape in parameters]
 
 
 def narrow(content: Content, first: int, count: int, parts: Iterable[str] = PARTS) -> Content:
@@ -181,17 +254,9 @@ def compact(value: Any) -> Any:
     return value
 
 
-def owned(value: Any) -> Any:
-    """A content with every tensor copied out of where it is, a file that is only mapped for example."""
-    return map_experts(value, Tensor.clone)
-
-
-def _without_experts(named: dict[str, Any]) -> dict[str, Any]:
-    rest = copy.copy(named)  # with the attributes of a model's state
-    for key in named:
-        if is_expert(key):
-            del rest[key]
-    return rest
+def _averages(state: State) -> dict[str, Any]:
+    extra = state.get("extra_state") or {}
+    return {name: extra[name] for name in AVERAGES if extra.get(name) is not None}
 
 
 def _merged(rest: dict[str, Tensor], experts: dict[str, Tensor], keys: list[str]) -> dict[str, Tensor]:
@@ -203,15 +268,6 @@ def _merged(rest: dict[str, Tensor], experts: dict[str, Tensor], keys: list[str]
         elif key in merged:
             merged[key] = merged.pop(key)
     return merged
-
-
-def _check_shapes(named: NamedState, shapes: Mapping[str, Any]) -> None:
-    for name, entry in named.items():
-        if not has_shape(entry, shapes[name]):
-            raise UserError(
-                "Experts in several processes must be trained by an `--optimizer` whose state has the shapes of the "
-                f"parameters, such as adam, but that of `{name}` has others."
-            )
 
 
 def _shape(entry: Mapping[str, Any]) -> torch.Size:

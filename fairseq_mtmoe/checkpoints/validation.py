@@ -2,7 +2,8 @@
 
 `read` is the one way in. torch's `weights_only` runs no code of a file. fairseq, however, hands options to OmegaConf,
 where `${oc.env:HOME}` becomes what the machine knows, and `eval`s some of those that are text: an option of a file must
-refer to nothing, and be a literal where it would be evaluated. Tensors may not become much larger than the file.
+refer to nothing, and be a literal where it would be evaluated. Every other value that somebody relies on is described
+here, as annotations; what is not named may be anything: nobody reads it.
 """
 
 from __future__ import annotations
@@ -10,18 +11,17 @@ from __future__ import annotations
 import ast
 import os
 import re
-import zipfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Annotated, Any, BinaryIO, Literal, NoReturn, Required
 
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints import schema
-from fairseq_mtmoe.checkpoints.checksum import ARCHIVE, is_plain
+from fairseq_mtmoe.checkpoints.checksum import is_archive
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.typed import Name, Rule, Text, between, fault
 
 _GROWTH = 8  # times the file's size: tied weights are three tensors over one storage
 _SMALL = 1 << 20  # bytes that do no harm
@@ -29,11 +29,78 @@ _SMALL = 1 << 20  # bytes that do no harm
 _EVALUATED = ("xformers_att_config", "adaptive_softmax_cutoff", "left_pad_source", "left_pad_target")
 # `mtmoe upcycle` of 0.1.0 wrote the defaults of options that follow others as they are declared.
 _FOLLOWING = re.compile(r"\$\{model\.(encoder|decoder)[._](ffn_)?embed_dim\}")
-_MOST = 50_000  # OmegaConf needs a second and 70 MB for them; fairseq has about 400
-_LONGEST = 10_000  # characters of a literal: Python takes 500 bytes for each
 # fairseq looks for a file of the name that one of these has.
 _REGISTRIES = ("scoring", "tokenizer", "bpe", "optimizer", "lr_scheduler", "criterion", "simul_type")
 _NAME = re.compile(r"[\w-]*")
+
+Count = Annotated[int, between(0, 10**15)]
+Epoch = Annotated[int, between(0, 10**6)]
+Some = Annotated[int, between(1, 10**9)]
+Scalar = Annotated[Tensor, Rule("a number", lambda value: value.numel() == 1 and not value.is_complex())]
+Number = float | Scalar
+Amount = Annotated[Number, Rule("a finite number from 0", lambda value: 0 <= value < 1e308)]
+Share = Annotated[float, Rule("a number from 0 to below 1", lambda value: 0 <= value < 1)]
+Pair = Annotated[Name, Rule("a pair of languages", lambda value: "-" in value)]
+Bytes = Annotated[Tensor, Rule("a row of bytes", lambda value: value.dim() == 1 and str(value.dtype) == "torch.uint8")]
+Tensors = dict[str, Tensor]
+
+
+# fairseq makes an object of whatever class is named.
+Meters = Literal["AverageMeter", "SumMeter", "TimeMeter", "StopwatchMeter", "ConcatTensorMeter"]
+Meter = tuple[int, Text, Meters, dict[str, Any]]
+
+# Dictionaries by the names in them, of which none must be there but those that are `Required`; in parentheses: one of.
+Schedule: Any = {"lr": Number, "best": Number | None, "last_epoch": int}
+Seen: Any = {"size": Required[Count], "bits": Required[Bytes]}  # which of a task's examples were trained on
+Selection: Any = {  # what uncertainty sampling chose
+    "seen": Required[dict[str, Seen]], "names": Required[list[Name]], "sums": Required[list[list[float]]],
+    "updates": Required[Count],
+}  # fmt: skip
+Gates: Any = {"since": Required[Count | None], "start": Required[Tensors]}  # first weights, and until when
+Trained: Any = {
+    "training_seconds": Required[Amount], "training_tokens": Count | None, "selection": (Selection, None),
+    "gates": (Gates, None),
+}  # fmt: skip
+# In the training data, fairseq's and ours; of `sampling` `data/sampling/saved_plans.py` is the reader.
+Position: Any = {
+    "epoch": Required[Epoch], "iterations_in_epoch": Count, "batches_in_epoch": Count, "group_size": Some,
+    "shuffle": bool, "num_processes": Some, "drawn_in_epoch": Epoch | None,
+    "seed": Annotated[int, between(0, 2**32 - 10**7)], "sampling": dict[str, Any] | None,
+}  # fmt: skip
+Extra: Any = {
+    "metrics": dict[str, list[Meter]] | None, "previous_training_time": Amount, "train_iterator": (Position, None),
+    "epoch": Epoch, "batch_offset": Count, "val_loss": Number | None, "best": Number | None, "ema": Tensors | None,
+    "ema_fp32_params": Tensors | None, "nonfinite": {"total": Count, "in_a_row": Count},
+    "owed_validation": ({"epoch": Required[Epoch], "end_of_epoch": Required[bool]}, None),
+    "gate_rate": ({"factor": Amount, "with_blend": bool}, None),
+    "TranslationHeatedTask": Trained, "GlueTask": Trained, "TextToTextTask": Trained,
+}  # fmt: skip
+History: Any = {
+    "criterion_name": Text, "optimizer_name": Text, "lr_scheduler_state": (Schedule, None), "num_updates": Count
+}  # fmt: skip
+Entry: Any = {"step": Amount, "exp_avg": Tensor, "exp_avg_sq": Tensor}  # whether shapes fit is for who loads them
+Group: Any = {
+    "params": Required[list[Count]], "lr": Number | None, "betas": tuple[Share, Share], "weight_decay": Number,
+    "eps": Amount | tuple[Amount | None, Amount | None],  # of Adafactor two, of which torch's chooses one itself
+    "amsgrad": bool,
+}  # fmt: skip
+Optimizer: Any = {"state": Required[dict[Any, Entry]], "param_groups": Required[list[Group]]}
+TaskState: Any = {
+    "langs": Annotated[list[Name], Rule("a list of languages", lambda value: len(value) > 0)],
+    "langtoks": dict[Name, tuple[Text | None, Text | None]] | None, "langtoks_specs": list[Name],
+    "lang_tok_style": Literal["multilingual", "mbart"], "lang_tok_replacing_bos_eos": bool, "enable_lang_ids": bool,
+    "task_ids": Literal["target", "source", "pair"], "lang_pairs": list[Pair], "tokenizer": Name,
+    "sentencepiece": Bytes,
+}  # fmt: skip
+Checkpoint: Any = {  # an expert shard has its experts' part of the tensors
+    "args": Namespace | None, "cfg": dict[str, Any] | None, "model": Tensors | None,
+    "criterion": dict[str, Any] | None, "task_state": (TaskState, None), "extra_state": (Extra, None),
+    "optimizer_history": (
+        Annotated[list[History], Rule("a list that is not empty", lambda value: len(value) > 0)], None,
+    ),
+    "last_optimizer_state": (Optimizer, None), "first": Count, "count": Count, "ema": Tensors,
+    "ema_fp32_params": Tensors, "optimizer": dict[str, Entry],
+}  # fmt: skip
 
 
 def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, Any]:
@@ -47,21 +114,24 @@ def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, An
 
     Raises:
         UserError: it holds no dictionary, tensors larger than a file of its size should have, a value that is not what
-            `schema.py` says, or options that are no plain values.
-        Exception: what torch or Python's zip reader raise where a file is damaged, or would execute something.
+            it must be, or options that are no plain values.
+        Exception: what torch raises where a file is damaged, or would execute something.
     """
-    file.seek(0)
-    is_archive = file.read(len(ARCHIVE)) == ARCHIVE
-    if is_archive:
-        with zipfile.ZipFile(file) as archive:
-            if not is_plain(archive):
-                _refuse(path, "records as torch writes them", "compressed or overlapping ones")
-    state = _loaded(path, file, mapped and is_archive)
+    state = _loaded(path, file, mapped and is_archive(file))
     if not isinstance(state, dict):
         _refuse(path, "a checkpoint's dictionary", f"a {type(state).__name__}")
-    _check_tensors(path, state, _GROWTH * os.fstat(file.fileno()).st_size + _SMALL)
+    size = 0
+    for _, value in leaves(state):
+        if isinstance(value, Tensor):
+            if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
+                _refuse(path, "tensors with all their values", "some without")
+            size += value.numel() * value.element_size()
+    if size > _GROWTH * os.fstat(file.fileno()).st_size + _SMALL:
+        _refuse(path, "about as much as it is large", "what becomes many times that when it is used")
     _check_options(path, state)
-    schema.check(path, state)
+    found = fault(state, _form_of(state))
+    if found is not None:
+        _refuse(path, f"{found.rule} as `{found.place}`", found.found)
     return state
 
 
@@ -83,42 +153,24 @@ def _refuse(path: str | Path, rule: str, found: str) -> NoReturn:
     raise UserError(f"`{path}` must hold {rule}, but holds {found}; it was not loaded.")
 
 
-def _check_tensors(path: str | Path, state: dict[str, Any], most: int) -> None:
-    """Refuse tensors without values, and more than `most` bytes of them, were each one a tensor of its own."""
-    size = 0
-    for value in _tensors(state):
-        if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
-            _refuse(path, "tensors with all their values", "some without")
-        size += value.numel() * value.element_size()
-    if size > most:
-        _refuse(path, "about as much as it is large", "what becomes many times that when it is used")
-
-
-def _tensors(state: dict[str, Any]) -> Iterator[Tensor]:
-    """Every tensor in nested containers, once."""
-    seen, rest = set(), [state]
-    while rest:
-        value: Any = rest.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, dict | Namespace):
-            rest.extend((vars(value) if isinstance(value, Namespace) else value).values())
-        elif isinstance(value, list | tuple | set):
-            rest.extend(value)
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value in nested containers, with the name that it has there; names of values are values, too."""
+    if isinstance(value, Namespace):
+        value = vars(value)
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield "", key
+            yield from leaves(inner, str(key))
+    elif isinstance(value, list | tuple | set):
+        for inner in value:
+            yield from leaves(inner, name)
+    else:
+        yield name, value
 
 
 def _check_options(path: str | Path, state: dict[str, Any]) -> None:
-    """Refuse a checkpoint whose options are not plain values.
-
-    Raises:
-        UserError: an option refers to something, or would be evaluated and is no literal; there are too many.
-    """
-    for count, (name, value) in enumerate(every_option([state.get("cfg"), state.get("args")])):
-        if count == _MOST:
-            _refuse_option(path, "options", f"be at most {_MOST:,}, but are more")
+    """Refuse options that refer to something, or would be evaluated and are no literals."""
+    for name, value in leaves([state.get("cfg"), state.get("args")]):
         if not isinstance(value, str):
             continue
         if name in _REGISTRIES and not _NAME.fullmatch(value):
@@ -126,24 +178,7 @@ def _check_options(path: str | Path, state: dict[str, Any]) -> None:
         if "${" in value and not _FOLLOWING.fullmatch(value):
             _refuse_option(path, name, f"be a plain value, but is {value[:80]!r}")
         if name.endswith(_EVALUATED) and not _is_literal(value):
-            _refuse_option(
-                path, name, f"be a literal, and no long one, but is {value[:80]!r}, which fairseq would execute"
-            )
-
-
-def every_option(options: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value in nested options, containers left out, with the name that it has there."""
-    if isinstance(options, Namespace):
-        options = vars(options)
-    if isinstance(options, dict):
-        for key, value in options.items():
-            yield "", key
-            yield from every_option(value, str(key))
-    elif isinstance(options, list | tuple | set):
-        for value in options:
-            yield from every_option(value, name)
-    else:
-        yield name, options
+            _refuse_option(path, name, f"be a literal, but is {value[:80]!r}, which fairseq would execute")
 
 
 def _refuse_option(path: str | Path, name: str, rule: str) -> NoReturn:
@@ -151,10 +186,18 @@ def _refuse_option(path: str | Path, name: str, rule: str) -> NoReturn:
 
 
 def _is_literal(text: str) -> bool:
-    if len(text) > _LONGEST:
-        return False
     try:
         ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return False
     return True
+
+
+def _form_of(state: Mapping[str, Any]) -> Any:
+    """What a checkpoint must be: with `--optimizer composite` it has the state of each of several optimizers."""
+    optimizer = state.get("last_optimizer_state")
+    parts = optimizer.values() if isinstance(optimizer, dict) else ()
+    if any(isinstance(one, dict) and "param_groups" in one for one in parts):
+        either: Any = (Optimizer, Number)
+        return {**Checkpoint, "last_optimizer_state": dict[Name, either]}
+    return Checkpoint

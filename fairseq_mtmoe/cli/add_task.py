@@ -25,11 +25,8 @@ from fairseq_mtmoe.io.files import output_file
 @click.option("--embedding-from", "begins_as", default="mean", show_default=True, metavar="TASK[,TASK…]",
               help="What its embedding and its gates begin as: a task's of CHECKPOINT, the mean of several, the `mean` "
               "of all, or drawn: `random` (N(0, 0.02²)) or `xavier`.")  # fmt: skip
-@click.option(
-    "--task-table",
-    metavar="FILE[,FILE…]",
-    help="Tables with further tasks, among them the new one (docs/task_table.md).",
-)
+@click.option("--task-table", metavar="FILE[,FILE…]",
+              help="Tables with further tasks, among them the new one (docs/task_table.md).")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the new head, and of what is drawn.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
@@ -50,14 +47,13 @@ def command(
     output_file("OUT", out, overwrite, CHECKPOINT=checkpoint)
     register()
     from fairseq_mtmoe.checkpoints import rebuild
-    from fairseq_mtmoe.checkpoints.assemble import load_mapped
-    from fairseq_mtmoe.checkpoints.copying import save_with_experts
+    from fairseq_mtmoe.checkpoints.assemble import load_shared_part
     from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_task
     from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
-    from fairseq_mtmoe.checkpoints.sharding import is_shared_part
+    from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
 
-    state = load_mapped(checkpoint)
-    source = rebuild.check(checkpoint, state, ["model"], holds_all=not is_shared_part(state))
+    state = load_shared_part(checkpoint, mapped=True)
+    rebuild.check(checkpoint, state, ["model"])
     options = model_options(state) or {}
     if options.get("heads"):
         change = _task_of_benchmark(options, name, task_table, seed)
@@ -65,8 +61,8 @@ def command(
         change = _task_of_translation(state, options, name)
     else:
         raise UserError(f"`{checkpoint}` must be of a model that tells tasks apart, but is not.")
-    before = Described.of(without_memory(source, state, options))
-    after = Described.of(without_memory(source, state, {**options, **change.options}, change.symbols))
+    before = Described.of(without_memory(checkpoint, state, options))
+    after = Described.of(without_memory(checkpoint, state, {**options, **change.options}, change.symbols))
     result = with_task(state, NewTask(change.tasks, begins_as, change.head, seed), before, after)
     result["cfg"] = {**state["cfg"], "model": {**options, **change.options}}
     result["task_state"] = {**(state.get("task_state") or {}), **change.task_state}
@@ -79,21 +75,13 @@ def command(
 
 @dataclass(frozen=True)
 class _Change:
-    """What a new task makes of a checkpoint.
+    """What a new task makes of a checkpoint."""
 
-    Attributes:
-        tasks: those that it has.
-        options: of its model that change.
-        head: the new parameters.
-        symbols: by which its vocabulary grows.
-        task_state: settings of its task that change.
-    """
-
-    tasks: Sequence[str]
-    options: Mapping[str, Any]
-    head: Mapping[str, Tensor] = field(default_factory=dict)
-    symbols: int = 0
-    task_state: Mapping[str, Any] = field(default_factory=dict)
+    tasks: Sequence[str]  # that it has
+    options: Mapping[str, Any]  # of its model that change
+    head: Mapping[str, Tensor] = field(default_factory=dict)  # the new parameters
+    symbols: int = 0  # by which its vocabulary grows
+    task_state: Mapping[str, Any] = field(default_factory=dict)  # settings of its task that change
 
 
 def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | None, seed: int) -> _Change:
@@ -115,8 +103,7 @@ def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         head = TaskHeads(json.loads(options["encoder"])["hidden_size"], {name: size}).state_dict(prefix="heads.")
-    changed = {"heads": heads_to_text({**heads, name: size}), **_with_name(options, name)}
-    return _Change(list(heads), changed, head)
+    return _Change(list(heads), {"heads": heads_to_text({**heads, name: size}), **_with_name(options, name)}, head)
 
 
 def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], name: str) -> _Change:

@@ -37,8 +37,7 @@ def command(
     The checkpoints may have their experts in files of their own; the output is one file, for fairseq-generate with
     --user-dir fairseq_mtmoe, and has no optimizer's state. All else is from the first, with --num-… the newest.
     """
-    from fairseq_mtmoe.checkpoints import average
-    from fairseq_mtmoe.checkpoints.copying import save_whole
+    from fairseq_mtmoe.checkpoints import rewriting
 
     paths = [*inputs, *more]
     counts = [count for count in (num_epoch_checkpoints, num_update_checkpoints) if count is not None]
@@ -47,15 +46,15 @@ def command(
     if counts:
         if len(paths) != 1:
             raise UserError("`--inputs` must be one folder to find `--num-…-checkpoints` in.")
-        pattern = average.EPOCHS if num_epoch_checkpoints is not None else average.UPDATES
-        paths = average.newest(paths[0], pattern, counts[0], checkpoint_upper_bound)
+        pattern = rewriting.EPOCHS if num_epoch_checkpoints is not None else rewriting.UPDATES
+        paths = rewriting.newest(paths[0], pattern, counts[0], checkpoint_upper_bound)
     elif checkpoint_upper_bound is not None:
         raise UserError(
             "`--checkpoint-upper-bound` must be given with `--num-epoch-checkpoints` or `--num-update-checkpoints`."
         )
     output_file("--output", output, overwrite)
     console = Console(stderr=True)
-    state = average.average(track(paths, "averaging", console=console, disable=not console.is_terminal))
-    save_whole(state, output)
+    state = rewriting.average(track(paths, "averaging", console=console, disable=not console.is_terminal))
+    rewriting.save_whole(state, output)
     names = ", ".join(map(str, paths))
     click.echo(f"{output}: the mean of {names}; one file, without an optimizer's state")

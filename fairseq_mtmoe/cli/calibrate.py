@@ -49,12 +49,11 @@ def command(
     output_file("OUT", out, overwrite)
     regular_file(checkpoint, "a checkpoint file")
     register()
-    from fairseq_mtmoe.checkpoints.assemble import is_in_parts
-    from fairseq_mtmoe.checkpoints.copying import save_with_experts
-    from fairseq_mtmoe.checkpoints.layout import expert_folder
-    from fairseq_mtmoe.checkpoints.sharding import is_shared_part
+    from fairseq_mtmoe.checkpoints.file_io import peek
+    from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
+    from fairseq_mtmoe.checkpoints.sharding import expert_folder, is_shared_part
 
-    if is_in_parts(checkpoint):
+    if is_shared_part(peek(checkpoint) or {}):
         expert_folder(out)  # what cannot be written is said before the work
     check_writable(out.parent)
     read = _identity(checkpoint)

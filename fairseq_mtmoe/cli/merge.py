@@ -29,9 +29,9 @@ def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
 
     register()
     from fairseq_mtmoe.checkpoints import file_io, rebuild
-    from fairseq_mtmoe.checkpoints.copying import save_whole
+    from fairseq_mtmoe.checkpoints.key_maps import AVERAGES
     from fairseq_mtmoe.checkpoints.rebuild import model_options
-    from fairseq_mtmoe.checkpoints.sharding import AVERAGES
+    from fairseq_mtmoe.checkpoints.rewriting import save_whole
     from fairseq_mtmoe.models.pemt.merging import Merger
 
     state = file_io.load(str(checkpoint))

@@ -25,16 +25,16 @@ def command(source: Path, target: Path, experts_per_file: int | None, single_fil
     No run needs this: any number of processes reads any files. It is for handing a checkpoint on, as one file for
     example, and for processes that would read the same large file. Optimizer moments travel along.
     """
-    from fairseq_mtmoe.checkpoints import reshard
+    from fairseq_mtmoe.checkpoints import rewriting
 
     if single_file == (experts_per_file is not None):
         raise UserError("Exactly one of `--experts-per-file` and `--single-file` must be given.")
     output_file("OUT", target, overwrite, IN=source)
     if experts_per_file is None:
-        reshard.write_whole(source, target)
+        rewriting.write_whole(source, target)
         click.echo(f"{target}: all experts in one file")
     else:
-        files = reshard.write_in_parts(source, target, experts_per_file, _track)
+        files = rewriting.write_in_parts(source, target, experts_per_file, _track)
         click.echo(f"{target}: experts in {files} file{'s' * (files != 1)} in {target.with_suffix('.experts')}")
 
 

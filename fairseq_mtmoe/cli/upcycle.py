@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from argparse import SUPPRESS
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
@@ -34,7 +34,7 @@ def _expert_options() -> list[click.Option]:
     return [
         click.Option(
             ["--" + name.replace("_", "-")],
-            type=_type_of(field),
+            type=next(iter(get_args(field.type)), field.type),  # `float` of `Optional[float]`
             required=name == "num_experts",
             help=str(field.metadata["help"]),
             hidden=field.metadata["help"] == SUPPRESS,
@@ -44,18 +44,12 @@ def _expert_options() -> list[click.Option]:
     ]
 
 
-def _type_of(field: dataclasses.Field[Any]) -> Any:
-    """Of an option's values: `float` where it is declared as `Optional[float]`."""
-    return next((kind for kind in get_args(field.type) if kind is not type(None)), field.type)
-
-
 @click.command("upcycle", cls=_WithExpertOptions)
 @click.argument("dense", type=click.Path(path_type=Path))
 @click.argument("sparse", type=click.Path(path_type=Path))
 @click.option("--model", default="base_moe", show_default=True, help="Which sparse model to make.")
-@click.option(
-    "--seed", type=int, default=1, show_default=True, help="Of the gates' initial values, and of units drawn anew."
-)
+@click.option("--seed", type=int, default=1, show_default=True,
+              help="Of the gates' initial values, and of units drawn anew.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace SPARSE if it exists.")
 def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, **options: object) -> None:
     """Write to SPARSE the checkpoint DENSE with its feed-forward layers copied into experts.
@@ -67,13 +61,14 @@ def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, *
     """
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
     from fairseq_mtmoe.checkpoints import file_io, rebuild
-    from fairseq_mtmoe.checkpoints.copying import save_whole
+    from fairseq_mtmoe.checkpoints.rewriting import save_whole
     from fairseq_mtmoe.sparsify.upcycle import upcycle
 
     checkpoint = file_io.load(str(dense))
     given = {name: value for name, value in options.items() if value is not None}
-    source = rebuild.check(dense, checkpoint, ["model"])
-    result = upcycle(model, checkpoint, given, seed, source)
+    rebuild.check(dense, checkpoint, ["model"])
+    with file_io.readable(str(dense)):
+        result = upcycle(model, checkpoint, given, seed)
     save_whole(result, sparse)
     moments = "with" if "last_optimizer_state" in result else "without"
     click.echo(f"{sparse}: {options['num_experts']} experts per layer, {moments} the optimizer's moments")

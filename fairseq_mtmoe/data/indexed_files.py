@@ -19,15 +19,8 @@ from fairseq_mtmoe.io.files import read_text, regular_file
 
 # Whole numbers, by the code that fairseq writes in the header.
 _TYPES: dict[int, type[np.integer]] = {
-    1: np.uint8,
-    2: np.int8,
-    3: np.int16,
-    4: np.int32,
-    5: np.int64,
-    8: np.uint16,
-    9: np.uint32,
-    10: np.uint64,
-}
+    1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32, 10: np.uint64,
+}  # fmt: skip
 _MMAP, _CACHED, _HUFFMAN = b"MMIDIDX\0\0", b"TNTIDX\0\0", b"HUFFIDX"
 _FORMATS = {_MMAP: ("mmap",), _CACHED: ("cached", "lazy"), _HUFFMAN: ("huffman",)}
 _BLOCK = 1 << 20  # sentences that are checked at a time
@@ -58,9 +51,7 @@ def count_sentences(prefix: str, impl: str | None = None, may_be_empty: bool = F
 
 
 def check_ids(prefix: str, symbols: int, impl: str | None = None) -> None:
-    """See that all numbers in `prefix.bin` are ids of a dictionary of so many symbols.
-
-    This reads the file, which fairseq does, too, when it maps one.
+    """See that all numbers in `prefix.bin` are ids of a dictionary of so many symbols; this reads the file.
 
     Raises:
         UserError: there is another number; or see `count_sentences`.

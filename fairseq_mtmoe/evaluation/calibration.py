@@ -23,8 +23,8 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import rebuild
-from fairseq_mtmoe.checkpoints.assemble import load_mapped
-from fairseq_mtmoe.checkpoints.prices import prices_of, put_prices, without_prices
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part
+from fairseq_mtmoe.checkpoints.key_maps import prices_of, put_prices, without_prices
 from fairseq_mtmoe.checkpoints.sharding import State, count_experts
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import UserError
@@ -66,7 +66,7 @@ class LayerPrices:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A checkpoint with new prices, for `copying.save_with_experts`, and what they are like."""
+    """A checkpoint with new prices, for `rewriting.save_with_experts`, and what they are like."""
 
     state: State
     layers: list[LayerPrices]
@@ -89,7 +89,7 @@ def calibrate(
             the data; or the data is missing or damaged.
     """
     # Opened twice, as it is in its file and as fairseq upgrades it; whether it was the same is for the caller to see.
-    original = load_mapped(stored.existing(checkpoint))
+    original = load_shared_part(stored.existing(checkpoint), mapped=True)
     state = stored.read(checkpoint)
     run = _Run(checkpoint, state, data, max_tokens, torch.cuda.is_available() and not cpu)
     weights = (state.get("extra_state") or {}).get("ema") or None
@@ -113,7 +113,7 @@ class _Run:
 
     def __init__(self, path: str, state: dict[str, Any], data: str, max_tokens: int | None, use_cuda: bool) -> None:
         self._path, self._data, self._use_cuda = path, with_shards(data), use_cuda
-        if not count_experts(state["model"]):
+        if not count_experts(state):
             raise self._without_layers()
         self._settings, self._cfg = _training_settings(state, path, self._data), state["cfg"]
         self._subset = self._option("dataset", "train_subset")

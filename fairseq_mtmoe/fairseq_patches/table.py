@@ -25,7 +25,7 @@ PATCHES = (
     Patch(
         "fairseq.checkpoint_utils.load_model_ensemble_and_task",
         (loading.whole_models_of_files,),
-        "A file builds no model that is not known to be safe or larger than its weights; what differs is a sentence.",
+        "A file builds no model that is not known to be safe; what differs is a sentence.",
         "(filenames, arg_overrides=None, task=None, strict=True, suffix='', num_shards=1, state=None)",
     ),
     Patch(

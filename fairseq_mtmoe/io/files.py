@@ -1,6 +1,4 @@
-"""Files that are complete or absent, written beside their place under another name, then moved there; and files that
-are read only if they are files, and hold what they must.
-"""
+"""Files that are complete or absent, and files that are read only if they are files, and hold what they must."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ _LONGEST_LINE = 64 << 20
 def regular_file(path: str | Path, what: str = "a file") -> Path:
     """`path`, which exists and can be read to an end: opening a pipe would wait for a writer, a device may never end.
 
-    Args:
-        path: the file, or a link to it.
-        what: what the file must be, for the sentence.
+    `what` says what the file must be, for the sentence, here and in all that reads files.
 
     Raises:
         UserError: there is none, or it is a folder, pipe, socket or device, or a link that leads nowhere.
@@ -45,7 +41,12 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)
     except OSError as error:
-        raise UserError(f"`{path}` must be {what}, but {_why_absent(path, error)}.") from error
+        reason = f"cannot be read: {error.strerror}"
+        if error.errno == errno.ELOOP:
+            reason = "is a link that leads in a circle"
+        elif isinstance(error, FileNotFoundError):
+            reason = "is a link that leads nowhere" if path.is_symlink() else "there is none"
+        raise UserError(f"`{path}` must be {what}, but {reason}.") from error
     except ValueError as error:  # a NUL in the name
         raise UserError(f"`{path!s}` must be {what}, but is no file name: {error}.") from error
     if kind != stat.S_IFREG:
@@ -60,13 +61,11 @@ def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
         name: of the option or argument, for the sentence.
         path: the file to write.
         overwrite: whether `--overwrite` was given.
-        inputs: what the command reads, by the name of its argument: that it never overwrites.
-
-    Raises:
-        UserError: something is there that would be lost.
+        inputs: what the command reads, by the name of its argument, which it never overwrites (UserError).
     """
     for source_name, source in inputs.items():
-        if os.path.realpath(path) == os.path.realpath(source) or _is_same(path, source):
+        is_same = os.path.exists(path) and os.path.exists(source) and path.samefile(source)
+        if is_same or os.path.realpath(path) == os.path.realpath(source):
             raise_invalid(name, f"another file than {source_name}", str(path))
     if os.path.lexists(path):
         if not overwrite:
@@ -75,26 +74,16 @@ def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
     return path
 
 
-def _is_same(path: Path, other: Path) -> bool:
-    return os.path.exists(path) and os.path.exists(other) and path.samefile(other)
-
-
-def _why_absent(path: Path, error: OSError) -> str:
-    if error.errno == errno.ELOOP:
-        return "is a link that leads in a circle"
-    if isinstance(error, FileNotFoundError):
-        return "is a link that leads nowhere" if path.is_symlink() else "there is none"
-    return f"cannot be read: {error.strerror}"
-
-
 def read_bytes(path: str | Path, what: str = "a file") -> bytes:
-    """The content of a file, which must be `what`.
-
-    Raises:
-        UserError: it is no file (see `regular_file`), or cannot be read.
-    """
-    try:
+    """The content of a file (UserError: it is no file (see `regular_file`), or cannot be read)."""
+    with _naming_what_fails(path, what):
         return regular_file(path, what).read_bytes()
+
+
+@contextmanager
+def _naming_what_fails(path: str | Path, what: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"`{path}` must be {what}, but cannot be read: {error.strerror or error}.") from error
 
@@ -105,18 +94,19 @@ def read_text(path: str | Path, what: str = "a text file") -> str:
     Raises:
         UserError: it cannot be read (see `read_bytes`), or is in another encoding.
     """
+    return _decoded(read_bytes(path, what), 0, path)
+
+
+def _decoded(data: bytes, place: int, path: str | Path) -> str:
     try:
-        return read_bytes(path, what).decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"`{path}` must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
+        reason = f"is not at byte {place + error.start}; convert it"
+        raise UserError(f"`{path}` must be UTF-8 text, but {reason}.") from error
 
 
 def text_lines(path: str | Path, what: str = "a text file") -> list[str]:
-    """The lines of a UTF-8 file, as `text_batches` has them.
-
-    Raises:
-        UserError: it cannot be read (see `text_batches`).
-    """
+    """The lines of a UTF-8 file, as `text_batches` has them (UserError: it cannot be read (see `text_batches`))."""
     return [line for lines in text_batches(path, what) for line in lines]
 
 
@@ -129,10 +119,7 @@ def text_batches(
     Unicode call line breaks (U+2028, U+0085, form feeds …). Only the carriage return of a line that ends in both, as
     Windows writes them, is no part of the line.
 
-    Args:
-        path: the file.
-        what: it must be, for the sentence.
-        span: the bytes to read, from … to before … (None: to the end): whole lines.
+    `span`: the bytes to read, from … to before … (None: to the end), whole lines.
 
     Raises:
         UserError: it cannot be read (see `read_bytes`), is in another encoding, has a line that no memory should
@@ -157,24 +144,16 @@ def text_batches(
 
 def _chunks(path: str | Path, what: str, span: tuple[int, int | None]) -> Iterator[bytes]:
     begin, end = span
-    try:
-        with open(regular_file(path, what), "rb") as file:
-            file.seek(begin)
-            while data := file.read(_CHUNK if end is None else min(_CHUNK, end - begin)):
-                begin += len(data)
-                yield data
-    except OSError as error:
-        raise UserError(f"`{path}` must be {what}, but cannot be read: {error.strerror or error}.") from error
+    with _naming_what_fails(path, what), open(regular_file(path, what), "rb") as file:
+        file.seek(begin)
+        while data := file.read(_CHUNK if end is None else min(_CHUNK, end - begin)):
+            begin += len(data)
+            yield data
 
 
 def _decoded_lines(data: bytes, place: int, path: str | Path) -> list[str]:
     """The lines of whole ones, which begin at a place of the file; the last one's end is not among them."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"`{path}` must be UTF-8 text, but is not at byte {place + error.start}; convert it."
-        ) from error
+    text = _decoded(data, place, path)
     return (text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text).split("\n")
 
 
@@ -184,11 +163,7 @@ def _check_line_ends(path: str | Path, line: bytes, any_feed: bool) -> None:
 
 
 def read_json(path: str | Path, what: str = "a JSON file") -> Any:
-    """The value in a JSON file.
-
-    Raises:
-        UserError: it cannot be read (see `read_text`), or holds something else.
-    """
+    """The value in a JSON file (UserError: it cannot be read (see `read_text`), or holds something else)."""
     text = read_text(path, what)
     try:
         return json.loads(text)
@@ -200,11 +175,7 @@ def read_json(path: str | Path, what: str = "a JSON file") -> Any:
 
 
 def check_writable(folder: str | Path) -> None:
-    """See that files can be written to `folder`, which is made for that and removed again if there was none.
-
-    Raises:
-        UserError: they cannot (a file in its place, no permission, a disk that is full or read-only).
-    """
+    """See that files can be written to `folder` (UserError), made for that and removed again if there was none."""
     folder = Path(folder)
     missing = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
     try:
@@ -224,18 +195,13 @@ def check_writable(folder: str | Path) -> None:
 def replacing(path: str | Path) -> Iterator[Path]:
     """Give a path to write to; once the block has ended well, that file becomes `path`.
 
-    The folder is made if it is missing. Whatever goes wrong inside, `path` is what it was before. What a killed process
-    of this host left of an earlier try is removed first.
-
-    Raises:
-        UserError: the file cannot be written (a full disk, a folder without write permission).
+    The folder is made if it is missing. Whatever goes wrong inside, `path` is what it was before (UserError: it cannot
+    be written). What a killed process of this host left of an earlier try is removed first.
     """
     target = Path(path)
-    # The suffix stays the last one: matplotlib picks its format by it.
-    partial = target.with_name(f"{_partial_stem(target)}{os.getpid()}{target.suffix}")
+    partial = _partial_of(target)
     try:
-        _make_folder(target.parent)
-        _remove_leftovers(target)
+        _prepare_for(target)
         yield partial
         move_into_place(partial, target)
     except OSError as error:
@@ -247,11 +213,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 def move_into_place(partial: Path, target: Path) -> None:
-    """Let a complete file become `target`, and wait until the disk has it: a power cut leaves this one or the old one.
-
-    Raises:
-        OSError: it cannot; `target` is as it was.
-    """
+    """Let a complete file become `target`, and wait until the disk has it: a power cut leaves one of the two."""
     _flush(partial)
     os.replace(partial, target)
     # Some network file systems refuse to flush a folder. A whole file is there by then, be it the new or the old one.
@@ -261,25 +223,17 @@ def move_into_place(partial: Path, target: Path) -> None:
 
 @contextmanager
 def new_folder(path: str | Path, replaceable: Collection[str] | None = None) -> Iterator[Path]:
-    """Give an empty folder to fill with files; once the block has ended well, it becomes `path`.
+    """As `replacing`, an empty folder to fill with files.
 
-    Whatever goes wrong inside, `path` is what it was before, and nothing else is left. What a killed process of this
-    host left of an earlier try is removed.
-
-    Args:
-        path: nothing is there, or what may be replaced.
-        replaceable: where a folder may be there already: the names of the files that it may have, and loses.
-
-    Raises:
-        UserError: something is there that may not be replaced, or the files cannot be written.
+    `replaceable`: where a folder may be there already, the names of the files that it may have, and loses (UserError:
+    something else is there).
     """
     target = Path(os.path.realpath(path)) if replaceable is not None else Path(path)
     if os.path.lexists(target):
         _check_replaceable(target, replaceable)
-    partial = target.with_name(f"{_partial_stem(target)}{os.getpid()}{target.suffix}")
+    partial = _partial_of(target)
     try:
-        _make_folder(target.parent)
-        _remove_leftovers(target)
+        _prepare_for(target)
         partial.mkdir()
         yield partial
         for file in partial.iterdir():
@@ -320,39 +274,33 @@ def _put_in_place(partial: Path, target: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _make_folder(folder: Path) -> None:
-    """Make a folder with those above it, and wait until the disk has their names: its files would go with them."""
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for place in made:
-        with suppress(OSError):
-            _flush(place.parent)
+def _partial_of(target: Path) -> Path:
+    """Where this process writes what becomes `target`.
 
-
-def _partial_stem(target: Path) -> str:
-    """How the partial files of `target` begin that this host writes; the number of the process follows.
-
-    The host is named because several can write into one network folder, and each knows only its own processes.
+    The host is named because several can write into one network folder, and each knows only its own processes. The
+    suffix stays the last one: some libraries pick a format by it.
     """
     host = re.sub(r"[^\w-]", "-", socket.gethostname())
-    return f".{target.stem}.{host}."
+    return target.with_name(f".{target.stem}.{host}.{os.getpid()}{target.suffix}")
 
 
-def _remove_leftovers(target: Path) -> None:
-    """Delete the partial files of `target` whose process is gone from this host, as far as the system allows it."""
-    pattern = re.compile(f"{re.escape(_partial_stem(target))}([0-9]+){re.escape(target.suffix)}")
+def _prepare_for(target: Path) -> None:
+    """Make the folder of `target`, and remove the partial files of it whose process is gone from this host."""
+    made = [place for place in (target.parent, *target.parent.parents) if not place.exists()]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for place in made:
+        with suppress(OSError):
+            _flush(place.parent)  # a power cut would take the files with the folder's name
+    before = _partial_of(target).name.removesuffix(f"{os.getpid()}{target.suffix}")
+    pattern = re.compile(f"{re.escape(before)}([0-9]+){re.escape(target.suffix)}")
     with suppress(OSError):
         for name in os.listdir(target.parent):
-            found = pattern.fullmatch(name)
+            found, left = pattern.fullmatch(name), target.with_name(name)
             if found and not _is_running(int(found[1])):
-                _remove(target.with_name(name))
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+                if left.is_dir() and not left.is_symlink():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
 
 
 def _is_running(process: int) -> bool:

@@ -21,12 +21,8 @@ from fairseq_mtmoe.io.typed import fault
 def entries(path: Path, kind: Any = Any) -> list[Any]:
     """What the whole lines of a journal hold, up to the first one that is none; nothing without a file.
 
-    Args:
-        path: the file.
-        kind: an annotation of what each line holds, see `typed.py`.
-
     Raises:
-        UserError: it is no file, or cannot be read, or a line holds something else.
+        UserError: it is no file, or a line holds something else than the annotation `kind` says, see `typed.py`.
     """
     values = [value for value, _ in _whole_lines(read_bytes(path, "a journal"))] if os.path.lexists(path) else []
     for number, value in enumerate(values, start=1):
@@ -37,10 +33,7 @@ def entries(path: Path, kind: Any = Any) -> list[Any]:
 
 
 class Journal:
-    """A journal to add to, of one process at a time.
-
-    Args:
-        path: the file, which is made if there is none. What stands in it after its last whole line is removed.
+    """A journal to add to, of one process at a time. What stands in it after its last whole line is removed.
 
     Raises:
         UserError: another process adds to it, or it cannot be written.
@@ -64,11 +57,7 @@ class Journal:
             raise UserError(f"`{path}` cannot be written: {error.strerror or error}.") from error
 
     def add(self, value: object) -> None:
-        """Write a value of JSON's, and wait until the disk has it.
-
-        Raises:
-            UserError: it cannot be written.
-        """
+        """Write a value of JSON's, and wait until the disk has it (UserError: it cannot be written)."""
         text = json.dumps(value, ensure_ascii=False).encode()
         try:
             self._file.write(b"%08x %s\n" % (zlib.crc32(text), text))
@@ -85,7 +74,7 @@ class Journal:
     def remove(self) -> None:
         """Take the file away: everything is done."""
         self.path.unlink(missing_ok=True)
-        self.close()
+        self._file.close()
 
     def close(self) -> None:
         """Let others write to it."""
@@ -97,20 +86,11 @@ def _whole_lines(content: bytes) -> Iterator[tuple[Any, int]]:
     place = 0
     for line in content.splitlines(keepends=True):
         place += len(line)
-        value = _value(line)
-        if value is None:
+        text = line[9:-1]
+        if not line.endswith(b"\n") or line[:9] != b"%08x " % zlib.crc32(text):
+            return
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
             return
         yield value, place
-
-
-def _value(line: bytes) -> Any:
-    """What a line holds; None if it is torn or no line of a journal."""
-    if not line.endswith(b"\n") or line[8:9] != b" ":
-        return None
-    text = line[9:-1]
-    if line[:8] != b"%08x" % zlib.crc32(text):
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None

@@ -1,16 +1,15 @@
-"""Whether what a file holds is what an annotation says: the types of `typing`, `TypedDict`s and dataclasses.
+"""Whether what a file holds is what an annotation says.
 
-A reader describes its file once, in annotations, and `fault` finds the first value that is none of them. A whole
-number is also a number, a list also a tuple of its length, and what a `TypedDict` does not name may be anything. A
-dictionary of annotations is a `TypedDict` without a name.
+A reader describes its file once, in annotations, and `fault` finds the first value that is none of them. A whole number
+is also a number, a list also a tuple of its length. A dictionary of annotations stands for dictionaries: those that are
+`Required` must be there, and what it does not name may be anything; a dataclass stands for one of its fields. A tuple
+of annotations is their union.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
-import math
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from typing import Annotated, Any, Literal, Required, Union
 
 _MOST_SHOWN, _LARGEST_SHOWN = 80, 10**40
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a dictionary",
-          list: "a list", type(None): "null"}  # fmt: skip
+          list: "a list", type(None): "null", None: "null"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,8 @@ class Fault:
         return f"must have {self.rule} as `{self.place}`, but has {self.found}"
 
 
-def _is_text(value: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in value)
-
-
 # Text without halves of characters, which JSON can spell and nobody can write.
-Text = Annotated[str, Rule("text", _is_text)]
+Text = Annotated[str, Rule("text", lambda value: not any("\ud800" <= letter <= "\udfff" for letter in value))]
 Name = Annotated[Text, Rule("a name", lambda value: value != "")]
 
 
@@ -69,24 +64,35 @@ def fault(value: Any, kind: Any, place: str = "") -> Fault | None:
         return None
     if origin is Required:
         return fault(value, arguments[0], place)
-    if origin in (Union, types.UnionType):
-        faults = [fault(value, one, place) for one in arguments]
+    if _is_union(kind):
+        faults = [fault(value, one, place) for one in arguments or kind]
         inner = [one for one in faults if one is not None and one.place != place]
         return None if None in faults else inner[0] if len(inner) == 1 else Fault(place, words(kind), shown(value))
     if origin is Annotated:
-        if (found := fault(value, arguments[0], place)) is None and all(r.holds(value) for r in arguments[1:]):
+        found = fault(value, arguments[0], place)
+        if found is None and all(rule.holds(value) for rule in arguments[1:]):
             return None
         return found if found is not None and found.place != place else Fault(place, words(kind), shown(value))
-    if not _is_of(value, dict if isinstance(kind, dict) else kind, origin, arguments):
+    if not _is_of(value, kind, origin, arguments):
         return Fault(place, words(kind), shown(value))
-    if _is_record(kind) and (missing := _required(kind) - value.keys()):
-        return Fault(f"{place}.{min(missing)}".lstrip("."), words(_fields(kind)[min(missing)]), "none")
-    parts = (fault(one, inner, f"{place}.{name}".lstrip(".")) for name, one, inner in _parts(value, kind, arguments))
-    return next((found for found in parts if found is not None), None)
+    fields, required = _fields(kind)
+    missing = min(required - value.keys(), default=None) if required else None
+    if missing is not None:
+        return Fault(f"{place}.{missing}".lstrip("."), words(fields[missing]), "none")
+    for name, one, inner in _parts(value, fields, origin, arguments):
+        if (found := fault(one, inner, f"{place}.{name}".lstrip("."))) is not None:
+            return found
+    return None
+
+
+def _is_union(kind: Any) -> bool:
+    return isinstance(kind, tuple) or typing.get_origin(kind) in (Union, types.UnionType)
 
 
 def _is_of(value: Any, kind: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
     """Whether a value is of a type, whatever lies in it."""
+    if kind is None:
+        return value is None
     if origin is Literal:
         return any(type(value) is type(one) and value == one for one in arguments)
     if origin is tuple:
@@ -94,47 +100,39 @@ def _is_of(value: Any, kind: Any, origin: Any, arguments: tuple[Any, ...]) -> bo
     if kind in (int, float):
         is_number = isinstance(value, int) or (kind is float and isinstance(value, float))
         return is_number and not isinstance(value, bool)
-    return isinstance(value, dict if _is_record(kind) else origin or kind)
+    return isinstance(value, dict if isinstance(kind, dict) or _is_dataclass(kind) else origin or kind)
 
 
-def _parts(value: Any, kind: Any, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, Any, Any]]:
+def _parts(value: Any, fields: dict[str, Any], origin: Any, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     """What lies in a value, with its name and what it must be."""
-    if _is_record(kind):
-        yield from ((name, value[name], inner) for name, inner in _fields(kind).items() if name in value)
+    if fields:
+        yield from ((name, value[name], inner) for name, inner in fields.items() if name in value)
     elif isinstance(value, dict) and arguments:
         yield from (("its keys", key, arguments[0]) for key in value)
         yield from ((key, one, arguments[1]) for key, one in value.items())
     elif isinstance(value, list | tuple | set) and arguments:
-        is_any_long = typing.get_origin(kind) is not tuple or arguments[-1] is ...
+        is_any_long = origin is not tuple or arguments[-1] is ...
         inner = [arguments[0]] * len(value) if is_any_long else arguments
         yield from ((place, one, one_kind) for place, (one, one_kind) in enumerate(zip(value, inner, strict=True)))
 
 
-def _is_record(kind: Any) -> bool:
-    return (
-        isinstance(kind, dict)
-        or typing.is_typeddict(kind)
-        or (isinstance(kind, type) and dataclasses.is_dataclass(kind))
-    )
+def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """The names of a dictionary or dataclass with their annotations, and which of them must be there."""
+    if isinstance(kind, dict):
+        origins: dict[str, Any] = {name: typing.get_origin(inner) for name, inner in kind.items()}
+        return kind, frozenset(name for name, origin in origins.items() if origin is Required)
+    return _fields_of_class(kind) if _is_dataclass(kind) else ({}, frozenset())
 
 
-def _fields(kind: Any) -> dict[str, Any]:
-    return kind if isinstance(kind, dict) else _hints(kind)
+def _is_dataclass(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
 
 
 @functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind, include_extras=True)
-
-
-def _required(kind: Any) -> frozenset[str]:
-    if isinstance(kind, dict):
-        return frozenset(name for name, inner in kind.items() if typing.get_origin(inner) is Required)  # type: ignore[comparison-overlap]
-    if typing.is_typeddict(kind):
-        return frozenset(kind.__required_keys__)
+def _fields_of_class(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     missing = dataclasses.MISSING
     fields = (one for one in dataclasses.fields(kind) if one.default is missing and one.default_factory is missing)
-    return frozenset(one.name for one in fields)
+    return typing.get_type_hints(kind, include_extras=True), frozenset(one.name for one in fields)
 
 
 def words(kind: Any) -> str:
@@ -146,14 +144,13 @@ def words(kind: Any) -> str:
         return str(arguments[-1].words)
     if origin is Literal:
         return f"one of {', '.join(map(str, arguments))}" if len(arguments) > 1 else repr(arguments[0])
-    if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(map(words, arguments)))
+    if _is_union(kind):
+        return " or ".join(dict.fromkeys(map(words, arguments or kind)))
     if origin is tuple and arguments[-1] is not ...:
         return f"{len(arguments)} values"
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return f"one of {', '.join(str(one.value) for one in kind)}"
-    named = "a dictionary" if _is_record(kind) else _WORDS.get(origin or kind)
-    return named or f"a {getattr(origin or kind, '__name__', str(kind)).lower()}"
+    if isinstance(kind, dict) or _is_dataclass(kind):
+        return "a dictionary"
+    return _WORDS.get(origin or kind) or f"a {getattr(origin or kind, '__name__', str(kind)).lower()}"
 
 
 def shown(value: Any) -> str:
@@ -166,11 +163,3 @@ def shown(value: Any) -> str:
     if hasattr(value, "shape"):
         return f"a tensor of the shape {tuple(value.shape)}"
     return words(type(value)) if value or not isinstance(value, dict | list) else f"{value!r}"
-
-
-def is_finite(value: Any) -> bool:
-    """Whether a number is finite, and a float can be as large."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False

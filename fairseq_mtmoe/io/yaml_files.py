@@ -1,7 +1,7 @@
 """What users write in YAML: names and their values, a dataclass for each part, and a sentence for each mistake.
 
-PyYAML's safe loader runs nothing, but takes more than a file of settings should have: the last of two equal names,
-values that have themselves in them, and a few lines that stand for a billion values.
+PyYAML's safe loader runs nothing, but takes the last of two equal names, values that have themselves in them, and a few
+lines that stand for a billion values.
 """
 
 from __future__ import annotations
@@ -89,12 +89,7 @@ def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def read_mapping(path: Path, what: str, form: str) -> dict[str, Any]:
-    """Return the names and values in a file of YAML.
-
-    Args:
-        path: of the file.
-        what: it is, for sentences, such as `a recipe`.
-        form: what stands in such a file, for sentences.
+    """The names and values in a file of YAML, which must be `what`, such as `a recipe`, with `form` in it.
 
     Raises:
         UserError: the file is none, or too large.
@@ -113,11 +108,7 @@ def read_mapping(path: Path, what: str, form: str) -> dict[str, Any]:
 
 
 def check_names(where: str, content: Any, known: Sequence[str]) -> None:
-    """See that content has names, and only known ones.
-
-    Raises:
-        UserError: another one, or no names at all.
-    """
+    """Refuse content without names, and with others than the known ones."""
     if not isinstance(content, dict):
         raise_invalid(where, "names and their values", content)
     for name in content:
@@ -126,7 +117,7 @@ def check_names(where: str, content: Any, known: Sequence[str]) -> None:
 
 
 def structured(form: type[Fields], where: str, content: Any, other: Fields | None = None) -> Fields:
-    """Return the dataclass with these fields, each of the type that it must have.
+    """The dataclass with these fields, each of the type that it must have.
 
     Args:
         form: a dataclass that OmegaConf reads; fields without a default are `MISSING`.
@@ -141,15 +132,14 @@ def structured(form: type[Fields], where: str, content: Any, other: Fields | Non
     _check_fields(form, where, content)
     try:
         before = OmegaConf.structured(form if other is None else _with_texts(other, _hidden))
-        made: Any = OmegaConf.to_object(OmegaConf.merge(before, _with_texts(content, _hidden)))
+        made: Fields = _with_texts(OmegaConf.to_object(OmegaConf.merge(before, _with_texts(content, _hidden))), _shown)
+        return made
     except MissingMandatoryValue as error:
         fields = fields_of(form)  # type: ignore[arg-type]
         missing = [field.name for field in fields if field.default == MISSING and field.name not in content]
         raise UserError(f"`{where}` must have `{missing[0] if missing else error.key}`, but has not.") from error
     except OmegaConfBaseException as error:
         raise UserError(f"`{where}: {error.full_key}` is wrong: {_shown(first_line(error))}.") from error
-    shown: Fields = _with_texts(made, _shown)
-    return shown
 
 
 def _check_fields(form: type[Any], where: str, content: Any) -> None:

@@ -19,8 +19,7 @@ from fairseq.optim.adam import Adam, FairseqAdam
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.optim.loaded_state import check_when_loading
+from fairseq_mtmoe.optim.state import check_when_loading
 
 HALF = (torch.float16, torch.bfloat16)
 PORTION = 2**24  # numbers of parameters in half precision that are copied to float32 at a time
@@ -66,15 +65,8 @@ FairseqFusedAdam.__name__ = FairseqAdam.__name__
 class FusedAdam(Adam):
     """`fairseq.optim.adam.Adam` (with decoupled weight decay), the same update by torch's fused kernel."""
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
-        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, **options)
         check_when_loading(self)
 
     @torch.no_grad()
@@ -103,8 +95,7 @@ class FusedAdam(Adam):
     def _operands(self, parameter: Tensor) -> Operands:
         """Parameter, gradient and both moments, contiguous; counts the update.
 
-        They are the tensors themselves where these are contiguous. The moments of parameters in half precision are in
-        float32, as fairseq has them.
+        The moments of parameters in half precision are in float32, as fairseq has them.
         """
         value = parameter.detach().contiguous()
         dtype = torch.float32 if value.dtype in HALF else value.dtype
@@ -113,12 +104,9 @@ class FusedAdam(Adam):
             average, square = (torch.zeros_like(value, dtype=dtype) for _ in range(2))
             state.update(step=0, exp_avg=average, exp_avg_sq=square)
         for moment in ("exp_avg", "exp_avg_sq"):
-            found = state.get(moment)
             # The kernel takes the parameter's size for the moments', and would write behind a smaller one.
-            if not (torch.is_tensor(found) and found.shape == value.shape and found.is_floating_point()):
-                rule = f"a tensor of floating-point numbers of its parameter's shape {tuple(value.shape)}"
-                raise_invalid(moment, rule, (found.dtype, tuple(found.shape)) if torch.is_tensor(found) else found)
-            state[moment] = found.to(value.device, dtype).contiguous()
+            assert state[moment].shape == value.shape
+            state[moment] = state[moment].to(value.device, dtype).contiguous()
         state["step"] += 1
         assert parameter.grad is not None
         return value, parameter.grad.to(value.dtype).contiguous(), state["exp_avg"], state["exp_avg_sq"]

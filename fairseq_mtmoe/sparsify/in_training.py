@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, SHARED, expert_key
 from fairseq_mtmoe.moe import ExpertBank
 from fairseq_mtmoe.moe.experts import UNITS, own_part, shared_part
-from fairseq_mtmoe.optim.optimizer_state import MASTER, read_state, trained_parameters, write_state
-from fairseq_mtmoe.optim.saved_state import Entry, NamedState, map_tensors
+from fairseq_mtmoe.optim.state import MASTER, Entry, OptimizerState, map_entry, trained_parameters
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.sparse_model import SparseModel
 
@@ -31,50 +30,42 @@ FIRST_MOMENTS = {"exp_avg", "momentum_buffer"}  # as torch's and fairseq's optim
 def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
     """Sparsify `model` and `optimizer` in place if its dense updates are over; True if this call did it.
 
-    To be called before each training step with the number of updates done so far. A resumed run comes here with the
-    same number as an uninterrupted one, so both become sparse at the same place, from the same random state.
-
-    In several processes each of them calls it, and gets its own experts; a wrapper of the model for several processes
-    knows the dense parameters only, and must be made anew.
+    To be called before each training step, in every process, with the number of updates done so far, which is the same
+    in a resumed run. A wrapper of the model for several processes knows the dense parameters only: make it anew.
 
     Raises:
-        UserError: the optimizer's state cannot be carried over; see `read_state`.
+        UserError: the optimizer's state cannot be carried over; see `OptimizerState.capture`.
     """
     if not isinstance(model, SparseModel) or not model.dense_updates or not model.is_dense:
         return False
     if update_num < model.dense_updates:
         if update_num <= 1:  # what cannot work is said at once, not after the dense updates
-            read_state(optimizer, trained_parameters(model))
+            OptimizerState.capture(optimizer, trained_parameters(model))
         return False
-    sparse_state = sparsify_with_state(model, read_state(optimizer, trained_parameters(model)))
-    write_state(optimizer, trained_parameters(model), sparse_state)
+    dense_state = OptimizerState.capture(optimizer, trained_parameters(model))
+    sparsify_with_state(model, dense_state).restore(optimizer, trained_parameters(model))
     sentence = f"sparsified after {update_num} dense updates: {len(expert_slots(model))} layers got experts"
     logger.info(sentence, extra={"for_screen": True})  # see training/screen.py
     return True
 
 
-def sparsify_with_state(model: SparseModel, state: NamedState) -> NamedState:
+def sparsify_with_state(model: SparseModel, state: OptimizerState) -> OptimizerState:
     """Sparsify `model`; returns the optimizer's `state` of its dense parameters under the names of the sparse ones."""
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     model.sparsify()
-    sparse: NamedState = {}
+    sparse = OptimizerState()
     for name, entry in state.items():
         targets = sparse_targets(model, name)
         for target, take in targets.items():
-            sparse[target] = map_tensors(entry, shapes[name], take)
+            sparse[target] = map_entry(entry, shapes[name], take)
             _forget_old_units(sparse[target], model.get_parameter(target), _drawn_anew(model, target))
         if not targets:
-            sparse[name] = map_tensors(entry, shapes[name], Tensor.clone)
+            sparse[name] = map_entry(entry, shapes[name], Tensor.clone)
     return sparse
 
 
 def sparsify_average(average: Any, model: nn.Module) -> None:
-    """Sparsify fairseq's moving average of a model that became sparse: copies of its own layers, all else the model's.
-
-    Args:
-        average: fairseq's `EMA`, with float32 copies or without.
-        model: the model, already sparse.
-    """
+    """Sparsify fairseq's `EMA` of a model that became sparse: copies of its own layers, and all else the model's."""
     copy = average.get_model()
     dense = dict(copy.state_dict())
     copy.sparsify()
@@ -95,10 +86,7 @@ def sparsify_average(average: Any, model: nn.Module) -> None:
 
 
 def sparse_targets(model: nn.Module, dense_key: str) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Return the parameters of a sparse model that begin as one of the dense model, and as what part of it.
-
-    None for a parameter that both models have.
-    """
+    """The parameters of a sparse model that begin as one of the dense model, and as what part; of a shared one none."""
     layers = expert_layers(model)
     key = expert_key(dense_key, set(layers))
     if key is None:

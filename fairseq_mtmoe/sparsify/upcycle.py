@@ -13,12 +13,10 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from torch import nn
 
-from fairseq_mtmoe.checkpoints import rebuild
 from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE, MOE
 from fairseq_mtmoe.checkpoints.rebuild import configuration, model_options, stand_in_task
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.optim.optimizer_state import trained_parameters
-from fairseq_mtmoe.optim.saved_state import NamedState, has_shape, saved_state
+from fairseq_mtmoe.optim.state import OptimizerState, shapes_of, trained_parameters
 from fairseq_mtmoe.slots.sparse_model import SparseModel
 from fairseq_mtmoe.sparsify.in_training import sparsify_with_state
 
@@ -30,22 +28,14 @@ def sparse_models() -> dict[str, type]:
     }
 
 
-def upcycle(
-    model_name: str,
-    checkpoint: dict[str, Any],
-    options: dict[str, Any],
-    seed: int = 1,
-    source: rebuild.Source = rebuild.UNCHECKED,
-) -> dict[str, Any]:
+def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any], seed: int = 1) -> dict[str, Any]:
     """A sparse checkpoint: every expert a copy of its block's feed-forward layer, gates drawn with `seed`.
 
     Args:
         model_name: under which fairseq knows the sparse model, `base_moe` for example.
-        checkpoint: the content of a dense checkpoint file.
-        options: values of some of the sparse model's options, `num_experts` for example; others are the checkpoint's
-            or, where it has none of that name, the defaults.
+        checkpoint: a dense one that `rebuild.check` was called for.
+        options: some of the sparse model's; others are the checkpoint's or, where it has none of that name, defaults.
         seed: of the gates' initial values, and of units drawn anew.
-        source: the checkpoint's file, see `rebuild.check`.
 
     Raises:
         UserError: the checkpoint is not a dense transformer's, no such model or option is known, or an option is out of
@@ -61,21 +51,18 @@ def upcycle(
         raise UserError("The checkpoint to upcycle must be a dense model's, but has experts already.")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = source.build(MODEL_REGISTRY[model_name].build_model, cfg, stand_in_task(weights))
+        model = MODEL_REGISTRY[model_name].build_model(cfg, stand_in_task(weights))
         model.load_state_dict(dict(weights))
-        state = _named_optimizer_state(checkpoint.get("last_optimizer_state"), model)
-        sparse_state = sparsify_with_state(model, state or {})
+        moments = _moments(checkpoint.get("last_optimizer_state"), model)
+        sparse_state = sparsify_with_state(model, moments or OptimizerState())
     sparse = dict(checkpoint)
     cfg.dense_updates = 0
     sparse["cfg"] = {**checkpoint["cfg"], "model": {**dataclasses.asdict(cfg), "_name": model_name}}
     sparse["model"] = model.state_dict()
     sparse["extra_state"] = {**(checkpoint.get("extra_state") or {}), GATE_RATE: {}}
-    if state is None:
-        sparse.pop("last_optimizer_state", None)
-    else:
-        parameters = [(name, parameter.shape) for name, parameter in trained_parameters(model)]
-        saved = checkpoint["last_optimizer_state"]
-        sparse["last_optimizer_state"] = saved_state(sparse_state, saved, parameters, flat=False)
+    saved = sparse.pop("last_optimizer_state", None)
+    if moments is not None:
+        sparse["last_optimizer_state"] = sparse_state.to_saved(saved, shapes_of(trained_parameters(model)), flat=False)
     return sparse
 
 
@@ -106,11 +93,11 @@ def _task_names(checkpoint: dict[str, Any]) -> str | None:
     return ",".join(names) if names else None
 
 
-def _named_optimizer_state(saved: dict[str, Any] | None, model: nn.Module) -> NamedState | None:
+def _moments(saved: dict[str, Any] | None, model: nn.Module) -> OptimizerState | None:
     """The saved moments by parameter name, or None where there are none, or where they are not one per parameter."""
-    parameters = trained_parameters(model)
+    parameters = shapes_of(trained_parameters(model))
     entries = (saved or {}).get("state", {})
     if len(entries) != len(parameters):
         return None
-    state = {name: entries[index] for index, (name, _) in enumerate(parameters)}
-    return state if all(has_shape(state[name], parameter.shape) for name, parameter in parameters) else None
+    moments = OptimizerState({name: entries[index] for index, (name, _) in enumerate(parameters)})
+    return moments if moments.misfit(parameters) is None else None

@@ -26,8 +26,7 @@ from fairseq_mtmoe.checkpoints.sharding import has_experts, is_shared_part
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
-from fairseq_mtmoe.optim.optimizer_state import trained_parameters
-from fairseq_mtmoe.optim.saved_state import Parameters
+from fairseq_mtmoe.optim.state import Parameters, trained_parameters
 from fairseq_mtmoe.protocols import BecomesSparse, GoesOn
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped

@@ -31,8 +31,8 @@ from fairseq import utils
 from fairseq.file_io import PathManager
 from torch import distributed as dist
 
-from fairseq_mtmoe.checkpoints import assemble, file_io, layout
-from fairseq_mtmoe.checkpoints.copying import copy_with_experts, remove_orphans
+from fairseq_mtmoe.checkpoints import assemble, file_io, sharding
+from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts, remove_orphans
 from fairseq_mtmoe.checkpoints.sharding import content_of, split
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.protocols import LeavesFile
@@ -146,7 +146,7 @@ def save(trainer: Any, filename: str, extra_state: dict[str, Any], together: boo
         return None
     _leave_file(trainer, extra_state)
     if together:
-        save_id = layout.new_id()
+        save_id = sharding.new_id()
         _tell(("save", filename, save_id))
         return write_share(trainer, filename, save_id, extra_state)
     path = os.path.abspath(filename)
@@ -178,7 +178,7 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
     leads, own = trainer.is_data_parallel_master, None
     written: dict[str, Any] | str | None
     try:
-        folder = layout.expert_folder(filename) / save_id
+        folder = sharding.expert_folder(filename) / save_id
         shared_part, content = _parts(trainer, extra_state)
         written = None if content is None else assemble.write_shard(folder, content)
     except Exception as error:  # running out of memory, say: the others must not wait for this process
@@ -192,7 +192,7 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
         if leads:
             entries = [entry for entry in everything if entry is not None]
             _expect_files(folder, entries, trainer.cfg.checkpoint.save_dir)
-            file_io.save_anywhere(layout.with_shard_list(shared_part, save_id, entries), filename)
+            file_io.save_anywhere(sharding.with_shard_list(shared_part, save_id, entries), filename)
     except Exception:
         if leads:
             remove_orphans(filename)

@@ -22,7 +22,7 @@ from torch import distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_mtmoe.checkpoints.last_good import newest_good_in, suggested_fallback
+from fairseq_mtmoe.checkpoints.file_io import newest_good_in, suggested_fallback
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import ExpertBank, MoELayer
 from fairseq_mtmoe.moe.parallel.placement import average_over_replicas

@@ -24,7 +24,7 @@ from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe import BaseGate, MoELayer, RunningPrices, forget_prices, remember_prices
-from fairseq_mtmoe.optim.loaded_state import check_when_loading
+from fairseq_mtmoe.optim.state import check_when_loading
 from fairseq_mtmoe.protocols import CountsUpdates, GathersBeforeSaving, RunObserver, SamplesByUpdates
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped

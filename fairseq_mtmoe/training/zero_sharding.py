@@ -14,7 +14,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.optim.loaded_state import check_state
+from fairseq_mtmoe.optim.state import check_state
 
 Group = dict[str, Any]
 

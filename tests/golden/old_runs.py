@@ -79,7 +79,7 @@ def run(name: str, data: Path, folder: Path, *options: object) -> dict[str, Any]
 def make() -> None:
     """Write the folder, with the version that is there."""
     from fairseq_mtmoe.checkpoints import file_io
-    from fairseq_mtmoe.checkpoints.copying import copy_with_experts
+    from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts
     from tests.golden.freeze import without_paths
 
     make_digit_corpus(OLD / "data", train=120, valid=20, test=10)

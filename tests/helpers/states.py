@@ -14,7 +14,7 @@ from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
 
-from fairseq_mtmoe.checkpoints import file_io, layout
+from fairseq_mtmoe.checkpoints import file_io, sharding
 from fairseq_mtmoe.checkpoints.assemble import write_shard
 from fairseq_mtmoe.checkpoints.sharding import split
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
@@ -108,21 +108,21 @@ def local_state(state: dict, parameters: list, placement: ExpertPlacement) -> di
 def write_in_parts(path: Path, state: dict, parameters: list, processes: int) -> dict:
     """Save as so many processes do, one after the other; returns the shared part."""
     first, *_ = parts = placements(len(next(v for k, v in state["model"].items() if EXPERT in k)), processes)
-    save_id, files = layout.new_id(), []
+    save_id, files = sharding.new_id(), []
     for placement in reversed(parts):
         shared_part, content = split(
             local_state(state, parameters, placement), placement, local_parameters(parameters, placement)
         )
-        files.append(write_shard(layout.expert_folder(path) / save_id, content))
+        files.append(write_shard(sharding.expert_folder(path) / save_id, content))
     assert placement is first
-    shared_part = layout.with_shard_list(shared_part, save_id, files)
+    shared_part = sharding.with_shard_list(shared_part, save_id, files)
     file_io.save(shared_part, str(path))
     return shared_part
 
 
 def files_of(path: Path) -> list[Path]:
     """The files in the expert folder of a checkpoint, whatever they are."""
-    return sorted(layout.expert_folder(path).glob("*/*"))
+    return sorted(sharding.expert_folder(path).glob("*/*"))
 
 
 def assert_same(one: Any, other: Any, where: str = "state") -> None:

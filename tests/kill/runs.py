@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints import assemble, layout
+from fairseq_mtmoe.checkpoints import assemble, sharding
 from fairseq_mtmoe.checkpoints.sharding import is_shared_part
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
@@ -188,7 +188,7 @@ def _files(checkpoint: Path) -> Iterator[Path]:
     """The files of a checkpoint: its own, and those of its experts."""
     yield checkpoint
     state = assemble.load_shared_part(checkpoint)
-    yield from layout.shards_of(checkpoint, state) if is_shared_part(state) else ()
+    yield from sharding.shards_of(checkpoint, state) if is_shared_part(state) else ()
 
 
 def _load(checkpoint: Path) -> dict[str, Any]:

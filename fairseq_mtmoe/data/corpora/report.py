@@ -22,7 +22,7 @@ from fairseq_mtmoe.data.corpora.page import markdown_of, page_of
 from fairseq_mtmoe.data.corpora.readers import BAD_REASONS
 from fairseq_mtmoe.data.corpora.recipes import Role
 from fairseq_mtmoe.data.corpora.vocabulary import table
-from fairseq_mtmoe.io.markdown import markdown_table
+from fairseq_mtmoe.io.pages import markdown_table
 
 Report = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]  # head and rows

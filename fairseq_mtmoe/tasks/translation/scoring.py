@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -28,7 +29,7 @@ from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references
 from fairseq_mtmoe.evaluation.translator import UNKNOWN, joining_of
-from fairseq_mtmoe.io.typed import fault, is_finite
+from fairseq_mtmoe.io.typed import fault
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.tasks._multitask.validation import Group, uncounted
 
@@ -47,7 +48,7 @@ class ValidationScores:
         self.asked = [name for name in COUNTS if getattr(args, f"eval_{name}")]  # metrics by their names in the log
         self._settings = _dictionary("--eval-bleu-args", args.eval_bleu_args)
         for name, value in self._settings.items():
-            if name not in SEARCH or fault(value, float) is not None or not is_finite(value):
+            if name not in SEARCH or fault(value, float) is not None or not abs(value) <= sys.float_info.max:
                 rule = f"a dictionary of numbers named among {', '.join(SEARCH)}"
                 raise_invalid("--eval-bleu-args", rule, {name: value})
             if name == "beam" and (value < 1 or value != int(value)):

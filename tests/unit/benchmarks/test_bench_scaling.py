@@ -52,7 +52,7 @@ def test_bytes_of_measured_batches_are_the_models(bench):
 def test_the_documentation_holds_the_predictions(bench):
     from timing import shown
 
-    from fairseq_mtmoe.io.markdown import markdown_table
+    from fairseq_mtmoe.io.pages import markdown_table
     from tests.helpers.tables import unpadded
 
     text = (Path(bench.__file__).parents[1] / "docs" / "communication.md").read_text(encoding="utf-8")

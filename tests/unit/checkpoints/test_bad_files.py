@@ -6,7 +6,6 @@ import pickle
 import random
 import sys
 import zipfile
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,10 @@ from fairseq import checkpoint_utils
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
-from tests.helpers.models import SIZES, TASKS, moe_model
+from tests.helpers.states import assert_same, trained
 
 COMMENT = 77
-FLIPS_PER_REGION, TRUNCATIONS = 60, 120
+FLIPS_PER_REGION, TRUNCATIONS = 30, 40
 EXECUTING = {"exec", "pickle.find_class", "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen"}
 WAYS_IN = (
     file_io.load,
@@ -53,29 +51,10 @@ WATCH = Watch()
 @pytest.fixture(scope="module")
 def state():
     """A sparse model's checkpoint in fairseq's form, with the optimizer's moments."""
-    model = moe_model()
-    optimizer = torch.optim.Adam(model.parameters())
-    sum(parameter.sum() for parameter in model.parameters()).backward()
-    optimizer.step()
-    options = asdict(BaseMoEConfig(num_experts=4, task_names=",".join(TASKS), **SIZES))
-    return {
-        "args": None,
-        "cfg": {"model": {name: value for name, value in options.items() if isinstance(value, int | float | str)}},
-        "model": model.state_dict(),
-        "optimizer_history": [{"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 1}],
-        "last_optimizer_state": optimizer.state_dict(),
-        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": 2.5},
-    }
-
-
-def equal(left, right) -> bool:
-    if isinstance(left, torch.Tensor):
-        return left.dtype == right.dtype and torch.equal(left, right)
-    if isinstance(left, dict):
-        return list(left) == list(right) and all(equal(left[key], right[key]) for key in left)
-    if isinstance(left, list):
-        return len(left) == len(right) and all(map(equal, left, right))
-    return left == right
+    state, _ = trained()
+    state["optimizer_history"][0] |= {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}}
+    state["extra_state"] = {"train_iterator": {"epoch": 1}, "val_loss": 2.5}
+    return state
 
 
 def regions(path: Path) -> dict[str, list[range]]:
@@ -137,19 +116,14 @@ def write_and_load(state, path: Path, save) -> None:
     save(state, str(path))
     for way_in in WAYS_IN:  # once, so that what loading imports is there
         way_in(str(path))
-    assert equal(file_io.load(str(path)), state)
-
-
-def test_regions_are_the_whole_file(state, tmp_path):
-    path = tmp_path / "checkpoint_last.pt"
-    file_io.save(state, str(path))
-    places = sorted(place for parts in regions(path).values() for part in parts for place in part)
-    assert places == list(range(path.stat().st_size))
+    assert_same(file_io.load(str(path)), state)
 
 
 def test_no_damage_to_a_file_with_checksum_is_accepted(state, tmp_path):
     path, older = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint1.pt"
     write_and_load(state, path, file_io.save)
+    places = sorted(place for parts in regions(path).values() for part in parts for place in part)
+    assert places == list(range(path.stat().st_size))
     file_io.save({"n": 1}, str(older))
     refused = dict.fromkeys((*regions(path), "truncated"), 0)
     for number, (region, data) in enumerate(draws(path, seed=1)):
@@ -160,12 +134,7 @@ def test_no_damage_to_a_file_with_checksum_is_accepted(state, tmp_path):
             f"is truncated or damaged; use an older one: the newest good one beside it is `{older}`."
         )
         refused[region] += 1
-    assert refused == {**dict.fromkeys(regions_with_checksum(), FLIPS_PER_REGION), "truncated": TRUNCATIONS}
-    assert sum(refused.values()) == 420 and not WATCH.seen
-
-
-def regions_with_checksum() -> tuple[str, ...]:
-    return ("content", "headers and padding", "directory", "last records", "checksum")
+    assert len(refused) == 6 and sum(refused.values()) == 5 * FLIPS_PER_REGION + TRUNCATIONS and not WATCH.seen
 
 
 def test_damage_to_a_file_without_checksum_is_refused_or_without_effect(state, tmp_path):
@@ -179,7 +148,7 @@ def test_damage_to_a_file_without_checksum_is_refused_or_without_effect(state, t
             assert is_one_sentence(loaded, path)
             refused[region] += 1
         else:
-            assert equal(loaded, state), region
+            assert_same(loaded, state)
             harmless[region] += 1
     assert refused["truncated"] == TRUNCATIONS and refused["content"] == FLIPS_PER_REGION
     assert sum(refused.values()) + sum(harmless.values()) == 4 * FLIPS_PER_REGION + TRUNCATIONS
@@ -207,7 +176,7 @@ def test_a_bomb_does_not_go_off_damaged_or_not(tmp_path, kind):
     else:
         torch.save(bomb, path, _use_new_zipfile_serialization=kind == "archive")
     data = path.read_bytes()
-    for number in range(100):
+    for number in range(30):
         flipped = bytearray(data)
         if number:
             flipped[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
@@ -222,12 +191,11 @@ def test_damage_from_before_archives_is_one_sentence_where_it_is_seen(state, tmp
     torch.save(state, path, _use_new_zipfile_serialization=False)
     data = path.read_bytes()
     pickled = data.index(b"optimizer_history")  # what follows the pickled part is weights, which nothing can check
-    refused = 0
-    for _ in range(100):
+    loaded = []
+    for _ in range(40):
         flipped = bytearray(data)
         flipped[draw.randrange(pickled)] ^= 1 << draw.randrange(8)
         path.write_bytes(flipped)
-        loaded = outcome(file_io.load, path)
-        refused += is_one_sentence(loaded, path)
-        assert isinstance(loaded, dict) or is_one_sentence(loaded, path)
-    assert refused > 20 and not WATCH.seen
+        loaded.append(outcome(file_io.load, path))
+        assert isinstance(loaded[-1], dict) or is_one_sentence(loaded[-1], path)
+    assert sum(isinstance(one, str) for one in loaded) > 8 and not WATCH.seen

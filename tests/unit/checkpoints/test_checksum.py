@@ -90,15 +90,6 @@ def test_only_a_finished_file_without_a_comment_gets_a_checksum(tmp_path):
         assert path.read_bytes() == content
 
 
-def test_torch_itself_does_not_see_a_flipped_weight(tmp_path):
-    path = without_checksum(tmp_path / "a.pt")
-    assert verify(path) is None
-    weight = struct.pack("<f", 50.0)
-    change(path, path.read_bytes().index(weight) + 2)
-    assert torch.load(path)["w"][50] != 50
-    assert_damaged(path)
-
-
 def directory_entry(path: Path, name: str) -> int:
     """Where the archive's directory describes a record."""
     with zipfile.ZipFile(path) as archive:
@@ -111,7 +102,8 @@ def test_an_archive_without_checksum_that_two_readers_read_apart_is_damaged(tmp_
     path = without_checksum(tmp_path / "a.pt")
     entry = directory_entry(path, "/data/0")
     change(path, entry + 38, 0x10)  # a folder, for torch: it gives memory that nothing was read into
-    assert verify_by_python(path)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
     assert_damaged(path)
     change(path, entry + 38, 0x10)
     change(path, entry + 10, 8)  # compressed: stored bytes are then misread
@@ -120,32 +112,17 @@ def test_an_archive_without_checksum_that_two_readers_read_apart_is_damaged(tmp_
     assert_damaged(change(path, path.stat().st_size - 50))  # Python looks for records before the file's start
     change(path, path.stat().st_size - 50)
     assert verify(path) is None
-    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning):
-        archive.writestr(next(name for name in archive.namelist() if name.endswith("data.pkl")), b"other")
-    assert_damaged(path)
-
-
-def verify_by_python(path: Path) -> bool:
-    with zipfile.ZipFile(path) as archive:
-        return archive.testzip() is None
-
-
-def test_an_archive_without_checksum_behind_or_before_something_else_is_damaged(tmp_path):
-    path = without_checksum(tmp_path / "a.pt")
     data = path.read_bytes()
     for wrong in (b"\0" + data, data + b"\0", data[-22:]):
         path.write_bytes(wrong)
         assert_damaged(path)
+    path.write_bytes(data)
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning):
+        archive.writestr(next(name for name in archive.namelist() if name.endswith("data.pkl")), b"other")
+    assert_damaged(path)
 
 
 def test_files_from_before_archives_pass_unchecked(tmp_path):
     for protocol in (2, 4):
         torch.save({"n": 3}, tmp_path / "old.pt", _use_new_zipfile_serialization=False, pickle_protocol=protocol)
         assert verify(tmp_path / "old.pt") is None
-
-
-def test_what_is_no_file_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="must be a checkpoint file, but there is none"):
-        verify(tmp_path / "none.pt")
-    with pytest.raises(UserError, match="must be a checkpoint file, but is a folder instead"):
-        verify(tmp_path)

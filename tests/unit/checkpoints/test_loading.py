@@ -5,13 +5,10 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import assemble, file_io, layout
-from fairseq_mtmoe.checkpoints.assemble import write_shard
-from fairseq_mtmoe.checkpoints.copying import copy_with_experts
+from fairseq_mtmoe.checkpoints import assemble
 from fairseq_mtmoe.checkpoints.loading import within
-from fairseq_mtmoe.checkpoints.sharding import split
-from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, are_whole
-from tests.helpers.states import trained
+from fairseq_mtmoe.moe.parallel.placement import are_whole
+from tests.helpers.states import trained, write_in_parts
 
 register()
 
@@ -22,10 +19,7 @@ def save_in_parts(path):
     state["extra_state"]["train_iterator"] = {"epoch": 3}
     state["cfg"]["task"] = {"_name": "translation"}
     state["optimizer_history"][0] |= {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {"best": None}}
-    shared_part, content = split(state, ExpertPlacement(4, 0, 4), parameters)
-    save_id = layout.new_id()
-    entry = write_shard(layout.expert_folder(path) / save_id, content)
-    file_io.save(layout.with_shard_list(shared_part, save_id, [entry]), str(path))
+    write_in_parts(path, state, parameters, 1)
     return state
 
 
@@ -46,10 +40,10 @@ def test_models_for_generation_are_whole_and_read_no_moments(tmp_path, monkeypat
     def build(*args, **kwargs):
         seen["whole"] = are_whole()
         seen["state"] = checkpoint_utils.load_checkpoint_to_cpu(str(path))
-        raise InterruptedError
+        raise KeyboardInterrupt
 
     monkeypatch.setattr("fairseq.tasks.setup_task", build)
-    with pytest.raises(InterruptedError):
+    with pytest.raises(KeyboardInterrupt):
         checkpoint_utils.load_model_ensemble_and_task([str(path)])
     assert seen["whole"] and not are_whole()
     assert "last_optimizer_state" not in seen["state"] and any(".moe.experts." in key for key in seen["state"]["model"])
@@ -62,12 +56,3 @@ def test_by_a_read_function_fairseq_gets_what_the_function_returns(tmp_path):
         found = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     assert found["asked"] == str(path) and not any(".moe.experts." in key for key in found["model"])
     assert found["cfg"].model._name == "base_moe"  # fairseq's upgrade of a dict
-
-
-def test_a_copy_brings_its_experts(tmp_path):
-    path, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
-    state = save_in_parts(path)
-    copy_with_experts(path, best)
-    path.unlink()
-    whole = assemble.whole(best, assemble.load_shared_part(best))
-    assert all(torch.equal(whole["model"][key], value) for key, value in state["model"].items())

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
-from fairseq_mtmoe.checkpoints.copying import save_with_experts
 from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_task
+from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
-from fairseq_mtmoe.optim.saved_state import by_name
+from fairseq_mtmoe.optim.state import OptimizerState
 from tests.helpers.models import TASKS, moe_model
 from tests.helpers.states import assert_same, trained, write_in_parts
 
@@ -42,9 +42,12 @@ def test_a_row_begins_as_another_tasks_and_all_else_stays(flat):
             grown = name.endswith("gate.weight")
             right = torch.cat([old[name], old[name][1:2]]) if grown else old[name]
             assert value.dtype == old[name].dtype and torch.equal(value, right), (part, name)
-    moments, larger = by_name(state["last_optimizer_state"], parameters), result["last_optimizer_state"]
+    moments, larger = (
+        OptimizerState.from_saved(state["last_optimizer_state"], parameters),
+        result["last_optimizer_state"],
+    )
     assert moments[GATE]["exp_avg"].any()
-    for name, entry in by_name(larger, AFTER.parameters).items():
+    for name, entry in OptimizerState.from_saved(larger, AFTER.parameters).items():
         for key, value in entry.items():
             right = moments[name][key]
             if name.endswith("gate.weight") and torch.is_tensor(right) and right.dim():
@@ -126,22 +129,14 @@ def test_moments_of_other_shapes_are_left_out():
     assert "last_optimizer_state" not in extended(state)
 
 
-@pytest.mark.parametrize("name", ["xx", "aa,xx", "mean,aa", ""])
-def test_an_unknown_task_is_named(name):
+def test_what_does_not_fit_is_refused():
     state, _ = trained(**GATED)
-    with pytest.raises(UserError, match=r"`--embedding-from` must be random, xavier or mean, or among .* aa, bb, cc"):
-        extended(state, name)
-
-
-def test_a_model_that_has_nothing_for_each_task_is_refused():
-    state, _ = trained()
-    same = Described.of(moe_model())
-    with pytest.raises(UserError, match="must be of a model that has something for each task"):
-        with_task(state, new_task("aa"), same, same)
-
-
-def test_weights_that_are_not_as_the_options_say_are_refused():
-    state, _ = trained(**GATED)
+    for name in ("xx", "mean,aa", ""):
+        with pytest.raises(UserError, match=r"`--embedding-from` must be random, xavier or mean, or among .* aa, bb"):
+            extended(state, name)
     state["model"][GATE] = state["model"][GATE][:2]
     with pytest.raises(UserError, match=rf"`{GATE}` must be as its options say, \(3, 4, 16\)"):
         extended(state)
+    same = Described.of(moe_model())
+    with pytest.raises(UserError, match="must be of a model that has something for each task"):
+        with_task(trained()[0], new_task("aa"), same, same)

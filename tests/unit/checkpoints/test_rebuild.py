@@ -99,25 +99,18 @@ def as_namespace(**values):
         (in_task(_name="language_modeling"), "must be of a task that is known"),
         (instead("criterion", {"_name": "ctc", "wer_args": FCONV}), "must be of a criterion that is known"),
         (instead("tokenizer", "unheard"), "must be of a tokenizer that is known"),
-        (in_model(decoder={"xformers_att_config": FCONV}), "`xformers_att_config` must be a literal, and"),
-        (in_model(adaptive_softmax_cutoff=FCONV), "`adaptive_softmax_cutoff` must be a literal, and"),
-        (in_model(adaptive_softmax_cutoff="(" * 10_000), "must be a literal, and"),
-        (in_model(adaptive_softmax_cutoff="[" + "1," * 10_000 + "]"), "and no long one"),
+        (in_model(decoder={"xformers_att_config": FCONV}), "`xformers_att_config` must be a literal, but"),
+        (in_model(adaptive_softmax_cutoff=FCONV), "`adaptive_softmax_cutoff` must be a literal, but"),
+        (in_model(adaptive_softmax_cutoff="(" * 10_000), "must be a literal, but"),
         (as_namespace(scoring="../../evil"), "`scoring` must be a name, but is '../../evil'"),
-        (as_namespace(left_pad_source=FCONV), "`left_pad_source` must be a literal, and"),
+        (as_namespace(left_pad_source=FCONV), "`left_pad_source` must be a literal, but"),
         (in_task(source_lang="${oc.env:HOME}"), "`source_lang` must be a plain value, but is '${oc.env:HOME}'"),
         (instead("${oc.env:HOME}", 1), "must be a plain value"),
         (in_task(lang_pairs=["${model.encoder_embed_dim}", "${task}${task}"]), "`lang_pairs` must be a plain value"),
-        (in_task(lang_pairs=list(range(60_000))), "`options` must be at most 50,000"),
-        (in_model(encoder_layers=10**7), "that one has 10000002 layers with"),
-        (in_model(decoder_layers="10000000"), "layers with"),
-        (in_model(encoder={"layers": 10**7}), "layers with"),
-        (in_model(base_layers=10**7), "layers with"),
-        (in_model(encoder_embed_dim=10**6, encoder_ffn_embed_dim=10**6), "but that one has"),
-        (
-            lambda state: state.update(extra_state={"metrics": {"train": [(1, "loss", "exit", {})]}}),
-            "hold one of AverageMeter, SumMeter",
-        ),
+        (in_model(encoder_layers=10**7), "that one has 10000000 as `encoder_layers`"),
+        (in_model(encoder={"layers": 10**7}), "as `layers`"),
+        (in_model(max_source_positions=10**15), "loading it ends in"),
+        (in_model(encoder_attention_heads=0), "loading it ends in 'ZeroDivisionError"),
     ],
 )
 def test_what_a_file_may_not_choose(stock, monkeypatch, change, words):
@@ -142,7 +135,7 @@ def test_mtmoe_evaluate_and_upcycle_refuse_the_same(stock):
     for change, words in (
         (instead("model", WAV2VEC), "is of 'wav2vec2'"),
         (in_task(task="audio_pretraining"), "must be of a task"),
-        (in_model(encoder_layers=10**7), "layers with"),
+        (in_model(encoder_layers=10**7), "`encoder_layers`"),
     ):
         path = stock.write(change)
         with pytest.raises(UserError, match=words):
@@ -151,18 +144,6 @@ def test_mtmoe_evaluate_and_upcycle_refuse_the_same(stock):
             result = CliRunner().invoke(upcycle, [path, str(stock.folder / "sparse.pt"), "--num-experts", "2"])
             assert isinstance(result.exception, UserError) and words in str(result.exception)
     assert not (stock.folder / "sparse.pt").exists()
-
-
-def test_sparse_models_are_no_larger_than_their_files_either(stock):
-    path = stock.folder / "sparse.pt"
-    untrained.save_model(stock.data, path, *untrained.SPARSE)
-    state = torch.load(path)
-    state["cfg"]["task"]["data"] = str(stock.data)
-    for change, words in (({"num_experts": 10**7}, "10000000 experts"), ({"encoder_layers": 10**7}, "with 4 experts")):
-        torch.save({**state, "cfg": {**state["cfg"], "model": {**state["cfg"]["model"], **change}}}, path)
-        refused(str(path), words)
-    torch.save(state, path)
-    assert load(str(path))[0]
 
 
 class Mine(TransformerModel):

@@ -6,9 +6,9 @@ from click.testing import CliRunner
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
-from fairseq_mtmoe.checkpoints.copying import copy_with_experts
-from fairseq_mtmoe.checkpoints.layout import expert_folder
-from fairseq_mtmoe.checkpoints.prices import prices_of, without_prices
+from fairseq_mtmoe.checkpoints.key_maps import prices_of, without_prices
+from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts
+from fairseq_mtmoe.checkpoints.sharding import expert_folder
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import calibration

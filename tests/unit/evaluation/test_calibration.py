@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.prices import prices_of, without_prices
+from fairseq_mtmoe.checkpoints.key_maps import prices_of, without_prices
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.calibration import calibrate
 from tests.golden.old_runs import OLD

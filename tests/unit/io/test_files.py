@@ -24,12 +24,6 @@ from fairseq_mtmoe.io.files import (
 )
 
 
-def test_text_is_written_as_utf8_into_a_new_folder(tmp_path):
-    write_text(tmp_path / "new" / "a.md", "größer\n")
-    assert (tmp_path / "new" / "a.md").read_bytes() == "größer\n".encode()
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.md"]
-
-
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
@@ -64,13 +58,16 @@ def test_a_disk_that_is_full_or_read_only_at_the_end_keeps_the_old_file(tmp_path
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_file_and_folder_reach_the_disk(tmp_path, monkeypatch):
-    path, log = tmp_path / "a.txt", []
-    flush, replace = os.fsync, os.replace
+@pytest.mark.parametrize("flushes_folders", [True, False], ids=["local", "a network's"])
+def test_new_folders_and_file_reach_the_disk_as_far_as_it_can(tmp_path, monkeypatch, flushes_folders):
+    log, flush, replace = [], os.fsync, os.replace
 
     def note_flush(descriptor):
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        log.append("folder" if is_folder else "file")
+        if is_folder and not flushes_folders:
+            raise OSError(22, "Invalid argument")
         flush(descriptor)
-        log.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
 
     def note_replace(source, target):
         replace(source, target)
@@ -78,21 +75,9 @@ def test_file_and_folder_reach_the_disk(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", note_flush)
     monkeypatch.setattr(os, "replace", note_replace)
-    write_text(path, "new")
-    assert log == ["file", "rename", "folder"]
-
-
-def test_a_file_system_that_cannot_flush_folders_is_written_to(tmp_path, monkeypatch):
-    flush = os.fsync
-
-    def refuse_folders(descriptor):
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise OSError(22, "Invalid argument")
-        flush(descriptor)
-
-    monkeypatch.setattr(os, "fsync", refuse_folders)
-    write_text(tmp_path / "a.txt", "new")
-    assert (tmp_path / "a.txt").read_text() == "new"
+    write_text(tmp_path / "new" / "newer" / "a.txt", "größer\n")
+    assert log == ["folder", "folder", "file", "rename", "folder"]
+    assert (tmp_path / "new" / "newer" / "a.txt").read_bytes() == "größer\n".encode()
 
 
 KILLED_WHILE_WRITING = """
@@ -121,6 +106,12 @@ def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
     assert path.read_text() == "old"
     write_text(path, "new")
     assert path.read_text() == "new" and set(tmp_path.iterdir()) == {path, of_another_file}
+    left = kill_while_writing(path)
+    left.unlink()
+    left.mkdir()  # as `new_folder` leaves
+    (left / "file").write_text("half")
+    write_text(path, "newer")
+    assert set(tmp_path.iterdir()) == {path, of_another_file}
 
 
 def test_a_folder_is_complete_or_absent(tmp_path):
@@ -180,16 +171,6 @@ def test_a_folder_gives_way_if_it_has_nothing_else(tmp_path, monkeypatch):
         pass
 
 
-def test_a_folder_that_a_killed_process_left_is_removed_by_the_next(tmp_path):
-    left = kill_while_writing(tmp_path / "a")
-    left.unlink()
-    left.mkdir()
-    (left / "file").write_text("half")
-    with new_folder(tmp_path / "a"):
-        pass
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-
-
 def test_what_may_still_be_written_is_left_alone(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     dead = kill_while_writing(path)
@@ -223,64 +204,22 @@ def test_a_host_with_dots_in_its_name(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_cannot_be_listed_is_written_to(tmp_path, monkeypatch):
-    def refuse(folder):
-        raise PermissionError
-
-    monkeypatch.setattr(os, "listdir", refuse)
-    write_text(tmp_path / "a.txt", "new")
-    assert (tmp_path / "a.txt").read_text() == "new"
-
-
-def test_the_disk_has_new_folders_before_their_file(tmp_path, monkeypatch):
-    flushed = []
-    flush = files._flush
-    monkeypatch.setattr(files, "_flush", lambda path: flushed.append(path) or flush(path))
-    target = tmp_path / "new" / "newer" / "file.txt"
-    files.write_text(target, "x")
-    assert set(flushed[:2]) == {tmp_path, tmp_path / "new"}
-    assert flushed[2].parent == target.parent and flushed[3:] == [target.parent]
-
-
-def _make(kind, place):
-    if kind == "folder":
-        place.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(place)
-    elif kind == "circle":
-        place.symlink_to(place)
-    elif kind == "dangling":
-        place.symlink_to(place.with_name("gone"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("folder", "but is a folder instead"),
-        ("pipe", "but is a pipe instead"),
-        ("circle", "but is a link that leads in a circle"),
-        ("dangling", "but is a link that leads nowhere"),
-        ("nothing", "but there is none"),
-    ],
-)
-def test_what_is_no_file_is_said_before_it_is_opened(tmp_path, kind, words):
-    place = tmp_path / "model.pt"
-    _make(kind, place)
-    with pytest.raises(UserError, match=rf"model\.pt` must be a checkpoint, {words}\."):
-        regular_file(place, "a checkpoint")
-
-
-def test_devices_and_impossible_names_are_refused():
-    with pytest.raises(UserError, match="must be a file, but is a device instead"):
-        regular_file("/dev/zero")
-    with pytest.raises(UserError, match="is no file name"):
-        regular_file("a\0b")
-
-
-def test_a_link_to_a_file_is_a_file(tmp_path):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "link").symlink_to("file")
-    assert regular_file(tmp_path / "link") == tmp_path / "link"
+def test_what_is_no_file_is_said_before_it_is_opened(tmp_path):
+    file, link, folder, pipe, circle, dangling = (tmp_path / name for name in "abcdef")
+    file.write_text("")
+    link.symlink_to(file)
+    folder.mkdir()
+    os.mkfifo(pipe)
+    circle.symlink_to(circle)
+    dangling.symlink_to("gone")
+    assert regular_file(file) == file and regular_file(link) == link
+    for place, words in (
+        (folder, "is a folder instead"), (pipe, "is a pipe instead"), (circle, "is a link that leads in a circle"),
+        (dangling, "is a link that leads nowhere"), ("none", "there is none"), ("/dev/zero", "is a device instead"),
+        ("a\0b", "is no file name"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=f"` must be a checkpoint, but {words}"):
+            regular_file(place, "a checkpoint")
 
 
 def test_what_is_read_must_be_a_file_in_utf8(tmp_path, monkeypatch):

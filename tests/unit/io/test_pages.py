@@ -3,7 +3,7 @@
 import pytest
 from jinja2 import UndefinedError
 
-from fairseq_mtmoe.io.pages import templates, visible
+from fairseq_mtmoe.io.pages import markdown_table, templates, visible
 
 
 @pytest.fixture
@@ -30,3 +30,11 @@ def test_what_cannot_be_seen_is_spelled_and_what_is_spelled_stays():
     assert visible("a\u2028b\ud800") == "a⟨U+2028⟩b⟨U+D800⟩"
     assert visible(visible("\x00")) == "⟨U+0000⟩"
     assert visible("می\u200cخواهم") == "می\u200cخواهم"
+
+
+def test_cells_of_a_table_stand_as_they_are_and_numbers_to_the_right():
+    columns, rows = ["pair", "BLEU", "note"], [["en-de", "08.50", "a|b"], ["en-fr", "1e3", " "]]
+    lines = markdown_table(columns, rows, (0, 2)).splitlines()
+    cells = [[cell.strip() for cell in line.replace("\\|", "¦").strip("|").split("|")] for line in lines]
+    assert cells[0] == columns and [cell.endswith(":") for cell in cells[1]] == [False, True, False]
+    assert cells[2:] == [["en-de", "08.50", "a¦b"], ["en-fr", "1e3", ""]]

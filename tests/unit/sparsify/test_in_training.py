@@ -12,7 +12,7 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.optim.optimizer_state import read_state, trained_parameters
+from fairseq_mtmoe.optim.state import OptimizerState, trained_parameters
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
 from tests.helpers.models import batch, dense_model, moe_model, perturb
 
@@ -48,7 +48,7 @@ def half_precision(parameters, flat, monkeypatch):
 
 
 def read(optimizer, model):
-    return read_state(optimizer, trained_parameters(model))
+    return OptimizerState.capture(optimizer, trained_parameters(model))
 
 
 def train(model, optimizer, updates):
@@ -74,10 +74,10 @@ def test_optimizer_state_travels(kind, monkeypatch):
     model, optimizer = trained_dense(kind, monkeypatch)
     dense = {
         name: {key: value.clone() if torch.is_tensor(value) else value for key, value in entry.items()}
-        for name, entry in read_state(optimizer, trained_parameters(model)).items()
+        for name, entry in OptimizerState.capture(optimizer, trained_parameters(model)).items()
     }
     assert maybe_sparsify(model, optimizer, 3)
-    sparse = read_state(optimizer, trained_parameters(model))
+    sparse = OptimizerState.capture(optimizer, trained_parameters(model))
 
     assert set(dense[FC1]) >= {"exp_avg", "exp_avg_sq", "step"} and dense[FC1]["exp_avg"].abs().sum() > 0
     for key, value in dense[FC1].items():
@@ -95,20 +95,6 @@ def test_optimizer_state_travels(kind, monkeypatch):
     after = model.get_parameter(EXPERTS).detach().float()
     assert not torch.equal(before, after)  # the optimizer holds the new parameters …
     assert not torch.equal(after[0], after[1])  # … and the copies diverge
-
-
-def test_one_dense_like_update_follows_the_carried_moments():
-    """With a vanishing gradient the first sparse update is the dense one's momentum, for every copy alike."""
-    model = moe_model(dense_updates=3).train()
-    optimizer = adam([p for _, p in trained_parameters(model)])
-    train(model, optimizer, 3)
-    before = model.get_parameter(FC1).detach().clone()
-    maybe_sparsify(model, optimizer, 3)
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    moved = model.get_parameter(EXPERTS).detach() - before
-    assert moved.abs().max() > 0 and all(torch.equal(moved[0], other) for other in moved)
 
 
 @pytest.mark.parametrize("kind", ["plain", "flat"])
@@ -152,19 +138,6 @@ def test_a_shared_expert_takes_its_units_with_their_moments(kind, monkeypatch):
     assert sparse[bank + "fc2_bias"]["exp_avg"].shape == (4, 16) and shared + "fc2_bias" not in sparse
 
 
-def test_a_shared_expert_of_a_moving_average_has_the_averages_units():
-    model = moe_model(dense_updates=3, shared_expert_dim=10)
-    average = EMA(model, EMAConfig(store_ema=True, ema_fp32=True, ema_decay=0.5))
-    perturb(model)
-    average.step(model, 1)
-    dense = average.fp32_params[FC1].clone()
-    model.sparsify()
-    sparsify_average(average, model)
-    sparse = average.fp32_params
-    assert torch.equal(sparse["decoder.layers.1.moe.shared.fc1_weight"], dense[14:])
-    assert all(torch.equal(expert, dense[:14]) for expert in sparse[EXPERTS])
-
-
 def test_gates_are_the_same_at_every_ratio():
     gates = []
     for ratio in (0.0, 0.5):
@@ -185,63 +158,47 @@ def test_sparsification_waits_for_its_update_and_happens_once():
 
 
 @pytest.mark.parametrize("fp32", [False, True])
-def test_a_moving_average_becomes_sparse_from_its_own_weights(fp32):
-    model = moe_model(dense_updates=3)
+@pytest.mark.parametrize("options", [{}, {"expert_reinit_ratio": 0.5}, {"shared_expert_dim": 10}])
+def test_a_moving_average_becomes_sparse_from_its_own_weights(fp32, options):
+    """But for units that are drawn anew, which are the model's."""
+    model = moe_model(dense_updates=3, **options)
     average = EMA(model, EMAConfig(store_ema=True, ema_fp32=fp32, ema_decay=0.5))
     perturb(model)
     average.step(model, 1)
-    held = average.fp32_params if fp32 else average.get_model().state_dict()
-    dense = {key: value.clone() for key, value in held.items()}
+
+    def held():
+        return average.fp32_params if fp32 else average.get_model().state_dict()
+
+    dense = {key: value.clone() for key, value in held().items()}
     assert not torch.equal(dense[FC1], model.get_parameter(FC1))
     model.sparsify()
     sparsify_average(average, model)
-
-    sparse = average.get_model().state_dict()
-    assert all(torch.equal(expert, dense[FC1]) for expert in sparse[EXPERTS])
-    gate = "decoder.layers.1.moe.gate.weight"
-    assert torch.equal(sparse[gate], model.get_parameter(gate))
-    assert not any(parameter.requires_grad for parameter in average.get_model().parameters())
-    assert set(sparse) == set(model.state_dict())
-    if fp32:
-        assert set(average.fp32_params) == set(sparse)
-        assert all(torch.equal(expert, dense[FC1]) for expert in average.fp32_params[EXPERTS])
-    average.step(model, 2)
-    copy, own = average.get_model().get_parameter(EXPERTS), model.get_parameter(EXPERTS)
-    torch.testing.assert_close(copy, (own + dense[FC1]) / 2)
-
-
-@pytest.mark.parametrize("fp32", [False, True])
-def test_units_drawn_anew_are_the_models_in_its_average(fp32):
-    model = moe_model(dense_updates=3, expert_reinit_ratio=0.5)
-    average = EMA(model, EMAConfig(store_ema=True, ema_fp32=fp32, ema_decay=0.5))
-    perturb(model)
-    average.step(model, 1)
-    held = average.fp32_params if fp32 else average.get_model().state_dict()
-    dense = {key: value.clone() for key, value in held.items()}
-    model.sparsify()
-    sparsify_average(average, model)
-    sparse = average.fp32_params if fp32 else average.get_model().state_dict()
-    bank = model.get_submodule(EXPERTS.rpartition(".")[0])
-    for name in ("fc1_weight", "fc1_bias", "fc2_weight"):
+    bank, gate, size = model.get_submodule(EXPERTS.rpartition(".")[0]), "decoder.layers.1.moe.gate.weight", 24
+    if "shared_expert_dim" in options:
+        size = 14
+        assert torch.equal(held()["decoder.layers.1.moe.shared.fc1_weight"], dense[FC1][size:])
+    for name in ("fc1_weight", "fc1_bias"):
         key, dense_key = EXPERTS.replace("fc1_weight", name), FC1.replace("fc1.weight", name.replace("_", "."))
         own, drawn = model.get_parameter(key), bank.reinitialized_part(name)
-        assert drawn.any() and not drawn.all() and not torch.equal(own, dense[dense_key].expand_as(own))
-        assert torch.equal(sparse[key], torch.where(drawn, own, dense[dense_key]))
+        assert (drawn is not None) == ("expert_reinit_ratio" in options)
+        drawn = torch.tensor(False) if drawn is None else drawn
+        assert torch.equal(held()[key], torch.where(drawn, own, dense[dense_key][:size]))
+    assert torch.equal(held()[gate], model.get_parameter(gate)) and set(held()) == set(model.state_dict())
+    assert not any(parameter.requires_grad for parameter in average.get_model().parameters())
+    before = held()[EXPERTS].clone()
+    average.step(model, 2)
+    torch.testing.assert_close(average.get_model().get_parameter(EXPERTS), (model.get_parameter(EXPERTS) + before) / 2)
 
 
 def test_what_cannot_become_sparse_is_said_at_the_first_update():
-    model = moe_model(dense_updates=3)
+    model = moe_model(dense_updates=3).train()
     parameters = [p for _, p in trained_parameters(model)]
     grouped = adam([{"params": parameters[:2]}, {"params": parameters[2:]}])
     with pytest.raises(UserError, match="one parameter group"):
         maybe_sparsify(model, grouped, 0)
     with pytest.raises(UserError, match="criterion that has parameters"):
         maybe_sparsify(model, adam([*parameters, torch.nn.Parameter(torch.ones(1))]), 0)
-
-
-def test_an_optimizer_with_factored_moments_is_refused_after_its_first_update():
-    model = moe_model(dense_updates=3).train()
-    optimizer = FairseqAdafactor(argparse.Namespace(**ADAFACTOR), [p for _, p in trained_parameters(model)])
+    optimizer = FairseqAdafactor(argparse.Namespace(**ADAFACTOR), parameters)
     assert not maybe_sparsify(model, optimizer, 0)
     train(model, optimizer, 1)
     with pytest.raises(UserError, match="must be used with an `--optimizer` whose state has the shapes"):

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from fairseq_mtmoe.checkpoints.reshard import write_in_parts
+from fairseq_mtmoe.checkpoints.rewriting import write_in_parts
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training import saving
 from fairseq_mtmoe.training.resuming import _read_share

@@ -7,10 +7,10 @@ import torch
 from fairseq.logging import metrics
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.last_good import newest_good_in
+from fairseq_mtmoe.checkpoints.file_io import newest_good_in
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.mt_tag import MTTaGModel
-from fairseq_mtmoe.optim.optimizer_state import MASTER, read_state, trained_parameters
+from fairseq_mtmoe.optim.state import MASTER, OptimizerState, trained_parameters
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.training.steps import GateRate, NonfiniteUpdates, are_finite
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
@@ -124,7 +124,7 @@ def way_of_an_update(corpus, folder, factor, *options, updates=1, **changes):
 
 def values(trainer):
     parameters = trained_parameters(trainer.get_model())
-    state = read_state(trainer.optimizer, parameters)
+    state = OptimizerState.capture(trainer.optimizer, parameters)
     return {name: state[name].get(MASTER, value.detach()).float().clone() for name, value in parameters}
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from fairseq_mtmoe.data.corpora.page import figures
 from fairseq_mtmoe.data.corpora.page.figures import Report
-from fairseq_mtmoe.io.markdown import markdown_table
-from fairseq_mtmoe.io.pages import templates, visible
+from fairseq_mtmoe.io.pages import markdown_table, templates, visible
 
 SPLITS = ("train", "valid", "test")
 FEW, MOST = 8, 200

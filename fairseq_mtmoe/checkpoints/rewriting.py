@@ -1,0 +1,277 @@
+"""Checkpoints written from others: copied, with experts in other files, or their mean.
+
+Shards that no shared part names, which a killed or failed save leaves behind, are removed; files that this package did
+not write stay, and so does everything beside a shared part that cannot be read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fairseq_mtmoe.checkpoints import file_io, sharding
+from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_shared_part, whole, write_shard
+from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, peek
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, PRICES, prices_of, with_prices
+from fairseq_mtmoe.checkpoints.sharding import Content, State
+from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.files import replacing
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from fairseq_mtmoe.optim.state import OptimizerState, Parameters
+
+EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
+UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+_DELETED = re.compile(r"checkpoint(\d+|_\d+_\d+|\.best_.*)\.pt")  # what `--keep-…` has fairseq delete
+_SHARD = re.compile(r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+\.pt")  # also what `replacing` leaves of a killed process
+# Buffers: the number of a format, a tensor whose type tells fairseq's sines of positions the model's, running prices.
+_BUFFERS = (".version", "._float_tensor", *PRICES)
+_EMBEDDINGS = ("embed_tokens.weight", "output_projection.weight")  # which fairseq's options share
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def remove_orphans(path: str | Path) -> None:
+    """Remove shards that no shared part names: of the one at `path`, or of a run's checkpoints in that folder.
+
+    A file whose name does not end in `.pt` has no shards. In a folder, what lies there without a shared part is removed
+    only if its name is of a kind that a run itself makes and deletes: another shared part may be on its way.
+    """
+    path = Path(path)
+    in_folder = path.is_dir()
+    folders = [*path.glob(f"*{sharding.FOLDER_SUFFIX}")] if in_folder else [path.with_suffix(sharding.FOLDER_SUFFIX)]
+    for folder in folders if in_folder or path.suffix == ".pt" else ():
+        shared_part = folder.with_suffix(".pt")
+        expected = shared_part.exists() or not in_folder or _DELETED.fullmatch(shared_part.name)
+        if not expected or not folder.is_dir() or folder.is_symlink():
+            continue
+        state = peek(shared_part) if shared_part.exists() else {}
+        if state is not None:
+            experts = state.get("experts")
+            with suppress(OSError):
+                _remove_saves(folder, keep=experts.get("id") if isinstance(experts, dict) else None)
+
+
+def _remove_saves(folder: Path, keep: str | None) -> None:
+    for save in [*folder.iterdir()]:
+        if save.name != keep and sharding.SAVE_ID.fullmatch(save.name) and save.is_dir() and not save.is_symlink():
+            with suppress(OSError):
+                for file in [*save.iterdir()]:
+                    if _SHARD.fullmatch(file.name):
+                        file.unlink()
+                save.rmdir()
+    with suppress(OSError):  # something is in it
+        folder.rmdir()
+
+
+# ---- copies ----
+
+
+def copy_with_experts(source: str | Path, target: str | Path) -> None:
+    """Copy a checkpoint, whole or in parts, over `target`, completely or not at all; shards become hard links.
+
+    Raises:
+        UserError: it is missing or damaged, or one of its shards is missing.
+    """
+    with CheckpointFile(source) as file, _shards_beside(target, source, file.peek() or {}):
+        file.copy_to(str(target))
+
+
+def save_whole(state: State, target: str | Path) -> None:
+    """Write a state with all its experts to `target`, completely or not at all; shards of what was there are removed.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    file_io.save(state, str(target))
+    remove_orphans(target)
+
+
+def save_with_experts(state: State, source: str | Path, target: str | Path) -> None:
+    """Write a state to `target`, completely or not at all; if it is a shared part, with the shards beside `source`.
+
+    Raises:
+        UserError: it cannot be written, or the shards are not there any more.
+    """
+    with _shards_beside(target, source, state):
+        file_io.save(state, str(target))
+
+
+@contextmanager
+def _shards_beside(target: str | Path, source: str | Path, state: State) -> Iterator[None]:
+    """Inside, the shards of `source`, whose state is `state`, lie beside `target`, too; later those that it names."""
+    try:
+        if sharding.is_shared_part(state):
+            for here, there in zip(sharding.shards_of(source, state), sharding.shards_of(target, state), strict=True):
+                _link(here, there)
+        yield
+    finally:
+        remove_orphans(target)  # which opens the target anew: after an error it is what it was before
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where that cannot be done."""
+    try:
+        with replacing(target) as partial:
+            os.link(source, partial)
+    except UserError:
+        file_io.copy(str(source), str(target))
+
+
+# ---- experts in other files ----
+
+
+def write_in_parts(
+    source: Path, target: Path, experts_per_file: int, track: Callable[[Iterable[int]], Iterable[int]] = iter
+) -> int:
+    """Write to `target` the checkpoint `source` with so many experts in each file; returns the number of files.
+
+    Holds the experts of one file at a time. `track` wraps the loop over the files, to show how far it is.
+
+    Raises:
+        UserError: `source` has no experts, or fewer, or is damaged.
+    """
+    state = load_shared_part(source, mapped=True)
+    num_experts = _num_experts(source, state)
+    if not 1 <= experts_per_file <= num_experts:
+        raise_invalid("--experts-per-file", f"from 1 to the {num_experts} experts of `{source}`", experts_per_file)
+    shared_part, read = _parts(source, state, num_experts)
+    save_id = sharding.new_id()
+    folder = sharding.expert_folder(target) / save_id
+    files = []
+    try:
+        for first in track(range(0, num_experts, experts_per_file)):
+            files.append(write_shard(folder, read(first, min(experts_per_file, num_experts - first))))
+        file_io.save(sharding.with_shard_list(shared_part, save_id, files), str(target))
+    finally:
+        remove_orphans(target)
+    return len(files)
+
+
+def write_whole(source: Path, target: Path) -> None:
+    """Write to `target` the checkpoint `source` with all experts in that file (UserError: none, or damaged ones)."""
+    state = load_shared_part(source, mapped=True)
+    _num_experts(source, state)
+    save_whole(whole(source, state), target)
+
+
+def parameters_of(model: dict[str, Tensor]) -> Parameters:
+    """Names and shapes of the trained parameters in a model's whole state, in the optimizer's order.
+
+    The state has them in that order, with buffers, and with embeddings again where they are shared.
+    """
+    embeddings: list[Tensor] = []
+    parameters = []
+    for name, value in model.items():
+        if name.endswith(_BUFFERS):
+            continue
+        if name.endswith(_EMBEDDINGS):
+            # Values are compared because fairseq's copy from a GPU to the CPU makes several tensors of a shared one.
+            if any(torch.equal(value, other) for other in embeddings):
+                continue
+            embeddings.append(value)
+        parameters.append((name, value.shape))
+    return parameters
+
+
+def _num_experts(source: Path, state: State) -> int:
+    num_experts = sharding.count_experts(state)
+    if not num_experts:
+        raise UserError(f"`{source}` must be of a model with experts, but is dense: there is nothing to reshard.")
+    return num_experts
+
+
+def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callable[[int, int], Content]]:
+    """The shared part, and how to read some of the experts."""
+    if sharding.is_shared_part(state):
+        return state, ShardReader(source, state).read
+    parameters = parameters_of(state["model"])
+    try:
+        shared_part, content = sharding.split(state, ExpertPlacement(num_experts, 0, num_experts), parameters)
+        saved = state.get("last_optimizer_state")
+        if saved is not None and OptimizerState.from_saved(saved, parameters).misfit(parameters) is not None:
+            raise UserError("Moments have other shapes than their parameters.")
+    except UserError as error:
+        raise UserError(
+            f"`{source}` must hold the optimizer's moments of all parameters of its model for its experts to be told "
+            "apart, but does not; go on from it in several processes, and their checkpoints will be in parts."
+        ) from error
+    return shared_part, lambda first, count: sharding.narrow(content, first, count)
+
+
+# ---- averages ----
+
+
+def average(paths: Iterable[Path]) -> State:
+    """A checkpoint, without an optimizer's state, whose parameters are the means of those of all `paths`.
+
+    The job of fairseq's `scripts/average_checkpoints.py`: parameters in half precision are summed, and stay, in
+    float32, and all else is the first checkpoint's. A checkpoint without prices counts as zeros in both of their sums:
+    the mean is of those that have some. Holds the sum and one checkpoint's parameters at a time.
+
+    Raises:
+        UserError: a checkpoint is missing or damaged, or has other parameters than the first.
+    """
+    result: State = {}
+    total: dict[str, Tensor] = OrderedDict()
+    first, count = Path(), 0
+    for count, path in enumerate(paths, start=1):  # noqa: B007 (it is how many there were)
+        parts = ("model",) if result else ("model", *AVERAGES)
+        state = whole(path, load_shared_part(path, mapped=True), parts)
+        model = state["model"]
+        if not result:
+            first, result = path, state
+            total.update((key, _summand(value).clone()) for key, value in model.items())
+            continue
+        new_prices = {key: torch.zeros_like(v) for key, v in prices_of(model).items() if key not in total}
+        if new_prices:
+            total = with_prices(total, prices_of(total) | new_prices)
+        model = {key: torch.zeros_like(value) for key, value in prices_of(total).items()} | model
+        _check_same(model, total, path, first)
+        for key, value in model.items():
+            total[key] += _summand(value)
+    for value in total.values():
+        _ = value.div_(count) if value.is_floating_point() else value.floor_divide_(count)
+    return {**result, "model": total}
+
+
+def newest(folder: Path, name: re.Pattern[str], count: int, upper_bound: int | None) -> list[Path]:
+    """The `count` checkpoints of a folder with the highest numbers up to a bound, the highest first.
+
+    `name`: `EPOCHS` or `UPDATES`, by whose number they count (UserError: there are fewer).
+    """
+    try:
+        matches = [match for file in os.listdir(folder) if (match := name.fullmatch(file))]
+    except OSError as error:
+        raise UserError(f"`--inputs` must be one folder to find checkpoints in, but `{folder}` is none.") from error
+    numbers = {int(match[1]): match[0] for match in matches if upper_bound is None or int(match[1]) <= upper_bound}
+    option, example = (
+        ("--num-epoch-checkpoints", "checkpoint3.pt")
+        if name is EPOCHS
+        else ("--num-update-checkpoints", "checkpoint_2_500.pt")
+    )
+    bound = "" if upper_bound is None else f" up to {upper_bound}"
+    if not numbers:
+        raise UserError(f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has none.")
+    if not 1 <= count <= len(numbers):
+        raise_invalid(option, f"from 1 to the {len(numbers)} such checkpoints of `{folder}`{bound}", count)
+    return [folder / numbers[number] for number in sorted(numbers, reverse=True)[:count]]
+
+
+def _summand(value: Tensor) -> Tensor:
+    return value.float() if value.dtype in _HALF else value
+
+
+def _check_same(model: dict[str, Tensor], total: dict[str, Tensor], path: Path, first: Path) -> None:
+    shapes, others = ({key: value.shape for key, value in named.items()} for named in (model, total))
+    different = {key for key in shapes.keys() | others.keys() if shapes.get(key) != others.get(key)}
+    if different:
+        raise UserError(
+            f"`{path}` must hold the same parameters as `{first}` to be averaged with it, but `{min(different)}` is "
+            "not the same in both."
+        )

@@ -1,0 +1,316 @@
+"""Checkpoint files: complete or absent, never executed, opened once, and what is checked is what is read."""
+
+import argparse
+import os
+import resource
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.checkpoints import assemble, file_io, loading
+from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, newest_good_in, peek, readable, suggested_fallback
+from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts, write_in_parts
+from fairseq_mtmoe.checkpoints.sharding import shards_of
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from tests.helpers import states
+from tests.helpers.checkpoint_files import change, dated, verify, with_checksum, without_checksum
+from tests.helpers.opened import opened_from_now
+from tests.helpers.states import EXPERT, files_of, trained
+
+
+@pytest.fixture(autouse=True, scope="module")
+def plugin():
+    register()
+
+
+def state():
+    return {"cfg": {"model": argparse.Namespace(dropout=0.1)}, "args": None, "model": {"w": torch.arange(1000.0)}}
+
+
+def fairseq_state():
+    ema = {"w": torch.ones(1000), "h": torch.ones(3, dtype=torch.half), "n": torch.arange(3)}
+    ema["tied"] = ema["w"]
+    history = [{"optimizer_name": "A", "lr_scheduler_state": {}}]
+    return {**state(), "optimizer_history": history, "extra_state": {"ema": ema}}
+
+
+LOADERS = {
+    "ours": file_io.load,
+    "fairseq's": lambda path: checkpoint_utils.load_checkpoint_to_cpu(path),
+    "average": loading.load_ema,
+}
+
+
+def flip_a_weight(path):
+    with open(path, "r+b") as file:
+        at = file.read().index(torch.arange(500.0, 502).numpy().tobytes())
+        file.seek(at)
+        file.write(b"\1")
+
+
+# ---- loading ----
+
+
+def test_what_is_saved_and_copied_loads(tmp_path):
+    first, second = str(tmp_path / "a.pt"), str(tmp_path / "b.pt")
+    file_io.save_anywhere(state(), first, in_background=True)
+    file_io.copy(first, second)
+    loaded = file_io.load(second)
+    assert torch.equal(loaded["model"]["w"], state()["model"]["w"]) and loaded["cfg"]["model"].dropout == 0.1
+    assert verify(first) == verify(second) is not None and len(os.listdir(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("load", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize("save", [file_io.save, torch.save], ids=["ours", "stock"])
+def test_every_way_to_load_refuses_a_flipped_weight_and_suggests_an_older_file(tmp_path, save, load):
+    older, path = str(tmp_path / "checkpoint1.pt"), str(tmp_path / "checkpoint_last.pt")
+    save(fairseq_state(), older)
+    save(fairseq_state(), path)
+    assert load(path)["model"]["w"].shape == (1000,)
+    flip_a_weight(path)
+    with pytest.raises(UserError) as caught:
+        load(path)
+    assert str(caught.value) == (
+        f"`{path}` must be a whole checkpoint, but is truncated or damaged; use an older one: the newest good one "
+        f"beside it is `{older}`."
+    )
+
+
+def test_the_moving_average_becomes_the_model_as_in_fairseq(tmp_path):
+    path = str(tmp_path / "checkpoint.pt")
+    file_io.save(fairseq_state(), path)
+    loaded = loading.load_ema(path)["model"]
+    assert list(loaded) == ["w", "h", "n", "tied"] and loaded["w"].data_ptr() != loaded["tied"].data_ptr()
+    assert [weight.dtype for weight in loaded.values()] == [torch.float, torch.float, torch.long, torch.float]
+    assert torch.equal(loaded["w"], torch.ones(1000)) and torch.equal(loaded["h"], torch.ones(3))
+    file_io.save(state(), path)
+    with pytest.raises(UserError, match=r"must hold a moving average of the weights \(`--store-ema`\)"):
+        loading.load_ema(path)
+
+
+def test_a_file_elsewhere_is_left_to_fairseqs_path_manager(tmp_path, monkeypatch):
+    path, store, handled = str(tmp_path / "checkpoint.pt"), tmp_path / "store", []
+    file_io.save(fairseq_state(), path)
+    monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda name: name.startswith("s3://"))
+    monkeypatch.setattr(PathManager, "get_local_path", lambda name: path)
+    monkeypatch.setattr(PathManager, "supports_rename", lambda name: False)
+    monkeypatch.setattr(PathManager, "open", lambda name, mode: handled.append(name) or store.open(mode))
+    monkeypatch.setattr(os, "remove", lambda name: None)
+    assert checkpoint_utils.load_checkpoint_to_cpu("s3://checkpoint.pt")["model"]["w"].shape == (1000,)
+    file_io.save_anywhere(state(), "s3://checkpoint1.pt")
+    assert handled == ["s3://checkpoint1.pt"] and torch.equal(torch.load(store)["model"]["w"], torch.arange(1e3))
+
+
+def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path):
+    path = str(tmp_path / "0-3.pt")
+    file_io.save({"experts": {}}, path)
+    with pytest.raises(UserError, match=r"0-3\.pt` must be a checkpoint of a run, but is none"):
+        checkpoint_utils.load_checkpoint_to_cpu(path)
+    for save, words in ((file_io.save, "is whole"), (torch.save, "may be truncated or damaged")):
+        save({"best_loss": 1.0}, path)
+        with pytest.raises(UserError, match=rf"it {words}, but loading it ends in .*KeyError: 'optimizer'"):
+            checkpoint_utils.load_checkpoint_to_cpu(path)
+    with pytest.raises(UserError, match="none is good"), readable(path):
+        raise UserError("none is good")
+    with open(path, "wb") as file:
+        torch.save({"n": 3}, file, _use_new_zipfile_serialization=False)
+        file.seek(40)
+        file.write(b"\0" * 20)
+    with pytest.raises(UserError, match="it may be truncated or damaged, but loading it ends in 'UnpicklingError'"):
+        file_io.load(path)
+
+
+# ---- writing ----
+
+
+def test_a_damaged_copy_is_not_made(tmp_path):
+    last, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
+    file_io.save(state(), str(last))
+    file_io.copy(str(last), str(best))
+    assert best.read_bytes() == last.read_bytes()
+    flip_a_weight(last)
+    with pytest.raises(UserError, match=r"`.*checkpoint_last\.pt` must be a whole .* beside it is `.*_best\.pt`"):
+        file_io.copy(str(last), str(best))
+    assert verify(best) and len(os.listdir(tmp_path)) == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+def test_full_disk_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
+    path = str(tmp_path / "checkpoint_last.pt")
+    file_io.save(state(), path)
+    real_open = open
+
+    def open_on_a_full_disk(name, mode="r", *args, **kwargs):
+        return real_open("/dev/full" if "w" in mode else name, mode, *args, **kwargs)
+
+    monkeypatch.setattr(file_io, "open", open_on_a_full_disk, raising=False)
+    with pytest.raises(UserError, match="No space left on device; what was there before is as it was"):
+        file_io.save({"model": {"w": torch.zeros(1_000_000)}}, path)
+    with pytest.raises(UserError, match="No space left on device"):
+        file_io.copy(path, str(tmp_path / "checkpoint_best.pt"))
+    monkeypatch.undo()
+    assert torch.equal(file_io.load(path)["model"]["w"], state()["model"]["w"])
+    assert os.listdir(tmp_path) == ["checkpoint_last.pt"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("an illegal memory access")])
+def test_an_interrupted_save_leaves_nothing_behind(tmp_path, error):
+    with (
+        pytest.raises(error if isinstance(error, type) else type(error)) as caught,
+        file_io.complete_or_absent(str(tmp_path / "checkpoint_last.pt")) as partial,
+    ):
+        partial.write_bytes(b"half")
+        raise error
+    assert caught.value.__cause__ is None and os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence_at_the_start(tmp_path, monkeypatch):
+    file_io.expect_writable(str(tmp_path / "new"))
+    assert os.listdir(tmp_path / "new") == []
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "new"):
+        with pytest.raises(UserError, match=rf"`--save-dir` must be a folder in which .* but is '{folder}': Not a dir"):
+            file_io.expect_writable(str(folder))
+
+    def refuse(*arguments, **options):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(checkpoint_utils, "open", refuse, raising=False)
+    with pytest.raises(UserError, match=r"Read-only file system\.$"):
+        file_io.expect_writable(str(tmp_path / "new"))
+
+
+# ---- each file of a checkpoint is looked up by its name once ----
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """A whole checkpoint of four experts, and the same in parts of two."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    whole, parameters = trained(4)
+    file_io.save(whole, str(folder / "whole.pt"))
+    write_in_parts(folder / "whole.pt", folder / "parts.pt", 2)
+    return folder, parameters
+
+
+def local(path, parameters):
+    """As a training process reads it that has experts 0 and 1."""
+    own = [(name, (2, *shape[1:]) if EXPERT in name else shape) for name, shape in parameters]
+    return assemble.load_local(path, ExpertPlacement(4, 0, 2), own, False)
+
+
+def test_each_file_that_is_read_or_copied_is_opened_once(checkpoints, tmp_path):
+    folder, parameters = checkpoints
+    for load in (lambda path: file_io.load(str(path)), assemble.load_shared_part, peek, lambda p: local(p, parameters)):
+        opened = opened_from_now()
+        assert load(folder / "whole.pt")["model"]
+        assert opened() == ["whole.pt"]
+    opened = opened_from_now()
+    local(folder / "parts.pt", parameters)
+    assert opened() == ["parts.pt", "0-1.pt"]  # experts 2 and 3 are another process's
+    opened = opened_from_now()
+    assemble.whole(folder / "parts.pt", assemble.load_shared_part(folder / "parts.pt"))
+    assert opened() == ["parts.pt", "0-1.pt", "2-3.pt"]
+    opened = opened_from_now()
+    copy_with_experts(folder / "parts.pt", tmp_path / "checkpoint1.pt")
+    assert opened().count("parts.pt") == 1 and not {"0-1.pt", "2-3.pt"} & set(opened())  # these get a second name
+    opened = opened_from_now()
+    assert newest_good_in(tmp_path) == tmp_path / "checkpoint1.pt"
+    assert opened() == ["checkpoint1.pt", "0-1.pt", "2-3.pt"]
+
+
+@pytest.fixture
+def one_more_file():
+    """A limit that lets a process open one file at a time beside those that it has open when it is called."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def limit():
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_sentences_name_the_file_and_not_its_descriptor(tmp_path, one_more_file):
+    """torch, which maps a file by its descriptor's name, opens it once and then, to map it, once more."""
+    path = tmp_path / "checkpoint.pt"
+    file_io.save({"model": {"w": torch.ones(3)}}, str(path))
+    with CheckpointFile(path) as file:
+        one_more_file()
+        with pytest.raises(UserError, match=f"ends in .*open file <{path}> .*: Too many open files") as caught:
+            file.load(mapped=True)
+    assert "/proc/" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_file_that_takes_its_place_meanwhile_is_not_read(tmp_path, mapped):
+    path = tmp_path / "checkpoint.pt"
+    file_io.save({"model": {"w": torch.ones(3)}}, str(path))
+    file_io.save({"model": {"w": torch.zeros(3)}}, str(tmp_path / "other.pt"))
+    with CheckpointFile(path) as file:
+        assert file.verify() is not None
+        os.replace(tmp_path / "other.pt", path)
+        read = file.load(mapped)
+    assert torch.equal(read["model"]["w"], torch.ones(3))
+    path.unlink()
+    assert torch.equal(read["model"]["w"], torch.ones(3))
+
+
+# ---- the suggested fallback: the newest checkpoint that is good ----
+
+
+def test_the_newest_good_one_is_suggested(tmp_path, monkeypatch):
+    last = change(dated(with_checksum(tmp_path / "checkpoint_last.pt"), 900), 100)
+    change(with_checksum(tmp_path / "checkpoint_best.pt"), 100)
+    torch.save({}, tmp_path / "checkpoint_from_2019.pt", _use_new_zipfile_serialization=False)
+    (tmp_path / "checkpoint_folder.pt").mkdir()
+    (tmp_path / "checkpoint_lost.pt").symlink_to("nowhere")
+    with_checksum(tmp_path / "model.pt")
+    with pytest.raises(UserError, match=r"use an older one, there is no good one beside it\.$"):
+        verify(last)
+    oldest = dated(with_checksum(tmp_path / "checkpoint_1_10.pt"), 300)
+    older = dated(without_checksum(tmp_path / "checkpoint2.pt"), 600)
+    assert newest_good_in(tmp_path) == older and newest_good_in(tmp_path, without=older.name) == oldest
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"use an older one: the newest good one beside it is `checkpoint2\.pt`\.$"):
+        verify("checkpoint_last.pt")
+
+
+def test_an_older_checkpoint_is_suggested_only_with_all_its_experts(tmp_path):
+    """A missing and a damaged shard, a foreign one, and a checkpoint that is whole."""
+    last, *others = (tmp_path / f"checkpoint{number}.pt" for number in range(5))
+    states.write_in_parts(last, *trained(4), processes=2)
+    for time, path in enumerate(others):
+        copy_with_experts(last, path)
+        dated(path, 1000 + time)  # the whole one is the oldest
+    whole, missing, damaged, foreign = others
+    files_of(missing)[0].unlink()
+    for path, content in ((damaged, b"x"), (foreign, None)):
+        file = files_of(path)[0]
+        file.unlink()  # its other names keep the content
+        file.write_bytes(content or files_of(path)[0].read_bytes())
+    (shard, _), shared_part = files_of(last), assemble.load_shared_part(last)
+    assert list(shards_of(last, shared_part)) == files_of(last)
+    for path in (last, shard):
+        assert suggested_fallback(path).endswith(f"beside it is `{whole}`")
+    shard.unlink()
+    with pytest.raises(UserError, match=f"copy both, or use an older one: .* is `{whole}`"):
+        assemble.whole(last, shared_part)
+
+
+def test_only_checkpoints_with_finite_weights_are_suggested(tmp_path):
+    for name, value in (("1", 2.0), ("2", float("inf")), ("3", float("nan"))):
+        model = {"weight": torch.tensor([1.0, value]), "version": torch.tensor(3)}
+        file_io.save({"model": model}, tmp_path / f"checkpoint{name}.pt")
+    sparse, parameters = trained(4)
+    states.write_in_parts(tmp_path / "checkpoint4.pt", sparse, parameters, processes=2)
+    assert newest_good_in(tmp_path).name == "checkpoint4.pt"
+    next(value for key, value in sparse["model"].items() if EXPERT in key)[3].view(-1)[5] = float("nan")
+    states.write_in_parts(tmp_path / "checkpoint4.pt", sparse, parameters, processes=2)
+    assert newest_good_in(tmp_path).name == "checkpoint1.pt"

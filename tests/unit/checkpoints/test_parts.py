@@ -1,0 +1,212 @@
+"""What some processes save, any others read: each its own experts, or one all of them."""
+
+import copy
+import math
+import shutil
+
+import pytest
+import torch
+
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_local, load_shared_part, whole
+from fairseq_mtmoe.checkpoints.sharding import expert_folder, has_experts, is_shared_part, join, shared_part_of, split
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from tests.helpers.states import (
+    EXPERT,
+    assert_same,
+    files_of,
+    local_parameters,
+    local_state,
+    placements,
+    trained,
+    write_in_parts,
+)
+
+FC1 = "decoder.layers.1.moe.experts.fc1_weight"
+ALL = ExpertPlacement(4, 0, 4)
+
+
+# ---- a state apart, and together again ----
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_the_shared_part_has_no_experts_and_the_content_nothing_else(flat):
+    state, parameters = trained(4, flat)
+    original = copy.deepcopy(state)
+    placement = placements(4, 2)[1]
+    local = local_state(state, parameters, placement)
+    shared_part, content = split(local, placement, local_parameters(parameters, placement))
+    assert_same(state, original)
+    assert is_shared_part(shared_part) and not is_shared_part(state)
+    for tensors in (shared_part["model"], *(shared_part["extra_state"][name] for name in ("ema", "ema_fp32_params"))):
+        assert tensors and not any(EXPERT in name for name in tensors)
+    names, moments = shared_part["experts"]["optimizer_names"], shared_part["last_optimizer_state"]
+    assert names == {index: name for index, (name, _) in enumerate(parameters)}
+    assert moments["param_groups"][0]["params"] == list(names)
+    assert moments["state"] and not any(EXPERT in names[index] for index in moments["state"])
+    for entry in moments["state"].values():  # and no more of a vector than its own part
+        assert entry["exp_avg"].untyped_storage().nbytes() == entry["exp_avg"].nbytes
+
+    assert (content["first"], content["count"]) == (2, 2)
+    for part in ("model", "ema", "ema_fp32_params", "optimizer"):
+        assert len(content[part]) == 8 and all(EXPERT in name for name in content[part])
+    assert torch.equal(content["model"][FC1], original["model"][FC1][2:])
+    assert content["optimizer"][FC1]["exp_avg"].shape == (2, 24, 16) and content["optimizer"][FC1]["step"] == 2
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("flat_again", [False, True])
+def test_both_layouts_of_moments_become_each_other(flat, flat_again):
+    state, parameters = trained(4, flat)
+    there = join(*split(state, ALL, parameters), parameters, flat_again)
+    assert (list(there["last_optimizer_state"]["state"]) == [0]) == flat_again
+    back = join(*split(there, ALL, parameters), parameters, flat)
+    if flat_again and not flat:  # a parameter that was never updated, such as an unused gate, has moments of 0
+        kept, entries = state["last_optimizer_state"]["state"], back["last_optimizer_state"]["state"]
+        assert all(not entry["exp_avg"].any() for index, entry in entries.items() if index not in kept)
+        back["last_optimizer_state"]["state"] = {index: entries[index] for index in kept}
+    assert_same(back, state)
+
+
+def test_moments_that_are_not_the_parameters_are_refused():
+    state, parameters = trained(4)
+    with pytest.raises(UserError, match=f"must be of the {len(parameters) - 1} parameters that are trained"):
+        split(state, ALL, parameters[1:])
+    with pytest.raises(UserError, match="numbers that are trained"):
+        split(trained(4, flat=True)[0], ALL, parameters[1:])
+    for entry in state["last_optimizer_state"]["state"].values():
+        entry["exp_avg_sq"] = entry["exp_avg_sq"].sum(-1)
+    with pytest.raises(UserError, match="such as adam"):
+        split(state, ALL, parameters)
+    state["last_optimizer_state"] = {"encoder": {}, "decoder": {}}
+    with pytest.raises(UserError, match="must be that of one optimizer"):
+        split(state, ALL, parameters)
+
+
+def test_what_a_run_does_not_save_its_parts_do_not_have_either():
+    state, parameters = trained(4)
+    state["last_optimizer_state"]["state"] = {}  # before the first update
+    assert_same(join(*split(state, ALL, parameters)), state)
+    del state["last_optimizer_state"], state["extra_state"]["ema_fp32_params"]
+    shared_part, content = split(state, ALL, parameters)
+    assert "optimizer" not in content and "ema_fp32_params" not in content
+    assert_same(join(shared_part, content), state)
+
+
+# ---- files ----
+
+
+@pytest.mark.parametrize(
+    ("num_experts", "writers", "flat"), [(4, 1, True), (4, 2, False), (4, 4, False), (8, 2, True), (8, 4, False)]
+)
+def test_what_some_processes_wrote_any_others_read(tmp_path, num_experts, writers, flat):
+    """Also from one file, as stock fairseq writes it."""
+    state, parameters = trained(num_experts, flat)
+    paths = tmp_path / "parts.pt", tmp_path / "one.pt"
+    write_in_parts(paths[0], state, parameters, writers)
+    assert len(files_of(paths[0])) == writers
+    torch.save(state, paths[1])
+    for path in paths:
+        for placement in (one for readers in (1, 2, 4) for one in placements(num_experts, readers)):
+            found = load_local(path, placement, local_parameters(parameters, placement), flat)
+            assert_same(found, local_state(state, parameters, placement))
+        assert_same(whole(path, load_shared_part(path)), state)
+
+
+def test_counts_of_updates_in_tensors_travel(tmp_path):
+    """As torch's own Adam has them, unlike fairseq's."""
+    state, parameters = trained(4)
+    for entry in state["last_optimizer_state"]["state"].values():
+        entry["step"] = torch.tensor(float(entry["step"]))
+    write_in_parts(tmp_path / "a.pt", state, parameters, 2)
+    assert_same(whole(tmp_path / "a.pt", load_shared_part(tmp_path / "a.pt")), state)
+
+
+def test_another_number_of_experts_is_refused(checkpoint, parts, tmp_path):
+    state, parameters = checkpoint
+    torch.save(state, tmp_path / "whole.pt")
+    for path in (parts, tmp_path / "whole.pt"):
+        for placement in (ExpertPlacement(8, 0, 2), ExpertPlacement(2, 0, 2)):
+            with pytest.raises(UserError, match="`--num-experts` must be 4 to go on from"):
+                load_local(path, placement, local_parameters(parameters, placement), False)
+
+
+def test_a_dense_checkpoint_is_taken_as_it_is(checkpoint, parts, tmp_path):
+    state = {"model": {"encoder.fc1.weight": torch.ones(2)}, "last_optimizer_state": {"state": {}, "param_groups": []}}
+    torch.save(state, tmp_path / "dense.pt")
+    assert_same(load_local(tmp_path / "dense.pt", ExpertPlacement(4, 0, 2), [], True), state)
+    assert_same(whole(tmp_path / "dense.pt", state), state)
+    assert "last_optimizer_state" not in whole(tmp_path / "dense.pt", state, ["model"])
+    assert [has_experts(one) for one in (state, checkpoint[0], load_shared_part(parts))] == [False, True, True]
+
+
+# ---- shards ----
+
+
+def test_reading_takes_what_overlaps_from_each_file_and_keeps_it(checkpoint, parts):
+    reader = ShardReader(parts, load_shared_part(parts))
+    content = reader.read(1, 2)
+    assert set(reader.read(2, 1, ["model"])) == {"first", "count", "model"} and reader.read(3, 1)["first"] == 3
+    assert {tuple(v.shape[:1]) for v in content["optimizer"][FC1].values() if torch.is_tensor(v)} == {(2,)}
+    for file in files_of(parts):
+        file.write_bytes(bytes(file.stat().st_size))
+    assert torch.equal(content["model"][FC1], checkpoint[0]["model"][FC1][1:3])
+
+
+def test_a_missing_file_is_named_with_the_folder_to_copy(parts):
+    shared_part = load_shared_part(parts)
+    files_of(parts)[1].unlink()
+    with pytest.raises(UserError, match=r"2-3\.pt` must be there.*checkpoint_last\.experts` must lie beside"):
+        ShardReader(parts, shared_part).read(0, 4)
+    ShardReader(parts, shared_part).read(0, 2)  # nobody else needs it
+    shutil.rmtree(expert_folder(parts))
+    with pytest.raises(UserError, match=r"0-1\.pt` must be there"):
+        whole(parts, shared_part)
+
+
+def test_a_file_of_other_experts_is_refused(parts, tmp_path):
+    """Damaged, of another save, or with fewer than are named."""
+    file, shared_part = files_of(parts)[0], load_shared_part(parts)
+    content, good = torch.load(file), file.read_bytes()
+    file.write_bytes(good[:500] + bytes([good[500] ^ 1]) + good[501:])
+    with pytest.raises(UserError, match=r"0-1\.pt` must be a whole checkpoint"):
+        ShardReader(parts, shared_part).read(0, 1)
+    write_in_parts(tmp_path / "other.pt", *trained(4, seed=2), 2)
+    shutil.copy(files_of(tmp_path / "other.pt")[0], file)
+    foreign = r"0-1\.pt` must be the file that was saved with `.*checkpoint_last\.pt`"
+    with pytest.raises(UserError, match=foreign):
+        ShardReader(parts, shared_part).read(0, 1)
+    content["model"][FC1] = content["model"][FC1][:1].clone()
+    shared_part["experts"]["files"][0]["sha256"] = file_io.save(content, str(file))
+    with pytest.raises(UserError, match=foreign):
+        ShardReader(parts, shared_part).read(0, 1)
+
+
+def damage_list(experts):
+    yield {**experts, "id": "../../elsewhere"}
+    yield {**experts, "num_experts": 5}
+    yield {**experts, "files": experts["files"][1:]}
+    yield {**experts, "files": [{**experts["files"][0], "name": "../0-1.pt"}, experts["files"][1]]}
+    yield {**experts, "files": [{**experts["files"][0], "count": "2"}, experts["files"][1]]}
+    yield {**experts, "num_experts": math.inf, "files": [{**experts["files"][0], "count": math.inf}]}
+    yield {key: value for key, value in experts.items() if key != "keys"}
+    yield None
+
+
+def test_a_damaged_list_of_shards_leads_nowhere_else(parts):
+    shared_part = load_shared_part(parts)
+    for experts in damage_list(shared_part["experts"]):
+        file_io.save({**shared_part, "experts": experts}, str(parts))
+        with pytest.raises(UserError, match="but its list of them is damaged"):
+            load_shared_part(parts, mapped=True)
+    file_io.save({**shared_part, "experts": {"version": 2, "places": []}}, str(parts))
+    with pytest.raises(UserError, match="newer version"):
+        load_shared_part(parts)
+
+
+def test_a_shard_knows_its_shared_part(parts):
+    assert {shared_part_of(path) for path in (parts, *files_of(parts))} == {parts}
+    assert shared_part_of(parts.parent / "0-3.pt") == parts.parent / "0-3.pt"
+    with pytest.raises(UserError, match=r"must end in `\.pt`"):
+        expert_folder(parts.parent / "checkpoint")

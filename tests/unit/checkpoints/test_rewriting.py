@@ -1,0 +1,249 @@
+"""Checkpoints made of others: copies, experts in other files, means; and shards that nothing names, which go."""
+
+import collections
+import copy
+import os
+import shutil
+
+import pytest
+import torch
+
+from fairseq_mtmoe.checkpoints import file_io, rewriting
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
+from fairseq_mtmoe.checkpoints.rewriting import EPOCHS, UPDATES, average, copy_with_experts, newest, remove_orphans
+from fairseq_mtmoe.checkpoints.sharding import expert_folder
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import replacing
+from tests.helpers.states import assert_same, files_of, trained, write_in_parts
+
+
+def read(path):
+    return whole(path, load_shared_part(path))
+
+
+def write(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("x")
+    return path
+
+
+# ---- orphans ----
+
+
+def test_what_no_shared_part_names_is_removed_and_nothing_else(parts, tmp_path):
+    kept = files_of(parts)
+    stale = expert_folder(parts) / "00112233445566aa"
+    foreign = [
+        expert_folder(parts) / "notes.txt",
+        expert_folder(parts) / "other" / "0-1.pt",
+        expert_folder(parts) / "bbbbbbbbbbbbbbbb" / "notes.txt",
+        tmp_path / "my.experts" / "0-1.pt",
+        tmp_path / "out.experts" / "0123456789abcdef" / "0-1.pt",  # whose shared part another command is going to write
+        tmp_path / "folder" / "0123456789abcdef" / "0-1.pt",
+    ]
+    with pytest.raises(KeyboardInterrupt), replacing(stale / "4-7.pt") as partial:
+        raise KeyboardInterrupt
+    other = write(tmp_path / "checkpoint_1_2.experts" / "0123456789abcdef" / "0-7.pt")
+    gone = [write(stale / "0-3.pt"), write(partial), other]
+    for file in foreign:
+        write(file)
+    remove_orphans(parts)  # of this checkpoint alone
+    assert other.exists() and not stale.exists()
+    remove_orphans(tmp_path)
+    assert all(file.exists() for file in (*kept, *foreign)) and not any(file.exists() for file in gone)
+    assert not (tmp_path / "checkpoint_1_2.experts").exists()
+
+
+def test_all_stays_beside_a_shared_part_that_cannot_be_read_or_has_another_name(parts, tmp_path):
+    stale = write(expert_folder(parts) / "00112233445566aa" / "0-3.pt")
+    other = write(tmp_path / "model.experts" / "0123456789abcdef" / "0-1.pt")
+    parts.write_bytes(parts.read_bytes()[:-3000])
+    for path in (parts, tmp_path / "model.bin"):
+        remove_orphans(path)
+    assert stale.exists() and len(files_of(parts)) == 3 and other.exists()
+
+
+# ---- copies ----
+
+
+def test_a_copy_shares_the_files_and_outlives_the_original(checkpoint, parts, tmp_path):
+    target = tmp_path / "elsewhere" / "checkpoint_best.pt"
+    write_in_parts(target, *trained(4, seed=2), processes=4)
+    copy_with_experts(parts, target)
+    assert [file.name for file in files_of(target)] == ["0-1.pt", "2-3.pt"]  # those of before are gone
+    assert all(map(os.path.samefile, files_of(parts), files_of(target)))
+    copy_with_experts(parts, target)
+    shutil.rmtree(expert_folder(parts))
+    parts.unlink()
+    assert_same(read(target), checkpoint[0])
+
+
+def test_a_copy_to_another_disk_is_a_copy(checkpoint, parts, tmp_path, monkeypatch):
+    def no_link(source, target):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", no_link)
+    copy_with_experts(parts, tmp_path / "copy.pt")
+    assert not any(map(os.path.samefile, files_of(parts), files_of(tmp_path / "copy.pt")))
+    assert_same(read(tmp_path / "copy.pt"), checkpoint[0])
+
+
+def test_a_copy_of_a_whole_checkpoint_takes_the_place_of_one_in_parts(checkpoint, parts, tmp_path):
+    file_io.save(checkpoint[0], str(tmp_path / "whole.pt"))
+    copy_with_experts(tmp_path / "whole.pt", parts)
+    assert not expert_folder(parts).exists()
+    assert_same(load_shared_part(parts), checkpoint[0])
+
+
+def test_a_copy_that_lacks_a_file_changes_nothing(parts, tmp_path):
+    target = tmp_path / "checkpoint_best.pt"
+    state, parameters = trained(4, seed=2)
+    write_in_parts(target, state, parameters, 2)
+    files_of(parts)[1].unlink()
+    with pytest.raises(UserError, match=r"2-3\.pt` must be a checkpoint file, but there is none"):
+        copy_with_experts(parts, target)
+    assert len(files_of(target)) == 2
+    assert_same(read(target), state)
+
+
+# ---- experts in other files ----
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("whole_before", [False, True])
+def test_parts_of_any_size_hold_the_same(tmp_path, flat, whole_before):
+    """Also where one file of the source becomes several, and where several become one."""
+    state, parameters = trained(8, flat)
+    source = tmp_path / "in.pt"
+    if whole_before:
+        torch.save(state, source)
+    else:
+        write_in_parts(source, state, parameters, 4)
+    for size, names in ((3, ["0-2.pt", "3-5.pt", "6-7.pt"]), (1, [f"{i}-{i}.pt" for i in range(8)]), (8, ["0-7.pt"])):
+        target = tmp_path / f"out{size}.pt"
+        assert rewriting.write_in_parts(source, target, size) == len(names)
+        assert [file.name for file in files_of(target)] == names
+        assert_same(read(target), state)
+        sizes = [file.stat().st_size for file in files_of(target)]
+        assert max(sizes) < 1.3 * sizes[0] and sum(sizes) < 2 * source.stat().st_size + 20_000 * len(sizes)
+    rewriting.write_whole(target, tmp_path / "single.pt")
+    assert_same(load_shared_part(tmp_path / "single.pt"), state)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_trained_parameters_are_found_in_a_models_state(shared):
+    """Also where copies from a GPU have made several tensors of a shared one."""
+    state, parameters = trained(4, share_all_embeddings=shared, share_decoder_input_output_embed=False)
+    assert rewriting.parameters_of(state["model"]) == parameters
+    assert rewriting.parameters_of({name: value.clone() for name, value in state["model"].items()}) == parameters
+
+
+def test_moments_that_cannot_be_told_apart_are_refused(tmp_path):
+    state, _ = trained(4)
+    frozen, other = copy.deepcopy(state), copy.deepcopy(state)
+    frozen["last_optimizer_state"]["param_groups"][0]["params"].pop()
+    other["last_optimizer_state"]["state"][0]["exp_avg"] = torch.zeros(3)
+    for wrong in (frozen, other):
+        torch.save(wrong, tmp_path / "in.pt")
+        with pytest.raises(UserError, match="must hold the optimizer's moments of all parameters"):
+            rewriting.write_in_parts(tmp_path / "in.pt", tmp_path / "out.pt", 2)
+    assert not (tmp_path / "out.pt").exists() and not expert_folder(tmp_path / "out.pt").exists()
+    del frozen["last_optimizer_state"]
+    torch.save(frozen, tmp_path / "in.pt")
+    rewriting.write_in_parts(tmp_path / "in.pt", tmp_path / "out.pt", 2)
+    assert_same(read(tmp_path / "out.pt"), frozen)
+
+
+def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
+    state, parameters = trained(4)
+    source, target = tmp_path / "in.pt", tmp_path / "out.pt"
+    write_in_parts(source, state, parameters, 2)
+    write_in_parts(target, state, parameters, 1)
+    save = file_io.save
+
+    def save_on_a_full_disk(content, path):
+        if path == str(target) or path.endswith("1-1.pt"):
+            raise UserError("No space left on device")
+        return save(content, path)
+
+    monkeypatch.setattr(file_io, "save", save_on_a_full_disk)
+    for size, path in ((1, target), (2, target), (1, tmp_path / "other.pt")):
+        with pytest.raises(UserError, match="No space left"):
+            rewriting.write_in_parts(source, path, size)
+    assert [file.name for file in files_of(target)] == ["0-3.pt"] and not expert_folder(tmp_path / "other.pt").exists()
+    assert_same(read(target), state)
+
+
+# ---- averages ----
+
+
+def mean_of(states):
+    """The loop of fairseq's script: the sum in order of the files, float16 in float32, then divided in place."""
+    params = collections.OrderedDict()
+    for state in states:
+        for key, value in state["model"].items():
+            value = value.float() if value.dtype == torch.float16 else value
+            params[key] = params[key] + value if key in params else value.clone()
+    for value in params.values():
+        value.div_(len(states))
+    mean = {**states[0], "model": params}
+    del mean["last_optimizer_state"]
+    return mean
+
+
+def halved(state):
+    return {**state, "model": collections.OrderedDict((key, value.half()) for key, value in state["model"].items())}
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_averages_are_fairseqs_scripts(tmp_path, half):
+    """Of whole files and of checkpoints in parts."""
+    (one, parameters), (two, _), (three, _) = (trained(4, seed=seed) for seed in (1, 2, 3))
+    one, two, three = ((halved(state) if half else state) for state in (one, two, three))
+    write_in_parts(tmp_path / "1.pt", one, parameters, 4)
+    torch.save(two, tmp_path / "2.pt")
+    write_in_parts(tmp_path / "3.pt", three, parameters, 2)
+    paths = [tmp_path / f"{index}.pt" for index in (1, 2, 3)]
+    assert_same(average(paths), mean_of([one, two, three]))
+    assert_same(average(reversed(paths)), mean_of([three, two, one]))
+
+
+def models(folder, *states):
+    for index, model in enumerate(states):
+        file_io.save({"model": model}, str(folder / f"{index}.pt"))
+    return [folder / f"{index}.pt" for index in range(len(states))]
+
+
+def test_bfloat16_is_summed_in_float32_and_whole_numbers_stay_whole(tmp_path):
+    """Where the script would lose what is added to a larger sum."""
+    numbers = ({"w": torch.tensor([n], dtype=torch.bfloat16), "n": torch.tensor([int(n)])} for n in (256.0, 1.0, 2.0))
+    mean = average(models(tmp_path, *numbers))["model"]
+    assert (
+        mean["w"].dtype == torch.float32 and mean["w"].item() == pytest.approx(259 / 3) and mean["n"].tolist() == [86]
+    )
+
+
+@pytest.mark.parametrize("other", [{"v": torch.ones(2)}, {"w": torch.ones(3)}])
+def test_other_parameters_are_refused(tmp_path, other):
+    with pytest.raises(UserError, match=r"1\.pt` must hold the same parameters as `.*0\.pt`"):
+        average(models(tmp_path, {"w": torch.ones(2)}, other))
+
+
+def test_the_newest_are_those_with_the_highest_numbers(tmp_path):
+    names = ("checkpoint2.pt", "checkpoint10.pt", "checkpoint9.pt", "checkpoint_3_40.pt", "checkpoint_12_7.pt")
+    for name in (*names, "checkpoint_best.pt", "checkpoint_last.pt", "checkpoint1.pt.old"):
+        (tmp_path / name).touch()
+
+    def found(*arguments):
+        return [path.name for path in newest(tmp_path, *arguments)]
+
+    assert found(EPOCHS, 2, None) == ["checkpoint10.pt", "checkpoint9.pt"]
+    assert found(EPOCHS, 2, 9) == ["checkpoint9.pt", "checkpoint2.pt"]
+    assert found(UPDATES, 2, None) == ["checkpoint_3_40.pt", "checkpoint_12_7.pt"]
+    for pattern, count, option in ((EPOCHS, 4, "epoch"), (UPDATES, 0, "update")):
+        with pytest.raises(UserError, match=f"`--num-{option}-checkpoints` must be from 1 to the [23] such"):
+            newest(tmp_path, pattern, count, None)
+    with pytest.raises(UserError, match="up to 9, but is 3"):
+        newest(tmp_path, EPOCHS, 3, 9)
+    with pytest.raises(UserError, match="must be one folder"):
+        newest(tmp_path / "none", EPOCHS, 1, None)
