@@ -41,13 +41,16 @@ def find_user_error(error: BaseException | None) -> UserError | None:
     """
     if isinstance(error, OSError) and isinstance(error.filename, str) and _is_given(error.filename):
         return UserError(f"`{error.filename}` cannot be read or written: {error.strerror}.")
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:  # an exception can be its own cause
-        if isinstance(error, UserError):
-            return error
-        seen.append(error)
+    return next((link for link in chain_of(error) if isinstance(link, UserError)), None)
+
+
+def chain_of(error: BaseException | None) -> list[BaseException]:
+    """An exception, its cause, and so on; an exception can be its own cause."""
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
         error = error.__cause__ or error.__context__
-    return None
+    return found
 
 
 def _is_given(path: str) -> bool:

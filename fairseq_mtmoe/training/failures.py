@@ -25,7 +25,7 @@ from typing import Any
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
 
-from fairseq_mtmoe.errors import UserError, find_user_error, first_line
+from fairseq_mtmoe.errors import UserError, chain_of, find_user_error, first_line
 
 # What gloo, the store that processes meet at, and NCCL say when another process is gone or silent.
 _LOST = re.compile(
@@ -120,13 +120,9 @@ def lost_process(error: BaseException) -> LostProcess | None:
     """The sentence for an error that comes from losing another process; None for all other errors."""
     if not several_processes() or find_user_error(error) is not None:
         return None
-    seen: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in seen:
+    for link in chain_of(error):
         if isinstance(link, RuntimeError) and (isinstance(link, dist.DistNetworkError) or _LOST.search(str(link))):
             return _lost_with(first_line(link))
-        seen.append(link)
-        link = link.__cause__ or link.__context__
     return None
 
 

@@ -39,6 +39,13 @@ def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list
     return gathered
 
 
+def tell_figures(task: Any, updates: int, interval: int) -> None:
+    """Tell a task that keeps a run log what fairseq's progress bars get every `interval` updates."""
+    meters = metrics.get_meters("train_inner")
+    if updates % interval == 0 and meters is not None and isinstance(task, RunObserver):
+        task.trained(updates, meters.get_smoothed_values())
+
+
 class ExpertCommLog:
     """Sums up the expert layers' records over updates; validation does not count.
 

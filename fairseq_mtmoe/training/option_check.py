@@ -182,6 +182,18 @@ def will_exchange(model: nn.Module, world_size: int) -> bool:
     return any(math.gcd(slot.plan.num_experts, world_size) > 1 for slot in expert_slots(model).values())
 
 
+def check_run_options(model: Any) -> None:
+    """Check numbers among a model's options of its run; of fairseq's own models they are missing.
+
+    Raises:
+        UserError: one is out of its range.
+    """
+    for name, least in (("distributed_timeout", 1), ("max_nonfinite", 0)):
+        value = getattr(model, name, None)
+        if value is not None and value < least:
+            raise_invalid(_flag(name), f"at least {least}", value)
+
+
 def refuse_full_sharding(cfg: Any) -> None:
     """Refuse `--ddp-backend fully_sharded` before a model is built, where fairscale's wrapper cannot do it.
 

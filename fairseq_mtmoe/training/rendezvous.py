@@ -23,7 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.training import failures, screen, stopping
-from fairseq_mtmoe.training.option_check import Options, differing, first_difference, shared_options
+from fairseq_mtmoe.training.option_check import Options, check_run_options, differing, first_difference, shared_options
 
 logger = logging.getLogger(__name__)
 
@@ -78,9 +78,9 @@ def join(cfg: Any, parent: SimpleQueue[str] | None = None) -> None:
     rank, world_size, method = options.distributed_rank, options.distributed_world_size, options.distributed_init_method
     if not 0 <= rank < world_size:
         raise_invalid("--distributed-rank", f"from 0 to {world_size - 1} in {world_size} processes", rank)
-    seconds: int | None = getattr(getattr(cfg, "model", None), "distributed_timeout", None)
-    if seconds is not None and seconds < 1:
-        raise_invalid("--distributed-timeout", "at least 1", seconds)
+    model = getattr(cfg, "model", None)
+    check_run_options(model)
+    seconds: int | None = getattr(model, "distributed_timeout", None)
     meeting = Rendezvous(rank, world_size, seconds)
     logger.info(f"distributed init (rank {rank}): {method}")
     store = meeting.store_at(method)

@@ -137,6 +137,20 @@ def forget_gradients(optimizer: Any) -> None:
         optimizer._multiply_factor = 1.0
 
 
+def leave_out(trainer: Any, skipped: SkippedUpdate, counts: NonfiniteUpdates | None, samples: list[Any]) -> None:
+    """Make up for what a skipped update has begun, and count it; a `UserError` where there were too many."""
+    forget_gradients(trainer.optimizer)
+    metrics.log_stop_time("train_wall")
+    if skipped.overflow is not None:
+        logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.overflow}")
+        metrics.log_scalar("loss_scale", trainer.optimizer.scaler.loss_scale, priority=700, round=4, weight=0)
+        return
+    assert counts is not None
+    if counts.limit == 0:
+        search(trainer, samples)
+    counts.add(trainer.get_num_updates() + 1)
+
+
 def search(trainer: Any, samples: list[Any]) -> None:
     """Log which modules' outputs are not finite, as fairseq does; its search backward fails on our outputs."""
     trainer._set_seed()
@@ -293,11 +307,9 @@ class GateRate:
         return {"factor": self._factor, "with_blend": self._with_blend}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Go on as the run that a checkpoint is of.
+        """Go on as the run of a checkpoint; an empty state is of new gates.
 
-        Args:
-            state: None in checkpoints of before 0.1.12, whose runs go on as they began: `blend` has the rate of all
-                else, and so have gates unless the user asks. Empty where the gates are new.
+        None is of before 0.1.12: `blend` has the rate of all else, and so have gates unless the user asks.
         """
         self._with_blend = state is not None and bool(state.get("with_blend", True))
         if self._asked is None:

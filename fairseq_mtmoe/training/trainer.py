@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, MoELayer, RunningPrices, forget_prices, remember_prices
 from fairseq_mtmoe.optim.state import check_when_loading
 from fairseq_mtmoe.protocols import CountsUpdates, GathersBeforeSaving, RunObserver, SamplesByUpdates
@@ -30,9 +30,10 @@ from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.training import failures, resuming, saving, screen, steps, stopping, zero_sharding
-from fairseq_mtmoe.training.metrics import ExpertCommLog
+from fairseq_mtmoe.training.metrics import ExpertCommLog, tell_figures
 from fairseq_mtmoe.training.option_check import (
     changed_options,
+    check_run_options,
     refuse_what_cannot_work,
     warn_of_what_does_nothing,
     will_exchange,
@@ -58,8 +59,7 @@ class SparseTrainer(Trainer):
         self._wrapped_dense = False
         self._idle = False
         self._is_stepping = False
-        # Fully sharded, gates are parts of a nameless vector.
-        is_sharded = cfg.distributed_training.ddp_backend == "fully_sharded"
+        is_sharded = cfg.distributed_training.ddp_backend == "fully_sharded"  # gates are parts of one vector then
         usual_rate = 1.0 if is_sharded else getattr(unwrapped(model), "gate_lr_factor", 1.0)
         self._gate_rate = steps.GateRate(getattr(cfg.model, "gate_lr_factor", None), usual_rate, lambda: self._layers)
         self._trained_on, self._validated_on = stopping.DataloaderWorkers(), stopping.DataloaderWorkers()
@@ -77,9 +77,9 @@ class SparseTrainer(Trainer):
         screen.follow(self)
         if isinstance(task, RunObserver):
             task.begins(changed_options(cfg), self.device, model)
+        check_run_options(self.cfg.model)
         refuse_what_cannot_work(self.cfg, model)
         warn_of_what_does_nothing(self.cfg, model)
-        self._timeout = self._number("distributed_timeout", least=1)
         if failures.several_processes() and will_exchange(model, self.data_parallel_world_size):
             failures.between_hosts()
         self._limit_waiting()
@@ -88,21 +88,16 @@ class SparseTrainer(Trainer):
         if self._nonfinite is not None:
             self.get_criterion().register_forward_hook(steps.show_in_gradients)
 
-    def _number(self, name: str, least: int) -> int | None:
-        value: int | None = getattr(self.cfg.model, name, None)
-        if value is not None and value < least:
-            raise_invalid(f"--{name.replace('_', '-')}", f"at least {least}", value)
-        return value
-
     def _count_nonfinite(self) -> steps.NonfiniteUpdates | None:
         """None where fairseq deals with such updates itself, or where processes make updates of their own."""
-        limit, cfg = self._number("max_nonfinite", least=0), self.cfg
+        limit, cfg = getattr(self.cfg.model, "max_nonfinite", None), self.cfg
         own_way = cfg.common.amp or cfg.optimization.use_bmuf or cfg.distributed_training.ddp_backend == "slowmo"
         return None if limit is None or own_way or self.tpu else steps.NonfiniteUpdates(limit, cfg.checkpoint.save_dir)
 
     def _limit_waiting(self) -> None:
-        if self._timeout is not None:
-            failures.set_timeout(self._timeout)
+        seconds = getattr(self.cfg.model, "distributed_timeout", None)
+        if seconds is not None:
+            failures.set_timeout(seconds)
 
     # ---- experts ----
 
@@ -143,24 +138,24 @@ class SparseTrainer(Trainer):
             self._wrapped_model = None
             gc.collect()  # the old wrapper's hooks on the parameters go with it
         self._wrapped_dense = self._awaits_experts
-        if self._wrapped_model is None and self._is_wrapped_on_cpu:
-            self._wrapped_model = self._on_cpu(self._model)
+        if self._wrapped_model is None:
+            self._wrapped_model = self._wrapped_on_cpu(self._model)
         return super().model
 
     @property
     def criterion(self) -> Any:
         """As fairseq's: the criterion, in such a wrapper if it has parameters."""
-        if self._wrapped_criterion is None and self._is_wrapped_on_cpu and utils.has_parameters(self._criterion):
-            self._wrapped_criterion = self._on_cpu(self._criterion)
+        if self._wrapped_criterion is None and utils.has_parameters(self._criterion):
+            self._wrapped_criterion = self._wrapped_on_cpu(self._criterion)
         return super().criterion
 
-    @property
-    def _is_wrapped_on_cpu(self) -> bool:
-        by_torch = self.cfg.distributed_training.ddp_backend in ("c10d", "pytorch_ddp")
-        return by_torch and self.use_distributed_wrapper and self.device.type == "cpu"
-
-    def _on_cpu(self, module: nn.Module) -> Any:
-        return steps.data_parallel_on_cpu(module, self.cfg.distributed_training, self.data_parallel_process_group)
+    def _wrapped_on_cpu(self, module: nn.Module) -> Any:
+        """A module in torch's wrapper; None where fairseq's own way works."""
+        distributed = self.cfg.distributed_training
+        by_torch = distributed.ddp_backend in ("c10d", "pytorch_ddp") and self.use_distributed_wrapper
+        if not by_torch or self.device.type != "cpu":
+            return None
+        return steps.data_parallel_on_cpu(module, distributed, self.data_parallel_process_group)
 
     def _build_optimizer(self) -> None:
         """As fairseq's; its state is spread over the processes by `zero_sharding`, and gates have a rate."""
@@ -194,10 +189,7 @@ class SparseTrainer(Trainer):
     # ---- data ----
 
     def get_train_iterator(self, epoch: int, combine: bool = True, load_dataset: bool = True, **kwargs: Any) -> Any:
-        """As fairseq's; the first one of a run that goes on has the batches of the run's first start.
-
-        A task whose sampling goes by updates learns how many were made.
-        """
+        """As fairseq's; the first one of a run that goes on has the batches of the run's first start."""
         if load_dataset:
             draws_once = not self.cfg.dataset.update_epoch_batch_itr and not self.task.has_sharded_data("train")
             epoch, self._restored_draw = self._restored_draw or epoch, None
@@ -248,21 +240,15 @@ class SparseTrainer(Trainer):
                 output = Trainer.train_step.__wrapped__(self, samples, raise_oom or self._exchanges)
             except steps.SkippedUpdate as skipped:
                 output = None
-                self._skip(skipped, samples)
+                steps.leave_out(self, skipped, self._nonfinite, samples)
             finally:
                 self._is_stepping = False
             self.left_out = output is None
             if self._nonfinite is not None:
                 self._nonfinite.log(passed=not self.left_out)
-        self._tell_figures()
+        if not self.left_out:
+            tell_figures(self.task, self.get_num_updates(), self.cfg.common.log_interval)
         return output
-
-    def _tell_figures(self) -> None:
-        """Tell a run log what fairseq's progress bars are about to get."""
-        meters, updates = metrics.get_meters("train_inner"), self.get_num_updates()
-        is_due = not self.left_out and updates % self.cfg.common.log_interval == 0
-        if is_due and meters is not None and isinstance(self.task, RunObserver):
-            self.task.trained(updates, meters.get_smoothed_values())
 
     @property
     def _running_prices(self) -> list[RunningPrices]:
@@ -333,18 +319,6 @@ class SparseTrainer(Trainer):
             raise steps.SkippedUpdate
         return norm
 
-    def _skip(self, skipped: steps.SkippedUpdate, samples: list[Any]) -> None:
-        steps.forget_gradients(self.optimizer)
-        metrics.log_stop_time("train_wall")
-        if skipped.overflow is None:
-            assert self._nonfinite is not None
-            if self._nonfinite.limit == 0:
-                steps.search(self, samples)
-            self._nonfinite.add(self.get_num_updates() + 1)
-            return
-        logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.overflow}")
-        metrics.log_scalar("loss_scale", self.optimizer.scaler.loss_scale, priority=700, round=4, weight=0)
-
     # ---- saving ----
 
     def lock_save_dir(self) -> None:
@@ -370,9 +344,9 @@ class SparseTrainer(Trainer):
             return saving.save(self, filename, {**placed, **more}, self._exchanges)
 
     def consolidate_optimizer(self) -> None:
-        """As fairseq's, which calls it in all processes before it saves; so the task can gather what it saves, too.
+        """As fairseq's, which calls it in all processes before it saves, so that the task can gather what it saves.
 
-        But not for an error's sake: the other processes, who would have to help, do not know of it.
+        Not for an error's sake: the other processes, who would have to help, do not know of it.
         """
         if sys.exc_info()[0] is None and isinstance(self.task, GathersBeforeSaving):
             self.task.gather()

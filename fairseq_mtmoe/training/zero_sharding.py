@@ -20,11 +20,7 @@ Group = dict[str, Any]
 
 
 def refuse_flat_gradients(common: Any) -> None:
-    """Refuse half precision whose gradients are one vector, which cannot be spread parameter by parameter.
-
-    Raises:
-        UserError: that sentence.
-    """
+    """Raise a `UserError` for half precision whose gradients are one vector: it cannot be spread by parameter."""
     keeps_parameters = common.memory_efficient_fp16 or common.memory_efficient_bf16 or common.fp16_no_flatten_grads
     if common.fp16 and not keeps_parameters:
         raise UserError("`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`.")
@@ -55,20 +51,17 @@ def is_sharded(parameter: Tensor) -> bool:
 
 
 class OptimizerBesideExperts(torch.optim.Optimizer):
-    """An optimizer that spreads its state over the processes, and one of this process's experts, as one.
-
-    It has the parameters and the options of both, and its state looks as that of one optimizer of all of them.
-    """
+    """An optimizer that spreads its state over the processes, and one of this process's experts, as one of all."""
 
     def __init__(self, groups: list[Group], shared: Any, experts: torch.optim.Optimizer) -> None:
         super().__init__(_select(groups, lambda parameter: True), {})
         self.shared = shared
         self.experts = experts
         self._knows_shared_state = False
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        kinds = [is_sharded(parameter) for group in self.param_groups for parameter in group["params"]]
         self._places = [
-            (shared, [place for place, parameter in enumerate(parameters) if not is_sharded(parameter)]),
-            (experts, [place for place, parameter in enumerate(parameters) if is_sharded(parameter)]),
+            (child, [place for place, kind in enumerate(kinds) if kind == of_experts])
+            for child, of_experts in ((shared, False), (experts, True))
         ]
 
     def __getattr__(self, name: str) -> Any:

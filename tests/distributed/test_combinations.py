@@ -171,6 +171,6 @@ def test_bfloat16_needs_no_tpu(tmp_path):
     from omegaconf import OmegaConf
 
     cfg = OmegaConf.create(configuration(of_languages(tmp_path, tmp_path, "--bf16")))
-    assert cfg.common.tpu, "fairseq was corrected: launch.correcting_tpu can go"
+    assert cfg.common.tpu, "fairseq was corrected: launch.starting need not correct it"
     utils.call_main(cfg, lambda cfg: None)
     assert cfg.common.bf16 and not [name for name, options in cfg.items() if options and options.get("tpu")]

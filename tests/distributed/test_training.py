@@ -15,8 +15,11 @@ from tests.helpers.training import run_here, train_here
 
 UPDATES = 10
 PROCESSES = (1, 2, 4)
-# Translation with each gate; and a benchmark with MT-TaG's, with all kinds of answers in it.
-RUNS = ("base", "task", "switch", "benchmark")
+# Translation with each gate, and a benchmark with MT-TaG's, with all kinds of answers in it: how each is trained.
+RUNS = [
+    ("base", 2, "legacy_ddp"), ("base", 4, "pytorch_ddp"), ("task", 2, "legacy_ddp"), ("switch", 4, "pytorch_ddp"),
+    ("benchmark", 4, "pytorch_ddp"),
+]  # fmt: skip
 # Adam makes steps of full size of gradients that are nothing but rounding, such as those of the keys' biases, and hides
 # the size of all others; with this epsilon it does neither.
 ADAM = ("--adam-eps", 1e-3)
@@ -51,7 +54,7 @@ def train_with(rank, arguments, backend, world_size):
     return run_here((*arguments, "--update-freq", max(PROCESSES) // world_size, "--ddp-backend", backend))
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(scope="module")
 def arguments_of(request):
     """A run: its name, and the arguments for a folder."""
     if request.param == "benchmark":
@@ -68,7 +71,7 @@ def alone(arguments_of, tmp_path_factory):
     return run_processes(train_with, 1, arguments_of[1](folder), "legacy_ddp", 1)[0], folder
 
 
-@pytest.mark.parametrize(("world_size", "backend"), [(2, "legacy_ddp"), (4, "pytorch_ddp")])
+@pytest.mark.parametrize(("arguments_of", "world_size", "backend"), RUNS, indirect=["arguments_of"])
 def test_ten_updates_are_those_of_one_process(world_size, backend, arguments_of, alone, tmp_path):
     run, arguments = arguments_of
     one, folder = alone
@@ -151,7 +154,7 @@ def train_until(rank, arguments, world_size, updates):
 
 @pytest.fixture(scope="module", params=["translation", "benchmark"])
 def uninterrupted(request, tmp_path_factory):
-    """What a run ends with that nobody interrupts, its folder, and its arguments for another one."""
+    """What an uninterrupted run ends with, its folder, its arguments for another one, and numbers of processes."""
 
     def arguments(folder):
         if request.param == "benchmark":
@@ -161,13 +164,12 @@ def uninterrupted(request, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("uninterrupted")
     (result,) = run_processes(train_until, 1, arguments(folder), 1, 12)
-    return result, folder, arguments
+    return result, folder, arguments, {"translation": (2, 4, 1), "benchmark": (4, 1, 2)}[request.param]
 
 
-@pytest.mark.parametrize("chain", [(2, 4, 1), (4, 1, 2)], ids=str)
-def test_a_run_goes_on_in_another_number_of_processes(chain, uninterrupted, tmp_path):
+def test_a_run_goes_on_in_another_number_of_processes(uninterrupted, tmp_path):
     """In the middle of an epoch, and across its end; optimizer and moving average travel."""
-    right, folder, arguments = uninterrupted
+    right, folder, arguments, chain = uninterrupted
     for world_size, updates in zip(chain, (3, 6, 12), strict=True):
         results = run_processes(train_until, world_size, arguments(tmp_path), world_size, updates)
         assert len(results[0]["losses"]) == {3: 3, 6: 3, 12: 6}[updates]

@@ -27,15 +27,6 @@ class Moment:
     when: str = "before"
     call: int = 0
 
-    def __str__(self) -> str:
-        return f"{self.place}|{self.when}|{self.call}"
-
-    @classmethod
-    def parse(cls, text: str) -> Moment:
-        """The inverse of `str`."""
-        function, argument, when, call = text.split("|")
-        return cls(function, argument, when, int(call))
-
     @property
     def place(self) -> str:
         """The moment without the number of the call."""

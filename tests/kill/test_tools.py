@@ -35,8 +35,12 @@ def runs(tmp_path):
     return folders
 
 
-def test_equal_runs_are_equal(runs):
+def test_a_difference_in_any_checkpoint_counts(runs):
     assert compare(*runs) == Outcome(0.0, ())
+    other = checkpoint()
+    other["model"]["weight"][0] = 3.0
+    file_io.save(other, str(runs[1] / "checkpoint_best.pt"))
+    assert compare(*runs).difference == 3.0
 
 
 def test_every_difference_is_seen():
@@ -59,13 +63,6 @@ def test_every_difference_is_seen():
         assert math.isnan(changed(other_run))
     assert changed(lambda c: c["extra_state"].update(wall=9.0)) == 0
     assert changed(lambda c: c["optimizer_history"].insert(0, {})) == 0
-
-
-def test_a_difference_in_any_checkpoint_counts(runs):
-    other = checkpoint()
-    other["model"]["weight"][0] = 3.0
-    file_io.save(other, str(runs[1] / "checkpoint_best.pt"))
-    assert compare(*runs).difference == 3.0
 
 
 def test_files_too_many_and_too_few_are_seen(runs):
@@ -91,7 +88,7 @@ def test_a_seed_draws_the_cases():
     assert len(cases) == len(set(cases)) == 40 and len(TWO_PROCESSES) == 8
     assert len({(case.data, case.processes, case.moments) for case in cases}) == 40
     assert all(1 <= moment.call <= 9 or moment.call in (32, 33, 60) for moment in moments)
-    assert all(Moment.parse(str(moment)) == moment and moment.place in PLACES for moment in moments)
+    assert all(moment.place in PLACES for moment in moments)
     assert cases == drawn(ALL, 1, lambda case: dict.fromkeys(PLACES, 9))
     assert cases != drawn(ALL, 2, lambda case: dict.fromkeys(PLACES, 9))
 

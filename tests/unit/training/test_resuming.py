@@ -81,14 +81,12 @@ def texts(data, folder, task, model="t5.pt"):
 
 
 OTHER_RUNS = {
-    "pairs": (digit_arguments, ["en-aa"], ["en-bb"], "`--lang-pairs` must be en-aa, with others or without some,"),
     "a pair in another's place": (
         digit_arguments,
         ["en-aa,en-bb"],
         ["en-aa,en-cc"],
         "`--lang-pairs` must be en-aa,en-",
     ),
-    "a task": (tagged, ["rte"], ["cola"], "`--glue-tasks` must be rte, to go on from"),
     "an order": (tagged, ["rte,cola"], ["cola,rte"], "`--glue-tasks` must be rte,cola, to go on from"),
     "a task in text": (texts, ["rte"], ["cola"], "`--source-task or --target-task` must be rte, to go on from"),
     "an encoder": (tagged, ["rte"], ["rte", "other.pt"], "encoder.pt`, as when the run of"),
