@@ -14,7 +14,6 @@ from fairseq_mtmoe.checkpoints.loading import load_ema
 from fairseq_mtmoe.checkpoints.rewriting import average, save_with_experts, write_whole
 from fairseq_mtmoe.checkpoints.rewriting import write_in_parts as reshard
 from fairseq_mtmoe.checkpoints.sharding import expert_folder
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import remember_prices, running_prices
 from tests.helpers.models import batch, moe_model
 from tests.helpers.states import assert_same, trained, write_in_parts
@@ -72,20 +71,6 @@ def test_a_shared_part_gets_them_too_and_keeps_its_experts(tmp_path):
         assert len(list(expert_folder(path).glob("*/*.pt"))) == 2 and len(list(expert_folder(path).iterdir())) == 1
 
 
-def test_a_shared_part_whose_shards_are_gone_leaves_what_was_there(tmp_path):
-    state, parameters = priced()
-    source, target = tmp_path / "source.pt", tmp_path / "target.pt"
-    shared_part = write_in_parts(source, state, parameters, 2)
-    write_in_parts(target, state, parameters, 4)
-    next(expert_folder(source).glob("*/2-3.pt")).unlink()
-    with pytest.raises(UserError, match=r"2-3\.pt"):
-        save_with_experts(shared_part, source, target)
-    with pytest.raises(UserError, match=r"2-3\.pt"):
-        save_with_experts(shared_part, source, tmp_path / "new.pt")
-    assert_same(whole(target, load_shared_part(target)), state)
-    assert not (tmp_path / "new.pt").exists() and not expert_folder(tmp_path / "new.pt").exists()
-
-
 def test_resharding_there_and_back(tmp_path):
     state, _ = priced()
     file_io.save(state, str(tmp_path / "whole.pt"))
@@ -99,13 +84,6 @@ def saved(folder, *states):
     for state, path in zip(states, paths, strict=True):
         file_io.save(state, str(path))
     return paths
-
-
-def test_the_average_of_two_has_the_means_of_totals_and_weights(tmp_path):
-    one, two = priced(1, updates=2)[0], priced(2, updates=9)[0]
-    found = average(saved(tmp_path, one, two))["model"]
-    for key, value in prices_of(found).items():
-        torch.testing.assert_close(value, (one["model"][key] + two["model"][key]) / 2)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])

@@ -4,14 +4,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import rewriting
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part
 from fairseq_mtmoe.checkpoints.sharding import expert_folder
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
-from tests.helpers import untrained
-from tests.helpers.commands import generate
 from tests.helpers.states import trained, write_in_parts
 
 
@@ -73,18 +69,3 @@ def test_wrong_options_are_one_sentence(tmp_path, options, sentence):
     with pytest.raises(UserError, match=sentence):
         average("--inputs", tmp_path, "--output", tmp_path / "out.pt", *options)
     assert not list(tmp_path.iterdir())
-
-
-def test_generate_reads_the_mean(tmp_path):
-    """Of a checkpoint and itself: the same model."""
-    register()
-    data = untrained.make_data(tmp_path / "data")
-    untrained.save_model(data, tmp_path / "one.pt", *untrained.SPARSE)
-    rewriting.write_in_parts(tmp_path / "one.pt", tmp_path / "parts.pt", 3)
-    average("--inputs", tmp_path / "parts.pt", tmp_path / "one.pt", "--output", tmp_path / "mean.pt")
-    before, mean = (load_shared_part(tmp_path / name)["model"] for name in ("one.pt", "mean.pt"))
-    assert list(before) == list(mean) and all(torch.equal(before[key], mean[key]) for key in before)
-    text = generate(
-        data, tmp_path / "mean.pt", "bb", "--lang-pairs", "en-aa,en-bb,en-cc", "--max-len-b", 5, "--beam", 1
-    )
-    assert sum(line.startswith("H-") for line in text.splitlines()) == untrained.TEST_SIZES["en-bb"]

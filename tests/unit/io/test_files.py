@@ -1,7 +1,6 @@
 """Result files are complete or absent."""
 
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -191,17 +190,6 @@ def test_what_may_still_be_written_is_left_alone(tmp_path, monkeypatch):
     assert running.exists()
     monkeypatch.undo()
     assert files._is_running(os.getpid()) and not files._is_running(10**30)
-
-
-def test_a_host_with_dots_in_its_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(socket, "gethostname", lambda: "node.cluster/[1]*")
-    path = tmp_path / "a.txt"
-    with replacing(path) as partial:
-        assert partial.name == f".a.node-cluster--1--.{os.getpid()}.txt"
-        partial.write_text("new")
-    partial.with_name(f".a.node-cluster--1--.{10**30}.txt").write_text("half")
-    write_text(path, "newer")
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_what_is_no_file_is_said_before_it_is_opened(tmp_path):
