@@ -77,10 +77,7 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, batch: UnpaddedBatch, bias: Tensor | None = None) -> Tensor:
         """What each token of the block's output reads of its sentence, shaped as `batch.output_of(x)`.
 
-        Args:
-            x: the stream, (L, B, H) or (1, T, H) as `batch` has it.
-            batch: which tokens these are.
-            bias: added to the scores, (L, L), (B, 1, L, L) or what broadcasts to (B, heads, L, L).
+        `bias` is added to the scores, (L, L), (B, 1, L, L) or what broadcasts to (B, heads, L, L).
         """
         query, key, value = self.q_proj(batch.output_of(x)), self.k_proj(x), self.v_proj(x)
         if bias is not None and batch.firsts_only:
@@ -216,8 +213,6 @@ def packed_attention(
     Args:
         query: of the tokens that read, (M, H), one head after the other.
         key, value: of those that are read, (T, H).
-        packing: of the batch.
-        dropout_p: the probability with which a weight is dropped.
         bias: added to the scores of the first queries and keys of each sentence, (S, 1, queries, keys) or with a
             matrix for each head; then a sentence has as many queries as others with as many keys.
     """

@@ -46,11 +46,6 @@ class ConditionalEncoder(BertEncoder):
     """BERT's or RoBERTa's encoder that adapts to tasks; its parameters are a plain one's, and those of the conditions.
 
     Where nothing was trained it computes what the plain one does, but for the large form's bottlenecks.
-
-    Args:
-        config: its sizes.
-        conditions: what of it is conditional.
-        slot_plans, checkpoint_activations: as `BertEncoder`'s.
     """
 
     def __init__(

@@ -113,8 +113,7 @@ class BertEncoder(Stack):
             task_ids: each sentence's task, (B,), for slots that tell tasks apart.
             firsts_only: the states of the sentences' first tokens suffice: the last block may compute no others.
 
-        Raises:
-            UserError: sentences are longer than the encoder has positions.
+        Raises `UserError` where sentences are longer than the encoder has positions.
         """
         length, most = tokens.shape[1], self.config.max_positions
         if length > most:

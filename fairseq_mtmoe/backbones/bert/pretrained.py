@@ -128,13 +128,7 @@ def classifier(config: EncoderConfig, weight: Tensor, bias: Tensor, labels: Sequ
     """What `…ForSequenceClassification` has beside the encoder for the head of one task, which reads [CLS]'s own state.
 
     Its map of [CLS]'s state ends in a tanh, which leaves a state h that is scaled down by 2⁻¹⁴ as it is, to
-    h³/3 · 2⁻²⁸.
-
-    Args:
-        config: of the encoder.
-        weight: of the head, (C, H).
-        bias: (C,).
-        labels: what the C outputs are called; none: the one output is a value.
+    h³/3 · 2⁻²⁸. The head has a weight (C, H) and a bias (C,); without `labels` of its outputs the only one is a value.
     """
     kind, dense, output = {
         BERT: ("BertForSequenceClassification", "bert.pooler.dense", "classifier"),

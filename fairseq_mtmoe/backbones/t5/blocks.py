@@ -194,15 +194,10 @@ class DecoderBlock(T5Block):
         source_padding: Tensor,
         incremental_state: dict[str, Any] | None = None,
     ) -> Tensor:
-        """The new stream, (L, B, H).
+        """The new stream, (L, B, H); while a text grows word by word, in fairseq's state, of the last word alone.
 
-        Args:
-            x: the stream; while a text grows word by word, of the last word alone.
-            context: of this pass.
-            bias: what scores of the own words get, (A, L, words).
-            source: the encoder's output, (J, B, H).
-            source_padding: True at its padding, (B, J).
-            incremental_state: fairseq's, while a text grows word by word.
+        Scores of the own words get `bias`, (A, L, words); `source` is the encoder's output (J, B, H), with its padding
+        (B, J).
         """
         h = self.attend(x, bias, incremental_state)
         h = self.attend_to_source(h, source, source_padding, incremental_state)

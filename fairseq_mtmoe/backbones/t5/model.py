@@ -30,10 +30,7 @@ SIZES = {
 class T5Model(FairseqEncoderDecoderModel):
     """A T5; without what stands in its slots it computes what Hugging Face's `T5ForConditionalGeneration` does.
 
-    Args:
-        config: its sizes.
-        dictionary: fairseq's, in which the tokens have their numbers.
-        slot_plans: what stands in the slot of which block, the same in both stacks; none: a dense model.
+    Tokens have their numbers in fairseq's `dictionary`. Both stacks have the same `slot_plans`; none: a dense model.
     """
 
     encoder_class: ClassVar[type[T5Encoder]] = T5Encoder

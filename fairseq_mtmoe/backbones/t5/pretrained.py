@@ -160,14 +160,7 @@ _METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "alwa
 
 
 def spiece_of(tokenizer: Any) -> bytes:
-    """Return the content of the `spiece.model` that a T5's `tokenizer.json` was made from.
-
-    Args:
-        tokenizer: the value in `tokenizer.json`.
-
-    Raises:
-        UserError: it is of another kind of tokenizer than T5's.
-    """
+    """Return the `spiece.model` of a T5's `tokenizer.json`. Raises `UserError` where it is another's."""
     try:
         vocabulary = tokenizer["model"]["vocab"]
         if tokenizer["model"]["type"] != "Unigram" or tokenizer["model"]["unk_id"] != SPECIAL.index("<unk>"):

@@ -23,14 +23,7 @@ from fairseq_mtmoe.slots import BatchContext
 
 
 class T5Stack(Stack):
-    """What both stacks have; mixed into fairseq's encoder or decoder.
-
-    Args:
-        config: its sizes.
-        dictionary: fairseq's, of the tokens.
-        embed_tokens: shared by both stacks.
-        slot_plans: what stands in the slot of which block.
-    """
+    """What both stacks have; mixed into fairseq's encoder or decoder. `embed_tokens` are shared by both."""
 
     block: ClassVar[type[T5Block]]
 

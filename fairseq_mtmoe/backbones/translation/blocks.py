@@ -98,13 +98,11 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         Args:
             x: the residual stream, (L, B, H).
             context: of this pass; its padding is the target's.
-            encoder_out: the encoder's output, (S, B, H).
-            encoder_padding_mask: True at the source's padding, (B, S).
+            encoder_out, encoder_padding_mask: the encoder's output (S, B, H), and True at its padding, (B, S).
             incremental_state: fairseq's, while a translation grows word by word.
             self_attn_mask: what is added to the scores of self-attention, (L, L) or (B·A, L, L); while a translation
                 grows word by word, to those of its words so far, (S, L).
-            need_attn: return attention weights, (B, L, S).
-            need_head_weights: return each head's, (A, B, L, S).
+            need_attn, need_head_weights: return attention weights, (B, L, S), or each head's, (A, B, L, S).
         """
         h = self.attend(x, context, encoder_out, encoder_padding_mask, incremental_state, self_attn_mask)
         attention = None

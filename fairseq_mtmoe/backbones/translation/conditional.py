@@ -131,8 +131,12 @@ class ConditionalDecoderBlock(ConditionalBlock, DecoderBlock):
 class ConditionalStack(FairseqStack):
     """Mixed into a stack of such blocks."""
 
-    conditions: Conditions
     alignment: ConditionalAlignment | None
+
+    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, slot_plans: SlotPlans,
+                 conditions: Conditions, **options: Any) -> None:  # fmt: skip
+        self.conditions = conditions
+        super().__init__(cfg, dictionary, embed_tokens, slot_plans, **options)
 
     def fill_next(self, block: FairseqBlock, cfg: TransformerConfig) -> Any:
         """As `FairseqStack`'s; what computes blocks again in the backward pass gives tasks' embeddings gradients."""
@@ -149,18 +153,10 @@ class ConditionalStack(FairseqStack):
 class ConditionalEncoder(ConditionalStack, Encoder):
     """The encoder; a model without conditional parts has all of its other parameters."""
 
-    def __init__(
-        self,
-        cfg: TransformerConfig,
-        dictionary: Any,
-        embed_tokens: nn.Module,
-        slot_plans: SlotPlans,
-        conditions: Conditions,
-    ) -> None:
-        self.conditions = conditions
-        super().__init__(cfg, dictionary, embed_tokens, slot_plans)
-        self.task_embeddings = conditions.embeddings()
-        self.alignment = conditions.alignment(cfg.encoder.embed_dim)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.task_embeddings = self.conditions.embeddings()
+        self.alignment = self.conditions.alignment(self.cfg.encoder.embed_dim)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> Any:
         """Called by fairseq."""
@@ -177,18 +173,9 @@ class ConditionalEncoder(ConditionalStack, Encoder):
 class ConditionalDecoder(ConditionalStack, Decoder):
     """The decoder."""
 
-    def __init__(
-        self,
-        cfg: TransformerConfig,
-        dictionary: Any,
-        embed_tokens: nn.Module,
-        slot_plans: SlotPlans,
-        conditions: Conditions,
-        no_encoder_attn: bool = False,
-    ) -> None:
-        self.conditions = conditions
-        super().__init__(cfg, dictionary, embed_tokens, slot_plans, no_encoder_attn)
-        self.alignment = conditions.alignment(cfg.decoder.embed_dim)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.alignment = self.conditions.alignment(self.cfg.decoder.embed_dim)
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> Any:
         """Called by fairseq."""

@@ -72,13 +72,9 @@ class Transformer(TransformerModelBase):
     def build_with_slots(
         cls, cfg: TransformerConfig, task: Any, slot_plans: SlotPlans, conditions: Conditions | None = None
     ) -> Self:
-        """Build through fairseq's `build_model`, with the plans at hand where it builds the stacks.
+        """Build through fairseq's `build_model` (nested options), with the plans of both stacks at hand.
 
-        Args:
-            cfg: fairseq's nested options.
-            task: with the dictionaries.
-            slot_plans: what stands in the slot of which block, the same in both stacks; none: a dense model.
-            conditions: what of the stacks adapts to tasks; a system whose stacks are its own names those for it, too.
+        A system whose stacks are its own names those for `conditions`, too.
         """
         cfg.slot_plans, cfg.conditions = slot_plans, conditions
         model: Self = TransformerModelBase.build_model.__func__(cls, cfg, task)
