@@ -1,8 +1,7 @@
 import json
 import os
 import shutil
-from collections import Counter, defaultdict
-from contextlib import suppress
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -13,10 +12,9 @@ from fairseq_mtmoe.data.corpora import build as build_module
 from fairseq_mtmoe.data.corpora.build import BuildOptions, build, corpora_of, find_text_files
 from fairseq_mtmoe.data.corpora.cleaning.characters import normalise
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
-from fairseq_mtmoe.data.corpora.engine import reading
 from fairseq_mtmoe.data.corpora.readers import parts_of, read
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.raw_corpora import Counting, digests, tools_for
+from tests.helpers.raw_corpora import tools_for
 
 OPTIONS = BuildOptions(vocab_size=60, character_coverage=1.0)
 TIERS = {"high": ["en-de"], "low": ["en-fr"]}
@@ -118,23 +116,6 @@ def test_shards_share_out_the_training_data(tmp_path, text_folder):
     assert (shards[2] / "lang_pairs.txt").read_text() == "en-de,en-fr\n"
     for name in ("spm.model", "dict.en.txt", "dict.fr.txt", "tiers.json"):
         assert len({(shard / name).read_bytes() for shard in shards}) == 1
-
-
-def test_the_same_bytes_for_any_blocks_and_after_any_stop(tmp_path, made, monkeypatch):
-    raw, out, _ = made
-    monkeypatch.setattr(reading, "BLOCK", 10)
-    counting = Counting()
-    build_from(raw, tmp_path / "blocks" / "data", workers=counting)
-    goes = []
-    with suppress(StopIteration):
-        while True:
-            goes.append(Counting(60))
-            with suppress(KeyboardInterrupt):
-                build_from(raw, tmp_path / "stopped" / "data", workers=goes[-1])
-                raise StopIteration
-    assert digests(tmp_path / "blocks" / "data") == digests(tmp_path / "stopped" / "data") == digests(out)
-    done = sum((go.done for go in goes), Counter())
-    assert all(done[name] == counting.done[name] > 20 for name in ("clean_part", "encode_block")) and len(goes) > 1
 
 
 def test_too_little_text(tmp_path, text_folder):

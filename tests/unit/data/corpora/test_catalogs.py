@@ -94,14 +94,9 @@ def test_locales_of_one_language_add_up_and_english_is_left_out(tmp_path):
     assert crop.pairs == {"de": [("Open", "Öffnen"), ("Close", "Schließen")]}
 
 
-def test_the_encoding_that_the_catalog_says_and_either_byte_order(tmp_path):
+def test_the_encoding_that_the_catalog_says(tmp_path):
     path = write_catalog(tmp_path, "de", [("Open", "?ffnen")])
     path.write_bytes(path.read_bytes().replace(b"UTF-8", b"cp437").replace(b"?ffnen", "Öffnen".encode("cp437")))
-    assert harvest(find_catalogs([], [tmp_path])).pairs["de"] == [("Open", "Öffnen")]
-    content = path.read_bytes()
-    words = content[: struct.unpack_from("<I", content, 16)[0] + 16]  # up to the end of the second table: 32-bit words
-    turned = struct.pack(f">{len(words) // 4}I", *struct.unpack(f"<{len(words) // 4}I", words))
-    path.write_bytes(turned + content[len(words) :])
     assert harvest(find_catalogs([], [tmp_path])).pairs["de"] == [("Open", "Öffnen")]
 
 

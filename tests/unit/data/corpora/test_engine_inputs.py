@@ -10,7 +10,6 @@ import yaml
 
 from fairseq_mtmoe.data.corpora.engine.pipeline import find_inputs
 from fairseq_mtmoe.data.corpora.raw_files import Digests, write_record
-from fairseq_mtmoe.data.corpora.readers.unpacking import split_member
 from fairseq_mtmoe.data.corpora.recipes import load_recipe
 from fairseq_mtmoe.data.corpora.report import pair_table
 from fairseq_mtmoe.errors import UserError
@@ -100,15 +99,6 @@ def test_the_model_for_identification_is_below_raw_and_its_place_decides_about_n
     assert one.recipe.filters.identify == "model.bin"  # as the report has it
     here.write_bytes(b"another")
     assert inputs(folder, filters={"identify": "model.bin"}).made_from != one.made_from
-
-
-def test_names_with_exclamation_marks_are_no_archives(tmp_path):
-    raw = tmp_path / "a!b" / "c!"
-    raw.mkdir(parents=True)
-    (raw / "x!y.txt").write_bytes(TEXT)
-    digests = Digests(tmp_path / "files.json")
-    assert digests.of([raw / "x!y.txt", raw / "x!y.txt!in/side"]) == [SUMS["sha256"], f"{SUMS['sha256']}!in/side"]
-    assert split_member(raw / "x!y.txt!in/side") == (raw / "x!y.txt", "in/side")
 
 
 def test_the_table_counts_the_directions_of_each_pair(tmp_path):

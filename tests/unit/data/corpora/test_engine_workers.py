@@ -154,6 +154,7 @@ def test_a_cluster_that_loses_all_workers_is_one_sentence(local, monkeypatch):
 @pytest.mark.slow
 def test_a_scheduler_that_ends_is_one_sentence(local, monkeypatch):
     monkeypatch.setattr(workers, "SECONDS_BETWEEN_LOOKS", 0.1)
+    monkeypatch.setattr(workers, "SECONDS_TO_CONNECT", 1.0)  # also how long an end is waited for
     with cluster(local.scheduler_address) as hands:
         results = hands.map_blocks(square, range(100))
         assert next(results) < 100
