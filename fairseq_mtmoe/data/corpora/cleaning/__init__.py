@@ -1,6 +1,5 @@
 """Cleaning: which sentence pairs are worth training on, and keys by which equal ones are found."""
 
-from fairseq_mtmoe.data.corpora.cleaning.characters import normalised
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import (
     CHANGES,
     RULES,
@@ -17,5 +16,5 @@ from fairseq_mtmoe.data.corpora.cleaning.keys import are_among, first_occurrence
 
 __all__ = [
     "CHANGES", "RULES", "SAMPLES", "Cleaned", "Cleaner", "Sample", "are_among", "asked", "chosen",
-    "first_occurrences", "normalised", "sample", "sentence_keys", "unfiltered",
+    "first_occurrences", "sample", "sentence_keys", "unfiltered",
 ]  # fmt: skip

@@ -24,11 +24,9 @@ from numpy.typing import NDArray
 CODES = sys.maxunicode + 1
 # Of the planes in between none has a character; the last two are for private use. Looking at each takes half a second.
 ASSIGNED = (*range(0x40000), *range(0xE0000, 0xE1000))
-WIDE = 3
-"""How many Latin letters one wide (CJK) character stands for, roughly."""
+WIDE = 3  # how many Latin letters one wide (CJK) character stands for, roughly
 
-LENGTH_PADDING = 10
-"""Added to both lengths before their ratio is taken: short texts may differ more."""
+LENGTH_PADDING = 10  # added to both lengths before their ratio is taken: short texts may differ more
 
 _NO_SCRIPT = frozenset({"Zyyy", "Zinh", "Zzzz"})  # common to all, inherited from the letter before, not known
 # Control characters that are no white space, soft hyphens, byte order marks. Joiners are letters to some scripts: kept.

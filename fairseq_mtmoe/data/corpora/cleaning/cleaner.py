@@ -31,14 +31,11 @@ from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, SideKeys, exact_keys,
 from fairseq_mtmoe.data.corpora.cleaning.languages import FOREIGN, letters
 from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
 
-SAMPLES = 5
-"""How many pairs of each rule a report has."""
+SAMPLES = 5  # how many pairs of each rule a report has
 
-_MOST_CHARACTERS = 200
-"""Characters of a sentence that a report shows."""
+_MOST_CHARACTERS = 200  # characters of a sentence that a report shows
 
-Sample = tuple[int, str, str]
-"""(line of the corpus, source sentence, target sentence)."""
+Sample = tuple[int, str, str]  # (line of the corpus, source sentence, target sentence)
 
 Found = NDArray[np.bool_]
 
@@ -46,8 +43,7 @@ MAX_FOREIGN = 0.7
 """Share of a sentence's letters that may belong to scripts which its language is not written in, a wide one counted as
 several: instructions for programs are half names in many languages, and what is in another language is over it."""
 
-_AT_ONCE = 4096
-"""Pairs: the arrays of so many stay in a processor's cache, which makes rules a third faster."""
+_AT_ONCE = 4096  # pairs: the arrays of so many stay in a processor's cache, which makes rules a third faster
 
 RULES = {
     "length": "a side is longer than `max_characters`",

@@ -21,10 +21,7 @@ _MEMORY, _MEMORY_PER_BYTE = 1 << 30, 4
 _TEXTS = ("the house is old", "Größe, naïve", "дом", "บ้าน หลัง ใหญ่", "家", " ".join(map(chr, range(0x21, 0x600))))
 _WHAT = "a fastText model for language identification"
 
-_MAGIC = 793712314
-_VERSIONS = (11, 12)
-_SUPERVISED = 3
-_LOSSES = (1, 2, 3, 4)
+_MAGIC, _VERSIONS, _SUPERVISED, _LOSSES = 793712314, (11, 12), 3, (1, 2, 3, 4)
 _MOST_OCCURRENCES = 10**15  # what the library takes for "more than any": with others its tree of labels has no end
 _CENTROIDS = 256
 

@@ -153,9 +153,6 @@ def _digits() -> NDArray[np.bool_]:
 BYTES_PER_KEY = 64
 """Memory for a key while its part is sorted: key and place, their order, and what sorting needs besides; measured."""
 
-DISK_PER_KEY = 17
-"""Disk for a key, in `work`, until the last mask is taken: key, place and mask."""
-
 _ENTRY = np.dtype([("key", "<u8"), ("place", "<u8")])
 _MOST_PARTS = 1024
 _LEAST = BYTES_PER_KEY << 16

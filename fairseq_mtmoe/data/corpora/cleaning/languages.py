@@ -25,11 +25,9 @@ _JOINED = {
     "Hant": ("Hani", "Bopo"),
 }
 _ENGLISH = frozenset(["the", "of", "and", "to", "that", "with", "this", "are", "was", "have", "from", "by", "be", "or"])
-_SOME_ENGLISH = 0.04
-"""Share of these words above which a text is English: of 100 words of English prose they are 20."""
+_SOME_ENGLISH = 0.04  # share of these words above which a text is English: of 100 words of English prose they are 20
 
-FOREIGN = 1 << 32
-"""Counts of other scripts' letters are so far above those of the own ones in one sum of both."""
+FOREIGN = 1 << 32  # counts of other scripts' letters are so far above those of the own ones in one sum of both
 
 
 @lru_cache(1024)

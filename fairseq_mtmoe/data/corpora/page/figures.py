@@ -13,8 +13,7 @@ from fairseq_mtmoe.data.translation.tiers import TIERS
 Report = Mapping[str, Any]
 
 TRAIN = "train"
-BAD = "bad lines"
-"""What stands beside the rules for lines that could not be read as pairs."""
+BAD = "bad lines"  # what stands beside the rules for lines that could not be read as pairs
 
 # A reader should know of shares from these on, and of a share of kept pairs below its limit.
 MANY_BAD = 0.01  # of a corpus' lines that could not be read

@@ -13,11 +13,9 @@ from fairseq_mtmoe.data.corpora.page.figures import Report
 from fairseq_mtmoe.io.pages import markdown_table, templates, visible
 
 SPLITS = ("train", "valid", "test")
-FEW, MOST = 8, 200
-"""Findings that a reader is shown at first, and at all."""
+FEW, MOST = 8, 200  # findings that a reader is shown at first, and at all
 
-PER_PAIR = 5
-"""Samples of each rule that a page shows of a language pair."""
+PER_PAIR = 5  # samples of each rule that a page shows of a language pair
 
 _SIGNS = str.maketrans({sign: f"\\{sign}" for sign in "\\`*_<>[]"})
 _UNKNOWN = "`unknown`: the share of test tokens, both sides, that the vocabulary does not have."

@@ -38,8 +38,7 @@ _SEGMENTS: dict[str, Callable[[CorpusFiles], Iterator[Segment]]] = {
 _NUM_FILES = {"moses": (2,), "text": (2,), "iwslt": (2,), "sgm": (1, 2)}  # of a corpus; of other formats 1
 _OF_LINES = ("moses", "text", "tsv", "jsonl")  # formats whose pairs are lines
 
-FORMATS = ("auto", *_PAIRS, *_SEGMENTS)
-"""What `CorpusFiles.format` may be; `auto` looks at the content."""
+FORMATS = ("auto", *_PAIRS, *_SEGMENTS)  # what `CorpusFiles.format` may be; `auto` looks at the content
 
 ON_BAD_LINE: tuple[OnBadLine, ...] = get_args(OnBadLine)
 

@@ -27,13 +27,11 @@ ABOUT = ("doc", "url", "talkid", "keywords", "speaker", "reviewer", "translator"
 _ABOUT = re.compile(rf"[\s\ufffd]*</?(?:{'|'.join(ABOUT)})\b")
 _TEXT = re.compile(r"\s*<(title|description)>(.*?)(?:</\1>\s*)?")
 
-_CHUNK = 1 << 18
-"""Bytes that are decoded at once: what a processor keeps near it."""
+_CHUNK = 1 << 18  # bytes that are decoded at once: what a processor keeps near it
 
 _MAX_BYTES = 4 * MAX_LINE  # of a line in UTF-8
 
-Span = tuple[int, int | None]
-"""Bytes of a file, from … to before …, None for its end."""
+Span = tuple[int, int | None]  # bytes of a file, from … to before …, None for its end
 
 
 @dataclass

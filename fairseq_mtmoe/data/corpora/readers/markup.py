@@ -32,8 +32,7 @@ _TAG = re.compile(r"<(/?)(srcset|refset|tstset|doc|seg)\b([^<>]*)>", re.IGNORECA
 _ATTRIBUTE = re.compile(r"""([\w:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 _CHARACTER = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
 
-Key = tuple[str, ...]
-"""A segment's number, in SGM after its document, and how many had the same before."""
+Key = tuple[str, ...]  # A segment's number, in SGM after its document, and how many had the same before
 
 Texts = Mapping[Key, str]
 

@@ -18,8 +18,7 @@ from fairseq_mtmoe.data.corpora.readers.errors import Fault, check_whole, excerp
 from fairseq_mtmoe.data.corpora.readers.segments import Segment
 from fairseq_mtmoe.io.files import read_bytes
 
-MAGIC = (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")
-"""How a compiled catalog begins: little-endian, big-endian."""
+MAGIC = (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")  # how a compiled catalog begins: little-endian, big-endian
 
 _MAX_OVERLAP = 2
 """How many times its size the strings of a compiled catalog may have together. Tools write them one after the other."""

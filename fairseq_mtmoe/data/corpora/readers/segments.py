@@ -13,8 +13,7 @@ import numpy as np
 from fairseq_mtmoe.data.corpora.blocks import BadLine, Block, CorpusFiles
 from fairseq_mtmoe.data.corpora.readers.errors import Fault, excerpt_of, text_fault
 
-MAX_CHARACTERS = 16_000_000
-"""Of a block, on both sides together: it ends there if its pairs are long."""
+MAX_CHARACTERS = 16_000_000  # of a block, on both sides together: it ends there if its pairs are long
 
 _TOGETHER = 1000
 

@@ -159,8 +159,7 @@ def _likeness(first: Sequence[str], second: Sequence[str], files: CorpusFiles) -
 
 # ---- JSON lines ----
 
-Keys = tuple[str, ...]
-"""Keys one inside the other."""
+Keys = tuple[str, ...]  # keys one inside the other
 
 
 def json_segments(files: CorpusFiles) -> Iterator[Segment]:

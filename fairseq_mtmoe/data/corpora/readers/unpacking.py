@@ -71,10 +71,13 @@ def unpack(paths: Mapping[Path, Path]) -> dict[Path, Content]:
                         f"`{first}` must be a member of a tar or zip archive, but what is before the `!` is none."
                     )
                 return {path: _write(_pieces(file), out) for path, out in paths.items()}
-            names, pieces_of = _opened_zip(file) if kind == "zip" else _opened_tar(file)
+            members, open_member = _opened(file, kind)
+            names = list(members)
             found = {path: _member(names, path) for path in paths}
             in_order = sorted(paths, key=lambda path: names.index(found[path]))  # a compressed one goes forward only
-            return {path: _write(pieces_of(found[path]), paths[path]) for path in in_order}
+            return {
+                path: _write(_pieces_of_member(open_member, members[found[path]]), paths[path]) for path in in_order
+            }
     except Fault as fault:  # nothing can be read
         return {
             path: _write(iter(()), out)._replace(reason=fault.reason, message=fault.message)
@@ -82,20 +85,13 @@ def unpack(paths: Mapping[Path, Path]) -> dict[Path, Content]:
         }
 
 
-Opened = tuple[list[str], Callable[[str], Iterator[bytes]]]
-"""The names of an archive's members, folders left out, in their order; and what gives the bytes of one."""
-
-
-def _opened_tar(file: BinaryIO) -> Opened:
-    archive = tarfile.TarFile(fileobj=file)
-    members = {info.name: info for info in archive if not info.isdir()}
-    return list(members), lambda name: _pieces_of_member(archive.extractfile, members[name])
-
-
-def _opened_zip(file: BinaryIO) -> Opened:
-    archive = zipfile.ZipFile(file)
-    names = [info.filename for info in archive.infolist() if not info.is_dir()]
-    return names, lambda name: _pieces_of_member(archive.open, name)
+def _opened(file: BinaryIO, kind: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """An archive's members by name, folders left out, in their order; and what opens one."""
+    if kind == "zip":
+        archive = zipfile.ZipFile(file)
+        return {info.filename: info for info in archive.infolist() if not info.is_dir()}, archive.open
+    tar = tarfile.TarFile(fileobj=file)
+    return {info.name: info for info in tar if not info.isdir()}, tar.extractfile
 
 
 def _pieces_of_member(open_member: Callable[[Any], Any], member: object) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -127,16 +127,14 @@ class Recipe:
         Raises:
             UserError: one of them has none.
         """
-        there = {direction for pair in self.pairs for direction in (pair, _reversed(pair))}
+        there = _both_ways(self.pairs)
         found: list[str] = []
         named = [corpus.pair for corpus in self.corpora if corpus.role is Role.train]
         for wanted in self.directions or named:
             matching = [pair for pair in there if _matches(pair, wanted)]
             if not matching:
-                known = ", ".join(self.pairs)
-                raise UserError(
-                    f"`{self.path}: directions` has {wanted}, for which no corpus is to train on ({known})."
-                )
+                known = f"for which no corpus is to train on ({', '.join(self.pairs)})"
+                raise UserError(f"`{self.path}: directions` has {wanted}, {known}.")
             found += sorted(set(matching) - set(found))
         return found
 
@@ -171,7 +169,7 @@ class Recipe:
         left = replace(self, corpora=[corpus for corpus in self.corpora if corpus.name not in names])
         if not left.pairs:
             raise UserError(f"`{self.path}` must have a corpus for training whose files are there, but has none.")
-        there = {direction for pair in left.pairs for direction in (pair, _reversed(pair))}
+        there = _both_ways(left.pairs)
         directions = [way for way in self.directions if any(_matches(pair, way) for pair in there)]
         if self.directions and not directions:
             ways = ", ".join(self.directions)
@@ -206,6 +204,10 @@ def _reversed(pair: str) -> str:
     return "-".join(reversed(pair.split("-")))
 
 
+def _both_ways(pairs: Sequence[str]) -> set[str]:
+    return {*pairs, *map(_reversed, pairs)}
+
+
 def _matches(pair: str, pattern: str) -> bool:
     sides = zip(pair.split("-"), pattern.split("-"), strict=True)
     return all(wanted in OPEN or lang == wanted for lang, wanted in sides)
@@ -226,54 +228,41 @@ def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
     Raises:
         UserError: only one side of a pair is there, or a pair comes twice, in both spellings.
     """
-    found: dict[tuple[str, str], Corpus] = {}
-    for spelling in _spellings_in(raw, corpus):
-        source, target = plain = plain_code(spelling[0]), plain_code(spelling[1])
-        if source == target or not all(map(_fits, plain, corpus.languages)):
-            continue
-        made = _with_codes(corpus, plain, spelling)
-        if plain in found:
-            files = f"{found[plain].files[0]} and {made.files[0]}"
-            raise UserError(f"`{raw}` must have each pair in one spelling of its codes, but has {files}.")
-        for file in made.files:
-            if not (raw / file).exists():
-                raise UserError(f"`{raw / file}` is missing: {source}-{target} needs both sides.")
-        found[plain] = made
-    return [found[pair] for pair in sorted(found)]
-
-
-def _fits(code: str, wanted: str) -> bool:
-    return wanted in OPEN or code == plain_code(wanted)
-
-
-def _spellings_in(raw: Path, corpus: Corpus) -> list[tuple[str, str]]:
-    """The codes of source and target that files have whose names are as in the corpus."""
-    found = set()
+    spellings: set[tuple[str, str]] = set()
     for file in corpus.files:
         folder, _, name = file.rpartition("/")
-        pattern = _pattern(name)
         names = [path.name for path in (raw / folder).iterdir()] if (raw / folder).is_dir() else []
-        found |= {(match["source"], match["target"]) for match in map(pattern.fullmatch, names) if match}
-    return sorted(found)
+        spellings |= {(found["source"], found["target"]) for found in map(_pattern(name).fullmatch, names) if found}
+    made: dict[tuple[str, str], Corpus] = {}
+    for spelling in sorted(spellings):
+        source, target = plain = plain_code(spelling[0]), plain_code(spelling[1])
+        fits = (
+            wanted in OPEN or code == plain_code(wanted) for code, wanted in zip(plain, corpus.languages, strict=True)
+        )
+        if source == target or not all(fits):
+            continue
+        one = _with_codes(corpus, plain, spelling)
+        if plain in made:
+            files = f"{made[plain].files[0]} and {one.files[0]}"
+            raise UserError(f"`{raw}` must have each pair in one spelling of its codes, but has {files}.")
+        for file in one.files:
+            if not (raw / file).exists():
+                raise UserError(f"`{raw / file}` is missing: {source}-{target} needs both sides.")
+        made[plain] = one
+    return [made[pair] for pair in sorted(made)]
 
 
 def _pattern(name: str) -> re.Pattern[str]:
     """What names of files look like that are `name` with codes in the place of `{source}` and `{target}`."""
     text = re.escape(name)
     for hole, group in ((SOURCE, "source"), (TARGET, "target")):
-        text = text.replace(re.escape(hole), f"(?P<{group}>{CODE.pattern})", 1).replace(
-            re.escape(hole), f"(?P={group})"
-        )
+        text = text.replace(re.escape(hole), f"(?P<{group}>{CODE.pattern})", 1)
+        text = text.replace(re.escape(hole), f"(?P={group})")
     return re.compile(text)
 
 
 def _with_codes(corpus: Corpus, plain: tuple[str, str], spelling: tuple[str, str]) -> Corpus:
-    """The corpus of two languages, for one of several pairs.
-
-    Args:
-        plain: source and target, as its name and pair have them.
-        spelling: the codes that its files have.
-    """
+    """The corpus of two languages, for one of several pairs: `plain` in its name and pair, `spelling` in its files."""
 
     def fill(value: Any, codes: tuple[str, str]) -> Any:
         if isinstance(value, list):

@@ -113,8 +113,7 @@ _ADDRESS = rule("one of the web, such as https://example.org/text.zip", _is_of_t
 _LANGS = rule("different codes of languages", lambda lang: CODE.fullmatch(lang) and lang not in OPEN)
 
 
-Mistake = tuple[str, str, object]
-"""The field, its rule, and the value that breaks it."""
+Mistake = tuple[str, str, object]  # the field, its rule, and the value that breaks it
 
 
 def mistakes_of_fields(part: Any) -> Iterator[Mistake]:

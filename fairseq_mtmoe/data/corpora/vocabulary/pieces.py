@@ -23,18 +23,15 @@ from fairseq_mtmoe.io.files import text_lines
 
 _SPACE = "\u2581"
 
-_LEAST_SHARED = 0.5
-"""Share of a model's pieces that its dictionary must have: others were made of another model."""
+_LEAST_SHARED = 0.5  # share of a model's pieces that its dictionary must have: others were made of another model
 
 LEAST_CHARACTERS = 2.0
 """A language is cut into too many pieces if these have fewer characters on average, spaces included: hardly more than
 its letters. In 32,000 pieces of 50 languages most have 3 to 4."""
 
-LEAST_WIDE_CHARACTERS = 1.2
-"""The same of languages in wide characters, which are words or syllables."""
+LEAST_WIDE_CHARACTERS = 1.2  # the same of languages in wide characters, which are words or syllables
 
-MOST_UNKNOWN = 0.005
-"""Share of a language's tokens that may be unknown without a warning."""
+MOST_UNKNOWN = 0.005  # share of a language's tokens that may be unknown without a warning
 
 _WIDE_SCRIPTS = frozenset({"Hani", "Hira", "Kana", "Hang"})
 _NO_SPACES = frozenset({"Hani", "Hira", "Kana", "Thai", "Khmr", "Laoo", "Mymr"})  # between words, that is

@@ -26,14 +26,11 @@ from fairseq_mtmoe.io.isolated import Lost, isolated
 MAX_LINES = 400_000
 """Lines of text that the model is trained on at most; more change no vocabulary of this size, and take minutes."""
 
-THREADS = 8
-"""Of training: as many on every machine, as sums depend on it, and the model says how many there were."""
+THREADS = 8  # of training: as many on every machine, as sums depend on it, and the model says how many there were
 
-OPTIONS = ("--vocab-size", "--character-coverage")
-"""What a user of the command line calls size and character coverage."""
+OPTIONS = ("--vocab-size", "--character-coverage")  # what a user of the command line calls size and character coverage
 
-RECIPE_NAMES = ("vocabulary.size", "vocabulary.character_coverage")
-"""What they are called in a recipe."""
+RECIPE_NAMES = ("vocabulary.size", "vocabulary.character_coverage")  # what they are called in a recipe
 
 LEAST_PIECES, MOST_PIECES = 1000, 32_000
 """Of a vocabulary whose size nobody says, unless the text is too small for them."""

@@ -15,11 +15,10 @@ from fairseq_mtmoe.data.corpora.cleaning import (
     are_among,
     asked,
     cleaner,
-    normalised,
     sentence_keys,
 )
 from fairseq_mtmoe.data.corpora.cleaning import characters as clean
-from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns
+from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns, normalised
 from fairseq_mtmoe.data.corpora.cleaning.keys import fold, folded, folding
 from fairseq_mtmoe.data.corpora.recipes import Action, Filters, Role
 
