@@ -215,11 +215,11 @@ def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
     differences = {}
     for system in systems[1:]:
         seeds, found = system.difference(first)
-        differences[system.name] = {"paired_seeds": seeds, **_split(first, _fields(found), first.runs[0].own)}
+        differences[system.name] = {"paired_seeds": seeds, **_split(first, found, first.runs[0].own)}
     return as_json({
         "settings": {"subset": first.runs[0].subset, "compared_with": first.name, **made_by},
         "systems": {of.name: {"runs": [_run_fields(of, run) for run in of.runs],
-                              **_split(of, _fields(of.spreads()), of.runs[0].own)} for of in systems},
+                              **_split(of, of.spreads(), of.runs[0].own)} for of in systems},
         "majority": first.runs[0].majority,
         "differences": differences,
         "published": [
@@ -229,10 +229,6 @@ def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
     })  # fmt: skip
 
 
-def _fields(found: Mapping[str, Spread]) -> dict[str, dict[str, float]]:
-    return {name: one._asdict() for name, one in found.items()}
-
-
 def _run_fields(system: System, run: Scores) -> dict[str, Any]:
     folders = {"seed": run.seed, "folders": run.folders, "checkpoints": run.checkpoints}
     return {**folders, **_split(system, system.figures(run), run.own)}
@@ -240,5 +236,5 @@ def _run_fields(system: System, run: Scores) -> dict[str, Any]:
 
 def _split(system: System, found: Mapping[str, Any], tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Scores by task, and averages by group."""
-    return {"scores": {task: found[task] for task in tasks},
-            "averages": {name: found[name] for name in system.averages}}  # fmt: skip
+    of = {name: one._asdict() if isinstance(one, Spread) else one for name, one in found.items()}
+    return {"scores": {task: of[task] for task in tasks}, "averages": {name: of[name] for name in system.averages}}

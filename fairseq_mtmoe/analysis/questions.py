@@ -88,8 +88,7 @@ def unmoved(validations: Sequence[Mapping[str, Mapping[str, float | None]]]) -> 
     A gate's gradients are proportional to `blend`: while that is near 0, the gate moves by chance.
 
     Args:
-        validations: the last ones, which must agree; of each layer `blend` and `moved`, as the run log's event `gates`
-            has them.
+        validations: the last ones, which must agree: by layer `blend` and `moved`, as in the run log's event `gates`.
     """
     found: dict[str, list[str]] = {}
     for layer in validations[-1] if validations else ():

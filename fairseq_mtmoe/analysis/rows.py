@@ -112,7 +112,7 @@ class Run:
     """A run log, read.
 
     Attributes:
-        data: each task's share of the training sentences; see `data_shares`.
+        data: see `data_shares`.
         unit: what a task is, whose experts are counted: "language", "pair" or "task".
         sparsified: the updates at which a dense model became sparse, with the number of experts.
         had_candidates: whether epochs of candidates, of which uncertainty sampling trains on some, are left out.
@@ -132,11 +132,7 @@ class Run:
 
 
 def read_run(path: str | Path, name: str | None = None) -> Run:
-    """Read a run's folder, or its log; its name is by default its folder's.
-
-    Raises:
-        UserError: there is no run log, or it holds nothing, or what no run logs.
-    """
+    """Read a run's folder, or its log, as `run_log.read` does; its name is by default its folder's."""
     return run_of(run_log.read(path), name if name is not None else Path(os.path.realpath(path)).name)
 
 
@@ -208,7 +204,7 @@ def _column(events: Sequence[Event], *path: str) -> Values:
     return np.array(found, np.float64)
 
 
-def _names(events: Sequence[Event], key: str) -> list[str]:
+def _names(events: Iterable[Event], key: str) -> list[str]:
     return list(dict.fromkeys(name for event in events for name in event.get(key, {})))
 
 
@@ -282,11 +278,7 @@ def _selection(events: Sequence[Event]) -> Iterable[Fields]:
 
 
 def _experts(events: Sequence[Event]) -> Iterable[Fields]:
-    """Layers in the model's order, tasks in theirs; without tasks and layers that had no token.
-
-    Raises:
-        UserError: a layer has another number of experts at one update than at another.
-    """
+    """Layers in the model's order, tasks in theirs; without tasks and layers that had no token."""
     chosen = of_first_subset(events, "experts")
     common = {**_common(chosen, "experts"), "metric": "tokens"}
     tasks = list(dict.fromkeys(task for event in chosen for task in event.get("task_names", ())))
@@ -321,11 +313,7 @@ def _gates(events: Sequence[Event]) -> Iterable[Fields]:
 
 
 def _sources(events: Sequence[Event]) -> Iterable[Fields]:
-    """What the last validation says.
-
-    Raises:
-        UserError: a layer has more weights, or fewer, than there are sources.
-    """
+    """What the last validation says."""
     chosen = of_first_subset(events, "sources")[-1:]
     if not chosen:
         return

@@ -41,11 +41,7 @@ Figure = Annotated[float, between(-1000, 1000)]
 
 @dataclass(frozen=True)
 class PairScore:
-    """What one language pair reached on one test set; scores from 0 to 100.
-
-    Attributes:
-        metrics: by name, those that are not sacreBLEU's, as these count themselves (COMET from 0 to 1).
-    """
+    """What one language pair reached on one test set; scores from 0 to 100."""
 
     pair: Name
     tier: Text  # one of TIERS, or "" if nobody knows
@@ -62,7 +58,7 @@ class PairScore:
     hypotheses_sha256: Text = ""  # of the file with what was scored
     spbleu: Figure | None = None  # BLEU over the pieces of a SentencePiece model
     spbleu_signature: Text = ""
-    metrics: Mapping[Text, Figure] = field(default_factory=dict)
+    metrics: Mapping[Text, Figure] = field(default_factory=dict)  # that are not sacreBLEU's (COMET from 0 to 1)
     metric_signatures: Mapping[Text, Text] = field(default_factory=dict)
 
     @property

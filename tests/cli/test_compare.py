@@ -114,7 +114,7 @@ def test_the_majority_class_and_ca_mtls_average_stand_beside_means(tmp_path):
     assert "| majority | | 52.70 | 68.40 | | | |" in markdown
     assert "new, seed 1, rte: every prediction is `not_entailment`." in shown
     # Scores of before have no F1: they are compared by what both have.
-    assert "CA-MTL" not in compare(f"old={tmp_path}/old", f"new={tmp_path}/new")
+    assert "CA-MTL" not in compare(f"new={tmp_path}/new", f"old={tmp_path}/old")
 
 
 def test_runs_of_single_tasks_with_one_seed_complete_each_other(runs):

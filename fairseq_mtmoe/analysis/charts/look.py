@@ -70,11 +70,8 @@ def lines(
 ) -> Chart:
     """Lines over moments, in a panel for each `panel`; where a point is `sparse`, a vertical line with this text.
 
-    Args:
-        x, y: what the axes are; the vertical one has numbers in d3's format `axis`, and ends at `low` and `high`.
-        columns: of panels.
-        sides: whether panels have vertical axes of their own.
-        hover: whether every point says its values to a mouse near it.
+    The vertical axis has numbers in d3's format `axis`, and ends at `low` and `high`; `sides` says whether each panel
+    has its own. With `hover` every point says its values to a mouse near it.
     """
     names = order_of(points, "line")
     short = "~s" if isinstance(points, list) and any((point["x"] or 0) >= 10_000 for point in points) else ",~f"
@@ -146,9 +143,7 @@ def heat(
 ) -> Chart:
     """A map of `value` over `column` and `row` in cells of `step` pixels, in a panel for each `panel`.
 
-    Args:
-        middle: the value that has the scheme's middle colour.
-        axis: d3's format of the values, which stand in the cells if they are `written`.
+    `middle` has the scheme's middle colour; values, in d3's format `axis`, stand in the cells if they are `written`.
     """
     scale = alt.Scale(scheme=scheme, domain=list(domain) if domain else alt.Undefined,
                       domainMid=alt.Undefined if middle is None else middle)  # fmt: skip
@@ -194,11 +189,7 @@ def finished(chart: Chart, title: str, *notes: str) -> Chart:
 
 
 def save(chart: Chart, path: str | Path) -> None:
-    """Write a chart as PNG, SVG or PDF, as the path's suffix says, completely or not at all.
-
-    Raises:
-        UserError: it is too large to be drawn.
-    """
+    """Write a chart as PNG, SVG or PDF, as the path's suffix says, completely or not at all; one not too large."""
     import vl_convert
 
     spec, suffix = shown(chart.to_dict()), Path(path).suffix[1:].lower()

@@ -109,12 +109,7 @@ def embeddings(runs: Mapping[str, tuple[Sequence[str], Array]]) -> Chart:
 
 
 def improvement(together: Sequence[ModelSimilarities], alone: ModelSimilarities) -> Chart:
-    """What tasks gained over their mean similarity to the others: a point for each task and model.
-
-    Args:
-        together: models of all tasks; one of them knows scores.
-        alone: those of one task each.
-    """
+    """What tasks gained over their mean similarity to the others, in models of all tasks beside those of one each."""
     found = [
         {"x": means[task], "y": gain, "task": task, "line": model.name, "order": order}
         for order, model in enumerate(together, start=1)
@@ -140,11 +135,7 @@ def improvement(together: Sequence[ModelSimilarities], alone: ModelSimilarities)
 
 
 def differences(found: Sequence[Differences]) -> Chart:
-    """A panel for each metric, a line for each pair, tier and all pairs: a dot for each other system with its interval.
-
-    Args:
-        found: of every system but the first, by the same metrics.
-    """
+    """A panel for each metric, a line for each pair and tier: a dot for each other system with its interval."""
     points = [
         {"row": name, "y": of.difference, "low": of.interval[0], "high": of.interval[1], "line": one.other.name,
          "stands": of.is_significant, "panel": one.metric}

@@ -85,11 +85,11 @@ def experts(
 ) -> Chart:
     """Each expert's share of a task's validation tokens: a row per task, a column per layer (and run).
 
+    Beside a task stands its share of the first run's training data.
+
     Args:
-        runs: runs with expert layers. Beside a task stands its share of the first run's training data.
-        tasks: the rows, languages or a benchmark's tasks; without them see `shown_tasks`.
-        layers: the columns of every run; without them up to four of one run, or the last one of several runs.
-        updates: the moments to show; without them the first, the middle and the last one of each run.
+        runs: runs with expert layers.
+        tasks, layers, updates: what is shown; without them `shown_tasks`, `shown_layers` and `moments` choose.
         named: even a single run's name is in its columns, as it is one of several that are looked at.
     """
     rows = list(tasks) or shown_tasks(runs[0])
@@ -159,12 +159,7 @@ def _over(row: Row, over: str) -> Values:
 
 
 def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
-    """Perplexity of every tier and of all pairs: in one panel for one run, in a panel per tier for several runs.
-
-    Args:
-        runs: runs with validation results, at known places of the x axis.
-        over: the x axis, "updates" or "minutes".
-    """
+    """Perplexity of every tier and of all pairs over updates or minutes, in a panel per tier for several runs."""
     rows = {(run.name, row.task): row for run in runs for row in run.of("tier", "all", metric="ppl")}
     found: list[Point] = []
     for group in (*TIERS, ALL):
@@ -193,12 +188,7 @@ def _sparse(run: Run, row: Row, over: str, common: Mapping[str, object]) -> list
 
 
 def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
-    """The metric of every task's set and the averages, in percent: lines of one run, or a panel each of several.
-
-    Args:
-        runs: of a benchmark, with validations, at known places of the x axis.
-        over: the x axis, "updates" or "minutes".
-    """
+    """The metric of every task's set and the averages, in percent: lines of one run, or a panel each of several."""
     found: list[Point] = []
     measured = [(run, row, _title(row)) for run in runs for row in _measured(run)]
     titles = list(dict.fromkeys((row.task, title) for _, row, title in measured))

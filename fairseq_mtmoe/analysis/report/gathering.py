@@ -115,10 +115,7 @@ class Gatherer:
         return [_stamp(path) for path in (*logs, *scores)]
 
     def gather(self, watched: float | None = None) -> Facts:
-        """All that is known now.
-
-        Args:
-            watched: seconds after which somebody looks again.
+        """All that is known now; somebody looks again after `watched` seconds.
 
         Raises:
             UserError: a run has no log, or it or scores are damaged.

@@ -24,7 +24,7 @@ from fairseq_mtmoe.analysis.questions import FIGURES, evenly, shares
 from fairseq_mtmoe.analysis.report.gathering import Facts, RunReport, setups_of
 from fairseq_mtmoe.analysis.report.scores import Sample
 from fairseq_mtmoe.analysis.report.warnings import RANK
-from fairseq_mtmoe.analysis.rows import VALIDATION, Row, Values
+from fairseq_mtmoe.analysis.rows import ALL, VALIDATION, Row, Values
 from fairseq_mtmoe.analysis.significance import LEVEL
 from fairseq_mtmoe.io.pages import policy_hash, templates, visible
 
@@ -117,12 +117,11 @@ def data_of(facts: Facts) -> tuple[dict[str, Any], list[str]]:
 
 def numbers(values: Values | Sequence[float], digits: int = 5) -> list[float | int | None]:
     """With so many significant digits; None for what is no finite number."""
-    return [None if not math.isfinite(value) else _short(value, digits) for value in np.asarray(values).tolist()]
-
-
-def _short(value: float, digits: int) -> float | int:
-    short = float(f"{value:.{digits}g}")
-    return int(short) if short.is_integer() and abs(short) < 2**53 else short
+    short = (float(f"{value:.{digits}g}") for value in np.asarray(values).tolist())
+    return [
+        None if not math.isfinite(value) else int(value) if value.is_integer() and abs(value) < 2**53 else value
+        for value in short
+    ]
 
 
 def as_script(data: Mapping[str, Any]) -> str:
@@ -284,11 +283,9 @@ def _key(group: str, task: str) -> str:
 
 def _difference(first: str, second: str, found: Differences) -> dict[str, Any]:
     of = {_key("pair", name): one for name, one in found.pairs.items()}
-    of |= {_key("all" if name == "all" else "tier", name): one for name, one in found.groups.items()}
-    return {
-        "first": visible(first), "second": visible(second), "metric": visible(found.metric),
-        "of": {key: numbers([one.difference, *one.interval, one.p_randomisation]) for key, one in of.items()},
-    }  # fmt: skip
+    of |= {_key(ALL if name == ALL else "tier", name): one for name, one in found.groups.items()}
+    values = {key: numbers([one.difference, *one.interval, one.p_randomisation]) for key, one in of.items()}
+    return {"first": visible(first), "second": visible(second), "metric": visible(found.metric), "of": values}
 
 
 def _with_room(samples: Sequence[list[Sample]]) -> tuple[list[list[Sample]], int]:
@@ -296,14 +293,12 @@ def _with_room(samples: Sequence[list[Sample]]) -> tuple[list[list[Sample]], int
     ranked = [[(sum(one.pair == before.pair for before in of[:place]), one) for place, one in enumerate(of)]
               for of in samples]  # fmt: skip
     most = max((rank + 1 for of in ranked for rank, _ in of), default=0)
-    while most > 1 and sum(_bytes(one) for of in ranked for rank, one in of if rank < most) > TEXTS:
+    texts = [(rank, "".join((one.source or "", *one.references, one.hypothesis))) for of in ranked for rank, one in of]
+    sizes = [(rank, len(text.encode(errors="surrogatepass"))) for rank, text in texts]
+    while most > 1 and sum(size for rank, size in sizes if rank < most) > TEXTS:
         most -= 1
     kept = [[one for rank, one in of if rank < most] for of in ranked]
     return kept, sum(map(len, samples)) - sum(map(len, kept))
-
-
-def _bytes(one: Sample) -> int:
-    return sum(len(text.encode(errors="surrogatepass")) for text in (one.source or "", *one.references, one.hypothesis))
 
 
 def _texts(samples: Sequence[Sequence[Sample]]) -> list[dict[str, Any]]:

@@ -39,13 +39,7 @@ class Sample:
 
 @dataclass
 class ScoresOfRun:
-    """What a folder of scores says of a run.
-
-    Attributes:
-        rows: of pairs or tasks, then of tiers or groups, all last; a row is of a metric.
-        tiers: of the pairs.
-        evaluation: the texts that were scored, where they are there.
-    """
+    """What a folder of scores says of a run: rows of pairs or tasks, then of tiers or groups; the texts, if any."""
 
     rows: list[Row] = field(default_factory=list)
     tiers: dict[str, str] = field(default_factory=dict)
@@ -63,9 +57,6 @@ def shown_scores(file: Path, advance: Callable[[str], None]) -> ScoresOfRun:
 
     Args:
         advance: is told the name of every pair whose scores are resampled.
-
-    Raises:
-        UserError: the folder holds something else, or texts that do not give the scores.
     """
     scores = read_scores(file)
     found = ScoresOfRun(
@@ -94,9 +85,6 @@ def errors_of(evaluation: Evaluation, advance: Callable[[str], None]) -> dict[tu
     """Half of the 95% confidence interval of each score, by sacreBLEU's bootstrap over the test set's sentences.
 
     Of spBLEU, for which it takes the model of its pieces, nothing is said.
-
-    Raises:
-        UserError: texts do not give the score that is beside them.
     """
     draws: dict[str, dict[str, Values]] = {name: {} for name in metrics_of([evaluation]) if name != SPBLEU}
     for pair in evaluation.texts:

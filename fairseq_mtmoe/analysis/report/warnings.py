@@ -134,8 +134,8 @@ def worse_languages(run: Run) -> Iterator[Warned]:
     rows = run.of("pair", metric="ppl")
     for row in rows:
         best, by, noise = _rise(row)
-        changes = [_change(other, best) for other in rows if by and other is not row]
-        others = [change for change in changes if change is not None]
+        changes = (_change(other, best) for other in rows if by and other is not row)
+        others = [change for change in changes if not math.isnan(change)]
         if others and median(others) < 0:
             update = int(row.moments.update[best + LAST - 1])
             yield Warned("language_worse", "high" if by > MUCH_RISE else "mid", (
@@ -183,11 +183,11 @@ def _noise(logs: Sequence[float]) -> float:
     return 1.4826 * median(second) / math.sqrt(6)
 
 
-def _change(row: Row, best: int) -> float | None:
-    """How much the last three validations are above those three, in logarithms of perplexity."""
+def _change(row: Row, best: int) -> float:
+    """How much the last three validations are above those three, in logarithms of perplexity; NaN: nobody knows."""
     before, after = row.value[best : best + LAST], row.value[-LAST:]
     known = bool((before > 0).all() and (after > 0).all())
-    return float(np.log(after).mean() - np.log(before).mean()) if known else None
+    return float(np.log(after).mean() - np.log(before).mean()) if known else math.nan
 
 
 def skipped_updates(run: Run) -> Iterator[Warned]:

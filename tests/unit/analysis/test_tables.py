@@ -22,6 +22,7 @@ def test_latex_has_every_cell_with_its_signs_escaped():
         [r"\textbf{all}", "", r"\textbf{11.75}"],
     ]
     assert text.startswith("\\begin{tabular}{llr}\n\\toprule\n") and text.endswith("\\bottomrule\n\\end{tabular}\n")
+    assert [column.justify for column in TABLE.on_screen().columns] == ["left", "left", "right"]
     assert text.count("\\midrule") == 2  # below the head, above what sums up
 
 

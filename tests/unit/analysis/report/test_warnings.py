@@ -82,6 +82,7 @@ def test_routing_that_sends_nearly_all_to_one_expert_has_collapsed():
     effective = math.exp(-sum(p * math.log(p) for p in (0.96, 0.02, 0.01, 0.01)))
     assert f"as if it had {effective:.1f} experts and not 4" in first["text"] and "below 1.5 in" in first["text"]
     assert "collapsed_routing" not in kinds(routed([[800, 100, 100, 50]] * 3))
+    assert kinds(routed([[960, 20, 10, 10]] * 3, since=500)) == []
     # Each task has an expert of its own, and all of them are used.
     assert kinds(routed([[400, 0, 0, 0], [0, 400, 0, 0], [0, 0, 200, 200]])) == []
 
