@@ -37,7 +37,7 @@ Samples = list[dict[str, Any]]
 
 _LOOKED_AT = 8  # updates: the last one of an epoch may have hardly a token
 _NO_OPTIMIZER = SimpleNamespace(backward=lambda loss: None)  # what a training step ends with
-_DRAWN = "drawn_in_epoch"  # what stock tasks made their batches for: see training/epoch_position.py
+_DRAWN = "drawn_in_epoch"  # what stock tasks made their batches for: see `training/resuming.py`
 _DEFAULTS = {
     "common": CommonConfig(),
     "dataset": DatasetConfig(),
