@@ -52,7 +52,7 @@ def command(recipe_name: str, raw: Path, only_list: bool) -> None:
     if failed:
         raise UserError(
             f"{len(failed)} of {len(items)} files could not be downloaded; what came stays: try again later, or put"
-            f" each by hand where `failed:` has it, or go on without them: {then} --skip-missing"
+            f" each by hand where `failed:` has it, or go on without them: `{then} --skip-missing`."
         )
     click.echo(f"Then: {then}{' (or, without what is missing, with --skip-missing)' if there < len(items) else ''}")
 

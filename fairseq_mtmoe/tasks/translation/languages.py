@@ -68,7 +68,7 @@ def check_joined(dicts: Mapping[str, Dictionary], langs: Sequence[str]) -> None:
     for lang in langs:
         if dicts[lang] != dicts[langs[0]]:
             raise UserError(
-                f"dict.{lang}.txt and dict.{langs[0]}.txt must be the same dictionary, but differ; "
+                f"`dict.{lang}.txt` and `dict.{langs[0]}.txt` must be the same dictionary, but differ; "
                 "preprocess all languages with one joined dictionary."
             )
 
