@@ -45,7 +45,7 @@ def test_what_cannot_be_had_is_told_and_the_rest_comes(tmp_path):
     assert result.returncode != 0
     raw = tmp_path / "raw"
     assert f"failed: {raw / 'c'}: `{web.address}/c` cannot be had: the server answers 404" in result.stderr
-    assert f"or put each by hand where `failed:` has it, or go on without them: mtmoe prepare corpora {raw} DATA" in (
+    assert f"or put each by hand where `failed:` has it, or go on without them: `mtmoe prepare corpora {raw} DATA" in (
         sentence_of(result)
     )
     assert (tmp_path / "raw" / "a.tsv.gz").exists()
