@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import copy
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, cycle
-from time import perf_counter
 from typing import Any
 
 import click
@@ -35,9 +34,6 @@ STOCK, DENSE = "stock fairseq transformer", "base_moe_wmt15, still dense"
 COPIES, APART = "base_moe_wmt15, equal experts", "base_moe_wmt15, experts that differ"
 BEAM = 5
 FLOOR = Floor(0.9, at_most=False)
-ENCODER, OWN, SOURCE, FEED_FORWARD = "encoder", "attention to the target", "attention to the source", "feed-forward"
-OUTPUT, REORDERING, SEARCH, REST = "output layer, log-softmax", "reordering", "search", "the rest"
-PHASES = (ENCODER, OWN, SOURCE, FEED_FORWARD, OUTPUT, REORDERING, SEARCH, REST)
 
 
 class System:
@@ -49,7 +45,6 @@ class System:
         self.task, self.model = task, model
         self.generator = task.build_generator([model], generation)
         self.samples: Iterator[Sample] = iter(())
-        self.lap: dict[str, float] = {}
 
     def feed(self, samples: Sequence[Sample]) -> None:
         """What to translate from now on, again and again."""
@@ -58,40 +53,6 @@ class System:
     def __call__(self) -> list[list[dict[str, Any]]]:
         found: list[list[dict[str, Any]]] = self.task.inference_step(self.generator, [self.model], next(self.samples))
         return found
-
-    def watch(self) -> None:
-        """Note from now on the seconds of each phase."""
-        decoder, ensemble = self.model.decoder, self.generator.model
-        parts = [(ensemble, "forward_encoder", ENCODER), (decoder, "output_layer", OUTPUT)]
-        parts += [(self.model, "get_normalized_probs", OUTPUT), (self.generator.search, "step", SEARCH)]
-        parts += [(ensemble, name, REORDERING) for name in ("reorder_encoder_out", "reorder_incremental_state")]
-        for block in decoder.layers:
-            experts = getattr(block, "moe", None)
-            feed_forward = [block.fc1, block.fc2] if experts is None else [experts]
-            parts += [(block.self_attn, "forward", OWN), (block.encoder_attn, "forward", SOURCE)]
-            parts += [(layer, "forward", FEED_FORWARD) for layer in feed_forward]
-        for owner, name, phase in parts:
-            self._time(owner, name, phase)
-
-    def phases(self) -> dict[str, float]:
-        """Seconds of each phase of one more batch."""
-        self.lap = dict.fromkeys(PHASES, 0.0)
-        start = perf_counter()
-        self()
-        self.lap[REST] = perf_counter() - start - sum(self.lap.values())
-        return self.lap
-
-    def _time(self, owner: Any, name: str, phase: str) -> None:
-        work: Callable[..., Any] = getattr(owner, name)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = perf_counter()
-            result = work(*args, **kwargs)
-            self.lap[phase] += perf_counter() - start
-            return result
-
-        # Not `setattr`: some owners are modules, which look for parameters then.
-        object.__setattr__(owner, name, timed)
 
 
 def systems(size: Size, task: TranslationTask, words: int) -> dict[str, System]:
@@ -134,17 +95,6 @@ def check(running: dict[str, System], sample: Sample) -> str:
     return f"Hypotheses that are stock fairseq's, word for word: {equal}."
 
 
-def phase_rows(running: dict[str, System], samples: Sequence[Sample], repetitions: int) -> list[list[object]]:
-    """The median milliseconds of each phase of a batch, a column per system."""
-    for system in running.values():
-        system.feed(samples)
-        system.watch()
-    laps = [{name: dict(system.phases()) for name, system in running.items()} for _ in range(repetitions)]
-    return [
-        [phase, *(1000 * statistics.median(lap[name][phase] for lap in laps) for name in running)] for phase in PHASES
-    ]
-
-
 @click.command(context_settings={"show_default": True})
 @click.option("--batch-sizes", default="8,32,64", help="Sentences per batch, a table for each.")
 @click.option("--words", default=24, help="Of each translation, and about as many of each source sentence.")
@@ -153,7 +103,7 @@ def phase_rows(running: dict[str, System], samples: Sequence[Sample], repetition
 @click.option("--check", "check_floors", is_flag=True, help="Small, and status 1 if a floor is missed by over 20%.")
 @click.option("--write", is_flag=True, help="Write the report to benchmarks/results.")
 def main(batch_sizes: str, words: int, repetitions: int, small: bool, check_floors: bool, write: bool) -> None:
-    """Print sentences per second and their ratios to stock fairseq's, and where the time goes."""
+    """Print sentences per second and their ratios to stock fairseq's."""
     size, chosen = FULL, [int(number) for number in batch_sizes.split(",")]
     if small or check_floors:
         size, chosen, words = SMALL, [16], 12
@@ -180,10 +130,6 @@ def main(batch_sizes: str, words: int, repetitions: int, small: bool, check_floo
                 report.figure(what, ratio.median, FLOOR, (ratio.low, ratio.high))
         report.table(f"{batch_size} sentences a batch", ["model", "sentences/s", "ratio to stock (quartiles)"], rows)
         report.raw(f"seconds, {batch_size} sentences", seconds)
-    samples = batches(data, words, chosen[-1], 3)
-    rows = phase_rows(running, samples, repetitions=3)
-    note = f"Median milliseconds of a batch of {chosen[-1]} sentences; phases from `{OWN}` on are the decoder's."
-    report.table("Where the time goes", ["phase", *running], rows, note)
     report.finish(write, check_floors)
 
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Callable
 from itertools import islice
-from time import perf_counter
 from typing import Any
 
 import click
@@ -34,60 +32,19 @@ COMMON = (
 STOCKS = ("--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam")
 OURS = ("--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam")
 STOCK, SPARSE = "stock fairseq transformer", "base_moe_wmt15"
-PHASES = ("forward", "backward", "scaling and clipping", "optimizer", "the rest")
 WARMUPS = 2
 
 
 class System:
-    """A model in fairseq's trainer, which takes a step on the next batch whenever it is called.
+    """A model in fairseq's trainer, which takes a step on the next batch whenever it is called."""
 
-    Args:
-        is_watched: note the seconds of each phase, for which the host waits for a GPU after each of them.
-    """
-
-    def __init__(
-        self, task: TranslationTask, model: nn.Module, config: Any, samples: list[Sample], is_watched: bool = True
-    ) -> None:
+    def __init__(self, task: TranslationTask, model: nn.Module, config: Any, samples: list[Sample]) -> None:
         self.trainer = Trainer(config, task, model, task.build_criterion(config.criterion))
         self.samples = iter(samples)
-        self.laps: list[dict[str, float]] = []
         self.trainer.lr_step_begin_epoch(1)
-        self.is_watched = is_watched
-        if is_watched:
-            self._watch(self.trainer.optimizer)
-
-    def _watch(self, optimizer: Any) -> None:
-        self._time(self.trainer.criterion, "forward", "forward")
-        self._time(optimizer, "backward", "backward")
-        self._time(optimizer, "multiply_grads", "scaling and clipping")
-        self._time(optimizer, "clip_grad_norm", "scaling and clipping")
-        self._time(optimizer, "step", "optimizer")
 
     def __call__(self) -> None:
-        if not self.is_watched:
-            self.trainer.train_step([next(self.samples)])
-            return
-        self.laps.append(dict.fromkeys(PHASES, 0.0))
-        start = _now()
         self.trainer.train_step([next(self.samples)])
-        self.laps[-1]["the rest"] = _now() - start - sum(self.laps[-1].values())
-
-    def _time(self, owner: Any, name: str, phase: str) -> None:
-        work: Callable[..., Any] = getattr(owner, name)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = _now()
-            result = work(*args, **kwargs)
-            self.laps[-1][phase] += _now() - start
-            return result
-
-        setattr(owner, name, timed)
-
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return perf_counter()
 
 
 def systems(size: Size, task: TranslationTask, samples: list[Sample], device: str) -> dict[str, System]:
@@ -136,15 +93,6 @@ def show_systems(report: Report, times: dict[str, list[float]], tokens: list[int
     report.table("Speed", ["system", "s per step", "target tokens/s", "tokens/s over stock's (quartiles)"], rows)
 
 
-def show_phases(report: Report, found: dict[str, System]) -> None:
-    """Median seconds of each phase of a step."""
-    rows = []
-    for name, system in found.items():
-        counted = system.laps[WARMUPS:]
-        rows.append([name, *(statistics.median(lap[phase] for lap in counted) for phase in PHASES)])
-    report.table("Where the time goes", ["seconds in a step", *PHASES], rows)
-
-
 def describe(report: Report, size: Size, found: dict[str, System], samples: list[Sample], max_tokens: int) -> None:
     """What the models and batches are."""
     millions = {name: sum(p.numel() for p in found[name].trainer.model.parameters()) / 1e6 for name in (STOCK, SPARSE)}
@@ -178,7 +126,6 @@ def main(max_tokens: int | None, repetitions: int, device: str, small: bool, che
     times = interleaved(found, repetitions, WARMUPS, device)
     report.raw("seconds", times)
     show_systems(report, times, [sample["ntokens"] for sample in samples[WARMUPS:]])
-    show_phases(report, found)
     report.finish(write, check)
 
 

@@ -92,7 +92,7 @@ def system_of(setting: Setting, arch: str, config: EncoderConfig, samples: list[
     )  # fmt: skip
     torch.manual_seed(1)
     task = tasks.setup_task(cfg.task)
-    return System(task, task.build_model(cfg.model), cfg, samples, is_watched=False)
+    return System(task, task.build_model(cfg.model), cfg, samples)
 
 
 def encoder_file(setting: Setting, config: EncoderConfig) -> Path:

@@ -89,7 +89,7 @@ def trained_pair(setting: Setting, plan: Plan, steps: int) -> tuple[dict[str, An
     where = ("--cpu",) if setting.device == "cpu" else ("--bf16",)
     torch.manual_seed(1)
     systems = {
-        name: System(task, pair[model], config(size, *COMMON, *where, *chosen), samples, is_watched=False)
+        name: System(task, pair[model], config(size, *COMMON, *where, *chosen), samples)
         for name, model, config, chosen in (
             ("stock", "stock", stock_config, STOCKS),
             ("ours", "sparse", sparse_config, OURS),

@@ -1,4 +1,4 @@
-"""The training benchmark: one pair of models that do the same, sensible batches, phases that sum to the step."""
+"""The training benchmark: one pair of models that do the same, sensible batches, and all systems train."""
 
 import itertools
 import sys
@@ -47,7 +47,7 @@ def test_the_pair_is_equal_until_a_weight_is_not(scripts):
         bench.check_equal(task, pair, sample)
 
 
-def test_every_system_trains_and_its_phases_make_its_step(scripts):
+def test_every_system_trains(scripts):
     bench, fixtures = scripts
     size = fixtures.Size(**TINY)
     task = fixtures.translation_task(size)
@@ -61,5 +61,3 @@ def test_every_system_trains_and_its_phases_make_its_step(scripts):
         system()
         system()  # the learning rate warms up from 0
         assert not torch.equal(weight, before)
-        for lap in system.laps:
-            assert set(lap) == set(bench.PHASES) and all(seconds > 0 for seconds in lap.values())
