@@ -11,7 +11,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, Required
 
 from fairseq_mtmoe.data.translation.file_names import indexed_sides
 from fairseq_mtmoe.errors import UserError
@@ -22,18 +22,16 @@ FILE_NAME = "sizes.json"
 SPLIT = "train"  # the only one that has shards
 
 
-class _Record(TypedDict):
-    shards: list[str]
-    train: dict[str, list[int]]
+_RECORD: Any = {"shards": Required[list[str]], "train": Required[dict[str, list[int]]]}
 
 
-def _record(folder: str) -> _Record:
+def _record(folder: str) -> dict[str, Any]:
     """What the record in a folder says: no shards where there is none."""
     path = Path(folder) / FILE_NAME
     if not os.path.lexists(path):
         return {"shards": [], "train": {}}
-    record: _Record = read_json(path, "a record of sizes")
-    if fault(record, _Record) is not None or not all(
+    record: dict[str, Any] = read_json(path, "a record of sizes")
+    if fault(record, _RECORD) is not None or not all(
         0 < len(sizes) <= len(record["shards"]) and min(sizes) > 0 for sizes in record["train"].values()
     ):
         raise UserError(
