@@ -51,7 +51,7 @@ def test_preparing_takes_the_recipe(name, tmp_path):
     asked = prepare.make_context("corpora", arguments[2:]).params
     assert (command, *arguments[:2]) == ("mtmoe", "prepare", "corpora")
     assert (str(asked["raw"]), str(asked["data"])) == ("RAW", f"runs/{name}/data")
-    assert (asked["recipe"], asked["workers"], asked["skip_missing"]) == (name, 3, name == "ml50")
+    assert (asked["recipe_name"], asked["workers"], asked["skip_missing"]) == (name, 3, name == "ml50")
 
 
 @pytest.mark.slow
