@@ -53,7 +53,7 @@ class Libbase:
         self.limit = limit
         self._process: multiprocessing.process.BaseProcess | None = None
 
-    def offsets(self, scores_TN: Tensor) -> bool:
+    def ends(self, scores_TN: Tensor) -> bool:
         """Whether it finds an assignment of these scores within the limit."""
         if self._process is None:
             self._start()

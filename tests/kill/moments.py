@@ -60,7 +60,7 @@ class Case:
 
 
 _TASK = "fairseq_mtmoe.tasks._multitask.task:Multitask."  # which every task's own methods call
-_IN_TRAINING = "fairseq_mtmoe.sparsify.in_training:"
+_STATE = "fairseq_mtmoe.optim.state:OptimizerState.restore"
 
 WRITE = Moment("torch:save", when="inside")
 FLUSH = Moment("os:fsync")
@@ -76,9 +76,9 @@ VALIDATE = Moment(f"{_TASK}valid_step")
 BEGIN_EPOCH = Moment(f"{_TASK}begin_epoch", call=2)
 NEXT_BATCHES = Moment(f"{_TASK}_training_iterator", when="after", call=2)
 SAVE_DENSE = Moment("os:replace", f"_{DENSE_UPDATES}.pt", call=1)
-SPARSIFY = Moment(f"{_IN_TRAINING}sparsify_with_state", call=1)
-SPARSE_MODEL = Moment(f"{_IN_TRAINING}write_state", call=1)  # the model is sparse, its optimizer still the dense one's
-SPARSE = Moment(f"{_IN_TRAINING}write_state", when="after", call=1)
+SPARSIFY = Moment("fairseq_mtmoe.sparsify.in_training:sparsify_with_state", call=1)
+SPARSE_MODEL = Moment(_STATE, call=1)  # the model is sparse, its optimizer still the dense one's
+SPARSE = Moment(_STATE, when="after", call=1)
 SPARSE_UPDATE = replace(ADAM, call=DENSE_UPDATES + 1)
 READ = Moment("torch:load", call=1)
 HAVE_READ = replace(READ, when="after")
