@@ -23,25 +23,13 @@ def text_of(node: ast.expr) -> str | None:
     return None
 
 
-def sentences() -> list[tuple[str, str]]:
-    """Where each `UserError` of the package is made, and its text."""
+def calls_of(function: str, argument: int) -> list[tuple[str, str]]:
+    """Where the package calls a function, and the text of an argument."""
     found = []
     for file in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "UserError":
-                text = text_of(node.args[0])
-                if text is not None:
-                    found.append((f"{file.relative_to(PACKAGE)}:{node.lineno}", text))
-    return found
-
-
-def rules() -> list[tuple[str, str]]:
-    """Where `raise_invalid` is called, and the rule that the value breaks."""
-    found = []
-    for file in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "raise_invalid":
-                text = text_of(node.args[1])
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function:
+                text = text_of(node.args[argument])
                 if text is not None:
                     found.append((f"{file.relative_to(PACKAGE)}:{node.lineno}", text))
     return found
@@ -55,13 +43,13 @@ def faults(text: str) -> list[str]:
 
 
 def test_sentences_have_one_style():
-    found = sentences()
+    found = calls_of("UserError", 0)
     assert len(found) > 200
     assert {where: of for where, text in found if (of := faults(text))} == {}
 
 
 def test_rules_continue_what_must_be():
-    found = rules()
+    found = calls_of("raise_invalid", 1)
     assert len(found) > 100
     odd = re.compile(r"^(must|should|is|be) |\.$|" + PLAIN.pattern, re.IGNORECASE)
     assert [(where, text) for where, text in found if odd.search(text)] == []
