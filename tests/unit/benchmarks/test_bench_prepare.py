@@ -37,6 +37,7 @@ def test_some_pairs_are_duplicates_and_some_of_the_test_set(script):
     assert Counter(found).most_common(9)[-1][1] == 1 and Counter(found)["100"] == 2 and len(found) == 510
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_both_systems_have_the_same_ids(script, tmp_path):
     result = CliRunner().invoke(script.main, ["--pairs", "4000", "--folder", str(tmp_path)], catch_exceptions=False)
@@ -45,6 +46,7 @@ def test_both_systems_have_the_same_ids(script, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_memory_is_measured_of_ours_alone(script, tmp_path):
     options = ["--memory-pairs", "4000", "--folder", str(tmp_path)]

@@ -18,6 +18,7 @@ def bench():
         sys.modules.pop(name, None)
 
 
+@pytest.mark.rare
 def test_two_processes_measure_both_models_and_bare_exchanges(bench, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     size = bench.Size(**TINY)

@@ -57,6 +57,7 @@ def forked(module, arguments, hides_gpu):
     return done.stdout + done.stderr
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_training_is_compared_with_a_cpus_run(outcomes, monkeypatch):
     from gpu_check import training
@@ -66,6 +67,7 @@ def test_training_is_compared_with_a_cpus_run(outcomes, monkeypatch):
     assert found.keys() == {"passed"} and len(found["passed"]) == 4
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_tasks_are_trained_and_validated_as_on_a_cpu(outcomes, monkeypatch):
     """Updates of all models on a pretended GPU; the commands on a CPU."""
