@@ -171,7 +171,7 @@ def test_different_dictionaries_are_refused(digits, tmp_path):
     other = digit_dictionary()
     other.add_symbol("x")
     other.save(str(tmp_path / "data" / "dict.cc.txt"))
-    with pytest.raises(UserError, match="`dict.cc.txt` and `dict.aa.txt` must be the same"):
+    with pytest.raises(UserError, match=r"`dict\.cc\.txt` and `dict\.aa\.txt` must be the same"):
         digit_task(tmp_path / "data")
     assert digit_task(tmp_path / "data", target_dict=str(digits / "dict.en.txt")).target_dictionary
 
