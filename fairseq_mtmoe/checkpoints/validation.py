@@ -89,7 +89,7 @@ TaskState: Any = {
     "langs": Annotated[list[Name], Rule("a list of languages", lambda value: len(value) > 0)],
     "langtoks": dict[Name, tuple[Text | None, Text | None]] | None, "langtoks_specs": list[Name],
     "lang_tok_style": Literal["multilingual", "mbart"], "lang_tok_replacing_bos_eos": bool, "enable_lang_ids": bool,
-    "task_ids": Literal["target", "source", "pair"], "lang_pairs": list[Pair], "tokenizer": Name,
+    "task_ids": Name, "lang_pairs": list[Pair], "tokenizer": Name,
     "sentencepiece": Bytes,
 }  # fmt: skip
 Checkpoint: Any = {  # an expert shard has its experts' part of the tensors

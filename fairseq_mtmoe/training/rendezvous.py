@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 CPU = "a CPU"
 _GRACE = 2  # seconds that the store stays for the others after the first process found what is wrong
+WRONG = "wrong"  # the key of what process 0 found to be wrong
 _PAUSE = 0.05  # seconds
 
 
@@ -182,15 +183,18 @@ class Rendezvous:
                 if name is not None:
                     raise UserError(differing(name, first.get(name), rank, other.get(name)))
             return [process["place"] for process in found]
-        except UserError:
+        except UserError as error:
             if self.rank == 0:
-                time.sleep(_GRACE)  # the store goes with this process, and the others find the same in it
+                store.set(WRONG, str(error))
+                time.sleep(_GRACE)  # the store goes with this process
             raise
 
     def _wait(self, store: Any, rank: int, end: float) -> Any:
         """What a process wrote. Asked for again and again: torch logs its own waits that end in vain."""
         try:
             while not store.check([f"process {rank}"]):
+                if store.check([WRONG]):  # process 0 began to wait earlier
+                    raise UserError(store.get(WRONG).decode())
                 if time.monotonic() > end:
                     raise UserError(
                         f"Process {self.rank} of {self.world_size} waited for process {rank}, which did not come "

@@ -41,10 +41,11 @@ def test_hypotheses_are_those_of_one_pair_at_a_time(stock, sparse):
     ("options", "most"),
     [
         ([*untrained.SPARSE, "--conditional", "attention,norm,alignment,bottleneck", "--task-ids", "pair"], 3),
+        ([*untrained.SPARSE, "--task-ids", "aa+bb,cc"], 3),
         ([*untrained.SPARSE, "--enable-lang-ids"], 3),
         ([*untrained.STOCK, "--lang-tok-replacing-bos-eos"], 1),
     ],
-    ids=["conditional", "language ids", "ends"],
+    ids=["conditional", "groups", "language ids", "ends"],
 )
 def test_what_belongs_to_a_pair_goes_with_its_rows(tmp_path, options, most):
     register()

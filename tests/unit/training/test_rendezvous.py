@@ -19,8 +19,11 @@ def store_that_stays(monkeypatch):
     monkeypatch.setattr(rendezvous, "_GRACE", 0)
 
 
-def meet(*processes):
-    """What becomes of processes, each given as (rank, world size, options): places or a sentence, and the seconds."""
+def meet(*processes, late=0.02):
+    """What becomes of processes, each given as (rank, world size, options): places or a sentence, and the seconds.
+
+    Each begins `late` seconds after the one before.
+    """
     store = dist.HashStore()
     found = [None] * len(processes)
 
@@ -34,7 +37,7 @@ def meet(*processes):
     begin = time.monotonic()
     for thread in threads:
         thread.start()
-        time.sleep(0.02)  # in this order
+        time.sleep(late)  # in this order
     for thread in threads:
         thread.join()
     return found, time.monotonic() - begin
@@ -67,6 +70,13 @@ def test_a_process_that_does_not_come_is_named_in_time():
     assert SECONDS <= took < SECONDS + 1
     for sentence in found:
         assert "waited for process 2, which did not come within 0.5 seconds (`--distributed-timeout`)" in sentence
+
+
+def test_a_process_that_came_late_is_told_with_the_first_one_who_is_missing():
+    """The store goes with process 0, which has waited for longer."""
+    found, took = meet((0, 3, options()), (1, 3, options()), late=0.3)
+    assert took < SECONDS + 0.2 and found[0] == found[1]
+    assert "Process 0 of 3 waited for process 2" in found[1]
 
 
 def test_two_of_one_rank_are_told_apart():
