@@ -131,8 +131,9 @@ def readable(path: str, is_whole: bool | None = None) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # whatever damaged bytes lead torch to
-        if isinstance(error, OSError) and error.filename not in (None, path):  # a file that options name
-            raise
+        own = (None, path, str(Path(path)))
+        if isinstance(error, OSError) and error.filename not in own and "/proc/self/fd/" not in str(error.filename):
+            raise  # it is of a file that options name
         if isinstance(error, FileNotFoundError):
             raise UserError(f"`{path}` must be a checkpoint file, but there is none.") from error
         refused = isinstance(error, pickle.UnpicklingError)
@@ -143,7 +144,7 @@ def readable(path: str, is_whole: bool | None = None) -> Iterator[None]:
             ) from error
         # EINVAL is torch's word for an archive that ends too early.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            raise UserError(f"`{path}` must be a readable checkpoint file, but: {error.strerror}.") from error
+            raise UserError(f"`{path}` must be a readable checkpoint file, but: {error.strerror or error}.") from error
         if is_whole is None:
             with CheckpointFile(path) as file:
                 is_whole = file.verify() is not None
@@ -231,8 +232,16 @@ def suggested_fallback(path: str | Path) -> str:
 def newest_good_in(folder: str | Path, without: str = "") -> Path | None:
     """The newest checkpoint in a folder that is whole and whose weights are finite; None where there is none."""
     files = [file for file in Path(folder).glob("checkpoint*.pt") if file.name != without]
-    newest_first = sorted(files, key=lambda file: -file.stat().st_mtime if file.is_file() else 0.0)
+    newest_first = sorted(files, key=_age)
     return next((file for file in newest_first if _is_good(file)), None)
+
+
+def _age(file: Path) -> float:
+    """For sorting, the newest first; the run may delete a file meanwhile."""
+    try:
+        return -file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _is_good(path: Path) -> bool:

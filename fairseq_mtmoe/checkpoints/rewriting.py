@@ -42,7 +42,11 @@ def remove_orphans(path: str | Path) -> None:
     A file whose name does not end in `.pt` has no shards. In a folder, what lies there without a shared part is removed
     only if its name is of a kind that a run itself makes and deletes: another shared part may be on its way.
     """
-    path = Path(path)
+    with suppress(OSError):  # what cannot be looked at stays
+        _remove_orphans(Path(path))
+
+
+def _remove_orphans(path: Path) -> None:
     in_folder = path.is_dir()
     folders = [*path.glob(f"*{sharding.FOLDER_SUFFIX}")] if in_folder else [path.with_suffix(sharding.FOLDER_SUFFIX)]
     for folder in folders if in_folder or path.suffix == ".pt" else ():
@@ -53,8 +57,7 @@ def remove_orphans(path: str | Path) -> None:
         state = peek(shared_part) if shared_part.exists() else {}
         if state is not None:
             experts = state.get("experts")
-            with suppress(OSError):
-                _remove_saves(folder, keep=experts.get("id") if isinstance(experts, dict) else None)
+            _remove_saves(folder, keep=experts.get("id") if isinstance(experts, dict) else None)
 
 
 def _remove_saves(folder: Path, keep: str | None) -> None:

@@ -153,19 +153,22 @@ def _refuse(path: str | Path, rule: str, found: str) -> NoReturn:
     raise UserError(f"`{path}` must hold {rule}, but holds {found}; it was not loaded.")
 
 
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value in nested containers, with the name that it has there; names of values are values, too."""
+def leaves(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """Each value in nested containers, with the name that it has there; names of values are values, too.
+
+    What lies in several places (`seen` has the containers so far) comes once: a small file can hold 2^40 places.
+    """
+    seen = set() if seen is None else seen
     if isinstance(value, Namespace):
         value = vars(value)
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield "", key
-            yield from leaves(inner, str(key))
-    elif isinstance(value, list | tuple | set):
-        for inner in value:
-            yield from leaves(inner, name)
-    else:
+    if not isinstance(value, dict | list | tuple | set):
         yield name, value
+    elif id(value) not in seen:
+        seen.add(id(value))
+        for key, inner in value.items() if isinstance(value, dict) else ((name, inner) for inner in value):
+            if isinstance(value, dict):
+                yield "", key
+            yield from leaves(inner, str(key), seen)
 
 
 def _check_options(path: str | Path, state: dict[str, Any]) -> None:

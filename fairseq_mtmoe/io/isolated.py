@@ -34,9 +34,10 @@ def isolated(function: Callable[..., Result], *arguments: object, memory: int, s
     """
     call = pickle.dumps((memory, seconds)) + pickle.dumps((function, arguments))
     done = subprocess.run([sys.executable, "-c", _BEGIN, *sys.path], input=call, stdout=subprocess.PIPE)
-    if not done.stdout:
-        raise Lost(_ending(done.returncode, seconds))
-    kind, value = pickle.loads(done.stdout)
+    try:
+        kind, value = pickle.loads(done.stdout)
+    except (EOFError, pickle.UnpicklingError) as error:  # it ended before, or while, it wrote an answer
+        raise Lost(_ending(done.returncode, seconds)) from error
     if kind is not None:
         raise kind(value)
     result: Result = value

@@ -105,7 +105,8 @@ class FusedAdam(Adam):
             state.update(step=0, exp_avg=average, exp_avg_sq=square)
         for moment in ("exp_avg", "exp_avg_sq"):
             # The kernel takes the parameter's size for the moments', and would write behind a smaller one.
-            assert state[moment].shape == value.shape
+            if state[moment].shape != value.shape:
+                raise ValueError(f"{moment} has the shape {state[moment].shape}, its parameter {value.shape}")
             state[moment] = state[moment].to(value.device, dtype).contiguous()
         state["step"] += 1
         assert parameter.grad is not None

@@ -147,3 +147,19 @@ def test_what_is_no_file_is_refused_and_passed_over(tmp_path, kind):
     file_io.save(checkpoint(), str(good))
     damaged.write_bytes(good.read_bytes()[:-100])
     refused(damaged, f"the newest good one beside it is `{good}`")
+
+
+def test_containers_that_lie_in_many_places_are_looked_at_once(tmp_path):
+    """A small file with a list in a list, twice each, 60 deep, has 2^60 places."""
+    nested = ["a value"]
+    for _ in range(60):
+        nested = [nested, nested]
+    torch.save(checkpoint(criterion={"nested": nested}), tmp_path / "small.pt")
+    assert file_io.load(str(tmp_path / "small.pt"))["criterion"]
+
+
+def test_a_path_with_a_dot_that_is_not_there_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"run/x\.pt` must be a checkpoint file, but there is none"):
+        file_io.load("./run/x.pt")
+    assert peek("./run/x.pt") is None
