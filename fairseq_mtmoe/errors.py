@@ -16,7 +16,14 @@ MAX_SHOWN = 300
 
 
 class UserError(ValueError):
-    """Wrong input. The message is one sentence: what is wrong, where, and what to do."""
+    """Wrong input. The message is one sentence: what is wrong, where, and what to do.
+
+    names: the options, files and fields in backticks, what is wrong first. They tell errors apart.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(re.findall(r"`([^`]*)`", str(self)))
 
 
 def first_line(error: object) -> str:

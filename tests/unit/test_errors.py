@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
 from fairseq_mtmoe.cli.main import main
 from fairseq_mtmoe.errors import UserError, find_user_error, first_line, raise_invalid
+from tests.helpers.refused import refused
 
 SCRIPT = """
 from fairseq_mtmoe.errors import UserError
@@ -103,3 +105,18 @@ def test_the_search_for_the_root_ends():
 def test_the_first_line_of_an_error_ends_a_sentence():
     assert first_line(RuntimeError("\nno such host\nframe #0: …\nframe #1: …\n")) == "no such host"
     assert first_line(ValueError()) == ""
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (("--seed",), True),
+        (("--seed", "b.yaml"), True),
+        (("b.yaml", "--seed"), False),
+        (("--see",), False),
+        (("a.yaml",), False),
+    ],
+)
+def test_an_error_carries_the_names_of_what_is_wrong(names, found):
+    with nullcontext() if found else pytest.raises(AssertionError), refused(*names):
+        raise UserError("`--seed 1` must be above 1, as `/a/b.yaml` says.")
