@@ -1,10 +1,9 @@
 """Candidates of steps: equally many of every task, of which the model chooses what it trains on.
 
 CA-MTL, algorithm 1: a step draws b examples of each of T tasks, whose data begins again when it is used up, and trains
-on b of the b·T. Candidates come in *ranks*: the first of every task, the second of every task, and so on. A step takes
-as many ranks as its limits of sentences and tokens allow, where the longest of each rank counts: so whichever b of them
-are chosen are a batch within these limits. Candidates are in the order of their tasks' endless shuffled sequences, but
-sorted by length within a window, so that a step's are about equally long.
+on b of the b·T. Candidates come in *ranks*: the first of every task, then the second, and so on. A step takes as many
+ranks as its limits of sentences and tokens allow, where the longest of each rank counts: whichever b are chosen are a
+batch within these limits. Within a window a task's shuffled sequence is sorted by length, so that steps are even.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Ranks:
     def batches(
         self, max_tokens: int | None = None, max_sentences: int | None = None, multiple: int = 1
     ) -> list[Words]:
-        """The indices of each step's candidates, task after task; the limits are `batch_ends`'s, of a step's ranks."""
+        """The indices of each step's candidates, task after task; limits as of `batch_ends`, of a step's ranks."""
         runs = Runs(self.longest_R[np.newaxis], np.ones_like(self.longest_R))
         ends = batch_ends(runs, max_tokens, max_sentences, multiple).tolist()
         steps = itertools.pairwise([0, *ends])
@@ -42,7 +41,7 @@ class Ranks:
 
 
 def ranked(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None = None) -> Ranks:
-    """The candidates of a draw of them; `lengths` and `limits` are those of `order_by_length`."""
+    """The candidates of a draw; `lengths` and `limits` as of `order_by_length`."""
     kept, longest, too_long = [], [], []
     for task, sizes in enumerate(lengths):
         indices, examples = draw.sequence(task)
@@ -62,7 +61,7 @@ def ranked(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | Non
 def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:
     """An order of a task's candidates: within each window by the first side, then the next; longer, then shorter again.
 
-    No more than the task's `size` examples are sorted together, which would put an example beside itself.
+    No more than the task's `size` examples are sorted together: an example would stand beside itself.
     """
     place = np.arange(len(sides_ES))
     within, parts = place % WINDOW, -(-WINDOW // max(size, 1))
@@ -77,13 +76,12 @@ def most_uncertain(
 ) -> NDArray[np.int64]:
     """The numbers of the `count` most uncertain candidates, ascending; all, if there are no more.
 
-    By `U_i = H_i / (Ĥ · H'_t)`, with Ĥ the greatest of the tasks' mean entropies; 0 where that is 0. Where they are
-    equally uncertain, tasks take turns: the first candidates of all tasks come before the second ones, and in order of
-    the tasks' numbers. What is not finite counts as most uncertain: the training step meets it, and deals with it.
+    By `U_i = H_i / (Ĥ · H'_t)`, with Ĥ the greatest of the tasks' mean entropies; 0 where that is 0. Of equally
+    uncertain ones tasks take turns. What is not finite counts as most uncertain: the training step deals with it.
 
     Args:
         entropy_C: H_i of each candidate, at least 0.
-        most_C: H'_t, what an undecided model's would be.
+        most_C: H'_t, an undecided model's entropy.
         task_C: the number of each candidate's task.
     """
     sizes = np.bincount(task_C)

@@ -1,8 +1,7 @@
 """What an epoch draws, described by a few numbers, and worked out a block at a time.
 
-A drawn example has an index that says which one it is: no table from indices to examples is made. Every task, or all
-tasks together where they are drawn as one, has a range of indices, which holds its examples once for each pass that
-the epoch touches: an example that is drawn twice has two indices.
+A drawn example's index says which one it is: no table is made. Every task, or all tasks where they are drawn as one,
+has a range of indices with its examples once for each pass that the epoch touches.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Numbering:
 
     Args:
         sizes: (L,) examples of each task.
-        groups: how many tasks, from the first on, each range of indices is of; each part of an epoch has such ranges.
+        groups: how many tasks each range of indices is of; each part of an epoch has such ranges.
         passes: how often each range holds its tasks' examples.
     """
 
@@ -45,17 +44,15 @@ class Numbering:
         return isinstance(other, Numbering) and vars(self) == vars(other)
 
     def tasks(self, group: int) -> range:
-        """The tasks of a range of indices."""
         group %= len(self.group_starts) - 1
         return range(self.group_starts[group], self.group_starts[group + 1])
 
     @property
     def index_type(self) -> type[np.uint32] | type[np.uint64]:
-        """The type of an array of indices."""
         return word_type(len(self))
 
     def locate(self, index: int) -> tuple[int, int]:
-        """The task of an index, and the number of its example among the task's."""
+        """The task of an index, and the number of its example in the task."""
         group = bisect_right(self.starts, index) - 1
         item = self.firsts[group] + (index - self.starts[group]) % self.sizes[group]
         task = bisect_right(self.task_starts, item) - 1
@@ -83,7 +80,6 @@ class Stretch:
 
     @property
     def blocks(self) -> list[Block]:
-        """The parts that are worked out one at a time."""
         total = self.size if self._searches else self.count
         return [Block(self, low, min(low + BLOCK, total)) for low in range(0, total, BLOCK)]
 
@@ -98,7 +94,7 @@ class Stretch:
         return self.count < self.size <= 2 * self.count
 
     def items(self, low: int, high: int) -> Words:
-        """The examples of a block, counted from the first of the first pass on."""
+        """The examples of a block, counted from the first pass on."""
         if self.count >= self.size:
             return np.arange(low, high, dtype=word_type(self.count))
         if not self._searches:
@@ -110,7 +106,7 @@ class Stretch:
 
 
 class Block(NamedTuple):
-    """A part of a stretch: its bounds are places, or examples to be asked for their places."""
+    """A part of a stretch, bounded by places, or by examples to be asked for their places."""
 
     stretch: Stretch
     low: int
@@ -119,9 +115,9 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Draw:
-    """The examples of one epoch; `shards` says for each task which of its shards they are from."""
+    """The examples of one epoch."""
 
-    shards: tuple[int, ...]
+    shards: tuple[int, ...]  # of each task, the one that they are from
     numbering: Numbering
     stretches: tuple[Stretch, ...]
 
@@ -130,24 +126,23 @@ class Draw:
 
     @property
     def blocks(self) -> list[Block]:
-        """All parts; together they hold every example of the draw once."""
         return [block for stretch in self.stretches for block in stretch.blocks]
 
     def sequence(self, group: int) -> tuple[Words, Words]:
-        """The indices (E,) of a range's examples in the order of its task's sequence, and their numbers in the task.
+        """The indices (E,) and numbers of a range's examples in the order of the task's sequence.
 
         For draws whose passes are stretches of their own.
         """
         numbering = self.numbering
         stretches = [stretch for stretch in self.stretches if stretch.group == group]
-        parts = [items_at(one.start, one.count, one.size, one.key) for one in stretches]
+        items = np.concatenate([items_at(one.start, one.count, one.size, one.key) for one in stretches])
         starts = [numbering.starts[group] + stretch.first * stretch.size for stretch in stretches]
-        indices: Words = np.concatenate(parts).astype(numbering.index_type)
+        indices: Words = items.astype(numbering.index_type)
         indices += np.repeat(np.array(starts, indices.dtype), [stretch.count for stretch in stretches])
-        return indices, np.concatenate(parts)
+        return indices, items
 
     def by_task(self, block: Block) -> tuple[Words, list[tuple[int, Words]]]:
-        """The indices (V,) of a block's examples, and which these are: each task with its examples, in this order."""
+        """The indices (V,) of a block's examples, and in this order each task with its examples."""
         stretch, numbering = block.stretch, self.numbering
         items = stretch.items(block.low, block.high)
         examples = items if stretch.count <= stretch.size else items % items.dtype.type(stretch.size)
@@ -170,13 +165,9 @@ class Draw:
 
 
 def stratified_share(strata_E: NDArray[np.integer], share: float, seed: int) -> NDArray[np.int64]:
-    """The numbers, ascending, of a share of E examples, of which every stratum has about its share.
+    """The numbers, ascending, of `share · E` of E examples, with about that share of every stratum, at least one.
 
-    The draws of one seed are nested: a smaller share's examples are among a larger one's. They are `share · E`,
-    rounded, but at least one of each stratum; of S strata, each has its share of them to less than S examples.
-
-    Args:
-        strata_E: each example's stratum (a label, for example), from 0 on, (E,).
+    A seed's draws are nested: a smaller share's examples are among a larger one's. `strata_E` are numbers from 0 on.
     """
     assert 0 < share <= 1 and len(strata_E)
     order = items_at(0, len(strata_E), len(strata_E), derive_key(seed)).astype(np.int64)

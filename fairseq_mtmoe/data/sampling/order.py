@@ -1,14 +1,9 @@
 """Putting the examples of a draw into the order of their lengths, and cutting them into batches.
 
-By the length of their first side, then of the next, as far as they have more (a source and a target, for example);
-examples of equal lengths in a pseudo-random order, so that batches mix the tasks. Two steps, in which what is worked on
-at a time fits into the processor's cache, and is shared out among threads:
-
-1. Each bundle of the draw's blocks is sorted by the first side.
-2. For each length of it, what the bundles have of it is sorted by the other sides.
-
-Lengths are sorted as 16-bit numbers, for which numpy has a radix sort: nothing is compared, and its speed does not
-depend on the vector instructions of a processor.
+By the length of their first side, then of the next (a source and a target, for example), and then in a pseudo-random
+order, so that batches mix the tasks. What is worked on at a time fits into the processor's cache: bundles of the draw's
+blocks are sorted by the first side, then of each length what the bundles have of it by the other sides. Threads share
+both. 16-bit lengths are sorted by numpy's radix sort, whose speed does not depend on a processor's instructions.
 """
 
 from __future__ import annotations
@@ -54,10 +49,12 @@ class Order:
 def order_by_length(
     draw: Draw, lengths: Sequence[Lengths], key: int, limits: Sequence[float] | None = None, threads: int = 1
 ) -> Order:
-    """Order a draw's examples; any number of threads gives the same order.
+    """Order a draw's examples, in the same way with any number of threads.
 
-    `lengths` has those of each task's examples, (n, S), with as many sides in all tasks, and `limits` (S,) the longest
-    that is let through. `key` names the order of examples of equal lengths.
+    Args:
+        lengths: of each task's examples, (n, S), with as many sides in all tasks.
+        key: names the order of examples of equal lengths.
+        limits: (S,), the longest that is let through.
     """
     with ThreadPoolExecutor(threads) as pool:
         read = list(pool.map(partial(_read, draw, lengths, limits), _bundles(draw.blocks)))
@@ -86,14 +83,13 @@ class _Part:
         return int(self.bounds[-1])
 
     def of(self, length: int) -> list[NDArray[np.integer]]:
-        """The rows of one length."""
         if length >= len(self.counts):
             return []
         return [column[self.bounds[length] : self.bounds[length + 1]] for column in self.columns]
 
 
 def _bundles(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Small blocks together: what is done for each costs as much as thousands of examples."""
+    """Small blocks together: each bundle costs as much as thousands of examples."""
     bundles: list[list[Block]] = []
     size = BLOCK
     for block in blocks:
@@ -130,16 +126,12 @@ def _read(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None
         if outside.any():
             too_long, inside = indices[outside], ~outside
             indices, sides = indices[inside], sides[:, inside]
-    first, *others = map(_narrow, sides)
-    return _Read(_Part(first, indices, *others), too_long, counts)
-
-
-def _narrow(lengths: Lengths) -> Lengths:
-    return lengths.astype(np.uint16) if lengths.max(initial=0) < 2**16 else lengths
+    narrow = (side.astype(np.uint16) if side.max(initial=0) < 2**16 else side for side in sides)
+    return _Read(_Part(next(narrow), indices, *narrow), too_long, counts)
 
 
 def _by_length(parts: Sequence[_Part], out: Words) -> tuple[list[int], list[Words]]:
-    """The lengths that rows of these parts have, in order, and of each the part of `out` that it fills."""
+    """The lengths in these parts, in order, and of each the part of `out` that it fills."""
     sizes = np.zeros(max(len(part.counts) for part in parts), dtype=np.int64)
     for part in parts:
         sizes[: len(part.counts)] += part.counts
@@ -148,7 +140,7 @@ def _by_length(parts: Sequence[_Part], out: Words) -> tuple[list[int], list[Word
 
 
 def _fill(parts: Sequence[_Part], key: int, length: int, out: Words) -> NDArray[np.int64]:
-    """Write the indices of one length to `out`, in order; returns the columns of their `Runs`, (S+1, R)."""
+    """Write the indices of one length to `out`, in order; return the columns of their `Runs`, (S+1, R)."""
     rows = [rows for rows in (part.of(length) for part in parts) if rows]
     indices, *sides = (np.concatenate(column) for column in zip(*rows, strict=True))
     runs = _divided(indices, sides, key, out) if sides and len(indices) > _LARGE else _sorted(indices, sides, key, out)
@@ -156,7 +148,7 @@ def _fill(parts: Sequence[_Part], key: int, length: int, out: Words) -> NDArray[
 
 
 def _sorted(indices: Words, sides: Sequence[Lengths], key: int, out: Words) -> NDArray[np.int64]:
-    """Write indices to `out` in the order of their sides; returns the columns of their `Runs`."""
+    """Write indices to `out` in the order of their sides; return the columns of their `Runs`."""
     order = _shuffled(indices, key)
     for side in reversed(sides):  # each time, what has the same length stays in the order of the sides behind
         order = order[side[order].argsort(kind="stable")]
@@ -199,8 +191,8 @@ def batch_ends(
 ) -> NDArray[np.int64]:
     """Where each batch of ordered examples ends, as by fairseq's `batch_by_size`, in time of the runs and batches.
 
-    A batch takes as many examples as `max_tokens`, their number times the longest side, and `max_sentences` allow,
-    rounded down to a multiple of `multiple` unless there are fewer. What is left over at the end makes a batch too.
+    A batch takes as many as `max_tokens`, their number times the longest side, and `max_sentences` allow, rounded down
+    to a multiple of `multiple` unless there are fewer; the rest at the end makes a batch too.
     """
     tokens = runs.lengths.max(axis=0)
     if max_tokens is not None and tokens.max(initial=0) > max_tokens:
@@ -216,7 +208,7 @@ def batch_ends(
 
 
 def _ends(starts: Sequence[int], sizes: Sequence[int], multiple: int) -> list[int]:
-    """The ends of batches of runs that begin at `starts` (R+1,), where the batches that a run allows have `sizes`."""
+    """The ends of batches of runs that begin at `starts` (R+1,) and allow batches of `sizes`."""
 
     def rounded(size: int) -> int:
         return size if size < multiple else size - size % multiple

@@ -2,8 +2,7 @@
 
 An order is a permutation of 0 … n-1 given by a key: a Feistel network over the next power of two, walked along its
 cycles back into the range (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). So V of n items cost
-time in V, and no list of n numbers is ever made or stored. Half as many bits in a word make twice as many of them fit
-into one instruction: up to 2^32 items, words have 32 bits.
+time in V, and no list of n numbers is made. Up to 2^32 items, words have 32 bits: twice as many fit an instruction.
 """
 
 from __future__ import annotations
@@ -47,15 +46,12 @@ def word_type(size: int) -> type[np.uint32] | type[np.uint64]:
 
 
 def items_at(start: int, count: int, size: int, key: int) -> Words:
-    """The items (count,) at the places `start … start+count-1` of the order of 0 … size-1 that `key` names.
-
-    They are all different, of `word_type(size)`; `start + count` is at most `size`.
-    """
+    """The items (count,) at the places `start … start+count-1` of the order of 0 … size-1 that `key` names."""
     return _Order(size, key).walk(start, count, forwards=True)
 
 
 def places_of(start: int, count: int, size: int, key: int) -> Words:
-    """The places of the items `start … start+count-1` in an order: the inverse of `items_at`, with its arguments."""
+    """The places of the items `start … start+count-1`: the inverse of `items_at`."""
     return _Order(size, key).walk(start, count, forwards=False)
 
 
@@ -68,8 +64,9 @@ class _Order:
         self.low_bits = max(_MIN_BITS, (size - 1).bit_length()) // 2
         # As few of these as hold all items, so that hardly one is outside of them.
         self.moduli = 1 << self.low_bits, max(1 << (_MIN_BITS // 2), -(-size >> self.low_bits))
-        constants: Words = mix(np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * _GOLDEN ^ np.uint64(key))
-        constants = constants.astype(self.word)
+        constants: Words = mix(np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * _GOLDEN ^ np.uint64(key)).astype(
+            self.word
+        )
         self.factors = np.bitwise_or(constants[::2], 1)  # an odd factor loses nothing
         self.summands = constants[1::2]
 
@@ -91,9 +88,8 @@ class _Order:
         hashed, other = np.empty_like(words), np.empty_like(words)
         for number in range(ROUNDS) if forwards else reversed(range(ROUNDS)):
             changed = 1 - number % 2
-            modulus = self.word(self.moduli[changed])
+            half, modulus = halves[changed], self.word(self.moduli[changed])
             self._hash(halves[1 - changed], number, modulus, hashed, other)
-            half = halves[changed]
             # Modulo: the sum or difference is right, or one modulus off and then wraps around to a large number.
             if forwards:
                 half += hashed

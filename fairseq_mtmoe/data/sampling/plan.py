@@ -1,9 +1,8 @@
 """The plan of a run: which examples of which shards each epoch draws.
 
 Every task has an endless shuffled sequence of its examples (see `permutation`); an epoch takes the next so many of
-each. Where a task's cursor stands at an epoch follows from the counts of the epochs before; so any epoch of a run whose
-schedule stays can be drawn by itself. Where that changes, the plan goes on from the cursors that a checkpoint has saved
-(see `saved_plans`). A virtual epoch is a fixed number of examples: consecutive ones walk through the data.
+each. A task's cursor follows from the counts of the epochs before, so any epoch can be drawn by itself; after a change
+of schedule or data the plan goes on from cursors that a checkpoint has saved (see `saved_plans`).
 
 Where the temperature rises by updates, a long epoch is drawn in parts. How many updates a part takes is known once its
 examples are in batches, so that the parts are added one after the other; a checkpoint saves them.
@@ -14,7 +13,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -54,8 +52,8 @@ class SamplingPlan:
     """Draws the examples of any epoch. Epochs count from 1, as in fairseq.
 
     Args:
-        shard_sizes: per task, the number of examples in each of its shards, above 0. Tasks may have different numbers
-            of shards; a pass over a shard is followed by one over the next, for all tasks at the same time.
+        shard_sizes: per task, the examples in each of its shards, above 0. After a pass over the tasks' shards follows
+            one over the next shard of each.
         schedule: the shares of the tasks, which follow from the sizes of all shards together.
         seed: names the sequence of draws.
         names: of the tasks, by which `follow` finds them in another plan.
@@ -73,27 +71,14 @@ class SamplingPlan:
         assert all(size > 0 for sizes in shard_sizes for size in sizes)
         self.shard_sizes = [tuple(sizes) for sizes in shard_sizes]
         self.sizes = [sum(sizes) for sizes in shard_sizes]
-        self.schedule = schedule
-        self.seed = seed
-        self.names = list(names) if names is not None else [str(task) for task in range(len(self.sizes))]
         self.numbers = list(range(len(self.sizes)))  # of the tasks' sequences
-        self.given_duration = given_duration
+        self.names = list(map(str, self.numbers if names is None else names))
+        self.schedule, self.seed, self.given_duration = schedule, seed, given_duration
         self.begin(0)
 
     def begin(self, update: int) -> None:
         """Stand at the first epoch, before which so many updates were made."""
         self.begin_at(EpochStart(1, self.schedule, self._epochs_per_pass(0), update=update))
-
-    def as_of_0_1_0(
-        self, epoch: int, update: int, schedule: Schedule | None = None, seed: int | None = None
-    ) -> SamplingPlan:
-        """The plan by which version 0.1.0, whose checkpoints have none, drew this epoch: by a schedule, or its own."""
-        before = copy(self)
-        before.schedule = replace(schedule or self.schedule, exceeds_pass=True)
-        before.seed = self.seed if seed is None else seed
-        before.begin(0)
-        before.start_of(epoch, update)
-        return before
 
     def begin_at(self, start: EpochStart) -> None:
         """Draw from here on; earlier epochs are not to be drawn any more."""
@@ -116,10 +101,9 @@ class SamplingPlan:
         """The parts of an epoch, as far as they are known; at least one."""
         return self._parts(self.start_of(epoch))
 
-    def probabilities(self, epoch: int, update: int = 0, part: int = 0) -> NDArray[np.float64]:
+    def probabilities(self, epoch: int, part: int = 0) -> NDArray[np.float64]:
         """(L,) the tasks' shares in a part of an epoch."""
-        start = self.start_of(epoch, update)
-        return self._shares(start, self._parts(start)[part])
+        return self._shares(self.start_of(epoch), self.parts(epoch)[part])
 
     def temperature(self, epoch: int, update: int = 0, part: int = 0) -> float | None:
         """The temperature of a part of an epoch; None where there is none."""
@@ -135,10 +119,7 @@ class SamplingPlan:
         return derive_key(self.seed, _ORDER, epoch, *_further(part))
 
     def draw(self, epoch: int, update: int = 0, part: int | None = None) -> Draw:
-        """The examples of an epoch, or of a part of it, with the indices that they have in the epoch's draw.
-
-        Costs nothing until its blocks are worked out.
-        """
+        """The examples of an epoch, or of a part of it with the same indices; blocks are worked out later."""
         start = self.start_of(epoch, update)
         sizes, groups = self._sizes(start.shard_epoch), self._groups(start.schedule)
         shards = [self._shards(group, start.shard_epoch) for group in groups]
@@ -158,7 +139,7 @@ class SamplingPlan:
         return Draw(chosen, Numbering(sizes, [len(group) for group in groups], passes), tuple(stretches))
 
     def rises_within(self, epoch: int) -> bool:
-        """Whether an epoch may need several parts, which are not known yet."""
+        """Whether an epoch may need parts that are not known yet."""
         start = self.start_of(epoch)
         return not start.parts and start.schedule.step_at(start.update) is not None
 
@@ -169,7 +150,7 @@ class SamplingPlan:
         return size if step is None else max(1, int(size * step / updates))
 
     def add_part(self, epoch: int, size: int, updates: int) -> bool:
-        """Say which part of an epoch comes next, after so many updates of others; return whether it is the last.
+        """Add the epoch's next part, after so many updates of others; return whether it is the last.
 
         It has this size, unless less of the epoch is left, or the temperature rises no more.
         """
@@ -178,21 +159,19 @@ class SamplingPlan:
         left = self.epoch_size(start.schedule, start.shard_epoch) - sum(part.size for part in start.parts)
         if size > left or start.schedule.step_at(update) is None:
             size = left
-        divided = replace(start, parts=(*start.parts, Part(size, update)))
-        self._first = divided if self._first is start else self._first
-        self._start = divided
+        self._start = replace(start, parts=(*start.parts, Part(size, update)))
+        if self._first is start:
+            self._first = self._start
         return size == left
 
     def follow(self, before: SamplingPlan, has_begun: bool, update: int) -> bool:
         """Resume: take over the seed and the cursors of the interrupted run's plan, and end its epoch as it began.
 
-        A resumed run may have other sampling options, and other data. Its seed stays the interrupted run's, and every
-        task goes on in its shuffled sequence, so that no example comes again before its turn; a task whose data has
-        changed begins its sequence anew. An epoch that `has_begun` is drawn by the old options to its end.
+        Every task goes on in its shuffled sequence, also by other options; one whose data has changed begins anew. An
+        epoch that `has_begun` is drawn by the old options to its end.
 
         Returns:
-            whether what was seen of the epoch stays seen: not if its data has changed, because it cannot be drawn
-            again. Then the plan is at the next epoch.
+            False if what was seen of the epoch cannot be drawn again, since data has changed: the next one begins.
         """
         start, same_data = before._start, (before.names, before.shard_sizes) == (self.names, self.shard_sizes)
         goes_on = has_begun and same_data
@@ -212,7 +191,7 @@ class SamplingPlan:
         return goes_on or not has_begun
 
     def _take_over(self, before: SamplingPlan, cursors: Mapping[Shards, int]) -> dict[Shards, int]:
-        """Another plan's numbers of sequences, and the cursors of tasks whose data has not changed."""
+        """Take another plan's numbers of sequences; return the cursors of tasks whose data has not changed."""
         known = dict(zip(before.names, zip(before.numbers, before.shard_sizes, strict=True), strict=True))
         fresh = itertools.count(max(before.numbers, default=-1) + 1)
         self.numbers = [known[name][0] if name in known else next(fresh) for name in self.names]
@@ -221,8 +200,7 @@ class SamplingPlan:
         return {shards: cursor for shards, cursor in cursors.items() if all(number in same for number, _ in shards)}
 
     def _groups(self, schedule: Schedule) -> list[tuple[int, ...]]:
-        # Where every example is taken once, all tasks share one shuffled sequence: then a pass is exact for any size
-        # of the virtual epochs.
+        # Where every example is taken once, all tasks share one sequence: a pass is exact for any virtual epoch size.
         tasks = range(len(self.sizes))
         return [tuple(tasks)] if schedule.takes_everything else [(task,) for task in tasks]
 
@@ -259,12 +237,8 @@ class SamplingPlan:
         for group, count in zip(self._groups(start.schedule), np.sum(self._counts(start), axis=0), strict=True):
             shards = self._shards(group, start.shard_epoch)
             cursors[shards] = cursors.get(shards, 0) + int(count)
-        shard_epoch, left = start.shard_epoch, start.epochs_left - 1
-        if left == 0:
-            shard_epoch += 1
-            left = self._epochs_per_pass(shard_epoch)
-        else:
-            left = self._epochs_left(start, left)
+        shard_epoch, left = start.shard_epoch + (start.epochs_left == 1), start.epochs_left - 1
+        left = self._epochs_left(start, left) if left else self._epochs_per_pass(shard_epoch)
         return EpochStart(start.epoch + 1, self.schedule, left, shard_epoch, update, cursors)
 
     def _epochs_per_pass(self, shard_epoch: int) -> int:
@@ -272,7 +246,7 @@ class SamplingPlan:
         return math.ceil(self.schedule.pass_size(sizes, self.sizes) / self.schedule.epoch_size(sizes, self.sizes))
 
     def _epochs_left(self, start: EpochStart, left: int) -> int:
-        """How many epochs by the own schedule are left where so many by a start's are."""
+        """How many epochs of the own schedule are left where `left` of a start's are."""
         if start.schedule == self.schedule:
             return left
         old, new = (self.epoch_size(schedule, start.shard_epoch) for schedule in (start.schedule, self.schedule))
@@ -280,13 +254,13 @@ class SamplingPlan:
 
 
 def _further(part: int) -> tuple[int, ...]:
-    """What a part's pseudo-random numbers are of, beside the epoch: its first part has those of an undivided one."""
+    """What else names a part's random numbers: the first part has those of an undivided epoch."""
     return (part,) if part else ()
 
 
 def _stretches(group: int, size: int, cursor: int, count: int, key: int, in_order: bool) -> list[Stretch]:
-    """The parts of a group's passes that `count` examples from the start `cursor` of its sequence on are of: the end
-    of one, whole passes (each by itself where they are wanted `in_order`), and the beginning of one."""
+    """`count` examples of a group's sequence from `cursor` on: the end of a pass, whole passes (each by itself if
+    `in_order`), and the beginning of one."""
     first, end = cursor // size, cursor + count
     whole_from, whole_to = -(-cursor // size), end // size
     wholes = range(whole_from, whole_to + 1) if in_order else (whole_from, whole_to)

@@ -1,13 +1,12 @@
-"""What a checkpoint saves of its run's draws, in plain containers: the schedule, and the position in the data.
-
-With it a run goes on where it was, also by another schedule; without it the position is worked out from the beginning.
-"""
+"""What a checkpoint saves of its run's draws, in plain containers: the schedule, and the position in the data."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from contextlib import suppress
+from copy import copy
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from fairseq_mtmoe.data.sampling.plan import EpochStart, Part, SamplingPlan
@@ -19,14 +18,14 @@ _MOST_PARTS = 10**4
 
 
 def options_of(schedule: Schedule, names: Sequence[str]) -> dict[str, Any]:
-    """A schedule by the names of its options, with a weight for each of the tasks' names."""
+    """A schedule by the names of its options, with weights by the tasks' names."""
     options, weights = asdict(schedule), schedule.sampling_weights
     options["sampling_weights"] = weights and dict(zip(names, weights, strict=True))
     return options if schedule.heating_coefficient > 0 else {**options, "heating_epochs": None, "heating_updates": None}
 
 
 def changes(before: SamplingPlan, now: SamplingPlan) -> list[str]:
-    """What differs between the schedule of a run so far and that from now on, an option each: "x was 1 and is 2"."""
+    """What differs between a run's schedule so far and from now on, an option each: "x was 1 and is 2"."""
     old, new = options_of(before.schedule, before.names), options_of(now.schedule, now.names)
     return [f"{name} was {old[name]} and is {new[name]}" for name in old if old[name] != new[name]]
 
@@ -53,7 +52,7 @@ def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
 
 
 def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
-    """The plan of which this was saved, at the same position, or the `UserError` that it is none."""
+    """The plan of which this was saved, at the same position (UserError: it is damaged)."""
     try:
         return _restored(saved)
     except (KeyError, TypeError, ValueError, AssertionError, AttributeError, ZeroDivisionError) as error:
@@ -64,23 +63,20 @@ def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
 
 
 def restored_plan_0_1_0(options: Mapping[str, Any], plan: SamplingPlan, epoch: int, update: int) -> SamplingPlan:
-    """The plan of a run of version 0.1.0, whose checkpoints have no more than their options.
-
-    Where these do not say how it drew, it drew by the schedule of `plan`, the plan of the run that goes on.
-    """
-    try:
+    """The plan of a run of version 0.1.0, which saved options alone, or nothing: then by the schedule of `plan`."""
+    schedule, seed = plan.schedule, plan.seed
+    with suppress(KeyError, TypeError, ValueError, SyntaxError, AssertionError):
         weights = options["sampling_weights"]
         assert not options["sampling_weights_from_file"]
-        known = {
-            **options,
-            "sampling_weights": ast.literal_eval(weights) if isinstance(weights, str) else None,
-            "heating_epochs": options["heating_epochs"] or options["max_epoch"],
-            "heating_updates": None,
-            "exceeds_pass": True,
-        }
-        return plan.as_of_0_1_0(epoch, update, _schedule_of(known, plan.names), int(options["seed"]))
-    except (KeyError, TypeError, ValueError, SyntaxError, AssertionError):
-        return plan.as_of_0_1_0(epoch, update)
+        known = {**options, "heating_updates": None, "exceeds_pass": True}
+        known["sampling_weights"] = ast.literal_eval(weights) if isinstance(weights, str) else None
+        known["heating_epochs"] = options["heating_epochs"] or options["max_epoch"]
+        schedule, seed = _schedule_of(known, plan.names), int(options["seed"])
+    before = copy(plan)
+    before.schedule, before.seed = replace(schedule, exceeds_pass=True), seed
+    before.begin(0)
+    before.start_of(epoch, update)
+    return before
 
 
 def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
@@ -90,9 +86,8 @@ def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
     plan.numbers = [int(number) for number in saved["numbers"]]
     cursors = {tuple((int(a), int(b)) for a, b in shards): int(cursor) for shards, cursor in start["cursors"]}
     epoch, left, shard_epoch, update = (int(start[n]) for n in ("epoch", "epochs_left", "shard_epoch", "update"))
-    assert len(plan.names) == len(plan.numbers) == len(plan.sizes) and min(epoch, left) >= 1
-    assert min([shard_epoch, update, *cursors.values()]) >= 0
-    assert len(set(plan.numbers)) == len(plan.numbers) and abs(plan.seed) < 2**63
+    assert min(epoch, left) >= 1 and min([shard_epoch, update, *cursors.values()]) >= 0 and abs(plan.seed) < 2**63
+    assert len(plan.names) == len(plan.numbers) == len(set(plan.numbers)) == len(plan.sizes)
     most = _MOST_DRAWN + _MOST_PASSES * sum(plan.sizes)
     for known in (schedule, of_epoch):
         assert max(known.virtual_epoch_size or 0, known.virtual_data_size or 0) <= most
@@ -106,8 +101,7 @@ def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
 
 
 def _schedule_of(options: Mapping[str, Any], names: Sequence[str]) -> Schedule:
-    known = {"natural_from_epoch": None, **options}  # 0.1.4 and older had none
-    weights = known["sampling_weights"]
+    weights, known = options["sampling_weights"], {"natural_from_epoch": None, **options}  # 0.1.4 and older had none
     known["sampling_weights"] = tuple(weights[name] for name in names) if weights else None
     known["exceeds_pass"] = bool(known["exceeds_pass"])
     return Schedule(**{one.name: known[one.name] for one in fields(Schedule)})

@@ -33,11 +33,7 @@ def temperature_probabilities(sizes: Sequence[float] | NDArray[np.float64], temp
 
 
 def heated_temperature(start: float, coefficient: float, duration: int, elapsed: int) -> float:
-    """Equation 2: `T_e = T_s · sqrt(1 + k·e/C)`; from C on it stays `T_s · sqrt(1 + k)`.
-
-    T_s is the `start`, k the conduction `coefficient`, C a `duration` in epochs or updates, and e what is `elapsed`,
-    counted from 0.
-    """
+    """Equation 2: `T_e = T_s · sqrt(1 + k·e/C)`; from C on, in epochs or updates, it stays `T_s · sqrt(1 + k)`."""
     assert coefficient >= 0 and duration >= 1 and elapsed >= 0
     return start * math.sqrt(1.0 + coefficient * min(elapsed, duration) / duration)
 
@@ -45,8 +41,7 @@ def heated_temperature(start: float, coefficient: float, duration: int, elapsed:
 def apportion(total: int, probabilities: NDArray[np.float64], offset: float) -> NDArray[np.int64]:
     """Split `total` into whole numbers (L,) with these shares: systematic sampling with one random number.
 
-    Each count is `total · p` rounded up or down, the counts sum to `total` exactly, and over a uniformly random
-    `offset` in [0, 1) the expectation of each count is `total · p` exactly. A task with probability 0 gets nothing.
+    Each count is `total · p` rounded up or down, and its expectation over a uniform `offset` in [0, 1) is `total · p`.
     """
     cumulated = np.cumsum(probabilities)
     bounds = np.floor(total * (cumulated / cumulated[-1]) + offset).astype(np.int64)
@@ -55,30 +50,20 @@ def apportion(total: int, probabilities: NDArray[np.float64], offset: float) -> 
     return np.diff(bounds, prepend=0)
 
 
-def default_epoch_size(sizes: Sequence[int], probabilities: NDArray[np.float64]) -> int:
-    """fairseq's size of an epoch: the largest task is seen once, but no more than 1.5 times all the data in total."""
-    largest = int(np.argmax(sizes))
-    return int(min(sizes[largest] / max(probabilities[largest], 1e-300), _MAX_SCALE_UP * sum(sizes)))
-
-
 @dataclass(frozen=True)
 class Schedule:
     """The sampling options, by their names: how tasks share an epoch, and how long it is. They may change in a run.
 
-    The methods are fairseq's, in which `concat` and `RoundRobin` take every example once; one that MT-TaG proposes
-    (appendix A.4): all tasks alike until their gates have learned, then by size; and CA-MTL's, which draws equally many
-    of each task as candidates, of which a step trains on those that the model is most uncertain of (`candidates.py`).
+    Methods: fairseq's, of which `concat` and `RoundRobin` take every example once; MT-TaG's (appendix A.4): all tasks
+    alike until their gates have learned, then by size; CA-MTL's: equally many candidates of each (`candidates.py`).
 
     Args:
         heating_coefficient, heating_epochs: k and C of equation 2; C is None while only a checkpoint knows it.
-        heating_updates: C in updates, in the place of epochs: an epoch, or each part of a long one (see `step_at`), has
-            the temperature of the update at which it begins.
+        heating_updates: C in updates: an epoch, or a part of a long one, has the temperature of its first update.
         natural_from_epoch: the first epoch of `uniform-then-natural` that is drawn by size.
         sampling_weights: (L,) fixed shares, instead of the method's.
-        virtual_epoch_size: examples in an epoch, of candidates those that are trained on, and no more than a pass;
-            None: a pass over the current shards.
-        virtual_data_size: examples in a pass; None: fairseq's `default_epoch_size`, or, of candidates, the size of the
-            largest task, which is then drawn once.
+        virtual_epoch_size: examples that an epoch trains on, no more than a pass; None: a pass over the current shards.
+        virtual_data_size: examples in a pass; None: fairseq's rule, or, of candidates, the size of the largest task.
         exceeds_pass: an epoch may be longer than a pass, as it could be in runs that version 0.1.0 began.
 
     Raises:
@@ -97,60 +82,46 @@ class Schedule:
     exceeds_pass: bool = False
 
     def __post_init__(self) -> None:
-        weights, heats = self.sampling_weights, self.heating_coefficient > 0
-
-        def is_at_least(least: int, value: int | None) -> bool:
-            return value is None or value >= least
-
+        weights, method, k = self.sampling_weights, self.sampling_method, self.heating_coefficient
+        sizes = {name: getattr(self, name) for name in ("virtual_epoch_size", "virtual_data_size")}
+        sizes |= {name: getattr(self, name) for name in ("heating_epochs", "heating_updates") if k > 0}
+        are_shares = weights is None or (min(weights) >= 0 and 0 < sum(weights) < math.inf)
         for name, holds, rule in (
-            ("sampling_method", self.sampling_method in METHODS, f"one of {', '.join(METHODS)}"),
+            ("sampling_method", method in METHODS, f"one of {', '.join(METHODS)}"),
             ("sampling_temperature", 0 < self.sampling_temperature < math.inf, "a finite number above 0"),
-            ("heating_coefficient", 0 <= self.heating_coefficient < math.inf, "a finite number of at least 0"),
-            ("heating_epochs", not heats or is_at_least(1, self.heating_epochs), "at least 1"),
-            ("heating_updates", not heats or is_at_least(1, self.heating_updates), "at least 1"),
-            (
-                "sampling_weights",
-                weights is None or (min(weights) >= 0 and 0 < sum(weights) < math.inf),
-                "finite numbers of at least 0, with one above 0",
-            ),
-            ("virtual_epoch_size", is_at_least(1, self.virtual_epoch_size), "at least 1"),
-            ("virtual_data_size", is_at_least(1, self.virtual_data_size), "at least 1"),
+            ("heating_coefficient", 0 <= k < math.inf, "a finite number of at least 0"),
+            ("sampling_weights", are_shares, "finite numbers of at least 0, with one above 0"),
+            *((name, value is None or value >= 1, "at least 1") for name, value in sizes.items()),
         ):
             if not holds:
                 raise_invalid(f"--{name.replace('_', '-')}", rule, getattr(self, name))
         uncertain = f"with `--sampling-method {UNCERTAINTY}`, where the model decides how often each task trains"
+        heats, has_weights, durations = k > 0, weights is not None, (self.heating_epochs, self.heating_updates)
         for is_wrong, sentence in (
+            (has_weights and self.draws_candidates, f"`--sampling-weights` must not be given {uncertain}."),
             (
-                weights is not None and self.draws_candidates,
-                f"`--sampling-weights` must not be given {uncertain}: give one of the two.",
+                heats and None not in durations,
+                "`--heating-epochs` and `--heating-updates` exclude each other: give one.",
+            ),
+            (heats and self.draws_candidates, f"`--heating-coefficient` must be 0 {uncertain}, but is {k} instead."),
+            (
+                heats and (has_weights or method != "temperature"),
+                "`--heating-coefficient` above 0 needs `--sampling-method temperature` without sampling weights.",
             ),
             (
-                heats and None not in (self.heating_epochs, self.heating_updates),
-                "`--heating-epochs` and `--heating-updates` exclude each other: give one of them.",
-            ),
-            (
-                heats and self.draws_candidates,
-                f"`--heating-coefficient` must be 0 {uncertain}, but is {self.heating_coefficient} instead.",
-            ),
-            (
-                heats and (weights is not None or self.sampling_method != "temperature"),
-                "`--heating-coefficient` above 0 heats a temperature: "
-                "use `--sampling-method temperature`, without sampling weights.",
-            ),
-            (
-                (self.sampling_method == UNIFORM_FIRST) != (self.natural_from_epoch is not None),
+                (method == UNIFORM_FIRST) != (self.natural_from_epoch is not None),
                 f"`--sampling-method {UNIFORM_FIRST}` and `--natural-from-epoch`, the first epoch that is drawn by "
                 "size, need each other: give both or neither.",
             ),
         ):
             if is_wrong:
                 raise UserError(sentence)
-        if not is_at_least(2, self.natural_from_epoch):
+        if self.natural_from_epoch is not None and self.natural_from_epoch < 2:
             rule = "at least 2, since the epochs before are uniform"
             raise_invalid("--natural-from-epoch", rule, self.natural_from_epoch)
 
     def check_duration(self) -> None:
-        """Refuse, before training, a heating of a duration that is not known: until then a checkpoint may say it."""
+        """Refuse a heating of unknown duration, once no checkpoint can say it."""
         if self.heating_coefficient > 0 and self.heating_epochs is None and self.heating_updates is None:
             raise UserError(
                 "`--heating-coefficient` above 0 needs to know in how many epochs or updates to heat: "
@@ -159,7 +130,7 @@ class Schedule:
 
     @property
     def draws_candidates(self) -> bool:
-        """Whether what is drawn are candidates, of which the model chooses what it trains on."""
+        """Whether the model chooses among the examples that are drawn."""
         return self.sampling_method == UNCERTAINTY
 
     @property
@@ -168,22 +139,21 @@ class Schedule:
         return self.sampling_weights is None and self.sampling_method in ("concat", "RoundRobin")
 
     def temperature_at(self, epoch: int, update: int = 0) -> float | None:
-        """The temperature of an epoch, counted from 1 as fairseq counts; None where the method has none."""
+        """The temperature of an epoch, counted from 1; None where the method has none."""
         if self.sampling_weights is not None or self.sampling_method != "temperature":
             return None
-        duration, elapsed = self.heating_epochs or 1, epoch - 1
-        if self.heating_updates is not None:
-            duration, elapsed = self.heating_updates, update
-        return heated_temperature(self.sampling_temperature, self.heating_coefficient, duration, elapsed)
+        by_update = self.heating_updates is not None
+        duration, elapsed = (self.heating_updates, update) if by_update else (self.heating_epochs, epoch - 1)
+        return heated_temperature(self.sampling_temperature, self.heating_coefficient, duration or 1, elapsed)
 
     def step_at(self, update: int) -> int | None:
-        """After how many updates the temperature of an update is out of date; None where it stays for an epoch."""
+        """After how many updates an update's temperature is out of date; None where it stays for an epoch."""
         if self.heating_coefficient == 0 or self.heating_updates is None or update >= self.heating_updates:
             return None
         return -(-self.heating_updates // STEPS)
 
     def probabilities_at(self, epoch: int, sizes: Sequence[int], update: int = 0) -> NDArray[np.float64]:
-        """(L,) shares at an epoch, counted from 1, of tasks with these sizes (of all their data)."""
+        """(L,) shares at an epoch of tasks with these sizes (of all their data)."""
         temperature = self.temperature_at(epoch, update)
         if temperature is not None:
             return temperature_probabilities(sizes, temperature)
@@ -206,8 +176,10 @@ class Schedule:
             return sum(sizes)  # as the shares become the sizes
         if self.draws_candidates:
             return max(sizes)
-        # Of the first epoch's shares: an epoch keeps its size while the temperature rises.
-        return max(1, default_epoch_size(sizes, self.probabilities_at(1, whole_sizes)))
+        # As in fairseq the largest task is seen once, by the first epoch's shares: the size stays while they change.
+        largest = int(np.argmax(sizes))
+        share = max(self.probabilities_at(1, whole_sizes)[largest], 1e-300)
+        return max(1, int(min(sizes[largest] / share, _MAX_SCALE_UP * sum(sizes))))
 
     def epoch_size(self, sizes: Sequence[int], whole_sizes: Sequence[int]) -> int:
         """Examples in an epoch of these shards."""
@@ -217,11 +189,7 @@ class Schedule:
         return size if self.exceeds_pass else min(size, pass_size)
 
     def following(self, before: Schedule, given_duration: bool) -> Schedule:
-        """This schedule in a run that went by another so far.
-
-        Where C of the heating was not asked for (`given_duration`) it is, in epochs or updates, what the run settled
-        when it began: a run that goes on for longer does not cool down.
-        """
+        """This schedule in a run that went by another so far, whose C stays unless one is given."""
         epochs, updates = self.heating_epochs, self.heating_updates
         if not given_duration and self.heating_coefficient > 0 < before.heating_coefficient:
             epochs, updates = before.heating_epochs, before.heating_updates

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.sampling import draw as drawing
-from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
+from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch, stratified_share
 from fairseq_mtmoe.data.sampling.permutation import items_at
 
 
@@ -67,3 +67,36 @@ def test_wide_indices_of_wide_stretches():
         indices, ((task, sentences),) = draw.by_task(block)
         assert task == 0 and [int(index) - start for index in indices] == sentences.tolist()
         assert draw.numbering.locate(int(indices[3])) == (0, int(sentences[3]))
+
+
+# ---- a share of the examples ----
+
+SHARES = (0.001, 0.1, 0.33, 0.5, 1.0)
+
+
+def made(seed):
+    """Strata of one to six labels, some of them rare."""
+    draw = np.random.default_rng(seed)
+    weights = draw.dirichlet(np.full(draw.integers(1, 7), 0.5))
+    return draw.choice(len(weights), size=int(draw.integers(1, 3000)), p=weights)
+
+
+@pytest.mark.parametrize("case", range(3))
+def test_shares_are_nested_and_of_each_stratum_alike(case):
+    strata, smaller = made(case), set()
+    present = np.unique(strata)
+    for share in SHARES:
+        drawn = stratified_share(strata, share, seed=1)
+        assert smaller <= set(drawn.tolist())
+        smaller = set(drawn.tolist())
+        assert len(drawn) == max(round(share * len(strata)), len(present))
+        assert (np.diff(drawn) > 0).all() and drawn.min() >= 0 and drawn.max() < len(strata)
+        wanted = share * np.bincount(strata)[present]
+        found = np.bincount(strata[drawn], minlength=strata.max() + 1)[present]
+        assert found.min() >= 1 and np.abs(found - wanted).max() < max(len(present), 2)
+
+
+def test_what_a_seed_draws_stays():
+    """Studies say that all their runs have the same examples, also those that a later version makes."""
+    assert stratified_share(np.arange(100) % 3, 0.1, seed=1).tolist() == [21, 44, 49, 52, 77, 78, 87, 90, 91, 95]
+    assert stratified_share(made(3), 0.1, seed=1).tolist() != stratified_share(made(3), 0.1, seed=2).tolist()

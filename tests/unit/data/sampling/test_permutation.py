@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.sampling import permutation
 from fairseq_mtmoe.data.sampling.permutation import derive_key, items_at, places_of, word_type
 
 FROZEN_ORDER = [9, 1, 4, 6, 3, 8, 2, 0, 5, 7]
@@ -16,18 +15,13 @@ KEYS = st.integers(0, 2**64 - 1)
 
 
 @settings(deadline=None)
-@given(st.integers(1, 3000), KEYS)
-def test_an_order_holds_every_item_once(size, key):
-    assert sorted(items_at(0, size, size, key)) == list(range(size))
-
-
-@settings(deadline=None)
 @given(st.integers(1, 500), KEYS, st.data())
-def test_any_part_can_be_had_alone(size, key, data):
+def test_an_order_holds_every_item_once_and_any_part_can_be_had_alone(size, key, data):
     first = data.draw(st.integers(0, size))
     second = data.draw(st.integers(first, size))
-    part = items_at(first, second - first, size, key)
-    np.testing.assert_array_equal(part, items_at(0, size, size, key)[first:second])
+    items = items_at(0, size, size, key)
+    assert sorted(items) == list(range(size))
+    np.testing.assert_array_equal(items_at(first, second - first, size, key), items[first:second])
 
 
 @settings(deadline=None)
@@ -47,25 +41,10 @@ def test_long_stretches_are_computed_in_chunks_without_seams():
     np.testing.assert_array_equal(places[items], np.arange(600_000))
 
 
-def first_items(count, size, keys):
-    """`items_at(0, count, size, key)` for each key, (keys, count): a call for every one of thousands takes a minute."""
-    orders = [permutation._Order(size, key) for key in keys]
-    together = permutation._Order(size, 0)
-    together.factors, together.summands = (
-        np.stack([getattr(order, name) for order in orders], 1)[:, :, None] for name in ("factors", "summands")
-    )
-    found = together._permute(np.tile(np.arange(count, dtype=together.word), (len(keys), 1)), forwards=True)
-    while (outside := found >= size).any():
-        found = np.where(outside, together._permute(found.copy(), forwards=True), found)
-    for row, key in zip(found[:10], keys, strict=False):
-        np.testing.assert_array_equal(row, items_at(0, count, size, key))
-    return found
-
-
-@pytest.mark.parametrize("size", [2, 5, 33])
+@pytest.mark.parametrize("size", [2, 5])
 def test_every_place_gets_every_item_equally_often(size):
-    number = 5000
-    orders = first_items(size, size, [derive_key(11, key) for key in range(number)])
+    number = 800
+    orders = np.stack([items_at(0, size, size, derive_key(11, key)) for key in range(number)])
     for place in range(size):
         counts = np.bincount(orders[:, place], minlength=size)
         deviation = (counts - number / size) / np.sqrt(number / size * (1 - 1 / size))

@@ -1,6 +1,5 @@
 """What a checkpoint remembers of its run's draws: going on under the same rules, other ones, and with other data."""
 
-import copy
 import io
 from dataclasses import replace
 
@@ -9,10 +8,11 @@ import pytest
 import torch
 
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
-from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, saved_plan
+from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, restored_plan_0_1_0, saved_plan
 from fairseq_mtmoe.data.sampling.schedule import Schedule
 from fairseq_mtmoe.errors import UserError
-from tests.unit.data.sampling.test_plan import by_task, counts, same
+from tests.helpers.draws import by_task, counts, same
+from tests.helpers.refused import refused
 
 SHARDS = [[40, 30], [9], [7, 5, 3]]
 NAMES = ["en-aa", "en-bb", "en-cc"]
@@ -64,8 +64,6 @@ def spread(times):
         (heated(), None, False),
         (heated(epochs=None, updates=500), 13, True),
         (Schedule(), 40, False),
-        (Schedule("uniform"), None, True),
-        (Schedule("uniform-then-natural", natural_from_epoch=6), 13, False),
         (Schedule("uniform-then-natural", natural_from_epoch=7), 40, True),
     ],
 )
@@ -86,24 +84,20 @@ def test_the_same_rules_draw_the_same(schedule, size, has_begun):
     assert same(interrupted.draw(12, 660), draws[11])
 
 
-@pytest.mark.parametrize("epochs", [20, None])
-def test_heating_by_update_goes_on_by_update(epochs):
+def test_heating_by_update_goes_on_by_update_unless_a_duration_is_given():
     first = plan(heated(epochs=None, updates=100))
-    hot = first.temperature(3, 50)
-    longer = resumed(first, 4, plan(heated(epochs=epochs), given_duration=False), update=100)
+    assert first.temperature(3, 50) == pytest.approx(1.5 * np.sqrt(2.5))
+    longer = resumed(first, 4, plan(heated(epochs=20), given_duration=False), update=100)
     assert changes(restored_plan(saved(first, 4)), longer) == []
-    assert hot == pytest.approx(1.5 * np.sqrt(2.5)) and longer.temperature(4) == pytest.approx(3.0)
-    again = resumed(longer, 5, plan(heated(epochs=1000), given_duration=False), update=200)
-    assert again.temperature(5) == pytest.approx(3.0)
+    assert longer.temperature(4) == pytest.approx(3.0)
     by_epoch = resumed(longer, 5, plan(heated(epochs=10)), update=200)
     assert by_epoch.temperature(5) == pytest.approx(1.5 * np.sqrt(2.2))
 
 
-def test_only_a_checkpoint_may_know_the_duration_in_the_place_of_the_options():
+def test_a_checkpoint_may_know_the_duration_that_options_do_not_say():
     unknown = plan(heated(epochs=None), given_duration=False)
-    for other in (unknown, resumed(plan(heated(0)), 4, plan(heated(epochs=None), given_duration=False))):
-        with pytest.raises(UserError, match="give `--heating-epochs`, `--heating-updates` or `--max-epoch`"):
-            other.schedule.check_duration()
+    with refused("--heating-coefficient", "--heating-epochs", "--heating-updates", "--max-epoch"):
+        unknown.schedule.check_duration()
     known = resumed(plan(), 4, unknown)
     known.schedule.check_duration()
     assert same(known.draw(9), plan().draw(9))
@@ -120,15 +114,14 @@ def test_a_duration_that_is_asked_for_counts_and_so_does_one_for_a_heating_that_
     assert begins.temperature(41) == pytest.approx(1.5 * np.sqrt(2))
 
 
-@pytest.mark.parametrize("schedule", [heated(), Schedule()])
-def test_what_0_1_4_and_older_saved_goes_on(schedule):
+def test_what_0_1_4_and_older_saved_goes_on():
     """They knew nothing of `natural_from_epoch`."""
-    old, state = plan(schedule), saved(plan(schedule), 3)
+    state = saved(plan(), 3)
     for rules in (state["rules"], state["place"]["rules"]):
         assert rules.pop("natural_from_epoch") is None
-    before, new = restored_plan(state), plan(schedule)
+    before, new = restored_plan(state), plan()
     assert new.follow(before, True, 0) and changes(before, new) == []
-    assert all(same(new.draw(epoch), old.draw(epoch)) for epoch in (3, 4, 9))
+    assert all(same(new.draw(epoch), plan().draw(epoch)) for epoch in (3, 4, 9))
 
 
 def test_a_change_is_said_by_the_names_of_the_options():
@@ -175,39 +168,36 @@ def test_an_epoch_is_at_most_a_pass_but_in_runs_of_0_1_0():
         return plan(schedule or Schedule(), size=size)
 
     assert counts(new().draw(1)) == [40, 9, 15]
-    old = new().as_of_0_1_0(3, 0)
+    old = restored_plan_0_1_0({}, new(), 3, 0)
     assert old.epoch == 3 and sum(counts(old.draw(3))) == 1000
     kept = new()
     assert kept.follow(old, True, 0) and same(kept.draw(3), old.draw(3)) and sum(counts(kept.draw(9))) == 1000
     assert sum(counts(resumed(kept, 9, new()).draw(20))) == 1000
     assert sum(counts(resumed(kept, 9, new(900)).draw(20))) == 64
-    assert same(new(20).as_of_0_1_0(5, 0).draw(5), new(20).draw(5))
-
-
-def damaged(change):
-    state = copy.deepcopy(saved_plan(plan(), 3))
-    change(state)
-    return state
+    assert same(restored_plan_0_1_0({}, new(20), 5, 0).draw(5), new(20).draw(5))
 
 
 @pytest.mark.parametrize(
-    "state",
+    "change",
     [
-        None,
-        damaged(lambda state: state.pop("rules")),
-        damaged(lambda state: state["rules"].update(sampling_temperature="hot")),
-        damaged(lambda state: state["rules"].update(sampling_weights={"en-xx": 1})),
-        damaged(lambda state: state["place"].update(epoch=0)),
-        damaged(lambda state: state["place"].update(cursors=[[[[0, 0]], -1]])),
-        damaged(lambda state: state.update(shard_sizes=[[40], [9], [0]])),
-        damaged(lambda state: state.update(seed="x")),
-        damaged(lambda state: state.update(numbers=[0, 1, 1])),
-        damaged(lambda state: state.update(seed=2**80)),
-        damaged(lambda state: state["rules"].update(virtual_data_size=10**12)),
+        lambda state: state.clear(),
+        lambda state: state["rules"].update(sampling_temperature="hot"),
+        lambda state: state["rules"].update(sampling_weights={"en-xx": 1}),
+        lambda state: state["place"].update(epoch=0),
+        lambda state: state["place"].update(cursors=[[[[0, 0]], -1]]),
+        lambda state: state["place"].update(parts=[[0, 0], [13, 0]]),
+        lambda state: state["place"].update(update=5, parts=[[13, 4]]),
+        lambda state: state["place"].update(parts=[[12, 9]]),
+        lambda state: state.update(shard_sizes=[[40], [9], [0]]),
+        lambda state: state.update(numbers=[0, 1, 1]),
+        lambda state: state.update(seed=2**80),
+        lambda state: state["rules"].update(virtual_data_size=10**12),
     ],
 )
-def test_a_damaged_state_is_one_sentence(state):
-    with pytest.raises(UserError, match="memory of what was drawn must be as it was saved, but is damaged"):
+def test_a_damaged_state_is_one_sentence(change):
+    state = saved_plan(plan(), 3)
+    change(state)
+    with pytest.raises(UserError, match="`--reset-dataloader`"):
         restored_plan(state)
 
 
