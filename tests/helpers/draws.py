@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
 from fairseq_mtmoe.data.sampling.draw import Draw
+from fairseq_mtmoe.data.sampling.plan import SamplingPlan
+from fairseq_mtmoe.data.sampling.schedule import Schedule
+
+
+def second_epoch(sizes, method: str = "temperature", **options) -> Draw:
+    """The second epoch of tasks of these sizes, one shard each."""
+    return SamplingPlan([[size] for size in sizes], Schedule(method, 3.0, **options), 5).draw(2)
+
+
+def lengths_of(sizes, longest: int = 30, seed: int = 1, sides: int = 2) -> list[np.ndarray]:
+    """Random lengths of each task's examples, (n, S)."""
+    generator = np.random.default_rng(seed)
+    return [generator.integers(1, longest, (size, sides), dtype=np.int32) for size in sizes]
 
 
 def by_task(draw: Draw) -> list[list[int]]:
@@ -22,3 +39,12 @@ def counts(draw: Draw) -> list[int]:
 def same(first: Draw, second: Draw) -> bool:
     """Whether two draws are of the same sentences."""
     return first.shards == second.shards and by_task(first) == by_task(second)
+
+
+def times_drawn(draws: Iterable[Draw], sizes: Sequence[int]) -> list[np.ndarray]:
+    """How often each example of each task was drawn."""
+    times = [np.zeros(size, dtype=int) for size in sizes]
+    for draw in draws:
+        for found, examples in zip(times, by_task(draw), strict=True):
+            np.add.at(found, examples, 1)
+    return times

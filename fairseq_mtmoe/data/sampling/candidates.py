@@ -1,9 +1,8 @@
 """Candidates of steps: equally many of every task, of which the model chooses what it trains on.
 
-CA-MTL, algorithm 1: a step draws b examples of each of T tasks, whose data begins again when it is used up, and trains
-on b of the b·T. Candidates come in *ranks*: the first of every task, then the second, and so on. A step takes as many
-ranks as its limits of sentences and tokens allow, where the longest of each rank counts: whichever b are chosen are a
-batch within these limits. Within a window a task's shuffled sequence is sorted by length, so that steps are even.
+CA-MTL, algorithm 1: a step draws b examples of each of T tasks and trains on b of the b·T. Candidates come in *ranks*:
+the first of every task, then the second, and so on. A step takes as many ranks as its limits of sentences and tokens
+allow, where the longest of each rank counts. Within a window tasks' shuffled sequences are sorted by length.
 """
 
 from __future__ import annotations

@@ -129,10 +129,7 @@ class Draw:
         return [block for stretch in self.stretches for block in stretch.blocks]
 
     def sequence(self, group: int) -> tuple[Words, Words]:
-        """The indices (E,) and numbers of a range's examples in the order of the task's sequence.
-
-        For draws whose passes are stretches of their own.
-        """
+        """The indices (E,) and numbers of a range's examples in their task's order; passes are stretches."""
         numbering = self.numbering
         stretches = [stretch for stretch in self.stretches if stretch.group == group]
         items = np.concatenate([items_at(one.start, one.count, one.size, one.key) for one in stretches])

@@ -1,9 +1,8 @@
 """Putting the examples of a draw into the order of their lengths, and cutting them into batches.
 
-By the length of their first side, then of the next (a source and a target, for example), and then in a pseudo-random
-order, so that batches mix the tasks. What is worked on at a time fits into the processor's cache: bundles of the draw's
-blocks are sorted by the first side, then of each length what the bundles have of it by the other sides. Threads share
-both. 16-bit lengths are sorted by numpy's radix sort, whose speed does not depend on a processor's instructions.
+By the length of their first side, then of the next, and then in a pseudo-random order, so that batches mix the tasks.
+Threads sort bundles of the draw's blocks, which fit into a cache, by the first side, then of each length what bundles
+have of it by the other sides; 16-bit lengths by numpy's radix sort, as fast on any processor.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,23 +49,15 @@ def order_by_length(
 ) -> Order:
     """Order a draw's examples, in the same way with any number of threads.
 
-    Args:
-        lengths: of each task's examples, (n, S), with as many sides in all tasks.
-        key: names the order of examples of equal lengths.
-        limits: (S,), the longest that is let through.
+    lengths: (n, S) of each task. key: names the order of examples of equal lengths. limits: (S,), the longest taken.
     """
     with ThreadPoolExecutor(threads) as pool:
-        read = list(pool.map(partial(_read, draw, lengths, limits), _bundles(draw.blocks)))
-        parts = [bundle.by_length for bundle in read]
+        read = pool.map(partial(_read, draw, lengths, limits), _bundles(draw.blocks))
+        parts, too_long, counts = zip(*read, strict=True)
         indices = np.empty(sum(len(part) for part in parts), dtype=draw.numbering.index_type)
         filled = list(pool.map(partial(_fill, parts, key), *_by_length(parts, indices)))
     runs = _side_by_side(filled, 1 + lengths[0].shape[1])
-    return Order(
-        indices,
-        Runs(runs[:-1], runs[-1]),
-        np.concatenate([bundle.too_long for bundle in read]),
-        np.sum([bundle.counts for bundle in read], axis=0),
-    )
+    return Order(indices, Runs(runs[:-1], runs[-1]), np.concatenate(too_long), np.sum(counts, axis=0))
 
 
 class _Part:
@@ -101,13 +91,10 @@ def _bundles(blocks: Sequence[Block]) -> list[list[Block]]:
     return bundles
 
 
-class _Read(NamedTuple):
-    by_length: _Part  # of the first side: indices, and the lengths of the other sides
-    too_long: Words
-    counts: NDArray[np.int64]
-
-
-def _read(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None, bundle: Sequence[Block]) -> _Read:
+def _read(
+    draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None, bundle: Sequence[Block]
+) -> tuple[_Part, Words, NDArray[np.int64]]:
+    """By the length of the first side indices and the lengths of the other sides; what is too long; tasks' counts."""
     found = [draw.by_task(block) for block in bundle]
     indices = np.concatenate([indices for indices, _ in found])
     counts = np.zeros(len(lengths), dtype=np.int64)
@@ -127,7 +114,7 @@ def _read(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None
             too_long, inside = indices[outside], ~outside
             indices, sides = indices[inside], sides[:, inside]
     narrow = (side.astype(np.uint16) if side.max(initial=0) < 2**16 else side for side in sides)
-    return _Read(_Part(next(narrow), indices, *narrow), too_long, counts)
+    return _Part(next(narrow), indices, *narrow), too_long, counts
 
 
 def _by_length(parts: Sequence[_Part], out: Words) -> tuple[list[int], list[Words]]:

@@ -4,8 +4,8 @@ Every task has an endless shuffled sequence of its examples (see `permutation`);
 each. A task's cursor follows from the counts of the epochs before, so any epoch can be drawn by itself; after a change
 of schedule or data the plan goes on from cursors that a checkpoint has saved (see `saved_plans`).
 
-Where the temperature rises by updates, a long epoch is drawn in parts. How many updates a part takes is known once its
-examples are in batches, so that the parts are added one after the other; a checkpoint saves them.
+Where the temperature rises by updates, a long epoch is drawn in parts, which are added one after the other: how many
+updates a part takes is known once its examples are in batches.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class SamplingPlan:
     """Draws the examples of any epoch. Epochs count from 1, as in fairseq.
 
     Args:
-        shard_sizes: per task, the examples in each of its shards, above 0. After a pass over the tasks' shards follows
-            one over the next shard of each.
+        shard_sizes: per task, the examples in each shard, above 0; after a pass over shards follows one over the next.
         schedule: the shares of the tasks, which follow from the sizes of all shards together.
         seed: names the sequence of draws.
         names: of the tasks, by which `follow` finds them in another plan.
@@ -103,7 +102,7 @@ class SamplingPlan:
 
     def probabilities(self, epoch: int, part: int = 0) -> NDArray[np.float64]:
         """(L,) the tasks' shares in a part of an epoch."""
-        return self._shares(self.start_of(epoch), self.parts(epoch)[part])
+        return self.start_of(epoch).schedule.probabilities_at(epoch, self.sizes, self.parts(epoch)[part].update)
 
     def temperature(self, epoch: int, update: int = 0, part: int = 0) -> float | None:
         """The temperature of a part of an epoch; None where there is none."""
@@ -150,10 +149,7 @@ class SamplingPlan:
         return size if step is None else max(1, int(size * step / updates))
 
     def add_part(self, epoch: int, size: int, updates: int) -> bool:
-        """Add the epoch's next part, after so many updates of others; return whether it is the last.
-
-        It has this size, unless less of the epoch is left, or the temperature rises no more.
-        """
+        """Add the epoch's next part after so many updates, of this size unless it is the last; return whether it is."""
         start = self.start_of(epoch)
         update = start.update + updates
         left = self.epoch_size(start.schedule, start.shard_epoch) - sum(part.size for part in start.parts)
@@ -167,11 +163,8 @@ class SamplingPlan:
     def follow(self, before: SamplingPlan, has_begun: bool, update: int) -> bool:
         """Resume: take over the seed and the cursors of the interrupted run's plan, and end its epoch as it began.
 
-        Every task goes on in its shuffled sequence, also by other options; one whose data has changed begins anew. An
-        epoch that `has_begun` is drawn by the old options to its end.
-
-        Returns:
-            False if what was seen of the epoch cannot be drawn again, since data has changed: the next one begins.
+        Every task goes on in its shuffled sequence, also by other options; one whose data has changed begins anew.
+        False if an epoch that `has_begun` cannot be drawn again, since data has changed: the next one begins.
         """
         start, same_data = before._start, (before.names, before.shard_sizes) == (self.names, self.shard_sizes)
         goes_on = has_begun and same_data
@@ -213,9 +206,6 @@ class SamplingPlan:
     def _parts(self, start: EpochStart) -> tuple[Part, ...]:
         return start.parts or (Part(self.epoch_size(start.schedule, start.shard_epoch), start.update),)
 
-    def _shares(self, start: EpochStart, part: Part) -> NDArray[np.float64]:
-        return start.schedule.probabilities_at(start.epoch, self.sizes, part.update)
-
     def epoch_size(self, schedule: Schedule, shard_epoch: int) -> int:
         return schedule.epoch_size(self._sizes(shard_epoch), self.sizes)
 
@@ -225,7 +215,7 @@ class SamplingPlan:
             return [np.full(len(self.sizes), part.size) for part in self._parts(start)]
         found = []
         for number, part in enumerate(self._parts(start)):
-            probabilities = self._shares(start, part)
+            probabilities = start.schedule.probabilities_at(start.epoch, self.sizes, part.update)
             shares = np.array([probabilities[list(group)].sum() for group in self._groups(start.schedule)])
             offset = uniform_number(self.seed, _COUNTS, start.epoch, *_further(number))
             found.append(apportion(part.size, shares, offset))

@@ -56,10 +56,8 @@ def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
     try:
         return _restored(saved)
     except (KeyError, TypeError, ValueError, AssertionError, AttributeError, ZeroDivisionError) as error:
-        raise UserError(
-            "The checkpoint's memory of what was drawn must be as it was saved, but is damaged: go on from another "
-            "checkpoint, or begin the data anew with `--reset-dataloader`."
-        ) from error
+        rule = "must be as it was saved, but is damaged"
+        raise UserError(f"The position in the data {rule}; begin it anew with `--reset-dataloader`.") from error
 
 
 def restored_plan_0_1_0(options: Mapping[str, Any], plan: SamplingPlan, epoch: int, update: int) -> SamplingPlan:

@@ -57,7 +57,7 @@ class Schedule:
     Methods: fairseq's, of which `concat` and `RoundRobin` take every example once; MT-TaG's (appendix A.4): all tasks
     alike until their gates have learned, then by size; CA-MTL's: equally many candidates of each (`candidates.py`).
 
-    Args:
+    Args (UserError: one is out of its range):
         heating_coefficient, heating_epochs: k and C of equation 2; C is None while only a checkpoint knows it.
         heating_updates: C in updates: an epoch, or a part of a long one, has the temperature of its first update.
         natural_from_epoch: the first epoch of `uniform-then-natural` that is drawn by size.
@@ -65,9 +65,6 @@ class Schedule:
         virtual_epoch_size: examples that an epoch trains on, no more than a pass; None: a pass over the current shards.
         virtual_data_size: examples in a pass; None: fairseq's rule, or, of candidates, the size of the largest task.
         exceeds_pass: an epoch may be longer than a pass, as it could be in runs that version 0.1.0 began.
-
-    Raises:
-        UserError: an option is out of its range.
     """
 
     sampling_method: str = "concat"
@@ -123,10 +120,8 @@ class Schedule:
     def check_duration(self) -> None:
         """Refuse a heating of unknown duration, once no checkpoint can say it."""
         if self.heating_coefficient > 0 and self.heating_epochs is None and self.heating_updates is None:
-            raise UserError(
-                "`--heating-coefficient` above 0 needs to know in how many epochs or updates to heat: "
-                "give `--heating-epochs`, `--heating-updates` or `--max-epoch`."
-            )
+            durations = "`--heating-epochs`, `--heating-updates` or `--max-epoch`"
+            raise UserError(f"`--heating-coefficient` above 0 must come with {durations}: how long to heat.")
 
     @property
     def draws_candidates(self) -> bool:

@@ -8,19 +8,13 @@ import pytest
 
 from fairseq_mtmoe.data.sampling import candidates as module
 from fairseq_mtmoe.data.sampling.candidates import most_uncertain, ranked
-from fairseq_mtmoe.data.sampling.plan import SamplingPlan
-from fairseq_mtmoe.data.sampling.schedule import Schedule
+from tests.helpers.draws import lengths_of, second_epoch
 
 SIZES = (300, 70, 5, 1)
 
 
 def a_draw(sizes=SIZES, **options):
-    return SamplingPlan([[size] for size in sizes], Schedule("uncertainty", **options), 5).draw(2)
-
-
-def lengths_of(sizes=SIZES, longest=30, sides=2):
-    generator = np.random.default_rng(1)
-    return [generator.integers(1, longest, (size, sides), dtype=np.int32) for size in sizes]
+    return second_epoch(sizes, "uncertainty", **options)
 
 
 def by_task(draw, batch):
@@ -38,7 +32,7 @@ def window(request, monkeypatch):
 @pytest.mark.parametrize(("sides", "size"), [(1, None), (2, 97)])
 def test_a_step_has_as_many_candidates_of_every_task_as_it_trains_on(sides, size):
     draw = a_draw(virtual_epoch_size=size)
-    batches = ranked(draw, lengths_of(sides=sides)).batches(max_sentences=16)
+    batches = ranked(draw, lengths_of(SIZES, sides=sides)).batches(max_sentences=16)
     total = size or 300
     assert [len(batch) for batch in batches] == [4 * 16] * (total // 16) + [4 * (total % 16)]
     for batch in batches:
@@ -75,7 +69,7 @@ def test_a_steps_candidates_are_about_equally_long():
 
 @pytest.mark.usefixtures("window")
 def test_examples_that_are_too_long_are_left_out():
-    draw, lengths = a_draw(), lengths_of()
+    draw, lengths = a_draw(), lengths_of(SIZES)
     lengths[2][:] = 99  # a task without any that is not
     ranks = ranked(draw, lengths, (25, 20))
     batches = ranks.batches(max_sentences=16)

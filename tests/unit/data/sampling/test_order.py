@@ -10,21 +10,12 @@ from fairseq_mtmoe.data.sampling import draw as drawing
 from fairseq_mtmoe.data.sampling import order as ordering
 from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
 from fairseq_mtmoe.data.sampling.order import Runs, batch_ends, order_by_length
-from fairseq_mtmoe.data.sampling.plan import SamplingPlan
-from fairseq_mtmoe.data.sampling.schedule import Schedule
+from tests.helpers.draws import lengths_of, second_epoch
 from tests.helpers.refused import refused
 
 SIZES = (3000, 700, 40, 3)
 FROZEN = [13, 7, 4, 2, 6, 0, 12, 20, 16, 8, 15, 1, 14, 11, 3]
-
-
-def lengths_of(sizes, longest=30, seed=1, sides=2):
-    generator = np.random.default_rng(seed)
-    return [generator.integers(1, longest, (size, sides), dtype=np.int32) for size in sizes]
-
-
-def a_draw(method="temperature", sizes=SIZES, **options):
-    return SamplingPlan([[size] for size in sizes], Schedule(method, 3.0, **options), 5).draw(2)
+FROZEN_WIDE = [4, 8, 1, 5, 0, 6, 7, 2, 3]
 
 
 def all_indices(draw):
@@ -37,10 +28,10 @@ def lengths_at(draw, lengths, indices):
 
 
 DRAWS = {
-    "temperature": a_draw(),
-    "virtual epoch": a_draw(virtual_epoch_size=500),
-    "concat": a_draw("concat"),
-    "virtual epoch of concat": a_draw("concat", virtual_epoch_size=500),
+    "temperature": second_epoch(SIZES),
+    "virtual epoch": second_epoch(SIZES, virtual_epoch_size=500),
+    "concat": second_epoch(SIZES, "concat"),
+    "virtual epoch of concat": second_epoch(SIZES, "concat", virtual_epoch_size=500),
 }
 
 
@@ -78,7 +69,7 @@ def test_the_order_is_by_the_length_of_the_first_side_then_of_the_next(kind, lim
 
 
 def test_threads_and_the_path_make_no_difference(monkeypatch):
-    draw, lengths = a_draw(virtual_data_size=20_000), lengths_of(SIZES)
+    draw, lengths = second_epoch(SIZES, virtual_data_size=20_000), lengths_of(SIZES)
     alone = order_by_length(draw, lengths, 3)
     monkeypatch.setattr(ordering, "_LARGE", 20)
     assert np.array_equal(order_by_length(draw, lengths, 3, threads=3).indices, alone.indices)
@@ -91,18 +82,6 @@ def test_another_key_changes_the_order_of_equal_lengths_only():
     np.testing.assert_array_equal(*(lengths_at(draw, lengths, order.indices) for order in (first, second)))
 
 
-@pytest.mark.parametrize(("wide", "sides"), [(False, 1), (True, 2)])
-@pytest.mark.parametrize("blocks", ["large blocks", "much of each length"], indirect=True)
-def test_every_order_of_equal_lengths_comes_equally_often(wide, sides, blocks):
-    lengths, number = [np.full((2, sides), 5)] * 2, 2400
-    numbering = Numbering([2, 2**32 if wide else 2], [1, 1], [1, 1])
-    draw = Draw((0, 0), numbering, (Stretch(0, 0, 2, 0, 2, 0), Stretch(1, 0, 2, 0, 2, 0)))
-    keys = np.random.default_rng(1).integers(0, 2**63, number).tolist()
-    orders = ["".join(map(str, order_by_length(draw, lengths, key).indices.tolist())) for key in keys]
-    counts = np.unique(orders, return_counts=True)[1]
-    assert len(counts) == 24 and (np.square(counts - number / 24) / (number / 24)).sum() < 50  # p < 0.001 of 23 degrees
-
-
 def test_lengths_of_more_than_16_bits():
     draw, lengths = DRAWS["temperature"], [length * 2500 for length in lengths_of(SIZES)]
     found = lengths_at(draw, lengths, order_by_length(draw, lengths, 3).indices)
@@ -111,8 +90,11 @@ def test_lengths_of_more_than_16_bits():
 
 def test_the_order_is_frozen():
     """Another order would change the batches of runs that are resumed after an update of the package."""
-    order = order_by_length(a_draw(sizes=(9, 4)), lengths_of((9, 4), 3), 42)
-    np.testing.assert_array_equal(order.indices, FROZEN)
+    draw, lengths = second_epoch((9, 4)), lengths_of((9, 4), 3)
+    assert order_by_length(draw, lengths, 42).indices.tolist() == FROZEN
+    wide = Draw((0, 0), Numbering([2**32, 9], [1, 1], [1, 1]), (Stretch(1, 0, 9, 0, 9, 0),))
+    same = [np.full((2, 1), 5), np.full((9, 1), 5)]
+    assert (order_by_length(wide, same, 42).indices - 2**32).tolist() == FROZEN_WIDE
 
 
 def runs_of(rows):

@@ -11,7 +11,7 @@ from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, restored_plan_0_1_0, saved_plan
 from fairseq_mtmoe.data.sampling.schedule import Schedule
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.draws import by_task, counts, same
+from tests.helpers.draws import counts, same, times_drawn
 from tests.helpers.refused import refused
 
 SHARDS = [[40, 30], [9], [7, 5, 3]]
@@ -41,15 +41,6 @@ def resumed(old, epoch, new, has_begun=False, update=0):
     before = restored_plan(saved(old, epoch))
     assert new.follow(before, has_begun, update)
     return new
-
-
-def times_drawn(draws, sizes=(40, 9, 15)):
-    """How often each sentence of each task was drawn."""
-    times = [np.zeros(size, dtype=int) for size in sizes]
-    for draw in draws:
-        for found, sentences in zip(times, by_task(draw), strict=True):
-            np.add.at(found, sentences, 1)
-    return times
 
 
 def spread(times):
@@ -154,7 +145,7 @@ def test_pairs_whose_data_is_as_it_was_go_on_when_others_changed(has_begun):
     first = 8 if has_begun else 7
     assert new.epoch == first
     later = times_drawn([new.draw(epoch) for epoch in range(first, 30)], (15, 40, 11, 6))
-    earlier = times_drawn(draws)
+    earlier = times_drawn(draws, (40, 9, 15))
     assert spread([earlier[0] + later[1], earlier[2] + later[0], later[2], later[3]]) == 1
     again = resumed(new, 30, plan(sizes=[[9], [6]], names=["en-xx", "en-dd"]))
     assert spread([later[3] + times_drawn([again.draw(epoch) for epoch in range(30, 40)], (9, 6))[1]]) <= 1
