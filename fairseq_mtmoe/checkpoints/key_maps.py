@@ -1,14 +1,12 @@
 """Names in checkpoints, as tables: of a sparse model's parameters, in a dense model's, and in older versions.
 
-The names are those of state dicts. A dense block's feed-forward layer becomes its experts' stacked parameters; all else
-keeps its name. Parameters of the sparse model that no row names, the gates', start afresh. A checkpoint need not have
-the running prices of BASE gates.
+A dense block's feed-forward layer becomes its experts' stacked parameters; all else keeps its name, and gates start
+afresh. A checkpoint need not have the running prices of BASE gates.
 """
 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,11 +22,9 @@ PRICES = (".prices.total", ".prices.weight")  # of BASE gates, instead of `.weig
 TASK_EMBEDDINGS = "task_embeddings.weight"
 VOCABULARY = ("embed_tokens.weight", "output_projection.weight")  # which can be one tensor
 CONDITIONS = {
-    "attention": ".attention_bias.",
-    "norm": "_layer_norm.film.",
-    "alignment": ".alignment.",
+    "attention": ".attention_bias.", "norm": "_layer_norm.film.", "alignment": ".alignment.",
     "bottleneck": ".bottleneck.",
-}
+}  # fmt: skip
 MIXTURE = ".mixture."  # what stands beside the feed-forward layer of a block with adapters
 SIDE_CHAIN = ".side_chain."  # the bottlenecks of an encoder in the large form
 # In a checkpoint's `extra_state`:
@@ -36,30 +32,12 @@ GATE_RATE = "gate_rate"  # at which rate the gates learn
 AVERAGES = ("ema", "ema_fp32_params")  # moving averages of the weights
 
 # name within a block of the dense model -> name within the experts, and the shared one, of the same block of the sparse
-DENSE_TO_EXPERTS = {
-    "fc1.weight": "fc1_weight",
-    "fc1.bias": "fc1_bias",
-    "fc2.weight": "fc2_weight",
-    "fc2.bias": "fc2_bias",
-}
+DENSE_TO_EXPERTS = {name: name.replace(".", "_") for name in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")}
 FIRST_WEIGHT = EXPERTS + DENSE_TO_EXPERTS["fc1.weight"]  # of all experts of a block, (N, F, H)
 FIRST_SHARED = SHARED + DENSE_TO_EXPERTS["fc1.weight"]  # of the shared one, (D, H)
 
 # criterion's class in the optimizer's history: of 0.1.0 -> since then
 CRITERIONS = {"MoELabelSmoothedCrossEntropyCriterion": "LabelSmoothedCrossEntropyCriterion"}
-
-_FEED_FORWARD = re.compile(r"^((?:.*\.)?(?:encoder|decoder)\.layers\.\d+)\.(fc[12]\.(?:weight|bias))$")
-
-
-def expert_key(dense_key: str, expert_blocks: set[str]) -> str | None:
-    """The stacked parameter that a dense model's parameter is copied into, or None if it keeps its name.
-
-    `expert_blocks` holds the blocks with experts, such as `encoder.layers.1`.
-    """
-    match = _FEED_FORWARD.match(dense_key)
-    if match is None or match[1] not in expert_blocks:
-        return None
-    return f"{match[1]}{EXPERTS}{DENSE_TO_EXPERTS[match[2]]}"
 
 
 def rename_criterions(state: dict[str, Any]) -> None:
@@ -70,7 +48,7 @@ def rename_criterions(state: dict[str, Any]) -> None:
 
 
 def without(named: dict[str, Any], *marks: str) -> dict[str, Any]:
-    """A model's state but for keys with one of the marks in them, with the attributes that torch gives it."""
+    """A model's state, with its attributes, but for keys with one of the marks in them."""
     rest = copy.copy(named)
     for key in named:
         if any(mark in key for mark in marks):
@@ -78,23 +56,17 @@ def without(named: dict[str, Any], *marks: str) -> dict[str, Any]:
     return rest
 
 
-# ---- running prices ----
-
-
 def prices_of(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The prices in a model's state."""
     return {key: value for key, value in named.items() if key.endswith(PRICES)}
 
 
 def without_prices(named: dict[str, Any]) -> dict[str, Any]:
-    """A model's state but for its prices."""
     return without(named, *PRICES)
 
 
 def with_prices(named: dict[str, Any], prices: Mapping[str, Any]) -> dict[str, Any]:
     """A model's state with these prices alone, each behind its gate's weight, where the model has them."""
-    result = without_prices(named)
-    rest = dict(result)
+    rest, result = without_prices(named), copy.copy(named)
     result.clear()
     for key, value in rest.items():
         result[key] = value
@@ -107,10 +79,7 @@ def with_prices(named: dict[str, Any], prices: Mapping[str, Any]) -> dict[str, A
 def put_prices(
     state: dict[str, Any], prices: Mapping[str, Tensor], average: Mapping[str, Tensor] | None = None
 ) -> dict[str, Any]:
-    """A checkpoint, whole or a shared part, with other prices; `state` itself is left as it is.
-
-    `average` are the prices of the weights' moving average, where the checkpoint has one.
-    """
+    """A copy of a checkpoint, whole or a shared part, with other prices; `average`: those of its moving average."""
     result = {**state, "model": with_prices(state["model"], prices)}
     options = (state.get("cfg") or {}).get("model")
     if isinstance(options, dict):  # `--model-overrides` overrides what is there

@@ -2,25 +2,19 @@
 
 from fairseq_mtmoe.slots.adapter_slot import AdapterPlan, adapted, adapter_blocks, merge_adapters
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan, ExpertSlot, expert_blocks, expert_layers, expert_slots
-from fairseq_mtmoe.slots.mixture_pass import SPARSITY, MixturePass, task_sparsity_loss
-from fairseq_mtmoe.slots.slot import BatchContext, Slot, SlotBlock, SlotPlan, dense
+from fairseq_mtmoe.slots.slot import (
+    SPARSITY,
+    BatchContext,
+    MixturePass,
+    Slot,
+    SlotBlock,
+    SlotPlan,
+    dense,
+    task_sparsity_loss,
+)
 
 __all__ = [
-    "SPARSITY",
-    "AdapterPlan",
-    "BatchContext",
-    "ExpertPlan",
-    "ExpertSlot",
-    "MixturePass",
-    "Slot",
-    "SlotBlock",
-    "SlotPlan",
-    "adapted",
-    "adapter_blocks",
-    "dense",
-    "expert_blocks",
-    "expert_layers",
-    "expert_slots",
-    "merge_adapters",
-    "task_sparsity_loss",
-]
+    "SPARSITY", "AdapterPlan", "BatchContext", "ExpertPlan", "ExpertSlot", "MixturePass", "Slot", "SlotBlock",
+    "SlotPlan", "adapted", "adapter_blocks", "dense", "expert_blocks", "expert_layers", "expert_slots",
+    "merge_adapters", "task_sparsity_loss",
+]  # fmt: skip

@@ -1,7 +1,6 @@
 """A block's feed-forward layer with adapters beside it: one, or a mixture of many under a gate, and one after them.
 
-PEMT, §3.1 and §3.2. All of it is one module of the block, `mixture`, with the parts `adapters`, `gate` and
-`target_adapter`; the block's own parameters keep their names.
+PEMT, §3.1 and §3.2. All of it is one module of the block, `mixture`: `adapters`, `gate` and `target_adapter`.
 """
 
 from __future__ import annotations
@@ -18,23 +17,14 @@ from fairseq_mtmoe.slots.slot import BatchContext, SlotBlock, dense
 
 @dataclass(frozen=True)
 class AdapterPlan:
-    """What stands beside one block's feed-forward layer.
+    """What stands beside one block's feed-forward layer."""
 
-    Attributes:
-        kind: `lora` or `bottleneck`.
-        rank: of each adapter.
-        num_adapters: K; 0 for a target adapter alone.
-        alpha: LoRA's outputs are scaled by alpha/rank.
-        summary_size: what the block's gate reads, d; None: no gate, and every adapter counts fully.
-        target_size: of the target adapter's narrow part; None: no target adapter.
-    """
-
-    kind: str
+    kind: str  # `lora` or `bottleneck`
     rank: int
-    num_adapters: int = 1
-    alpha: float = 64.0
-    summary_size: int | None = None
-    target_size: int | None = None
+    num_adapters: int = 1  # K; 0 for a target adapter alone
+    alpha: float = 64.0  # LoRA's outputs are scaled by alpha/rank
+    summary_size: int | None = None  # what the block's gate reads, d; None: no gate, and every adapter counts fully
+    target_size: int | None = None  # of the target adapter's narrow part; None: no target adapter
 
     def fill(self, block: SlotBlock) -> None:
         """Give a block its adapters, on the device and of the type of its feed-forward layer."""
@@ -75,17 +65,13 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
 
 def adapter_blocks(model: nn.Module) -> dict[str, SlotBlock]:
     """Every block with adapters by its dotted path: `encoder.layers.0`, …"""
-    blocks = ((path, block) for path, block in model.named_modules() if isinstance(block, SlotBlock))
-    return {path: block for path, block in blocks if block.slot is adapted}
+    blocks = model.named_modules()
+    return {path: block for path, block in blocks if isinstance(block, SlotBlock) and block.slot is adapted}
 
 
 @torch.no_grad()
 def merge_adapters(block: SlotBlock, weights_K: Tensor) -> None:
-    """Fold a block's mixture under fixed weights (K,) into what costs nothing more: the gate is gone.
-
-    LoRA goes into the matrix `fc2` that it stands beside; bottlenecks become a single one of rank K·r. The target
-    adapter, which comes after them, stays.
-    """
+    """Fold a block's mixture under fixed weights (K,), without its gate, into `fc2` (LoRA) or one bottleneck."""
     mixture = block.mixture
     if isinstance(mixture.adapters, LoraBank):
         block.fc2.weight.copy_(block.fc2.weight + mixture.adapters.merged(weights_K))

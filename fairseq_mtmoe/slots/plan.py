@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from itertools import cycle
 from typing import Any
 
@@ -16,41 +16,43 @@ from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan
 
 
-def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
-    """Raise the `UserError` that names the first of the `ExpertOptions` out of its range.
+def _is_within(value: Any, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and low <= value <= high
 
-    Args:
-        cfg: with `ExpertOptions`.
-        kinds: the gates that the system has, by the names that `--expert-gates` gives them.
-    """
-    for name, least in (("num_experts", 1), ("expert_interval", 1), ("dense_updates", 0)):
-        if getattr(cfg, name) < least:
-            raise_invalid(_shown(name), f"at least {least}", getattr(cfg, name))
-    choices = {"expert_combine": COMBINES, "base_evaluation": EVALUATIONS, "base_training": TRAININGS}
-    for name, known in choices.items():
-        if (chosen := value_of(cfg, ExpertOptions, name)) not in known:
-            raise_invalid(_shown(name), f"one of {', '.join(known)}", chosen)
-    memory = value_of(cfg, ExpertOptions, "price_memory")
-    if not isinstance(memory, (int, float)) or not 0 <= memory < 1:
-        raise_invalid("--price-memory", "from 0 to below 1", memory)
-    factor = value_of(cfg, ExpertOptions, "gate_lr_factor")
-    if factor is not None and (not isinstance(factor, (int, float)) or not 0 <= factor < math.inf):
-        raise_invalid("--gate-lr-factor", "at least 0, and finite", factor)
-    for name in ("expert_reinit_ratio", "expert_dropout"):
-        share = value_of(cfg, ExpertOptions, name)
-        if share is not None and (not isinstance(share, (int, float)) or not 0 <= share <= 1):
-            raise_invalid(_shown(name), "from 0 to 1", share)
+
+_SHARE = (lambda value: value is None or _is_within(value, 0, 1)), "from 0 to 1"
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "num_experts": (lambda value: value >= 1, "at least 1"),
+    "expert_interval": (lambda value: value >= 1, "at least 1"),
+    "dense_updates": (lambda value: value >= 0, "at least 0"),
+    "expert_combine": (COMBINES.__contains__, f"one of {', '.join(COMBINES)}"),
+    "base_evaluation": (EVALUATIONS.__contains__, f"one of {', '.join(EVALUATIONS)}"),
+    "base_training": (TRAININGS.__contains__, f"one of {', '.join(TRAININGS)}"),
+    "price_memory": (lambda value: _is_within(value, 0, 1) and value < 1, "from 0 to below 1"),
+    "gate_lr_factor": (
+        lambda value: value is None or _is_within(value, 0, sys.float_info.max),
+        "at least 0, and finite",
+    ),
+    "expert_reinit_ratio": _SHARE,
+    "expert_dropout": _SHARE,
+}
+
+
+def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
+    """Refuse the first of the `ExpertOptions` out of its range (UserError); `kinds`: the system's gates, by name."""
+    for name, (holds, rule) in _RULES.items():
+        if not holds(value := value_of(cfg, ExpertOptions, name)):
+            raise_invalid(_shown(name), rule, value)
     gates = cfg.expert_gates.split(",")
     if any(gate not in kinds for gate in gates):
-        raise_invalid(
-            "--expert-gates", f"one of {', '.join(kinds)}, or a comma-separated pattern of them", cfg.expert_gates
-        )
-    if any(kinds[gate].needs_tasks for gate in gates) and not names_of_tasks(cfg):
+        rule = f"one of {', '.join(kinds)}, or a comma-separated pattern of them"
+        raise_invalid("--expert-gates", rule, cfg.expert_gates)
+    tasks = names_of_tasks(cfg)
+    if any(kinds[gate].needs_tasks for gate in gates) and not tasks:
         raise UserError(
             f"`--expert-gates {cfg.expert_gates}` needs a task that gives each sentence a task id, such as "
             "`--task translation_heated`, but this one gives none."
         )
-    tasks = names_of_tasks(cfg)
     if any(issubclass(kinds[gate], FixedGate) for gate in gates) and cfg.num_experts < len(tasks):
         rule = f"at least {len(tasks)} with fixed gates, one for each of the tasks {', '.join(tasks)}"
         raise_invalid("--num-experts", rule, cfg.num_experts)
@@ -71,16 +73,13 @@ def plan_experts(
     kinds: Mapping[str, type[Gate]] = GATES,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[int, ExpertPlan]:
-    """Which block gets which experts: the last of every `expert_interval` blocks, the gates in the pattern's order.
+    """The experts of the last of every `expert_interval` blocks, with gates in the pattern's order.
 
-    Args:
-        cfg: with `ExpertOptions` and `RunOptions`.
-        num_blocks: of the deepest stack.
-        kinds: as in `check_experts`.
-        settings: by the kind's name, what its gates are made with beside their sizes; BASE's are among the options.
+    settings: by the kind's name, what its gates are made with beside their sizes; BASE's are among the options.
     """
-    gates = cfg.expert_gates.split(",")
-    of_kinds = {"base": {"routing": _base_routing(cfg)}, **(settings or {})}
+    gates, names = cfg.expert_gates.split(","), ("base_training", "base_evaluation", "price_memory")
+    routing = BaseRouting(*(value_of(cfg, ExpertOptions, name) for name in names))
+    of_kinds = {"base": {"routing": routing}, **(settings or {})}
     indices = range(cfg.expert_interval - 1, num_blocks, cfg.expert_interval)
     return {
         index: ExpertPlan(
@@ -98,11 +97,6 @@ def plan_experts(
         )
         for index, kind in zip(indices, cycle(gates), strict=False)
     }
-
-
-def _base_routing(cfg: Any) -> BaseRouting:
-    names = ("base_training", "base_evaluation", "price_memory")
-    return BaseRouting(*(value_of(cfg, ExpertOptions, name) for name in names))
 
 
 def _shown(name: str) -> str:

@@ -1,25 +1,22 @@
 """Dense first, then sparse, in one run: the moment when the model becomes sparse.
 
 "Tricks for Training Sparse Translation Models", §2.3: after `--dense-updates` updates every expert becomes a copy of
-its block's feed-forward layer. The optimizer's moments are copied with the weights, so the next update is the one that
-dense training would have made, seen by each expert on its own tokens. Units that are drawn anew
-(`--expert-reinit-ratio`) forget where the old ones were going, and keep the size of their steps.
+its block's feed-forward layer, with the optimizer's moments. Units that are drawn anew (`--expert-reinit-ratio`) lose
+the first moment and keep the second.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, SHARED, expert_key
 from fairseq_mtmoe.moe import ExpertBank
-from fairseq_mtmoe.moe.experts import UNITS, own_part, shared_part
 from fairseq_mtmoe.optim.state import MASTER, Entry, OptimizerState, map_entry, trained_parameters
-from fairseq_mtmoe.slots import expert_layers, expert_slots
+from fairseq_mtmoe.slots.expert_slot import expert_slots, sparse_targets, sparsify
 from fairseq_mtmoe.slots.sparse_model import SparseModel
 
 logger = logging.getLogger(__name__)
@@ -28,13 +25,9 @@ FIRST_MOMENTS = {"exp_avg", "momentum_buffer"}  # as torch's and fairseq's optim
 
 
 def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
-    """Sparsify `model` and `optimizer` in place if its dense updates are over; True if this call did it.
+    """Sparsify `model` and `optimizer` in place if its dense updates are over; True if this call did it (UserError).
 
-    To be called before each training step, in every process, with the number of updates done so far, which is the same
-    in a resumed run. A wrapper of the model for several processes knows the dense parameters only: make it anew.
-
-    Raises:
-        UserError: the optimizer's state cannot be carried over; see `OptimizerState.capture`.
+    Called before each training step in every process. A wrapper of the model for several processes must be made anew.
     """
     if not isinstance(model, SparseModel) or not model.dense_updates or not model.is_dense:
         return False
@@ -50,17 +43,17 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
 
 
 def sparsify_with_state(model: SparseModel, state: OptimizerState) -> OptimizerState:
-    """Sparsify `model`; returns the optimizer's `state` of its dense parameters under the names of the sparse ones."""
+    """Sparsify `model`; return the optimizer's `state` of its dense parameters under the names of the sparse ones."""
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    model.sparsify()
-    sparse = OptimizerState()
-    for name, entry in state.items():
-        targets = sparse_targets(model, name)
-        for target, take in targets.items():
-            sparse[target] = map_entry(entry, shapes[name], take)
+    sparsify(model)
+    sparse, copied = OptimizerState(), set()
+    for target, (source, take) in sparse_targets(model).items():
+        copied.add(source)
+        if source in state:
+            sparse[target] = map_entry(state[source], shapes[source], take)
             _forget_old_units(sparse[target], model.get_parameter(target), _drawn_anew(model, target))
-        if not targets:
-            sparse[name] = map_entry(entry, shapes[name], Tensor.clone)
+    for name in state.keys() - copied:
+        sparse[name] = map_entry(state[name], shapes[name], Tensor.clone)
     return sparse
 
 
@@ -68,10 +61,9 @@ def sparsify_average(average: Any, model: nn.Module) -> None:
     """Sparsify fairseq's `EMA` of a model that became sparse: copies of its own layers, and all else the model's."""
     copy = average.get_model()
     dense = dict(copy.state_dict())
-    copy.sparsify()
+    sparsify(copy)
     copy.requires_grad_(False)
-    sources = {target: (key, take) for key in dense for target, take in sparse_targets(copy, key).items()}
-    values, own = model.state_dict(), copy.state_dict()
+    sources, values, own = sparse_targets(copy), model.state_dict(), copy.state_dict()
 
     def value_of(key: str, dense: Mapping[str, Tensor]) -> Tensor:
         if key not in sources:
@@ -85,25 +77,6 @@ def sparsify_average(average: Any, model: nn.Module) -> None:
         average.fp32_params = {key: value_of(key, average.fp32_params).float() for key in own}
 
 
-def sparse_targets(model: nn.Module, dense_key: str) -> dict[str, Callable[[Tensor], Tensor]]:
-    """The parameters of a sparse model that begin as one of the dense model, and as what part; of a shared one none."""
-    layers = expert_layers(model)
-    key = expert_key(dense_key, set(layers))
-    if key is None:
-        return {}
-    path, _, name = key.partition(EXPERTS)
-    experts, shared = layers[path].experts, layers[path].shared
-    size = 0 if shared is None else shared.inner_size
-
-    def copies(value: Tensor) -> Tensor:
-        return value.unsqueeze(0).repeat(experts.placement.count, *([1] * value.dim()))
-
-    targets: dict[str, Callable[[Tensor], Tensor]] = {key: lambda value: copies(own_part(name, value, size))}
-    if size and name in UNITS:
-        targets[f"{path}{SHARED}{name}"] = lambda value: shared_part(name, value, size).clone()
-    return targets
-
-
 def _drawn_anew(model: nn.Module, key: str) -> Tensor | None:
     """See `ExpertBank.reinitialized_part`."""
     path, _, name = key.rpartition(".")
@@ -112,7 +85,7 @@ def _drawn_anew(model: nn.Module, key: str) -> Tensor | None:
 
 
 def _forget_old_units(entry: Entry, parameter: Tensor, drawn: Tensor | None) -> None:
-    """What was drawn anew goes nowhere yet, and its copy in float32 begins as what it is in half precision."""
+    """Clear the first moments of what was drawn anew, and begin its float32 copy as it is in half precision."""
     for key in FIRST_MOMENTS & entry.keys() if drawn is not None else ():
         entry[key].masked_fill_(drawn, 0)
     if MASTER in entry:

@@ -1,7 +1,4 @@
-"""A sparse checkpoint from a dense one, offline: what `--dense-updates` does in a run, without the run.
-
-The dense checkpoint may come from this plugin's twins or from stock fairseq's `transformer`.
-"""
+"""A sparse checkpoint from a dense one, of this plugin or of stock fairseq: what `--dense-updates` does in a run."""
 
 from __future__ import annotations
 
@@ -29,21 +26,19 @@ def sparse_models() -> dict[str, type]:
 
 
 def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any], seed: int = 1) -> dict[str, Any]:
-    """A sparse checkpoint: every expert a copy of its block's feed-forward layer, gates drawn with `seed`.
+    """A sparse checkpoint: every expert a copy of its block's feed-forward layer.
 
     Args:
-        model_name: under which fairseq knows the sparse model, `base_moe` for example.
-        checkpoint: a dense one that `rebuild.check` was called for.
-        options: some of the sparse model's; others are the checkpoint's or, where it has none of that name, defaults.
+        model_name: of the sparse model, such as `base_moe`.
+        checkpoint: a dense transformer's that `rebuild.check` was called for (UserError: it is none).
+        options: some of the sparse model's (UserError: unknown, out of range); others are the checkpoint's or defaults.
         seed: of the gates' initial values, and of units drawn anew.
-
-    Raises:
-        UserError: the checkpoint is not a dense transformer's, no such model or option is known, or an option is out of
-            its range.
     """
     _check_options(model_name, options)
-    dense_options = _model_options(checkpoint)
-    names = options.get("task_names") or dense_options.get("task_names") or _task_names(checkpoint)
+    dense_options = model_options(checkpoint)
+    if dense_options is None or "encoder.embed_tokens.weight" not in checkpoint.get("model", {}):
+        raise UserError("The checkpoint to upcycle must hold a transformer of fairseq 0.12 or later, but does not.")
+    names = options.get("task_names") or dense_options.get("task_names") or _task_names(dense_options, checkpoint)
     options = {**options, "task_names": names, "dense_updates": 1}
     cfg = configuration(MODEL_DATACLASS_REGISTRY[model_name], {**dense_options, **options})
     weights = checkpoint["model"]
@@ -71,30 +66,20 @@ def _check_options(model_name: str, options: dict[str, Any]) -> None:
     if model_name not in models:
         raise_invalid("--model", f"one of {', '.join(models)}", model_name)
     for name in options.keys() - {field.name for field in dataclasses.fields(models[model_name])}:
-        raise UserError(
-            f"`{name}` must be an option of {model_name}, but is none; `mtmoe options {model_name}` lists them."
-        )
+        raise UserError(f"`{name}` must be an option of {model_name}; `mtmoe options {model_name}` lists them.")
 
 
-def _model_options(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    options = model_options(checkpoint)
-    if options is None or "encoder.embed_tokens.weight" not in checkpoint.get("model", {}):
-        raise UserError("The checkpoint to upcycle must hold a transformer of fairseq 0.12 or later, but does not.")
-    return options
-
-
-def _task_names(checkpoint: dict[str, Any]) -> str | None:
-    """The tasks of an encoder's heads; or the languages that a run of `translation_heated` remembers, or its pairs."""
-    heads = _model_options(checkpoint).get("heads")
-    if heads:
-        return ",".join(json.loads(heads))
+def _task_names(options: dict[str, Any], checkpoint: dict[str, Any]) -> str | None:
+    """The tasks of an encoder's heads; or the languages or pairs that a run of `translation_heated` remembers."""
+    if options.get("heads"):
+        return ",".join(json.loads(options["heads"]))
     state = checkpoint.get("task_state") or {}
     names = state.get("lang_pairs" if state.get("task_ids") == "pair" else "langs")
     return ",".join(names) if names else None
 
 
 def _moments(saved: dict[str, Any] | None, model: nn.Module) -> OptimizerState | None:
-    """The saved moments by parameter name, or None where there are none, or where they are not one per parameter."""
+    """The saved moments by parameter name; None where there are none, or not one per parameter."""
     parameters = shapes_of(trained_parameters(model))
     entries = (saved or {}).get("state", {})
     if len(entries) != len(parameters):

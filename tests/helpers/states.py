@@ -31,7 +31,7 @@ def trained(num_experts: int = 4, flat: bool = False, seed: int = 1, **options: 
     model = moe_model(seed, num_experts=num_experts, **options).train()
     model = model.bfloat16() if flat else model
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    optimizer = _optimizer([parameter for _, parameter in named], flat)
+    optimizer = optimizer_of([parameter for _, parameter in named], "flat" if flat else "plain")
     average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=True))
     for _ in range(2):
         optimizer.zero_grad()
@@ -51,20 +51,22 @@ def trained(num_experts: int = 4, flat: bool = False, seed: int = 1, **options: 
     return copy.deepcopy(state), [(name, parameter.shape) for name, parameter in named]
 
 
-def _optimizer(parameters: list, flat: bool) -> Any:
+def optimizer_of(parameters: list, kind: str = "plain") -> Any:
+    """fairseq's Adam; `masters`, `flat`: over float32 copies of parameters in bfloat16, apart or in one vector."""
     config = OmegaConf.structured(FairseqAdamConfig(adam_betas=(0.9, 0.98), lr=[0.01], tpu=False))
-    if not flat:
+    if kind == "plain":
         return FairseqAdam(config, parameters)
     # fairseq asks CUDA for its device even on a CPU; "no index" is a CPU tensor's.
     with mock.patch.object(torch.cuda, "current_device", lambda: None):
-        masters = FP16Optimizer.build_fp32_params(None, parameters)
+        masters = FP16Optimizer.build_fp32_params(None, parameters, flatten=kind == "flat")
     cfg = {
         "common": {"bf16": True, "fp16_scale_window": 1, "model_parallel_size": 1},
         "optimization": {"update_freq": [1]},
         "distributed_training": {"distributed_world_size": 1},
         "optimizer": {},
     }
-    return FP16Optimizer(OmegaConf.create(cfg), parameters, FairseqAdam(config, list(masters.values())), masters)
+    inner = FairseqAdam(config, list(masters.values()) if kind == "flat" else masters)
+    return FP16Optimizer(OmegaConf.create(cfg), parameters, inner, masters)
 
 
 def placements(num_experts: int, processes: int) -> list[ExpertPlacement]:

@@ -22,8 +22,8 @@ from torch import nn
 from fairseq_mtmoe.analysis.questions import unmoved
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog, provenance
 from fairseq_mtmoe.protocols import MixesSources
-from fairseq_mtmoe.slots.model_size import model_size
 from fairseq_mtmoe.slots.slot import unwrapped
+from fairseq_mtmoe.slots.sparse_model import model_size
 from fairseq_mtmoe.tasks._multitask import validation
 from fairseq_mtmoe.tasks._multitask.validation import GateMovement, Group
 

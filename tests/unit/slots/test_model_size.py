@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.slots import expert_layers
-from fairseq_mtmoe.slots.model_size import model_size
+from fairseq_mtmoe.slots.sparse_model import model_size
 from tests.helpers.models import SIZES, dense_model, moe_model
 
 H, INNER, N = SIZES["encoder_embed_dim"], SIZES["encoder_ffn_embed_dim"], 4
@@ -44,9 +44,8 @@ def test_parameters_are_those_of_all_ranks():
 
 def test_conditional_parts_cost_a_token_what_is_applied_to_it():
     """FiLM is worked out once for a task; the bottleneck's two matrices are every token's."""
-    narrow, plain = H // 3, model_size(dense_model())["multiplications"]
-    norms = dense_model(conditional="norm", task_names="aa,bb,cc")
-    assert model_size(norms)["multiplications"] == plain
-    bottleneck = dense_model(conditional="bottleneck", task_names="aa,bb,cc")
-    assert (model_size(bottleneck)["multiplications"] - plain) % (2 * H * narrow) == 0
-    assert model_size(bottleneck)["multiplications"] > plain
+    plain, norms, bottleneck = (
+        model_size(dense_model(**options))["multiplications"]
+        for options in ({}, *({"conditional": part, "task_names": "aa,bb,cc"} for part in ("norm", "bottleneck")))
+    )
+    assert norms == plain < bottleneck and (bottleneck - plain) % (2 * H * (H // 3)) == 0

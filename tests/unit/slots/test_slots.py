@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
 from fairseq_mtmoe.moe import BaseGate, BaseRouting, SwitchGate
 from fairseq_mtmoe.moe.gates import GATES
 from fairseq_mtmoe.slots import BatchContext, ExpertPlan, SlotBlock, dense, expert_blocks, expert_layers, expert_slots
 from fairseq_mtmoe.slots.plan import plan_experts
+from tests.helpers.refused import refused
 
 L, B, H, F = 5, 3, 8, 16
 
@@ -31,17 +31,6 @@ class Block(SlotBlock):
 
     def forward(self, hidden, context):
         return self.slot(self, hidden, hidden, context)
-
-
-class Scaled:
-    """A slot of another kind, and the plan of it: the block's own layer, times a parameter of the block."""
-
-    def fill(self, block):
-        block.scale = nn.Parameter(torch.full((), 2.0))
-        block.slot = self
-
-    def __call__(self, block, hidden, branch_input, context):
-        return block.scale * block.dense_branch(branch_input)
 
 
 class OwnGate(SwitchGate):
@@ -68,14 +57,12 @@ def test_copied_experts_compute_what_the_block_did(gate):
     block, hidden = filled(plan(gate)), torch.randn(L, B, H)
     context = BatchContext(torch.tensor([0, 2, 1]), None)
     before = block(hidden, context)
-    assert [*block.state_dict()] == ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
     block.slot.sparsify(block)
     torch.testing.assert_close(block(hidden, context), before)
     assert all(name.startswith("moe.") for name in block.state_dict())
 
 
-@pytest.mark.parametrize("gate", ["base", "task", "switch"])
-@pytest.mark.parametrize("size", [1, 6, F - 1])
+@pytest.mark.parametrize(("gate", "size"), [("base", 1), ("switch", F - 1)])
 def test_a_shared_expert_has_units_of_the_block_and_experts_the_others(gate, size):
     block, hidden = filled(plan(gate, shared_size=size)), torch.randn(L, B, H)
     context = BatchContext(torch.tensor([0, 2, 1]), None)
@@ -94,7 +81,7 @@ def test_a_shared_expert_of_a_layer_that_begins_sparse_is_drawn():
         assert values.unique().numel() == values.numel() and values.abs().max() <= fan_in**-0.5
 
 
-@pytest.mark.parametrize(("given", "dropout"), [(None, 0.1), (0.4, 0.4), (0.0, 0.0)])
+@pytest.mark.parametrize(("given", "dropout"), [(None, 0.1), (0.0, 0.0)])
 def test_experts_may_drop_more_than_all_else(given, dropout):
     torch.manual_seed(0)
     block = Block()
@@ -105,7 +92,7 @@ def test_experts_may_drop_more_than_all_else(given, dropout):
 
 @pytest.mark.parametrize("size", [-1, F])
 def test_a_shared_expert_leaves_experts_something(size):
-    with pytest.raises(UserError, match=f"`--shared-expert-dim` must be from 0 to 15, .*, but is {size} instead"):
+    with refused("--shared-expert-dim"):
         filled(plan(shared_size=size))
 
 
@@ -127,7 +114,7 @@ def test_experts_see_each_sentences_task_and_padding():
     output = block(hidden, BatchContext(torch.tensor([0, 2, 1]), mask))
     assert seen["ids"].tolist() == [0, 2, 1] and torch.equal(seen["mask"], mask.t())
     assert not output[3:, 1].any() and output[:3, 1].all()
-    with pytest.raises(UserError, match="task_ids"):
+    with refused("task_ids"):
         block(hidden, BatchContext())
 
 
@@ -143,17 +130,3 @@ def test_a_copy_has_experts_of_its_own():
     assert other.slot.moe is other.moe and other.moe is not block.moe
     nn.init.zeros_(other.moe.experts.fc2_weight)
     assert block.moe.experts.fc2_weight.any()
-
-
-def test_a_slot_may_be_of_any_kind():
-    block, hidden = filled(Scaled()), torch.randn(L, B, H)
-    torch.testing.assert_close(block(hidden, BatchContext()), 2 * block.dense_branch(hidden))
-    assert "scale" in block.state_dict() and expert_slots(block) == {}
-
-
-def test_a_block_without_inner_activations_is_refused_when_it_is_made():
-    class Unfinished(SlotBlock):
-        pass
-
-    with pytest.raises(TypeError, match="inner"):
-        Unfinished()

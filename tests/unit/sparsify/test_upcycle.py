@@ -6,8 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
-from omegaconf import OmegaConf
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.errors import UserError
@@ -15,6 +13,8 @@ from fairseq_mtmoe.models.base_sparse.config import DenseConfig
 from fairseq_mtmoe.optim.state import OptimizerState, trained_parameters
 from fairseq_mtmoe.sparsify import upcycle as upcycling
 from tests.helpers.models import SIZES, batch, dense_model, moe_model
+from tests.helpers.refused import refused
+from tests.helpers.states import optimizer_of
 
 FC1, EXPERTS = "decoder.layers.1.fc1.weight", "decoder.layers.1.moe.experts.fc1_weight"
 
@@ -22,15 +22,9 @@ register()
 upcycle = partial(upcycling.upcycle, "base_moe")
 
 
-def adam(parameters):
-    return FairseqAdam(
-        OmegaConf.structured(FairseqAdamConfig(adam_betas=(0.9, 0.98), lr=[0.01], tpu=False)), parameters
-    )
-
-
 def dense_checkpoint(updates=2, namespace=False, **more):
     model = dense_model(**more).train()
-    optimizer = adam(list(model.parameters()))
+    optimizer = optimizer_of(list(model.parameters()))
     for _ in range(updates):
         optimizer.zero_grad()
         net_input = batch(task_ids=bool(more))
@@ -61,7 +55,7 @@ def test_upcycled_checkpoint_translates_as_the_dense_one(namespace, more):
 
 def test_task_gates_get_one_gate_for_each_remembered_language_or_pair():
     checkpoint, _dense = dense_checkpoint()
-    with pytest.raises(UserError, match="gives each sentence a task id"):
+    with refused("--expert-gates"):
         upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
     checkpoint["task_state"] = {"langs": ["aa", "bb", "en"]}
     sparse = upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
@@ -91,19 +85,6 @@ def test_conditional_parts_begin_anew_and_those_that_are_there_stay():
         assert ("last_optimizer_state" in sparse) == bool(trained)
 
 
-def test_upcycled_moments_load_into_the_sparse_models_optimizer():
-    checkpoint, _ = dense_checkpoint()
-    sparse = upcycle(checkpoint, {"num_experts": 4})
-    model = moe_model()
-    model.load_state_dict(dict(sparse["model"]))
-    optimizer = adam([p for _, p in trained_parameters(model)])
-    optimizer.load_state_dict(sparse["last_optimizer_state"])
-    moments = OptimizerState.capture(optimizer, trained_parameters(model))
-    names = [name for name, _ in trained_parameters(dense_model())]
-    dense_moment = checkpoint["last_optimizer_state"]["state"][names.index(FC1)]["exp_avg"]
-    assert all(torch.equal(copy, dense_moment) for copy in moments[EXPERTS]["exp_avg"])
-
-
 def test_upcycled_copies_with_units_drawn_anew():
     """They keep the rest; which ones, and their values, follow from the seed; they have no first moment."""
     checkpoint, _ = dense_checkpoint()
@@ -117,7 +98,8 @@ def test_upcycled_copies_with_units_drawn_anew():
         value = first["model"][name]
         assert torch.equal(value, again["model"][name]) and not torch.equal(value, other["model"][name])
     model = moe_model(seed=9, expert_reinit_ratio=0.25)
-    optimizer = adam([p for _, p in trained_parameters(model)])
+    model.load_state_dict(dict(first["model"]))
+    optimizer = optimizer_of([p for _, p in trained_parameters(model)])
     optimizer.load_state_dict(first["last_optimizer_state"])
     moment = OptimizerState.capture(optimizer, trained_parameters(model))[EXPERTS]["exp_avg"]
     names = [name for name, _ in trained_parameters(dense_model())]
@@ -127,15 +109,13 @@ def test_upcycled_copies_with_units_drawn_anew():
 
 def test_upcycling_what_is_no_dense_transformer_is_refused():
     checkpoint, _ = dense_checkpoint()
-    with pytest.raises(UserError, match="has experts already"):
-        upcycle(upcycle(checkpoint, {"num_experts": 4}), {"num_experts": 4})
-    with pytest.raises(UserError, match="must hold a transformer"):
-        upcycle({"cfg": None, "model": {}}, {"num_experts": 4})
-    with pytest.raises(UserError, match="`--num-experts` must be at least 1"):
-        upcycle(checkpoint, {"num_experts": 0})
-    with pytest.raises(UserError, match="`num_expert` must be an option of base_moe, but is none; `mtmoe options base"):
-        upcycle(checkpoint, {"num_expert": 4})
-    with pytest.raises(UserError, match=r"`--model` must be one of .*base_moe.*, but is 'base_dense'"):
+    for wrong in (upcycle(checkpoint, {"num_experts": 4}), {"cfg": None, "model": {}}):
+        with pytest.raises(UserError, match="The checkpoint to upcycle must"):
+            upcycle(wrong, {"num_experts": 4})
+    for options in ({"num_experts": 0}, {"num_expert": 4}):
+        with refused(*(name if value else "--num-experts" for name, value in options.items())):
+            upcycle(checkpoint, options)
+    with refused("--model"):
         upcycling.upcycle("base_dense", checkpoint, {})
 
 
