@@ -30,22 +30,14 @@ _LONGEST_LINE = 64 << 20
 
 
 def regular_file(path: str | Path, what: str = "a file") -> Path:
-    """`path`, which exists and can be read to an end: opening a pipe would wait for a writer, a device may never end.
-
-    `what` says what the file must be, for the sentence, here and in all that reads files.
-
-    Raises:
-        UserError: there is none, or it is a folder, pipe, socket or device, or a link that leads nowhere.
-    """
+    """`path`, which can be read to an end (UserError: it is none, or a folder, pipe or device); `what` it must be."""
     path = Path(path)
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)
     except OSError as error:
-        reason = f"cannot be read: {error.strerror}"
-        if error.errno == errno.ELOOP:
-            reason = "is a link that leads in a circle"
-        elif isinstance(error, FileNotFoundError):
-            reason = "is a link that leads nowhere" if path.is_symlink() else "there is none"
+        missing = "is a link that leads nowhere" if path.is_symlink() else "there is none"
+        known = {errno.ELOOP: "is a link that leads in a circle", errno.ENOENT: missing}
+        reason = known.get(error.errno or 0, f"cannot be read: {error.strerror}")
         raise UserError(f"`{path}` must be {what}, but {reason}.") from error
     except ValueError as error:  # a NUL in the name
         raise UserError(f"`{path!s}` must be {what}, but is no file name: {error}.") from error
@@ -55,14 +47,7 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
 
 
 def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
-    """`path`, which a command may write: nothing is there, or a file that it was told to overwrite.
-
-    Args:
-        name: of the option or argument, for the sentence.
-        path: the file to write.
-        overwrite: whether `--overwrite` was given.
-        inputs: what the command reads, by the name of its argument, which it never overwrites (UserError).
-    """
+    """`path`, which the argument `name` may write: nothing, or a file to `overwrite`; none of `inputs` (UserError)."""
     for source_name, source in inputs.items():
         is_same = os.path.exists(path) and os.path.exists(source) and path.samefile(source)
         if is_same or os.path.realpath(path) == os.path.realpath(source):
@@ -75,13 +60,13 @@ def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
 
 
 def read_bytes(path: str | Path, what: str = "a file") -> bytes:
-    """The content of a file (UserError: it is no file (see `regular_file`), or cannot be read)."""
-    with _naming_what_fails(path, what):
+    """The content of a file (UserError: see `regular_file`, or it cannot be read)."""
+    with _readable(path, what):
         return regular_file(path, what).read_bytes()
 
 
 @contextmanager
-def _naming_what_fails(path: str | Path, what: str) -> Iterator[None]:
+def _readable(path: str | Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -89,11 +74,7 @@ def _naming_what_fails(path: str | Path, what: str) -> Iterator[None]:
 
 
 def read_text(path: str | Path, what: str = "a text file") -> str:
-    """The content of a file in UTF-8, with its line ends as they are.
-
-    Raises:
-        UserError: it cannot be read (see `read_bytes`), or is in another encoding.
-    """
+    """The content of a file in UTF-8, with its line ends as they are (UserError: see `read_bytes`, or the encoding)."""
     return _decoded(read_bytes(path, what), 0, path)
 
 
@@ -106,24 +87,20 @@ def _decoded(data: bytes, place: int, path: str | Path) -> str:
 
 
 def text_lines(path: str | Path, what: str = "a text file") -> list[str]:
-    """The lines of a UTF-8 file, as `text_batches` has them (UserError: it cannot be read (see `text_batches`))."""
+    """The lines of a UTF-8 file; see `text_batches`."""
     return [line for lines in text_batches(path, what) for line in lines]
 
 
 def text_batches(
     path: str | Path, what: str = "a text file", span: tuple[int, int | None] = (0, None)
 ) -> Iterator[list[str]]:
-    """The lines of a UTF-8 file of any size, some thousands at a time. A line feed ends one, and nothing else does.
+    """The lines of a UTF-8 file of any size, some thousands at a time: as many as `wc -l` counts.
 
-    So a file has as many lines as `wc -l` counts, whatever is inside them: carriage returns, and what Python and
-    Unicode call line breaks (U+2028, U+0085, form feeds …). Only the carriage return of a line that ends in both, as
-    Windows writes them, is no part of the line.
-
-    `span`: the bytes to read, from … to before … (None: to the end), whole lines.
+    A line feed ends a line, and nothing else that Python or Unicode call a break; a carriage return before it is no
+    part of the line. `span`: the bytes to read, from … to before … (None: to the end), whole lines.
 
     Raises:
-        UserError: it cannot be read (see `read_bytes`), is in another encoding, has a line that no memory should
-            hold, or its lines end in carriage returns alone.
+        UserError: it cannot be read, is in another encoding, has a line of over 64 MiB, or carriage returns alone.
     """
     place, pending, any_feed = span[0], b"", span[0] > 0
     for data in _chunks(path, what, span):
@@ -144,7 +121,7 @@ def text_batches(
 
 def _chunks(path: str | Path, what: str, span: tuple[int, int | None]) -> Iterator[bytes]:
     begin, end = span
-    with _naming_what_fails(path, what), open(regular_file(path, what), "rb") as file:
+    with _readable(path, what), open(regular_file(path, what), "rb") as file:
         file.seek(begin)
         while data := file.read(_CHUNK if end is None else min(_CHUNK, end - begin)):
             begin += len(data)
@@ -152,7 +129,7 @@ def _chunks(path: str | Path, what: str, span: tuple[int, int | None]) -> Iterat
 
 
 def _decoded_lines(data: bytes, place: int, path: str | Path) -> list[str]:
-    """The lines of whole ones, which begin at a place of the file; the last one's end is not among them."""
+    """The lines of `data`, which begins at a place of the file and lacks the last line's end."""
     text = _decoded(data, place, path)
     return (text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text).split("\n")
 
@@ -163,19 +140,18 @@ def _check_line_ends(path: str | Path, line: bytes, any_feed: bool) -> None:
 
 
 def read_json(path: str | Path, what: str = "a JSON file") -> Any:
-    """The value in a JSON file (UserError: it cannot be read (see `read_text`), or holds something else)."""
-    text = read_text(path, what)
+    """The value in a JSON file (UserError: see `read_text`, or it holds something else)."""
     try:
-        return json.loads(text)
-    except RecursionError:
-        reason = "it is nested too deeply"
-    except ValueError as error:
-        reason = str(error)
-    raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {reason}.")
+        return json.loads(read_text(path, what))
+    except UserError:
+        raise
+    except (RecursionError, ValueError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {reason}.") from error
 
 
 def check_writable(folder: str | Path) -> None:
-    """See that files can be written to `folder` (UserError), made for that and removed again if there was none."""
+    """See that files can be written to `folder` (UserError), which stays as it was."""
     folder = Path(folder)
     missing = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
     try:
@@ -193,27 +169,55 @@ def check_writable(folder: str | Path) -> None:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Give a path to write to; once the block has ended well, that file becomes `path`.
-
-    The folder is made if it is missing. Whatever goes wrong inside, `path` is what it was before (UserError: it cannot
-    be written). What a killed process of this host left of an earlier try is removed first.
-    """
+    """Give a path to write to, which becomes `path` if the block ends well (UserError: it cannot be written)."""
     target = Path(path)
-    partial = _partial_of(target)
-    try:
-        _prepare_for(target)
+    with _partial(target, "what was there before is as it was") as partial:
         yield partial
         move_into_place(partial, target)
+
+
+@contextmanager
+def _partial(target: Path, outcome: str) -> Iterator[Path]:
+    """Where this process writes what becomes `target`: removed in the end, as what killed processes have left.
+
+    The host is named because each knows only its own processes. Libraries pick a format by the suffix.
+    """
+    host = re.sub(r"[^\w-]", "-", socket.gethostname())
+    before = f".{target.stem}.{host}."
+    partial = target.with_name(f"{before}{os.getpid()}{target.suffix}")
+    try:
+        made = [place for place in (target.parent, *target.parent.parents) if not place.exists()]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for place in made:
+            with suppress(OSError):
+                _flush(place.parent)  # a power cut would take the files with the folder's name
+        with suppress(OSError):
+            _remove_left(target.parent, re.compile(f"{re.escape(before)}([0-9]+){re.escape(target.suffix)}"))
+        yield partial
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"`{target}` cannot be written: {reason}; what was there before is as it was.") from error
+        raise UserError(f"`{target}` cannot be written: {error.strerror or error}; {outcome}.") from error
     finally:
         with suppress(OSError):
-            partial.unlink()
+            _remove(partial)
+
+
+def _remove_left(folder: Path, pattern: re.Pattern[str]) -> None:
+    """Remove the partial files whose process, by its number in their names, is gone from this host."""
+    for name in os.listdir(folder):
+        found = pattern.fullmatch(name)
+        if found and not _is_running(int(found[1])):
+            _remove(folder / name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def move_into_place(partial: Path, target: Path) -> None:
-    """Let a complete file become `target`, and wait until the disk has it: a power cut leaves one of the two."""
+    """Let a complete file become `target`, and wait until the disk has it."""
     _flush(partial)
     os.replace(partial, target)
     # Some network file systems refuse to flush a folder. A whole file is there by then, be it the new or the old one.
@@ -225,25 +229,17 @@ def move_into_place(partial: Path, target: Path) -> None:
 def new_folder(path: str | Path, replaceable: Collection[str] | None = None) -> Iterator[Path]:
     """As `replacing`, an empty folder to fill with files.
 
-    `replaceable`: where a folder may be there already, the names of the files that it may have, and loses (UserError:
-    something else is there).
+    replaceable: names of files that a folder there may have and lose; None: there must be none (UserError).
     """
     target = Path(os.path.realpath(path)) if replaceable is not None else Path(path)
     if os.path.lexists(target):
         _check_replaceable(target, replaceable)
-    partial = _partial_of(target)
-    try:
-        _prepare_for(target)
+    with _partial(target, "nothing is left of it") as partial:
         partial.mkdir()
         yield partial
-        for file in partial.iterdir():
+        for file in (*partial.iterdir(), partial):
             _flush(file)
-        _flush(partial)
         _put_in_place(partial, target)
-    except OSError as error:
-        raise UserError(f"`{target}` cannot be written: {error.strerror or error}; nothing is left of it.") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     with suppress(OSError):
         _flush(target.parent)
 
@@ -253,10 +249,8 @@ def _check_replaceable(folder: Path, names: Collection[str] | None) -> None:
         raise_invalid("the output folder", "one that does not exist yet", str(folder))
     others = [file.name for file in folder.iterdir() if file.is_dir() or file.name not in names]
     if others:
-        rule = (
-            f"one that has nothing else to lose, such as {others[0]}" if names else "empty, or given with --overwrite"
-        )
-        raise_invalid("the output folder", rule, str(folder))
+        rule = f"one that has nothing else to lose, such as {others[0]}"
+        raise_invalid("the output folder", rule if names else "empty, or given with --overwrite", str(folder))
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
@@ -274,35 +268,6 @@ def _put_in_place(partial: Path, target: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _partial_of(target: Path) -> Path:
-    """Where this process writes what becomes `target`.
-
-    The host is named because several can write into one network folder, and each knows only its own processes. The
-    suffix stays the last one: some libraries pick a format by it.
-    """
-    host = re.sub(r"[^\w-]", "-", socket.gethostname())
-    return target.with_name(f".{target.stem}.{host}.{os.getpid()}{target.suffix}")
-
-
-def _prepare_for(target: Path) -> None:
-    """Make the folder of `target`, and remove the partial files of it whose process is gone from this host."""
-    made = [place for place in (target.parent, *target.parent.parents) if not place.exists()]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for place in made:
-        with suppress(OSError):
-            _flush(place.parent)  # a power cut would take the files with the folder's name
-    before = _partial_of(target).name.removesuffix(f"{os.getpid()}{target.suffix}")
-    pattern = re.compile(f"{re.escape(before)}([0-9]+){re.escape(target.suffix)}")
-    with suppress(OSError):
-        for name in os.listdir(target.parent):
-            found, left = pattern.fullmatch(name), target.with_name(name)
-            if found and not _is_running(int(found[1])):
-                if left.is_dir() and not left.is_symlink():
-                    shutil.rmtree(left, ignore_errors=True)
-                else:
-                    left.unlink(missing_ok=True)
-
-
 def _is_running(process: int) -> bool:
     """Whether this host has a process of that number."""
     try:
@@ -315,7 +280,7 @@ def _is_running(process: int) -> bool:
 
 
 def _flush(path: Path) -> None:
-    """Wait until the disk has the file, or a folder's names: without it a power cut can lose them."""
+    """Wait until the disk has the file, or a folder's names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

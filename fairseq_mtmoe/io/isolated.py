@@ -24,14 +24,7 @@ class Lost(Exception):
 
 
 def isolated(function: Callable[..., Result], *arguments: object, memory: int, seconds: int = 60) -> Result:
-    """What `function(*arguments)` returns, in another process, to which all of it is pickled.
-
-    `memory` and `seconds` are the bytes and the time that it may take.
-
-    Raises:
-        UserError: the function raised it.
-        Lost: the function raised something else, or its process crashed or reached a limit.
-    """
+    """What `function(*arguments)` returns in another process of so many bytes and seconds (UserError, Lost)."""
     call = pickle.dumps((memory, seconds)) + pickle.dumps((function, arguments))
     done = subprocess.run([sys.executable, "-c", _BEGIN, *sys.path], input=call, stdout=subprocess.PIPE)
     try:

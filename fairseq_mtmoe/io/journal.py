@@ -1,7 +1,4 @@
-"""A file to which what is done is added line by line, so that a process that is killed can go on.
-
-Each line has a checksum: what a kill or a power cut tears ends the file for its reader, and is written over.
-"""
+"""A file of lines with checksums, so that a killed process can go on: a torn line ends it, and is written over."""
 
 from __future__ import annotations
 
@@ -19,11 +16,7 @@ from fairseq_mtmoe.io.typed import fault
 
 
 def entries(path: Path, kind: Any = Any) -> list[Any]:
-    """What the whole lines of a journal hold, up to the first one that is none; nothing without a file.
-
-    Raises:
-        UserError: it is no file, or a line holds something else than the annotation `kind` says, see `typed.py`.
-    """
+    """What the lines hold up to the first torn one; nothing without a file (UserError: a line is not of `kind`)."""
     values = [value for value, _ in _whole_lines(read_bytes(path, "a journal"))] if os.path.lexists(path) else []
     for number, value in enumerate(values, start=1):
         found = fault(value, kind)
@@ -33,11 +26,7 @@ def entries(path: Path, kind: Any = Any) -> list[Any]:
 
 
 class Journal:
-    """A journal to add to, of one process at a time. What stands in it after its last whole line is removed.
-
-    Raises:
-        UserError: another process adds to it, or it cannot be written.
-    """
+    """A journal to add to, of one process at a time (UserError); what follows its last whole line is removed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,9 +39,7 @@ class Journal:
             self._file.seek(end)
             self._file.truncate()
         except BlockingIOError as error:
-            raise UserError(
-                f"`{path.parent}` must be a folder that no other command writes to, but one does."
-            ) from error
+            raise UserError(f"`{path.parent}` must be a folder that no other command writes to, but is not.") from error
         except OSError as error:
             raise UserError(f"`{path}` cannot be written: {error.strerror or error}.") from error
 
@@ -67,17 +54,15 @@ class Journal:
             raise UserError(f"`{self.path}` cannot be written: {error.strerror or error}.") from error
 
     def clear(self) -> None:
-        """Begin anew."""
         self._file.seek(0)
         self._file.truncate()
 
     def remove(self) -> None:
         """Take the file away: everything is done."""
         self.path.unlink(missing_ok=True)
-        self._file.close()
+        self.close()
 
     def close(self) -> None:
-        """Let others write to it."""
         self._file.close()
 
 

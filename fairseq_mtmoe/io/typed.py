@@ -1,9 +1,8 @@
 """Whether what a file holds is what an annotation says.
 
-A reader describes its file once, in annotations, and `fault` finds the first value that is none of them. A whole number
-is also a number, a list also a tuple of its length. A dictionary of annotations stands for dictionaries: those that are
-`Required` must be there, and what it does not name may be anything; a dataclass stands for one of its fields. A tuple
-of annotations is their union.
+`fault` finds the first value that is not. A whole number is also a number, a list also a tuple of its length. A
+dictionary of annotations stands for dictionaries, and a dataclass for one of its fields: what is `Required` must be
+there, and what is not named may be anything. A tuple of annotations is their union.
 """
 
 from __future__ import annotations
@@ -52,13 +51,7 @@ def between(least: float, most: float) -> Rule:
 
 
 def fault(value: Any, kind: Any, place: str = "") -> Fault | None:
-    """The first value that is not what an annotation says, or None where all are.
-
-    Args:
-        value: of a file.
-        kind: the annotation.
-        place: the value's name.
-    """
+    """The first value in `value`, which is called `place`, that is not what an annotation says; None where all are."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return None
@@ -119,8 +112,7 @@ def _parts(value: Any, fields: dict[str, Any], origin: Any, arguments: tuple[Any
 def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """The names of a dictionary or dataclass with their annotations, and which of them must be there."""
     if isinstance(kind, dict):
-        origins: dict[str, Any] = {name: typing.get_origin(inner) for name, inner in kind.items()}
-        return kind, frozenset(name for name, origin in origins.items() if origin is Required)
+        return kind, frozenset(name for name, inner in kind.items() if getattr(inner, "__origin__", None) is Required)
     return _fields_of_class(kind) if _is_dataclass(kind) else ({}, frozenset())
 
 

@@ -22,9 +22,7 @@ from fairseq_mtmoe.io.files import read_text
 Fields = TypeVar("Fields")
 
 MAX_CHARACTERS = 2_000_000  # of a file: PyYAML takes 10 s for them
-MAX_VALUES = 100_000  # with each alias as what it stands for
-MAX_DEPTH = 30
-MAX_DIGITS = 40  # of a number
+MAX_VALUES, MAX_DEPTH, MAX_DIGITS = 100_000, 30, 40  # with each alias as what it stands for; of a number
 PREFIX = "tag:yaml.org,2002:"
 NO_VALUES = ("binary", "timestamp", "omap", "pairs", "set")  # types of YAML that no setting has
 
@@ -81,19 +79,16 @@ for _name in NO_VALUES:
 
 def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
     """The number of values in a node, with aliases as what they stand for."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
     if id(node) not in known:
-        inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-        parts = [] if isinstance(node, yaml.ScalarNode) else inner
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         known[id(node)] = 1 + sum(_num_values(part, known) for part in parts)
     return known[id(node)]
 
 
 def read_mapping(path: Path, what: str, form: str) -> dict[str, Any]:
-    """The names and values in a file of YAML, which must be `what`, such as `a recipe`, with `form` in it.
-
-    Raises:
-        UserError: the file is none, or too large.
-    """
+    """The names and values in a YAML file, which must be `what`, such as `a recipe`, with `form` in it (UserError)."""
     text = read_text(path, what)
     if len(text) > MAX_CHARACTERS:
         raise_invalid(str(path), f"{what} of at most {MAX_CHARACTERS:,} characters", len(text))
@@ -108,7 +103,7 @@ def read_mapping(path: Path, what: str, form: str) -> dict[str, Any]:
 
 
 def check_names(where: str, content: Any, known: Sequence[str]) -> None:
-    """Refuse content without names, and with others than the known ones."""
+    """Refuse content that has no names, or others than the known ones."""
     if not isinstance(content, dict):
         raise_invalid(where, "names and their values", content)
     for name in content:
@@ -117,23 +112,19 @@ def check_names(where: str, content: Any, known: Sequence[str]) -> None:
 
 
 def structured(form: type[Fields], where: str, content: Any, other: Fields | None = None) -> Fields:
-    """The dataclass with these fields, each of the type that it must have.
+    """The dataclass `form` with the names and values of `content` (UserError: they are not its own).
 
     Args:
         form: a dataclass that OmegaConf reads; fields without a default are `MISSING`.
         where: the content stands, for sentences.
-        content: names and their values; None for none.
         other: whose fields stand where content has none; by default the dataclass's own.
-
-    Raises:
-        UserError: a name is unknown or missing, or a value is of another type.
     """
     content = {} if content is None else content
     _check_fields(form, where, content)
     try:
         before = OmegaConf.structured(form if other is None else _with_texts(other, _hidden))
-        made: Fields = _with_texts(OmegaConf.to_object(OmegaConf.merge(before, _with_texts(content, _hidden))), _shown)
-        return made
+        made = OmegaConf.to_object(OmegaConf.merge(before, _with_texts(content, _hidden)))
+        return cast("Fields", _with_texts(made, _shown))
     except MissingMandatoryValue as error:
         fields = fields_of(form)  # type: ignore[arg-type]
         missing = [field.name for field in fields if field.default == MISSING and field.name not in content]
@@ -143,7 +134,7 @@ def structured(form: type[Fields], where: str, content: Any, other: Fields | Non
 
 
 def _check_fields(form: type[Any], where: str, content: Any) -> None:
-    """See that names are known, and that a list of texts or numbers has no list in it, which OmegaConf takes."""
+    """See that names are known, and that no list of texts or numbers has a list in it, which OmegaConf takes."""
     check_names(where, content, [field.name for field in fields_of(form)])
     hints = get_type_hints(form)
     for name, value in content.items():
@@ -157,8 +148,7 @@ def _check_fields(form: type[Any], where: str, content: Any) -> None:
 
 
 def _hidden(text: str) -> str:
-    """A text in which OmegaConf finds nothing to fill in (`${oc.env:HOME}`) or missing (`???`): files mean what they
-    say, and see nothing of the machine that they are read on."""
+    """A text in which OmegaConf finds nothing to fill in (`${oc.env:HOME}`) or missing (`???`)."""
     return text.replace("${", "$\0{") if text != MISSING else f"\0{MISSING}"
 
 
@@ -175,6 +165,6 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
         return [_with_texts(part, change) for part in value]
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
-            value, **{field.name: _with_texts(getattr(value, field.name), change) for field in fields_of(value)}
+            value, **_with_texts({field.name: getattr(value, field.name) for field in fields_of(value)}, change)
         )
     return change(value) if isinstance(value, str) else value

@@ -1,7 +1,4 @@
-"""Tables in Markdown, and pages in HTML that a reader opens from the disk: what all reports have in common.
-
-Each page is one file from a Jinja2 template of its own room, beside the look that all have (`basics.css`).
-"""
+"""Tables in Markdown, and pages in HTML from a room's Jinja2 templates, with the look that all have (`basics.css`)."""
 
 from __future__ import annotations
 
@@ -22,28 +19,18 @@ _SPELLED = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: int | Sequence[int] = 1) -> str:
-    """A table whose cells are shown as they are.
-
-    Args:
-        texts: how many of the first columns hold text, or which ones do; all others hold numbers, aligned to the right.
-    """
+    """A table whose cells are shown as they are; `texts`: so many columns, or these, stand on the left, numbers not."""
     of_text = range(texts) if isinstance(texts, int) else texts
-    table: str = tabulate(
-        [[str(cell).replace("|", "\\|") for cell in row] for row in rows],
-        [column.replace("|", "\\|") for column in columns],
-        tablefmt="pipe",
-        colalign=["left" if index in of_text else "right" for index in range(len(columns))],
-        disable_numparse=True,
-    )
-    return table
+    head, *body = ([str(cell).replace("|", "\\|") for cell in row] for row in (columns, *rows))
+    sides = ["left" if index in of_text else "right" for index in range(len(columns))]
+    return str(tabulate(body, head, tablefmt="pipe", colalign=sides, disable_numparse=True))
 
 
 @cache
 def templates(folder: Path) -> Environment:
-    """The templates of a folder, which may include its other files and `basics.css`.
+    """The templates of a folder, which may include its other files and `basics.css`; values are escaped.
 
-    Whatever is put into a page is escaped; a name that the template has and nobody gave is an error. Filters for all:
-    `visible`, `coded` for sentences with code between backticks, `policy_hash`, and `n` for whole numbers.
+    Filters: `visible`, `coded` for sentences with code between backticks, `policy_hash`, and `n` for whole numbers.
     """
     found = Environment(
         loader=FileSystemLoader([folder, Path(__file__).parent]), autoescape=True, undefined=StrictUndefined,
