@@ -1,12 +1,9 @@
-"""A checkpoint's state put together from its files: for a process with some of the experts, or with all in it.
-
-A process copies its experts out of mapped files, one after the other, and holds no more than those.
-"""
+"""A checkpoint's state put together from its files: for a process with some of the experts, or with all in it."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +13,13 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints import file_io, sharding
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, suggested_fallback
 from fairseq_mtmoe.checkpoints.sharding import Content, State
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.state import Parameters
 
 
 def write_shard(folder: str | Path, content: Content) -> sharding.ShardEntry:
-    """Write one process's experts into the folder of an id, completely or not at all; returns the shard's entry."""
+    """Write one process's experts into the folder of an id, completely or not at all; return the shard's entry."""
     first, count = content["first"], content["count"]
     name = sharding.shard_name(first, count)
     digest = file_io.save(sharding.compact(content), str(Path(folder) / name))
@@ -30,32 +27,17 @@ def write_shard(folder: str | Path, content: Content) -> sharding.ShardEntry:
 
 
 class ShardReader:
-    """Reads experts of one checkpoint out of its shards, each verified when it is opened.
-
-    Args:
-        path: the shared part's file, beside which the shards lie.
-        shared_part: its content.
-
-    Raises:
-        UserError: the shared part's list of shards is damaged.
-    """
+    """Reads experts of the checkpoint `path` out of mapped shards, and holds those that are asked for (UserError)."""
 
     def __init__(self, path: str | Path, shared_part: State) -> None:
-        self._path = Path(path)
-        self._shards = sharding.shards_of(path, shared_part)
+        self._path, self._shards = Path(path), sharding.shards_of(path, shared_part)
         self._last: tuple[Path, Content] = (Path(), {})
 
-    def read(self, first: int, count: int, parts: Iterable[str] = sharding.PARTS) -> Content:
-        """The wanted parts of the content of experts `first` to `first + count`.
-
-        Raises:
-            UserError: a shard that has some of them is missing or damaged, or belongs to another checkpoint.
-        """
-        parts = tuple(parts)
+    def read(self, first: int, count: int, parts: Collection[str] = sharding.PARTS) -> Content:
+        """Parts of experts `first` to `first + count` (UserError: a shard is missing, damaged or foreign)."""
         result: Content = {}
         for file, entry in self._shards.items():
-            start = max(first, entry["first"])
-            end = min(first + count, entry["first"] + entry["count"])
+            start, end = max(first, entry["first"]), min(first + count, entry["first"] + entry["count"])
             if start < end:
                 piece = sharding.narrow(self._open(file, entry), start, end - start, parts)
                 if not result:
@@ -66,15 +48,14 @@ class ShardReader:
         return result
 
     def _open(self, path: Path, entry: sharding.ShardEntry) -> Content:
-        """The content of one shard, mapped; the last one's is kept, which the next experts may be in, too."""
+        """The content of one shard, mapped; the last one's is kept for the next experts."""
         if self._last[0] == path:
             return self._last[1]
         if not path.is_file():
-            raise UserError(
-                f"`{path}` must be there, but is missing: the folder `{path.parents[1].name}` must lie beside "
-                f"`{self._path}`, whose experts it holds; copy both, or use an older one"
-                f"{suggested_fallback(self._path)}."
+            remedy = (
+                f"copy the folder `{path.parents[1].name}`, too, or use an older one{suggested_fallback(self._path)}"
             )
+            raise UserError(f"`{path}` must be there, as experts of `{self._path}`, but is missing; {remedy}.")
         with CheckpointFile(path) as file:
             if file.verify() != entry["sha256"]:
                 raise self._foreign(path)
@@ -94,22 +75,13 @@ class ShardReader:
                 target[key].copy_(value)
 
     def _foreign(self, path: Path) -> UserError:
-        return UserError(
-            f"`{path}` must be the file that was saved with `{self._path}`, but is another; "
-            f"copy the folder `{path.parents[1].name}` again from where the checkpoint was saved."
-        )
+        return UserError(f"`{path}` must be saved with `{self._path}`, but is another file; copy its folder again.")
 
 
 def load_shared_part(path: str | Path, file: CheckpointFile | None = None, mapped: bool = False) -> State:
-    """A checkpoint's state but for experts that are in shards; of a whole checkpoint all of it.
+    """A checkpoint's state, `mapped` if asked for, but for experts in shards (UserError: missing or damaged).
 
-    Args:
-        path: of the checkpoint.
-        file: that checkpoint, where it is open already.
-        mapped: every tensor is read when it is touched, and none is held.
-
-    Raises:
-        UserError: the file is missing or damaged, or its list of shards is.
+    file: the checkpoint, where it is open already.
     """
     state = file_io.load(str(path), mapped) if file is None else file.load(mapped)
     if sharding.is_shared_part(state):
@@ -120,19 +92,14 @@ def load_shared_part(path: str | Path, file: CheckpointFile | None = None, mappe
 def load_local(
     path: str | Path, placement: ExpertPlacement, parameters: Parameters, flat: bool, file: CheckpointFile | None = None
 ) -> State:
-    """What a process needs of a checkpoint: the state that it would have saved itself, with its own experts.
-
-    It never holds other experts than those.
+    """The state that a process would have saved itself, with its own experts alone.
 
     Args:
-        path: the checkpoint's file: a shared part, whose shards lie beside it, a whole checkpoint, or a dense one.
-        placement: the process's experts.
+        path: of a shared part, whose shards lie beside it, a whole checkpoint, or a dense one.
+        placement: the process's experts (UserError: some are missing, or others than the model's).
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
         flat: whether the process's optimizer keeps one vector for all parameters, as fairseq's does with `--fp16`.
-        file: that checkpoint, where it is open already.
-
-    Raises:
-        UserError: experts are missing, or are others than the model's.
+        file: the checkpoint, where it is open already.
     """
     if file is None:
         with CheckpointFile(path) as opened:
@@ -144,24 +111,17 @@ def load_local(
     if not num_experts:
         return state
     if num_experts != placement.num_experts:
-        raise UserError(
-            f"`--num-experts` must be {num_experts} to go on from `{path}`, but is {placement.num_experts} instead."
-        )
+        raise_invalid("--num-experts", f"{num_experts} to go on from `{path}`", placement.num_experts)
     if sharding.is_shared_part(state):
         return sharding.join(state, ShardReader(path, state).read(placement.first, placement.count), parameters, flat)
-    shared_part, content = sharding.split(
-        state, ExpertPlacement(num_experts, 0, num_experts), sharding.whole_shapes(parameters, num_experts)
-    )
+    shapes = sharding.whole_shapes(parameters, num_experts)
+    shared_part, content = sharding.split(state, ExpertPlacement(num_experts, 0, num_experts), shapes)
     own = sharding.map_experts(sharding.narrow(content, placement.first, placement.count), Tensor.clone)
     return sharding.join(copy.deepcopy(shared_part) if held > placement.count else shared_part, own, parameters, flat)
 
 
-def whole(path: str | Path, state: State, parts: Iterable[str] = sharding.PARTS) -> State:
-    """A checkpoint's state with all experts in it, as one process would have saved it; a whole one as it is.
-
-    Without "optimizer" among `parts` the optimizer's state is left out: for generation.
-    """
-    parts = tuple(parts)
+def whole(path: str | Path, state: State, parts: Collection[str] = sharding.PARTS) -> State:
+    """A checkpoint's state with all experts, as one process would have saved it; without "optimizer" for generation."""
     if "optimizer" not in parts:
         state = {key: value for key, value in state.items() if key != "last_optimizer_state"}
     if not sharding.is_shared_part(state):

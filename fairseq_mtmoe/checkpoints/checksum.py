@@ -1,16 +1,8 @@
 """Checkpoint files that say whether they are whole: a sha256 of their bytes in the zip archive's comment.
 
-torch writes a zip archive and checks none of its checksums on reading: a flipped bit loads as another weight. Ours is
-`mtmoe sha256:<64 lower-case hex digits>` as the comment of the archive's last record (its end-of-central-directory
-record, EOCD), so that stock torch still reads the file. What is hashed is every byte before the comment, from the
-first of the file to the two of the comment's length, which is already its final 77. A file is then one of three:
-
-- with a checksum: it ends in an EOCD record with exactly our comment, and the digest is right;
-- without one (stock fairseq's, or of an older version of ours): it ends in an EOCD record without a comment, and the
-  checksum (CRC-32) that the archive keeps of each record is right;
-- damaged: anything else.
-
-Before torch 1.6 files were no archives and have no checksum: of those nothing can be checked.
+It is `mtmoe sha256:<64 lower-case hex digits>` in the archive's last record (EOCD), so that stock torch still reads the
+file; hashed is every byte before the comment, with the comment's final length. Without a comment the CRC-32 of each
+record must be right. Of files from before torch 1.6, which are no archives, nothing can be checked.
 """
 
 from __future__ import annotations
@@ -39,7 +31,7 @@ class Damaged(Exception):
 
 
 def write_checksum(path: str | Path) -> str:
-    """Write a finished archive's checksum into its comment, before it gets its name; returns the hex digits."""
+    """Write a finished archive's checksum into its comment; return the hex digits."""
     with open(path, "r+b") as file:
         assert _comment_length(file) == 0, "only a finished archive without a comment can get one"
         file.seek(-_LENGTH.size, os.SEEK_END)
@@ -51,15 +43,7 @@ def write_checksum(path: str | Path) -> str:
 
 
 def verify(file: BinaryIO) -> str | None:
-    """Read a whole open file and compare it with its checksum, or with its records' where it has none.
-
-    Returns:
-        The digest of a file with a checksum, in hex; None for one without, and for one from before torch 1.6.
-
-    Raises:
-        Damaged: the file is truncated or damaged.
-        OSError: it cannot be read.
-    """
+    """Compare an open file with its checksum, or its records'; return the digest in hex, None without one (Damaged)."""
     if is_legacy(file):
         return None
     if _comment_length(file) == 0:
@@ -78,7 +62,7 @@ def verify(file: BinaryIO) -> str | None:
 
 
 def identity(path: str | Path) -> str:
-    """A digest that tells a checkpoint from others: its checksum's, which is not compared, or else its bytes'."""
+    """A digest that tells a checkpoint from others: its checksum's, not compared, or else its bytes'."""
     with open(path, "rb") as file:
         if _comment_length(file, before_end=_COMMENT_SIZE) == _COMMENT_SIZE:
             file.seek(-_COMMENT_SIZE, os.SEEK_END)
@@ -102,7 +86,7 @@ def is_archive(file: BinaryIO) -> bool:
 
 
 def _comment_length(file: BinaryIO, before_end: int = 0) -> int | None:
-    """The comment's length in the EOCD record that ends so many bytes before the file does; None if none ends there."""
+    """The comment's length in the EOCD record that ends `before_end` bytes before the file; None: no record."""
     start = os.fstat(file.fileno()).st_size - before_end - _EOCD_SIZE
     if start < 0:
         return None
@@ -112,28 +96,22 @@ def _comment_length(file: BinaryIO, before_end: int = 0) -> int | None:
 
 
 def _check_records(file: BinaryIO) -> None:
-    """Compare each record with its CRC, for want of a checksum, and refuse records that torch writes otherwise.
-
-    torch and Python would read them apart: packed ones, skipped ones, two of one name.
-    """
+    """Compare each record with its CRC, and refuse what torch and Python read apart: packed, skipped, of one name."""
     if not is_archive(file):
         raise Damaged
     try:
         with zipfile.ZipFile(file) as archive:
             records = archive.infolist()
             are_plain = all(
-                record.compress_type == zipfile.ZIP_STORED
-                and record.compress_size == record.file_size
-                and not record.external_attr & _FOLDER
-                for record in records
+                (one.compress_type, one.compress_size) == (zipfile.ZIP_STORED, one.file_size)
+                and not one.external_attr & _FOLDER
+                for one in records
             )
             names = {record.filename for record in records}
             if not are_plain or len(names) < len(records) or archive.testzip() is not None:
                 raise Damaged
     # A damaged directory sends Python's reader anywhere, even before the file's start (EINVAL).
-    except (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, OverflowError, struct.error) as error:
-        raise Damaged from error
-    except OSError as error:
-        if error.errno != errno.EINVAL:
+    except (zipfile.BadZipFile, RuntimeError, ValueError, EOFError, OverflowError, struct.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise Damaged from error

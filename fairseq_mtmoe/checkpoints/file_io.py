@@ -1,15 +1,8 @@
 """Reading and writing checkpoints so that nothing is lost and nothing is executed.
 
-fairseq retries a failed write into the same file, copies `checkpoint_best.pt` over the last good one in place, loads
-flipped bits as weights, and shows a stack trace for a damaged file. With these functions:
-
-- a file appears under its name only when it is complete, has its checksum (`checksum.py`) and on the disk;
-- loading and copying read the whole file first, and refuse one that is not what was written, with the newest good
-  checkpoint beside it as a suggested fallback;
-- loading takes tensors, plain containers and `argparse.Namespace`, and never runs code (`validation.py`).
-
-A file is opened once, and what is checked are the bytes that are loaded: its name may become another file's at any
-time, since whoever saves replaces files.
+A file appears under its name only when it is complete, has its checksum (`checksum.py`) and is on the disk; loading and
+copying read all of it first. It is opened once, and what is checked are the bytes that are loaded: whoever saves
+replaces files.
 """
 
 from __future__ import annotations
@@ -33,20 +26,13 @@ from fairseq_mtmoe.io.files import regular_file, replacing
 
 
 class CheckpointFile:
-    """An open file of `torch.save`.
+    """An open file of `torch.save`, whose name is looked up once (UserError: there is none, or it cannot be read).
 
-    Args:
-        path: its name, which is looked up here and never again.
-        remedy: what to do where it is damaged, for a sentence; by default to use another checkpoint of the run.
-
-    Raises:
-        UserError: there is no such file, or it cannot be read.
+    remedy: what to do where it is damaged, for a sentence; by default to use another checkpoint of the run.
     """
 
     def __init__(self, path: str | Path, remedy: str | None = None) -> None:
         self._path, self._remedy = str(path), remedy
-        self._digest: str | None = None
-        self._is_verified = False
         with readable(self._path):
             self._file = open(regular_file(path, "a checkpoint file"), "rb")  # noqa: SIM115 (`__exit__` closes it)
 
@@ -58,51 +44,36 @@ class CheckpointFile:
         self._file.close()
 
     def verify(self) -> str | None:
-        """Read all of it and compare it with its checksums, the first time; returns the digest, see `checksum.verify`.
+        """Compare all of it with its checksums, the first time; see `checksum.verify` (UserError: it is damaged)."""
+        return self._verified_digest
 
-        Raises:
-            UserError: it is truncated or damaged, or cannot be read.
-        """
-        if not self._is_verified:
-            with readable(self._path, is_whole=False):
-                try:
-                    self._digest = checksum.verify(self._file)
-                except checksum.Damaged as error:
-                    raise self._damaged() from error
-            self._is_verified = True
-        return self._digest
-
-    def _damaged(self) -> UserError:
-        if self._remedy is not None:
-            return UserError(f"`{self._path}` must be a whole file, but is truncated or damaged; {self._remedy}.")
-        return UserError(
-            f"`{self._path}` must be a whole checkpoint, but is truncated or damaged; use an older one"
-            f"{suggested_fallback(self._path)}."
-        )
+    @functools.cached_property
+    def _verified_digest(self) -> str | None:
+        with readable(self._path, is_whole=False):
+            try:
+                return checksum.verify(self._file)
+            except checksum.Damaged as error:
+                remedy = self._remedy or f"use an older one{suggested_fallback(self._path)}"
+                what = "checkpoint" if self._remedy is None else "file"
+                raise UserError(
+                    f"`{self._path}` must be a whole {what}, but is truncated or damaged; {remedy}."
+                ) from error
 
     def load(self, mapped: bool = False) -> State:
-        """The content, once it is verified; `mapped`: tensors are read when they are touched, and not held.
-
-        Raises:
-            UserError: it is damaged, or holds what no checkpoint should: see `validation.py`.
-        """
+        """The content, once it is verified; `mapped`: tensors are read when they are touched (UserError)."""
         has_checksum = self.verify() is not None
         with readable(self._path, is_whole=has_checksum):
             return validation.read(self._path, self._file, mapped)
 
     def peek(self) -> State | None:
-        """The content without reading its tensors, not verified; None if that cannot be done: loading will say why."""
-        return self._unverified
-
-    @functools.cached_property
-    def _unverified(self) -> State | None:
+        """The content, not verified, without reading its tensors; None if that fails: loading will say why."""
         try:
             return validation.read(self._path, self._file, mapped=True)
         except Exception:
             return None
 
     def copy_to(self, target: str) -> None:
-        """Copy it with its checksum over `target`, completely or not at all, and a damaged one not at all."""
+        """Copy it with its checksum over `target`, completely or not at all (UserError: it is damaged)."""
         self.verify()
         with complete_or_absent(target) as partial, open(partial, "wb") as duplicate:
             self._file.seek(0)
@@ -120,11 +91,9 @@ def peek(path: str | Path) -> State | None:
 
 @contextlib.contextmanager
 def readable(path: str, is_whole: bool | None = None) -> Iterator[None]:
-    """Turn what torch raises while it reads `path` into a `UserError` of one sentence.
+    """Turn what torch raises while it reads `path`, or handles what it read, into a `UserError` of one sentence.
 
-    Args:
-        path: the file that is read, or that what is handled inside was read from.
-        is_whole: whether its checksum is known to be right; None: nobody who knows is here.
+    is_whole: whether the checksum is known to be right; None: it is not known.
     """
     try:
         yield
@@ -174,7 +143,7 @@ def complete_or_absent(path: str) -> Iterator[Path]:
 
 
 def save(obj: Any, path: str) -> str:
-    """Write a checkpoint with its checksum, completely or not at all; returns the digest."""
+    """Write a checkpoint with its checksum, completely or not at all; return the digest."""
     with complete_or_absent(path) as partial:
         with open(partial, "wb") as file:
             torch.save(obj, file)
@@ -182,19 +151,18 @@ def save(obj: Any, path: str) -> str:
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a checkpoint file over `target`; see `CheckpointFile.copy_to`."""
     with CheckpointFile(source) as file:
         file.copy_to(target)
 
 
 def load(path: str, mapped: bool = False, remedy: str | None = None) -> State:
-    """The content of a checkpoint file, on the CPU; see `CheckpointFile` and its `load`."""
+    """The content of a checkpoint file, on the CPU; see `CheckpointFile`."""
     with CheckpointFile(path, remedy) as file:
         return file.load(mapped)
 
 
 def save_anywhere(state: State, path: str, in_background: bool = False) -> None:
-    """`save` on this machine's disks; elsewhere fairseq's own way to save, `in_background` if it can."""
+    """`save` on this machine's disks; elsewhere as fairseq does, `in_background` if it can."""
     from fairseq.checkpoint_utils import torch_persistent_save
     from fairseq.file_io import PathManager
 
@@ -211,29 +179,21 @@ def expect_writable(save_dir: str) -> None:
     try:
         verify_checkpoint_directory(save_dir)
     except OSError as error:
-        raise UserError(
-            f"`--save-dir` must be a folder in which files can be written, but is {save_dir!r}: {error.strerror}."
-        ) from error
-
-
-# ---- which other checkpoint to use in the place of one that is damaged or lacks a shard ----
+        rule = "must be a folder in which files can be written"
+        raise UserError(f"`--save-dir` {rule}, but is {save_dir!r}: {error.strerror}.") from error
 
 
 def suggested_fallback(path: str | Path) -> str:
-    """The end of a sentence that tells somebody to use another checkpoint than `path`, of the same folder.
-
-    An expert shard, `X.experts/<id>/0-3.pt`, is a part of `X.pt`: what is beside that one counts.
-    """
+    """The end of a sentence that suggests another checkpoint of the folder of `path`, or of its shared part."""
     given = shared_part_of(Path(path))
     other = newest_good_in(given.parent, without=given.name)
     return f": the newest good one beside it is `{other}`" if other else ", there is no good one beside it"
 
 
 def newest_good_in(folder: str | Path, without: str = "") -> Path | None:
-    """The newest checkpoint in a folder that is whole and whose weights are finite; None where there is none."""
+    """The newest checkpoint in a folder that is whole and has finite weights; None where there is none."""
     files = [file for file in Path(folder).glob("checkpoint*.pt") if file.name != without]
-    newest_first = sorted(files, key=_age)
-    return next((file for file in newest_first if _is_good(file)), None)
+    return next(filter(_is_good, sorted(files, key=_age)), None)
 
 
 def _age(file: Path) -> float:
@@ -244,29 +204,17 @@ def _age(file: Path) -> float:
         return 0.0
 
 
-def _is_good(path: Path) -> bool:
-    """Whether the file and its shards are seen to be whole and of one save, and have finite weights."""
+def _is_good(path: Path, digest: str | None = None) -> bool:
+    """Whether a file and its shards are whole, of one save (a shard's `digest`), and have finite weights."""
     try:
-        state = _verified(path)
-        shards = shards_of(path, state) if is_shared_part(state) else {}
-        contents = (_verified(shard, entry["sha256"]) for shard, entry in shards.items())
-        return _has_finite_weights(state) and all(map(_has_finite_weights, contents))
+        with CheckpointFile(path, remedy="use another") as file:
+            content = file.load(mapped=True)
+            if digest not in (None, file.verify()) or checksum.is_legacy(file._file):  # which nobody can check
+                return False
+        weights = (value for value in content.get("model", {}).values() if torch.is_tensor(value) and value.numel())
+        norms = (torch.linalg.vector_norm(value, math.inf) for value in weights if value.is_floating_point())
+        shards = shards_of(path, content) if digest is None and is_shared_part(content) else {}
+        shards_are_good = (_is_good(shard, entry["sha256"]) for shard, entry in shards.items())
+        return all(bool(norm.isfinite()) for norm in norms) and all(shards_are_good)
     except Exception:  # whatever is wrong with it, it is nothing to go on from
         return False
-
-
-def _verified(path: Path, digest: str | None = None) -> State:
-    """The content of a file that is whole, mapped; `digest`: its checksum, if it must be a certain one."""
-    with open(regular_file(path, "a checkpoint file"), "rb") as file:
-        found = checksum.verify(file)
-        # Of a file from before archives nobody can say whether it is whole.
-        if digest not in (None, found) or (found is None and checksum.is_legacy(file)):
-            raise checksum.Damaged
-        return validation.read(path, file, mapped=True)
-
-
-def _has_finite_weights(content: State) -> bool:
-    tensors = [value for value in content.get("model", {}).values() if torch.is_tensor(value) and value.numel()]
-    return all(
-        bool(torch.linalg.vector_norm(tensor, math.inf).isfinite()) for tensor in tensors if tensor.is_floating_point()
-    )

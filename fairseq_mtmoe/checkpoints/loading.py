@@ -1,8 +1,7 @@
 """What fairseq's own commands read: whole models, wherever their experts lie.
 
-With these functions `fairseq-generate`, `fairseq-interactive`, `fairseq-validate` and our commands find the experts
-of a checkpoint in parts, and build models that hold all of them: each process of these commands has batches of its own,
-and nobody to exchange tokens with. A training process reads its own share instead, by `LoadContext.read`.
+By these functions `fairseq-generate`, `fairseq-interactive`, `fairseq-validate` and our commands build models with all
+experts. A training process reads its own share instead, by `LoadContext.read`.
 """
 
 from __future__ import annotations
@@ -35,18 +34,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class LoadContext:
-    """What a caller wants of the checkpoints that it loads, and what was loaded.
+    """What a caller wants of the checkpoints that it loads, and what was loaded."""
 
-    Attributes:
-        read: reads a checkpoint by its path; None: by `file_io.load`, with all experts.
-        kinds: what files may choose, such as `model` and `task`; None: nothing is built of their options.
-        expect: refuses a checkpoint by its path and what it holds, by a `UserError`.
-        loaded: each checkpoint that was read, with what it holds.
-    """
-
-    read: Callable[[str], dict[str, Any]] | None = None
-    kinds: Sequence[str] | None = None
-    expect: Callable[[str, mismatch.State], None] | None = None
+    read: Callable[[str], dict[str, Any]] | None = None  # by path; None: by `file_io.load`, with all experts
+    kinds: Sequence[str] | None = None  # what files may choose, such as `model`; None: nothing is built of them
+    expect: Callable[[str, mismatch.State], None] | None = None  # refuses a checkpoint by path and content
     loaded: list[tuple[mismatch.Origin, mismatch.State]] = field(default_factory=list)
 
 
@@ -67,18 +59,12 @@ def within(**changes: Any) -> Iterator[LoadContext]:
 
 
 def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> Any:
-    """See `load`. Takes the place of fairseq's function of that name."""
+    """See `load`, which takes the place of fairseq's function of that name."""
     return load(path, _context.get() or LoadContext(), arg_overrides, load_on_all_ranks)
 
 
 def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: bool = False) -> dict[str, Any]:
-    """A checkpoint with its experts, the options of today, and fairseq's upgrades of old ones.
-
-    `context` says how, and notes it; `overrides` take the place of the file's own options.
-
-    Raises:
-        UserError: see `validation.read` and `rebuild.check`, or `context.expect` refuses it.
-    """
+    """A checkpoint as `context` wants it, with options of today and `overrides` (UserError: damaged or refused)."""
     if context.read is not None:
         state = _upgraded(path, context.read(path), context, overrides)
     else:
@@ -94,7 +80,7 @@ def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: b
 
 
 def _keep_options_with_place(state: dict[str, Any]) -> None:
-    """Beside the place in the data of version 0.1.0, which does not say how it was reached, put the task's options."""
+    """Put the task's options beside the position in the data of version 0.1.0, which has no plan."""
     place, cfg = (state.get("extra_state") or {}).get("train_iterator"), state.get("cfg")
     if cfg is None or not isinstance(place, dict) or "sampling" in place or "batches_in_epoch" not in place:
         return
@@ -130,7 +116,7 @@ def load_ema(path: str) -> dict[str, Any]:
 
 
 def _whole_state(path: str, load: Callable[[], Any], parts: tuple[str, ...]) -> Any:
-    """A checkpoint with all experts; read once more if a run has replaced it meanwhile, experts first."""
+    """A checkpoint with all experts; read once more if a run has replaced it meanwhile."""
     state = load()
     try:
         return assemble.whole(path, state, parts)
@@ -142,7 +128,7 @@ def _whole_state(path: str, load: Callable[[], Any], parts: tuple[str, ...]) -> 
 
 
 def _upgraded(path: str, state: dict[str, Any], context: LoadContext, overrides: Any) -> dict[str, Any]:
-    """A state that was read without fairseq, as fairseq's `load_checkpoint_to_cpu` hands it out."""
+    """A state as fairseq's `load_checkpoint_to_cpu` hands it out."""
     from fairseq import checkpoint_utils
     from fairseq.dataclass.utils import overwrite_args_by_name
     from omegaconf import OmegaConf
@@ -166,10 +152,7 @@ def _upgraded(path: str, state: dict[str, Any], context: LoadContext, overrides:
 
 
 def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `load_model_ensemble_and_task`, whose models are whole and no others than `rebuild.py` lets them be.
-
-    Models that lie in pieces of fairseq's are its own.
-    """
+    """fairseq's `load_model_ensemble_and_task`, with whole models that `rebuild.py` allows; not for its own shards."""
 
     @functools.wraps(original)
     def load_model_ensemble_and_task(
@@ -180,20 +163,17 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
         suffix: str = "",
         num_shards: int = 1,
         state: Any = None,
-    ) -> tuple[list[Any], Any, Any]:
+    ) -> tuple[Any, ...]:
         kinds = rebuild.EVERYTHING if task is None else ("model",)
         with whole_models(), within(kinds=kinds, loaded=[]) as context:
             if num_shards != 1:
-                models, options, task = original(filenames, arg_overrides, task, strict, suffix, num_shards, state)
-                return models, options, task
+                return tuple(original(filenames, arg_overrides, task, strict, suffix, num_shards, state))
             assert state is None or len(filenames) == 1
             models, options = [], None
             for path in _files(filenames, suffix):
-                if state is None:
-                    loaded = load(path, context, arg_overrides)
-                else:
+                if state is not None:
                     rebuild.check(path, state, kinds)
-                    loaded = state
+                loaded = load(path, context, arg_overrides) if state is None else state
                 model, options, task = _built(path, loaded, task, strict)
                 context.loaded.clear()  # which is large
                 models.append(model)
@@ -204,7 +184,7 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _files(paths: Sequence[str], suffix: str) -> list[str]:
-    """The files of checkpoints, `suffix` before their `.pt`, which are there where we can see it."""
+    """The files of checkpoints, with `suffix` before their `.pt`; local ones are there."""
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
@@ -225,7 +205,7 @@ def _say_without_prices(path: str, model: Any) -> None:
 
 
 def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[Any, Any, Any]:
-    """The model that a checkpoint describes, with its weights; its options; and the task, set up if there was none."""
+    """A checkpoint's model with its weights, its options, and the task, set up if there was none."""
     from fairseq import tasks
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 

@@ -1,20 +1,19 @@
 """A checkpoint that is not this model's: what differs, in one sentence with the option that decides it.
 
-torch lists every parameter that does not fit, and fairseq asks to "ensure that the architectures match". The sizes are
-in the parameters' names and shapes, in the checkpoint as in the model; the languages are in its task's state. What
-loads a model inside `explained` says which of them differ.
+The sizes are in the parameters' names and shapes, in the checkpoint as in the model; the languages are in its task's
+state. What loads a model inside `explained` says which of them differ.
 """
 
 from __future__ import annotations
 
 import re
-from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_mtmoe.checkpoints import key_maps as keys
+from fairseq_mtmoe.checkpoints.rebuild import plain
 from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.moe.layer import COMBINES
 from fairseq_mtmoe.protocols import NamesTasks
@@ -50,16 +49,12 @@ NAMELESS = Origin()
 
 
 class Mismatch(UserError):
-    """A checkpoint is of another model, which a model finds that does not know the checkpoint's name."""
+    """A checkpoint, whose name is not known, is of another model."""
 
 
 @contextmanager
 def explained(model: Any, read: Sequence[tuple[Origin, State]]) -> Iterator[None]:
-    """Inside, a model loads the last of the checkpoints that were `read`, perhaps inside.
-
-    Raises:
-        UserError: what differs, also where torch finds nothing wrong, but a shared tensor or a head would be lost.
-    """
+    """Inside, a model loads the last of the checkpoints that were `read`; what differs is a `UserError`."""
     try:
         yield
         sentence = _about_options(*_unseen_options(model, read[-1][0]), read[-1][0]) if read else None
@@ -77,7 +72,7 @@ def explained(model: Any, read: Sequence[tuple[Origin, State]]) -> Iterator[None
 
 
 def refusal(model: Any, state: Mapping[str, Any], origin: Origin = NAMELESS) -> Mismatch | None:
-    """What differs between a model and the state of another one, or None where nothing does."""
+    """What differs between a model and the state of another one; None where nothing does."""
     own, theirs = _shapes_of(model.state_dict()), _shapes_of(state)
     own = {name: own[name] for name in own if name in theirs or not name.endswith(keys.PRICES)}  # need not be there
     unseen_theirs, unseen_own = _unseen_options(model, origin)
@@ -93,7 +88,7 @@ def refusal(model: Any, state: Mapping[str, Any], origin: Origin = NAMELESS) -> 
 
 
 def refusal_of(model: Any, path: str, state: Mapping[str, Any]) -> UserError | None:
-    """As `refusal`, for a checkpoint that a process could not take its experts of; sizes and vocabulary alone."""
+    """As `refusal`, by sizes and vocabulary alone, of a checkpoint that a process could not take its experts of."""
     own, theirs, origin = _shapes_of(model.state_dict()), _shapes_of(state["model"]), origin_of(path, state)
     sentence = _about_options(sizes(theirs), sizes(own), origin) or _about_vocabulary(model, own, theirs, origin)
     return UserError(sentence) if sentence else None
@@ -104,7 +99,7 @@ def _shapes_of(state: Mapping[str, Any]) -> Shapes:
 
 
 def sizes(shapes: Shapes) -> dict[str, Any]:
-    """The options of fairseq's transformer, of experts and of conditional parts that names and shapes tell of."""
+    """The options of transformer, experts and conditional parts that names and shapes tell of."""
     found: dict[str, Any] = {}
     for side, text in _SIDES.items():
         names = [name for name in shapes if name.startswith(side)]
@@ -139,9 +134,8 @@ def _conditional_options(shapes: Shapes) -> dict[str, Any]:
 
 
 def _inner_size(name: str, shapes: Shapes) -> int:
-    """Of a block's feed-forward layer: of an expert's and the shared one's together, where there is one."""
-    shared = shapes.get(name.removesuffix(keys.FIRST_WEIGHT) + keys.FIRST_SHARED, (0,))
-    return shapes[name][-2] + shared[0]
+    """A block's inner size: that of an expert and the shared one together."""
+    return shapes[name][-2] + shapes.get(name.removesuffix(keys.FIRST_WEIGHT) + keys.FIRST_SHARED, (0,))[0]
 
 
 def _blocks(names: Iterable[str]) -> set[int]:
@@ -161,10 +155,9 @@ def _about_options(theirs: Mapping[str, Any], own: Mapping[str, Any], origin: Or
     names = [name for name in names if theirs[name] != _NO_CONDITIONS]  # they can begin anew in any model
     if not names:
         return None
-    options = [f"`--{name.replace('_', '-')}`" for name in names]
     wanted, here = ([str(_SWITCH.get(str(side[name]), side[name])) for name in names] for side in (theirs, own))
-    rules = [f"{options[0]} must be {wanted[0]}"]
-    rules += [f"{option} {value}" for option, value in zip(options[1:], wanted[1:], strict=True)]
+    first, *others = (f"`--{name.replace('_', '-')}`" for name in names)
+    rules = [f"{first} must be {wanted[0]}", *map(" ".join, zip(others, wanted[1:], strict=True))]
     verb = "is" if len(names) == 1 else "they are"
     hint = "; base_moe, base_dense and transformer are an `--arch` that leaves it off" * ("off" in wanted)
     return f"{_listed(rules)} to load {origin.name}, but {verb} {_listed(here)} instead{hint}."
@@ -206,7 +199,7 @@ def _with_languages(langs: Sequence[str]) -> str:
 
 
 def _languages(dictionary: Any) -> list[str]:
-    """The languages whose tokens end a dictionary, where fairseq's multilingual tasks put them."""
+    """The languages whose tokens end a dictionary, as in fairseq's multilingual tasks."""
     found: list[str] = []
     for symbol in reversed(getattr(dictionary, "symbols", ())):
         match = _LANGUAGE_TOKEN.fullmatch(symbol)
@@ -218,7 +211,7 @@ def _languages(dictionary: Any) -> list[str]:
 
 
 def _about_gates(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
-    """Of task gates there is one for each task, in a dimension that other gates have not."""
+    """Another kind of gate: those of tasks have one more dimension."""
     for name in own:
         if name.endswith(keys.GATE) and len(own[name]) != len(theirs.get(name, own[name])):
             wanted = origin.model.get("expert_gates", "the checkpoint's")
@@ -241,22 +234,15 @@ def _about_tasks(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str
 
 def _about_names(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
     """The first parameter that is not the same, where none of the options above explains it."""
-    for name in dict.fromkeys((*own, *theirs)):
-        here, there = own.get(name), theirs.get(name)
-        if here is None:
-            return f"{origin.name} must be of this model, but has a parameter that it has not, `{name}`."
-        if there is None:
-            return f"{origin.name} must be of this model, but has no `{name}`."
-        if here != there:
-            return f"{origin.name} must be of this model, whose `{name}` has the shape {here}, but it has {there}."
-    return None
+    name = next((name for name in (*own, *theirs) if own.get(name) != theirs.get(name)), None)
+    if name is None:
+        return None
+    here, there = (shapes.get(name, "none") for shapes in (own, theirs))
+    return f"{origin.name} must be of this model, whose `{name}` has the shape {here}, but it has {there}."
 
 
 def _unseen_options(model: Any, origin: Origin) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The checkpoint's and the model's options that shapes do not show: heads, and embeddings that are one tensor.
-
-    A model that shares them would lose one of two that were trained apart; the other way round nothing is lost.
-    """
+    """The checkpoint's and the model's options that no shape shows: heads, and embeddings that become one tensor."""
     cfg = getattr(model, "cfg", None)
     stacks = {side: getattr(cfg, side, None) for side in _SIDES}
     own = {f"{side}_attention_heads": stack.attention_heads for side, stack in stacks.items() if stack is not None}
@@ -269,18 +255,9 @@ def _unseen_options(model: Any, origin: Origin) -> tuple[dict[str, Any], dict[st
 def origin_of(path: str, state: State) -> Origin:
     """A checkpoint that is loaded, for sentences."""
     cfg = state.get("cfg") or {}
-    task = _plain(cfg.get("task"))
+    task = plain(cfg.get("task"))
     langs = (state.get("task_state") or {}).get("langs") or task.get("langs")
     pairs = task.get("lang_pairs")
     if not langs:  # of a run of fairseq's task, as it infers them; a run of ours remembers its own
         langs = sorted({lang for pair in pairs for lang in pair.split("-")}) if isinstance(pairs, list) else ()
-    return Origin(f"`{path}`", _plain(cfg.get("model")), tuple(langs.split(",") if isinstance(langs, str) else langs))
-
-
-def _plain(options: Any) -> dict[str, Any]:
-    from omegaconf import OmegaConf
-
-    if isinstance(options, Namespace):
-        return vars(options)
-    plain: Any = OmegaConf.to_container(options) if OmegaConf.is_config(options) else options
-    return plain if isinstance(plain, dict) else {}
+    return Origin(f"`{path}`", plain(cfg.get("model")), tuple(langs.split(",") if isinstance(langs, str) else langs))

@@ -1,8 +1,7 @@
 """A checkpoint with one more task: a row more of all that has one for each task, and a head where tasks have heads.
 
 CA-MTL, §4.4 and table 8: the table of task embeddings grows by a row, which begins as another task's, as the mean of
-all, or is drawn. What has a row for each task, such as embeddings and task gates, is not listed here: it is what grows
-when the model's options name a task more.
+all, or is drawn. So does whatever else grows when the model's options name a task more, such as task gates.
 """
 
 from __future__ import annotations
@@ -44,11 +43,9 @@ class NewTask:
     """What is added.
 
     Attributes:
-        tasks: those that the checkpoint has, in the order of their ids; the last rows of what has more are theirs, such
-            as of a vocabulary that ends in the tokens of languages.
+        tasks: those that the checkpoint has, in the order of their ids; a larger table's last rows are theirs.
         begins_as: names of some of them, between commas, whose mean the new one's rows begin as; or `mean`, of all;
-            `random`, from N(0, 0.02²); `xavier`, Xavier's uniform distribution for the table. Gates are then drawn as
-            those of a new model.
+            `random`, from N(0, 0.02²), or `xavier`, Xavier's uniform distribution: then gates are those of a new model.
         head: parameters that only the new task has, by name.
         seed: of what is drawn.
     """
@@ -60,14 +57,9 @@ class NewTask:
 
 
 def with_task(state: State, new: NewTask, before: Described, after: Described) -> State:
-    """A checkpoint, whole or a shared part, for the model with the new task; `state` itself is left as it is.
+    """A copy of a checkpoint, whole or a shared part, for the model with the new task; options are left as they are.
 
-    Its options are left, too. Moments of new rows are 0, and what is new has none; where the optimizer's state has not
-    the parameters' shapes, it is left out. `before` and `after`: the model without and with the task.
-
-    Raises:
-        UserError: no task has the name that the new one is to begin as; the weights are not those that the options say;
-            nothing has a row for each task.
+    Moments of new rows are 0; an optimizer's state of other shapes is left out (UserError: the weights do not fit).
     """
     rows = _NewRows(new, before, after)
     for name in rows.grown:
@@ -89,15 +81,14 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
 
 
 class _NewRows:
-    """The rows of a new task, for the model and for averages of it, which begin alike; `grown`: what gets one."""
+    """The rows of a new task, alike for the model and its averages; `grown`: what gets one."""
 
     def __init__(self, new: NewTask, before: Described, after: Described) -> None:
         self._new, self._order = new, list(after.shapes)
         self.grown = [name for name in before.shapes if before.shapes[name] != after.shapes.get(name)]
         if not self.grown:
             raise UserError(
-                "The checkpoint must be of a model that has something for each task, task embeddings or gates, but has "
-                "neither: `--finetune-from-model` needs nothing more of it."
+                "The checkpoint must have a row for each task; without, use `--finetune-from-model` at once."
             )
         self._sources = list(new.tasks) if new.begins_as == MEAN else new.begins_as.split(",")
         self._is_drawn = new.begins_as in (RANDOM, XAVIER)
@@ -111,23 +102,21 @@ class _NewRows:
     def added_to(self, named: dict[str, Tensor]) -> dict[str, Tensor]:
         """A model's state with the rows and the head, in the new model's order."""
         like = next(value for value in named.values() if value.is_floating_point())
-        values = {name: self._with_row(name, named[name]) for name in self.grown if name in named}
+        values = dict(named) | {name: self._with_row(name, named[name]) for name in self.grown if name in named}
         values |= {name: value.to(like.dtype) for name, value in self._new.head.items()}
-        values = {**named, **values}
         result = copy.copy(named)  # with the attributes of a model's state
         result.clear()
         result.update((name, values[name]) for name in dict.fromkeys([*self._order, *named]) if name in values)
         return result
 
     def _with_row(self, name: str, table: Tensor) -> Tensor:
-        if self._is_drawn:
-            key = "vocabulary" if name.endswith(VOCABULARY) else name
-            if key not in self._drawn:
-                self._drawn[key] = self._draw(name, table)
-            row = self._drawn[key]
-        else:
-            first = len(table) - len(self._new.tasks)
-            row = table[[first + self._new.tasks.index(source) for source in self._sources]].float().mean(0)
+        key = "vocabulary" if name.endswith(VOCABULARY) else name
+        if self._is_drawn and key not in self._drawn:
+            self._drawn[key] = self._draw(name, table)
+        places = [
+            self._new.tasks.index(source) - len(self._new.tasks) for source in self._sources if not self._is_drawn
+        ]
+        row = self._drawn[key] if self._is_drawn else table[places].float().mean(0)
         return torch.cat([table, row.to(table).unsqueeze(0)])
 
     def _draw(self, name: str, table: Tensor) -> Tensor:
@@ -143,7 +132,7 @@ class _NewRows:
 def _moments(
     saved: Mapping[str, Any], grown: Sequence[str], before: Parameters, after: Parameters
 ) -> dict[str, Any] | None:
-    """The optimizer's state for the new parameters; None where it is of others, or of other shapes than theirs."""
+    """The optimizer's state for the new parameters; None where it does not fit the old ones."""
     try:
         named = OptimizerState.from_saved(saved, before)
     except UserError:

@@ -1,9 +1,7 @@
 """The model that a checkpoint describes: of known kinds alone, which do no more than they say.
 
-A file names its model, and fairseq's models do as they like with a file's options: some evaluate them, some open what
-they name. A file may therefore choose the models of this package and stock translation transformers alone, whose code
-was read for that; a user can trust others by name. What users give on the command line is theirs, and not looked at.
-Commands that need no data make the model of options and stand-ins for what a task gives.
+Some of fairseq's models evaluate a file's options, or open what they name. A file may therefore choose the models of
+this package and stock translation transformers alone, whose code was read for that; a user can trust others by name.
 """
 
 from __future__ import annotations
@@ -44,17 +42,7 @@ _SIZES = ("layers", "dim", "experts", "heads")
 
 
 def check(path: str | Path, state: State, kinds: Sequence[str]) -> None:
-    """Look at what a checkpoint's options choose, before anything is made of them.
-
-    Args:
-        path: the file.
-        state: what it holds, in whose options the paths of pretrained embeddings are left out: those in the file take
-            their place.
-        kinds: what the file may choose, such as `model` and `task`.
-
-    Raises:
-        UserError: they choose what is neither known to be safe nor trusted by the user, or a size beyond the file's.
-    """
+    """Refuse options of these kinds that are not known to be safe, nor trusted, or too large; forget paths in them."""
     for kind in kinds:
         check_name(path, state, kind)
     if "model" in kinds:
@@ -63,11 +51,10 @@ def check(path: str | Path, state: State, kinds: Sequence[str]) -> None:
 
 
 def check_name(path: str | Path, state: State, kind: str) -> None:
-    """Refuse a checkpoint that chooses a model (or another kind of thing) that is neither known nor trusted."""
+    """Refuse a checkpoint that chooses something of a kind that is neither known nor trusted (UserError)."""
     # fairseq takes the first of these that it finds, which is another one in different places.
     named_by = ("_name", "arch") if kind == "model" else ("_name", kind)
-    names = _names(state.get("args"), named_by[1:])
-    names += _names((_container(state.get("cfg")) or {}).get(kind), named_by)
+    names = _names(state.get("args"), named_by[1:]) + _names(plain(state.get("cfg")).get(kind), named_by)
     if kind == "model" and not names:
         raise UserError(f"`{path}` must name the model that it is of, but does not.")
     trusted = {name.strip() for name in os.environ.get(TRUST, "").split(",")}
@@ -82,7 +69,7 @@ def check_name(path: str | Path, state: State, kind: str) -> None:
 def _check_sizes(path: str | Path, state: State) -> None:
     """Refuse a model with a size that is larger than all weights together: damage that would take hours to build."""
     held = sum(value.numel() for value in (state.get("model") or {}).values())
-    for name, value in leaves([(_container(state.get("cfg")) or {}).get("model"), state.get("args")]):
+    for name, value in leaves([plain(state.get("cfg")).get("model"), state.get("args")]):
         if name.endswith(_SIZES) and isinstance(value, int) and value > held:
             raise UserError(
                 f"`{path}` must hold the weights of the model that it describes, but that one has {shown(value)} as "
@@ -90,22 +77,21 @@ def _check_sizes(path: str | Path, state: State) -> None:
             )
 
 
-def _container(options: Any) -> Any:
-    """Options in plain containers, if they are a configuration by now."""
-    from omegaconf import DictConfig, OmegaConf
+def plain(options: Any) -> dict[str, Any]:
+    """Options of any of fairseq's kinds as a dictionary; empty where they are none."""
+    from omegaconf import OmegaConf
 
-    if is_dataclass(options):
-        return vars(options)
-    return OmegaConf.to_container(options) if isinstance(options, DictConfig) else options
+    if OmegaConf.is_config(options):
+        options = OmegaConf.to_container(options)
+    elif is_dataclass(options) or isinstance(options, Namespace):
+        options = vars(options)
+    return options if isinstance(options, dict) else {}
 
 
 def _names(options: Any, keys: tuple[str, ...]) -> list[Any]:
-    if options is None or isinstance(options, str):
-        return [] if options is None else [options]
-    values = vars(options) if isinstance(options, Namespace) else options
-    if not isinstance(values, dict):
-        return [values]
-    return [values[key] for key in keys if values.get(key) is not None]
+    if options is not None and not isinstance(options, dict | Namespace):
+        return [options]
+    return [value for key in keys if (value := plain(options).get(key)) is not None]
 
 
 def _is_known(kind: str, name: str) -> bool:
@@ -131,10 +117,7 @@ def _forget_paths(options: Any) -> None:
 
 def model_options(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
     """The options of a checkpoint's model by name; None where it has none of fairseq 0.12 or later."""
-    options = (checkpoint.get("cfg") or {}).get("model")
-    if isinstance(options, Namespace):
-        options = vars(options)
-    return options if isinstance(options, dict) else None
+    return plain((checkpoint.get("cfg") or {}).get("model")) or None
 
 
 def configuration(kind: type, options: Mapping[str, Any]) -> Any:
@@ -144,10 +127,7 @@ def configuration(kind: type, options: Mapping[str, Any]) -> Any:
 
 
 def stand_in_task(weights: Mapping[str, Tensor], more_symbols: int = 0) -> SimpleNamespace:
-    """What `build_model` wants of a task: dictionaries as large as the embeddings, one object where they are shared.
-
-    An encoder with heads has its sizes among its options. `more_symbols`: by which both dictionaries are larger.
-    """
+    """What `build_model` wants of a task: dictionaries `more_symbols` larger than the embeddings, and as shared."""
     if "decoder.embed_tokens.weight" not in weights:
         return SimpleNamespace(pretrained=None)
     from fairseq.data import Dictionary
@@ -166,13 +146,9 @@ def stand_in_task(weights: Mapping[str, Tensor], more_symbols: int = 0) -> Simpl
 
 
 def without_memory(path: Path, state: State, options: Mapping[str, Any], more_symbols: int = 0) -> nn.Module:
-    """The model of a checkpoint with all its experts, whose tensors have names and shapes alone.
+    """The model of a checkpoint that was checked, whose tensors have names and shapes alone.
 
-    Args:
-        path: of the checkpoint of this package, which was checked; for sentences.
-        state: what it holds, whole or a shared part.
-        options: of its model, or others in their place.
-        more_symbols: by which its vocabularies are larger.
+    options: of its model, or others in their place. more_symbols: by which its vocabularies are larger.
     """
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 

@@ -1,7 +1,7 @@
 """Checkpoints written from others: copied, with experts in other files, or their mean.
 
-Shards that no shared part names, which a killed or failed save leaves behind, are removed; files that this package did
-not write stay, and so does everything beside a shared part that cannot be read.
+Shards that no shared part names, which a killed or failed save leaves behind, are removed, unless a shared part cannot
+be read; files that this package did not write stay.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints import file_io, sharding
 from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_shared_part, whole, write_shard
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, peek
-from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, PRICES, prices_of, with_prices
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, PRICES, VOCABULARY, prices_of, with_prices
 from fairseq_mtmoe.checkpoints.sharding import Content, State
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import replacing
@@ -32,15 +32,13 @@ _DELETED = re.compile(r"checkpoint(\d+|_\d+_\d+|\.best_.*)\.pt")  # what `--keep
 _SHARD = re.compile(r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+\.pt")  # also what `replacing` leaves of a killed process
 # Buffers: the number of a format, a tensor whose type tells fairseq's sines of positions the model's, running prices.
 _BUFFERS = (".version", "._float_tensor", *PRICES)
-_EMBEDDINGS = ("embed_tokens.weight", "output_projection.weight")  # which fairseq's options share
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def remove_orphans(path: str | Path) -> None:
     """Remove shards that no shared part names: of the one at `path`, or of a run's checkpoints in that folder.
 
-    A file whose name does not end in `.pt` has no shards. In a folder, what lies there without a shared part is removed
-    only if its name is of a kind that a run itself makes and deletes: another shared part may be on its way.
+    Shards without a shared part are removed if a run itself deletes such names: another may be on its way.
     """
     with suppress(OSError):  # what cannot be looked at stays
         _remove_orphans(Path(path))
@@ -72,42 +70,27 @@ def _remove_saves(folder: Path, keep: str | None) -> None:
         folder.rmdir()
 
 
-# ---- copies ----
-
-
 def copy_with_experts(source: str | Path, target: str | Path) -> None:
-    """Copy a checkpoint, whole or in parts, over `target`, completely or not at all; shards become hard links.
-
-    Raises:
-        UserError: it is missing or damaged, or one of its shards is missing.
-    """
+    """Copy a checkpoint over `target`, completely or not at all; shards become hard links (UserError: damaged)."""
     with CheckpointFile(source) as file, _shards_beside(target, source, file.peek() or {}):
         file.copy_to(str(target))
 
 
 def save_whole(state: State, target: str | Path) -> None:
-    """Write a state with all its experts to `target`, completely or not at all; shards of what was there are removed.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Write a state with all its experts over `target` and its shards, completely or not at all (UserError)."""
     file_io.save(state, str(target))
     remove_orphans(target)
 
 
 def save_with_experts(state: State, source: str | Path, target: str | Path) -> None:
-    """Write a state to `target`, completely or not at all; if it is a shared part, with the shards beside `source`.
-
-    Raises:
-        UserError: it cannot be written, or the shards are not there any more.
-    """
+    """Write a state over `target`, completely or not at all, with the shards beside `source` that it names."""
     with _shards_beside(target, source, state):
         file_io.save(state, str(target))
 
 
 @contextmanager
 def _shards_beside(target: str | Path, source: str | Path, state: State) -> Iterator[None]:
-    """Inside, the shards of `source`, whose state is `state`, lie beside `target`, too; later those that it names."""
+    """Inside, the shards of `source` lie beside `target`, too; later those that `target` names."""
     try:
         if sharding.is_shared_part(state):
             for here, there in zip(sharding.shards_of(source, state), sharding.shards_of(target, state), strict=True):
@@ -126,18 +109,12 @@ def _link(source: Path, target: Path) -> None:
         file_io.copy(str(source), str(target))
 
 
-# ---- experts in other files ----
-
-
 def write_in_parts(
     source: Path, target: Path, experts_per_file: int, track: Callable[[Iterable[int]], Iterable[int]] = iter
 ) -> int:
-    """Write to `target` the checkpoint `source` with so many experts in each file; returns the number of files.
+    """Write `source` to `target` with `experts_per_file` in each file, one at a time; return the number of files.
 
-    Holds the experts of one file at a time. `track` wraps the loop over the files, to show how far it is.
-
-    Raises:
-        UserError: `source` has no experts, or fewer, or is damaged.
+    `track` wraps the loop over the files, to show how far it is (UserError: no experts, or fewer, or damaged).
     """
     state = load_shared_part(source, mapped=True)
     num_experts = _num_experts(source, state)
@@ -164,16 +141,13 @@ def write_whole(source: Path, target: Path) -> None:
 
 
 def parameters_of(model: dict[str, Tensor]) -> Parameters:
-    """Names and shapes of the trained parameters in a model's whole state, in the optimizer's order.
-
-    The state has them in that order, with buffers, and with embeddings again where they are shared.
-    """
+    """Names and shapes of the trained parameters in a model's whole state, in the optimizer's order."""
     embeddings: list[Tensor] = []
     parameters = []
     for name, value in model.items():
         if name.endswith(_BUFFERS):
             continue
-        if name.endswith(_EMBEDDINGS):
+        if name.endswith(VOCABULARY):
             # Values are compared because fairseq's copy from a GPU to the CPU makes several tensors of a shared one.
             if any(torch.equal(value, other) for other in embeddings):
                 continue
@@ -207,18 +181,11 @@ def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callabl
     return shared_part, lambda first, count: sharding.narrow(content, first, count)
 
 
-# ---- averages ----
-
-
 def average(paths: Iterable[Path]) -> State:
-    """A checkpoint, without an optimizer's state, whose parameters are the means of those of all `paths`.
+    """The first checkpoint, without an optimizer's state, with the means of all parameters (UserError: others).
 
-    The job of fairseq's `scripts/average_checkpoints.py`: parameters in half precision are summed, and stay, in
-    float32, and all else is the first checkpoint's. A checkpoint without prices counts as zeros in both of their sums:
-    the mean is of those that have some. Holds the sum and one checkpoint's parameters at a time.
-
-    Raises:
-        UserError: a checkpoint is missing or damaged, or has other parameters than the first.
+    As fairseq's `scripts/average_checkpoints.py`: half precision is summed, and stays, in float32. Prices' mean is of
+    those checkpoints that have some. Holds the sum and one checkpoint's parameters at a time.
     """
     result: State = {}
     total: dict[str, Tensor] = OrderedDict()
@@ -244,23 +211,16 @@ def average(paths: Iterable[Path]) -> State:
 
 
 def newest(folder: Path, name: re.Pattern[str], count: int, upper_bound: int | None) -> list[Path]:
-    """The `count` checkpoints of a folder with the highest numbers up to a bound, the highest first.
-
-    `name`: `EPOCHS` or `UPDATES`, by whose number they count (UserError: there are fewer).
-    """
+    """The `count` checkpoints with the highest numbers up to a bound, the highest first; `name`: EPOCHS or UPDATES."""
     try:
         matches = [match for file in os.listdir(folder) if (match := name.fullmatch(file))]
     except OSError as error:
         raise UserError(f"`--inputs` must be one folder to find checkpoints in, but `{folder}` is none.") from error
     numbers = {int(match[1]): match[0] for match in matches if upper_bound is None or int(match[1]) <= upper_bound}
-    option, example = (
-        ("--num-epoch-checkpoints", "checkpoint3.pt")
-        if name is EPOCHS
-        else ("--num-update-checkpoints", "checkpoint_2_500.pt")
-    )
+    option = "--num-epoch-checkpoints" if name is EPOCHS else "--num-update-checkpoints"
     bound = "" if upper_bound is None else f" up to {upper_bound}"
     if not numbers:
-        raise UserError(f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has none.")
+        raise UserError(f"`{folder}` must hold checkpoints{bound} for `{option}`, but has none.")
     if not 1 <= count <= len(numbers):
         raise_invalid(option, f"from 1 to the {len(numbers)} such checkpoints of `{folder}`{bound}", count)
     return [folder / numbers[number] for number in sorted(numbers, reverse=True)[:count]]
@@ -271,10 +231,6 @@ def _summand(value: Tensor) -> Tensor:
 
 
 def _check_same(model: dict[str, Tensor], total: dict[str, Tensor], path: Path, first: Path) -> None:
-    shapes, others = ({key: value.shape for key, value in named.items()} for named in (model, total))
-    different = {key for key in shapes.keys() | others.keys() if shapes.get(key) != others.get(key)}
-    if different:
-        raise UserError(
-            f"`{path}` must hold the same parameters as `{first}` to be averaged with it, but `{min(different)}` is "
-            "not the same in both."
-        )
+    shapes, others = ({(key, value.shape) for key, value in named.items()} for named in (model, total))
+    if different := {key for key, _ in shapes ^ others}:
+        raise UserError(f"`{path}` must hold the parameters of `{first}` for an average; `{min(different)}` differs.")

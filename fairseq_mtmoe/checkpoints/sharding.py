@@ -2,11 +2,9 @@
 
 A checkpoint is one file, `X.pt`, or a *shared part* of that name, fairseq's checkpoint without the experts, with
 *expert shards* beside it: `X.experts/<id>/0-3.pt` holds experts 0 to 3 of the checkpoint whose shared part names
-`<id>`, and nothing in it depends on how many processes wrote it. Shards are written first, under a new id, and the
-shared part last: until it has its name, the checkpoint before it is whole.
-
-A shard's *content* is `{"first", "count", "model", "ema", "ema_fp32_params", "optimizer"}`, of experts `first` to
-`first + count`, every tensor with experts in its first dimension.
+`<id>`, whatever processes wrote it. Shards are written first, under a new id: until the shared part has its name, the
+checkpoint before it is whole. A shard's *content* is `{"first", "count", "model", "ema", "ema_fp32_params",
+"optimizer"}`, every tensor with experts `first` to `first + count` in its first dimension.
 """
 
 from __future__ import annotations
@@ -43,21 +41,18 @@ _EXPERTS: Any = {
 }  # fmt: skip
 
 
-# ---- names of files ----
-
-
 def new_id() -> str:
     """A name that no other save has; all processes of one save need the same."""
     return secrets.token_hex(8)
 
 
 def shard_name(first: int, count: int) -> str:
-    """What the file of experts `first` to `first + count` is called."""
+    """The name of the file of experts `first` to `first + count`."""
     return f"{first}-{first + count - 1}.pt"
 
 
 def expert_folder(path: str | Path) -> Path:
-    """The folder of the shards of the shared part `path`, with a folder for each id (UserError: no name in `.pt`)."""
+    """The folder of the shards of `path`, with a folder for each id (UserError: no name in `.pt`)."""
     path = Path(path)
     if path.suffix != ".pt":
         raise UserError(f"`{path}` must end in `.pt`: its experts are in a folder of that name with `.experts`.")
@@ -65,17 +60,13 @@ def expert_folder(path: str | Path) -> Path:
 
 
 def shared_part_of(path: Path) -> Path:
-    """The file of the checkpoint that a file belongs to: a shard's shared part, or the file itself."""
+    """A shard's shared part, or the file itself."""
     is_in_folder = len(path.parents) > 2 and path.parents[1].suffix == FOLDER_SUFFIX
     return path.parents[1].with_suffix(".pt") if is_in_folder else path
 
 
 def shards_of(path: str | Path, shared_part: State) -> dict[Path, ShardEntry]:
-    """The files of all experts of the shared part at `path`, with their entries, in the experts' order.
-
-    Raises:
-        UserError: see `check_shard_list`.
-    """
+    """The shards of the shared part at `path`, with their entries, in the experts' order; see `check_shard_list`."""
     check_shard_list(path, shared_part)
     folder = expert_folder(path) / shared_part["experts"]["id"]
     return {folder / entry["name"]: entry for entry in shared_part["experts"]["files"]}
@@ -88,11 +79,7 @@ def with_shard_list(shared_part: State, save_id: str, shards: Iterable[ShardEntr
 
 
 def check_shard_list(path: str | Path, shared_part: State) -> None:
-    """Refuse a shared part whose `"experts"` is not of this format; its file names must not lead elsewhere.
-
-    Raises:
-        UserError: it is of a newer version, or not one that this package wrote.
-    """
+    """Refuse a shared part whose `"experts"` is of a newer format, or names files that this package does not write."""
     experts = shared_part["experts"]
     if isinstance(experts, dict) and isinstance(experts.get("version"), int) and experts["version"] > VERSION:
         raise UserError(f"`{path}` must be read with a newer version of fairseq_mtmoe, which wrote it.")
@@ -105,23 +92,19 @@ def _is_well_formed(experts: Any) -> bool:
         return False
     place = 0
     for entry in experts["files"]:
-        first, count = entry["first"], entry["count"]
-        if first != place or count <= 0 or entry["name"] != shard_name(first, count):
+        if entry["first"] != place or entry["count"] <= 0 or entry["name"] != shard_name(place, entry["count"]):
             return False
-        place += count
+        place += entry["count"]
     return bool(place == experts["num_experts"])
 
 
-# ---- states ----
-
-
 def is_shared_part(state: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint's state is a shared part: its experts are in shards."""
+    """Whether a checkpoint's experts are in shards."""
     return "experts" in state
 
 
 def count_experts(state: Mapping[str, Any]) -> int:
-    """N, of a checkpoint, whole or in parts; 0 if it is of a dense model."""
+    """N, of a checkpoint, whole or in parts; 0 of a dense one."""
     if is_shared_part(state):
         return int(state["experts"]["num_experts"])
     return next((len(value) for key, value in (state.get("model") or {}).items() if EXPERTS in key), 0)
@@ -144,17 +127,12 @@ def has_rows(content: Content) -> bool:
 
 
 def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> tuple[State, Content]:
-    """The shared part of one process's state, still without a list of shards, and the content of the process's shard.
-
-    The state stays as it is; tensors may be views of its own.
+    """The shared part of one process's state, still without a list of shards, and the content of its shard, as views.
 
     Args:
-        state: what fairseq would save, with this process's experts.
+        state: what fairseq would save, with this process's experts (UserError: tensors of others).
         placement: which experts those are.
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
-
-    Raises:
-        UserError: a tensor has another number of experts, or the optimizer keeps tensors of other shapes than theirs.
     """
     content = content_of(state, placement, parameters)
     if not has_rows(content):
@@ -196,13 +174,9 @@ def content_of(state: State, placement: ExpertPlacement, parameters: Parameters)
 
 
 def join(shared_part: State, content: Content, parameters: Parameters | None = None, flat: bool | None = None) -> State:
-    """The state of a shared part and a shard's content, as a process with these experts would have saved it.
+    """The state of a shared part and some or all experts, as a process with these would have saved it.
 
-    Args:
-        shared_part: which is left as it is.
-        content: some of the experts or all.
-        parameters: as for `split`, of those that are trained now; by default those that were.
-        flat: whether the optimizer's state is to be one vector; by default as it was.
+    parameters, flat: as the optimizer has them now (see `load_local`); by default as it had them.
     """
     experts = shared_part["experts"]
     state = {key: value for key, value in shared_part.items() if key != "experts"}
@@ -222,7 +196,7 @@ def join(shared_part: State, content: Content, parameters: Parameters | None = N
 
 
 def whole_shapes(parameters: Parameters, num_experts: int) -> Parameters:
-    """The parameters of a process that holds all experts, given those of one that holds some."""
+    """The parameters of a process with all experts, given those of one with some."""
     return [(name, (num_experts, *shape[1:]) if EXPERTS in name else tuple(shape)) for name, shape in parameters]
 
 
@@ -230,14 +204,13 @@ def narrow(content: Content, first: int, count: int, parts: Iterable[str] = PART
     """Experts `first` to `first + count` of a content that has them, as views."""
     start = first - content["first"]
     assert start >= 0 and start + count <= content["count"]
-    narrowed = {
-        part: map_experts(content[part], lambda v: v[start : start + count]) for part in parts if part in content
-    }
+    found = (part for part in parts if part in content)
+    narrowed = {part: map_experts(content[part], lambda v: v[start : start + count]) for part in found}
     return {"first": first, "count": count, **narrowed}
 
 
 def map_experts(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A part of a content, with `change` applied to every tensor that has experts in its first dimension."""
+    """A part of a content, with `change` applied to every tensor with experts."""
     if isinstance(value, dict):
         return {key: map_experts(item, change) for key, item in value.items()}
     if torch.is_tensor(value):
@@ -246,7 +219,7 @@ def map_experts(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def compact(value: Any) -> Any:
-    """Nested dicts with every tensor that is part of a larger one replaced by a copy: a file would hold all of it."""
+    """Nested dicts with copies of tensors that are part of larger ones: a file would hold all of these."""
     if isinstance(value, dict):
         return {key: compact(item) for key, item in value.items()}
     if torch.is_tensor(value) and value.untyped_storage().nbytes() > value.nbytes:
@@ -260,7 +233,7 @@ def _averages(state: State) -> dict[str, Any]:
 
 
 def _merged(rest: dict[str, Tensor], experts: dict[str, Tensor], keys: list[str]) -> dict[str, Tensor]:
-    """Both in one, in the order of `keys`, which averaging checkpoints relies on."""
+    """Both in one, in the order of `keys`, which averaging relies on."""
     merged = copy.copy(rest)
     for key in keys:
         if key in experts:
@@ -271,5 +244,5 @@ def _merged(rest: dict[str, Tensor], experts: dict[str, Tensor], keys: list[str]
 
 
 def _shape(entry: Mapping[str, Any]) -> torch.Size:
-    """The shape of the parameter that an entry belongs to; () also if the entry is empty."""
+    """The shape of an entry's parameter; () if the entry is empty."""
     return next((value.shape for value in entry.values() if torch.is_tensor(value) and value.dim()), torch.Size())

@@ -1,9 +1,8 @@
 """Whether what a checkpoint file holds may be loaded, whoever wrote it: tensors and plain containers.
 
 `read` is the one way in. torch's `weights_only` runs no code of a file. fairseq, however, hands options to OmegaConf,
-where `${oc.env:HOME}` becomes what the machine knows, and `eval`s some of those that are text: an option of a file must
-refer to nothing, and be a literal where it would be evaluated. Every other value that somebody relies on is described
-here, as annotations; what is not named may be anything: nobody reads it.
+which fills in `${oc.env:HOME}`, and `eval`s some texts: an option of a file must refer to nothing, and be a literal
+where it would be evaluated. Every other value that somebody relies on is described here, as annotations.
 """
 
 from __future__ import annotations
@@ -104,17 +103,10 @@ Checkpoint: Any = {  # an expert shard has its experts' part of the tensors
 
 
 def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, Any]:
-    """Return the content of an open file of `torch.save`, on the CPU; `mapped`: a tensor is read when it is touched.
-
-    `checksum.py` says whether the file is whole.
-
-    Args:
-        path: the file's name, for sentences.
-        file: whose bytes are both checked and loaded.
+    """The content of an open file of `torch.save`, named `path`, on the CPU; `mapped`: read when it is touched.
 
     Raises:
-        UserError: it holds no dictionary, tensors larger than a file of its size should have, a value that is not what
-            it must be, or options that are no plain values.
+        UserError: no dictionary, larger than such a file should be, or a value or option that is not allowed.
         Exception: what torch raises where a file is damaged, or would execute something.
     """
     state = _loaded(path, file, mapped and is_archive(file))
@@ -136,7 +128,7 @@ def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, An
 
 
 def _loaded(path: str | Path, file: BinaryIO, mapped: bool) -> Any:
-    """What torch loads of an open file. To map a file torch needs a name: that of the descriptor, where it has one."""
+    """What torch loads of an open file, which it maps by the descriptor's name, where it has one."""
     file.seek(0)
     if not mapped:
         return torch.load(file, map_location="cpu", weights_only=True)
@@ -154,10 +146,7 @@ def _refuse(path: str | Path, rule: str, found: str) -> NoReturn:
 
 
 def leaves(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """Each value in nested containers, with the name that it has there; names of values are values, too.
-
-    What lies in several places (`seen` has the containers so far) comes once: a small file can hold 2^40 places.
-    """
+    """Each value in nested containers, with its name, and each name; what lies in several places comes once."""
     seen = set() if seen is None else seen
     if isinstance(value, Namespace):
         value = vars(value)
@@ -165,9 +154,9 @@ def leaves(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator
         yield name, value
     elif id(value) not in seen:
         seen.add(id(value))
+        if isinstance(value, dict):
+            yield from (("", key) for key in value)
         for key, inner in value.items() if isinstance(value, dict) else ((name, inner) for inner in value):
-            if isinstance(value, dict):
-                yield "", key
             yield from leaves(inner, str(key), seen)
 
 
@@ -176,16 +165,14 @@ def _check_options(path: str | Path, state: dict[str, Any]) -> None:
     for name, value in leaves([state.get("cfg"), state.get("args")]):
         if not isinstance(value, str):
             continue
-        if name in _REGISTRIES and not _NAME.fullmatch(value):
-            _refuse_option(path, name, f"be a name, but is {value[:80]!r}")
-        if "${" in value and not _FOLLOWING.fullmatch(value):
-            _refuse_option(path, name, f"be a plain value, but is {value[:80]!r}")
-        if name.endswith(_EVALUATED) and not _is_literal(value):
-            _refuse_option(path, name, f"be a literal, but is {value[:80]!r}, which fairseq would execute")
-
-
-def _refuse_option(path: str | Path, name: str, rule: str) -> NoReturn:
-    raise UserError(f"`{path}` must not be trusted with its options: its `{name}` must {rule}; it was not loaded.")
+        for kind, is_wrong in {
+            "name": name in _REGISTRIES and not _NAME.fullmatch(value),
+            "plain value": "${" in value and not _FOLLOWING.fullmatch(value),
+            "literal": name.endswith(_EVALUATED) and not _is_literal(value),  # fairseq would execute it
+        }.items():
+            if is_wrong:
+                rule = f"its `{name}` must be a {kind}, but is {value[:80]!r}"
+                raise UserError(f"`{path}` must not be trusted with its options: {rule}; it was not loaded.")
 
 
 def _is_literal(text: str) -> bool:
@@ -197,7 +184,7 @@ def _is_literal(text: str) -> bool:
 
 
 def _form_of(state: Mapping[str, Any]) -> Any:
-    """What a checkpoint must be: with `--optimizer composite` it has the state of each of several optimizers."""
+    """What a checkpoint must be; `--optimizer composite` has the state of several optimizers."""
     optimizer = state.get("last_optimizer_state")
     parts = optimizer.values() if isinstance(optimizer, dict) else ()
     if any(isinstance(one, dict) and "param_groups" in one for one in parts):

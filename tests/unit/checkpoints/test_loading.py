@@ -33,20 +33,19 @@ def test_fairseq_reads_all_experts_and_moments_of_a_checkpoint_in_parts(tmp_path
 
 
 def test_models_for_generation_are_whole_and_read_no_moments(tmp_path, monkeypatch):
-    path = tmp_path / "checkpoint_last.pt"
+    path, seen = tmp_path / "checkpoint_last.pt", []
     save_in_parts(path)
-    seen = {}
 
     def build(*args, **kwargs):
-        seen["whole"] = are_whole()
-        seen["state"] = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+        seen.append((are_whole(), checkpoint_utils.load_checkpoint_to_cpu(str(path))))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fairseq.tasks.setup_task", build)
     with pytest.raises(KeyboardInterrupt):
         checkpoint_utils.load_model_ensemble_and_task([str(path)])
-    assert seen["whole"] and not are_whole()
-    assert "last_optimizer_state" not in seen["state"] and any(".moe.experts." in key for key in seen["state"]["model"])
+    [(is_whole, state)] = seen
+    assert is_whole and not are_whole()
+    assert "last_optimizer_state" not in state and any(".moe.experts." in key for key in state["model"])
 
 
 def test_by_a_read_function_fairseq_gets_what_the_function_returns(tmp_path):

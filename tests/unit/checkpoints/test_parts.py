@@ -12,6 +12,7 @@ from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_local, load_sha
 from fairseq_mtmoe.checkpoints.sharding import expert_folder, has_experts, is_shared_part, join, shared_part_of, split
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from tests.helpers.refused import refused
 from tests.helpers.states import (
     EXPERT,
     assert_same,
@@ -71,16 +72,12 @@ def test_both_layouts_of_moments_become_each_other(flat, flat_again):
 
 def test_moments_that_are_not_the_parameters_are_refused():
     state, parameters = trained(4)
-    with pytest.raises(UserError, match=f"must be of the {len(parameters) - 1} parameters that are trained"):
-        split(state, ALL, parameters[1:])
-    with pytest.raises(UserError, match="numbers that are trained"):
-        split(trained(4, flat=True)[0], ALL, parameters[1:])
+    for wrong in (state, trained(4, flat=True)[0], {**state, "last_optimizer_state": {"encoder": {}, "decoder": {}}}):
+        with refused("--reset-optimizer"):
+            split(wrong, ALL, parameters[1:])
     for entry in state["last_optimizer_state"]["state"].values():
         entry["exp_avg_sq"] = entry["exp_avg_sq"].sum(-1)
-    with pytest.raises(UserError, match="such as adam"):
-        split(state, ALL, parameters)
-    state["last_optimizer_state"] = {"encoder": {}, "decoder": {}}
-    with pytest.raises(UserError, match="must be that of one optimizer"):
+    with refused("--optimizer"):
         split(state, ALL, parameters)
 
 
@@ -97,9 +94,7 @@ def test_what_a_run_does_not_save_its_parts_do_not_have_either():
 # ---- files ----
 
 
-@pytest.mark.parametrize(
-    ("num_experts", "writers", "flat"), [(4, 1, True), (4, 2, False), (4, 4, False), (8, 2, True), (8, 4, False)]
-)
+@pytest.mark.parametrize(("num_experts", "writers", "flat"), [(4, 1, True), (4, 4, False), (8, 2, True)])
 def test_what_some_processes_wrote_any_others_read(tmp_path, num_experts, writers, flat):
     """Also from one file, as stock fairseq writes it."""
     state, parameters = trained(num_experts, flat)
@@ -128,7 +123,7 @@ def test_another_number_of_experts_is_refused(checkpoint, parts, tmp_path):
     torch.save(state, tmp_path / "whole.pt")
     for path in (parts, tmp_path / "whole.pt"):
         for placement in (ExpertPlacement(8, 0, 2), ExpertPlacement(2, 0, 2)):
-            with pytest.raises(UserError, match="`--num-experts` must be 4 to go on from"):
+            with refused("--num-experts", path.name):
                 load_local(path, placement, local_parameters(parameters, placement), False)
 
 
@@ -157,12 +152,9 @@ def test_reading_takes_what_overlaps_from_each_file_and_keeps_it(checkpoint, par
 def test_a_missing_file_is_named_with_the_folder_to_copy(parts):
     shared_part = load_shared_part(parts)
     files_of(parts)[1].unlink()
-    with pytest.raises(UserError, match=r"2-3\.pt` must be there.*checkpoint_last\.experts` must lie beside"):
+    with refused("2-3.pt", "checkpoint_last.experts"):
         ShardReader(parts, shared_part).read(0, 4)
     ShardReader(parts, shared_part).read(0, 2)  # nobody else needs it
-    shutil.rmtree(expert_folder(parts))
-    with pytest.raises(UserError, match=r"0-1\.pt` must be there"):
-        whole(parts, shared_part)
 
 
 def test_a_file_of_other_experts_is_refused(parts, tmp_path):
@@ -170,16 +162,15 @@ def test_a_file_of_other_experts_is_refused(parts, tmp_path):
     file, shared_part = files_of(parts)[0], load_shared_part(parts)
     content, good = torch.load(file), file.read_bytes()
     file.write_bytes(good[:500] + bytes([good[500] ^ 1]) + good[501:])
-    with pytest.raises(UserError, match=r"0-1\.pt` must be a whole checkpoint"):
+    with refused("0-1.pt"):
         ShardReader(parts, shared_part).read(0, 1)
     write_in_parts(tmp_path / "other.pt", *trained(4, seed=2), 2)
     shutil.copy(files_of(tmp_path / "other.pt")[0], file)
-    foreign = r"0-1\.pt` must be the file that was saved with `.*checkpoint_last\.pt`"
-    with pytest.raises(UserError, match=foreign):
+    with refused("0-1.pt", "checkpoint_last.pt"):
         ShardReader(parts, shared_part).read(0, 1)
     content["model"][FC1] = content["model"][FC1][:1].clone()
     shared_part["experts"]["files"][0]["sha256"] = file_io.save(content, str(file))
-    with pytest.raises(UserError, match=foreign):
+    with refused("0-1.pt", "checkpoint_last.pt"):
         ShardReader(parts, shared_part).read(0, 1)
 
 
@@ -199,7 +190,7 @@ def test_a_damaged_list_of_shards_leads_nowhere_else(parts):
     shared_part = load_shared_part(parts)
     for experts in damage_list(shared_part["experts"]):
         file_io.save({**shared_part, "experts": experts}, str(parts))
-        with pytest.raises(UserError, match="but its list of them is damaged"):
+        with refused("checkpoint_last.pt"):
             load_shared_part(parts, mapped=True)
     file_io.save({**shared_part, "experts": {"version": 2, "places": []}}, str(parts))
     with pytest.raises(UserError, match="newer version"):
@@ -209,5 +200,5 @@ def test_a_damaged_list_of_shards_leads_nowhere_else(parts):
 def test_a_shard_knows_its_shared_part(parts):
     assert {shared_part_of(path) for path in (parts, *files_of(parts))} == {parts}
     assert shared_part_of(parts.parent / "0-3.pt") == parts.parent / "0-3.pt"
-    with pytest.raises(UserError, match=r"must end in `\.pt`"):
+    with refused("checkpoint", ".pt"):
         expert_folder(parts.parent / "checkpoint")

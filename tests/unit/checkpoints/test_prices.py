@@ -11,8 +11,7 @@ from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
 from fairseq_mtmoe.checkpoints.key_maps import prices_of, put_prices, without_prices
 from fairseq_mtmoe.checkpoints.loading import load_ema
-from fairseq_mtmoe.checkpoints.rewriting import average, save_with_experts, write_whole
-from fairseq_mtmoe.checkpoints.rewriting import write_in_parts as reshard
+from fairseq_mtmoe.checkpoints.rewriting import average, save_with_experts
 from fairseq_mtmoe.checkpoints.sharding import expert_folder
 from fairseq_mtmoe.moe import remember_prices, running_prices
 from tests.helpers.models import batch, moe_model
@@ -71,14 +70,6 @@ def test_a_shared_part_gets_them_too_and_keeps_its_experts(tmp_path):
         assert len(list(expert_folder(path).glob("*/*.pt"))) == 2 and len(list(expert_folder(path).iterdir())) == 1
 
 
-def test_resharding_there_and_back(tmp_path):
-    state, _ = priced()
-    file_io.save(state, str(tmp_path / "whole.pt"))
-    reshard(tmp_path / "whole.pt", tmp_path / "parts.pt", 3)
-    write_whole(tmp_path / "parts.pt", tmp_path / "again.pt")
-    assert_same(file_io.load(str(tmp_path / "again.pt")), state)
-
-
 def saved(folder, *states):
     paths = [folder / f"{index}.pt" for index in range(len(states))]
     for state, path in zip(states, paths, strict=True):
@@ -99,19 +90,6 @@ def test_those_without_prices_do_not_count_in_an_average(tmp_path, order):
     assert not prices_of(average(saved(tmp_path, *states[1:]))["model"])
 
 
-def test_the_moving_average_brings_its_own(tmp_path):
-    """A falling mean of totals and weights: prices of those updates that it remembers."""
-    state, _ = priced(updates=2)
-    [path] = saved(tmp_path, state)
-    found = prices_of(load_ema(str(path))["model"])
-    assert_same(found, dict(prices_of(state["extra_state"]["ema"])))
-    model, before = moe_model(num_experts=4, **BASE), means(state["model"])
-    model.load_state_dict(load_ema(str(path))["model"])
-    assert not torch.equal(*(named["encoder.layers.1.moe.gate.prices.weight"] for named in (found, state["model"])))
-    for prices, right in zip(running_prices(model), before.values(), strict=True):
-        torch.testing.assert_close(prices.mean, right, atol=0.05, rtol=0)
-
-
 def test_models_in_half_precision_save_them_in_full(tmp_path):
     state, _ = priced()
     model = moe_model(num_experts=4, **BASE).bfloat16()
@@ -122,4 +100,3 @@ def test_models_in_half_precision_save_them_in_full(tmp_path):
     [path] = saved(tmp_path, halves)
     for named in (file_io.load(str(path))["model"], load_ema(str(path))["model"]):
         assert_same(prices_of(named), dict(prices_of(state["model"])))
-    assert file_io.load(str(path))["model"]["encoder.layers.1.moe.gate.weight"].dtype == torch.bfloat16

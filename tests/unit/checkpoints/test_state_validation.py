@@ -15,7 +15,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import assemble, file_io, loading
 from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.checkpoints.rewriting import remove_orphans
-from fairseq_mtmoe.errors import UserError
+from tests.helpers.refused import refused
 
 register()
 
@@ -37,12 +37,11 @@ def checkpoint(**parts):
     } | parts  # fmt: skip
 
 
-def refused(path, words: str, load=file_io.load) -> None:
-    """Loading ends in one sentence with these words."""
-    with pytest.raises(UserError) as caught:
+def refuses(path, *names, load=file_io.load) -> None:
+    """Loading ends in one sentence with these names."""
+    with refused(str(path), *names) as caught:
         load(str(path))
-    sentence = str(caught.value)
-    assert words in sentence and str(path) in sentence and "\n" not in sentence, sentence
+    assert "\n" not in str(caught.value)
 
 
 def with_moments(**entry):
@@ -55,41 +54,31 @@ def with_group(**options):
 
 
 @pytest.mark.parametrize(
-    ("state", "words"),
+    ("state", "names"),
     [
-        ([], "a checkpoint's dictionary, but holds a list"),
-        (checkpoint(model=[]), "a dictionary or null as `model`, but holds []"),
-        (checkpoint(model={"w": 3}), "a tensor as `model.w`, but holds 3"),
-        (checkpoint(model={"w": torch.eye(3).to_sparse()}), "tensors with all their values, but holds some without"),
-        (checkpoint(extra_state={"train_iterator": {"epoch": 10**12}}), ".epoch`, but holds 1000000000000"),
-        (
-            checkpoint(extra_state={"train_iterator": {"epoch": 1, "iterations_in_epoch": -1}}),
-            "as `extra_state.train_iterator.iterations_in_epoch`",
-        ),
-        (with_moments(step="7"), "0.step`, but holds '7'"),
-        (with_moments(exp_avg=None), "a tensor as `last_optimizer_state.state.0.exp_avg`, but holds null"),
-        (with_group(betas=(0.9, 1)), "a number from 0 to below 1 as `last_optimizer_state.param_groups.0.betas.1`"),
-        (with_group(eps=math.inf), "a finite number from 0 or 2 values as `last_optimizer_state.param_groups.0.eps`"),
+        ([], []),
+        (checkpoint(model=[]), ["model"]),
+        (checkpoint(model={"w": torch.eye(3).to_sparse()}), []),
+        (checkpoint(extra_state={"train_iterator": {"epoch": 10**12}}), ["extra_state.train_iterator.epoch"]),
+        (with_moments(step="7"), ["last_optimizer_state.state.0.step"]),
+        (with_group(betas=(0.9, 1)), ["last_optimizer_state.param_groups.0.betas.1"]),
+        (with_group(eps=math.inf), ["last_optimizer_state.param_groups.0.eps"]),
         (
             checkpoint(last_optimizer_state={"a": {"state": {}, "param_groups": 3}}),
-            "`last_optimizer_state.a.param_groups`, but holds 3",
+            ["last_optimizer_state.a.param_groups"],
         ),
-        (
-            checkpoint(extra_state={"GlueTask": {"training_seconds": 1.0, "gates": {"since": None}}}),
-            "`extra_state.GlueTask.gates.start`, but holds none",
-        ),
-        (checkpoint(task_state={"langs": "en,de"}), "a list of languages as `task_state.langs`, but holds 'en,de'"),
-        (checkpoint(task_state={"langtoks": {"main": ("tgt", torch.ones(2))}}), "a tensor of the shape (2,); it"),
-        (checkpoint(task_state={"lang_pairs": ["en-de", ()]}), "a pair of languages as `task_state.lang_pairs.1`, bu"),
-        (checkpoint(extra_state={"metrics": {"train": [(1, "loss", "exit", {})]}}), "one of AverageMeter, SumMeter"),
-        (checkpoint(optimizer_history=[]), "a list that is not empty or null as `optimizer_history`, but holds []"),
-        ({"model": {f"w{i}": torch.zeros(300_000)[None].expand(10**6, -1) for i in range(3)}}, "many times that"),
+        (checkpoint(extra_state={"GlueTask": {"training_seconds": 1.0, "gates": {"since": None}}}), []),
+        (checkpoint(task_state={"langs": "en,de"}), ["task_state.langs"]),
+        (checkpoint(task_state={"lang_pairs": ["en-de", ()]}), ["task_state.lang_pairs.1"]),
+        (checkpoint(extra_state={"metrics": {"train": [(1, "loss", "exit", {})]}}), []),
+        (checkpoint(optimizer_history=[]), ["optimizer_history"]),
+        ({"model": {f"w{i}": torch.zeros(300_000)[None].expand(10**6, -1) for i in range(3)}}, []),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=range(14),
 )
-def test_what_a_state_may_not_be(tmp_path, state, words):
+def test_what_a_state_may_not_be(tmp_path, state, names):
     torch.save(state, tmp_path / "a.pt")
-    refused(tmp_path / "a.pt", words)
+    refuses(tmp_path / "a.pt", *names)
 
 
 @pytest.mark.parametrize("old", [False, True])
@@ -100,10 +89,10 @@ def test_every_way_in_refuses_what_executes_or_grows_whatever_the_environment_sa
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "executed"),)
 
-    for value, words in ((Touch(), "which loading could execute"), (torch.ones(1).expand(2000, 1000), "many times")):
+    for value, names in ((Touch(), ["argparse.Namespace"]), (torch.ones(1).expand(2000, 1000), [])):
         torch.save(checkpoint(model={"w": value}), tmp_path / "a.pt", _use_new_zipfile_serialization=not old)
         for load in LOADERS.values():
-            refused(tmp_path / "a.pt", words, load)
+            refuses(tmp_path / "a.pt", *names, load=load)
     assert not (tmp_path / "executed").exists()
 
 
@@ -139,14 +128,13 @@ def test_what_checkpoints_hold_is_loaded(tmp_path):
 def test_what_is_no_file_is_refused_and_passed_over(tmp_path, kind):
     odd, good, damaged = tmp_path / "checkpoint_best.pt", tmp_path / "checkpoint1.pt", tmp_path / "checkpoint_last.pt"
     {"folder": odd.mkdir, "pipe": lambda: os.mkfifo(odd), "link": lambda: odd.symlink_to("nowhere")}[kind]()
-    for load in LOADERS.values():
-        refused(odd, "must be a checkpoint file, but ", load)
-    refused(odd, "must be a checkpoint file, but ", lambda path: file_io.copy(path, f"{path}.copy"))
+    for load in (*LOADERS.values(), lambda path: file_io.copy(path, f"{path}.copy")):
+        refuses(odd, load=load)
     assert peek(odd) is None
     remove_orphans(tmp_path)
     file_io.save(checkpoint(), str(good))
     damaged.write_bytes(good.read_bytes()[:-100])
-    refused(damaged, f"the newest good one beside it is `{good}`")
+    refuses(damaged, str(good))
 
 
 def test_containers_that_lie_in_many_places_are_looked_at_once(tmp_path):
@@ -160,6 +148,6 @@ def test_containers_that_lie_in_many_places_are_looked_at_once(tmp_path):
 
 def test_a_path_with_a_dot_that_is_not_there_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"run/x\.pt` must be a checkpoint file, but there is none"):
+    with refused("run/x.pt"):
         file_io.load("./run/x.pt")
     assert peek("./run/x.pt") is None
