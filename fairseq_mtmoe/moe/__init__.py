@@ -3,7 +3,7 @@
 from fairseq_mtmoe.moe.adapters import ADAPTERS, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.moe.assignment import Assignment, balanced_assignment, priced_assignment
 from fairseq_mtmoe.moe.assignment.running_prices import RunningPrices, forget_prices, remember_prices, running_prices
-from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, combine, dispatch
+from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher
 from fairseq_mtmoe.moe.experts import ExpertBank, SharedExpert
 from fairseq_mtmoe.moe.gates import BaseGate, BaseRouting, FixedGate, Gate, Routing, SwitchGate, TaskGate, build_gate
 from fairseq_mtmoe.moe.layer import MoELayer, balance_loss
@@ -11,37 +11,9 @@ from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate, TargetAdapter
 from fairseq_mtmoe.moe.stats import ExpertLoad, MixtureWeights
 
 __all__ = [
-    "ADAPTERS",
-    "AdapterBank",
-    "AdapterMixture",
-    "Assignment",
-    "BaseGate",
-    "BaseRouting",
-    "BottleneckBank",
-    "DispatchPlan",
-    "Dispatcher",
-    "ExpertBank",
-    "ExpertLoad",
-    "FixedGate",
-    "Gate",
-    "LocalDispatcher",
-    "LoraBank",
-    "MixtureGate",
-    "MixtureWeights",
-    "MoELayer",
-    "Routing",
-    "RunningPrices",
-    "SharedExpert",
-    "SwitchGate",
-    "TargetAdapter",
-    "TaskGate",
-    "balance_loss",
-    "balanced_assignment",
-    "build_gate",
-    "combine",
-    "dispatch",
-    "forget_prices",
-    "priced_assignment",
-    "remember_prices",
-    "running_prices",
-]
+    "ADAPTERS", "AdapterBank", "AdapterMixture", "Assignment", "BaseGate", "BaseRouting", "BottleneckBank",
+    "DispatchPlan", "Dispatcher", "ExpertBank", "ExpertLoad", "FixedGate", "Gate", "LocalDispatcher",
+    "LoraBank", "MixtureGate", "MixtureWeights", "MoELayer", "Routing", "RunningPrices", "SharedExpert",
+    "SwitchGate", "TargetAdapter", "TaskGate", "balance_loss", "balanced_assignment", "build_gate",
+    "forget_prices", "priced_assignment", "remember_prices", "running_prices",
+]  # fmt: skip

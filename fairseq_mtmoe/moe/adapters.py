@@ -4,8 +4,8 @@ An adapter reads I numbers of a token, narrows them to r and widens these to O. 
 
     Σ_k w_k E_k(x) = [w_1 z_1 … w_K z_K] [up_1; …; up_K],   [z_1 … z_K] = narrow([down_1; …; down_K] x)
 
-two products with M = K·r columns between them. Where the adapters are frozen, the backward pass keeps of a token these
-M numbers, and nothing as wide as an adapter's input or output.
+two products with M = K·r columns between them, which are all that the backward pass keeps of a token when the adapters
+are frozen.
 """
 
 from __future__ import annotations
@@ -24,24 +24,11 @@ TINY = 1e-16  # the square of a norm, up to which an adapter's output has no dir
 
 
 class AdapterBank(StackedBank, ABC):
-    """K adapters of one kind.
+    """K adapters of one kind: `down` (K, r, I), `up` (K, r, O), and parameters that a kind has beside them.
 
-    Parameters are `down` (K, r, I) and `up` (K, r, O), and those that a kind has beside them. `down` is drawn as
-    `nn.Linear` does, each member by itself; all else is 0, so that a new adapter adds nothing.
-
-    Args:
-        num_members: K.
-        input_size: I.
-        output_size: O.
-        rank: r.
-        scale: what the sum is multiplied with.
-
-    Attributes:
-        reads_inner: whether its input is the inner activations of a feed-forward layer, F numbers, and not what that
-            layer reads.
-
-    Raises:
-        UserError: a number is not positive.
+    `down` is drawn as `nn.Linear` does, each member by itself; all else is 0, so that a new adapter adds nothing. The
+    sum is multiplied with `scale`. `reads_inner` says whether it reads the inner activations of a feed-forward layer, F
+    numbers, rather than that layer's input.
     """
 
     reads_inner: ClassVar[bool]
@@ -61,27 +48,26 @@ class AdapterBank(StackedBank, ABC):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw every member."""
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
         for index, down_RI in enumerate(self.down):
             draw_linear_(down_RI, generator=self.generator(index))
 
     def forward(self, x: Tensor, weights: Tensor | None = None, base: Tensor | None = None) -> Tensor:
-        """The mixture's output, (…, B, O), plus `base`: `widen` of `narrow`, whose arguments these are."""
+        """Return the mixture's output, (…, B, O), plus `base`; the arguments are those of `widen`."""
         return self.widen(self.narrow(x), weights, base)
 
     @abstractmethod
     def narrow(self, x: Tensor) -> Tensor:
-        """All members' narrow activations, (…, I) to (…, M), member after member."""
+        """Return all members' narrow activations, (…, I) to (…, M), member after member."""
 
     def widen(self, narrow: Tensor, weights: Tensor | None = None, base: Tensor | None = None) -> Tensor:
-        """The weighted sum of the members' outputs.
+        """Return the weighted sum of the members' outputs.
 
         Args:
             narrow: what `narrow` gave, (…, B, M).
-            weights: of the members, (K,), or for each sentence (B, K); None: all 1. A single member of weight 1 gives
-                what it gives alone, bit for bit.
+            weights: (K,), or for each sentence (B, K); None: all 1. One member of weight 1 gives the same bits as
+                alone.
             base: what it is added to, (…, B, O); None: nothing.
         """
         if weights is not None:
@@ -97,17 +83,15 @@ class AdapterBank(StackedBank, ABC):
         return torch.addmm(base.reshape(len(rows_TM), -1), rows_TM, up_MO, alpha=self.scale).view(base.shape)
 
     def _offset(self, weights: Tensor | None) -> Tensor | None:
-        """What every token gets: (O,) or (B, O); None: nothing."""
+        """Return what every token gets: (O,) or (B, O); None: nothing."""
         return None
 
     def cosines(self, narrow: Tensor, output: Tensor) -> Tensor:
-        """How like a layer's output each member's is: cos(H_o, E_k), (…, K), float32; no E_k is ever made.
+        """Return the cosine of a layer's output H_o, (…, O), and each member's: cos(H_o, E_k), (…, K), float32.
 
-        H_o·E_k = (up_k H_o)·z_k, and |E_k|² = z_k·(up_k up_kᵀ) z_k. Where E_k is 0 so is its cosine.
-
-        Args:
-            narrow: what `narrow` gave, (…, M).
-            output: H_o, (…, O).
+        No E_k is ever made: H_o·E_k = (up_k H_o)·z_k, and |E_k|² = z_k·(up_k up_kᵀ) z_k. Where E_k is 0 so is its
+        cosine.
+        `narrow` is what `narrow` gave, (…, M).
         """
         # A stream may be beyond the range of half precision with 5 bits of exponent.
         kind = torch.float32 if narrow.dtype == torch.float16 else narrow.dtype
@@ -131,13 +115,8 @@ class AdapterBank(StackedBank, ABC):
         return cosines_TK.view(*narrow.shape[:-1], self.num_members)
 
     def _products_of_offsets(self, output_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor] | None:
-        """What offsets add to H_o·E_k and to |E_k|², (T, K) each, float32; None: nothing. `z_TKR` is float32."""
+        """Return what offsets add to H_o·E_k and |E_k|², (T, K) each, float32; `z_TKR` is float32."""
         return None
-
-    def extra_repr(self) -> str:
-        """The sizes, for printing a model."""
-        sizes = f"input_size={self.down.shape[2]}, output_size={self.up.shape[2]}, rank={self.rank}"
-        return f"num_members={self.num_members}, {sizes}, scale={self.scale}"
 
 
 class LoraBank(AdapterBank):
@@ -146,12 +125,11 @@ class LoraBank(AdapterBank):
     reads_inner = True
 
     def narrow(self, x: Tensor) -> Tensor:
-        """See `AdapterBank`."""
         return F.linear(x, self.down.flatten(0, 1))
 
     @torch.no_grad()
     def merged(self, weights_K: Tensor) -> Tensor:
-        """What the mixture adds to the matrix that it stands beside, (O, I), float32."""
+        """Return what the mixture adds to the matrix that it stands beside, (O, I), float32."""
         columns_M = weights_K.float().repeat_interleave(self.rank)
         return self.scale * ((self.up.float().flatten(0, 1).t() * columns_M) @ self.down.float().flatten(0, 1))
 
@@ -159,7 +137,7 @@ class LoraBank(AdapterBank):
 class BottleneckBank(AdapterBank):
     """The parallel adapter (He et al., 2022): E(x) = upᵀ relu(down x + down_bias) + up_bias, beside the layer.
 
-    It has `down_bias` (K, r) and `up_bias` (K, O), too, which count as its low-rank product does: `scale` is 1.
+    `down_bias` is (K, r), `up_bias` (K, O); `scale` is 1.
     """
 
     reads_inner = False
@@ -170,7 +148,6 @@ class BottleneckBank(AdapterBank):
         self.up_bias = nn.Parameter(torch.zeros(num_members, output_size))
 
     def narrow(self, x: Tensor) -> Tensor:
-        """See `AdapterBank`."""
         return F.relu(F.linear(x, self.down.flatten(0, 1), self.down_bias.flatten()))
 
     def _offset(self, weights: Tensor | None) -> Tensor | None:
@@ -184,7 +161,7 @@ class BottleneckBank(AdapterBank):
 
     @torch.no_grad()
     def merged(self, weights_K: Tensor) -> BottleneckBank:
-        """One adapter of rank K·r that gives what the mixture does: the weights are in its `up` and `up_bias`."""
+        """Return one adapter of rank K·r that gives what the mixture does: its `up`s have the weights."""
         _, _, input_size = self.down.shape
         one = BottleneckBank(1, input_size, self.up.shape[2], self.num_members * self.rank)
         one = one.to(device=self.up.device, dtype=self.up.dtype)

@@ -1,7 +1,7 @@
 """Which form a computation takes: chosen here, from a tensor's device, and nowhere else.
 
-On a CPU values are at hand, and shapes may follow from them. On a GPU the host would have to wait for a value until all
-work before it is done, so the forms for a GPU go without, or ask once.
+On a CPU shapes may follow from values. On a GPU the host would wait for a value until all work before it is done, so
+the forms for a GPU go without, or ask once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 GROUPED_MM_MAJORS = (9, 10)  # compute capabilities that have a kernel; elsewhere torch has a loop, which waits
 TRITON_MAJOR = 8  # the first whose tensor cores take bfloat16
+HAS_TRITON = find_spec("triton") is not None
 
 
 class DeviceKind(Enum):
@@ -36,7 +36,7 @@ _everywhere: DeviceKind | None = None
 
 
 def device_kind(tensor: Tensor) -> DeviceKind:
-    """The form for computations with this tensor."""
+    """Return the form for computations with this tensor."""
     if _everywhere is not None:
         return _everywhere
     if not is_on_gpu(tensor):
@@ -46,36 +46,31 @@ def device_kind(tensor: Tensor) -> DeviceKind:
 
 
 def is_on_cpu(tensor: Tensor) -> bool:
-    """Whether a tensor truly is in a CPU's memory, where compiled code can read it, whatever form computations take."""
+    """Whether compiled code can read a tensor in a CPU's memory, whatever form computations take."""
     return tensor.device.type == "cpu"
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    """Whether a tensor truly is in a GPU's memory, whatever form computations take: CUDA's own tools need that."""
+    """Whether a tensor is in a GPU's memory, for CUDA's own tools, whatever form computations take."""
     return tensor.device.type == "cuda"
 
 
 def has_triton(tensor: Tensor) -> bool:
-    """Whether Triton's kernels can be used where a tensor truly is; torch's builds for CUDA bring Triton along."""
-    if not is_on_gpu(tensor) or not _triton_is_installed():
+    """Whether Triton's kernels can be used where a tensor is; torch's builds for CUDA bring it along."""
+    if not is_on_gpu(tensor) or not HAS_TRITON:
         return False
     major, _ = torch.cuda.get_device_capability(tensor.device)
     return major >= TRITON_MAJOR
 
 
-@cache
-def _triton_is_installed() -> bool:
-    return find_spec("triton") is not None
-
-
 def rounds_to_tf32() -> bool:
-    """Whether products in float32 may go to a GPU's tensor cores, which round their operands: as torch is told."""
+    """Whether torch lets products in float32 go to tensor cores, which round their operands."""
     return torch.get_float32_matmul_precision() != "highest"
 
 
 @contextmanager
 def device_kind_everywhere(kind: DeviceKind) -> Iterator[None]:
-    """Inside, computations take this form wherever their tensors are: each of them can be tested on a CPU."""
+    """Inside, computations take this form wherever their tensors are; for tests on a CPU."""
     global _everywhere
     before, _everywhere = _everywhere, kind
     try:

@@ -1,9 +1,8 @@
 """Where tokens go: a dispatcher takes them to their experts, and brings the experts' outputs back.
 
-A dispatcher has no parameters and knows nothing of what experts compute; a plan joins its two halves, and tells the
-experts which rows are theirs. `LocalDispatcher` sorts the tokens by expert, where one process holds all experts;
-`parallel/all_to_all_dispatcher.py` has the other one. Sorted rows are all there is: each expert takes its slice without
-a copy, balanced or not, and every shape is known before the routing is. Letters: see README.md.
+A dispatcher has no parameters. `LocalDispatcher` sorts the tokens by expert, where one process holds all experts;
+`parallel/all_to_all_dispatcher.py` has the other one. Each expert takes its slice of the sorted rows without a copy,
+balanced or not, and every shape is known before the routing is.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 @dataclass(frozen=True, kw_only=True)
 class DispatchPlan:
-    """Which rows are whose: what every dispatcher tells the experts. What it needs for itself, its own plan adds.
+    """Which rows are whose: what every dispatcher tells the experts; its own plan adds what it needs for itself.
 
     Attributes:
         offsets_N: the row at which the rows of each expert that this process holds end; rows of no expert come after.
@@ -34,12 +33,7 @@ class DispatchPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalPlan(DispatchPlan):
-    """How the tokens of one process were sorted by expert.
-
-    Attributes:
-        token_T: the token in each row.
-        row_T: the row of each token.
-    """
+    """How the tokens of one process were sorted: the token in each row, and the row of each token."""
 
     token_T: Tensor
     row_T: Tensor
@@ -49,63 +43,38 @@ Plan = TypeVar("Plan", bound=DispatchPlan)
 
 
 class Dispatcher(ABC, Generic[Plan]):
-    """Takes tokens to their experts and back; the layer between does not know where the experts are."""
+    """Takes tokens to their experts and back; the layer does not know where the experts are."""
 
     @abstractmethod
     def dispatch(self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None) -> tuple[Tensor, Plan]:
-        """The rows of the experts that this process holds, (S, H), sorted by expert, and the plan that undoes it.
+        """Return the rows of this process's experts, (S, H), sorted by expert, and the plan that undoes it.
 
-        Args:
-            x_TH: tokens of this process.
-            expert_T: the expert of each, from 0 to N-1; N or more for a token of no expert (padding).
-            max_rows: how many of these tokens no expert has more of, if that is known without looking.
+        `expert_T` is each token's expert, N or more for none (padding); no expert has more than `max_rows`, if given.
         """
 
     @abstractmethod
     def combine(self, rows_SH: Tensor, plan: Plan, scale_T: Tensor | None = None) -> Tensor:
-        """The experts' outputs in the tokens' order, each times its token's scale, if there is one: (T, H)."""
+        """Return the experts' outputs in the tokens' order, each times its token's scale, if given: (T, H)."""
 
 
 class LocalDispatcher(Dispatcher[LocalPlan]):
-    """For experts that this process holds, all N of them: the rows are its own tokens (S = T). Nothing waits."""
+    """Sorts tokens by expert, each expert's in their order: the rows are T. Nothing waits for a GPU."""
 
     def __init__(self, num_experts: int) -> None:
         self.num_experts = num_experts
 
     def dispatch(self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None) -> tuple[Tensor, LocalPlan]:
-        """See `Dispatcher`."""
-        return dispatch(x_TH, expert_T, self.num_experts, max_rows)
+        sorted_T, token_T = expert_T.sort(stable=True)
+        row_T = torch.empty_like(token_T).scatter(0, token_T, torch.arange(len(token_T), device=token_T.device))
+        offsets_N = torch.searchsorted(sorted_T, torch.arange(self.num_experts, device=token_T.device), right=True)
+        plan = LocalPlan(offsets_N=offsets_N, max_rows=max_rows, token_T=token_T, row_T=row_T)
+        return _reordered(x_TH, token_T, row_T), plan
 
     def combine(self, rows_SH: Tensor, plan: LocalPlan, scale_T: Tensor | None = None) -> Tensor:
-        """See `Dispatcher`."""
-        return combine(rows_SH, plan, scale_T)
-
-
-def dispatch(x_TH: Tensor, expert_T: Tensor, num_experts: int, max_rows: int | None = None) -> tuple[Tensor, LocalPlan]:
-    """Sort `x_TH` by the expert of each token; an expert's tokens keep their order.
-
-    Args:
-        x_TH: tokens.
-        expert_T: the expert of each, from 0 to N-1; N or more for a token of no expert (padding).
-        num_experts: N.
-        max_rows: how many tokens no expert has more of, if that is known without looking.
-
-    Returns:
-        The sorted rows, (T, H), and the plan that undoes it. Nothing waits for a GPU.
-    """
-    sorted_T, token_T = expert_T.sort(stable=True)
-    row_T = torch.empty_like(token_T).scatter(0, token_T, torch.arange(len(token_T), device=token_T.device))
-    offsets_N = torch.searchsorted(sorted_T, torch.arange(num_experts, device=token_T.device), right=True)
-    plan = LocalPlan(offsets_N=offsets_N, max_rows=max_rows, token_T=token_T, row_T=row_T)
-    return _reordered(x_TH, token_T, row_T), plan
-
-
-def combine(rows_TH: Tensor, plan: LocalPlan, scale_T: Tensor | None = None) -> Tensor:
-    """The rows in the tokens' order again, each times its token's scale, if there is one: (T, H) to (T, H)."""
-    if scale_T is None:
-        return _reordered(rows_TH, plan.row_T, plan.token_T)
-    scaled: Tensor = _Scaled.apply(rows_TH, scale_T, plan.row_T, plan.token_T)  # type: ignore[no-untyped-call]
-    return scaled
+        if scale_T is None:
+            return _reordered(rows_SH, plan.row_T, plan.token_T)
+        scaled: Tensor = _Scaled.apply(rows_SH, scale_T, plan.row_T, plan.token_T)  # type: ignore[no-untyped-call]
+        return scaled
 
 
 def _reordered(rows: Tensor, order: Tensor, order_back: Tensor) -> Tensor:
@@ -114,7 +83,7 @@ def _reordered(rows: Tensor, order: Tensor, order_back: Tensor) -> Tensor:
 
 
 class _Reordered(torch.autograd.Function):
-    """Rows in another order; the backward pass needs no sum, as torch's own would, only the order back."""
+    """Rows in another order; the backward pass takes them back without a sum."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, order: Tensor, order_back: Tensor) -> Tensor:
@@ -128,7 +97,7 @@ class _Reordered(torch.autograd.Function):
 
 
 class _Scaled(torch.autograd.Function):
-    """Rows in another order, times a number each; both in one pass over memory less than one after the other."""
+    """Rows in another order, times a number each, in one pass over memory."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, scale: Tensor, order: Tensor, order_back: Tensor) -> Tensor:

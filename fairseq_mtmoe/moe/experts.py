@@ -1,12 +1,11 @@
 """What experts compute: N feed-forward networks with stacked weights.
 
 The expert `E(x) = W2 · dropout(activation(W1 x + b1)) + b2` of both "Tricks for Training Sparse Translation Models" and
-MT-TaG is a transformer's feed-forward layer. Its norm and its residual connection belong to the block around it.
+MT-TaG is a transformer's feed-forward layer, without the norm and residual connection of its block.
 
-`SharedExpert` is a network of all tokens beside them: what tokens have in common is learned once, and not by every
-expert. DeepSeekMoE (Dai et al. 2024, §3.2) gives it inner units that the chosen experts then have less of, so that a
-token costs what it did: `y = scale · E_e(x) + S(x)`. Residual MoE (Rajbhandari et al. 2022, §4.1) is the same with
-networks of one size. The units of a dense layer are divided between the two, whose sum is then that layer.
+`SharedExpert` is a network of all tokens beside them: `y = scale · E_e(x) + S(x)`. As in DeepSeekMoE (Dai et al. 2024,
+§3.2) the units of a dense layer are divided between the two, so that a token costs what it did; Residual MoE
+(Rajbhandari et al. 2022, §4.1) is the same with networks of one size.
 """
 
 from __future__ import annotations
@@ -38,15 +37,11 @@ class ExpertBank(StackedBank):
         inner_size: F, the width between the two linear maps.
         activation: applied to the inner tensor.
         dropout: probability with which inner values are dropped in training.
-        placement: which of them this process holds; all by default. Parameters that other processes do not have carry
-            fairseq's mark `expert`.
+        placement: which of them this process holds, by default all. Parameters that others lack have fairseq's
+            `expert`.
         draws: draw the parameters; otherwise they wait for `copy_dense_`.
 
-    Attributes:
-        reinitialized: which inner units of these experts `reinitialize_` has drawn anew, (count, F); None without.
-
-    Raises:
-        UserError: `num_experts` is not positive.
+    `reinitialized` says which inner units `reinitialize_` has drawn anew, (count, F); it is None without.
     """
 
     def __init__(
@@ -81,7 +76,7 @@ class ExpertBank(StackedBank):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw every expert, independently: weights and biases as fairseq's feed-forward layer has them."""
+        """Draw every expert by itself, as fairseq's feed-forward layer is drawn."""
         for index in range(self.placement.count):
             generator = self.generator(self.placement.first + index)
             draw_linear_(self.fc1_weight[index], self.fc1_bias[index], generator)
@@ -96,7 +91,7 @@ class ExpertBank(StackedBank):
         self.fc2_bias.copy_(fc2_bias)
 
     def reinitialized_part(self, name: str) -> Tensor | None:
-        """Which numbers of a parameter were drawn anew, in a shape that broadcasts to its own; None: none of them."""
+        """Return which numbers of a parameter were drawn anew, broadcast to its shape; None: none."""
         if self.reinitialized is None or name == "fc2_bias":
             return None
         mask_NF = self.reinitialized.to(self.fc1_weight.device)
@@ -105,9 +100,9 @@ class ExpertBank(StackedBank):
     def forward(
         self, rows_TH: Tensor, offsets_N: Tensor, max_rows: int | None = None, host_offsets_N: Tensor | None = None
     ) -> Tensor:
-        """Each of this process's experts on its own rows, as a dispatcher sorted them: (T, H), 0 in rows of no expert.
+        """Return each expert's output of its own rows: (T, H), 0 in rows of no expert.
 
-        The other arguments are as in `DispatchPlan`.
+        `rows_TH` are as a dispatcher sorted them, the other arguments are those of `DispatchPlan`.
         """
         if host_offsets_N is not None and takes_host_offsets(rows_TH, self.fc1_weight, max_rows):
             offsets_N = host_offsets_N
@@ -127,32 +122,20 @@ class ExpertBank(StackedBank):
         return super().train(mode)
 
     def extra_repr(self) -> str:
-        """The sizes, for printing a model."""
         count, inner_size, hidden_size = self.fc1_weight.shape
-        here = "" if count == self.num_experts else f", here={self.placement.first}-{self.placement.first + count - 1}"
-        sizes = f"num_experts={self.num_experts}{here}, hidden_size={hidden_size}, inner_size={inner_size}"
-        return f"{sizes}, dropout={self.dropout}"
+        first = self.placement.first
+        here = "" if count == self.num_experts else f", here={first}-{first + count - 1}"
+        return f"num_experts={self.num_experts}{here}, hidden_size={hidden_size}, inner_size={inner_size}"
 
 
 UNITS = {"fc1_weight": 0, "fc1_bias": 0, "fc2_weight": 1}  # the dimension of the inner units
 
 
 class SharedExpert(nn.Module):
-    """A feed-forward network without a bias of the output, which the chosen experts have.
-
-    Args:
-        hidden_size: H, the width of inputs and outputs.
-        inner_size: D, the width between the two linear maps.
-        activation: applied to the inner tensor.
-        dropout: probability with which inner values are dropped in training.
-    """
+    """A feed-forward network of D inner units for all tokens; the chosen experts have the output's bias."""
 
     def __init__(
-        self,
-        hidden_size: int,
-        inner_size: int,
-        activation: Callable[[Tensor], Tensor] = F.relu,
-        dropout: float = 0.0,
+        self, hidden_size: int, inner_size: int, activation: Callable[[Tensor], Tensor] = F.relu, dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.inner_size = inner_size
@@ -164,52 +147,37 @@ class SharedExpert(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw weights and biases anew, as fairseq's feed-forward layer has them."""
+        """Draw weights and biases as fairseq's feed-forward layer has them."""
         draw_linear_(self.fc1_weight, self.fc1_bias)
         draw_linear_(self.fc2_weight)
 
     def forward(self, x_TH: Tensor) -> Tensor:
-        """Of every token, (T, H) to (T, H)."""
+        """Return the output of every token, (T, H) to (T, H)."""
         inner_TD = self.activation(F.linear(x_TH, self.fc1_weight, self.fc1_bias))
         return F.linear(F.dropout(inner_TD, self.dropout, self.training), self.fc2_weight)
 
-    def extra_repr(self) -> str:
-        """The sizes, for printing a model."""
-        hidden_size = len(self.fc2_weight)
-        return f"hidden_size={hidden_size}, inner_size={self.inner_size}, dropout={self.dropout}"
-
 
 def own_part(name: str, value: Tensor, shared_size: int) -> Tensor:
-    """What each expert has of a dense layer's parameter, or of what belongs to it: all but the last D inner units.
+    """Return each expert's part of a dense layer's parameter, or of what belongs to it: all but the last D inner units.
 
-    Args:
-        name: of the parameter, as an `ExpertBank` calls it.
-        value: shaped as the dense layer's, such as (F, H) for `fc1_weight`.
-        shared_size: D, the shared expert's inner size.
+    `name` is an `ExpertBank`'s, `value` is shaped as the dense layer's, such as (F, H), `shared_size` is D.
     """
     return value if name not in UNITS else value.narrow(UNITS[name], 0, value.shape[UNITS[name]] - shared_size)
 
 
 def shared_part(name: str, value: Tensor, shared_size: int) -> Tensor:
-    """The last D inner units, which are the shared expert's. Arguments as of `own_part`; not for the output's bias."""
+    """Return the shared expert's last D inner units of any parameter but the output's bias."""
     return value.narrow(UNITS[name], value.shape[UNITS[name]] - shared_size, shared_size)
 
 
 @torch.no_grad()
 def reinitialize_(bank: ExpertBank, ratio: float) -> None:
-    """Draw a share of the inner units of every expert anew, so that copies specialise; `bank.reinitialized` says which.
+    """Draw a share r of every expert's inner units anew, so that copies specialise; `bank.reinitialized` says which.
 
-    Drop-Upcycling (Nakamura et al. 2025, §3): copies of one dense layer get the same gradients but for their tokens,
-    and stay alike for long. The paper's layers have no biases: an inner unit's is drawn with it, the output's stays.
-
-    Of each expert, ⌊ratio·F⌋ units are chosen at random; then their rows of the first map, their biases and their
-    columns of the second map are drawn from three normal distributions, with mean and standard deviation of what each
-    replaces. A bank's own seed decides: an expert gets the same whatever others its process holds, and a model's gates
-    are the same at every ratio.
-
-    Args:
-        bank: on a CPU, copies of a dense layer.
-        ratio: r, from 0 to 1.
+    Drop-Upcycling (Nakamura et al. 2025, §3): of each expert, ⌊r·F⌋ units are chosen at random; their rows of the first
+    map, their biases (which the paper's layers lack) and their columns of the second map are drawn from normal
+    distributions with mean and standard deviation of what they replace. A bank's own seed decides: an expert gets the
+    same in any process, and gates are the same at every ratio. The `bank` is on a CPU.
     """
     count, inner_size, _ = bank.fc1_weight.shape
     size = int(ratio * inner_size)
@@ -225,6 +193,6 @@ def reinitialize_(bank: ExpertBank, ratio: float) -> None:
 
 
 def _like(values: Tensor, generator: torch.Generator) -> Tensor:
-    """As many numbers from the normal distribution with their mean and standard deviation."""
+    """Return as many numbers from the normal distribution with their mean and standard deviation."""
     drawn = torch.randn(values.shape, generator=generator, device="cpu").to(values)
     return values.mean() + values.std(correction=0) * drawn

@@ -1,9 +1,8 @@
 """Which expert each token goes to, and how strongly: four gates, one result.
 
-BASE layers' (Lewis et al. 2021: balanced in training, greedy in evaluation) as in "Tricks for Training Sparse
-Translation Models", but that evaluation goes by training's prices; the task-aware gate of MT-TaG (equations 3-6);
-Switch's single softmax gate; and a fixed one, which gives each task an expert of its own. Gates compute in float32
-whatever the model's type, so that half precision does not decide by rounding (Switch Transformer, §2.4).
+BASE layers' (Lewis et al. 2021) as in "Tricks for Training Sparse Translation Models", but that evaluation goes by
+training's prices; the task-aware gate of MT-TaG (equations 3-6); Switch's single softmax gate; and a fixed one, which
+gives each task an expert. All compute in float32, so that half precision decides nothing (Switch Transformer, §2.4).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from fairseq_mtmoe.moe.assignment import priced_assignment
 from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
 from fairseq_mtmoe.moe.assignment.running_prices import MEMORY, RunningPrices
 from fairseq_mtmoe.moe.device_kind import device_kind
-from fairseq_mtmoe.moe.dispatch import combine, dispatch
+from fairseq_mtmoe.moe.dispatch import LocalDispatcher
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle, real_tokens
@@ -41,14 +40,12 @@ class BaseRouting:
     """How BASE gates route.
 
     Attributes:
-        training: `balanced`, BASE layers' equal shares of every batch; or `prices`, by score less running price as in
-            evaluation, so that shares are about equal over many batches.
+        training: `balanced`, BASE layers' equal shares of every batch; or `prices`, as in evaluation, so that shares
+            are
+            about equal over many batches.
         evaluation: `prices`, by score less running price, as training did; `greedy`, by score alone (BASE layers); or
             `balanced`, by equal shares of what this process evaluates together.
         memory: of the running mean of prices, see `RunningPrices`, which checks it.
-
-    Raises:
-        UserError: one of the others is unknown.
     """
 
     training: str = "balanced"
@@ -87,8 +84,7 @@ class Gate(nn.Module, ABC):
         needs_tasks: it routes nothing without task ids.
         balances: its routings have a balance loss.
         routes_alone: what it says of a token does not depend on which others there are.
-        is_learned: it has a weight, whose scores decide and scale; without one the layer has no `blend` either.
-        weight: the learned scores.
+        is_learned: it has a `weight`, whose scores decide and scale; without one the layer has no `blend` either.
     """
 
     needs_tasks: ClassVar[bool] = False
@@ -122,8 +118,7 @@ class Gate(nn.Module, ABC):
             counts: shared by the layers that see the same tokens; None for a layer by itself.
 
         Raises:
-            UserError: the gate needs task ids, and there are none or unknown ones. (On a GPU and when compiled, which
-                cannot wait for such a check, unknown ones are torch's assertion error.)
+            UserError: the gate needs task ids, and there are none or unknown ones (see `checked_tasks`).
         """
         with torch.autocast(hidden_TH.device.type, enabled=False):
             routing = self.route(hidden_TH.float(), task_B, padding_T, counts)
@@ -134,17 +129,16 @@ class Gate(nn.Module, ABC):
         return Routing(expert_T, routing.gate_T, routing.uniform_gate, routing.balance_loss, routing.max_rows)
 
     def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
-        """Each token's score of each expert, (T, N), float32, for a value of the gate's weight."""
+        """Return each token's score of each expert, (T, N), float32, for a value of the gate's weight."""
         return F.linear(hidden_TH, weight.float())
 
     @abstractmethod
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        """What a gate defines: the routing of float32 tokens (T, H); what it says of padding is not looked at."""
+        """Return the routing of float32 tokens (T, H); what it says of padding is not looked at."""
 
     def extra_repr(self) -> str:
-        """The sizes, for printing a model."""
         return f"num_experts={self.num_experts}, hidden_size={self.hidden_size}, num_tasks={self.num_tasks}"
 
 
@@ -152,11 +146,7 @@ class BaseGate(Gate):
     """BASE: experts get equal shares of a training batch; in evaluation tokens choose at the prices of training.
 
     The choice has no gradient; `gate_T = sigmoid(h · w_e)` has. The mode follows `self.training` and nothing else.
-
-    Attributes:
-        routing: how tokens are routed in each mode.
-        prices: those at which experts were equally in demand in training; `running_prices.remember_prices` moves them.
-        shuffle: with it, balanced assignment is among tokens from all processes; None assigns this process's own.
+    `shuffle` lets balanced assignment be among tokens of all processes; None assigns this process's own.
     """
 
     def __init__(
@@ -172,7 +162,6 @@ class BaseGate(Gate):
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        """As `routing` says; `task_B` is not looked at."""
         scores_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
         fixed_TN = scores_TN.detach()
         way = self.routing.training if self.training else self.routing.evaluation
@@ -193,7 +182,7 @@ class BaseGate(Gate):
         return (scores_TN - self.prices.mean).argmax(1)
 
     def _assigned(self, scores_TN: Tensor, padding_T: Tensor | None, counts: TokenCounts | None) -> Tensor:
-        """The balanced assignment, which begins with the running prices; in training its own prices are recorded."""
+        """Return the balanced assignment that the running prices begin; training records its own prices."""
         assign = partial(assigned, start_N=self.prices.mean if self.prices.known else None)
         if self.shuffle is None or not self.training:
             expert_T, price_N = assign(scores_TN, padding_T)
@@ -221,7 +210,6 @@ class TaskGate(Gate):
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        """The most probable expert of each token's task; raises UserError without task ids or with unknown ones."""
         gate_T, expert_T = self.scores(self.weight, hidden_TH, task_B, padding_T).softmax(1).max(1)
         return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts)
 
@@ -229,15 +217,14 @@ class TaskGate(Gate):
         """By the gate of each token's task."""
         task_B = checked_tasks(task_B, self.num_tasks, padding_T)
         copied = len(task_B) * self.num_experts * self.hidden_size
-        by_sentence = not device_kind(hidden_TH).can_sync and copied <= MOST_COPIED
-        if by_sentence:
+        if not device_kind(hidden_TH).can_sync and copied <= MOST_COPIED:
             return self._by_sentence(weight.float(), hidden_TH, task_B)
         return self._by_token(weight.float(), hidden_TH, task_B, padding_T)
 
     def _by_token(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
-        """Those of all tasks, of which each token takes its own, or, if they are many, those of its own alone.
+        """Compute few tasks' scores together, of which tokens take their own; dispatch to the gates of many.
 
-        Then the gates are a bank of linear maps: tokens are dispatched to their task's, absent tasks cost nothing.
+        Absent tasks then cost nothing.
         """
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
         if self.num_tasks * self.num_experts <= DENSE_LIMIT:
@@ -245,11 +232,12 @@ class TaskGate(Gate):
             own_T1N = task_T.clamp(max=self.num_tasks - 1).view(-1, 1, 1).expand(-1, 1, self.num_experts)
             return logits_TKN.gather(1, own_T1N).squeeze(1)
         task_T = task_T if padding_T is None else task_T.masked_fill(padding_T, self.num_tasks)
-        rows_TH, plan = dispatch(hidden_TH, task_T, self.num_tasks)
-        return combine(grouped_linear(rows_TH, plan.offsets_N, weight), plan)
+        by_task = LocalDispatcher(self.num_tasks)
+        rows_TH, plan = by_task.dispatch(hidden_TH, task_T)
+        return by_task.combine(grouped_linear(rows_TH, plan.offsets_N, weight), plan)
 
     def _by_sentence(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor) -> Tensor:
-        """The same for a GPU, whose host would have to ask how many tokens each task has: a copy for each sentence."""
+        """Copy the gate for each sentence: a GPU's host need not ask how many tokens each task has."""
         # An embedding's gradient, unlike an index's, has an order of its sum that is always the same.
         weight_BX = F.embedding(task_B.clamp(0, self.num_tasks - 1), weight.flatten(1))
         weight_BNH = weight_BX.view(len(task_B), *weight.shape[1:])
@@ -295,7 +283,6 @@ class FixedGate(Gate):
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        """Each token's task; raises UserError without task ids or with unknown ones."""
         task_B = checked_tasks(task_B, self.num_tasks, padding_T)
         return Routing(tasks_of_tokens(task_B, len(hidden_TH)), hidden_TH.new_ones(len(hidden_TH)), uniform_gate=1.0)
 
@@ -313,10 +300,9 @@ class SwitchGate(Gate):
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        """The most probable expert; `task_B` is not looked at.
+        """Return the most probable expert, with the balance loss `N · Σ_e f_e · P_e` (Switch Transformer, eq. 4-6).
 
-        The balance loss is `N · Σ_e f_e · P_e`, with `f_e` the share of tokens that went to expert e and `P_e` the mean
-        probability that the gate gave to it (Switch Transformer, eq. 4-6); 0 without tokens.
+        `f_e` is the share of tokens that went to expert e, `P_e` its mean probability; the loss is 0 without tokens.
         """
         share_TN = self.scores(self.weight, hidden_TH, task_B, padding_T).softmax(1)
         gate_T, expert_T = share_TN.max(1)
@@ -331,7 +317,7 @@ class SwitchGate(Gate):
 def assigned(
     scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Balanced assignment of tokens that are no padding, as one operator: `priced_assignment`'s, with N at padding."""
+    """Assign tokens that are no padding as `priced_assignment` does, as one operator; padding gets N."""
     if padding_T is None:
         expert_T, price_N = priced_assignment(scores_TN, start_N)
         return expert_T, price_N
@@ -354,7 +340,7 @@ def _(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None
 
 
 def base_gates(model: nn.Module) -> list[BaseGate]:
-    """Those of a model, in its order."""
+    """Return a model's BASE gates in forward order."""
     return [module for module in model.modules() if isinstance(module, BaseGate)]
 
 
@@ -363,13 +349,9 @@ GATES: Mapping[str, type[Gate]] = {"base": BaseGate, "task": TaskGate, "switch":
 
 
 def build_gate(kind: str | type[Gate], num_experts: int, hidden_size: int, num_tasks: int = 0, **settings: Any) -> Gate:
-    """The gate of a kind: one of `GATES` or a class of one's own.
+    """Return the gate of a kind: one of `GATES` or a class of one's own.
 
-    Args:
-        settings: what the class takes beside the sizes, such as a BASE gate's `routing`.
-
-    Raises:
-        UserError: an unknown kind, no expert, or a task gate without tasks.
+    `settings` are what the class takes beside the sizes, such as a BASE gate's `routing`.
     """
     if isinstance(kind, str) and kind not in GATES:
         raise_invalid("gate", f"one of {', '.join(GATES)}", kind)

@@ -1,7 +1,6 @@
 """The expert layer: a gate, a dispatcher and an expert bank in the place of a transformer's feed-forward layer.
 
-Implements the sparse layer of "Tricks for Training Sparse Translation Models" (§2.1, after BASE layers) and of MT-TaG
-(equations 3-6), depending on the gate.
+"Tricks for Training Sparse Translation Models" (§2.1, after BASE layers) and MT-TaG (equations 3-6), by the gate.
 """
 
 from __future__ import annotations
@@ -26,22 +25,15 @@ class MoELayer(nn.Module):
     """The feed-forward branch `scale · E_e(branch_input)`; the block around it adds dropout and the residual.
 
     With `combine="paper"` the scale is the gate: `y = h + α·E(h)` is the paper's `α·(h + E(h)) + (1-α)·h`. With
-    `"preserving"` it is `1 + blend·(gate/uniform_gate - 1)`, where the number `blend` is learned and starts at 0: right
-    after every expert became a copy of a dense layer, the output is that layer's, and the gates' power is learned.
-
-    A `shared` expert adds its output for every token, at padding too, where all else is 0.
+    `"preserving"` it is `1 + blend·(gate/uniform_gate - 1)` with a learned `blend` that starts at 0: copies of a dense
+    layer first give that layer's output. A `shared` expert adds its output for every token, padding included.
 
     Attributes:
-        last_balance_loss: the gate's load-balancing loss in the last forward pass, until `losses.balance_loss` takes
-            it; None where it defines none.
+        last_balance_loss: the gate's load-balancing loss in the last forward pass, until `balance_loss` takes it; or
+            None.
         load: how many tokens each expert got, once it is enabled.
-        idle: all tokens count as padding. A process without a batch of its own passes another one through the model,
-            for the sake of the processes that wait for its experts.
+        idle: all tokens count as padding: another process's batch, passed for the sake of those that wait for experts.
         comm: time and bytes of the exchange with other processes, once it is enabled.
-        dispatcher: takes tokens to their experts and back, wherever these are.
-
-    Raises:
-        UserError: `combine` is neither.
     """
 
     def __init__(
@@ -69,17 +61,14 @@ class MoELayer(nn.Module):
         task_ids: Tensor | None = None,
         token_counts: TokenCounts | None = None,
     ) -> Tensor:
-        """The branch's output, shaped and typed as `branch_input`.
+        """Return the branch's output, shaped and typed as `branch_input`.
 
         Args:
             hidden: what the gate reads, the residual stream, (…, H); finite at padding too.
             branch_input: what the experts read, the normed residual stream, (…, H).
-            padding_mask: True at padding, (…); padding takes no part in routing, and its output is 0.
+            padding_mask: True at padding, (…), which takes no part in routing and gets 0.
             task_ids: the task of each token, (…), long; or of its last dimensions, such as (B,) of (L, B).
             token_counts: shared by the layers that see the same tokens in this pass.
-
-        Raises:
-            UserError: a task gate misses task ids, or does not know one.
         """
         width = branch_input.shape[-1]
         task_B = None if task_ids is None else task_ids.reshape(-1)
@@ -108,10 +97,10 @@ class MoELayer(nn.Module):
 
 
 def balance_loss(module: nn.Module) -> Tensor:
-    """The sum of the load-balancing losses of the last forward pass, a float32 number; 0 where no gate defines one.
+    """Return the sum of the last pass's load-balancing losses, a float32 number; 0 where no gate defines one.
 
-    Each layer adds 1 when its load is even, up to N when one expert gets everything. Its loss is taken away from it: a
-    layer that the next pass leaves out (layerdrop) must not hand in the same graph again.
+    Each layer adds 1 when its load is even, up to N when one expert gets everything. Its loss is taken away from it,
+    because a layer that the next pass leaves out (layerdrop) must not hand in the same graph again.
     """
     losses = []
     for layer in module.modules():

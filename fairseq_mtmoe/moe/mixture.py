@@ -25,16 +25,15 @@ class MixtureGate(nn.Module):
         self.weight = nn.Parameter(torch.zeros(num_sources, summary_size))
 
     def forward(self, summary: Tensor) -> Tensor:
-        """Positive weights of sum 1: (d,) to (K,), (B, d) to (B, K), float32."""
+        """Return positive weights of sum 1: (d,) to (K,), (B, d) to (B, K), float32."""
         with torch.autocast(summary.device.type, enabled=False):
             return F.linear(summary.float(), self.weight.float()).softmax(-1)
 
 
 class TargetAdapter(nn.Module):
-    """The target task's own adapter, y + up(gelu(down y)), after the layer and the mixture beside it.
+    """The target task's own adapter, y + up(gelu(down y)), after the layer and the mixture beside it (§3.2).
 
-    The paper says that it is inserted after the mixture (§3.2); residual connection, GELU and N(0, 0.01²) with biases
-    of 0 are the authors' code.
+    Residual connection, GELU and N(0, 0.01²) with biases of 0 are the authors' code.
     """
 
     def __init__(self, size: int, narrow_size: int) -> None:
@@ -46,19 +45,15 @@ class TargetAdapter(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, y: Tensor) -> Tensor:
-        """Shaped as y, (…, H)."""
+        """Return a tensor shaped as y, (…, H)."""
         added: Tensor = self.up(F.gelu(self.down(y), approximate="tanh"))
         return y + added
 
 
 class AdapterMixture(nn.Module):
-    """What stands beside a block's feed-forward layer.
+    """What stands beside a block's feed-forward layer: in stage 1 one adapter, in stage 2 all parts.
 
-    In stage 1 that is one adapter, in stage 2 the sources' adapters with a gate, and the target adapter. Each part may
-    be left out.
-
-    Attributes:
-        seen: the weights that the gate gave, once it is enabled; None without a gate.
+    `seen` has the weights that the gate gave, once it is enabled; it is None without a gate.
     """
 
     def __init__(
@@ -72,20 +67,16 @@ class AdapterMixture(nn.Module):
         self.seen = None if gate is None else MixtureWeights(len(gate.weight))
 
     def note(self, weights: Tensor) -> None:
-        """Let `seen` record what the gate gave, (K,) or (B, K)."""
+        """Record the weights that the gate gave, (K,) or (B, K)."""
         assert self.seen is not None
         self.seen.record(weights)
 
 
 def layer_similarity(cosines: Tensor, weights: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-    """One layer's 1/K Σ_k w_k cos(H_o, E_k), the mean over the tokens that are no padding: a scalar, float32.
+    """Return one layer's 1/K Σ_k w_k cos(H_o, E_k), the mean over tokens but padding, a float32 scalar.
 
-    Equation 5 is its negative mean over layers.
-
-    Args:
-        cosines: (L, B, K).
-        weights: (K,) or (B, K).
-        padding_mask: True at padding, (B, L); None without padding.
+    Equation 5 is its negative mean over layers. `cosines` are (L, B, K), `weights` (K,) or (B, K), `padding_mask` is
+    True at padding, (B, L).
     """
     of_tokens_LB = (cosines * weights.float()).sum(-1) / cosines.shape[-1]
     if padding_mask is None:

@@ -96,29 +96,22 @@ def adapter_output(bank: AdapterBank, index: int, x_I: Tensor) -> Tensor:
 
 def slow_mixture(bank: AdapterBank, x: Tensor, weights: Tensor) -> Tensor:
     """Equation 1: what `bank(x, weights)` must be, (L, B, I) to (L, B, O); `weights` are (K,) or (B, K)."""
-    by_place = []
-    for x_BI in x:
-        by_sentence = []
-        for sentence, x_I in enumerate(x_BI):
-            weights_K = weights if weights.dim() == 1 else weights[sentence]
-            by_sentence.append(
-                sum((w.to(x) * adapter_output(bank, k, x_I) for k, w in enumerate(weights_K)), torch.zeros(()).to(x))
-            )
-        by_place.append(torch.stack(by_sentence))
-    return torch.stack(by_place)
+
+    def mixed(x_I: Tensor, weights_K: Tensor) -> Tensor:
+        return torch.stack([w.to(x) * adapter_output(bank, k, x_I) for k, w in enumerate(weights_K)]).sum(0)
+
+    weights_BK = weights.expand(x.shape[1], -1)
+    return torch.stack([torch.stack([mixed(*of) for of in zip(x_BI, weights_BK, strict=True)]) for x_BI in x])
 
 
 def slow_similarity(
     bank: AdapterBank, x: Tensor, output: Tensor, weights: Tensor, padding_mask: Tensor | None = None
 ) -> Tensor:
-    """One layer's part of equation 5: 1/K Σ_k w_k cos(H_o, E_k), the mean over tokens that are no padding.
+    """Return one layer's part of equation 5: 1/K Σ_k w_k cos(H_o, E_k), the mean over tokens that are no padding.
 
-    Args:
-        bank: of the layer's sources.
-        x: what they read, (L, B, I).
-        output: H_o, (L, B, O).
-        weights: (K,) or (B, K).
-        padding_mask: True at padding, (B, L).
+    The sources of `bank` read `x`, (L, B, I); `output` is H_o, (L, B, O); `weights` are (K,) or (B, K); `padding_mask`
+    is
+    True at padding, (B, L).
     """
     values = []
     for place, sentence in ((place, sentence) for place in range(x.shape[0]) for sentence in range(x.shape[1])):

@@ -13,14 +13,10 @@ from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
 
 class StackedBank(nn.Module):
-    """Members of one form with stacked parameters. A subclass makes the parameters.
+    """Members of one form with stacked parameters, which a subclass makes.
 
-    A generator of its own draws each member. A member then starts the same in whichever process it is, and however many
-    members there are beside it.
-
-    Attributes:
-        seed: of these generators. torch's default generator draws it: it follows from the run's seed, and is another
-            one in each layer. A bank takes this one number, so what is drawn after it does not depend on its size.
+    A generator of its own draws each member, so that it starts the same in whichever process it is, however many there
+    are. `seed` is of these generators: a single number from torch's default one, whatever the bank's size.
     """
 
     def __init__(self) -> None:
@@ -28,13 +24,13 @@ class StackedBank(nn.Module):
         self.seed = int(torch.randint(2**62, (), device="cpu"))
 
     def generator(self, index: int) -> torch.Generator:
-        """A generator on the CPU that draws one member; `index` counts the members of all processes."""
+        """Return a generator on the CPU that draws one member; `index` counts those of all processes."""
         # torch keeps 32 bits of a seed, so that sums of both numbers would give one member's to another bank's, too.
         digest = hashlib.blake2b(f"{self.seed} {index}".encode(), digest_size=4).digest()
         return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little"))
 
     def member(self, index: int) -> dict[str, Tensor]:
-        """One member's parameters by name, as views."""
+        """Return one member's parameters by name, as views."""
         return {name: parameter[index] for name, parameter in self.named_parameters(recurse=False)}
 
 
@@ -46,7 +42,7 @@ def check_count(name: str, count: int) -> None:
 
 @torch.no_grad()
 def draw_linear_(weight_OI: Tensor, bias_O: Tensor | None = None, generator: torch.Generator | None = None) -> None:
-    """Draw one linear map as `nn.Linear` does, uniform within ±1/√I; by torch's default generator unless told."""
+    """Draw one linear map as `nn.Linear` does, uniform within ±1/√I; by default with torch's generator."""
     bound = 1 / math.sqrt(weight_OI.shape[1])
     for values in (weight_OI,) if bias_O is None else (weight_OI, bias_O):
         if generator is None or is_on_cpu(values):

@@ -1,6 +1,4 @@
-"""Who uses whom: how many tokens each expert got, per task ("Tricks for Training Sparse Translation Models", figures 1,
-3, 4); the weight of each member of a mixture (PEMT, figure 4).
-"""
+"""How many tokens each expert got, per task; the weight of each member of a mixture (PEMT, figure 4)."""
 
 from __future__ import annotations
 
@@ -9,15 +7,14 @@ from torch import Tensor
 
 
 def tasks_of_tokens(task_B: Tensor, num_tokens: int) -> Tensor:
-    """The task of each token, (T,), from those of the sentences: token t is of sentence t modulo B."""
+    """Return the task of each token, (T,), from the sentences': token t is of sentence t modulo B."""
     return task_B.repeat(num_tokens // max(len(task_B), 1))
 
 
 class ExpertLoad:
-    """Counts of routed tokens, one row per task: (K, N), or (1, N) where tasks are not told apart.
+    """Counts of routed tokens per task while `enabled` (not at first): (K, N), or (1, N) without tasks.
 
-    It counts while `enabled` (not at first), and is no part of a checkpoint. Tokens that come without task ids count
-    for the first row.
+    They are no part of a checkpoint. Tokens that come without task ids count for the first row.
     """
 
     def __init__(self, num_experts: int, num_tasks: int = 0) -> None:
@@ -25,11 +22,10 @@ class ExpertLoad:
         self.counts = torch.zeros(max(num_tasks, 1), num_experts, dtype=torch.long)
 
     def reset(self) -> None:
-        """Forget what was counted."""
         self.counts = torch.zeros_like(self.counts)
 
     def record(self, expert_T: Tensor, task_B: Tensor | None) -> None:
-        """Count tokens with these experts (T,), and tasks as a gate gets them, if enabled; from N on is padding."""
+        """Count tokens with these experts (T,), and tasks as a gate gets them, if enabled; N is padding."""
         if not self.enabled:
             return
         num_tasks, num_experts = self.counts.shape
@@ -43,30 +39,26 @@ class ExpertLoad:
         self.counts = self.counts.to(added.device) + added[:, :num_experts]
 
     def shares(self) -> Tensor:
-        """Each task's distribution over experts, (K, N), float32; 0 for a task without tokens."""
+        """Return each task's distribution over experts, (K, N), float32; 0 for a task without tokens."""
         return self.counts / self.counts.sum(1, keepdim=True).clamp(min=1)
 
 
 class MixtureWeights:
-    """The mean weight of each of a mixture's K members, over all sentences while it is `enabled` (not at first).
-
-    It is no part of a checkpoint.
-    """
+    """Mean weight of each of K members over all sentences while `enabled`; not in a checkpoint."""
 
     def __init__(self, num_members: int) -> None:
         self.enabled = False
         self.sums = torch.zeros(num_members + 1)  # the last one counts what was added up
 
     def reset(self) -> None:
-        """Forget what was recorded."""
         self.sums = torch.zeros_like(self.sums)
 
     def record(self, weights: Tensor) -> None:
-        """Add weights that hold for all sentences of a pass (K,), or for each of them (B, K), if enabled."""
+        """Add the weights of all sentences of a pass (K,), or of each of them (B, K), if enabled."""
         if self.enabled:
             rows = weights.detach().float().view(-1, weights.shape[-1])
             self.sums = self.sums.to(rows.device) + torch.cat([rows.sum(0), rows.new_full((1,), len(rows))])
 
     def mean(self) -> Tensor:
-        """The mean weights, (K,), float32; NaN where nothing passed."""
+        """Return the mean weights, (K,), float32; NaN where nothing passed."""
         return self.sums[:-1] / self.sums[-1]

@@ -1,10 +1,9 @@
 """Balanced assignment: which expert each token of a training batch goes to.
 
 BASE layers ("Tricks for Training Sparse Translation Models", §2.1) maximise the sum of scores under the condition that
-experts get equal shares: a linear assignment (transportation) problem. There are three forms of the same three steps,
-dual prices, choices, augmenting paths: compiled for CPUs (`kernels/`), which goes to the optimum at once; a fixed
-sequence of operations for GPUs (`gpu_form.py`), which comes near it; and the reference (`stepwise.py`), where there is
-neither.
+experts get equal shares: a linear assignment (transportation) problem. Three forms do dual prices, choices, augmenting
+paths: compiled for CPUs (`kernels/`), at once to the optimum; a fixed sequence of operations for GPUs (`gpu_form.py`),
+which comes near it; and the reference (`stepwise.py`), where there is neither.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ __all__ = ["Assignment", "balanced_assignment", "priced_assignment"]
 
 @torch.no_grad()
 def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact: bool = False) -> Assignment:
-    """⌊T/N⌋ or ⌈T/N⌉ tokens for every expert with the highest sum of scores, and the experts' prices.
+    """Assign ⌊T/N⌋ or ⌈T/N⌉ tokens to every expert with the highest sum of scores; return experts and prices.
 
     Args:
-        scores_TN: how well token and expert fit, any floating type, N at least 1. Infinite scores count as the highest
-            or lowest finite one, NaN as the lowest.
-        start_N: prices of an earlier step, (N,), float32, in units of the scores: the nearer they are to this step's,
-            the less there is to do on a CPU, where bad ones cost time only. A GPU does the same whatever they are: from
-            those off by more than about the mean over tokens of highest - lowest score, the gap may be larger.
-        exact: find the optimum but for rounding: the gap to it is at most 1e-6 of the sum over tokens of highest -
-            lowest score, and every token prefers its own expert at these prices, unless it has to be torn between two.
-            Otherwise the gap is at most 0.1% of that sum (on a GPU not for scores of very few different values, for
-            which nothing is promised). With the compiled kernel the optimum costs nothing more.
+        scores_TN: any floating type, N at least 1. Infinite scores count as the highest or lowest finite one, NaN as
+            the
+            lowest.
+        start_N: prices of an earlier step, (N,), float32, in units of the scores. On a CPU bad ones cost time only; on
+            a
+            GPU those off by more than about the mean over tokens of highest - lowest score may enlarge the gap.
+        exact: the gap to the optimum is at most 1e-6 of the sum over tokens of highest - lowest score, and every token
+            prefers its own expert at these prices, unless it is torn between two. Otherwise it is at most 0.1% of that
+            sum (on a GPU not for scores of very few different values).
 
-    The same scores and the same start give the same answer. The work is bounded: nothing is repeated until it
-    converges. Prices are 0 without tokens and for one expert; elsewhere they are finite, and differ by no more than the
-    finite scores do, about.
+    The same scores and start give the same answer, in bounded work. Prices are 0 without tokens and for one expert,
+    else
+    finite: they differ by no more than the finite scores do, about.
     """
     num_tokens, num_experts = scores_TN.shape
     if num_tokens == 0 or num_experts == 1:
@@ -51,5 +50,5 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact
 
 
 def balanced_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
-    """The expert of each token, (T,): what `priced_assignment` finds without a start, less the prices."""
+    """Return the expert of each token, (T,): `priced_assignment` without a start, less the prices."""
     return priced_assignment(scores_TN, exact=exact).expert_T

@@ -1,10 +1,9 @@
 """Successive shortest augmenting paths: from the experts that tokens prefer to equal shares, at the least loss.
 
 This is minimum-cost flow, as in the Hungarian algorithm, with the prices as the nodes' potentials. Moving a token from
-expert a to expert b costs `score_a - score_b`. What matters is the cheapest such token for each pair of experts, so the
-graph has N nodes only, and paths lead from experts with too many tokens to experts with too few. The start, where every
-token has what it prefers, is optimal for its own shares, and each path keeps it so. Tokens that cost the same but for a
-tolerance move together.
+expert a to b costs `score_a - score_b`; the cheapest token of each pair of experts makes a graph of N nodes, whose
+paths lead from experts with too many tokens to experts with too few. The start, where every token has what it prefers,
+is optimal for its own shares, and each path keeps it so. Tokens that cost the same but for a tolerance move together.
 
 When N does not divide T, some experts get one token more than others. Which of them is open: one more node, the pool,
 takes the surplus token of any expert that has none of these places, and hands it to any that does.
@@ -21,12 +20,11 @@ from fairseq_mtmoe.moe.assignment.dual_prices import Assignment, larger_shares
 
 
 def assign_by_augmenting_paths(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Assignment:
-    """The expert of each token, ⌊T/N⌋ or ⌈T/N⌉ for every expert, and prices, of the scores' type, that support it.
+    """Return the expert of each token, ⌊T/N⌋ or ⌈T/N⌉ for every expert, and prices of the scores' type that support it.
 
-    Args:
-        scores_TN: finite scores.
-        prices_N: any prices; the better they even out demand, the less there is to do.
-        tolerance: how much worse than the cheapest a token may be that moves along with it.
+    `scores_TN` are finite; the better `prices_N` even out demand, the less there is to do. A token may be worse than
+    the
+    cheapest that it moves with by `tolerance`.
     """
     search = _AugmentingPaths(scores_TN.cpu(), prices_N.cpu(), tolerance)
     for _ in range(len(scores_TN)):  # each round takes at least one token from those that experts have too many
@@ -54,7 +52,7 @@ class _AugmentingPaths:
         self.cost = self._all_costs()
 
     def advance(self) -> bool:
-        """Move tokens along a shortest augmenting path, which brings even shares nearer; False when they are even."""
+        """Move tokens along a shortest augmenting path towards even shares; False when they are even."""
         if not self.excess.any():
             return False
         distance, previous = self._distances()
@@ -78,13 +76,13 @@ class _AugmentingPaths:
         return True
 
     def middle(self) -> Tensor:
-        """The middle of all prices, (N,), at which every token's expert is its choice, but for the tolerance.
+        """Return the middle of all prices, (N,), at which every token's expert is its choice, but for the tolerance.
 
-        These are a polytope: p_a - p_b is at most the cost of the step from a to b. Shortest paths end at one of its
-        corners, where tokens are torn between two experts. Two corners per expert follow from the paths between all
-        nodes: distances to it and, negative, from it. Where the price of a may be above its lowest beside that of b, it
-        is at the corner of a: in the mean of these corners nobody is torn who need not be. The mean depends on the
-        assignment only, not on the way that led to it.
+        These are a polytope: p_a - p_b is at most the cost of the step from a to b. Two corners per expert follow from
+        the
+        shortest paths between all nodes: distances to it and, negative, from it. In the mean of the corners no token is
+        torn
+        between two experts that need not be. It depends on the assignment only, not on the way that led to it.
         """
         room = (self.cost - self.prices.unsqueeze(1) + self.prices).clamp(min=0).fill_diagonal_(0)
         for node in range(self.pool + 1):  # Floyd and Warshall's algorithm
@@ -93,7 +91,7 @@ class _AugmentingPaths:
         return self.prices[:-1] + (room.mean(1) - room.mean(0)) / 2
 
     def _distances(self) -> tuple[Tensor, list[int]]:
-        """Lengths of the shortest paths from experts with too many tokens, and the node before each (-1: none)."""
+        """Return the shortest paths' lengths from experts with too many tokens, and previous nodes (-1: none)."""
         length = (self.cost - self.prices.unsqueeze(1) + self.prices).clamp(min=0)
         distance = torch.full_like(self.prices, torch.inf)
         distance[:-1][self.excess > 0] = 0
@@ -108,7 +106,7 @@ class _AugmentingPaths:
         return distance, previous.tolist()
 
     def _movable(self, start: int, end: int) -> Tensor:
-        """Tokens that could take this step, cheapest first; for a step from or to the pool, one."""
+        """Return tokens that could take this step, cheapest first; for a step from or to the pool, one."""
         if self.pool in (start, end):
             return torch.zeros(1, dtype=torch.long)
         tokens = (self.expert_T == start).nonzero().squeeze(1)
@@ -125,7 +123,7 @@ class _AugmentingPaths:
             self.expert_T[tokens] = end
 
     def _all_costs(self) -> Tensor:
-        """What the cheapest token loses on each step, (N+1, N+1); infinite where there is no token to move."""
+        """Return what the cheapest token loses on each step, (N+1, N+1); infinite where there is none."""
         cost = self.scores_TN.new_full((self.pool + 1, self.pool + 1), torch.inf)
         own = self.expert_T.unsqueeze(1)
         loss_TN = self.scores_TN.gather(1, own) - self.scores_TN

@@ -1,11 +1,10 @@
 """Dual prices of balanced assignment: Newton's method on the smoothed dual, at falling temperatures.
 
-The dual variables of the experts' shares are N prices: a token that pays p_e for expert e chooses the highest
-`score - price`, and the best prices are those at which every expert is in equal demand. That dual is convex, but has
-corners. With entropy added (as in Sinkhorn's optimal transport) a token's choice becomes a softmax at a temperature,
-demand becomes smooth, and Newton's method finds the prices in a few steps; then the temperature falls, as epsilon does
-in an auction with epsilon scaling. Scores come in such a scale that a token's highest and lowest differ by 1 on
-average. While the temperature is high, a sample of the tokens says enough.
+A token that pays p_e for expert e chooses the highest `score - price`; at the best prices every expert is in equal
+demand. That dual is convex, but has corners. With entropy added (as in Sinkhorn's optimal transport) choices become
+softmaxes at a temperature, demand becomes smooth, and Newton's method needs a few steps; then the temperature falls,
+as epsilon does in an auction. A token's highest and lowest score differ by 1 on average. While the temperature is
+high, a sample of the tokens says enough.
 """
 
 from __future__ import annotations
@@ -31,12 +30,9 @@ GOLDEN = 0.6180339887498949  # its multiples spread over [0, 1) evenly, and in s
 
 
 class Assignment(NamedTuple):
-    """Which expert each token goes to, and what the experts cost.
+    """Each token's expert, (T,), long, and each expert's price, (N,), float32, 0 on average, in units of the scores.
 
-    Attributes:
-        expert_T: each token's expert, (T,), long.
-        price_N: each expert's price, (N,), float32, 0 on average, in units of the scores: a token prefers the expert
-            with the highest score - price.
+    A token prefers the expert with the highest score - price.
     """
 
     expert_T: Tensor
@@ -44,7 +40,7 @@ class Assignment(NamedTuple):
 
 
 def solve_dual(scores_TN: Tensor, temperatures: tuple[float, ...], prices_N: Tensor | None = None) -> Tensor:
-    """Dual prices, (N,), at which about T/N tokens prefer each expert, from these or from the mean scores."""
+    """Return prices, (N,), at which about T/N tokens prefer each expert, from these or the mean scores."""
     num_tokens, num_experts = scores_TN.shape
     size = max(SAMPLE * num_experts, SMALLEST_SAMPLE)
     if prices_N is not None or 2 * size > num_tokens:
@@ -56,19 +52,19 @@ def solve_dual(scores_TN: Tensor, temperatures: tuple[float, ...], prices_N: Ten
 
 
 def sample_places(size: int, num_tokens: int, device: torch.device) -> Tensor:
-    """`size` of the tokens 0 … T-1, spread evenly and in step with nothing, (size,), long."""
+    """Return `size` of the tokens 0 … T-1, spread evenly and in step with nothing, (size,), long."""
     return torch.arange(size, dtype=torch.float64, device=device).mul_(GOLDEN).frac_().mul_(num_tokens).long()
 
 
 def in_units_of(size: Tensor, prices_N: Tensor) -> Tensor:
-    """Prices less their mean, times `size`, (N,), float32: finite, whatever the size is."""
+    """Return prices less their mean, times `size`, (N,), float32: finite, whatever the size is."""
     wide_N = prices_N.double()
     limit = torch.finfo(torch.float32).max
     return ((wide_N - wide_N.mean()) * size.double()).clamp(-limit, limit).float()
 
 
 def resumed_prices(scores_TN: Tensor, start_N: Tensor | None) -> Tensor | None:
-    """Prices, (N,), from those of an earlier step; None where they are too far from what these scores need."""
+    """Return prices, (N,), from those of an earlier step; None where they are too far off."""
     if start_N is None or not (start_N.abs() < FARTHEST).all():  # NaN neither
         return None
     prices_N = _cooled(scores_TN, start_N, COARSE[-1:])
@@ -79,7 +75,7 @@ def resumed_prices(scores_TN: Tensor, start_N: Tensor | None) -> Tensor | None:
 
 
 def larger_shares(prices_N: Tensor, num_tokens: int) -> Tensor:
-    """Which experts get ⌈T/N⌉ tokens where others get ⌊T/N⌋: the dearest, (N,), bool."""
+    """Return which experts get ⌈T/N⌉ tokens where others get ⌊T/N⌋: the dearest, (N,), bool."""
     number = num_tokens % len(prices_N)
     larger_N = torch.zeros(len(prices_N), dtype=torch.bool, device=prices_N.device)
     larger_N[prices_N.argsort(descending=True, stable=True)[:number]] = True
@@ -97,7 +93,7 @@ def _cooled(scores_TN: Tensor, prices_N: Tensor, temperatures: tuple[float, ...]
 
 
 def newton_step(scores_TN: Tensor, prices_N: Tensor, temperature: float, real_T: Tensor | None = None) -> Tensor:
-    """How far to move the prices, (N,), in temperatures. `real_T` is 0 at tokens that do not count, else 1."""
+    """Return how far to move the prices, (N,), in temperatures; tokens count where `real_T` is 1, not 0."""
     num_tokens, num_experts = scores_TN.shape
     demand_TN = _demand(scores_TN, prices_N, temperature)
     if real_T is not None:
@@ -113,7 +109,7 @@ def newton_step(scores_TN: Tensor, prices_N: Tensor, temperature: float, real_T:
 
 
 def _demand(scores_TN: Tensor, prices_N: Tensor, temperature: float) -> Tensor:
-    """The softmax over experts of `(score - price) / temperature`."""
+    """Return the softmax over experts of `(score - price) / temperature`."""
     demand_TN = (scores_TN - prices_N).mul_(1 / temperature)
     # Smaller values change nothing, but their squares would be denormal numbers, on which a CPU is ten times slower.
     demand_TN = demand_TN.sub_(demand_TN.amax(1, keepdim=True)).clamp_(min=-40).exp_()

@@ -1,8 +1,8 @@
 """Balanced assignment in the form for a GPU: without host synchronisation, a fixed sequence of operations.
 
-As in `stepwise.py`: prices, choices, and a few rounds in which surplus tokens move to where they lose least. How many
-tokens there are, and what is left to do, is known to the GPU only. So every round is gone through, whether needed or
-not, and at the end places that are still free go to the tokens that are still too many, in order.
+As in `stepwise.py`: prices, choices, and a few rounds in which surplus tokens move to where they lose least. The host
+does not know what is left to do, so every round is gone through; at the end free places go to the tokens that are
+still too many, in order.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ SHUNNED = 1e-3  # of its share: demand below it counts as that much
 
 @torch.no_grad()
 def gpu_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
-    """As `priced_assignment` without `exact`, but with no bound on what is lost.
+    """As `priced_assignment` without `exact`, but with no bound on what is lost; N is at least 2 and T at least 1.
 
-    Args:
-        scores_TN: as there, N at least 2 and T at least 1.
-        padding_T: True at tokens that take no part; their expert is N.
-        start_N: prices of an earlier step, of mean 0. Ones further from this step's than about the mean over tokens of
-            highest - lowest score make the assignment bad, and balanced.
+    `padding_T` is True at tokens whose expert is N. `start_N` are prices of an earlier step, of mean 0: ones further
+    off
+    than about the mean over tokens of highest - lowest score make the assignment bad, and balanced.
     """
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
@@ -69,7 +67,7 @@ def gpu_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: 
 
 
 def _scaled(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Finite scores with a token's highest at 0 and, on average, its lowest at -1, and what 1 is in their own units."""
+    """Return scores, a token's highest 0 and lowest -1 on average, and what 1 is in their own units."""
     odd_TN = ~(scores_TN.abs() < torch.inf)  # NaN too
     low, high = scores_TN.masked_fill(odd_TN, torch.inf).amin(), scores_TN.masked_fill(odd_TN, -torch.inf).amax()
     size = torch.maximum(low.abs(), high.abs())
@@ -97,11 +95,11 @@ def _prices(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> Tensor:
 
 
 def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: Tensor) -> Tensor:
-    """Prices from those of an earlier step, in fewer operations than by `newton_step`.
+    """Return prices from those of an earlier step, in fewer operations than by `newton_step`.
 
     Demand falls about exponentially as a price rises. So a step makes its logarithm even, which works from far away and
     lets the temperature fall after every step. With D the demand, (T, N), and d its sums, in shares, the step x solves
-    (diag(d) - DᵀD) x = d log d. The system is divided by d, so that its ridge is a part of each expert's own demand.
+    (diag(d) - DᵀD) x = d log d, divided by d so that its ridge is a part of each expert's own demand.
     """
     num_tokens, num_experts = scores_TN.shape
     prices_1N = start_N.nan_to_num(0, 0, 0).unsqueeze(0)
@@ -124,11 +122,11 @@ def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: T
 
 
 class Places(NamedTuple):
-    """What the rounds share.
+    """What the rounds share, with padding as expert N.
 
     Attributes:
-        share_M: each expert's number of tokens, (N + 1,); as many as there are at all for padding, the last.
-        empty_M: how many tokens above their share experts without tokens have: -share_M.
+        share_M: each expert's number of tokens, (N + 1,); for padding as many as there are at all.
+        empty_M: -share_M, the surplus of experts without tokens.
         expert_M: 0 … N.
         token_T: 0 … T-1.
         one_T: as many ones.
@@ -152,11 +150,11 @@ class Places(NamedTuple):
         return Places(share_M, -share_M, expert_M, token_T, torch.ones_like(token_T))
 
     def surplus(self, expert_T: Tensor) -> Tensor:
-        """How many tokens above their share the experts have, (N + 1,)."""
+        """Return how many tokens above their share the experts have, (N + 1,)."""
         return self.empty_M.scatter_add(0, expert_T, self.one_T)
 
     def ranks(self, group_T: Tensor) -> Tensor:
-        """How many earlier entries belong to the same group, of 0 to N, as each entry."""
+        """Return how many earlier entries belong to the same group, of 0 to N, as each entry."""
         ordered, order = group_T.sort(stable=True)
         first_M = torch.searchsorted(ordered, self.expert_M)
         return torch.empty_like(order).scatter_(0, order, self.token_T - first_M[ordered])
@@ -175,7 +173,7 @@ def _moved(value_TN: Tensor, best_T: Tensor, expert_T: Tensor, places: Places) -
 
 
 def _filled(expert_T: Tensor, places: Places) -> Tensor:
-    """Equal shares, whatever is left to do."""
+    """Return equal shares, whatever is left to do."""
     room_N = (-places.surplus(expert_T)[:-1]).clamp_(min=0)
     surplus_T = places.ranks(expert_T) >= places.share_M[expert_T]
     place_T = surplus_T.cumsum(0) - 1

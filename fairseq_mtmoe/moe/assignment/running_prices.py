@@ -1,8 +1,8 @@
 """The dual prices of balanced assignment, remembered: evaluation routes by them as training did.
 
-At the optimum of the assignment each token takes the expert with the highest `score - price`: linear programming
-duality. The running mean of the N prices routes any token as training did on average, whatever is in its
-batch. (Loss-free balancing, Wang et al. 2024, adds a bias of the same kind, steered by the loads.)
+At the optimum of the assignment each token takes the expert with the highest `score - price` (duality). The running
+mean of the N prices routes any token as training did on average, whatever is in its batch. (Loss-free balancing, Wang
+et al. 2024, adds a bias of the same kind, steered by the loads.)
 """
 
 from __future__ import annotations
@@ -23,21 +23,15 @@ MEMORY = 0.95  # see benchmarks/results/prices.md
 class RunningPrices(nn.Module):
     """The running mean of one expert layer's prices, in units of the scores; 0 before the first update.
 
-    The two buffers are float32 whatever the model's type. Both are sums with the same falling weights, so that means of
-    several models' (averaged checkpoints, a moving average) are means of those that have prices.
-
-    Args:
-        num_experts: N.
-        memory: what is left of the mean's weights after one more update, from 0 (the last update's prices alone) to
-            below 1.
+    Both buffers are float32 in every model, and sums with the same falling weights, so that means of several models'
+    (averaged checkpoints, a moving average) are means of those that have prices. `memory`, from 0 to below 1, is what
+    is
+    left of the weights after one more update.
 
     Attributes:
-        total: the prices of all updates, the newest weighted by 1 - memory, the one before by memory times that, and so
-            on, (N,).
+        total: the prices of all updates, (N,), the newest times 1 - memory, the one before times memory of that, and so
+            on.
         weight: the sum of these weights, (): 0 before the first update, and near 1 after many.
-
-    Raises:
-        UserError: `memory` is out of its range.
     """
 
     total: Tensor
@@ -66,12 +60,12 @@ class RunningPrices(nn.Module):
         return self._known
 
     def record(self, price_N: Tensor, num_tokens: Tensor) -> None:
-        """Keep a batch's prices, (N,), of mean 0, and number of tokens, (), until the update is made or left out."""
+        """Keep a batch's prices, (N,), of mean 0, and number of tokens, (), until the update."""
         entry = torch.cat([price_N * num_tokens, num_tokens.to(price_N).view(1)])
         self._pending = entry if self._pending is None else self._pending + entry
 
     def take(self) -> Tensor | None:
-        """The sum of recorded prices, each times its number of tokens, and that of these numbers, (N + 1,); forgets."""
+        """Return and forget the sum of recorded prices times tokens, and of these tokens, (N + 1,)."""
         taken, self._pending = self._pending, None
         return taken
 
@@ -114,23 +108,16 @@ class RunningPrices(nn.Module):
                 self.total.zero_()
                 self.weight.zero_()
 
-    def extra_repr(self) -> str:
-        """The sizes, for printing a model."""
-        return f"num_experts={len(self.total)}, memory={self.memory}"
-
 
 def running_prices(model: nn.Module) -> list[RunningPrices]:
-    """Those of all BASE layers of a model."""
+    """Return the prices of all BASE layers of a model."""
     return [module for module in model.modules() if isinstance(module, RunningPrices)]
 
 
 def remember_prices(prices: Iterable[RunningPrices], group: dist.ProcessGroup | None = None) -> None:
-    """Move running means by what was recorded since the last update: to be called after each update of the weights.
+    """Move running means by what was recorded, after an update of the weights.
 
-    Args:
-        prices: of all layers.
-        group: processes that share the update and call this together; all of them get the same means, to which each
-            batch counts by its tokens. None: this process alone.
+    Processes of `group` share the update and call this together: each batch counts by its tokens. None: this one alone.
     """
     layers = list(prices)
     if not layers:
@@ -144,7 +131,7 @@ def remember_prices(prices: Iterable[RunningPrices], group: dist.ProcessGroup | 
 
 
 def _summed(taken: list[Tensor | None], totals: list[Tensor], group: dist.ProcessGroup) -> list[Tensor | None]:
-    """What all processes recorded, in one message."""
+    """Return what all processes recorded, in one message."""
     pairs = zip(taken, totals, strict=True)
     parts = [total.new_zeros(len(total) + 1) if part is None else part for part, total in pairs]
     together = torch.cat(parts)

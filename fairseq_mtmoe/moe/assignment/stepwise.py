@@ -1,9 +1,8 @@
 """Balanced assignment in torch's operations, one after the other: the reference, and the form where nothing is faster.
 
-Its dual has one price per expert only. So: prices at which experts are about equally in demand (`dual_prices.py`),
-every token's choice at them, and the few that are too many moved elsewhere, the cheapest first. How much they lose at
-these prices is the duality gap, which bounds the distance to the optimum. Where that is too much, or the optimum is
-wanted, they move along augmenting paths between experts instead (`augmenting_paths.py`).
+Prices at which experts are about equally in demand (`dual_prices.py`), every token's choice at them, and the few that
+are too many moved elsewhere, the cheapest first. Their loss at these prices is the duality gap, which bounds the
+distance to the optimum. Where it is too much, or the optimum is wanted, they take `augmenting_paths.py` instead.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SAFE_SIZES = (1e-25, 1e25)  # sums of so many scores neither overflow nor vanish
 
 @torch.no_grad()
 def stepwise_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact: bool = False) -> Assignment:
-    """The same in torch's operations, one step after the other; N at least 2 and T at least 1."""
+    """As `priced_assignment`, one step after the other; N at least 2 and T at least 1."""
     with torch.autocast(scores_TN.device.type, enabled=False):
         wide = exact or scores_TN.dtype == torch.float64
         scaled_TN, size = _scaled(scores_TN.double() if wide else scores_TN.float())
@@ -49,16 +48,13 @@ def stepwise_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exa
 
 
 def _start(start_N: Tensor, size: Tensor) -> Tensor:
-    """Prices of an earlier step in the units of scaled scores, 0 on average."""
+    """Return prices of an earlier step in the units of scaled scores, 0 on average."""
     wide_N = start_N.double()
     return ((wide_N - wide_N.mean()) / size).float()
 
 
 def _scaled(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
-    """Finite scores with a token's highest at 0 and, on average, its lowest at -1, and what 1 is in their own units.
-
-    Constant scores become 0, and so does what 1 is: whatever they begin with, they have no prices.
-    """
+    """Return scores, a token's highest 0 and lowest -1 on average, and 1 in their own units; 0 if constant."""
     low_T, high_T = scores_TN.amin(1), scores_TN.amax(1)
     size = torch.maximum(low_T.abs().amax(), high_T.abs().amax())
     if SAFE_SIZES[0] < size < SAFE_SIZES[1]:
@@ -74,7 +70,7 @@ def _scaled(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _tamed(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
-    """Finite scores of at most 1 in size, and what 1 was."""
+    """Return finite scores of at most 1 in size, and what 1 was."""
     finite_TN = scores_TN.isfinite()
     low = torch.where(finite_TN, scores_TN, torch.inf).amin()
     high = torch.where(finite_TN, scores_TN, -torch.inf).amax()
@@ -87,9 +83,9 @@ def _tamed(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moved_surplus(scores_TN: Tensor, prices_N: Tensor) -> Tensor | None:
-    """Every token's choice at these prices, but for surplus tokens, which go where they lose least and there is room.
+    """Return every token's choice, but surplus tokens go where they lose least and there is room.
 
-    Returns None if they lose too much, or are too many for a few rounds.
+    None if they lose too much, or are too many for a few rounds.
     """
     num_tokens, num_experts = scores_TN.shape
     value_TN = scores_TN - prices_N
@@ -115,7 +111,7 @@ def _moved_surplus(scores_TN: Tensor, prices_N: Tensor) -> Tensor | None:
 
 
 def _rank(group: Tensor, num_groups: int) -> Tensor:
-    """How many earlier entries belong to the same group as each entry."""
+    """Return how many earlier entries belong to the same group as each entry."""
     order = group.argsort(stable=True)
     counts = torch.bincount(group, minlength=num_groups)
     first = counts.cumsum(0) - counts

@@ -1,8 +1,8 @@
 """Ways to multiply sorted rows with a matrix per group, and which of them is the fastest for what operands.
 
-There are five, and tests compare them: one product after the other, anywhere; all in one call of MKL, on a CPU; torch's
-grouped product in one kernel, on a GPU; and, where a GPU has no such kernel, one product of groups filled up to equal
-sizes, if it is known what no group has more of, or else a kernel of our own. The last three do not wait for the ends.
+One product after the other, anywhere; all in one call of MKL, on a CPU; torch's grouped product in one kernel, on a
+GPU; and, where a GPU has none, one product of groups filled up to equal sizes, if it is known what no group has more
+of, or else a kernel of our own. The last three do not wait for the ends. Tests compare them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -132,7 +133,7 @@ def _linear_in_one(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor |
 
 
 def _finished(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
-    """A product with each group's bias, if there is one, and 0 in rows of no group; in place."""
+    """Add each group's bias to a product, if there is one, and make rows of no group 0; in place."""
     group = _group_of_rows(len(out), offsets)
     if bias is not None:
         out += bias.index_select(0, group.clamp(max=len(offsets) - 1))
@@ -141,9 +142,8 @@ def _finished(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
 
 def _finished_by_triton(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
     """The same in one pass over memory, where these are three."""
-    from fairseq_mtmoe.moe.grouped_matmul import triton_kernels
-
-    return triton_kernels.finish_(out, offsets, bias)
+    finished: Tensor = _kernels().finish_(out, offsets, bias)
+    return finished
 
 
 def _outer_in_one(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
@@ -175,31 +175,26 @@ def _outer_filled(max_rows: int, grad: Tensor, rows: Tensor, offsets: Tensor, ne
 
 
 def _filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
-    """Each group's rows, filled up to `max_rows` with zeros: (N, max_rows, I)."""
+    """Return each group's rows, filled up to `max_rows` with zeros: (N, max_rows, I)."""
     places_NC = _starts(offsets).unsqueeze(1) + torch.arange(max_rows, device=rows.device)
     filled = rows.index_select(0, places_NC.clamp(max=len(rows) - 1).view(-1)).view(*places_NC.shape, -1)
     return filled.masked_fill_((places_NC >= offsets.unsqueeze(1)).unsqueeze(2), 0)
 
 
 def _starts(offsets: Tensor) -> Tensor:
-    """Where each group begins, (N,): at the end of the one before."""
+    """Return where each group begins, (N,): at the end of the one before."""
     return torch.cat([offsets.new_zeros(1), offsets[:-1]])
 
 
-def _linear_by_triton(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _kernels() -> Any:
+    """Import Triton's kernels where they are used."""
     from fairseq_mtmoe.moe.grouped_matmul import triton_kernels
 
-    return triton_kernels.linear(rows, offsets, weight, bias)
-
-
-def _outer_by_triton(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
-    from fairseq_mtmoe.moe.grouped_matmul import triton_kernels
-
-    return triton_kernels.outer(grad, rows, offsets, new)
+    return triton_kernels
 
 
 def sum_one_by_one(grad: Tensor, offsets: Tensor) -> Tensor:
-    """The sum of each group's rows, one after the other."""
+    """Return the sum of each group's rows, one after the other."""
     out = grad.new_empty(len(offsets), grad.shape[1])
     start = 0
     for group, end in enumerate(offsets.tolist()):
@@ -209,38 +204,34 @@ def sum_one_by_one(grad: Tensor, offsets: Tensor) -> Tensor:
 
 
 def sum_in_one(grad: Tensor, offsets: Tensor) -> Tensor:
-    """The sum of each group's rows as one product with the groups' indicators."""
+    """Return the sum of each group's rows as one product with the groups' indicators."""
     groups = torch.arange(len(offsets), device=grad.device)
     member_NT = groups.unsqueeze(1) == _group_of_rows(len(grad), offsets)
     return member_NT.to(grad.dtype) @ grad
 
 
 def _group_of_rows(num_rows: int, offsets: Tensor) -> Tensor:
-    """The group of each row, (T,); N after the last group."""
+    """Return the group of each row, (T,); N after the last group."""
     return torch.searchsorted(offsets, torch.arange(num_rows, device=offsets.device), right=True)
 
 
 ONE_BY_ONE = Backend(_linear_one_by_one, _outer_one_by_one)
 BATCHED = Backend(_linear_batched, _outer_batched)
 IN_ONE = Backend(_linear_in_one, _outer_in_one)
-BY_TRITON = Backend(_linear_by_triton, _outer_by_triton)
+BY_TRITON = Backend(lambda *operands: _kernels().linear(*operands), lambda *operands: _kernels().outer(*operands))
 
 
 def padded_backend(max_rows: int) -> Backend:
-    """One product of groups filled up to equal sizes, `max_rows` rows; the result may be written anywhere."""
+    """One product of groups filled up to `max_rows` rows; the result may be written anywhere."""
     return Backend(partial(_linear_filled, max_rows), partial(_outer_filled, max_rows))
 
 
 def backend_for(
     *operands: Tensor, groups: int, max_rows: int | None = None, dtype: torch.dtype | None = None
 ) -> Backend:
-    """The fastest way for operands of this type and device.
+    """Return the fastest way for operands of this type and device, rows first.
 
-    Args:
-        operands: rows first.
-        groups: how many there are.
-        max_rows: rows that no group has more of, if that is known.
-        dtype: the type that the operands will have been cast to, if they are still of another.
+    No group has more than `max_rows`, if that is known; `dtype` is what the operands will have been cast to.
     """
     first = operands[0]
     kind, dtype = device_kind(first), dtype or first.dtype

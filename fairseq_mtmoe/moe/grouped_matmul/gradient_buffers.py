@@ -1,12 +1,10 @@
 """A pool of gradient buffers: memory for gradients, kept from one update to the next.
 
-The gradients of N experts are large tensors that live from a backward pass to the next `zero_grad`. On a CPU such
-memory comes from the operating system each time, which clears it page by page: for many experts that takes as long as a
-tenth of the layer. A GPU's allocator keeps what it has, and needs no help.
+On a CPU the gradients of N experts come from the operating system after each `zero_grad`, which clears them page by
+page: for many experts as long as a tenth of the layer. A GPU's allocator keeps what it has.
 
-That a buffer is free is known from torch's count of a storage's uses, which is no public interface. By a count that
-meant something else, gradients that somebody still needs would be overwritten: so it is tried out once, and where it is
-not as expected, nothing is kept.
+That a buffer is free is known from torch's count of a storage's uses, which is no public interface. It is tried out
+once, because by another count gradients in use would be overwritten; where it differs, nothing is kept.
 """
 
 from __future__ import annotations
@@ -27,14 +25,14 @@ CountUses = Callable[[int], int]
 
 
 class GradientBufferPool:
-    """Hands out uninitialised tensors, and hands their memory out again once nobody else refers to it."""
+    """Hands out uninitialised tensors, and their memory again once nobody else refers to it."""
 
     def __init__(self) -> None:
         self._storages: list[torch.UntypedStorage] = []
         self._lock = threading.Lock()  # backward passes may run in several threads
 
     def new_empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
-        """An uninitialised tensor of the type and device of `like`."""
+        """Return an uninitialised tensor of the type and device of `like`."""
         count_uses = trusted_count()
         if count_uses is None or not is_on_cpu(like):
             return like.new_empty(shape)
@@ -48,7 +46,6 @@ class GradientBufferPool:
             return tensor
 
     def clear(self) -> None:
-        """Give the memory back."""
         self._storages = []
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -58,16 +55,13 @@ class GradientBufferPool:
 
 @cache
 def trusted_count() -> CountUses | None:
-    """torch's count of a storage's uses, if it is there and right; found out once per process.
-
-    Builds of torch without CUDA have it from about version 2.8 on.
-    """
+    """Return torch's count of a storage's uses, if it is there and right; CPU builds have it from 2.8 on."""
     count_uses: CountUses | None = getattr(torch._C, "_storage_Use_Count", None)
     return count_uses if count_uses is not None and counts_right(count_uses) else None
 
 
 def counts_right(count_uses: CountUses) -> bool:
-    """Whether a storage counts one use when nobody else has it, and more while there is a tensor or a view of it."""
+    """Whether a storage counts one use when nobody else has it, and more with a tensor or a view."""
     try:
         tensor = torch.empty(4, device="cpu")
         storage = tensor.untyped_storage()

@@ -1,11 +1,8 @@
 """Many products of matrices of different sizes in one call, by the library that computes torch's own on a CPU.
 
-`torch.bmm` wants equal sizes, and products one after the other leave a processor's cores waiting for each other at the
-end of each. Intel's MKL, which torch's builds for x86 bring along, has a routine for just this, `sgemm_batch`, that
-torch does not hand on. Here it is called where it is; elsewhere (`has_batched_products`) there is no such thing.
-
-Nobody promises that the routine in a build of torch is the one that is meant here: it is tried out once, with products
-whose results are known, and left alone where they come out otherwise.
+`torch.bmm` wants equal sizes, and after each single product cores wait for each other. Intel's MKL, which torch's
+builds for x86 bring along, has `sgemm_batch` for this, which torch does not hand on. Whether a build's routine is the
+one that is meant is tried out once, with products whose results are known.
 """
 
 from __future__ import annotations
@@ -35,8 +32,13 @@ class Operand:
     transposed: bool = False
 
     def addresses(self) -> Tensor:
-        """Where the matrices start in memory, (P,)."""
         return self.base.data_ptr() + self.offsets * self.base.element_size()
+
+    def strides(self) -> Tensor:
+        return _filled(len(self.offsets), self.stride) if isinstance(self.stride, int) else self.stride.int()
+
+    def letters(self) -> Tensor:
+        return _filled(len(self.offsets), ord("T" if self.transposed else "N"), torch.uint8)
 
 
 def has_batched_products(*operands: Tensor) -> bool:
@@ -54,51 +56,29 @@ def batched_products(
     inner: Tensor,
     scale: float = 1.0,
     adds: bool = False,
+    routine: Any = None,
 ) -> None:
     """Write the P products `scale · left[p] @ right[p]` into `out[p]`.
 
     Args:
         rows, columns, inner: the sizes of each product, (P,): (rows, inner) times (inner, columns). No size may be 0.
         adds: add them to what is in `out`.
+        routine: by default MKL's.
     """
-    routine = _routine()
-    assert routine is not None
-    _call(routine, left, right, out, rows, columns, inner, scale, adds)
-
-
-def _call(
-    routine: Any,
-    left: Operand,
-    right: Operand,
-    out: Operand,
-    rows: Tensor,
-    columns: Tensor,
-    inner: Tensor,
-    scale: float = 1.0,
-    adds: bool = False,
-) -> None:
     count = len(rows)
     if count == 0:
         return
+    routine = _routine() if routine is None else routine
     # The routine counts along columns first: seen that way, every matrix is transposed, and the sides change places.
     first, second = right, left
     arguments = (
-        _filled(count, _letter(first), torch.uint8), _filled(count, _letter(second), torch.uint8),
-        columns.int(), rows.int(), inner.int(), _filled(count, scale, torch.float32),
-        first.addresses(), _strides(first, count), second.addresses(), _strides(second, count),
-        _filled(count, float(adds), torch.float32), out.addresses(), _strides(out, count),
+        first.letters(), second.letters(), columns.int(), rows.int(), inner.int(), _filled(count, scale, torch.float32),
+        first.addresses(), first.strides(), second.addresses(), second.strides(),
+        _filled(count, float(adds), torch.float32), out.addresses(), out.strides(),
         # A build with 64-bit sizes would read the number of groups with what comes after: a negative number.
         torch.tensor([count, -1], dtype=torch.int32, device="cpu"), _filled(count, 1),
     )  # fmt: skip
     routine(*(ctypes.c_void_p(argument.data_ptr()) for argument in arguments))
-
-
-def _letter(operand: Operand) -> int:
-    return ord("T" if operand.transposed else "N")
-
-
-def _strides(operand: Operand, count: int) -> Tensor:
-    return _filled(count, operand.stride) if isinstance(operand.stride, int) else operand.stride.int()
 
 
 def _filled(count: int, value: float, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -108,7 +88,7 @@ def _filled(count: int, value: float, dtype: torch.dtype = torch.int32) -> Tenso
 
 @cache
 def _routine() -> Any:
-    """MKL's `sgemm_batch` with 32-bit sizes, as in Fortran; None where torch was built without it, or it is another."""
+    """Return MKL's `sgemm_batch` with 32-bit sizes, as in Fortran; None where it is another or not there."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily  # not before it is needed: it takes a moment
 
     for name in ("libtorch_cpu.so", "torch_cpu.dll", "libtorch_cpu.dylib"):
@@ -132,14 +112,14 @@ def multiplies_right(routine: Any) -> bool:
     left, right = (torch.arange(1, 40, dtype=torch.float32, device="cpu") for _ in range(2))
     out = torch.full((20,), -1, dtype=torch.float32, device="cpu")
     # (2, 3) times (3, 4), written from element 2 on, and (1, 5) times (5, 2), from 14 on; rows are 5 elements apart.
-    _call(
-        routine,
+    batched_products(
         Operand(left, _whole(0, 10), 5),
         Operand(right, _whole(0, 20), 5, transposed=True),
         Operand(out, _whole(2, 14), 5),
         rows=_whole(2, 1),
         columns=_whole(4, 2),
         inner=_whole(3, 5),
+        routine=routine,
     )
     expected = torch.full((20,), -1, dtype=torch.long, device="cpu")
     for start, first, second, rows, columns, inner in ((2, 0, 0, 2, 4, 3), (14, 10, 20, 1, 2, 5)):

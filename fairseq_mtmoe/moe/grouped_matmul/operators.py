@@ -1,8 +1,7 @@
-"""Products of groups of rows with a matrix each: what experts and task gates compute.
+"""Products of groups of rows with a matrix each, as torch operators with gradients: for experts and task gates.
 
-Rows come sorted by group, `offsets_N` says where each group ends. Every group is a product of its own, written straight
-into its slice of the result: no padding, no copies, nothing for groups without rows. `backends.py` computes them. They
-are registered with torch as operators, so that `torch.compile` passes through.
+Rows come sorted by group, `offsets_N` says where each group ends. Every group is written straight into its slice of
+the result: no padding, no copies, nothing for groups without rows. `torch.compile` passes through.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.relu, F.gelu)
 def grouped_linear(
     rows_TI: Tensor, offsets_N: Tensor, weight_NOI: Tensor, bias_NO: Tensor | None = None, max_rows: int | None = None
 ) -> Tensor:
-    """Each row times the matrix of its group, plus its bias: (T, I) to (T, O); 0 in rows after the last group.
+    """Return each row times the matrix of its group, plus its bias: (T, I) to (T, O); 0 in rows after the last group.
 
     Args:
         rows_TI: rows sorted by group.
@@ -42,15 +41,11 @@ def grouped_linear(
         bias_NO: a bias for each group.
         max_rows: rows that no group has more of, if that is known without looking.
 
-    In backward, a group without rows gets a gradient of 0. Under autocast all operands are cast as for a linear layer.
+    A group without rows gets a gradient of 0. Under autocast operands are cast as for a linear layer.
     """
-    if bias_NO is None:
-        rows_TI, weight_NOI = _as_autocast_wants(rows_TI, weight_NOI)
-    else:
-        rows_TI, weight_NOI, bias_NO = _as_autocast_wants(rows_TI, weight_NOI, bias_NO)
-    product: Tensor = _linear(
-        rows_TI, offsets_at_hand(offsets_N, rows_TI, weight_NOI, max_rows), weight_NOI, bias_NO, max_rows
-    )
+    rows_TI, weight_NOI, *biases = _as_autocast_wants(rows_TI, weight_NOI, *(() if bias_NO is None else (bias_NO,)))
+    offsets_N = offsets_at_hand(offsets_N, rows_TI, weight_NOI, max_rows)
+    product: Tensor = _linear(rows_TI, offsets_N, weight_NOI, biases[0] if biases else None, max_rows)
     return product
 
 
@@ -65,9 +60,9 @@ def grouped_network(
     buffers: GradientBufferPool | None = None,
     max_rows: int | None = None,
 ) -> Tensor:
-    """`grouped_linear`, one of the `ACTIVATIONS`, `grouped_linear`; the same numbers, with less memory written.
+    """Return `grouped_linear`, one of the `ACTIVATIONS`, `grouped_linear`: the same numbers, with less memory written.
 
-    `buffers`, if given, are where the gradients of the weights are written.
+    Gradients of the weights are written into `buffers`, if given.
     """
     operands = _as_autocast_wants(rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
     offsets_N = offsets_at_hand(offsets_N, operands[0], operands[1], max_rows)
@@ -81,17 +76,17 @@ def takes_host_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None
 
 
 def reads_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None) -> bool:
-    """Whether the host reads where the groups of rows on a GPU end, which it must wait for unless it knows already."""
+    """Whether the host reads where groups of rows on a GPU end, and must wait unless it knows."""
     return _backend_before_cast(rows, weight, max_rows) is ONE_BY_ONE
 
 
 def offsets_at_hand(offsets: Tensor, rows: Tensor, weight: Tensor, max_rows: int | None) -> Tensor:
-    """The ends where they will be read: brought to the host once, for the backward pass and further products too."""
+    """Return the ends where they will be read: brought to the host once, for all products."""
     return offsets if torch.compiler.is_compiling() or not reads_offsets(rows, weight, max_rows) else offsets.cpu()
 
 
 def _backend_before_cast(rows: Tensor, weight: Tensor, max_rows: int | None) -> Backend | None:
-    """How a GPU will multiply these when autocast has had its way with them."""
+    """Return how a GPU will multiply these when autocast has cast them; None on a CPU."""
     if device_kind(rows).can_sync:
         return None
     device = rows.device.type
@@ -100,7 +95,6 @@ def _backend_before_cast(rows: Tensor, weight: Tensor, max_rows: int | None) -> 
 
 
 def _backend(first: Tensor, second: Tensor, offsets: Tensor, max_rows: int | None) -> Backend:
-    """How to multiply these, with ends that may be on the host."""
     if offsets.device != first.device:
         return ONE_BY_ONE
     return backend_for(first, second, groups=len(offsets), max_rows=max_rows)
@@ -116,12 +110,9 @@ class _Network(torch.autograd.Function):
         buffers: GradientBufferPool | None,
         max_rows: int | None,
         offsets: Tensor,
-        rows: Tensor,
-        weight1: Tensor,
-        bias1: Tensor,
-        weight2: Tensor,
-        bias2: Tensor,
+        *operands: Tensor,
     ) -> Tensor:
+        rows, weight1, bias1, weight2, bias2 = operands
         inner = _linear(rows, offsets, weight1, bias1, max_rows)
         active = F.gelu(inner) if is_gelu else inner.relu_()
         ctx.save_for_backward(offsets, rows, weight1, weight2, inner, active)
@@ -172,13 +163,13 @@ def _linear(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, 
 
 @torch.library.custom_op("mtmoe::grouped_outer", mutates_args=())
 def _outer(grad: Tensor, rows: Tensor, offsets: Tensor, max_rows: int | None) -> Tensor:
-    """The gradient of the weights, (N, O, I): the sum over each group's rows of `grad_O · row_I`."""
+    """Return the gradient of the weights, (N, O, I): the sum over each group's rows of `grad_O · row_I`."""
     return _backend(grad, rows, offsets, max_rows).outer(grad, rows, offsets, Tensor.new_empty)
 
 
 @torch.library.custom_op("mtmoe::grouped_sum", mutates_args=())
 def _sum(grad: Tensor, offsets: Tensor) -> Tensor:
-    """The gradient of the biases, (N, O): the sum over each group's rows."""
+    """Return the gradient of the biases, (N, O): the sum over each group's rows."""
     at_hand = device_kind(grad).can_sync or offsets.device != grad.device
     return (sum_one_by_one if at_hand else sum_in_one)(grad, offsets)
 

@@ -1,11 +1,8 @@
 """Kernels for products of sorted rows with a matrix per group, in Triton, which comes with torch's builds for CUDA.
 
 They are for GPUs on which torch's own grouped product has no kernel (A100, L40) and for what that kernel does not take:
-float16, float32, widths that are not aligned, very many groups. Nobody waits for the ends: there are as many programs
-as any groups of so many rows could need, and each finds its rows by itself. Sums are in float32; bias and the zeros of
-rows that belong to no group are written with the product.
-
-Importing this imports Triton; `backends.py` does so where it is asked for.
+float16, float32, widths that are not aligned, very many groups. There are as many programs as any groups of so many
+rows could need, and each finds its rows by itself. Sums are in float32. `backends.py` imports this where it is used.
 """
 
 from __future__ import annotations
@@ -28,26 +25,13 @@ FEWEST, MOST = 16, 128  # rows of a tile
 
 @no_type_check  # Triton reads it, not Python
 def _linear(
-    rows,
-    offsets,
-    weight,
-    bias,
-    out,
-    num_rows,
-    num_groups,
-    num_outputs,
-    num_inputs,
-    stride_group,
-    stride_output,
-    stride_input,
+    rows, offsets, weight, bias, out, num_rows, num_groups, num_outputs, num_inputs,
+    stride_group, stride_output, stride_input,
     HAS_BIAS: tl.constexpr,
     GROUPS: tl.constexpr,  # a power of two above the number of groups
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STEP: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """One tile of the output. Tiles are those of the first group, then of the second …; then rows of no group."""
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One tile of the output; tiles are those of the first group, then of the second …, then of no group."""
     columns_of_tiles = tl.cdiv(num_outputs, COLUMNS)
     tile = tl.program_id(0) // columns_of_tiles
     column = tl.program_id(0) % columns_of_tiles * COLUMNS + tl.arange(0, COLUMNS)
@@ -88,17 +72,10 @@ def _linear(
 
 @no_type_check
 def _outer(
-    grad,
-    rows,
-    offsets,
-    out,
-    num_outputs,
-    num_inputs,
+    grad, rows, offsets, out, num_outputs, num_inputs,
     ROWS: tl.constexpr,  # of a tile of the result, which has `num_outputs` rows
-    COLUMNS: tl.constexpr,
-    STEP: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    COLUMNS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """One tile of one group's gradient: the sum over the group's rows."""
     tiles_across, tiles_down = tl.cdiv(num_inputs, COLUMNS), tl.cdiv(num_outputs, ROWS)
     group = tl.program_id(0) // (tiles_across * tiles_down)
@@ -127,16 +104,12 @@ def _outer(
 
 @no_type_check
 def _finish(
-    out,
-    offsets,
-    bias,
-    num_groups,
-    num_outputs,
+    out, offsets, bias, num_groups, num_outputs,
     HAS_BIAS: tl.constexpr,
     GROUPS: tl.constexpr,  # a power of two, at least the number of groups
     COLUMNS: tl.constexpr,
-):
-    """One row of a product in place: its group's bias is added, or it becomes 0 if it is of no group."""
+):  # fmt: skip
+    """One row of a product in place: add its group's bias, or make it 0 if it is of no group."""
     row = tl.program_id(0)
     groups = tl.arange(0, GROUPS)
     is_after = tl.load(offsets + groups, mask=groups < num_groups, other=row + 1) <= row
@@ -157,7 +130,7 @@ def _finish(
 
 
 def _tuned(function: Any, tiles: Sequence[dict[str, int]], key: Sequence[str]) -> Any:
-    """The kernel, which tries all tiles when an argument of `key` is new to it, and keeps the fastest."""
+    """Return the kernel that tries all tiles when an argument of `key` is new, and keeps the fastest."""
     kernel = triton.jit(function, do_not_specialize=["num_rows"])  # they are others in each batch
     if not isinstance(kernel, triton.JITFunction):
         return _Interpreted(kernel, tiles[0])
@@ -167,7 +140,7 @@ def _tuned(function: Any, tiles: Sequence[dict[str, int]], key: Sequence[str]) -
 
 @dataclass(frozen=True)
 class _Interpreted:
-    """A kernel on a CPU, for tests: no tile is fast there, and older versions cannot try any without a GPU."""
+    """A kernel on a CPU, for tests: no tile is fast there, and older versions cannot try any."""
 
     kernel: Any
     tile: dict[str, int]
@@ -183,7 +156,6 @@ _outer_kernel = _tuned(_outer, [{"ROWS": 64, "COLUMNS": 64}, {"ROWS": 128, "COLU
 
 
 def linear(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """See `backends.Way`."""
     rows = rows.contiguous()
     (num_rows, num_inputs), (num_groups, num_outputs) = rows.shape, weight.shape[:2]
     out = rows.new_empty(num_rows, num_outputs)
@@ -202,7 +174,7 @@ def linear(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -
 
 
 def finish_(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
-    """Add to each row of a product (T, O) its group's bias, if there is one, and make rows of no group 0; in place."""
+    """Add its group's bias, if given, to each row of a product (T, O), and make rows of no group 0."""
     assert out.is_contiguous()
     if out.numel() == 0:
         return out
@@ -215,7 +187,6 @@ def finish_(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def outer(grad: Tensor, rows: Tensor, offsets: Tensor, new: Callable[[Tensor, Sequence[int]], Tensor]) -> Tensor:
-    """See `backends.Way`."""
     grad, rows = grad.contiguous(), rows.contiguous()
     num_groups, num_outputs, num_inputs = len(offsets), grad.shape[1], rows.shape[1]
     out = new(grad, (num_groups, num_outputs, num_inputs))

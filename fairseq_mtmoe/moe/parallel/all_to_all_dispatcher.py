@@ -1,8 +1,8 @@
 """The all-to-all dispatcher: for experts in several processes, to which rows travel, and from which they come back.
 
-As BASE layers do it ("Tricks for Training Sparse Translation Models" §2.1, after Lewis et al., 2021): one all-to-all
-says how many rows go where, the only thing that the host waits for, and one takes the rows each way. Each process may
-have any number of rows, none too. The layer's output is that of one process with all experts and all rows.
+As in BASE layers ("Tricks for Training Sparse Translation Models" §2.1, after Lewis et al., 2021): one all-to-all says
+how many rows go where, the only thing that the host waits for, and one takes the rows each way. A process may have no
+rows. The layer's output is that of one process with all experts and all rows.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, LocalPlan, combine, dispatch
+from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, LocalPlan
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all_alike, exchange
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 
 def dispatcher_for(placement: ExpertPlacement, record: CommRecord) -> Dispatcher[Any]:
-    """The dispatcher to experts that are placed so; what it costs to reach other processes is recorded."""
+    """Return the dispatcher to experts that are placed so; `record` has what other processes cost."""
     return AllToAllDispatcher(placement, record) if placement.is_sharded else LocalDispatcher(placement.num_experts)
 
 
@@ -44,24 +44,24 @@ class AllToAllPlan(DispatchPlan):
 class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
     """Sends each row to the process that holds its expert, of the P processes of the experts' group.
 
-    Both halves are to be called by all processes of the group together. The gradients of this process's experts are
-    divided by P on their way: they see the rows of P processes, whose losses data parallelism averages.
+    All processes of the group call both halves together. Gradients of this process's experts are divided by P: they see
+    the rows of P processes, whose losses data parallelism averages.
     """
 
     def __init__(self, placement: ExpertPlacement, record: CommRecord) -> None:
         assert placement.group is not None
         self.placement = placement  # and not its group, which copies of a model (averaging) could not copy
         self.record = record
+        self.leaving, self.arriving = LocalDispatcher(placement.num_experts), LocalDispatcher(placement.count)
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """The processes that hold the experts between them."""
         assert self.placement.group is not None
         return self.placement.group
 
     def dispatch(self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None) -> tuple[Tensor, AllToAllPlan]:
-        """See `Dispatcher`; what `max_rows` says is of no use, since rows of other processes come too."""
-        rows_TH, left = dispatch(x_TH, expert_T, self.placement.num_experts)
+        """`max_rows` is of no use, since rows of other processes come too."""
+        rows_TH, left = self.leaving.dispatch(x_TH, expert_T)
         if torch.is_autocast_enabled(rows_TH.device.type):  # the experts would do it on arrival: travel light
             rows_TH = rows_TH.to(torch.get_autocast_dtype(rows_TH.device.type))
         send, received, received_PE = self._counts(left.offsets_N)
@@ -80,16 +80,16 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
     def combine(self, rows_SH: Tensor, plan: AllToAllPlan, scale_T: Tensor | None = None) -> Tensor:
         """See `Dispatcher`; 0 for tokens of no expert, which never left."""
         if plan.arrived is not None:
-            rows_SH = combine(rows_SH, plan.arrived)
+            rows_SH = self.arriving.combine(rows_SH, plan.arrived)
         scale = 1 / self.placement.group_size
         rows_TH = exchange(rows_SH, plan.receive, plan.send, self.group, self.record, gradient_scale=scale)
         padding = len(plan.left.token_T) - len(rows_TH)
         if padding:
             rows_TH = torch.cat([rows_TH, rows_TH.new_zeros(padding, rows_TH.shape[1])])
-        return combine(rows_TH, plan.left, scale_T)
+        return self.leaving.combine(rows_TH, plan.left, scale_T)
 
     def _counts(self, offsets_N: Tensor) -> tuple[list[int], list[list[int]], Tensor]:
-        """How many rows go to each process, and come from each for each expert here: on the host, and (P, E)."""
+        """Return how many rows go to each process, and come from each for each expert here, (P, E)."""
         size, count = self.placement.group_size, self.placement.count
         sent_N = offsets_N.diff(prepend=offsets_N.new_zeros(1))
         received_PE = all_to_all_alike(sent_N, self.group, self.record).view(size, count)
@@ -98,10 +98,10 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         return numbers[:size], received, received_PE
 
     def _sorted(self, rows_SH: Tensor, received_PE: Tensor) -> tuple[Tensor, LocalPlan | None]:
-        """The rows came sorted by process, then expert; the experts want them by expert."""
+        """Sort rows by expert that came sorted by process, then expert."""
         count = self.placement.count
         if count == 1:
             return rows_SH, None
         labels = torch.arange(count, device=rows_SH.device).repeat(len(received_PE))
         expert_S = labels.repeat_interleave(received_PE.view(-1), output_size=len(rows_SH))
-        return dispatch(rows_SH, expert_S, count)
+        return self.arriving.dispatch(rows_SH, expert_S)

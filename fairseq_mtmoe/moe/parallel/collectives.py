@@ -1,7 +1,6 @@
 """Rows that change processes, there and back, with their gradients; and a record of what that costs.
 
-`torch.distributed`'s all-to-all with uneven parts is all that is needed (NCCL, and gloo on a CPU). Everything here is
-called by all processes of a group in the same order, also by one that has no rows.
+All processes of a group call these together, in the same order, also one that has no rows.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_mtmoe.moe.device_kind import is_on_gpu
 
+Counts = Sequence[int]
+
 
 class CommRecord:
     """Time and bytes of one expert layer's exchanges, while `enabled` (not at first).
 
-    Attributes:
-        num_bytes: bytes that left this process for others, forward and backward: rows, and how many rows there are.
-        exchanges: how many collective operations that were.
+    `num_bytes` left this process for others in `exchanges` collective operations, forward and backward.
     """
 
     def __init__(self) -> None:
@@ -33,7 +32,6 @@ class CommRecord:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was recorded."""
         self.num_bytes = 0
         self.exchanges = 0
         self._seconds = 0.0
@@ -41,7 +39,7 @@ class CommRecord:
 
     @property
     def seconds(self) -> float:
-        """Time in exchanges, waiting for other processes included; on a GPU this waits for those still under way."""
+        """Time in exchanges, waiting for others included; on a GPU this waits for those under way."""
         for start, end in self._events:
             end.synchronize()
             self._seconds += start.elapsed_time(end) / 1000
@@ -71,10 +69,8 @@ class CommRecord:
         return CommRecord()  # events cannot be copied, and a copy of a model has exchanged nothing
 
 
-def all_to_all(
-    rows: Tensor, send: Sequence[int], receive: Sequence[int], group: dist.ProcessGroup, record: CommRecord
-) -> Tensor:
-    """Give `send[p]` of the rows, in order, to process p, and take `receive[p]` from it; without gradients."""
+def all_to_all(rows: Tensor, send: Counts, receive: Counts, group: dist.ProcessGroup, record: CommRecord) -> Tensor:
+    """Give `send[p]` of the rows, in order, to process p, and take `receive[p]` from it; no gradients."""
     arrived = rows.new_empty(sum(receive), *rows.shape[1:])
     with record.measure(sum(send) - send[dist.get_rank(group)], rows):
         dist.all_to_all_single(arrived, rows.contiguous(), list(receive), list(send), group=group)
@@ -90,7 +86,7 @@ def all_to_all_alike(values: Tensor, group: dist.ProcessGroup, record: CommRecor
 
 
 def gather_numbers(number: int, device: torch.device, group: dist.ProcessGroup, record: CommRecord) -> list[int]:
-    """The number that each process gives, in their order."""
+    """Return the number that each process gives, in their order."""
     size = dist.get_world_size(group)
     own = torch.full((1,), number, device=device)
     numbers = [torch.empty_like(own) for _ in range(size)]
@@ -101,17 +97,11 @@ def gather_numbers(number: int, device: torch.device, group: dist.ProcessGroup, 
 
 
 def exchange(
-    rows: Tensor,
-    send: Sequence[int],
-    receive: Sequence[int],
-    group: dist.ProcessGroup,
-    record: CommRecord,
-    gradient_scale: float = 1.0,
+    rows: Tensor, send: Counts, receive: Counts, group: dist.ProcessGroup, record: CommRecord, gradient_scale: float
 ) -> Tensor:
     """`all_to_all` whose gradients go the way back, each times `gradient_scale`."""
-    exchanged: Tensor = _Exchanged.apply(  # type: ignore[no-untyped-call]
-        rows, send, receive, group, record, gradient_scale
-    )
+    operands = rows, send, receive, group, record, gradient_scale
+    exchanged: Tensor = _Exchanged.apply(*operands)  # type: ignore[no-untyped-call]
     return exchanged
 
 
@@ -120,13 +110,13 @@ class _Exchanged(torch.autograd.Function):
     def forward(
         ctx: Any,
         rows: Tensor,
-        send: Sequence[int],
-        receive: Sequence[int],
+        send: Counts,
+        receive: Counts,
         group: dist.ProcessGroup,
         record: CommRecord,
-        gradient_scale: float,
+        scale: float,
     ) -> Tensor:
-        ctx.parts, ctx.group, ctx.record, ctx.gradient_scale = (send, receive), group, record, gradient_scale
+        ctx.parts, ctx.group, ctx.record, ctx.scale = (send, receive), group, record, scale
         return all_to_all(rows, send, receive, group, record)
 
     @staticmethod
@@ -134,4 +124,4 @@ class _Exchanged(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         send, receive = ctx.parts
         grad = all_to_all(grad, receive, send, ctx.group, ctx.record)
-        return grad.mul_(ctx.gradient_scale), None, None, None, None, None
+        return grad.mul_(ctx.scale), None, None, None, None, None

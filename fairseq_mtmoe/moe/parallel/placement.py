@@ -1,9 +1,8 @@
 """Which experts a process holds, and which processes it exchanges tokens with.
 
 `N` experts and `W` processes need not divide each other. With `P = gcd(N, W)`, each `P` consecutive processes are an
-exchange group, which holds all experts, `N/P` in each process; the `W/P` groups are replicas of each other. So `N` a
-multiple of `W` gives every process its own experts, `W` a multiple of `N` gives replicas of one expert each, and where
-they have no common divisor every process holds all experts and nothing is exchanged.
+exchange group, which holds all experts, `N/P` in each process; the `W/P` groups are replicas of each other. Without a
+common divisor every process holds all experts and nothing is exchanged.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class ExpertPlacement:
     """Which of `num_experts` experts one process holds: `count` of them, from number `first` on.
 
     Attributes:
-        group: the processes that tokens are exchanged with, in the order of their experts; None if this one holds all.
-        group_size: P, how many they are.
+        group: the P processes that tokens are exchanged with, in the order of their experts; None if this one holds
+            all.
         replicas: the processes that hold the same experts, whose gradients are averaged; None unless there are several
             and tokens are exchanged. (Experts that every process holds are parameters like all others.)
         replica: the number of this process's exchange group, from 0; replica 0 writes checkpoints.
@@ -48,11 +47,10 @@ class ExpertPlacement:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether some experts are in other processes."""
         return self.group is not None
 
     def local(self, value: Tensor) -> Tensor:
-        """This process's experts of a tensor (N, …) of all; a tensor of its experts alone is returned as it is."""
+        """Return this process's part of a tensor (N, …) of all experts; or of its own alone as it is."""
         return value if len(value) == self.count else value[self.first : self.first + self.count]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ExpertPlacement:
@@ -60,13 +58,9 @@ class ExpertPlacement:
 
 
 def place_experts(num_experts: int, timeout: float | None = None) -> ExpertPlacement:
-    """This process's experts: all of them in one process, or inside `whole_models()`.
+    """Return this process's experts: all of them in one process, or inside `whole_models()`.
 
-    In several processes all of them must call it, in the same order. A group of processes is made once.
-
-    Args:
-        num_experts: N.
-        timeout: seconds after which an exchange with a silent process fails; torch's default if None.
+    Of several processes all must call it, in the same order. `timeout` is in seconds, by default torch's.
     """
     if are_whole() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return ExpertPlacement(num_experts, 0, num_experts)
@@ -82,24 +76,13 @@ def place_experts(num_experts: int, timeout: float | None = None) -> ExpertPlace
 def _new_placement(num_experts: int, timeout: float | None) -> ExpertPlacement:
     world_size, rank = dist.get_world_size(), dist.get_rank()
     size = math.gcd(num_experts, world_size)
-    place, replica = rank % size, rank // size
-    count = num_experts // size
     if size == 1:
         return ExpertPlacement(num_experts, 0, num_experts)
-    num_replicas = world_size // size
-    groups = [range(start, start + size) for start in range(0, world_size, size)]
-    replicas = [range(start, world_size, size) for start in range(size)] if num_replicas > 1 else []
-    made = [_new_group(ranks, timeout) for ranks in groups]
-    made_replicas = [_new_group(ranks, timeout) for ranks in replicas]
-    return ExpertPlacement(
-        num_experts,
-        place * count,
-        count,
-        made[replica],
-        size,
-        made_replicas[place] if made_replicas else None,
-        replica,
-    )
+    place, replica, count = rank % size, rank // size, num_experts // size
+    groups = [_new_group(range(start, start + size), timeout) for start in range(0, world_size, size)]
+    starts = range(size) if world_size > size else ()
+    replicas = [_new_group(range(start, world_size, size), timeout) for start in starts] or [None] * size
+    return ExpertPlacement(num_experts, place * count, count, groups[replica], size, replicas[place], replica)
 
 
 def _new_group(ranks: range, timeout: float | None) -> Any:
@@ -108,7 +91,7 @@ def _new_group(ranks: range, timeout: float | None) -> Any:
 
 @contextmanager
 def whole_models() -> Iterator[None]:
-    """Models built inside hold all experts: generation and evaluation, where each process has batches of its own."""
+    """Models built inside hold all experts: for evaluation, where processes have batches of their own."""
     token = _whole.set(True)
     try:
         yield
@@ -117,7 +100,6 @@ def whole_models() -> Iterator[None]:
 
 
 def are_whole() -> bool:
-    """Whether this is inside `whole_models()`."""
     return _whole.get()
 
 
@@ -136,7 +118,7 @@ def average_over_replicas(tensors: list[Tensor], placement: ExpertPlacement) -> 
 
 
 def buckets(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Tensors to send together: small ones of one type up to `BUCKET` bytes, large ones each by itself."""
+    """Return tensors to send together: small ones of a type up to `BUCKET` bytes, large ones alone."""
     full: list[list[Tensor]] = []
     open_ones: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:

@@ -1,10 +1,8 @@
 """Balanced assignment of tokens that were shuffled at random across processes, as BASE layers do it in training.
 
-Sentences of one process resemble each other; assigned among themselves, alike tokens would have to spread over all
-experts. BASE therefore shuffles the tokens over the processes, assigns in each, and sends them to their experts. Only
-the assignment needs the shuffled order, so here not the tokens travel (H numbers there, and H back) but their scores
-(N numbers there, the expert's number back); the tokens go straight from their own process to their expert. What comes
-out is the same.
+Sentences of one process resemble each other, and must not be spread over all experts. BASE therefore shuffles the
+tokens over the processes, assigns in each, and sends them to their experts. Here their scores travel instead (N
+numbers there, the expert's number back), and the tokens go straight to their expert: the same comes out.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ Assign = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]  # scores and 
 
 
 def real_tokens(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
-    """How many tokens are no padding, (), where the scores are."""
+    """Return how many tokens are no padding, (), where the scores are."""
     if padding_T is None:
         return scores_TN.new_full((), len(scores_TN), dtype=torch.float32)
     return (~padding_T).sum().float()
@@ -39,18 +37,14 @@ class TokenCounts:
         self._counts: list[int] | None = None
 
     def among(self, group: dist.ProcessGroup, num_tokens: int, device: torch.device, record: CommRecord) -> list[int]:
-        """The counts of all processes in their order, given this one's; the layer that asks records what it cost."""
+        """Return all processes' counts in their order, given this one's; who asks records the cost."""
         if self._counts is None:
             self._counts = gather_numbers(num_tokens, device, group, record)
         return self._counts
 
 
 class TokenShuffle:
-    """Assigns the tokens of a group's processes in random parts of equal size, one part in each process.
-
-    Args:
-        placement: whose group the tokens are shuffled in.
-    """
+    """Assigns the tokens of a group's processes in random parts of equal size, one in each process."""
 
     def __init__(self, placement: ExpertPlacement) -> None:
         assert placement.group is not None
@@ -64,12 +58,11 @@ class TokenShuffle:
         record: CommRecord,
         counts: TokenCounts | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The expert of each token, (T,); and the prices, (N,), in the part that this process assigned, with its size.
+        """Return each token's expert, (T,), and of the part that this process assigned the prices, (N,), and the size.
 
-        `assign` does it for the tokens of one part. Layers that see the same tokens share `counts`; without, the layer
-        asks for itself.
-
-        The order is drawn from torch's CPU generator, which fairseq seeds in each update: resumed runs draw the same.
+        `assign` is for the tokens of one part; without `counts` the layer asks for itself. The order is drawn from
+        torch's
+        CPU generator, which fairseq seeds in each update: resumed runs draw the same.
         """
         group = self.placement.group
         assert group is not None
@@ -94,7 +87,7 @@ class TokenShuffle:
 
 
 def parts_of(num_tokens: int, source: int, size: int) -> list[int]:
-    """How many of `num_tokens` tokens process `source` gives to each of `size` processes: equal but for the rest.
+    """Return how many of `num_tokens` tokens process `source` gives to each of `size` ones: equal but for the rest.
 
     The rest goes to the processes that follow `source`, so that no process gets every process's rest.
     """

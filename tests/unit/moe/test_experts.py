@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.moe import ExpertBank, combine, dispatch
+from fairseq_mtmoe.moe import ExpertBank, LocalDispatcher
 from fairseq_mtmoe.moe.adapters import LoraBank
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 pytestmark = pytest.mark.usefixtures("every_device_kind")
 N, H, F = 3, 4, 8
+TO_EXPERTS = LocalDispatcher(N)
 
 
 def dense(bank, expert, x):
@@ -26,8 +27,8 @@ def test_each_expert_works_on_its_own_tokens(expert):
     torch.manual_seed(0)
     bank = ExpertBank(N, H, F, activation=torch.tanh)
     x = torch.randn(5, H)
-    rows, plan = dispatch(x, torch.tensor(expert), N)
-    output = combine(bank(rows, plan.offsets_N), plan)
+    rows, plan = TO_EXPERTS.dispatch(x, torch.tensor(expert))
+    output = TO_EXPERTS.combine(bank(rows, plan.offsets_N), plan)
     for token, choice in enumerate(expert):
         wanted = torch.zeros(H) if choice == N else dense(bank, choice, x[token])
         assert torch.allclose(output[token], wanted, atol=1e-6)
@@ -96,14 +97,14 @@ def test_idle_experts_are_not_touched_in_inference():
     with torch.no_grad():
         for parameter in bank.parameters():
             parameter[1].fill_(torch.nan)
-        rows, plan = dispatch(torch.randn(4, H), torch.tensor([0, 2, 2, 2]), N)
+        rows, plan = TO_EXPERTS.dispatch(torch.randn(4, H), torch.tensor([0, 2, 2, 2]))
         assert bank(rows, plan.offsets_N).isfinite().all()
 
 
 @pytest.mark.parametrize("expert", [[0, 0, 0, 0], [0, 1, 2, 0]])
 def test_every_parameter_gets_a_gradient(expert):
     bank = ExpertBank(N, H, F)
-    rows, plan = dispatch(torch.randn(4, H), torch.tensor(expert), N)
+    rows, plan = TO_EXPERTS.dispatch(torch.randn(4, H), torch.tensor(expert))
     bank(rows, plan.offsets_N).sum().backward()
     for parameter in bank.parameters():
         assert parameter.grad is not None
@@ -114,10 +115,10 @@ def test_every_parameter_gets_a_gradient(expert):
 @pytest.mark.parametrize("expert", [[0, 0, 0, 0], [0, 1, 2, 0]])
 def test_dropout_is_for_training(expert):
     bank = ExpertBank(N, H, F, dropout=1.0)
-    rows, plan = dispatch(torch.randn(4, H), torch.tensor(expert), N)
-    dropped = combine(bank(rows, plan.offsets_N), plan)
+    rows, plan = TO_EXPERTS.dispatch(torch.randn(4, H), torch.tensor(expert))
+    dropped = TO_EXPERTS.combine(bank(rows, plan.offsets_N), plan)
     assert torch.equal(dropped, bank.fc2_bias[expert])
-    assert not torch.equal(combine(bank.eval()(rows, plan.offsets_N), plan), dropped)
+    assert not torch.equal(TO_EXPERTS.combine(bank.eval()(rows, plan.offsets_N), plan), dropped)
 
 
 def test_copies_of_a_dense_layer_are_copies():

@@ -1,8 +1,7 @@
 """Balanced assignment compiled for CPUs: loads what `setup.py` builds from `assignment.cpp`, if it is there.
 
-There is a library for each length of vectors that processors have. `BUILDS` has those that this machine can run, the
-fastest first, by torch's names of instruction sets; torch's ATEN_CPU_CAPABILITY (`avx2`, `default`) leaves faster ones
-out.
+There is a library for each length of vectors. `BUILDS` has those that this machine can run, the fastest first, by
+torch's names of instruction sets; ATEN_CPU_CAPABILITY (`avx2`, `default`) leaves faster ones out.
 """
 
 from __future__ import annotations
@@ -25,19 +24,11 @@ LIBRARIES = {"AVX512": "_assignment_avx512", "AVX2": "_assignment_avx2", "DEFAUL
 
 
 def assign(scores_TN: Tensor, build: Assign | None = None, start_N: Tensor | None = None) -> Assignment | None:
-    """⌊T/N⌋ or ⌈T/N⌉ tokens for every expert with the highest sum of scores, and prices at which tokens choose it.
+    """As `priced_assignment` with `exact`, in one thread that lets go of Python's lock; the same build gives the same.
 
-    The gap to the optimum is what float32 rounds: at most 1e-6 of the sum over tokens of highest - lowest score. The
-    same scores give the same answer, with the same build. Other Python threads run meanwhile; the work itself takes one
-    thread.
-
-    Args:
-        scores_TN: how well token and expert fit.
-        build: one of `BUILDS`; by default the fastest.
-        start_N: prices to begin with, (N,).
-
-    Returns None where torch has to do it: without a compiled library, on another device, for float64, for scores that
-    are not finite or larger than 1e30, for such as differ by less than 1e-30 on average, and if memory is short.
+    `build` is one of `BUILDS`, by default the fastest. Returns None where torch has to do it: without a library, on
+    another device, for float64, for scores that are not finite or larger than 1e30 or differ by less than 1e-30 on
+    average, and if memory is short.
     """
     build = build or next(iter(BUILDS.values()), None)
     if build is None or not is_on_cpu(scores_TN) or scores_TN.dtype == torch.float64:
@@ -55,7 +46,7 @@ def assign(scores_TN: Tensor, build: Assign | None = None, start_N: Tensor | Non
 
 
 def load_builds(folder: Path, capability: str) -> dict[str, Assign]:
-    """The libraries of a folder that a processor of this capability (torch's word) can run, the fastest first."""
+    """Return a folder's libraries that a processor of this capability can run, the fastest first."""
     names = list(LIBRARIES)
     runnable = names[names.index(capability) :] if capability in names else names[-1:]
     found = {name: load(folder / f"{LIBRARIES[name]}{sysconfig.get_config_var('EXT_SUFFIX')}") for name in runnable}
@@ -63,7 +54,7 @@ def load_builds(folder: Path, capability: str) -> dict[str, Assign]:
 
 
 def load(library: Path) -> Assign | None:
-    """A library's `mtmoe_priced_assignment` (see assignment.cpp); ctypes lets go of Python's lock around it."""
+    """Return a library's `mtmoe_priced_assignment` (see assignment.cpp)."""
     try:
         function = ctypes.CDLL(str(library)).mtmoe_priced_assignment
     except OSError:  # not built, or for another machine
