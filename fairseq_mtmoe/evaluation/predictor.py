@@ -273,7 +273,7 @@ class _ByWriting(_Sets):
         return (row.kind, tuple(label_texts(row))) if row.text_form is not None else None
 
     def dataset(self, examples: Any, head: str) -> tuple[FairseqDataset, Collate]:
-        return TextDataset(examples), self.task.collate
+        return TextDataset(examples), self.task.collate_of([])
 
     def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
         """See `_Sets`. A search makes something of any numbers: it is the weights that are looked at."""

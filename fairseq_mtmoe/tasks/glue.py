@@ -63,7 +63,6 @@ class GlueTask(BenchmarkTask):
         return PretrainedEncoder(config, {SERIALIZED: state["task_state"][TOKENIZER]}, {})
 
     def note_backbone(self, cfg: Any) -> None:
-        """See `BenchmarkTask`; also the heads of the tasks."""
         encoder = self.pretrained
         rule = f"at most {encoder.config.max_positions}, as in the encoder"
         own = {name: row.max_positions for name, row in self.rows.items()}
@@ -94,7 +93,6 @@ class GlueTask(BenchmarkTask):
         return self.tokenizer.numbers(text)
 
     def few_of(self, name: str, split: TokenizedSplit) -> TokenizedSplit:
-        """The examples of a task that `--train-share` leaves."""
         share, is_regression = self.shares[name], self.rows[name].kind is Kind.regression
         return few_of(split, share, self.args.train_share_seed, is_regression) if share < 1 else split
 
@@ -117,7 +115,7 @@ class GlueTask(BenchmarkTask):
         return {**super().about_the_run(), **drawn}
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
-        """The batch with the task id of each row among the models' inputs."""
+        """Return the batch with the task id of each row among the models' inputs."""
         if sample:
             rows = len(sample["net_input"]["src_tokens"])
             ids = sample["task_ids"].repeat_interleave(sample["candidates"], output_size=rows)
@@ -133,7 +131,7 @@ class GlueTask(BenchmarkTask):
 
 
 def about_encoder(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint's options say: sizes of its encoder, what of it is conditional, which tasks trained it."""
+    """Return what options say of an encoder: its sizes, what is conditional, which tasks trained it."""
     model = cfg["model"]
     encoder = json.loads(model["encoder"])
     return {

@@ -1,7 +1,7 @@
 """`--task text_to_text`: a task of the table that is asked in text and answered in text, as T5 is trained.
 
-PEMT, §3.1: every task is text to text in T5's form. One row of the table is trained in a run: as a source, whose
-adapters others borrow, or as a target. What is to be learned is a batch of fairseq's form of translation.
+PEMT, §3.1. A run trains one row of the table: as a source, whose adapters others borrow, or as a target. Batches are
+fairseq's of translation.
 """
 
 from __future__ import annotations
@@ -22,19 +22,9 @@ from torch import Tensor, nn
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import T5Model, note_sizes
 from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5, load
+from fairseq_mtmoe.data.nlu import text_split
 from fairseq_mtmoe.data.nlu.loader import drawn_examples
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
-from fairseq_mtmoe.data.nlu.text_split import (
-    END,
-    PADDING,
-    UNKNOWN,
-    Pieces,
-    TextCollate,
-    TextDataset,
-    TextSplit,
-    TextTokenizer,
-    text_split,
-)
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.task_types.text import NO_LABEL, TextTaskType, has_labels, metrics_of_text
@@ -54,7 +44,7 @@ class TextToTextTask(BenchmarkTask):
     config = TextToTextConfig
     name_of_task, named_by = "text_to_text", "--source-task or --target-task"
     backbone_option, backbone = "--init-model", "T5 with its pieces"
-    read_split, dataset_of = staticmethod(text_split), TextDataset
+    read_split, dataset_of = staticmethod(text_split.text_split), text_split.TextDataset
 
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)
@@ -69,7 +59,6 @@ class TextToTextTask(BenchmarkTask):
         self.dictionary = begun_dictionary()
 
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
-        """Sizes of its T5, and the task that it was trained on."""
         t5, task = json.loads(cfg["model"]["t5"]), cfg["task"]
         return {
             "t5": {"layers": t5["num_layers"], "width": t5["d_model"]},
@@ -80,7 +69,7 @@ class TextToTextTask(BenchmarkTask):
 
     @property
     def source_dictionary(self) -> Dictionary:
-        """Of what is read and written: T5's pieces under their numbers."""
+        """T5's pieces under their numbers."""
         return self.dictionary
 
     target_dictionary = source_dictionary
@@ -107,27 +96,22 @@ class TextToTextTask(BenchmarkTask):
         return model
 
     @cached_property
-    def pieces(self) -> Pieces:
+    def pieces(self) -> text_split.Pieces:
         """Those of the T5; known once a model was built, or a checkpoint loaded."""
-        return Pieces(getattr(self.state, PIECES).numpy().tobytes())
+        return text_split.Pieces(getattr(self.state, PIECES).numpy().tobytes())
 
-    @property
-    def collate(self) -> TextCollate:
-        return TextCollate(self.pieces.padding, self.first_token)
-
-    def collate_of(self, tasks: Sequence[str]) -> TextCollate:
-        return self.collate
+    def collate_of(self, tasks: Sequence[str]) -> text_split.TextCollate:
+        return text_split.TextCollate(self.pieces.padding, self.first_token)
 
     def numbers(self, text: str) -> list[int]:
         return self.pieces.numbers(text)
 
-    def tokenizer_of(self, row: TaskRow) -> TextTokenizer:
-        return TextTokenizer(
+    def tokenizer_of(self, row: TaskRow) -> text_split.TextTokenizer:
+        return text_split.TextTokenizer(
             self.pieces, row.max_positions or self.args.max_source_positions, self.args.max_target_positions
         )
 
-    def few_of(self, name: str, split: TextSplit) -> TextSplit:
-        """The examples that `--train-examples` leaves."""
+    def few_of(self, name: str, split: text_split.TextSplit) -> text_split.TextSplit:
         count = self.args.train_examples
         if count is None or count >= len(split):
             return split
@@ -159,7 +143,7 @@ class TextToTextTask(BenchmarkTask):
             )
 
     def write(self, model: Any, sample: dict[str, Any]) -> Tensor:
-        """What a model writes greedily of a batch's examples: tokens with an end, (E, L), filled up with NaN."""
+        """Return what a model writes greedily of a batch: tokens with an end, (E, L), filled up with NaN."""
         most = self.scored(self.name).most_tokens
         longest = self.args.max_target_positions - 1 if most is None else most
         generator = self.build_generator([model], Namespace(beam=1, max_len_a=0, max_len_b=longest))
@@ -188,7 +172,7 @@ class TextToTextTask(BenchmarkTask):
 
 
 def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, TaskRow]:
-    """The task that the options name: one, which can be trained as text."""
+    """Return the task that the options name: one, which can be trained as text."""
     named = {option: name for option, name in vars(args).items() if option in OPTIONS and name is not None}
     if len(named) != 1:
         raise UserError(
@@ -203,11 +187,11 @@ def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, Tas
 
 
 def begun_dictionary() -> Dictionary:
-    """That of the first three pieces; fairseq asks for a task's dictionary before it reads a checkpoint."""
-    return Dictionary(bos=PADDING, pad=PADDING, eos=END, unk=UNKNOWN)
+    """Return that of the first three pieces, which fairseq asks for before it reads a checkpoint."""
+    return Dictionary(bos=text_split.PADDING, pad=text_split.PADDING, eos=text_split.END, unk=text_split.UNKNOWN)
 
 
-def fill_dictionary(dictionary: Dictionary, pieces: Pieces, vocab_size: int) -> None:
+def fill_dictionary(dictionary: Dictionary, pieces: text_split.Pieces, vocab_size: int) -> None:
     """Add the other pieces, sentinels, and what else has an embedding."""
     if len(pieces) > vocab_size:
         raise_invalid(

@@ -59,7 +59,7 @@ def macro_f1(labels: Values, predictions: Values) -> float:
 
 
 def entity_f1(found: Values, predicted: Values, there: Values) -> float:
-    """F1 of entities, of which so many in each sentence were found, were predicted and are there; 0 of none."""
+    """F1 of entities: how many of each sentence were found, were predicted and are there; 0 of none."""
     return float(2 * found.sum() / max(predicted.sum() + there.sum(), 1))
 
 
@@ -75,7 +75,7 @@ METRICS: Mapping[str, Callable[..., float]] = {
 
 
 def check_metric(task: str, metric: str, known: Sequence[str], num_labels: int) -> None:
-    """Raise the `UserError` that says why a task, whose kind of answer has `known` ones, cannot have a metric."""
+    """Refuse a metric that a task cannot have, whose kind of answer has the `known` ones."""
     if metric not in known:
         raise_invalid(f"the metric of {task}", f"one of {', '.join(known)}", metric)
     if metric == "f1" and num_labels not in (0, 2):  # without labels it is of texts
@@ -85,15 +85,15 @@ def check_metric(task: str, metric: str, known: Sequence[str], num_labels: int) 
 
 
 def score(metric: str, *columns: Values) -> float:
-    """A metric in percent of what each unit reached, (U,), or of what the metric's function takes; NaN of nothing."""
+    """Return a metric in percent of what each unit reached, (U,), or of its function's columns; NaN of nothing."""
     return 100 * _measured(metric, columns) if len(columns[0]) else math.nan
 
 
 def standard_error(metric: str, *columns: Values) -> float:
-    """The standard error of `score`, in percent; NaN of fewer than two units.
+    """Return the standard error of `score`, in percent; NaN of fewer than two units.
 
-    Of accuracy, and of all means over units, from the variance of what these reached; of other metrics the deviation
-    over 300 sets that are drawn from the units with replacement (the bootstrap), the same ones each time.
+    Of means over units, such as accuracy, from their variance; of other metrics the deviation over 300 sets that are
+    drawn from the units with replacement (the bootstrap), the same ones each time.
     """
     if len(columns[0]) < 2:
         return math.nan

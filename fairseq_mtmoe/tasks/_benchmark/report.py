@@ -38,7 +38,7 @@ class FoundSet:
 
 
 def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, predictions: Predictions) -> dict[str, float]:
-    """Return, by metric, the score of one label for every example of a set, the best that there is.
+    """Return, by metric, the best score of one label for every example of a set.
 
     Tasks without labels in common have no such score; a constant has no correlation.
     """
@@ -90,7 +90,17 @@ class ValidationReport:
         check_writable(folder)
 
     def end(self, found: Mapping[str, FoundSet]) -> None:
-        scores = scores_of_tasks(self._records(found), self._settings())
+        records: dict[str, dict[str, Any]] = {}
+        for task, row in self._rows.items():  # in the table's order
+            sets = {
+                key: self._set_record(row, task, key, one)
+                for key, one in found.items()
+                if key.partition("/")[0] == task
+            }
+            if sets:
+                of = {"title": row.title, "metric": row.metric, "small": row.small, "group": row.group}
+                records[task] = {**of, "sets": sets}
+        scores = scores_of_tasks(records, self._settings())
         published = published_row(scores)
         console = Console()
         console.print(score_table(scores, published).on_screen())
@@ -102,8 +112,18 @@ class ValidationReport:
             write_scores(folder, replace(scores, settings={**scores.settings, **made_by}), published)
             console.print(str(folder / JSON_FILE), soft_wrap=True, highlight=False, markup=False)
 
+    def _set_record(self, row: TaskRow, task: str, key: str, found: FoundSet) -> dict[str, Any]:
+        also = {name: (score(name, *made), standard_error(name, *made)) for name, made in found.columns.items()}
+        digest = hashlib.sha256()  # it tells other data, wherever they lie
+        for path in source_files(Path(self._args.data), row, key.replace(task, self._subsets[-1], 1)):
+            with open(path, "rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        own, error = also.pop(row.metric)
+        return {"examples": found.examples, "score": own, "standard_error": error, "data_sha256": digest.hexdigest(),
+                "also": also, "majority": found.majority, "constant": found.constant}  # fmt: skip
+
     def _folder(self) -> Path | None:
-        """Where the subset's scores go; of several those of the first into the folder itself."""
+        """Return where the subset's scores go; of several the first's into the folder itself."""
         if not self._args.results_path:
             return None
         folder = Path(self._args.results_path)
@@ -123,32 +143,3 @@ class ValidationReport:
             "updates": last.get("num_updates"),
             **self._about(cfg),
         }
-
-    def _records(self, found: Mapping[str, FoundSet]) -> dict[str, dict[str, Any]]:
-        """Of the tasks that have some, in the table's order, what the file of scores has."""
-        records = {}
-        for task, row in self._rows.items():
-            sets = {
-                key: self._set_record(task, key, one) for key, one in found.items() if key.partition("/")[0] == task
-            }
-            if sets:
-                of = {"title": row.title, "metric": row.metric, "small": row.small, "group": row.group}
-                records[task] = {**of, "sets": sets}
-        return records
-
-    def _set_record(self, task: str, key: str, found: FoundSet) -> dict[str, Any]:
-        row = self._rows[task]
-        also = {name: (score(name, *made), standard_error(name, *made)) for name, made in found.columns.items()}
-        files = source_files(Path(self._args.data), row, key.replace(task, self._subsets[-1], 1))
-        own, error = also.pop(row.metric)
-        return {"examples": found.examples, "score": own, "standard_error": error, "data_sha256": _digest(files),
-                "also": also, "majority": found.majority, "constant": found.constant}  # fmt: skip
-
-
-def _digest(files: Sequence[Path]) -> str:
-    """A SHA-256 of the files' content, one after the other: it tells other data, wherever they lie."""
-    found = hashlib.sha256()
-    for path in files:
-        with open(path, "rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()

@@ -1,4 +1,4 @@
-"""What every task does whose data is of the table of tasks: splits, metrics over whole sets, averages, a report."""
+"""What tasks whose data is of the table of tasks share: splits, metrics over whole sets, averages, a report."""
 
 from __future__ import annotations
 
@@ -84,9 +84,10 @@ class BenchmarkTask(Multitask):
             for what, given in (("the name of a task", name), (f"the group of {name}", row.group)):
                 if given in OF_ALL:
                     raise_invalid(what, f"none of {', '.join(OF_ALL)}, which a validation's averages have", given)
-            if len({row.metric, *row.also}) <= len(row.also):
-                raise_invalid(f"the metrics of {name}", "different ones", ", ".join([row.metric, *row.also]))
-            for metric in (row.metric, *row.also):
+            own = [row.metric, *row.also]
+            if len(set(own)) < len(own):
+                raise_invalid(f"the metrics of {name}", "different ones", ", ".join(own))
+            for metric in own:
                 check_metric(name, metric, metrics[name], len(row.labels))
         self.set_up_tasks(list(rows))
         # in training there is no such path
@@ -96,19 +97,19 @@ class BenchmarkTask(Multitask):
 
     @abstractmethod
     def scored(self, name: str) -> Scored:
-        """What a task's metrics are made of."""
+        """Return what a task's metrics are made of."""
 
     @abstractmethod
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
-        """What a validation's report says of a checkpoint with these options, beside what all have."""
+        """Return what a report says of a checkpoint with these options, beside what all have."""
 
     @abstractmethod
     def load_backbone(self, path: str) -> Any:
-        """The pretrained backbone of a file."""
+        """Return the pretrained backbone of a file."""
 
     @abstractmethod
     def backbone_of(self, state: Mapping[str, Any]) -> Any:
-        """That of a checkpoint: its sizes and no weights, which fairseq loads."""
+        """Return a checkpoint's backbone: its sizes and no weights, which fairseq loads."""
 
     @abstractmethod
     def note_backbone(self, cfg: Any) -> None:
@@ -116,37 +117,36 @@ class BenchmarkTask(Multitask):
 
     @abstractmethod
     def tokenizer_of(self, row: TaskRow) -> Any:
-        """How a task's texts become tokens of the backbone."""
+        """Return how a task's texts become tokens of the backbone."""
 
     @abstractmethod
     def numbers(self, text: str) -> list[int]:
-        """The tokens of a text, without an end."""
+        """Return the tokens of a text, without an end."""
 
     @abstractmethod
     def few_of(self, name: str, split: Any) -> Any:
-        """The training examples of a task that an option leaves."""
+        """Return the training examples of a task that an option leaves."""
 
     @abstractmethod
     def collate_of(self, tasks: Sequence[str]) -> Collate:
-        """What makes batches of sets of these tasks."""
+        """Return what makes batches of sets of these tasks."""
 
     def dropout_draws(self, tasks: Sequence[str]) -> list[int]:
         return [0] * len(tasks)
 
     @abstractmethod
     def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
-        """Of a validation's batch, (E, …), filled up with NaN."""
+        """Return those of a validation's batch, (E, …), filled up with NaN."""
 
     # ---- options and model ----
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add the options of the configuration to fairseq's command line."""
         gen_parser_from_dataclass(parser, cls.config())
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Self:
-        """Called by fairseq; refuses a data directory that is not there, and a node without scikit-learn."""
+        """Called by fairseq; refuses a missing data directory, and a node without scikit-learn."""
         check_installed()
         values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
         args = Namespace(**{"sampling_temperature": 1.0, **values})  # what checkpoints have that sample nothing
@@ -155,7 +155,6 @@ class BenchmarkTask(Multitask):
         return cls(args)
 
     def described(self) -> TaskDescription:
-        """What its only task asks; see `protocols.DescribesTask`."""
         if len(self.rows) != 1:
             raise_invalid(self.named_by, "a single task for a model that borrows from others", ",".join(self.rows))
         ((name, row),) = self.rows.items()
@@ -176,7 +175,7 @@ class BenchmarkTask(Multitask):
         return options.get(self.backbone_option.removeprefix("--").replace("-", "_"))
 
     def _found_backbone(self) -> Any:
-        """What a new model is built from: of a file, or of the checkpoint that the run goes on from or begins with."""
+        """Return what a new model is built from: a file, or the checkpoint that the run begins with."""
         if given := self._given(vars(self.args)):
             return self.load_backbone(given)
         path = self.checkpoint_to_go_on_from()
@@ -254,7 +253,7 @@ class BenchmarkTask(Multitask):
     # ---- validation ----
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Called by fairseq before it trains; refuses a best metric and batch sizes that would fail in validation."""
+        """As fairseq's; refuses a best metric and batch sizes that would fail in validation."""
         figures = [f"{key}_{name}" for key in self.evaluated for name in (*self.metrics_of(key), "loss")]
         known = ["loss", *(group.name for group in self.groups()), *figures]
         if self.evaluated and self.args.best_checkpoint_metric not in known:
@@ -267,7 +266,7 @@ class BenchmarkTask(Multitask):
 
     @property
     def evaluated(self) -> Mapping[str, Any]:
-        """The sets, by their names, of the split whose batches were asked for last; before, of the one loaded last."""
+        """The sets of the split whose batches were asked for last, else of the one loaded last."""
         return self._sets.get(self._evaluated_split) or next(reversed(self._sets.values()), {})
 
     @property
@@ -275,7 +274,7 @@ class BenchmarkTask(Multitask):
         return list(self.evaluated)
 
     def groups(self) -> list[Group]:
-        """The tasks with several sets, the small tasks if there are some, those of groups if of several, and all."""
+        """Return tasks with several sets, the small tasks and those of groups, where there are some, and all."""
         tasks = {name: [key for key in self.evaluated if key.partition("/")[0] == name] for name in self.rows}
         several = [Group(f"{name}_mean", (name,)) for name, keys in tasks.items() if len(keys) > 1]
         small = [name for name, row in self.rows.items() if row.small and tasks[name]]
@@ -285,7 +284,7 @@ class BenchmarkTask(Multitask):
         return [*several, *of_small, *of_groups, Group("all", tuple(name for name in self.rows if tasks[name]))]
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
-        """As fairseq's, with the predictions of the batch's set in the logging output, and the examples they are of."""
+        """As fairseq's, with the batch's predictions, and their examples, in the logging output."""
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if sample:
             values = flattened(sample["id"], self.predictions(model, sample, logging_output))
@@ -299,7 +298,7 @@ class BenchmarkTask(Multitask):
         return bool(criterion.training and criterion.logging_outputs_can_be_summed())
 
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log each set's metric, and the means of tasks and groups; of a validation alone, which has predictions."""
+        """Log each set's metrics, and the means of tasks and groups, where predictions were made."""
         if not any(name.endswith("_predictions") for log in logging_outputs for name in log):
             return
         for key in self.evaluated:
@@ -308,28 +307,24 @@ class BenchmarkTask(Multitask):
                 if len(values):
                     metrics.log_concat_tensor(f"_{key}_{name}", values)
             for metric in self.metrics_of(key):
-
-                def found(meters: Mapping[str, Any], key: str = key, metric: str = metric) -> float:
-                    return self._set_scores(meters, key)[metric]
-
-                metrics.log_derived(f"{key}_{metric}", found, 1000)
+                metrics.log_derived(f"{key}_{metric}", partial(self._set_score, key=key, metric=metric), 1000)
         for group in self.groups():
             metrics.log_derived(group.name, partial(self._group_score, group=group), 1001)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """As fairseq's; when a checkpoint is validated, the first process prints and writes its scores."""
+        """As fairseq's; the first process prints and writes the scores of a checkpoint."""
         super().reduce_metrics(logging_outputs, criterion)
         if self.report is not None and is_first_process():
             values = {key: [_gathered(logging_outputs, key, name) for name in GATHERED] for key in self.evaluated}
             self.report.end({key: self._reported(key, *both) for key, both in values.items() if len(both[0])})
 
     def metrics_of(self, key: str) -> list[str]:
-        """Those of a set, first the one that averages are of."""
+        """Return those of a set, first the one that averages are of."""
         row = self.rows[key.partition("/")[0]]
         return [row.metric, *row.also]
 
     def _reported(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
-        """What was found of a set, with what one label for every example would score."""
+        """Return what was found of a set, with what one label for every example would score."""
         task = key.partition("/")[0]
         found, gathered = self._found(key, examples, predictions), _gathered_values(examples, predictions)
         split, row = self.evaluated[key], self.rows[task]
@@ -347,21 +342,24 @@ class BenchmarkTask(Multitask):
         return found
 
     def _set_scores(self, meters: Mapping[str, Any], key: str) -> dict[str, float]:
-        """The metrics of a set, rounded; NaN where nothing was predicted."""
+        """Return the metrics of a set, rounded; NaN where nothing was predicted."""
         values = [meters.get(f"_{key}_{name}") for name in GATHERED]
         if any(value is None for value in values):
             return dict.fromkeys(self.metrics_of(key), math.nan)
         found = self._found(key, *(value.tensor for value in values if value is not None))
         return {name: round(score(name, *columns), 2) for name, columns in found.columns.items()}
 
+    def _set_score(self, meters: Mapping[str, Any], key: str, metric: str) -> float:
+        return self._set_scores(meters, key)[metric]
+
     def _group_score(self, meters: Mapping[str, Any], group: Group) -> float:
-        """The mean over tasks, of which one with several sets counts once."""
+        """Return the mean over tasks, of which one with several sets counts once."""
         sets = [[key for key in self.evaluated if task in (key, key.partition("/")[0])] for task in group.tasks]
-        scores = [[self._set_scores(meters, key)[self.metrics_of(key)[0]] for key in keys] for keys in sets]
+        scores = [[self._set_score(meters, key, self.metrics_of(key)[0]) for key in keys] for keys in sets]
         return round(float(np.mean([np.mean(of_task) for of_task in scores])), 2)
 
     def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
-        """The loss of a set and its metric, a group's mean, or the loss of everything."""
+        """Return the loss and metrics of a set, a group's mean, or the loss of everything."""
         if name is None:
             return {"loss": float(meters["loss"].avg)}
         if name in self.evaluated:
@@ -374,6 +372,6 @@ def _gathered_values(examples: Tensor, predictions: Tensor) -> Predictions:
 
 
 def _gathered(logging_outputs: Sequence[Mapping[str, Any]], key: str, name: str) -> Tensor:
-    """One of `GATHERED` of a set, of all batches and processes."""
+    """Return one of `GATHERED` of a set, of all batches and processes."""
     parts = [log[f"_{key}_{name}"].cpu() for log in logging_outputs if f"_{key}_{name}" in log]
     return torch.cat(parts) if parts else torch.empty(0)

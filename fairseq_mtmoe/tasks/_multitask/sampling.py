@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-import torch
 from fairseq import utils
 from fairseq.logging import metrics
 from torch import nn
@@ -24,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
-    """The plan that the options ask for; those that a task does not have are the defaults."""
+    """Return the plan that the options ask for; those that a task does not have are the defaults."""
     options: dict[str, Any] = {one.name: getattr(args, one.name, one.default) for one in fields(Schedule)}
     given = [name for name in ("heating_epochs", "heating_updates") if options[name] is not None]
     if given and options["sampling_method"] == UNCERTAINTY:
@@ -43,21 +42,30 @@ def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
 
 
 def announce(
-    run_log: TrainingRunLog,
-    dataset: TrainingMixture,
-    epoch: int,
-    run: Callable[[], dict[str, Any]],
+    run_log: TrainingRunLog, dataset: TrainingMixture, epoch: int, run: Callable[[], dict[str, Any]],
     shown_name: Callable[[str], str],
-) -> None:
+) -> None:  # fmt: skip
     """Before the first epoch of a process, say what is known of the `run`, and what its options do not do."""
-    plan = dataset.plan
-    plan.schedule.check_duration()
+    plan, schedule = dataset.plan, dataset.plan.schedule
+    schedule.check_duration()
     if run_log.has_begun:
         return
     names, about = [shown_name(key) for key in plan.names], run()
-    options = options_of(plan.schedule, names)
-    _warn_of_long_epochs(plan, epoch)
-    _warn_of_a_single_epoch(dataset, epoch, about["options"])
+    wished, size = schedule.virtual_epoch_size, plan.epoch_size(schedule, plan.start_of(epoch).shard_epoch)
+    if wished is not None and wished > size:
+        logger.warning(
+            f"--virtual-epoch-size {wished} is more than a pass over the data, which is then an epoch: {size} examples"
+            + ("" if schedule.takes_everything else "; --virtual-data-size sets the size of a pass")
+        )
+    updates, most_updates = dataset.updates_of_epoch, about["options"].get("max_update") or 0
+    is_only = epoch == 1 and (about["options"].get("max_epoch") == 1 or 0 < most_updates <= updates)
+    if is_only and schedule.heating_coefficient > 0 and schedule.heating_epochs is not None:
+        logger.warning(
+            f"the temperature stays at {schedule.sampling_temperature}, whatever --heating-coefficient is: it rises "
+            f"from epoch to epoch, and the run ends within its first one, of {updates} updates; "
+            "--heating-updates lets it rise within an epoch, and --virtual-epoch-size makes epochs shorter"
+        )
+    options = options_of(schedule, names)
     del options["exceeds_pass"], options["virtual_data_size"], options["sampling_weights"]
     run_log.write("run", sizes=dict(zip(names, plan.sizes, strict=True)), **about, **options, seed=plan.seed)
 
@@ -86,33 +94,8 @@ def announce_part(
         metrics.log_scalar(f"{name}_probability", share, weight=0, priority=901, round=4)
 
 
-def _warn_of_long_epochs(plan: SamplingPlan, epoch: int) -> None:
-    wished, size = plan.schedule.virtual_epoch_size, plan.epoch_size(plan.schedule, plan.start_of(epoch).shard_epoch)
-    if wished is not None and wished > size:
-        logger.warning(
-            f"--virtual-epoch-size {wished} is more than a pass over the data, which is then an epoch: {size} examples"
-            + ("" if plan.schedule.takes_everything else "; --virtual-data-size sets the size of a pass")
-        )
-
-
-def _warn_of_a_single_epoch(dataset: TrainingMixture, epoch: int, options: Mapping[str, Any]) -> None:
-    """Where heating goes by epochs, and the run is to end within its first."""
-    schedule, most_updates = dataset.plan.schedule, options.get("max_update") or 0
-    is_only = options.get("max_epoch") == 1 or 0 < most_updates <= dataset.updates_of_epoch
-    if schedule.heating_coefficient > 0 and schedule.heating_epochs is not None and epoch == 1 and is_only:
-        logger.warning(
-            f"the temperature stays at {schedule.sampling_temperature}, whatever --heating-coefficient is: it rises "
-            f"from epoch to epoch, and the run ends within its first one, of {dataset.updates_of_epoch} updates; "
-            "--heating-updates lets it rise within an epoch, and --virtual-epoch-size makes epochs shorter"
-        )
-
-
-def device_of(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
-
-
 def moved(sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """A batch of the host's, where the model is."""
-    device = device_of(model)
+    """Return a batch of the host's where the model is."""
+    device = next(model.parameters()).device
     found: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), sample)
     return found

@@ -1,9 +1,9 @@
 """MT-Uncertainty sampling in a training step: of the candidates of all tasks those that the model is most uncertain of.
 
 CA-MTL, §2.2 and algorithm 1. The candidates pass through the model as in evaluation: without gradient or dropout, and
-expert layers route as then, count nothing and remember no prices. Where dropout is what tells the uncertainty, it has
-random numbers of its own, which follow from the candidates and the update: the step's dropout is the same whatever they
-are, and so are they in a resumed run and in any number of processes.
+expert layers count and remember nothing. Where dropout tells the uncertainty, its random numbers follow from the
+candidates and the update: the step's own are the same whatever they are, also in a resumed run and in any number of
+processes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Selection:
 
 @torch.no_grad()
 def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Selection:
-    """The most uncertain candidates of a step, before which so many updates were made.
+    """Return the most uncertain candidates of a step, before which so many updates were made.
 
     Args:
         sample: see `candidate_batch`.
@@ -67,7 +67,7 @@ def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Se
 
 @contextmanager
 def _dropout(model: nn.Module, seed: int) -> Iterator[None]:
-    """Dropout alone is as in training, by random numbers of this seed; all others go on as if nothing had been."""
+    """Dropout alone is as in training, by random numbers of this seed; all others go on untouched."""
     device = next(model.parameters()).device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -82,7 +82,7 @@ DRAWN, TRAINED, ENTROPY = SUMS = ("candidates", "trained", "relative_entropy")  
 
 
 class SelectionRecord:
-    """The record of a run, whose tasks have so many examples each."""
+    """What a run chose, whose tasks have so many examples each."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.names = list(sizes)
@@ -98,7 +98,7 @@ class SelectionRecord:
         self._chosen = []
 
     def note(self, chosen: Selection, counts: bool) -> dict[str, float]:
-        """Remember what this process chose for a step; returns what its logging output is to have of it."""
+        """Remember what this process chose for a step; return what its logging output is to have."""
         sums = np.zeros((len(SUMS), len(self.names)))
         if counts:
             self._chosen += [(task, example[PLACE]) for task, example in chosen.items]
@@ -113,7 +113,7 @@ class SelectionRecord:
         return any(self._keys[0] in log for log in logging_outputs)
 
     def add(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Count an update's, of all processes, and log which share of what was trained on each task has."""
+        """Count an update's, of all processes, and log each task's share of what was trained on."""
         sums = np.array([sum(log.get(key, 0) for log in logging_outputs) for key in self._keys]).reshape(len(SUMS), -1)
         self._sums += sums
         self._updates += 1
@@ -125,7 +125,7 @@ class SelectionRecord:
             metrics.log_scalar(f"{name}_share", count / max(total, 1), total, priority=902, round=3)
 
     def take(self) -> dict[str, Any] | None:
-        """What was chosen since this was last called, for the run log; None if nothing was. All processes call it."""
+        """Return for the run log what was chosen since the last call; None if nothing was. All call it."""
         if not self._updates:
             return None
         self.gather()

@@ -6,8 +6,9 @@ the model is told of an example is a *task id*, an index into `task_names`, whic
 
 from __future__ import annotations
 
+import logging
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -19,6 +20,8 @@ from fairseq.tasks import FairseqTask
 from omegaconf import open_dict
 from torch import Tensor, nn
 
+from fairseq_mtmoe.analysis.questions import unmoved
+from fairseq_mtmoe.analysis.run_log import FILE_NAME
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.data.epochs import SharedEpochIterator
@@ -26,29 +29,37 @@ from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.data.mixtures.training import PADDING, TrainingMixture
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.protocols import NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
+from fairseq_mtmoe.protocols import MixesSources, NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
+from fairseq_mtmoe.slots.sparse_model import model_size
 from fairseq_mtmoe.slots.slot import unwrapped
-from fairseq_mtmoe.tasks._multitask import selection
-from fairseq_mtmoe.tasks._multitask.run_log import RunLogMixin
-from fairseq_mtmoe.tasks._multitask.sampling import announce, announce_part, device_of, moved
+from fairseq_mtmoe.tasks._multitask import run_log, selection, validation
+from fairseq_mtmoe.tasks._multitask.sampling import announce, announce_part, moved
 from fairseq_mtmoe.tasks._multitask.selection import REPORT_EVERY, Selection, SelectionRecord
-from fairseq_mtmoe.tasks._multitask.validation import Group, add_task_sums, log_groups, plain_numbers, stop_counting
+from fairseq_mtmoe.tasks._multitask.validation import GateMovement, Group, add_task_sums, log_groups, plain_numbers
+
+logger = logging.getLogger(__name__)
 
 LAST = "checkpoint_last.pt"  # the default of `--restore-file`, which stands for this file in `--save-dir`
 
 
-class Multitask(RunLogMixin, FairseqTask):
+class Multitask(FairseqTask, ABC):
     """To be named before fairseq's task among the bases of a class, which calls `set_up_tasks`.
 
-    Its `args` have fairseq's options of checkpoints. It keeps a run log, and hears from training as a `RunObserver` and
-    as a `SamplesByUpdates` (see `protocols`).
+    It is a `RunObserver` and a `SamplesByUpdates` (see `protocols`).
     """
+
+    tasks_event_key = "tasks"  # under which the run log's event `valid` has each task's figures
+    groups_event_key = "groups"  # and each group's
+    args: Namespace
 
     def set_up_tasks(self, task_names: Sequence[str]) -> None:
         """To be called when the task is made; a model that takes task ids keeps the `task_names` of its training."""
         self.task_names = list(task_names)
-        self.start_run_log(self.args.save_dir)
+        self.run_log = run_log.TrainingRunLog(os.path.join(self.args.save_dir, FILE_NAME))
+        self.stopwatch, self.record, self.movement = run_log.Stopwatch(), run_log.TrainingRecord(), GateMovement()
         self.num_updates = 0  # our trainer says it before each epoch
+        self._run: dict[str, Any] = {"options": {}}  # what training says of it
+        self._device = torch.device("cpu")
         self._train_subset: str = self.args.train_subset
         self._selection: SelectionRecord | None = None  # from the first candidates on
         self._saved_selection: dict[str, Any] | None = None
@@ -57,17 +68,26 @@ class Multitask(RunLogMixin, FairseqTask):
         self._epoch = 1
         self._parts_ahead: list[tuple[int, int, int]] = []  # to be announced: epoch, number, and updates before
 
+    @property
+    @abstractmethod
+    def validated_tasks(self) -> list[str]:
+        """The tasks, by name, that a validation gives a figure for."""
+
+    @abstractmethod
+    def groups(self) -> list[Group]:
+        """Return the sets of tasks that a validation gives an average for."""
+
     @abstractmethod
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """How uncertain a model is of a batch: the examples' `id`s, their entropies, and the most that these can be.
+        """Return a batch's uncertainty: the examples' `id`s, their entropies, and the most that these can be.
 
         Of those alone whose uncertainty is told `under_dropout`, or without; see `TrainingMixture.dropout_draws`.
         """
 
     def shown_name(self, key: str) -> str:
-        """What a task of the sampling plan is called in the run log and on the screen."""
+        """Return the name of a task of the sampling plan in the run log and on the screen."""
         return key
 
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
@@ -76,7 +96,7 @@ class Multitask(RunLogMixin, FairseqTask):
         log_groups(logging_outputs, [*alone, *self.groups()])
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """As fairseq's; a new model that tells tasks apart learns their names, a trained one says which it knows."""
+        """As fairseq's; a new model learns the tasks' names, a trained one says which it knows."""
         if not from_checkpoint and not isinstance(cfg, Namespace) and "task_names" in cfg:
             with open_dict(cfg):
                 cfg.task_names = ",".join(self.task_names)
@@ -115,13 +135,13 @@ class Multitask(RunLogMixin, FairseqTask):
         )
 
     def id_of(self, name: str, described: str) -> int:
-        """The task id of a name, `described` for users, or the `UserError` that the model was not trained with it."""
+        """Return the task id of a name, `described` for users; a `UserError` where the model lacks it."""
         if name not in self.task_names:
             raise_invalid(described, f"one of the model's tasks {', '.join(self.task_names)}", name)
         return self.task_names.index(name)
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
-        """The batch with the ids among the models' inputs that these take."""
+        """Return the batch with the ids among the models' inputs that these take."""
         if not sample:
             return sample
         net_input = dict(sample["net_input"])
@@ -135,7 +155,7 @@ class Multitask(RunLogMixin, FairseqTask):
         return False
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """As fairseq's. Training batches are made anew for each epoch's examples; others are kept."""
+        """As fairseq's; training batches are made anew for each epoch's examples, others are kept."""
         if isinstance(dataset, TrainingMixture):
             return self._training_iterator(dataset, *args, **kwargs)
         loaded = [split for split, other in self.datasets.items() if other is dataset]
@@ -145,20 +165,11 @@ class Multitask(RunLogMixin, FairseqTask):
         return FairseqTask.get_batch_iterator(self, dataset, *args, **kwargs)
 
     def _training_iterator(
-        self,
-        dataset: TrainingMixture,
-        max_tokens: int | None = None,
-        max_sentences: int | None = None,
-        max_positions: Any = None,
-        ignore_invalid_inputs: bool = False,
-        required_batch_size_multiple: int = 1,
-        *,
-        num_shards: int = 1,
-        data_buffer_size: int = 0,
-        disable_iterator_cache: bool = False,
-        update_epoch_batch_itr: bool = False,
-        **options: Any,
-    ) -> SharedEpochIterator:
+        self, dataset: TrainingMixture, max_tokens: int | None = None, max_sentences: int | None = None,
+        max_positions: Any = None, ignore_invalid_inputs: bool = False, required_batch_size_multiple: int = 1, *,
+        num_shards: int = 1, data_buffer_size: int = 0, disable_iterator_cache: bool = False,
+        update_epoch_batch_itr: bool = False, **options: Any,
+    ) -> SharedEpochIterator:  # fmt: skip
         dataset.updates = self.num_updates
 
         def make_batches(dataset: TrainingMixture, epoch: int) -> list[Any]:
@@ -191,34 +202,28 @@ class Multitask(RunLogMixin, FairseqTask):
         )
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Called by fairseq before it trains; says how the epoch's examples are sampled, or why they cannot be."""
+        """Say how the epoch's examples are sampled, or refuse it; fairseq calls this before it trains."""
         inner = unwrapped(model)
         if isinstance(inner, NeedsWeights):
             inner.expect_weights()
         dataset: TrainingMixture = self.datasets[self._train_subset]
-        announce(self.run_log, dataset, epoch, self.described_run, self.shown_name)
+        announce(self.run_log, dataset, epoch, self._described_run, self.shown_name)
         self._parts_ahead = [(epoch, number, part.update) for number, part in enumerate(dataset.plan.parts(epoch))]
         self._announce_parts(self.num_updates)
 
     def _announce_parts(self, update: int) -> None:
-        """Say how the epoch's parts that begin after so many updates, or began before, are sampled."""
+        """Say how the epoch's parts that begin after so many updates, or before, are sampled."""
         while self._parts_ahead and self._parts_ahead[0][-1] <= update:
             plan: SamplingPlan = self.datasets[self._train_subset].plan
             announce_part(self.run_log, plan, *self._parts_ahead.pop(0), self.shown_name)
 
     def train_step(
-        self,
-        sample: dict[str, Any],
-        model: Any,
-        criterion: Any,
-        optimizer: Any,
-        update_num: int,
-        ignore_grad: bool = False,
-        **kwargs: Any,
-    ) -> Any:
-        """As fairseq's; of a step's candidates, on the most uncertain ones. The clock of the run log runs."""
+        self, sample: dict[str, Any], model: Any, criterion: Any, optimizer: Any, update_num: int,
+        ignore_grad: bool = False, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """As fairseq's, on the most uncertain of a step's candidates; the run log's clock runs."""
         if not self.stopwatch.is_running:
-            stop_counting(model)
+            validation.set_counting(model, False)
             self.movement.rest()
             self.stopwatch.start()
         self._announce_parts(update_num)
@@ -226,7 +231,7 @@ class Multitask(RunLogMixin, FairseqTask):
         sample = self._dummy_batch(sample, model) if ignore_grad else sample
         chosen = None
         if CANDIDATES in sample:
-            with torch.autocast(device_of(model).type, enabled=isinstance(optimizer, AMPOptimizer)):
+            with torch.autocast(next(model.parameters()).device.type, enabled=isinstance(optimizer, AMPOptimizer)):
                 chosen = self.choose(sample, unwrapped(model), criterion, update_num)
             sample = moved(self.datasets[self._train_subset].chosen_batch(chosen.items), model)
         sample = self.for_models(sample, [model])
@@ -240,7 +245,7 @@ class Multitask(RunLogMixin, FairseqTask):
         return result
 
     def _dummy_batch(self, sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-        """A batch with as many passes as other processes make: another if the sampling method has changed since."""
+        """Return a batch with as many passes as others make, whatever the sampling method was."""
         dataset: TrainingMixture | None = self.datasets.get(self._train_subset)
         if dataset is None or dataset.draws_candidates == (CANDIDATES in sample):
             return sample
@@ -271,11 +276,10 @@ class Multitask(RunLogMixin, FairseqTask):
             self._selection.begin_step()
 
     def gather(self) -> None:
-        """See `GathersBeforeSaving`; what is saved last is what a run ends with, so the log has it, too."""
+        """See `GathersBeforeSaving`; the run log has what is saved last, too."""
         self._report_selection()
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
-        """Called by fairseq when it saves: the time spent so far, and what uncertainty sampling chose."""
         selection = self._saved_selection if self._selection is None else self._selection.state()
         chosen = {} if selection is None else {"selection": selection}
         spent = {"training_seconds": self.stopwatch.seconds, "training_tokens": self.record.tokens}
@@ -291,7 +295,7 @@ class Multitask(RunLogMixin, FairseqTask):
         self._epoch = epoch
         self._report_selection()
         self.stopwatch.stop()
-        self.watch_validation(model)
+        self._watch_validation(model)
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
         """As fairseq's, with the sums of the batch's task in the logging output."""
@@ -318,3 +322,67 @@ class Multitask(RunLogMixin, FairseqTask):
         first = next(iter(self.validated_tasks), None)
         if any(f"{first}_loss" in log for log in logging_outputs):
             self.log_figures(logging_outputs)
+
+    # ---- the run log ----
+
+    def about_the_run(self) -> dict[str, Any]:
+        """Return what the run log is to say of the run, beside its sampling."""
+        return {"task_names": self.task_names}
+
+    def _described_run(self) -> dict[str, Any]:
+        made = run_log.environment(self._device) if run_log.is_first_process() else {}
+        return {**self.about_the_run(), "data": self.args.data, **self._run, **made}
+
+    def begins(self, options: Mapping[str, Any], device: torch.device, model: nn.Module) -> None:
+        self._device, self._run = device, {"options": dict(options), **model_size(model)}
+
+    def trained(self, update: int, figures: Mapping[str, Any]) -> None:
+        found = self.record.add(update, figures)
+        if found is not None:
+            self.run_log.write("train", update=update, **self._so_far(), **found)
+
+    def sparsified(self, update: int, num_experts: int, model: nn.Module) -> None:
+        self.run_log.write("sparsified", update=update, num_experts=num_experts, **model_size(model))
+
+    def ended(self) -> None:
+        found = unmoved(list(self.movement.latest))
+        if found and run_log.is_first_process():
+            reasons = "; ".join(f"{reason} in {', '.join(layers)}" for reason, layers in found.items())
+            logger.warning(f"gates have hardly learned: {reasons} (--gate-lr-factor)")
+
+    def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
+        self.run_log.write("expert_comm", update=update, updates=updates, layers=layers)
+
+    def _so_far(self) -> dict[str, Any]:
+        return {"minutes": self.stopwatch.seconds / 60, "tokens": self.record.tokens}
+
+    def _watch_validation(self, model: nn.Module) -> None:
+        """Count experts' tokens, note sources' weights and compare gates from now on, and from zero."""
+        validation.set_counting(model, True)
+        self.movement.watch(model)
+
+    def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
+        """Return a task's or a group's figures as they were logged, or, without a name, those of everything."""
+        return validation.group_values(meters, "" if name is None else f"{name}_")
+
+    def post_validate(self, model: Any, stats: dict[str, Any], meters: Mapping[str, Any]) -> None:
+        """Called by fairseq after each subset; writes to the run log, and into `stats` what TensorBoard is to have."""
+        place = {"epoch": self._epoch, "update": stats["num_updates"], "subset": self._evaluated_split}
+        tasks = [name for name in self.validated_tasks if f"{name}_loss" in meters]
+        names = [group.name for group in self.groups()] if tasks else []
+        groups = [name for name in names if name in meters or f"{name}_loss" in meters]
+        figures = {
+            key: {name: self.figures(meters, name) for name in of_key}
+            for key, of_key in ((self.tasks_event_key, tasks), (self.groups_event_key, groups))
+        }
+        self.run_log.write("valid", **place, **self._so_far(), **figures, all=self.figures(meters, None))
+        if layers := validation.expert_counts(model):
+            self.run_log.write("experts", **place, task_names=self.task_names, layers=layers)
+            stats.update(validation.expert_figures(layers, self.task_names))
+        if gates := self.movement.figures(model):
+            self.run_log.write("gates", **place, since=self.movement.since, layers=gates)
+        inner, weights = unwrapped(model), validation.mixture_weights(model)
+        if weights and isinstance(inner, MixesSources):
+            event, of_weights = inner.gates_event
+            self.run_log.write(event, **place, **of_weights, layers=weights)
+        self._watch_validation(model)

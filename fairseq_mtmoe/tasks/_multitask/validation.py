@@ -1,7 +1,7 @@
 """What a validation adds up over all processes: losses of tasks and groups, experts' tokens, sources' weights, gates.
 
 A validation batch holds one task. Its sums go into the logging output under the task's name, with zeros for all others:
-fairseq adds logging outputs up over processes, and these must have the same keys, of the same types, on each.
+fairseq adds these up over processes, which must have the same keys of the same types.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def log_groups(logging_outputs: Sequence[Mapping[str, Any]], groups: Iterable[Gr
 
 
 def plain_numbers(log: Mapping[str, Any]) -> dict[str, Any]:
-    """A logging output with plain numbers, which a GPU's tensors of one type become in one copy."""
+    """Return a logging output with plain numbers; a GPU's tensors of one type come in one copy."""
     numbers = dict(log)
     alike: defaultdict[tuple[Any, Any], list[str]] = defaultdict(list)
     for key, value in log.items():
@@ -75,7 +75,7 @@ def plain_numbers(log: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def group_values(meters: Mapping[str, Any], prefix: str) -> dict[str, float]:
-    """Loss, nll_loss, ppl and tokens of a group (or, with an empty prefix, of everything) as logged, unrounded."""
+    """Return a group's (with an empty prefix all's) loss, nll_loss, ppl and tokens as logged, unrounded."""
     loss = meters[f"{prefix}loss"]
     nll_loss = meters.get(f"{prefix}nll_loss", loss)
     bits = float(nll_loss.avg)
@@ -84,7 +84,7 @@ def group_values(meters: Mapping[str, Any], prefix: str) -> dict[str, float]:
 
 
 def _mixtures(model: nn.Module) -> dict[str, MixtureWeights]:
-    """What blocks with a gate over sources noted of it, by their dotted paths."""
+    """Return what blocks with a gate over sources noted of it, by their dotted paths."""
     blocks = adapter_blocks(model)
     return {path: block.mixture.seen for path, block in blocks.items() if block.mixture.seen is not None}
 
@@ -93,21 +93,17 @@ def _records(model: nn.Module) -> list[Any]:
     return [*(layer.load for layer in expert_layers(model).values()), *_mixtures(model).values()]
 
 
-def start_counting(model: nn.Module) -> None:
-    """From now on, and from zero, count each expert's tokens of each task, and note the weights of sources."""
+def set_counting(model: nn.Module, enabled: bool) -> None:
+    """Count each expert's tokens of each task, and note the weights of sources, from zero; or stop."""
     for record in _records(model):
-        record.reset()
-        record.enabled = True
-
-
-def stop_counting(model: nn.Module) -> None:
-    for record in _records(model):
-        record.enabled = False
+        if enabled:
+            record.reset()
+        record.enabled = enabled
 
 
 @contextmanager
 def uncounted(model: nn.Module, *more: Any) -> Iterator[None]:
-    """Inside, nothing is counted or noted of what goes through a model, nor by further records that are `enabled`."""
+    """Inside, neither a model's records nor further ones that are `enabled` count what passes."""
     records = [*_records(model), *more]
     were_enabled = [record.enabled for record in records]
     try:
@@ -120,7 +116,7 @@ def uncounted(model: nn.Module, *more: Any) -> Iterator[None]:
 
 
 def expert_counts(model: nn.Module) -> dict[str, list[list[int]]]:
-    """Per layer, per task, per expert: the tokens since `start_counting`."""
+    """Return, per layer, per task, per expert, the tokens of all processes while counting."""
     counts = {}
     for path, layer in expert_layers(model).items():
         total = layer.load.counts.to(next(layer.parameters()).device, copy=True)
@@ -131,7 +127,7 @@ def expert_counts(model: nn.Module) -> dict[str, list[list[int]]]:
 
 
 def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
-    """By layer, the mean weight of each source, over the sentences since `start_counting`."""
+    """Return, by layer, the mean weight of each source over all processes' sentences while counting."""
     weights = {}
     for path, seen in _mixtures(model).items():
         if torch.distributed.is_initialized():
@@ -142,10 +138,10 @@ def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
 
 
 def expert_figures(layers: Mapping[str, Sequence[Sequence[int]]], task_names: Sequence[str]) -> dict[str, float]:
-    """Named as TensorBoard groups them: `expert_entropy/LAYER`, `expert_entropy/TASK`, `experts_used/LAYER`.
+    """Return figures named as TensorBoard groups them: `expert_entropy/LAYER` or `/TASK`, `experts_used/LAYER`.
 
-    Entropies are in shares of the most that they can be. A layer's is the mean over tasks, a task's over `layers`. Each
-    of these is (tasks, experts) tokens; a layer that is not told tasks has a single row.
+    Entropies are in shares of the most that they can be: a layer's is the mean over tasks, a task's over `layers`, each
+    of which is (tasks, experts) tokens, or a single row where it is not told tasks.
     """
     found: dict[str, float] = {}
     by_task: dict[str, list[float]] = {}
@@ -167,8 +163,7 @@ def expert_figures(layers: Mapping[str, Sequence[Sequence[int]]], task_names: Se
 class GateMovement:
     """Keeps the gates' first weights, and scores the tokens of a validation with these and the present ones.
 
-    Both scores are of the same tokens in the same layer, so that a token that changes its expert does so because of the
-    gate alone. The scores of BASE layers are compared without prices.
+    A token that changes its expert so does by the gate alone. Scores of BASE layers are without prices.
     """
 
     def __init__(self) -> None:
@@ -187,7 +182,7 @@ class GateMovement:
             self._start = {path: weight.detach().clone() for path, weight in weights.items()}
 
     def _first(self, path: str, weight: Tensor) -> Tensor | None:
-        """The first weights of a layer; None where they are not known, or of other tasks."""
+        """Return the first weights of a layer; None where they are not known, or of other tasks."""
         start = self._start.get(path)
         return None if start is None or start.shape != weight.shape else start.to(weight.device)
 
@@ -218,10 +213,9 @@ class GateMovement:
         self._counts[path] += torch.stack([(then_T != now_T) & real_T, real_T]).sum(1)
 
     def figures(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        """By layer `blend`, where there is one, and, where its start is known, `moved` and `changed`; then `rest`.
+        """Return by layer `blend`, and where its start is known `moved` and `changed`; then `rest`.
 
-        `moved` is the length of the difference between present and first weights, in first lengths. `changed` is the
-        share of tokens with another expert, since `watch`.
+        `moved` is the difference's length in first lengths, `changed` the share of tokens with another expert.
         """
         layers: dict[str, dict[str, float]] = {}
         for path, layer in _learned(model).items():

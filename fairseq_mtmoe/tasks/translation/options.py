@@ -1,18 +1,34 @@
 """From the configuration of `translation_heated` to the arguments that fairseq's multilingual classes expect.
 
-They were written for the old command line, whose parsers turned strings into lists and dictionaries; here this happens
-after the configuration is complete, from whichever side it came. What is wrong is said before anything is loaded.
+fairseq's parsers turned strings into lists and dictionaries; here this happens after the configuration is complete,
+from whichever side it came. What is wrong is said before anything is loaded.
+
+`SETTINGS` travel in a checkpoint: a model is useless with other languages or language tokens than those of its
+training. They replace the options of `fairseq-generate` and `fairseq-interactive` (`take_over`). A language whose place
+in `langs` changes takes over the token and the gate of the one that was there.
 """
 
+from __future__ import annotations
+
 import ast
+import logging
 import os
 import re
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+import torch
 from fairseq import utils
-from fairseq.data.multilingual.multilingual_utils import EncoderLangtok, LangTokStyle
+from fairseq.data import Dictionary
+from fairseq.data.multilingual.multilingual_utils import (
+    EncoderLangtok,
+    LangTokStyle,
+    augment_dictionary,
+    get_lang_tok,
+)
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
 from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
@@ -20,7 +36,13 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
 from fairseq_mtmoe.io.typed import Rule, fault
 
+logger = logging.getLogger(__name__)
+
 TASK_IDS = ("target", "source", "pair")
+SETTINGS = (
+    *("langs", "langtoks", "langtoks_specs", "lang_tok_style"),
+    *("lang_tok_replacing_bos_eos", "enable_lang_ids", "task_ids"),
+)
 
 
 def _is_share(value: Any) -> bool:
@@ -40,7 +62,7 @@ _VALUES: dict[str, tuple[str, Any]] = {
 
 
 def arguments(cfg: Any) -> Namespace:
-    """The arguments, complete and checked, except for what needs the dictionaries or the data itself."""
+    """Return the arguments, checked except for what needs the dictionaries or the data itself."""
     args = Namespace(**_values(cfg))
     if not args.data:
         raise_invalid("data", "a data directory", args.data)
@@ -63,7 +85,7 @@ def is_training(args: Namespace) -> bool:
 
 
 def all_pairs(args: Namespace) -> list[str]:
-    """The pairs to train of all kinds of data, each once."""
+    """Return the pairs to train of all kinds of data, each once."""
     extra = [pair for pairs in (args.extra_lang_pairs or {}).values() for pair in pairs.split(",")]
     return list(dict.fromkeys(args.lang_pairs + extra))
 
@@ -94,7 +116,7 @@ def _check_task_ids(args: Namespace) -> None:
 
 
 def _values(cfg: Any) -> dict[str, Any]:
-    """Options as on the command line: a checkpoint of fairseq's own multilingual task has what that made of them."""
+    """Return options as on the command line, also of a checkpoint of fairseq's own multilingual task."""
     values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
     for name in ("langs", "lang_pairs", "langtoks_specs"):
         if isinstance(values[name], list):
@@ -104,7 +126,7 @@ def _values(cfg: Any) -> dict[str, Any]:
 
 
 def _contents(value: str) -> str:
-    """The value itself or, as everywhere in fairseq's multilingual options, what the file of this name holds."""
+    """Return the value or, as in all of fairseq's multilingual options, the content of the file of this name."""
     return read_text(value).strip() if os.path.isfile(value) else value
 
 
@@ -149,9 +171,7 @@ def _dictionary(name: str, text: str | None) -> dict[str, Any] | None:
 
 
 def _complete_languages(args: Namespace) -> None:
-    """Fill in `langs`: as given, else of the pairs, else (in generation, until the model says its own) of the data
-    directory and of the options.
-    """
+    """Fill in `langs`: as given, or of the pairs, or (in generation) of the data directory and the options."""
     if args.langs and args.lang_dict:
         raise UserError("`--langs` and `--lang-dict` exclude each other: give one of them.")
     if is_training(args) and not args.lang_pairs:
@@ -176,17 +196,21 @@ def _complete_languages(args: Namespace) -> None:
 
 
 def languages_of(folder: str) -> list[str]:
-    """The languages of a data directory, sorted, or the `UserError` that it is none."""
-    if not os.path.isdir(folder):
-        raise_invalid("data", "an existing directory", folder)
+    """Return the languages of a data directory, sorted, or refuse it."""
+    _check_folder(folder)
     found = found_languages(folder)
     if not found:
         raise_invalid("data", "a directory with binarized data such as train.en-de.en.idx", folder)
     return found
 
 
+def _check_folder(folder: str) -> None:
+    if not os.path.isdir(folder):
+        raise_invalid("data", "an existing directory", folder)
+
+
 def found_languages(folder: str) -> list[str]:
-    """The languages that the names of a folder's index files speak of, sorted."""
+    """Return the languages that the names of a folder's index files speak of, sorted."""
     return sorted({lang for side in indexed_sides(folder) for lang in (side.source, side.target)})
 
 
@@ -203,8 +227,7 @@ def _check_pairs(args: Namespace) -> None:
 def _check_dictionaries(args: Namespace) -> None:
     folders = utils.split_paths(args.data)
     for folder in folders:
-        if not os.path.isdir(folder):
-            raise_invalid("data", "an existing directory", folder)
+        _check_folder(folder)
     for name in ("source_dict", "target_dict", "fixed_dictionary"):
         path = getattr(args, name)
         if path and not os.path.isfile(path):
@@ -220,3 +243,81 @@ def _check_dictionaries(args: Namespace) -> None:
             if joined is None:
                 raise UserError(f"The dictionary of {lang} is missing: there is no {file} in {folders[0]}.")
             setattr(args, side, joined)
+
+
+def saved_settings(args: Namespace) -> dict[str, Any]:
+    """Return the settings to store, as plain containers, and the pairs, which may be of a file."""
+    return {**{name: getattr(args, name) for name in SETTINGS}, "lang_pairs": all_pairs(args)}
+
+
+def pairs_of(state: Mapping[str, Any]) -> list[str]:
+    """Return the pairs that a checkpoint was trained on; none where it does not say."""
+    pairs = (state.get("task_state") or {}).get("lang_pairs")
+    return [pair for pair in pairs if isinstance(pair, str)] if isinstance(pairs, list) else []
+
+
+def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
+    """Put a checkpoint's settings in the place of the options; return whether that changed any."""
+    changed = _differing(args, state)
+    for name, value in changed.items():
+        logger.info(f"from the checkpoint: {name} = {value} instead of {getattr(args, name)}")
+        setattr(args, name, value)
+    for name in ("source_lang", "target_lang") if changed else ():
+        lang, known = getattr(args, name), args.langs
+        if lang not in known:
+            raise_invalid(f"--{name.replace('_', '-')}", f"one of the model's languages {', '.join(known)}", lang)
+    return bool(changed)
+
+
+def warn_of_changes(args: Namespace, state: Mapping[str, Any]) -> None:
+    """Log which settings a run has changed since the checkpoint that it goes on from."""
+    for name, value in _differing(args, state).items():
+        logger.warning(f"{name} was {value} when the checkpoint was trained, and is {getattr(args, name)} from now on")
+
+
+def _differing(args: Namespace, state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: state[name] for name in SETTINGS if name in state and state[name] != getattr(args, name)}
+
+
+def check_joined(dicts: Mapping[str, Dictionary], langs: Sequence[str]) -> None:
+    """Refuse languages that have different dictionaries."""
+    for lang in langs:
+        if dicts[lang] != dicts[langs[0]]:
+            raise UserError(
+                f"`dict.{lang}.txt` and `dict.{langs[0]}.txt` must be the same dictionary, but differ; "
+                "preprocess all languages with one joined dictionary."
+            )
+
+
+def check_language_tokens(args: Namespace, dictionary: Dictionary) -> None:
+    """Refuse `--langtoks-specs` that give the dictionary no tokens which `--langtoks` asks for."""
+    for spec in {spec for specs in args.langtoks.values() for spec in specs if spec is not None}:
+        token = get_lang_tok(args.langs[0], args.lang_tok_style, spec)
+        if token not in dictionary:
+            rule = f"kinds of data that give {token}, which `{spec}` in --langtoks needs"
+            raise_invalid("--langtoks-specs", rule, ",".join(args.langtoks_specs))
+
+
+def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Namespace) -> None:
+    """Replace the dictionaries' language tokens, which follow their own symbols, by those of `args`.
+
+    Dictionaries are by language, several of which may have the same; `sizes` has their own symbols' number by `id`.
+    """
+    for dictionary in {id(dictionary): dictionary for dictionary in dicts.values()}.values():
+        size = sizes[id(dictionary)]
+        for symbol in dictionary.symbols[size:]:
+            del dictionary.indices[symbol]
+        del dictionary.symbols[size:], dictionary.count[size:]
+        augment_dictionary(
+            dictionary=dictionary,
+            language_list=args.langs,
+            lang_tok_style=args.lang_tok_style,
+            langtoks_specs=args.langtoks_specs,
+            extra_data=args.extra_data,
+        )
+
+
+def is_word(tokens: Tensor, dictionary: Dictionary, size: int) -> Tensor:
+    """Return which tokens are text: no end, padding or language (from the `size`th symbol on)."""
+    special = torch.tensor([dictionary.bos(), dictionary.pad(), dictionary.eos()], device=tokens.device)
+    return ~torch.isin(tokens, special) & (tokens < size)

@@ -11,7 +11,7 @@ import logging
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
 from typing import Any
 
@@ -60,28 +60,26 @@ class ValidationScores:
         self._search: tuple[nn.Module, bool, BeamSearch] | None = None
         self._references: dict[tuple[str, str], References] = {}
 
-    def counts(self, sample: Mapping[str, Any], model: nn.Module, subset: str) -> dict[str, Tensor]:
-        """What sacreBLEU counts in a model's translations of a batch, by metric."""
+    def counts(
+        self, sample: Mapping[str, Any], model: nn.Module, subset: str, pairs: Iterable[str]
+    ) -> dict[str, Tensor]:
+        """Return what sacreBLEU counts in translations of a batch, for its logging output: 0 of other pairs."""
         pair, numbers = sample["task"], sample["id"].tolist()
         hypotheses = self._translated(sample, model, pair)
-        references = self._references_of(pair, subset)
+        if (subset, pair) not in self._references:
+            way = FAIRSEQ if self._task.args.eval_tokenized_bleu else TEXT
+            self._references[subset, pair] = load_references(self._data, subset, pair, self._speller, way)
+        references = self._references[subset, pair]
         chosen = [[lines[number] or None for number in numbers] for lines in references.more]
         lines = [references.lines[number] for number in numbers]
         if self._task.args.eval_bleu_print_samples:
             logger.info(f"example hypothesis: {hypotheses[0]}")
             logger.info(f"example reference: {lines[0]}")
-        found = {}
+        found = {f"_{other}_{name}": _zeros(name) for other in pairs for name in self.asked}
         for name in self.asked:
             statistics = self._metric(name, pair)._extract_corpus_statistics(hypotheses, [lines, *chosen])
-            found[name] = torch.tensor(np.sum(statistics, axis=0), dtype=torch.double)
+            found[f"_{pair}_{name}"] = torch.tensor(np.sum(statistics, axis=0), dtype=torch.double)
         return found
-
-    def noted(self, counts: Mapping[str, Tensor], pair: str, pairs: Iterable[str]) -> dict[str, Tensor]:
-        """A batch's counts for its logging output, which in all processes has those of all pairs."""
-        zeros = {name: torch.zeros(COUNTS[name], dtype=torch.double) for name in self.asked}
-        return {
-            f"_{other}_{name}": counts[name] if other == pair else zeros[name] for other in pairs for name in self.asked
-        }
 
     def log(self, logging_outputs: Sequence[Mapping[str, Any]], pairs: Sequence[str], groups: Iterable[Group]) -> None:
         """Log the scores of each pair, the means of each group, and the mean of all pairs."""
@@ -89,17 +87,13 @@ class ValidationScores:
             for pair in pairs:
                 counts = [log[f"_{pair}_{name}"].cpu() for log in logging_outputs if f"_{pair}_{name}" in log]
                 # A tensor, because meters are saved with a checkpoint, which must hold nothing of numpy's.
-                metrics.log_scalar(f"_{pair}_{name}", sum(counts, torch.zeros(COUNTS[name], dtype=torch.double)))
+                metrics.log_scalar(f"_{pair}_{name}", sum(counts, _zeros(name)))
             for group in [*(Group(pair, (pair,)) for pair in pairs), *groups, Group("", tuple(pairs))]:
-                key = f"{group.name}_{name}".removeprefix("_")
-
-                def mean(meters: Mapping[str, Any], name: str = name, group: Group = group) -> float | None:
-                    return self._mean(meters, name, group.tasks)
-
-                metrics.log_derived(key, mean, 1000)
+                mean = partial(self._mean, name=name, pairs=group.tasks)
+                metrics.log_derived(f"{group.name}_{name}".removeprefix("_"), mean, 1000)
 
     def figures(self, meters: Mapping[str, Any], pairs: Sequence[str]) -> dict[str, float]:
-        """The means of pairs' scores, for the run log."""
+        """Return the means of pairs' scores, for the run log."""
         found = {name: self._mean(meters, name, pairs) for name in self.asked}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -132,7 +126,7 @@ class ValidationScores:
         return texts if self._detokenizer is None else [self._detokenizer.decode(text) for text in texts]
 
     def _first_token(self, pair: str) -> int | None:
-        """The token of the target language that the decoder writes first, or reads in the place of an end."""
+        """Return the target language's token, which the decoder writes first, or reads for an end."""
         spec = self._task.args.langtoks["main"][1]
         return int(self._task.data_manager.get_decoder_langtok(pair.partition("-")[2], spec)) if spec else None
 
@@ -150,11 +144,9 @@ class ValidationScores:
         tokens = [token for pair in self._task.lang_pairs if (token := self._first_token(pair)) is not None]
         return Speller(dictionary, joining, tokens)
 
-    def _references_of(self, pair: str, subset: str) -> References:
-        if (subset, pair) not in self._references:
-            way = FAIRSEQ if self._task.args.eval_tokenized_bleu else TEXT
-            self._references[subset, pair] = load_references(self._data, subset, pair, self._speller, way)
-        return self._references[subset, pair]
+
+def _zeros(metric: str) -> Tensor:
+    return torch.zeros(COUNTS[metric], dtype=torch.double)
 
 
 def _any_goes_on(goes_on: bool) -> bool:

@@ -35,7 +35,7 @@ from fairseq_mtmoe.slots.slot import takes, unwrapped
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks._multitask.validation import Group
-from fairseq_mtmoe.tasks.translation import languages, options
+from fairseq_mtmoe.tasks.translation import options
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 
@@ -46,10 +46,9 @@ MANY_UNKNOWN = 0.1  # the share of unknown tokens in a batch of lines from which
 
 @register_task("translation_heated", dataclass=TranslationHeatedConfig)
 class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
-    """Translation between many languages. Its tasks are language pairs; its groups are tiers.
+    """Translation between many options. Its tasks are language pairs; its groups are tiers.
 
-    `task_names` are the languages of `--langs`, or the pairs with `--task-ids pair`. A model that takes task ids keeps
-    the names of its training, and generation follows them.
+    `task_names` are the languages of `--langs`, or the pairs with `--task-ids pair`; generation follows the model's.
     """
 
     tasks_event_key, groups_event_key = "pairs", "tiers"
@@ -62,18 +61,16 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         self._has_warned_of_unknown = False
         self._scores = ValidationScores(self) if args.eval_bleu or args.eval_chrf else None
         if training:
-            self.state.merge_state_dict(languages.saved_settings(args))
+            self.state.merge_state_dict(options.saved_settings(args))
 
     # ---- options and dictionaries ----
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add the options of the configuration to fairseq's command line."""
         gen_parser_from_dataclass(parser, TranslationHeatedConfig())
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> TranslationHeatedTask:
-        """Called by fairseq, with options that `arguments` checks."""
         args = options.arguments(cfg)
         sizes: dict[int, int] = {}
 
@@ -84,27 +81,27 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
         langs, dicts, training = MultilingualDatasetManager.prepare(load_dictionary, args)
         for dictionary in dicts.values():
-            languages.check_language_tokens(args, dictionary)
+            options.check_language_tokens(args, dictionary)
         task = cls(args, langs, dicts, training)
         task.dictionary_sizes = sizes
         return task
 
     def check_dicts(self, dicts: dict[str, Any], source_langs: list[str], target_langs: list[str]) -> None:
-        """As fairseq's, which asserts: all source languages share a dictionary, and all target languages do."""
+        """As fairseq's, which asserts: all source languages share a dictionary, and all target options."""
         for option, langs in (("source_dict", source_langs), ("target_dict", target_langs)):
             if getattr(self.args, option) is None:
-                languages.check_joined(dicts, langs)
+                options.check_joined(dicts, langs)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Called by fairseq before it builds a checkpoint's model; generation takes over what training saved.
+        """Take over what training saved; fairseq calls this before it builds a checkpoint's model.
 
-        A run that trains on has options of its own, and its checkpoints keep these. Refused are languages that the
-        model was not trained with, and an ensemble of models with different ones.
+        A run that trains on keeps its own options. Refused are languages that the model was not trained with, and an
+        ensemble of models with different ones.
         """
         super().load_state_dict(state_dict)
         if self.training:
-            languages.warn_of_changes(self.args, state_dict)
-            self.state.merge_state_dict(languages.saved_settings(self.args))
+            options.warn_of_changes(self.args, state_dict)
+            self.state.merge_state_dict(options.saved_settings(self.args))
             return
         before, now = self._model_langs, state_dict.get("langs")  # which a model of stock fairseq's does not say
         if before and now and now != before:
@@ -113,14 +110,14 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
                 f"{', '.join(before)} and another {', '.join(now)}."
             )
         self._model_langs = now or before
-        if not languages.take_over(self.args, state_dict):
+        if not options.take_over(self.args, state_dict):
             return
-        languages.relabel(self.dicts, self.dictionary_sizes, self.args)
+        options.relabel(self.dicts, self.dictionary_sizes, self.args)
         self.langs = self.data_manager.langs = self.args.langs
         self.data_manager.lang_dict = self.data_manager.create_lang_dictionary(self.langs)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """As fairseq's; a checkpoint that does not say its languages can have those of the data directory alone."""
+        """As fairseq's; without a checkpoint's languages only those of the data directory are known."""
         unknown = getattr(self.args, "langs_beyond_data", [])
         if unknown and self._model_langs is None:
             known = ", ".join(lang for lang in self.langs if lang not in unknown)
@@ -132,14 +129,14 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- tasks and data ----
 
     def task_id(self, pair: str) -> int:
-        """The task id of a language pair's sentences, or the `UserError` that the model was not trained with it."""
+        """Return the task id of a language pair; a `UserError` where the model was not trained with it."""
         source, target = pair.split("-")[0], pair.split("-")[-1]
         kind = self.args.task_ids if self.args.task_ids in options.TASK_IDS else "target"
         name = {"source": source, "target": options.task_of_language(self.args.task_ids, target), "pair": pair}[kind]
         return self.id_of(name, f"the {kind} of {pair}")
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
-        """The batch with the task and language ids among the models' inputs that these take."""
+        """Return the batch with the task and language ids that the models take."""
         sample = super().for_models(sample, models)
         if sample and "src_lang_id" in sample["net_input"] and not all(takes(m, "src_lang_id") for m in models):
             del sample["net_input"]["src_lang_id"]
@@ -158,7 +155,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None:
         """See `protocols.GoesOn`; a run may go on with more pairs, or with fewer."""
-        before, now = languages.pairs_of(state), options.all_pairs(self.args)
+        before, now = options.pairs_of(state), options.all_pairs(self.args)
         if before and not (set(before) <= set(now) or set(now) <= set(before)):
             self.refuse_other_tasks("--lang-pairs", path, before, now, ", with others or without some")
 
@@ -191,7 +188,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return {"tiers": self.pair_tiers, **super().about_the_run(), "task_ids": self.args.task_ids}
 
     def shown_name(self, key: str) -> str:
-        """A pair without fairseq's mark of data that is no extra data."""
+        """Return a pair without fairseq's mark of data that is no extra data."""
         return key.removeprefix("main:")
 
     @property
@@ -200,7 +197,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return pairs
 
     def groups(self) -> list[Group]:
-        """The tiers that have pairs."""
+        """Return the tiers that have pairs."""
         tiers = self.pair_tiers
         pairs = {tier: tuple(pair for pair in self.lang_pairs if tiers.get(pair) == tier) for tier in TIERS}
         return [Group(tier, members) for tier, members in pairs.items() if members]
@@ -219,18 +216,16 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if self._scores is not None and "task" in sample:
             inner = unwrapped(model)
-            counts = self._scores.counts(self.for_models(sample, [inner]), inner, self._evaluated_split)
-            logging_output |= self._scores.noted(counts, sample["task"], self.validated_tasks)
+            sample = self.for_models(sample, [inner])
+            logging_output |= self._scores.counts(sample, inner, self._evaluated_split, self.validated_tasks)
         return loss, sample_size, logging_output
 
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
-        """Also these scores, where they are asked for."""
         super().log_figures(logging_outputs)
         if self._scores is not None:
             self._scores.log(logging_outputs, self.validated_tasks, self.groups())
 
     def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
-        """Also these scores, where they are asked for."""
         figures = super().figures(meters, name)
         if self._scores is None:
             return figures
@@ -247,7 +242,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return super().build_generator(models, args, *others, **kwargs)
 
     def build_bpe(self, args: Any) -> Any:
-        """As fairseq's; without `--bpe`, lines of `fairseq-interactive` are cut by the data directory's model."""
+        """As fairseq's; by default the data directory's model cuts lines of `fairseq-interactive`."""
         bpe = super().build_bpe(args)
         model = os.path.join(split_paths(self.args.data)[0], SENTENCEPIECE)
         if bpe is not None or self.datasets or not os.path.isfile(model):  # other commands have loaded a data set
@@ -256,27 +251,21 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return PiecesOfLines(model)
 
     def inference_step(self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any) -> Any:
-        """As fairseq's. Interactive batches, which fairseq makes without us, get their task ids here.
-
-        A line without text has a translation without text.
-        """
+        """As fairseq's; interactive batches get their task ids here, empty lines empty translations."""
         if "task_ids" in sample:
             return super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
         tokens = sample["net_input"]["src_tokens"]
         sample = {**sample, "task_ids": tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))}
         found = super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
         dictionary = self.source_dictionary
-        has_text = languages.is_word(tokens, dictionary, self.dictionary_sizes[id(dictionary)])
+        has_text = options.is_word(tokens, dictionary, self.dictionary_sizes[id(dictionary)])
         self._warn_of_unknown(tokens[has_text])
         for row in (~has_text.any(1)).nonzero().flatten().tolist():
-            found[row] = [self._nothing(found[row][0])]
+            hypothesis = found[row][0]
+            nothing = {"tokens": hypothesis["tokens"].new_tensor([self.target_dictionary.eos()]), "alignment": []}
+            scores = hypothesis["positional_scores"].new_zeros(1)
+            found[row] = [{**hypothesis, **nothing, "positional_scores": scores, "score": scores[0]}]
         return found
-
-    def _nothing(self, hypothesis: dict[str, Any]) -> dict[str, Any]:
-        """Return a hypothesis without text in the place of another."""
-        tokens = hypothesis["tokens"].new_tensor([self.target_dictionary.eos()])
-        scores = hypothesis["positional_scores"].new_zeros(1)
-        return {**hypothesis, "tokens": tokens, "positional_scores": scores, "score": scores[0], "alignment": []}
 
     def _warn_of_unknown(self, words: Tensor) -> None:
         unknown = words.eq(self.source_dictionary.unk()).sum().item()

@@ -12,20 +12,7 @@ from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.tasks._multitask import validation
-from fairseq_mtmoe.tasks._multitask.validation import (
-    GateMovement,
-    Group,
-    add_task_sums,
-    expert_counts,
-    expert_figures,
-    group_values,
-    log_groups,
-    mixture_weights,
-    plain_numbers,
-    start_counting,
-    stop_counting,
-    uncounted,
-)
+from fairseq_mtmoe.tasks._multitask.validation import GateMovement, Group, add_task_sums, group_values, log_groups
 from tests.helpers.borrowing import target_model
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.models import batch, moe_model, perturb
@@ -36,9 +23,8 @@ PAIRS = ["en-aa", "en-bb", "en-cc"]
 ALONE = [Group(pair, (pair,)) for pair in PAIRS]
 
 
-def output(pair, loss, nll_loss, tokens, sample_size=None):
-    log = {"loss": torch.tensor(loss), "nll_loss": torch.tensor(nll_loss), "ntokens": tokens}
-    log["sample_size"] = tokens if sample_size is None else sample_size
+def output(pair, loss, nll_loss, tokens):
+    log = {"loss": torch.tensor(loss), "nll_loss": torch.tensor(nll_loss), "ntokens": tokens, "sample_size": tokens}
     add_task_sums(log, pair, PAIRS)
     return log
 
@@ -79,7 +65,7 @@ def test_a_gpus_sums_are_copied_once(meters):
             logs.append({**log, "ntokens": tokens, "sample_size": tokens})
             add_task_sums(logs[-1], pair, PAIRS)
         assert not rules.waits
-        log_groups([plain_numbers(log) for log in logs], [*ALONE, Group("all", tuple(PAIRS))])
+        log_groups([validation.plain_numbers(log) for log in logs], [*ALONE, Group("all", tuple(PAIRS))])
         assert len(rules.waits) == len(logs)
     assert meters["all_nll_loss"].avg == meters["en-cc_loss"].avg == pytest.approx(2 / math.log(2))
     assert meters["all_loss"].count == 10
@@ -96,11 +82,11 @@ def test_values_for_the_run_log_are_not_rounded(meters):
 
 def test_entropy_of_layers_and_tasks_and_experts_in_use():
     layers = {"a": [[5, 5, 5, 5], [8, 0, 0, 0], [0, 0, 0, 0]], "b": [[1, 1, 0, 0], [0, 0, 4, 0], [0, 0, 0, 0]]}
-    assert expert_figures(layers, ["x", "y", "z"]) == {
+    assert validation.expert_figures(layers, ["x", "y", "z"]) == {
         "expert_entropy/a": 0.5, "experts_used/a": 1.0, "expert_entropy/b": 0.25, "experts_used/b": 0.75,
         "expert_entropy/x": 0.75, "expert_entropy/y": 0.0,
     }  # fmt: skip
-    assert expert_figures({"a": [[0, 0], [0, 0]]}, ["x", "y"]) == {}
+    assert validation.expert_figures({"a": [[0, 0], [0, 0]]}, ["x", "y"]) == {}
 
 
 def test_counts_of_experts_are_those_of_all_processes(monkeypatch):
@@ -112,11 +98,11 @@ def test_counts_of_experts_are_those_of_all_processes(monkeypatch):
     monkeypatch.setattr(validation, "adapter_blocks", lambda model: {})
     monkeypatch.setattr(validation.torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(validation.torch.distributed, "all_reduce", lambda counts: counts.mul_(2))
-    start_counting(None)
+    validation.set_counting(None, True)
     assert Layer.load.enabled
     Layer.load.counts += torch.arange(6).view(2, 3)
-    stop_counting(None)
-    assert expert_counts(None) == {"encoder.layers.1": [[0, 2, 4], [6, 8, 10]]}
+    validation.set_counting(None, False)
+    assert validation.expert_counts(None) == {"encoder.layers.1": [[0, 2, 4], [6, 8, 10]]}
     assert not Layer.load.enabled and Layer.load.counts.sum() == 15
 
 
@@ -124,23 +110,20 @@ def test_weights_of_sources_are_means_over_sentences_of_what_was_passed_since(tm
     model = target_model(tmp_path, gate_input="hidden")
     inputs = batch(task_ids=False)
     model(**inputs)
-    start_counting(model)
-    first, second = ({name: value[part] for name, value in inputs.items()} for part in (slice(3), slice(3, 4)))
-    for part in (first, second):
-        model(**part)
-    found = mixture_weights(model)
-    stop_counting(model)
+    validation.set_counting(model, True)
+    for part in (slice(3), slice(3, 4)):
+        model(**{name: value[part] for name, value in inputs.items()})
+    found = validation.mixture_weights(model)
+    validation.set_counting(model, False)
     model(**inputs)
-    assert found == mixture_weights(model)
+    assert found == validation.mixture_weights(model)
     assert list(found) == ["encoder.layers.0", "encoder.layers.1", "decoder.layers.0", "decoder.layers.1"]
     context = model.encoder(**{name: inputs[name] for name in ("src_tokens", "src_lengths")})["mixture"][0]
-    weights = dict(zip(found, context.weights.values(), strict=False))
-    assert weights["encoder.layers.1"].shape == (4, 2)
-    for path, each in weights.items():
+    for path, each in zip(found, context.weights.values(), strict=False):
         assert found[path] == pytest.approx(each.mean(0).tolist(), abs=1e-5)
         assert abs(found[path][0] - 0.5) > 1e-3
-    start_counting(model)
-    assert all(torch.tensor(row).isnan().all() for row in mixture_weights(model).values())
+    validation.set_counting(model, True)
+    assert all(torch.tensor(row).isnan().all() for row in validation.mixture_weights(model).values())
 
 
 GATES = "base,task,switch"
@@ -163,39 +146,26 @@ def test_tokens_change_their_expert_by_the_gate_alone():
     movement.begin(model, 0)
     layers = expert_layers(model)
     start = {path: layer.gate.weight.clone() for path, layer in layers.items()}
-    for layer in layers.values():
+    seen = {path: [] for path in layers}
+    for path, layer in layers.items():
         layer.gate.weight += 0.2 * torch.randn_like(layer.gate.weight)
         layer.blend.fill_(0.3)
+        layer.gate.register_forward_hook(lambda gate, inputs, routing, into=seen[path]: into.append((inputs, routing)))
     movement.begin(model, 5)  # it has begun
     movement.watch(model)
-    seen = {path: [] for path in layers}
-    hooks = [
-        layer.gate.register_forward_hook(lambda gate, inputs, routing, into=seen[path]: into.append((inputs, routing)))
-        for path, layer in layers.items()
-    ]
     for _ in range(2):
         model(**batch())
-    with uncounted(model, movement):  # such as the search of a validation's BLEU
-        counts = {path: count.clone() for path, count in movement._counts.items()}
+    with validation.uncounted(model, movement):  # such as the search of a validation's BLEU
         model(**batch())
-    assert all(torch.equal(count, movement._counts[path]) for path, count in counts.items())
-    seen = {path: of[:2] for path, of in seen.items()}
     figures = movement.figures(model)
-    for hook in hooks:
-        hook.remove()
     assert movement.since == 0 and set(figures) == set(layers) and len(layers) == 6
     for path, layer in layers.items():
-        changed = total = 0
-        for (hidden_TH, task_B, _, _), routing in seen[path]:
-            for token, hidden_H in enumerate(hidden_TH):
-                if routing.expert_T[token] == 4:
-                    continue
-                task = task_B[token % len(task_B)]
-                then, now = (
-                    (weight if weight.dim() == 2 else weight[task]) @ hidden_H
-                    for weight in (start[path], layer.gate.weight)
-                )
-                changed, total = changed + int(then.argmax() != now.argmax()), total + 1
+        changed, total = 0, 0
+        for (hidden_TH, task_B, _, _), routing in seen[path][:2]:
+            for token in (routing.expert_T < 4).nonzero().flatten().tolist():
+                both, task = (start[path], layer.gate.weight), task_B[token % len(task_B)]
+                then, now = (((of if of.dim() == 2 else of[task]) @ hidden_TH[token]).argmax() for of in both)
+                changed, total = changed + int(then != now), total + 1
         assert 0 < changed < total
         length = (layer.gate.weight - start[path]).norm() / start[path].norm()
         assert figures[path] == pytest.approx({"blend": 0.3, "moved": length.item(), "changed": changed / total})

@@ -27,18 +27,8 @@ def data(tmp_path_factory):
 def trained(data, folder, task, rate, *options):
     """The trainer before its updates, what it does in them, and the examples of each."""
     logging.disable(logging.INFO)
-    options = (
-        "--init-encoder",
-        data / "encoder.pt",
-        "--glue-tasks",
-        task,
-        "--optimizer",
-        "sgd",
-        "--lr",
-        rate,
-        *options,
-    )
-    trainer = trainer_of(task_arguments(data, folder, *options))
+    options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", task, "--lr", rate, *options)
+    trainer = trainer_of(task_arguments(data, folder, *options, "--optimizer", "sgd"))
     before = {name: value.clone() for name, value in trainer.get_model().state_dict().items()}
     sums, norms, examples = [], [], []
     clip, loss_of = trainer.clip_grad_norm, trainer.get_criterion().forward

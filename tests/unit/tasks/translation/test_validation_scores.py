@@ -8,10 +8,10 @@ import pytest
 from fairseq_mtmoe.analysis.rows import run_of
 from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.analysis.scores import score_pair
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator
 from tests.helpers.digits import PAIRS, digit_task, make_digit_corpus
 from tests.helpers.processes import run_processes
+from tests.helpers.refused import refused
 from tests.helpers.training import train_here
 
 SCORED = ("--eval-bleu", "--eval-chrf", "--eval-bleu-args", '{"beam": 3, "max_len_b": 20}', "--num-experts", 4,
@@ -88,5 +88,5 @@ def test_scores_change_nothing_of_the_training_and_of_the_experts_counts(data, t
 
 @pytest.mark.parametrize("given", ["{", '{"beam": "4"}', '{"sampling": 1}', '{"beam": 1.5}'])
 def test_a_search_that_is_none_is_refused(given, data):
-    with pytest.raises(UserError, match=r"`--eval-bleu-args(: beam)?` must be a"):
+    with refused("--eval-bleu-args: beam" if "1.5" in given else "--eval-bleu-args"):
         digit_task(data, eval_bleu=True, eval_bleu_args=given)
