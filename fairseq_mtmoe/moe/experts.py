@@ -16,14 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fairseq_mtmoe.moe.grouped_matmul import operators
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
-from fairseq_mtmoe.moe.grouped_matmul.operators import (
-    ACTIVATIONS,
-    grouped_linear,
-    grouped_network,
-    offsets_at_hand,
-    takes_host_offsets,
-)
+from fairseq_mtmoe.moe.grouped_matmul.operators import ACTIVATIONS, grouped_linear, grouped_network
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.moe.stacked import StackedBank, check_count, draw_linear_
 
@@ -104,13 +99,13 @@ class ExpertBank(StackedBank):
 
         `rows_TH` are as a dispatcher sorted them, the other arguments are those of `DispatchPlan`.
         """
-        if host_offsets_N is not None and takes_host_offsets(rows_TH, self.fc1_weight, max_rows):
+        if host_offsets_N is not None and operators.takes_host_offsets(rows_TH, self.fc1_weight, max_rows):
             offsets_N = host_offsets_N
         drops = self.training and self.dropout > 0
         if self.activation in ACTIVATIONS and not drops:
             weights = (self.fc1_weight, self.fc1_bias, self.fc2_weight, self.fc2_bias)
             return grouped_network(self.activation, rows_TH, offsets_N, *weights, self.gradient_buffers, max_rows)
-        offsets_N = offsets_at_hand(offsets_N, rows_TH, self.fc1_weight, max_rows)  # once for both products
+        offsets_N = operators.offsets_at_hand(offsets_N, rows_TH, self.fc1_weight, max_rows)  # once for both products
         inner = self.activation(grouped_linear(rows_TH, offsets_N, self.fc1_weight, self.fc1_bias, max_rows))
         inner = F.dropout(inner, self.dropout, self.training)
         return grouped_linear(inner, offsets_N, self.fc2_weight, self.fc2_bias, max_rows)
@@ -189,10 +184,6 @@ def reinitialize_(bank: ExpertBank, ratio: float) -> None:
         units = torch.randperm(inner_size, generator=generator, device="cpu")[:size]
         bank.reinitialized[index, units] = True
         for part in (bank.fc1_weight[index], bank.fc1_bias[index], bank.fc2_weight[index].t()):
-            part[units] = _like(part[units], generator)
-
-
-def _like(values: Tensor, generator: torch.Generator) -> Tensor:
-    """Return as many numbers from the normal distribution with their mean and standard deviation."""
-    drawn = torch.randn(values.shape, generator=generator, device="cpu").to(values)
-    return values.mean() + values.std(correction=0) * drawn
+            replaced = part[units]
+            drawn = torch.randn(replaced.shape, generator=generator, device="cpu").to(replaced)
+            part[units] = replaced.mean() + replaced.std(correction=0) * drawn

@@ -13,14 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.assignment.dual_prices import (
-    FARTHEST,
-    LONGEST_STEP,
-    Assignment,
-    in_units_of,
-    newton_step,
-    sample_places,
-)
+from fairseq_mtmoe.moe.assignment import dual_prices
+from fairseq_mtmoe.moe.assignment.dual_prices import LONGEST_STEP, Assignment, newton_step
 
 # Temperatures with their numbers of steps; the first ones with a sample of the tokens.
 SAMPLED = ((0.25, 4), (0.0625, 3), (0.0156, 3))
@@ -63,7 +57,7 @@ def gpu_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: 
     places = Places.of(prices_N, number.long(), num_tokens)
     for _ in range(ROUNDS if start_N is None else RESUMED_ROUNDS):
         expert_T = _moved(value_TN, best_T, expert_T, places)
-    return Assignment(_filled(expert_T, places), in_units_of(size, prices_N))
+    return Assignment(_filled(expert_T, places), dual_prices.in_units_of(size, prices_N))
 
 
 def _scaled(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,7 +78,7 @@ def _scaled(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> tuple[Tensor, T
 def _prices(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> Tensor:
     num_tokens, num_experts = scores_TN.shape
     size = min(SAMPLE * num_experts, num_tokens)
-    place = sample_places(size, num_tokens, scores_TN.device)
+    place = dual_prices.sample_places(size, num_tokens, scores_TN.device)
     prices_N = (real_T @ scores_TN) / count
     sample = scores_TN.index_select(0, place), real_T.index_select(0, place)
     for schedule, (scores, real) in ((SAMPLED, sample), (ALL, (scores_TN, real_T))):
@@ -103,7 +97,7 @@ def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: T
     """
     num_tokens, num_experts = scores_TN.shape
     prices_1N = start_N.nan_to_num(0, 0, 0).unsqueeze(0)
-    prices_1N = (prices_1N - prices_1N.mean()).clamp(-FARTHEST, FARTHEST).float()
+    prices_1N = (prices_1N - prices_1N.mean()).clamp(-dual_prices.FARTHEST, dual_prices.FARTHEST).float()
     # As there, prices are defined up to a constant only: hence the second term.
     ridge_NN = torch.eye(num_experts, device=scores_TN.device) * (1 + RESUMED_RIDGE)
     ridge_NN += RESUMED_RIDGE * LEVEL / num_experts

@@ -10,16 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fairseq_mtmoe.moe.assignment import dual_prices
 from fairseq_mtmoe.moe.assignment.augmenting_paths import assign_by_augmenting_paths
-from fairseq_mtmoe.moe.assignment.dual_prices import (
-    COARSE,
-    FINE,
-    Assignment,
-    in_units_of,
-    larger_shares,
-    resumed_prices,
-    solve_dual,
-)
+from fairseq_mtmoe.moe.assignment.dual_prices import COARSE, FINE, Assignment, in_units_of, solve_dual
 
 # All in units of the mean over tokens of highest - lowest score; promised is twice the accepted loss.
 ACCEPTED_LOSS = 5e-4  # per token, of a fast assignment
@@ -35,7 +28,7 @@ def stepwise_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exa
     with torch.autocast(scores_TN.device.type, enabled=False):
         wide = exact or scores_TN.dtype == torch.float64
         scaled_TN, size = _scaled(scores_TN.double() if wide else scores_TN.float())
-        prices_N = resumed_prices(scaled_TN.float(), None if start_N is None else _start(start_N, size))
+        prices_N = dual_prices.resumed_prices(scaled_TN.float(), None if start_N is None else _start(start_N, size))
         if prices_N is None:
             prices_N = solve_dual(scaled_TN.float(), COARSE)
         if not exact:
@@ -90,7 +83,7 @@ def _moved_surplus(scores_TN: Tensor, prices_N: Tensor) -> Tensor | None:
     num_tokens, num_experts = scores_TN.shape
     value_TN = scores_TN - prices_N
     best_T, expert_T = value_TN.max(1)
-    share_N = num_tokens // num_experts + larger_shares(prices_N, num_tokens).long()
+    share_N = num_tokens // num_experts + dual_prices.larger_shares(prices_N, num_tokens).long()
     total_loss = scores_TN.new_zeros(())
     for _ in range(ROUNDS):
         surplus_N = torch.bincount(expert_T, minlength=num_experts) - share_N

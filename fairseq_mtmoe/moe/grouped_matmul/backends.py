@@ -241,7 +241,8 @@ def backend_for(
         return IN_ONE
     if max_rows is not None:
         return padded_backend(max_rows)
-    is_fast = _is_fast_by_triton(dtype, len(first))
+    has_cores = dtype in (torch.float16, torch.bfloat16) or (dtype == torch.float32 and rounds_to_tf32())
+    is_fast = has_cores or (dtype == torch.float32 and len(first) <= FEW_ROWS)
     return BY_TRITON if is_fast and _can_use_triton(dtype, first) else ONE_BY_ONE
 
 
@@ -251,13 +252,6 @@ def _takes_grouped_mm(dtype: torch.dtype, operands: Sequence[Tensor]) -> bool:
         return False
     per_step = GROUPED_MM_ALIGNMENT // dtype.itemsize
     return all(size % per_step == 0 for operand in operands for size in operand.shape[1:])
-
-
-def _is_fast_by_triton(dtype: torch.dtype, num_rows: int) -> bool:
-    """Whether tensor cores multiply such operands, or there is little to multiply."""
-    if dtype == torch.float32:
-        return num_rows <= FEW_ROWS or rounds_to_tf32()
-    return dtype in (torch.float16, torch.bfloat16)
 
 
 def _can_use_triton(dtype: torch.dtype, like: Tensor) -> bool:

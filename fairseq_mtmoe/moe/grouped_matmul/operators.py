@@ -15,14 +15,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.device_kind import device_kind
-from fairseq_mtmoe.moe.grouped_matmul.backends import (
-    BY_TRITON,
-    ONE_BY_ONE,
-    Backend,
-    backend_for,
-    sum_in_one,
-    sum_one_by_one,
-)
+from fairseq_mtmoe.moe.grouped_matmul import backends
+from fairseq_mtmoe.moe.grouped_matmul.backends import ONE_BY_ONE, Backend, backend_for
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
 
 ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.relu, F.gelu)
@@ -72,7 +66,7 @@ def grouped_network(
 
 def takes_host_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None) -> bool:
     """Whether the ends of groups of rows on a GPU, if the host knows them, are best left there."""
-    return _backend_before_cast(rows, weight, max_rows) in (ONE_BY_ONE, BY_TRITON)
+    return _backend_before_cast(rows, weight, max_rows) in (ONE_BY_ONE, backends.BY_TRITON)
 
 
 def reads_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None) -> bool:
@@ -171,7 +165,7 @@ def _outer(grad: Tensor, rows: Tensor, offsets: Tensor, max_rows: int | None) ->
 def _sum(grad: Tensor, offsets: Tensor) -> Tensor:
     """Return the gradient of the biases, (N, O): the sum over each group's rows."""
     at_hand = device_kind(grad).can_sync or offsets.device != grad.device
-    return (sum_one_by_one if at_hand else sum_in_one)(grad, offsets)
+    return (backends.sum_one_by_one if at_hand else backends.sum_in_one)(grad, offsets)
 
 
 @_linear.register_fake

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, SwitchGate, TaskGate, balanced_assignment, build_gate
 from tests.helpers.pairwise import pairwise
+from tests.helpers.refused import refused
 
 pytestmark = pytest.mark.usefixtures("every_device_kind")
 N, H, K = 4, 8, 3
@@ -20,10 +21,10 @@ def hidden(tokens=20, seed=0):
 def test_base_is_balanced_in_training_and_greedy_in_evaluation():
     torch.manual_seed(0)
     gate, x = BaseGate(N, H), hidden() + 3
+    assert torch.allclose(gate.weight @ gate.weight.t(), 0.01 * torch.eye(N), atol=1e-6)
     scores = x @ gate.weight.detach().t()
-    assert torch.equal(gate(x).expert_T, balanced_assignment(scores))
     with torch.no_grad():  # the mode follows `training`, not whether gradients flow
-        assert torch.bincount(gate(x).expert_T).tolist() == [5, 5, 5, 5]
+        assert torch.equal(gate(x).expert_T, balanced_assignment(scores))
     greedy = gate.eval()(x.requires_grad_()).expert_T
     assert torch.equal(greedy, scores.argmax(1))
     assert torch.bincount(greedy, minlength=N).max() > 5
@@ -54,18 +55,6 @@ def test_padding_has_no_expert_and_leaves_the_others_as_they_are(experts, traini
         assert torch.equal(routing.expert_T[~padding], alone.expert_T)
         torch.testing.assert_close(routing.gate_T[~padding], alone.gate_T)
         routing.gate_T.sum().backward()
-
-
-def test_nothing_but_padding_can_be_routed():
-    tasks, padding = torch.zeros(5, dtype=torch.long), torch.ones(5, dtype=torch.bool)
-    for kind in ("base", "task", "switch"):
-        routing = build_gate(kind, N, H, K)(hidden(5), tasks, padding)
-        assert routing.expert_T.tolist() == [N] * 5
-
-
-def test_bases_experts_start_orthogonal():
-    weight = BaseGate(N, H).weight
-    assert torch.allclose(weight @ weight.t(), 0.01 * torch.eye(N), atol=1e-6)
 
 
 def test_task_gates_are_mt_tags_equations():
@@ -152,17 +141,6 @@ def test_half_precision_decides_in_float32(kind, dtype, device):
         assert torch.equal(gate(x.float(), tasks).gate_T, expected.gate_T)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_tokens_still_give_gradients(kind):
-    gate = build_gate(kind, N, H, K)
-    routing = gate(hidden(0), torch.zeros(0, dtype=torch.long))
-    assert routing.expert_T.shape == routing.gate_T.shape == (0,)
-    loss = routing.gate_T.sum() + (0 if routing.balance_loss is None else routing.balance_loss)
-    loss.backward()
-    assert loss.item() == 0
-    assert not gate.weight.grad.any()
-
-
 @pytest.mark.parametrize(("tasks", "value"), [(None, "None"), ([0, 3], "3"), ([-1, 0], "-1")])
 def test_wrong_task_ids_are_named(tasks, value, every_device_kind):
     gate = TaskGate(N, H, K)
@@ -173,20 +151,8 @@ def test_wrong_task_ids_are_named(tasks, value, every_device_kind):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("soft", 4, 8), "`gate` must be one of base, task, switch, fixed, but is 'soft' instead"),
-        (("base", 0, 8), "`num_experts` must be at least 1, but is 0 instead"),
-        (("task", 4, 8), "`num_tasks` must be at least 1 for task gates, but is 0 instead"),
-    ],
+    ("name", "arguments"), [("gate", ("soft", 4, 8)), ("num_experts", ("base", 0, 8)), ("num_tasks", ("task", 4, 8))]
 )
-def test_impossible_gates_are_refused(arguments, sentence):
-    with pytest.raises(UserError, match=sentence):
+def test_impossible_gates_are_refused(name, arguments):
+    with refused(name):
         build_gate(*arguments)
-
-
-def test_build_gate_hands_over_the_sizes():
-    for kind, expected in (("base", BaseGate), ("task", TaskGate), ("switch", SwitchGate)):
-        gate = build_gate(kind, N, H, K)
-        assert type(gate) is expected
-        assert "num_experts=4, hidden_size=8, num_tasks=3" in repr(gate)

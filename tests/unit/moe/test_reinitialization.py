@@ -24,7 +24,7 @@ def copies(ratio, fc1, fc2, placement=None, seed=3):
     return bank
 
 
-@pytest.mark.parametrize(("ratio", "size"), [(0.5, 10), (1.0, 21), (1 / 21, 1)])
+@pytest.mark.parametrize(("ratio", "size"), [(0.5, 10), (1.0, 21)])
 def test_whole_units_are_drawn_others_in_each_copy_and_the_rest_stays(ratio, size):
     fc1, fc2 = layer()
     bank = copies(ratio, fc1, fc2)
@@ -36,22 +36,18 @@ def test_whole_units_are_drawn_others_in_each_copy_and_the_rest_stays(ratio, siz
         new = (bank.fc1_weight[expert], bank.fc1_bias[expert].unsqueeze(1), bank.fc2_weight[expert].t())
         for before, after in zip(old, new, strict=True):
             assert torch.equal(after[~drawn], before[~drawn])
-            if size > 1:  # the only bias is its own mean
-                assert (after[drawn] != before[drawn]).all()
+            assert (after[drawn] != before[drawn]).all()
         assert torch.equal(bank.fc2_bias[expert], fc2.bias)
     assert not torch.equal(bank.fc1_weight[0], bank.fc1_weight[1])
     for name, parameter in bank.named_parameters():
         part = bank.reinitialized_part(name)
         assert (part is None) == (name == "fc2_bias")
-        assert part is None or torch.equal(
-            part.expand_as(parameter).sum(), torch.tensor(N * size * parameter[0].numel() // F)
-        )
+        assert part is None or part.expand_as(parameter).sum() == N * size * parameter[0].numel() // F
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.04])
-def test_a_share_of_no_unit_draws_nothing(ratio):
+def test_a_share_of_no_unit_draws_nothing():
     fc1, fc2 = layer()
-    bank = copies(ratio, fc1, fc2)
+    bank = copies(0.04, fc1, fc2)
     assert bank.reinitialized is None and bank.reinitialized_part("fc1_weight") is None
     assert all(torch.equal(weight, fc1.weight) for weight in bank.fc1_weight)
 
@@ -64,18 +60,15 @@ def test_what_is_drawn_has_mean_and_deviation_of_what_it_replaces():
         fc2.weight.normal_(0.1, 0.02)
     bank = copies(0.5, fc1, fc2)
     for expert, drawn in enumerate(bank.reinitialized):
-        for dense, part in (
-            (fc1.weight, bank.fc1_weight),
-            (fc1.bias, bank.fc1_bias),
-            (fc2.weight.t(), bank.fc2_weight.mT),
-        ):
+        pairs = (fc1.weight, bank.fc1_weight), (fc1.bias, bank.fc1_bias), (fc2.weight.t(), bank.fc2_weight.mT)
+        for dense, part in pairs:
             old, new = dense[drawn], part[expert][drawn]
             assert abs(new.mean() - old.mean()) < 5 * old.std() / new.numel() ** 0.5
             assert new.std().item() == pytest.approx(old.std().item(), rel=5 / (2 * new.numel()) ** 0.5)
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 2), (1, 3), (3, 1)])
-def test_an_expert_is_the_same_in_whichever_process_it_is(first, count):
+def test_an_expert_is_the_same_in_whichever_process_it_is():
+    first, count = 1, 2
     fc1, fc2 = layer()
     whole, part = copies(0.5, fc1, fc2), copies(0.5, fc1, fc2, ExpertPlacement(N, first, count))
     for name, parameter in part.named_parameters():

@@ -20,19 +20,13 @@ def test_it_counts_by_task_once_enabled():
     assert load.shares().tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
-def test_without_tasks_there_is_one_row():
-    load = ExpertLoad(2)
-    load.enabled = True
+def test_without_tasks_there_is_one_row_and_tokens_without_task_ids_count_for_the_first():
+    load, of_tasks = ExpertLoad(2), ExpertLoad(2, 2)
+    load.enabled = of_tasks.enabled = True
     load.record(torch.tensor([1, 1]), torch.tensor([5, 7]))
     load.record(torch.tensor([0]), None)
-    assert load.counts.tolist() == [[1, 2]]
-
-
-def test_tokens_without_task_ids_count_for_the_first_row():
-    load = ExpertLoad(2, 2)
-    load.enabled = True
-    load.record(torch.tensor([1, 0]), None)
-    assert load.counts.tolist() == [[1, 1], [0, 0]]
+    of_tasks.record(torch.tensor([1, 0]), None)
+    assert load.counts.tolist() == [[1, 2]] and of_tasks.counts.tolist() == [[1, 1], [0, 0]]
 
 
 def test_weights_are_means_over_sentences():

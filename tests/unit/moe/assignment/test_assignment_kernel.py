@@ -5,23 +5,10 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fairseq_mtmoe.moe.assignment import kernels
 from fairseq_mtmoe.moe.assignment.stepwise import stepwise_assignment
-from tests.unit.moe.assignment.made_scores import (
-    EXACT_GAP,
-    KINDS,
-    any_scores,
-    assert_fair,
-    gap,
-    make,
-    optimum,
-    random_scores,
-    tied,
-    total,
-)
+from tests.unit.moe.assignment.made_scores import EXACT_GAP, KINDS, assert_fair, gap, make, random_scores, total
 
 needs_library = pytest.mark.skipif(not kernels.BUILDS, reason="the library is not built")
 
@@ -35,55 +22,24 @@ def build(request):
 
 
 @needs_library
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(st.data())
-def test_any_scores_of_any_shape(data):
-    """Floats of any size, infinite ones and NaN among them: the optimum, or a refusal that says leave it to torch."""
-    scores = any_scores(data, 20, 18)
-    tokens, experts = scores.shape
-    found = kernels.assign(scores)
-    if found is None:
-        spread = (scores.amax(1) - scores.amin(1)).double().mean()
-        assert not (scores.abs() <= 1e30).all() or 0 < spread < 1e-30
-        return
-    assert scores.isfinite().all()
-    assert_fair(found.expert_T, tokens, experts)
-    if tokens:
-        assert gap(scores, found.expert_T) <= EXACT_GAP
-
-
-@needs_library
 def test_an_offset_per_token_changes_nothing():
-    offset = 1e5 * torch.randn(300, 1, generator=torch.Generator().manual_seed(2))
-    far = torch.cat(
-        [torch.full((150, 8), 1e30), 1e-20 * make(random_scores, 150, 8)]
-    )  # in units of the spread: infinite
-    for scores in (make(random_scores, 300, 8) + offset, far):
-        expert = kernels.assign(scores).expert_T
-        assert_fair(expert, 300, 8)
-        assert gap(scores, expert) <= EXACT_GAP
+    """In units of the spread it is infinite."""
+    scores = torch.cat([torch.full((150, 8), 1e30), 1e-20 * make(random_scores, 150, 8)])
+    expert = kernels.assign(scores).expert_T
+    assert_fair(expert, 300, 8)
+    assert gap(scores, expert) <= EXACT_GAP
 
 
 @needs_library
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf, 2e30, -2e30])
 def test_what_is_left_to_torch(odd):
-    for place in ((0, 0), (0, 7), (57, 3), (99, 7)):
-        scores = make(random_scores, 100, 8)
-        scores[place] = odd
-        assert kernels.assign(scores) is None
     scores = make(random_scores, 100, 8)
-    assert kernels.assign(scores.double()) is None
-    assert kernels.assign(scores.to("meta")) is None
-    assert kernels.assign(1e-38 * scores) is None
-
-
-@needs_library
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_other_types_and_layouts_give_what_float32_gives(dtype):
-    scores = make(random_scores, 100, 8).to(dtype)
-    expert = kernels.assign(scores).expert_T
-    assert expert.tolist() == kernels.assign(scores.float()).expert_T.tolist()
-    assert expert.tolist() == kernels.assign(scores.t().contiguous().t()).expert_T.tolist()
+    for other in (scores.double(), scores.to("meta"), 1e-38 * scores):
+        assert kernels.assign(other) is None
+    for place in ((0, 0), (57, 3), (99, 7)):
+        changed = scores.clone()
+        changed[place] = odd
+        assert kernels.assign(changed) is None
 
 
 @needs_library
@@ -138,11 +94,3 @@ def test_bad_cases_end(kind):
     expert = kernels.assign(scores).expert_T
     assert_fair(expert, 8000, 48)
     assert gap(scores, expert, best_of_bad_case(kind)) <= EXACT_GAP
-
-
-@needs_library
-def test_places_for_one_token_more_go_where_they_are_worth_most():
-    """Choosing them by price alone would be worse: all tokens of an expert may be indifferent."""
-    for seed in range(20):
-        scores = make(tied, 23, 9, seed)
-        assert total(scores, kernels.assign(scores).expert_T) == pytest.approx(optimum(scores))

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_mtmoe.moe import balanced_assignment, priced_assignment
@@ -22,17 +21,6 @@ from tests.unit.moe.assignment.made_scores import (
     tied,
     total,
 )
-
-STARTS = ["own", "near", "far", "zero", "odd"]
-
-
-def a_start(name, scores):
-    """Prices to begin with: these scores' own, ones near them and far away, none, and such as are no prices."""
-    own = gpu_assignment(scores).price_N
-    noise = torch.randn(len(own), generator=torch.Generator().manual_seed(7)) * own.std()
-    odd = own.clone()
-    odd[0], odd[1] = torch.nan, torch.inf
-    return {"own": own, "near": own + 0.3 * noise, "far": 1e6 * noise, "zero": 0 * own, "odd": odd}[name]
 
 
 @pytest.mark.parametrize(("kind", "tokens", "experts"), [*CASES, (KINDS[0], 1, 2)])
@@ -53,17 +41,23 @@ def test_shares_gap_and_prices_at_the_size_of_a_batch(kind, tokens, experts):
     assert (found.price_N - right.price_N).abs().max() <= 0.02 * spread
 
 
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("start", ["own", "near", "far", "zero", "odd"])
 @pytest.mark.parametrize("padded", [False, True])
 def test_any_start_gives_fair_shares_and_finite_prices(start, padded):
+    """From these scores' own prices, ones near them and far away, none, and such as are no prices."""
     scores = make(KINDS[3], 700, 16)
+    own = gpu_assignment(scores).price_N
+    noise = torch.randn(len(own), generator=torch.Generator().manual_seed(7)) * own.std()
+    odd = own.clone()
+    odd[0], odd[1] = torch.nan, torch.inf
+    prices = {"own": own, "near": own + 0.3 * noise, "far": 1e6 * noise, "zero": 0 * own, "odd": odd}[start]
     padding = torch.arange(700) % 5 == 0 if padded else None
-    found = gpu_assignment(scores, padding, a_start(start, scores))
+    found = gpu_assignment(scores, padding, prices)
     real = found.expert_T[~padding] if padded else found.expert_T
     assert_fair(real, len(real), 16)
     assert not padded or (found.expert_T[padding] == 16).all()
     assert found.price_N.isfinite().all()
-    assert torch.equal(found.expert_T, gpu_assignment(scores, padding, a_start(start, scores)).expert_T)
+    assert torch.equal(found.expert_T, gpu_assignment(scores, padding, prices).expert_T)
 
 
 def assert_gap(scores, start):
@@ -72,9 +66,7 @@ def assert_gap(scores, start):
     assert gap(scores, gpu_assignment(scores, None, start).expert_T, best) <= FAST_GAP
 
 
-@pytest.mark.parametrize(
-    ("shift", "tokens", "experts"), [(0.0, 4096, 16), (0.3, 4096, 16), (1.0, 4096, 16), (1.0, 1024, 8), (1.0, 4099, 64)]
-)
+@pytest.mark.parametrize(("shift", "tokens", "experts"), [(0.3, 4096, 16), (1.0, 1024, 8), (1.0, 4099, 64)])
 def test_gap_from_prices_of_other_batches(shift, tokens, experts):
     """The mean of four other batches, where liking for experts is off by so many deviations of a token's scores."""
     generator = torch.Generator().manual_seed(3)
@@ -90,7 +82,7 @@ def test_gap_from_prices_that_are_off(kind):
     """By normal noise of that deviation, in mean spreads (mean over tokens of highest - lowest score)."""
     scores = make(kind, 4096, 16).float()
     noise = torch.randn(16, generator=torch.Generator().manual_seed(7))
-    for off in (0.0, 0.1, 0.3):
+    for off in (0.0, 0.3):
         assert_gap(scores, priced_assignment(scores).price_N + off * spread_of(scores) * noise)
 
 
@@ -130,13 +122,10 @@ def test_padding_takes_no_part():
     real = scores[~padding]
     assert_fair(expert[~padding], len(real), 16)
     assert gap(real, expert[~padding]) <= FAST_GAP
+    assert (gpu_assignment(scores, torch.ones_like(padding)).expert_T == 16).all()
 
 
-def test_nothing_but_padding():
-    assert (gpu_assignment(torch.randn(5, 3), torch.ones(5, dtype=torch.bool)).expert_T == 3).all()
-
-
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 0.0])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 0.0])
 def test_no_finite_score_at_all(value):
     found = gpu_assignment(torch.full((11, 4), value))
     assert_fair(found.expert_T, 11, 4)
@@ -152,7 +141,7 @@ def test_infinite_scores_count_as_the_highest_and_lowest_finite_one():
     assert gpu_assignment(odd).expert_T[3] == 2
 
 
-@pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e30, 3e37])
+@pytest.mark.parametrize("scale", [1e-38, 3e37])
 def test_scores_of_extreme_size(scale):
     scores = make(KINDS[0], 640, 4).clamp(-3, 3)
     expert = gpu_assignment((scores.double() * scale).float()).expert_T
@@ -160,26 +149,14 @@ def test_scores_of_extreme_size(scale):
     assert gap(scores, expert) <= FAST_GAP
 
 
-def traced(function, *arguments):
-    """The operations of `function`, found with tensors that have no values."""
-    return make_fx(function, tracing_mode="fake")(*arguments)
-
-
 SCORES, PADDING = make(KINDS[0], 512, 8).float(), torch.arange(512) % 7 == 0
 
 
-ARGUMENTS = [(SCORES,), (SCORES, PADDING), (SCORES, PADDING, torch.zeros(8))]
-
-
-@pytest.mark.parametrize("arguments", ARGUMENTS, ids=["no padding", "padding", "start"])
+@pytest.mark.parametrize("arguments", [(SCORES,), (SCORES, PADDING), (SCORES, PADDING, torch.zeros(8))])
 def test_no_value_is_waited_for(arguments):
-    graph = traced(lambda *tensors: gpu_assignment(*tensors).expert_T, *arguments)
+    """Its operations can be found with tensors that have no values."""
+    graph = make_fx(lambda *tensors: gpu_assignment(*tensors).expert_T, tracing_mode="fake")(*arguments)
     assert torch.equal(graph(*arguments), gpu_assignment(*arguments).expert_T)
-
-
-def test_waiting_would_be_noticed():
-    with pytest.raises(GuardOnDataDependentSymNode):
-        traced(lambda scores: gpu_assignment(scores).expert_T + int(scores.sum() > 0), SCORES)
 
 
 @pytest.mark.parametrize("padding", [None, PADDING])

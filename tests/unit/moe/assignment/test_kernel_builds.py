@@ -24,21 +24,15 @@ def test_the_fastest_build_that_the_machine_can_run_is_there():
         assert next(iter(kernels.BUILDS)) == CAPABILITY
 
 
-@pytest.mark.parametrize(
-    ("capability", "names"),
-    [
-        ("AVX512", ["AVX512", "AVX2", "DEFAULT"]),
-        ("AVX2", ["AVX2", "DEFAULT"]),
-        ("DEFAULT", ["DEFAULT"]),
-        ("SVE256", ["DEFAULT"]),
-    ],
-)
-def test_a_processor_gets_what_it_can_run(monkeypatch, tmp_path, capability, names):
+@pytest.mark.parametrize(("capability", "first"), [("AVX512", 0), ("AVX2", 1), ("DEFAULT", 2), ("SVE256", 2)])
+def test_a_processor_gets_what_it_can_run(monkeypatch, tmp_path, capability, first):
     monkeypatch.setattr(kernels, "load", lambda path: path.name)
-    assert list(kernels.load_builds(tmp_path, capability)) == names
+    assert list(kernels.load_builds(tmp_path, capability)) == ["AVX512", "AVX2", "DEFAULT"][first:]
 
 
-def test_without_a_library_torch_has_to_do_it(monkeypatch, tmp_path):
+def test_without_a_library_for_the_machine_torch_has_to_do_it(monkeypatch, tmp_path):
+    (tmp_path / "foreign.so").write_bytes(b"\x7fELF of another machine")
+    assert kernels.load(tmp_path / "foreign.so") is None
     monkeypatch.setattr(kernels, "BUILDS", kernels.load_builds(tmp_path, CAPABILITY))
     assert kernels.assign(make(random_scores, 100, 8)) is None
 
@@ -46,11 +40,6 @@ def test_without_a_library_torch_has_to_do_it(monkeypatch, tmp_path):
 def test_a_library_of_another_version_is_not_used_and_said():
     with pytest.warns(UserWarning, match="libc10.so` must be of this version of fairseq_mtmoe"):
         assert kernels.load(Path(torch.__file__).parent / "lib" / "libc10.so") is None
-
-
-def test_a_library_for_another_machine_counts_as_none(tmp_path):
-    (tmp_path / "foreign.so").write_bytes(b"\x7fELF of another machine")
-    assert kernels.load(tmp_path / "foreign.so") is None
 
 
 # Vectors of other lengths than the machine's are slow there, and right: so those of AVX512 are tested without it.
@@ -69,9 +58,3 @@ def test_vectors_of_every_length_give_the_optimum(tmp_path, lanes):
         expert = kernels.assign(scores, build).expert_T
         assert_fair(expert, 500, 16)
         assert gap(scores, expert, best_of(kind, 500, 16)) <= EXACT_GAP
-
-
-def test_benchmarks_can_choose_a_build():
-    scores = make(random_scores, 300, 8)
-    for build in kernels.BUILDS.values():
-        assert gap(scores, kernels.assign(scores, build).expert_T) <= EXACT_GAP

@@ -97,19 +97,16 @@ def test_all_forms_find_the_same_at_the_size_of_a_batch(kind, tokens, experts):
 
 
 def starts(scores):
-    own = priced_assignment(scores, exact=True).price_N
+    own, spread = priced_assignment(scores, exact=True).price_N, spread_of(scores)
     noise = torch.randn(len(own), generator=torch.Generator().manual_seed(7))
     odd, one_up, one_down = own.clone(), own.clone(), own.clone()
     odd[0], odd[-1] = torch.nan, torch.inf
     one_up[0] += 1e30
-    one_down[0] -= 1e3 * (spread_of(scores) + 1)
-    near = own + 0.1 * spread_of(scores) * noise
-    return [own, own + 1000 * spread_of(scores), near, -own, 1e30 * noise, 1e-30 * noise, odd, one_up, one_down]
+    one_down[0] -= 1e3 * (spread + 1)
+    return [own, own + 1000 * spread, own + 0.1 * spread * noise, -own, 1e30 * noise, odd, one_up, one_down]
 
 
-@pytest.mark.parametrize(
-    ("kind", "tokens", "experts"), [*((kind, 500, 16) for kind in KINDS), (tied, 16, 5), (clustered, 3000, 8)]
-)
+@pytest.mark.parametrize(("kind", "tokens", "experts"), [*((kind, 500, 16) for kind in KINDS), (tied, 16, 5)])
 def test_any_start_gives_the_promised_assignment(kind, tokens, experts):
     scores = make(kind, tokens, experts)
     best = total(scores, balanced_assignment(scores.double(), exact=True))
@@ -118,7 +115,7 @@ def test_any_start_gives_the_promised_assignment(kind, tokens, experts):
         assert_fair(found.expert_T, tokens, experts)
         assert gap(scores, found.expert_T, best) <= most + 1e-9
         assert found.price_N.isfinite().all()
-        if number % 4 == 0:  # the first one, one in the middle, and the last
+        if number % 4 == 0:
             again = priced_assignment(scores.clone(), start.clone(), exact=exact)
             assert torch.equal(found.expert_T, again.expert_T) and torch.equal(found.price_N, again.price_N)
 
@@ -142,7 +139,7 @@ def test_any_scores_and_any_start(data):
             assert gap(scores, found.expert_T) <= most
 
 
-@pytest.mark.parametrize("scale", [1e-38, 1e-25, 1e-3, 1e25, 3e37])
+@pytest.mark.parametrize("scale", [1e-38, 1e-3, 3e37])
 def test_prices_have_the_unit_of_the_scores(scale):
     scores = make(random_scores, 300, 8).clamp(-3, 3)
     expected = priced_assignment(scores, exact=True).price_N.double()
@@ -189,7 +186,7 @@ def test_other_types_give_what_float32_gives(dtype):
         assert torch.equal(expert, expected)
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 0.0, 7.0])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 7.0])
 def test_equal_scores_have_no_prices(value):
     found = priced_assignment(torch.full((11, 4), value), exact=True)
     assert_fair(found.expert_T, 11, 4)
@@ -199,26 +196,19 @@ def test_equal_scores_have_no_prices(value):
 
 
 def test_no_token_and_one_expert():
-    found = priced_assignment(torch.zeros(0, 5), torch.ones(5))
-    assert found.expert_T.shape == (0,) and found.price_N.tolist() == [0] * 5
-    found = priced_assignment(torch.full((4, 1), torch.nan), torch.ones(1))
-    assert found.expert_T.tolist() == [0, 0, 0, 0] and found.price_N.tolist() == [0]
+    for tokens, experts in ((0, 5), (4, 1)):
+        found = priced_assignment(torch.full((tokens, experts), torch.nan), torch.ones(experts))
+        assert found.expert_T.tolist() == [0] * tokens and found.price_N.tolist() == [0] * experts
 
 
-def test_the_input_is_neither_changed_nor_tracked():
-    scores = make(random_scores, 100, 8).t().contiguous().t().requires_grad_()
+def test_the_input_is_neither_changed_nor_tracked_and_autocast_does_not_make_it_coarse(device):
+    scores = make(clustered, 1000, 8).t().contiguous().t().requires_grad_()
     before = scores.detach().clone()
-    expert = balanced_assignment(scores)
+    with torch.autocast(device, torch.bfloat16):
+        expert = balanced_assignment(scores)
     assert torch.equal(scores.detach(), before)
     assert not expert.requires_grad
     assert torch.equal(expert, balanced_assignment(before.contiguous()))
-
-
-def test_autocast_does_not_make_it_coarse(device):
-    scores = make(clustered, 1000, 8)
-    with torch.autocast(device, torch.bfloat16):
-        expert = balanced_assignment(scores)
-    assert torch.equal(expert, balanced_assignment(scores))
 
 
 def test_augmenting_paths_take_over_where_moving_the_surplus_loses_too_much(monkeypatch):

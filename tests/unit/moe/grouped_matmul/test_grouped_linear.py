@@ -19,7 +19,7 @@ from fairseq_mtmoe.moe.grouped_matmul.backends import (
     sum_in_one,
     sum_one_by_one,
 )
-from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
+from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import has_batched_products
 from fairseq_mtmoe.moe.grouped_matmul.operators import ACTIVATIONS, grouped_linear, grouped_network, reads_offsets
 from tests.helpers.pairwise import pairwise
 
@@ -100,13 +100,15 @@ def test_the_network_is_its_three_parts(name, activation):
         torch.testing.assert_close(value, expected)
 
 
-def test_frozen_weights_of_the_network_get_no_gradient(monkeypatch):
+def test_only_wanted_gradients_are_computed(monkeypatch):
     rows, offsets, weight, bias = example("uneven")
     monkeypatch.setattr(grouped, "_outer", lambda *_: pytest.fail("the weights want no gradient"))
     rows.requires_grad_()
-    grouped_network(
-        F.relu, rows, offsets, weight, bias, weight.mT, bias.new_zeros(len(offsets), INPUTS)
-    ).sum().backward()
+    grouped_linear(rows, offsets, weight, bias).sum().backward()
+    assert rows.grad.all()
+    network = F.relu, rows, offsets, weight, bias, weight.mT, bias.new_zeros(len(offsets), INPUTS)
+    rows.grad = None
+    grouped_network(*network).sum().backward()
     assert rows.grad.any()
 
 
@@ -120,14 +122,6 @@ def test_the_sums_for_a_gpu_are_those_for_a_cpu(name):
 def test_other_types_are_computed_too(dtype):
     rows, offsets, weight, bias = (t if i == 1 else t.to(dtype) for i, t in enumerate(example("uneven")))
     torch.testing.assert_close(grouped_linear(rows, offsets, weight, bias), plainly(rows, offsets, weight, bias))
-
-
-def test_only_wanted_gradients_are_computed(monkeypatch):
-    rows, offsets, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
-    monkeypatch.setattr(grouped, "_outer", lambda *_: pytest.fail("the weights want no gradient"))
-    rows.requires_grad_()
-    grouped_linear(rows, offsets, weight, bias).sum().backward()
-    assert rows.grad.all()
 
 
 def test_strides_do_not_matter():
@@ -194,24 +188,6 @@ def test_the_operators_keep_torchs_rules(request):
     grad = torch.randn(len(rows), OUTPUTS)
     torch.library.opcheck(torch.ops.mtmoe.grouped_outer.default, (grad, rows.detach(), offsets, None))
     torch.library.opcheck(torch.ops.mtmoe.grouped_sum.default, (grad, offsets))
-
-
-@pytest.mark.skipif("batched" not in BACKENDS, reason="this build of torch has no batched products")
-def test_batched_products_of_different_sizes_and_layouts():
-    torch.manual_seed(0)
-    left, right = torch.randn(5, 7), torch.randn(9, 7)
-    out = torch.ones(2, 5, 4)
-    batched_products(
-        Operand(left, torch.tensor([0, 14]), 7),
-        Operand(right, torch.tensor([0, 35]), 7, transposed=True),
-        Operand(out, torch.tensor([0, 20]), 4),
-        rows=torch.tensor([2, 3]),
-        columns=torch.tensor([4, 4]),
-        inner=torch.tensor([7, 7]),
-    )
-    torch.testing.assert_close(out[0, :2], left[:2] @ right[:4].t())
-    torch.testing.assert_close(out[1, :3], left[2:] @ right[5:].t())
-    assert torch.equal(out[0, 2:], torch.ones(3, 4)) and torch.equal(out[1, 3:], torch.ones(2, 4))
 
 
 @pytest.mark.skipif("batched" not in BACKENDS, reason="this build of torch has no batched products")

@@ -1,13 +1,48 @@
-"""Which experts a process holds, and the buckets in which gradients travel."""
+"""Who holds which experts, how gradients and tokens are dealt out, what is recorded; more is in tests/distributed."""
 
 import copy
+import threading
 from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fairseq_mtmoe.moe import LocalDispatcher
 from fairseq_mtmoe.moe.parallel import placement
+from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import AllToAllDispatcher, dispatcher_for
+from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, buckets, place_experts, whole_models
+from fairseq_mtmoe.moe.parallel.token_shuffle import parts_of
+
+
+def test_experts_in_one_process_need_no_other_and_a_dispatchers_copy_has_the_same_group():
+    group = threading.Lock()  # can as little be copied as a group of processes
+    dispatcher = AllToAllDispatcher(ExpertPlacement(4, 0, 2, group, 2), CommRecord())
+    assert copy.deepcopy(dispatcher).placement is dispatcher.placement
+    assert isinstance(dispatcher_for(ExpertPlacement(4, 0, 4), CommRecord()), LocalDispatcher)
+
+
+def test_bytes_and_operations_count_while_it_is_enabled():
+    record, rows = CommRecord(), torch.zeros(5, 3, 2, dtype=torch.float16)
+    with record.measure(4, rows):
+        pass
+    assert (record.num_bytes, record.exchanges, record.seconds) == (0, 0, 0.0)
+    record.enabled = True
+    for num_rows in (4, 1):
+        with record.measure(num_rows, rows):
+            pass
+    assert (record.num_bytes, record.exchanges) == (5 * 3 * 2 * 2, 2) and record.seconds > 0
+    record.reset()
+    assert (record.num_bytes, record.exchanges, record.seconds) == (0, 0, 0.0)
+
+
+def test_a_copys_record_is_its_own_and_empty():
+    record = CommRecord()
+    record.enabled = True
+    with record.measure(2, torch.zeros(2)):
+        assert (copy.deepcopy(record).num_bytes, copy.deepcopy(record).enabled) == (0, False)
 
 
 def test_small_tensors_of_one_type_share_a_message_and_large_ones_have_their_own(monkeypatch):
@@ -59,3 +94,17 @@ def test_a_process_takes_its_part_of_what_is_of_all_experts():
     here = ExpertPlacement(6, 2, 2)
     assert here.local(torch.arange(6)).tolist() == [2, 3] and here.local(torch.tensor([8, 9])).tolist() == [8, 9]
     assert copy.deepcopy(here) is here
+
+
+@given(st.integers(0, 50), st.integers(1, 8))
+def test_each_token_goes_to_one_process_and_the_parts_are_equal_but_for_one(num_tokens, size):
+    for source in range(size):
+        parts = parts_of(num_tokens, source, size)
+        assert len(parts) == size and sum(parts) == num_tokens
+        assert max(parts) - min(parts) <= 1
+
+
+@given(st.integers(0, 50), st.integers(1, 8))
+def test_as_many_tokens_in_each_process_are_dealt_out_evenly(num_tokens, size):
+    dealt = [parts_of(num_tokens, source, size) for source in range(size)]
+    assert [sum(parts) for parts in zip(*dealt, strict=True)] == [num_tokens] * size
