@@ -30,8 +30,8 @@ from fairseq_mtmoe.data.mixtures.training import PADDING, TrainingMixture
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import MixesSources, NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
-from fairseq_mtmoe.slots.sparse_model import model_size
 from fairseq_mtmoe.slots.slot import unwrapped
+from fairseq_mtmoe.slots.sparse_model import model_size
 from fairseq_mtmoe.tasks._multitask import run_log, selection, validation
 from fairseq_mtmoe.tasks._multitask.sampling import announce, announce_part, moved
 from fairseq_mtmoe.tasks._multitask.selection import REPORT_EVERY, Selection, SelectionRecord
