@@ -1,5 +1,6 @@
 """For tests of the scripts of `benchmarks/`."""
 
+import importlib
 import logging
 
 import pytest
@@ -11,3 +12,10 @@ def _logging_is_as_before():
     disabled = logging.root.manager.disable
     yield
     logging.disable(disabled)
+
+
+@pytest.fixture
+def bench(request, monkeypatch, tmp_path):
+    """The script that the test's module names as `SCRIPT`, imported when it is used; results go to `tmp_path`."""
+    monkeypatch.setattr("measure.RESULTS", tmp_path)
+    return importlib.import_module(request.module.SCRIPT)

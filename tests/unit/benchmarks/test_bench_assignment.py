@@ -7,44 +7,36 @@ import torch
 
 from fairseq_mtmoe.moe import balanced_assignment, priced_assignment
 
+SCRIPT = "assignment_cases"
 
-@pytest.fixture
-def cases():
-    import assignment_cases
 
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
     torch.manual_seed(1)
-    return assignment_cases
+    for name, value in (("STEPS", 20), ("CALM_STEPS", 1), ("BATCH", 2)):
+        monkeypatch.setattr(f"real_scores.{name}", value)
 
 
-@pytest.fixture
-def scores():
-    import assignment_scores
+def test_gap_is_what_is_lost_over_the_ranges():
+    from assignment_scores import gap
 
-    torch.manual_seed(1)
-    return assignment_scores
-
-
-def test_gap_is_what_is_lost_over_the_ranges(scores):
     scores_TN = torch.tensor([[3.0, 1.0], [2.0, 1.0]])
     best_T, other_T = torch.tensor([0, 1]), torch.tensor([1, 0])
-    assert scores.gap(best_T, best_T, scores_TN) == 0
-    assert scores.gap(other_T, best_T, scores_TN) == pytest.approx(1 / 3)
+    assert gap(best_T, best_T, scores_TN) == 0
+    assert gap(other_T, best_T, scores_TN) == pytest.approx(1 / 3)
     with pytest.raises(AssertionError):
-        scores.gap(torch.tensor([0, 0]), best_T, scores_TN)
+        gap(torch.tensor([0, 0]), best_T, scores_TN)
 
 
 @pytest.mark.parametrize("kind", ["isotropic", "skewed"])
-def test_all_answers_are_near_the_optimum(cases, scores, kind):
-    scores_TN = scores.random_scores(kind, 256, 8)
-    optimal_T = cases.scipy_assignment(scores_TN)
-    assert abs(scores.gap(balanced_assignment(scores_TN, exact=True), optimal_T, scores_TN)) < 1e-6
-    theirs_T = cases.experts_of(cases.libbase_assignment()(scores_TN), 8)
-    assert 0 <= scores.gap(theirs_T, optimal_T, scores_TN) < 0.01
+def test_all_answers_are_near_the_optimum(bench, kind):
+    from assignment_scores import gap, random_scores
 
-
-def test_skewed_scores_make_all_prefer_few(scores):
-    load_N = scores.random_scores("skewed", 512, 16).argmax(1).bincount(minlength=16)
-    assert load_N[:2].sum() > 0.7 * 512
+    scores_TN = random_scores(kind, 256, 8)
+    optimal_T = bench.scipy_assignment(scores_TN)
+    assert abs(gap(balanced_assignment(scores_TN, exact=True), optimal_T, scores_TN)) < 1e-6
+    theirs_T = bench.experts_of(bench.libbase_assignment()(scores_TN), 8)
+    assert 0 <= gap(theirs_T, optimal_T, scores_TN) < 0.01
 
 
 def _sleep(connection):
@@ -54,20 +46,18 @@ def _sleep(connection):
         connection.send("done")
 
 
-def test_what_does_not_end_is_stopped(cases, monkeypatch):
-    monkeypatch.setattr(cases, "_serve", _sleep)
-    libbase = cases.Libbase(limit=3)
+def test_what_does_not_end_is_stopped(bench, monkeypatch):
+    monkeypatch.setattr(bench, "_serve", _sleep)
+    libbase = bench.Libbase(limit=2)
     assert libbase.ends(torch.zeros(1, 1))
     assert not libbase.ends(torch.full((1, 1), 60.0))
     assert libbase.ends(torch.zeros(1, 1))  # in a new process
     libbase.close()
 
 
-def test_real_scores_come_from_a_model_that_learns(cases, monkeypatch):
+def test_real_scores_come_from_a_model_that_learns():
     import real_scores
 
-    monkeypatch.setattr(real_scores, "STEPS", 20)
-    monkeypatch.setattr(real_scores, "BATCH", 2)
     trained = real_scores.RealScores(4)
     first_TN, second_TN = trained.scores(256, 2)
     assert first_TN.shape == second_TN.shape == (256, 4)
@@ -76,34 +66,19 @@ def test_real_scores_come_from_a_model_that_learns(cases, monkeypatch):
     assert trained.losses[-1] < trained.losses[0] - 1
 
 
-def test_a_case_for_each_kind_and_size(cases, monkeypatch):
-    import real_scores
-
-    monkeypatch.setattr(real_scores, "STEPS", 1)
-    monkeypatch.setattr(real_scores, "BATCH", 1)
-    found = list(cases.cases((128, 256), (4,), 2))
+def test_a_case_for_each_kind_and_size(bench, monkeypatch):
+    monkeypatch.setattr("real_scores.STEPS", 1)
+    found = list(bench.cases((128, 256), (4,), 2))
     assert [str(case) for case in found[:3]] == ["isotropic, 128 × 4", "skewed, 128 × 4", "real, 128 × 4"]
     assert len(found) == 6
     assert all(scores.shape == (case.num_tokens, 4) for case in found for scores in case.scores)
-    assert all(len(case.scores) == 2 for case in found)
 
 
-def test_turns_take_the_matrices_in_turn():
-    import bench_assignment
-
-    turns = bench_assignment.Turns([torch.tensor(1), torch.tensor(2)], lambda scores: scores * 10)
-    for _ in range(3):
-        turns.prepare()
-        turns()
-    assert [int(answer) for answer in turns.answers] == [10, 20]
-
-
-def test_starts_are_prices_of_the_steps_before(cases, monkeypatch):
+def test_starts_are_prices_of_the_steps_before(monkeypatch):
     import assignment_starts
     import real_scores
 
     monkeypatch.setattr(real_scores, "STEPS", 1)
-    monkeypatch.setattr(real_scores, "CALM_STEPS", 1)
     monkeypatch.setattr(assignment_starts, "HISTORY", 2)
     number = assignment_starts.HISTORY + assignment_starts.MEASURED
     steps = assignment_starts.steps_of(real_scores.RealScores(4, calm=True).scores(256, number))
@@ -114,4 +89,3 @@ def test_starts_are_prices_of_the_steps_before(cases, monkeypatch):
     mean_N = (0.95 * first.starts["mean"] * 1.95 + last_N) / (0.95 * 1.95 + 1)
     torch.testing.assert_close(second.starts["mean"], mean_N)
     assert assignment_starts.gpu_gap(first) <= 1e-2
-    assert assignment_starts.share_of_operations() <= 0.38

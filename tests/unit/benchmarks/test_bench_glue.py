@@ -1,7 +1,7 @@
-"""The benchmark of multi-task understanding: data as long as GLUE's, and systems that are equal until they train."""
+"""Benchmarks on texts like GLUE's: data as long, and systems that are equal until they train."""
 
+import importlib
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -11,18 +11,13 @@ from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 TINY = EncoderConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
 
 
-@pytest.fixture
-def bench(monkeypatch):
-    import bench_glue
-    import glue_texts
-
-    monkeypatch.setattr(glue_texts, "MOST_WORDS", 40_000)
-    yield bench_glue
-    for name in ("bench_glue", "glue_systems", "glue_texts"):
-        sys.modules.pop(name)
+@pytest.fixture(autouse=True)
+def _few_words(monkeypatch, tmp_path):
+    monkeypatch.setattr("glue_texts.MOST_WORDS", 40_000)
+    monkeypatch.setattr("measure.RESULTS", tmp_path)
 
 
-def test_the_tables_of_lengths_and_forms_are_of_glues_tasks(bench):
+def test_the_tables_of_lengths_and_forms_are_of_glues_tasks():
     from glue_texts import FORMS, lengths
 
     from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
@@ -35,7 +30,7 @@ def test_the_tables_of_lengths_and_forms_are_of_glues_tasks(bench):
         assert about["tokens"] == sorted(about["tokens"]) and (about["first"] < 1) == (len(rows[task].texts) == 2)
 
 
-def test_texts_have_the_tokens_that_are_asked_for(bench):
+def test_texts_have_the_tokens_that_are_asked_for():
     from glue_texts import Words, serialized_tokenizer
     from tokenizers import Tokenizer
 
@@ -47,25 +42,41 @@ def test_texts_have_the_tokens_that_are_asked_for(bench):
     assert 0 < np.mean(["##" in token for encoding in encodings for token in encoding.tokens]) < 0.2
 
 
-def test_everything_is_measured_and_systems_are_compared_first(bench, tmp_path, monkeypatch):
-    import measure
+@pytest.mark.parametrize(("name", "num_systems", "num_floors"), [("glue", 3, 8), ("conditional", 8, 4)])
+def test_everything_is_measured_and_systems_are_compared_first(name, num_systems, num_floors, tmp_path, monkeypatch):
+    from measure import Report
 
-    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    bench, seen = importlib.import_module(f"bench_{name}"), []
+    check = bench.check_equal
+    monkeypatch.setattr(bench, "check_equal", lambda *systems: (check(*systems), seen.append(systems)))
     size = bench.Size(share=0.0006, encoder=TINY, arch="", batch=8, tasks=2, longest=4, length=20)
-    report = measure.Report("glue_tiny", "tiny")
-    check, seen = bench.check_equal, []
-
-    def checked(found, sample):
-        check(found, sample)
-        seen.append((found, sample))
-
-    monkeypatch.setattr(bench, "check_equal", checked)
+    report = Report("tiny", "tiny")
     bench.run(size, 5, tmp_path, report)
     report.finish(write=True, check=False)
-    written = json.loads((tmp_path / "glue_tiny.json").read_text())
-    assert len(written["floors"]) == 8 and all(figure["value"] > 0 for figure in written["floors"][4:])
-    assert [len(seconds) for kind in written["raw"].values() for seconds in kind.values()] == [5] * 6
+    written = json.loads((tmp_path / "tiny.json").read_text())
+    assert len(written["floors"]) == num_floors and all(figure["value"] > 0 for figure in written["floors"][-4:])
+    assert [len(times) for kind in written["raw"].values() for times in kind.values()] == [5] * 2 * num_systems
     ((found, sample),) = seen
-    assert [*found] == [bench.PEER, bench.DENSE, bench.SPARSE]
-    with pytest.raises(AssertionError):  # they were trained, with dropouts of their own
-        check(found, sample)
+    assert len(found) == num_systems
+    if name == "glue":
+        with pytest.raises(AssertionError):  # they were trained, with dropouts of their own
+            check(found, sample)
+        return
+    for system in (bench.FROZEN, bench.ADAPTED_FROZEN):
+        frozen = [one for one in found[system].model.encoder.parameters() if not one.requires_grad]
+        assert len(frozen) == 5 + 16 and all(one.grad is None for one in frozen)
+
+
+def test_choosing_is_timed_beside_training_on_as_many_sentences(tmp_path, monkeypatch):
+    import bench_uncertainty as bench
+    from measure import Report
+
+    monkeypatch.setattr(bench, "SYSTEMS", ("mt_dense",))
+    report = Report("tiny", "tiny")
+    trained, step = [], bench.System.__call__
+    monkeypatch.setattr(bench.System, "__call__", lambda self: trained.append(self.sample) or step(self))
+    bench.run(bench.Size(0.0006, encoder=TINY, arch=""), 2, 5, tmp_path, report)
+    (figure,) = report.figures
+    assert figure.floor.limit == 0.40 and figure.value > 0
+    whole = [sample for sample in trained if bench.CANDIDATES not in sample]
+    assert len(whole) == 2 * 7 and {sample["nsentences"] for sample in whole} <= {14, 15, 16}

@@ -1,21 +1,12 @@
 """The scaling benchmark: processes measure what they should, and the documentation holds what the model says."""
 
-import sys
 from pathlib import Path
 
 import pytest
 from exchange_model import Machine, Transformer, num_operations, predict
 
+SCRIPT = "bench_scaling"
 TINY = dict(width=16, inner=32, layers=2, heads=2, num_experts=4, symbols=200)
-
-
-@pytest.fixture
-def bench():
-    import bench_scaling
-
-    yield bench_scaling
-    for name in ("bench_scaling", "scaling_processes", "scaling_predictions", "wmt15_models"):
-        sys.modules.pop(name, None)
 
 
 @pytest.mark.rare
@@ -32,7 +23,6 @@ def test_two_processes_measure_both_models_and_bare_exchanges(bench, monkeypatch
                     assert 0 < step.tokens < step.rows <= step.places
                     assert (0 < step.exchange < step.seconds) == exchanges
                     assert step.operations == (2 * num_operations(shuffles=True) + 2) * exchanges
-                assert sum(step.places for step in steps) <= 256 * (4 if kind == bench.WEAK else 2)
                 if exchanges:
                     sent = sum(step.num_bytes for step in steps)
                     assert bench.predicted_bytes(size, 2, steps) == pytest.approx(sent, rel=0.3)  # few tokens

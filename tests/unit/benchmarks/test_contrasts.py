@@ -2,6 +2,7 @@
 
 import math
 
+import contrasts
 import pytest
 from scipy import stats
 
@@ -11,8 +12,6 @@ THREE = {**PAIRED, "c": {1: 9.0, 2: 12.0, 3: 10.5}}
 
 def test_two_rows_are_the_paired_test():
     """With two rows the pooled error is that of differences by seed."""
-    import contrasts
-
     found = contrasts.difference(PAIRED["b"], PAIRED["a"], contrasts.pooled_error(PAIRED))
     expected = stats.ttest_rel(list(PAIRED["b"].values()), list(PAIRED["a"].values()))
     interval = expected.confidence_interval(0.95)
@@ -23,8 +22,6 @@ def test_two_rows_are_the_paired_test():
 
 def test_error_is_pooled_over_rows_and_seeds():
     """Of three rows and three seeds: what row and seed means leave over, with four degrees of freedom."""
-    import contrasts
-
     rows = {name: sum(of_row.values()) / 3 for name, of_row in THREE.items()}
     seeds = {seed: sum(of_row[seed] for of_row in THREE.values()) / 3 for seed in (1, 2, 3)}
     mean = sum(rows.values()) / 3
@@ -37,8 +34,6 @@ def test_error_is_pooled_over_rows_and_seeds():
 
 
 def test_rows_of_one_seed_say_nothing_of_chance():
-    import contrasts
-
     error = contrasts.pooled_error({**THREE, "d": {2: 100.0}})
     assert error == contrasts.pooled_error(THREE)
     found = contrasts.difference({2: 100.0}, THREE["a"], error)
@@ -48,8 +43,6 @@ def test_rows_of_one_seed_say_nothing_of_chance():
 
 
 def test_rows_with_other_seeds_are_compared_by_those_in_common():
-    import contrasts
-
     values = {**THREE, "d": {1: 20.0, 2: 22.0}}
     found = contrasts.difference(values["d"], values["a"], contrasts.pooled_error(values))
     assert (found.mean, found.seeds) == (10.0, 2)
@@ -58,8 +51,6 @@ def test_rows_with_other_seeds_are_compared_by_those_in_common():
 
 def test_holm_by_hand():
     """Of 0.01, 0.04, 0.03 and 0.20: 4·0.01, 3·0.03, then 2·0.04, which is raised to that before it."""
-    import contrasts
-
     assert contrasts.holm([0.04, 0.01, math.nan, 0.2, 0.03])[:2] == pytest.approx([0.09, 0.04])
     adjusted = contrasts.holm([0.04, 0.01, math.nan, 0.2, 0.03])
     assert adjusted[3:] == pytest.approx([0.2, 0.09])
@@ -68,11 +59,8 @@ def test_holm_by_hand():
 
 
 @pytest.mark.parametrize(("mean", "half", "p", "word"), [
-    (2.0, 1.0, 0.01, "higher"), (-2.0, 1.0, 0.01, "lower"), (2.0, 3.0, 0.3, "no difference shown"),
-    (2.0, 1.0, 0.06, "no difference shown"), (2.0, math.nan, math.nan, "one seed"),
-    (0.0, 0.0, 1.0, "no difference shown"),
+    (2.0, 1.0, 0.01, "higher"), (-2.0, 1.0, 0.01, "lower"), (2.0, 1.0, 0.06, "no difference shown"),
+    (2.0, math.nan, math.nan, "one seed"),
 ])  # fmt: skip
 def test_words_follow_the_rule(mean, half, p, word):
-    from contrasts import Difference
-
-    assert Difference(mean, half, 3, p).word == word
+    assert contrasts.Difference(mean, half, 3, p).word == word

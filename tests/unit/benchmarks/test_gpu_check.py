@@ -58,22 +58,14 @@ def forked(module, arguments, hides_gpu):
 
 
 @pytest.mark.rare
-@pytest.mark.slow
-def test_training_is_compared_with_a_cpus_run(outcomes, monkeypatch):
-    from gpu_check import training
+def test_training_and_tasks_are_compared_with_a_cpus_runs(outcomes, monkeypatch):
+    """Of tasks also updates of all models on a pretended GPU; the commands on a CPU."""
+    from gpu_check import glue, training
 
-    monkeypatch.setattr(training, "run_command", forked)
+    for module in (training, glue):
+        monkeypatch.setattr(module, "run_command", forked)
     found = outcomes("training", "cpu")
     assert found.keys() == {"passed"} and len(found["passed"]) == 4
-
-
-@pytest.mark.rare
-@pytest.mark.slow
-def test_tasks_are_trained_and_validated_as_on_a_cpu(outcomes, monkeypatch):
-    """Updates of all models on a pretended GPU; the commands on a CPU."""
-    from gpu_check import glue
-
-    monkeypatch.setattr(glue, "run_command", forked)
     import_what_keeps_functions()
     with monkeypatch.context() as patch, pretended_gpu():
         patch.setattr(glue, "checks", lambda setting, checks=glue.checks: list(checks(setting))[:1])

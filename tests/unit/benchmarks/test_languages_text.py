@@ -1,9 +1,9 @@
 """The text of the study `languages`: no test line is nearly a training line."""
 
+import languages_text
+
 
 def test_a_line_that_shares_four_fifths_of_its_grams_with_one_training_line_is_a_near_copy():
-    import languages_text
-
     train = ["I have never been to Paris.", "Where is the station?"]
     lines = [
         "I have  never been to paris.",  # the same but for spaces and case
@@ -16,16 +16,12 @@ def test_a_line_that_shares_four_fifths_of_its_grams_with_one_training_line_is_a
 
 
 def test_a_near_copy_of_either_side_goes():
-    import languages_text
-
     train = [("Where is the station?", "Wo ist der Bahnhof?")]
     pairs = [("Where's the railway station?", "Wo ist der Bahnhof?"), ("Where is he?", "Wo ist er nur?")]
     assert languages_text.without_near_copies(pairs, train) == pairs[1:]
 
 
 def test_only_lines_from_tatoeba_are_read(tmp_path):
-    import languages_text
-
     (tmp_path / "meta").mkdir()
     texts = {"test.en-de.en": "a\nb\n", "test.en-de.de": "c\nd\n", "meta/test.en-de.origin": "ntrex\ntatoeba\n"}
     for name, text in texts.items():

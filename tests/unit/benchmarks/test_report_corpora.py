@@ -1,24 +1,16 @@
 """The report of what was found in real text: from a preparation by the command, without a line of that text."""
 
 import json
-import sys
 
 import pytest
 from click.testing import CliRunner
 
 from tests.helpers import raw_corpora
 
-
-@pytest.fixture
-def script():
-    import report_corpora
-
-    yield report_corpora
-    for name in ("report_corpora", "bench_prepare", "measure"):
-        sys.modules.pop(name, None)
+SCRIPT = "report_corpora"
 
 
-def test_stages_are_read_at_their_ends(script):
+def test_stages_are_read_at_their_ends(bench):
     log = """2026-11-23 04:57:44 Hashing
 2026-11-23 04:57:44 Hashing: 9 of 60 MB, 14 MB/s, 0:00:04 left
 2026-11-23 04:57:44 Hashing: 60 of 60 MB, 80 MB/s
@@ -29,20 +21,20 @@ def test_stages_are_read_at_their_ends(script):
 2026-11-23 04:59:18 Making the vocabulary: 88 s
 2026-11-23 04:59:18 Vocabulary: 32,000 pieces, as the recipe does not say how many
 """
-    first, second, third = script.stages(log)
-    assert first == script.Stage("Hashing", 0.75, 60, "MB", 80)
-    assert second == script.Stage("Reading and cleaning", 3.0, 292_500, "pairs", 97_500)
-    assert third == script.Stage("Making the vocabulary", 88.0)
+    first, second, third = bench.stages(log)
+    assert first == bench.Stage("Hashing", 0.75, 60, "MB", 80)
+    assert second == bench.Stage("Reading and cleaning", 3.0, 292_500, "pairs", 97_500)
+    assert third == bench.Stage("Making the vocabulary", 88.0)
 
 
 @pytest.mark.slow
-def test_a_report_has_the_figures_and_none_of_the_text(script, tmp_path, monkeypatch):
+def test_a_report_has_the_figures_and_none_of_the_text(bench, tmp_path, monkeypatch):
     raw, data, results = (tmp_path / name for name in ("raw", "data", "results"))
     results.mkdir()
     monkeypatch.setattr("measure.RESULTS", results)
     recipe = raw_corpora.write_raw(raw)
     arguments = [*map(str, (raw, data)), "mine", "--recipe", str(recipe), "--workers", "1"]
-    result = CliRunner().invoke(script.main, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(bench.main, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     content = json.loads((results / "corpora_mine.json").read_text(encoding="utf-8"))
     text, cost = content["raw"]["text"], content["raw"]["cost"]
@@ -63,5 +55,5 @@ def test_a_report_has_the_figures_and_none_of_the_text(script, tmp_path, monkeyp
     written = page + (results / "corpora_mine.json").read_text(encoding="utf-8")
     lines = [line for path in raw.glob("train*") for line in path.read_text(encoding="utf-8").splitlines()]
     assert lines and not [line for line in lines if line in written]
-    again = CliRunner().invoke(script.main, arguments)
+    again = CliRunner().invoke(bench.main, arguments)
     assert again.exit_code == 2 and "must not be there yet" in again.output

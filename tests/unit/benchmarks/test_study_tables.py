@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import tables
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-
-
 MADE = {"study": "one", "n": "1", "commit": "abc", "version": "0.1.9", "processor": "P", "date": "2026-01-01"}
 
 
@@ -18,8 +17,6 @@ def line(row, seed, value, metric="bleu", tier="all", task="", update=100):
 
 @pytest.fixture
 def lines():
-    import tables
-
     rows = {"dense": (10, 12, 11), "base": (13, 16, 14), "odd": (20,)}
     of_bleu = [line(row, seed, value) for row, values in rows.items() for seed, value in enumerate(values, 1)]
     of_last = [line("dense", 1, 99, update=50), line("dense", 1, 3, task="en-de", tier="high")]
@@ -28,8 +25,6 @@ def lines():
 
 @pytest.fixture
 def study():
-    import tables
-
     return tables.Described(
         title="One", text="A text.", old="all of it", metric="bleu", groups=["all", "en-de"],
         rows={"dense": "the dense one", "base": "BASE", "odd": "odd"}, beside=["dense"],
@@ -43,8 +38,6 @@ def test_figures_are_the_last_of_a_run_by_tier_or_task(lines):
 
 
 def test_a_page_says_where_figures_are_from_and_what_they_come_to(lines, study):
-    import tables
-
     text = tables.page("one", study, lines)
     assert text.startswith("# One\n\nA text.\n\n**Old**: all of it")
     assert "commit abc (0.1.9); P; 2026-01-01" in text
@@ -54,8 +47,6 @@ def test_a_page_says_where_figures_are_from_and_what_they_come_to(lines, study):
 
 
 def test_perplexities_are_compared_in_percent():
-    import tables
-
     rows = {"a": (100, 200), "b": (110, 220)}.items()
     of_seeds = [line(row, seed, value, "valid perplexity") for row, of in rows for seed, value in enumerate(of, 1)]
     lines = tables.Lines(of_seeds)
@@ -66,8 +57,6 @@ def test_perplexities_are_compared_in_percent():
 
 
 def test_rows_of_the_table_have_titles_and_contrasts_have_rows():
-    import tables
-
     lines, studies = tables.read_results(tables.RESULTS), tables.studies()
     for name, study in studies.items():
         of_study = tables.lines_of(name, lines).lines
@@ -79,8 +68,6 @@ def test_rows_of_the_table_have_titles_and_contrasts_have_rows():
 
 def test_pages_are_those_of_the_table():
     """After a change of the table or of descriptions: `python benchmarks/tables.py write`."""
-    import tables
-
     lines = tables.read_results(tables.RESULTS)
     for name, study in tables.studies().items():
         of_study = tables.lines_of(name, lines)
@@ -89,15 +76,11 @@ def test_pages_are_those_of_the_table():
 
 
 def test_pages_quote_the_table():
-    import tables
-
     assert list(tables.misquoted()) == []
 
 
 def test_intervals_in_pages_are_quoted():
     """No difference with an interval stands in a page without an entry in quoted.yaml."""
-    import tables
-
     lines, studies = tables.read_results(tables.RESULTS), tables.studies()
     known: dict[str, set[str]] = {}
     for one in tables.load_pages().quoted:
@@ -109,8 +92,6 @@ def test_intervals_in_pages_are_quoted():
 
 
 def test_the_picture_is_hollow_for_one_seed(lines, study, tmp_path):
-    import tables
-
     panel = tables.Panel("t", "one", "dense", "bleu", ["all"], ["base", "odd"])
     base, odd = tables.points_of(panel, lines.lines, study.rows)
     assert base["low"] < base["mean"] < base["high"] and "low" not in odd
@@ -122,12 +103,11 @@ def test_the_picture_is_hollow_for_one_seed(lines, study, tmp_path):
 
 def test_a_registered_study_shows_what_dense_reaches_and_its_learning_rates(study):
     import tables
-    from study_plan import Entry
 
     reached = {"model": 8, "shuffled": 12, "trigrams": 40}
     of_entry = [line("dense", 1, value, f"perplexity, {kind}") for kind, value in reached.items()]
     rates = [line("dense, rate 3e-3", 0, 9.5, "valid perplexity")]
-    study.entry = Entry()
+    study.entry = tables.Entry()
     text = tables.page("one", study, tables.Lines([line("dense", 1, 16), *of_entry, *rates]))
     assert re.search(r"BLEU, mean over all pairs +\| at least 15 +\| +16\.0 \| yes", text)
     assert re.search(r"shuffled sources / with its own +\| at least 2 +\| +1\.50 \| no", text)

@@ -43,9 +43,6 @@ def test_what_is_broken():
         ("2", "(2 + 1)"),
         ("x[2] + 5", "(x[2] - 5)"),
     }
-
-
-def test_a_mutation_is_applied_where_it_is():
     broken = [each.apply(SOURCE.encode()).decode() for each in mutations() if each.new == "(x[2] - 5)"]
     assert broken == [SOURCE.replace("x[2] + 5", "(x[2] - 5)")]
 
@@ -86,7 +83,6 @@ def clone(tmp_path, monkeypatch):
 def test_the_first_test_that_fails_is_named(clone):
     (clone / "fairseq_mtmoe/moe/half.py").write_text("def half(x):\n    return x\n")
     assert mutate.run_tests(clone, ["tests"], 100) == ("found", "tests/test_half.py::test_it")
-    assert mutate.run_tests(clone, ["tests"], 0.01) == ("found", "did not end")
     with pytest.raises(SystemExit, match="`nowhere` must be tests, but pytest says: ERROR: file"):
         mutate.run_tests(clone, ["nowhere"], 100)
 

@@ -24,37 +24,24 @@ def put_wheel(folder, version=__version__, tag=THIS):
     return path
 
 
-def test_the_wheel_for_this_python_and_clone(tmp_path):
-    wheel = put_wheel(tmp_path)
-    assert offline.find_wheel(tmp_path) == wheel
-
-
 @pytest.mark.parametrize(
-    ("wheels", "sentence"),
-    [
-        ([], "`WHEELHOUSE` must be a folder that `make wheelhouse` made, but is {folder} instead."),
-        ([{"tag": "cp39"}], "`PYTHON` must be Python 3.9, for which the wheelhouse is, but is {python} instead."),
-        ([{"version": "0.0.1"}], "`WHEELHOUSE` must be of version {version} like this clone, but is of 0.0.1 instead."),
-    ],
+    ("wheel", "name", "shown"),
+    [(None, "WHEELHOUSE", ""), ({"tag": "cp39"}, "PYTHON", "3.9"), ({"version": "0.0.1"}, "WHEELHOUSE", "0.0.1")],
 )
-def test_another_wheelhouse_is_refused_in_a_sentence(wheels, sentence, tmp_path):
-    for wheel in wheels:
+def test_the_wheel_is_for_this_python_and_clone(wheel, name, shown, tmp_path):
+    if wheel is not None:
         put_wheel(tmp_path, **wheel)
     with pytest.raises(SystemExit) as ended:
         offline.find_wheel(tmp_path)
-    python = f"{sys.executable}, 3.{sys.version_info.minor},"
-    assert ended.value.code == sentence.format(folder=tmp_path, python=python, version=__version__)
+    assert ended.value.code.startswith(f"`{name}` must be ") and shown in ended.value.code
+    (tmp_path / "right").mkdir()
+    right = put_wheel(tmp_path / "right")
+    assert offline.find_wheel(tmp_path / "right") == right
 
 
-@pytest.mark.parametrize(
-    ("version", "is_new"),
-    [
-        *(("2.6.0", True), ("2.6.0a0+ecf3bae40a.nv25.1", True), ("2.13.0+cu130", True), ("3.0", True)),
-        *(("2.5.1+cu124", False), ("1.13.1", False)),
-    ],
-)
-def test_versions(version, is_new):
-    assert offline.is_new_enough(version) == is_new
+def test_versions():
+    new = ("2.6.0", "2.6.0a0+ecf3bae40a.nv25.1", "2.13.0+cu130", "3.0")
+    assert all(map(offline.is_new_enough, new)) and not any(map(offline.is_new_enough, ("2.5.1+cu124", "1.13.1")))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +49,6 @@ def test_versions(version, is_new):
     [
         ("echo 2.5.1; echo /x/torch/__init__.py", "whose torch is 2.5.1"),
         ("echo Traceback >&2; echo 'ImportError: libcudart.so' >&2; exit 1", "which says 'ImportError: libcudart.so'"),
-        ("exit 7", "which says 'exit status 7'"),
     ],
 )
 def test_a_torch_that_cannot_be_used(script, problem, tmp_path, monkeypatch):

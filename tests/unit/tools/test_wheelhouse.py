@@ -31,23 +31,23 @@ def test_pictures_dictionaries_and_tests_are_optional_and_what_brings_torch_is_l
     assert optional == ["sacrebleu[ja,ko]>=2.4", "altair>=6", "pytest>=8", "Django>=5"]
 
 
+def required_by(*distributions, extras=False):
+    """The names of packages that go into each folder, and of all that are required."""
+    lines = [line for name in distributions for line in importlib.metadata.requires(name)]
+    lines = [line for line in lines if extras or "extra ==" not in line]
+    return [{canonicalize_name(Requirement(line).name) for line in folder} for folder in (*split(*lines), lines)]
+
+
 @pytest.mark.parametrize("distribution", ["fairseq_mtmoe", "fairseq-fixed"])
 def test_whatever_is_required_is_in_a_folder_or_left_out_with_a_reason(distribution):
-    lines = [line for line in importlib.metadata.requires(distribution) if "extra ==" not in line]
-    names = {canonicalize_name(Requirement(line).name) for line in lines}
-    needed, optional = (
-        {canonicalize_name(Requirement(line).name) for line in folder} for folder in map(set, split(*lines))
-    )
+    needed, optional, names = required_by(distribution)
     assert names == needed | optional | (names & set(wheelhouse.LEFT_OUT))
     assert not needed & {"torch", "scipy", *wheelhouse.OPTIONAL}
 
 
 def test_what_is_optional_is_imported_when_it_is_used():
     """A node without the second folder does all that the first one is for; charts have a room of their own."""
-    lines = [line for name in ("fairseq_mtmoe", "fairseq-fixed") for line in importlib.metadata.requires(name)]
-    needed, optional = (
-        {canonicalize_name(Requirement(line).name) for line in folder} for folder in map(set, split(*lines))
-    )
+    needed, optional, _ = required_by("fairseq_mtmoe", "fairseq-fixed", extras=True)
     names = {"scikit-learn": "sklearn", "vl-convert-python": "vl_convert"}
     optional = {names.get(name, name.replace("-", "_")) for name in optional - needed} | {"scipy"}
     assert {"altair", "vl_convert", "sklearn", "tokenizers", "safetensors"} <= optional
