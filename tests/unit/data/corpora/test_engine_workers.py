@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -116,51 +116,47 @@ def is_running(number):
         return False
 
 
-@pytest.fixture
-def local(tmp_path):
-    """A cluster of two workers."""
+@contextmanager
+def local_cluster(folder, n_workers):
     distributed = pytest.importorskip("distributed")
-    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "local_directory": str(tmp_path)}
-    with distributed.LocalCluster(**settings) as local:
+    settings = {"n_workers": n_workers, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**settings, local_directory=str(folder)) as local:
         yield local
 
 
 @pytest.mark.slow
-def test_a_cluster_does_again_what_a_lost_worker_did(local, tmp_path):
-    with cluster(local.scheduler_address) as hands:
+def test_a_cluster_does_again_what_a_lost_worker_did_and_the_end_of_its_scheduler_is_one_sentence(
+    tmp_path, monkeypatch
+):
+    with local_cluster(tmp_path, 2) as local, cluster(local.scheduler_address) as hands:
         jobs = [(number, tmp_path / "died" if number == 3 else None) for number in range(10)]
         assert sorted(hands.map_blocks(die_at_first, jobs)) == list(range(10))
         assert (tmp_path / "died").exists()
         with pytest.raises(UserError, match=r"^3 is wrong\.$"):
             list(hands.map_blocks(fail, [3]))
-
-
-@pytest.mark.slow
-def test_a_cluster_that_loses_all_workers_is_one_sentence(local, monkeypatch):
-    async def stay_down():
-        pass
-
-    for nanny in local.workers.values():
-        nanny.instantiate = stay_down
-    monkeypatch.setattr(workers, "SECONDS_WITHOUT_WORKERS", 1.0)
-    monkeypatch.setattr(workers, "SECONDS_BETWEEN_LOOKS", 0.1)
-    with cluster(local.scheduler_address) as hands:
-        with pytest.raises(UserError, match="of `--scheduler` has had no worker for 1 seconds; start some"):
-            list(hands.map_blocks(die, range(3)))
-        with pytest.raises(UserError, match="has had no worker"):  # nor at the start
-            list(hands.map_blocks(square, [1]))
-
-
-@pytest.mark.slow
-def test_a_scheduler_that_ends_is_one_sentence(local, monkeypatch):
-    monkeypatch.setattr(workers, "SECONDS_BETWEEN_LOOKS", 0.1)
-    monkeypatch.setattr(workers, "SECONDS_TO_CONNECT", 1.0)  # also how long an end is waited for
-    with cluster(local.scheduler_address) as hands:
+        monkeypatch.setattr(workers, "SECONDS_BETWEEN_LOOKS", 0.1)
+        monkeypatch.setattr(workers, "SECONDS_TO_CONNECT", 1.0)  # also how long an end is waited for
         results = hands.map_blocks(square, range(100))
         assert next(results) < 100
         local.close()
         with pytest.raises(UserError, match="The Dask scheduler of `--scheduler` has ended or cannot be reached"):
             list(results)
+
+
+@pytest.mark.slow
+def test_a_cluster_that_loses_all_workers_is_one_sentence(tmp_path, monkeypatch):
+    async def stay_down():
+        pass
+
+    monkeypatch.setattr(workers, "SECONDS_WITHOUT_WORKERS", 1.0)
+    monkeypatch.setattr(workers, "SECONDS_BETWEEN_LOOKS", 0.1)
+    with local_cluster(tmp_path, 1) as local, cluster(local.scheduler_address) as hands:
+        for nanny in local.workers.values():
+            nanny.instantiate = stay_down
+        with pytest.raises(UserError, match="of `--scheduler` has had no worker for 1 seconds; start some"):
+            list(hands.map_blocks(die, range(3)))
+        with pytest.raises(UserError, match="has had no worker"):  # nor at the start
+            list(hands.map_blocks(square, [1]))
 
 
 def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):
