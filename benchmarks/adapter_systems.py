@@ -78,12 +78,10 @@ class System:
         return loss + SPARSITY_WEIGHT * extra["task_sparsity"] if "task_sparsity" in extra else loss
 
     def prepare(self) -> None:
-        """Free the gradients, as a trainer does before each step."""
         self.module.train()
         self.module.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        """One update."""
         self.loss().backward()
         self._optimizer.step()
 
@@ -101,12 +99,10 @@ class System:
 
     @property
     def trained(self) -> int:
-        """How many parameters train."""
         return sum(one.numel() for one in self.module.parameters() if one.requires_grad)
 
 
 def dictionary(size: int) -> Dictionary:
-    """fairseq's, in which tokens have T5's numbers."""
     symbols = Dictionary(bos="<pad>", pad="<pad>", eos="</s>", unk="<unk>")
     for number in range(len(symbols), size):
         symbols.add_symbol(f"p{number}")

@@ -74,7 +74,6 @@ class Libbase:
         self._connection.recv()
 
     def close(self) -> None:
-        """Stop the process, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.join()

@@ -42,21 +42,17 @@ class Step:
     starts: dict[str, Tensor | None]
 
     def assign(self, name: str) -> None:
-        """The assignment from a start."""
         priced_assignment(self.scores_TN, self.starts[name])
 
 
 @dataclass
 class Found:
-    """What was found, one entry per size."""
-
     rows: list[list[object]] = field(default_factory=list)
     ratios: dict[str, list[float]] = field(default_factory=lambda: {"mean": [], "last": [], "useless": []})
     gaps: list[float] = field(default_factory=list)
 
 
 def compare_starts(report: Report, tokens: Sequence[int], experts: Sequence[int], repetitions: int) -> None:
-    """The table and figures of all sizes."""
     found, alternating = Found(), Found()
     for num_experts in experts:
         trained = RealScores(num_experts, calm=True)
@@ -89,7 +85,6 @@ def leaning(scores: Iterable[Tensor]) -> Iterator[Tensor]:
 
 
 def steps_of(scores: Iterable[Tensor]) -> list[Step]:
-    """The measured steps, each with the prices of all before it."""
     steps: list[Step] = []
     sum_N, weight, last_N = torch.zeros(()), 0.0, torch.zeros(())
     for number, scores_TN in enumerate(scores):
@@ -119,7 +114,6 @@ def compare_size(report: Report, size: str, steps: list[Step], repetitions: int,
 
 
 def gpu_gap(step: Step) -> float:
-    """The gap of the GPU form from the mean."""
     optimal_T = priced_assignment(step.scores_TN, exact=True).expert_T
     return gap(gpu_assignment(step.scores_TN, None, step.starts["mean"]).expert_T, optimal_T, step.scores_TN)
 
@@ -135,8 +129,6 @@ def share_of_operations() -> float:
 
 
 class Operations(TorchDispatchMode):
-    """Counts torch's operations."""
-
     number = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]

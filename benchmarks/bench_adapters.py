@@ -18,7 +18,7 @@ import click
 import torch
 from adapter_systems import BOTTLENECKS, FULL, MERGED, ON_TOP, ONE, OURS, PEER, SIX, Size, System, systems
 from layer_costs import peak_memory
-from measure import Report, interleaved, report_name
+from measure import Report, interleaved, report_name, report_options
 from timing import Floor, Ratio
 
 from fairseq_mtmoe.backbones.t5.config import T5_BASE
@@ -40,7 +40,6 @@ def check_equal(found: dict[str, System]) -> None:
 
 
 def run(size: Size, repetitions: int, report: Report) -> None:
-    """Everything."""
     found = systems(size)
     check_equal(found)
     sizes = f"{size.config.num_layers} + {size.config.num_decoder_layers} blocks of {size.config.d_model}"
@@ -53,7 +52,7 @@ def run(size: Size, repetitions: int, report: Report) -> None:
         prepare={name: found[name].prepare for name in TRAINED},
     )  # fmt: skip
     report.raw("seconds of a step", steps)
-    memory = {name: peak_memory(found[name], "cpu") for name in TRAINED}  # type: ignore[arg-type]
+    memory = {name: peak_memory(found[name]) for name in TRAINED}  # type: ignore[arg-type]
     held = {name: found[name].held + memory[name] for name in TRAINED}
     rows = [
         [name, found[name].trained, statistics.median(steps[name]), str(Ratio.of(steps[name], steps[PEER])),
@@ -84,9 +83,7 @@ def _floors(
 
 @click.command(context_settings={"show_default": True})
 @click.option("--repetitions", type=click.IntRange(5), default=9)
-@click.option("--small", is_flag=True, help="Four blocks in each stack, and shorter texts.")
-@click.option("--check", is_flag=True, help="With --small; exit with 1 where a floor is missed by more than 20%.")
-@click.option("--write", is_flag=True, help="Write benchmarks/results/adapters.md and .json.")
+@report_options("Four blocks in each stack, and shorter texts.")
 def main(repetitions: int, small: bool, check: bool, write: bool) -> None:
     """Time training steps and generation of T5s with adapters."""
     logging.disable(logging.WARNING)

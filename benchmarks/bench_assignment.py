@@ -3,8 +3,7 @@
     python benchmarks/bench_assignment.py --write
 
 Scores are isotropic, skewed (all tokens prefer few experts) and real (a model's that trains meanwhile). The optimum is
-our exact one, which is compared with scipy's where that ends within minutes. With `--device cuda` ours alone is timed
-on the card, and must not wait for it.
+our exact one, which is compared with scipy's where that ends within minutes. On a GPU `make gpu-check` times it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import torch
 from assignment_cases import Case, Libbase, cases, experts_of, libbase_assignment, scipy_assignment
 from assignment_scores import gap, random_scores
 from assignment_starts import compare_starts
-from measure import Report, interleaved, report_name
+from measure import Report, interleaved, report_name, report_options
 from timing import Floor, Ratio
 from torch import Tensor
 
@@ -33,7 +32,6 @@ LONG_SCIPY_SIZES = {(8192, 16)}  # isotropic scores only: others take minutes
 BATCHES = 3  # score matrices of each kind and size
 LIMIT = 60  # seconds for libbase
 ROUNDING = 1e-9  # of a gap
-CUDA_SIZE = (65_536, 64)
 BUILD_SIZES = ((4096, 16), (4096, 64))
 BUILD_COLUMNS = ("size", "build", "ms", "time / the first")
 COLUMNS = ("scores", "ours (ms)", "libbase (ms)", "time / libbase", "gap, ours (%)", "gap, libbase (%)")
@@ -43,18 +41,12 @@ NOTE = ("Medians and quartiles; the time ratio is taken turn by turn. The gap to
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu")
 @click.option("--repetitions", type=click.IntRange(5), default=9)
-@click.option("--small", is_flag=True, help="4096 and 8192 tokens, 16 and 64 experts.")
-@click.option("--check", is_flag=True, help="Small sizes; fail if a figure misses its floor by more than 20%.")
-@click.option("--write", is_flag=True, help="Write benchmarks/results/assignment.md and .json.")
-def main(device: str, repetitions: int, small: bool, check: bool, write: bool) -> None:
+@report_options("4096 and 8192 tokens, 16 and 64 experts.")
+def main(repetitions: int, small: bool, check: bool, write: bool) -> None:
     """Time balanced assignments, and say how far from the optimum they are."""
     small = small or check
     torch.manual_seed(1)
-    if device == "cuda":
-        on_card(repetitions).finish(write, check)
-        return
     report = Report(report_name("assignment", small), "Balanced assignment")
     builds = ", ".join(kernels.BUILDS)
     report.text(
@@ -71,8 +63,6 @@ def main(device: str, repetitions: int, small: bool, check: bool, write: bool) -
 
 @dataclass
 class Found:
-    """What was found, one entry per case."""
-
     rows: list[list[object]] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
     worse: int = 0  # score matrices on which libbase comes nearer to the optimum
@@ -82,7 +72,6 @@ class Found:
 
 
 def compare(report: Report, sizes: tuple[tuple[int, ...], tuple[int, ...]], repetitions: int, small: bool) -> None:
-    """The tables and figures of all sizes."""
     found, libbase = Found(), Libbase(LIMIT)
     for case in cases(*sizes, BATCHES):
         ends = all(libbase.ends(scores_TN) for scores_TN in case.scores)
@@ -120,7 +109,6 @@ def compare_builds(report: Report, repetitions: int) -> None:
 
 
 def assign_with(build: kernels.Assign, scores_TN: Tensor) -> Tensor:
-    """The assignment by one build."""
     found = kernels.assign(scores_TN, build)
     assert found is not None
     return found.expert_T
@@ -135,7 +123,6 @@ def is_for_scipy(case: Case, small: bool) -> bool:
 
 
 def compare_with_libbase(report: Report, case: Case, repetitions: int, ends: bool, found: Found) -> None:
-    """One row: time and gap of ours, and of libbase if it ends."""
     ours = Turns(case.scores, balanced_assignment)
     works = {"ours": ours}
     if ends:
@@ -186,34 +173,10 @@ class Turns:
         self._turn = -1
 
     def prepare(self) -> None:
-        """Take the next one."""
         self._turn = (self._turn + 1) % len(self.scores)
 
     def __call__(self) -> None:
         self.answers[self._turn] = self.assign(self.scores[self._turn])
-
-
-def on_card(repetitions: int) -> Report:
-    """Ours alone on a card: milliseconds, the gap, and that it never waits for the card."""
-    report = Report(report_name("assignment", False, "cuda"), "Balanced assignment on a card")
-    rows = []
-    for kind in ("isotropic", "skewed"):
-        scores = [random_scores(kind, *CUDA_SIZE).cuda() for _ in range(BATCHES)]
-        turns = Turns(scores, balanced_assignment)
-        seconds = interleaved({"ours": turns}, repetitions, device="cuda", prepare={"ours": turns.prepare})["ours"]
-        report.raw(kind, seconds)
-        torch.cuda.set_sync_debug_mode("error")
-        for scores_TN in scores:
-            balanced_assignment(scores_TN)
-        torch.cuda.set_sync_debug_mode("default")
-        on_host = [scores_TN.cpu() for scores_TN in scores]
-        optimal = [balanced_assignment(scores_TN, exact=True) for scores_TN in on_host]
-        largest = max(map(gap, (expert_T.cpu() for expert_T in turns.answers), optimal, on_host))
-        rows.append([kind, 1000 * median(seconds), 100 * largest])
-        report.figure(f"{kind}: milliseconds", 1000 * median(seconds), Floor(0.5))
-        report.figure(f"{kind}: gap", largest, Floor(1e-3))
-    report.table("{} × {}".format(*CUDA_SIZE), ("scores", "ms", "gap (%)"), rows, "Without waiting for the card.")
-    return report
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from bench_glue import FULL, LONGEST, OWN, SMALL, WARMUPS, Size, Turns, describe
 from fairseq.tasks import setup_task
 from glue_systems import System, batches, check_equal, configuration, full, made_encoder, system_of
 from glue_texts import lengths, serialized_tokenizer, write_benchmark
-from measure import Report, interleaved, report_name
+from measure import Report, interleaved, report_name, report_options
 from timing import Floor, Ratio
 
 from fairseq_mtmoe.conditioning import PARTS
@@ -57,7 +57,6 @@ def systems(data: Path, encoder: Path, size: str) -> dict[str, System]:
 
 
 def show(report: Report, kind: str, times: dict[str, list[float]], tokens: list[int], note: str) -> None:
-    """Seconds and tokens per second of each system, and the ratio to the plain one's."""
     rows = [
         [name, statistics.median(seconds), sum(tokens) / sum(seconds), str(Ratio.of(seconds, times[PLAIN]))]
         for name, seconds in times.items()
@@ -69,7 +68,6 @@ def show(report: Report, kind: str, times: dict[str, list[float]], tokens: list[
 
 
 def run(size: Size, repetitions: int, folder: Path, report: Report) -> None:
-    """Everything, in a folder for the data."""
     data, encoder = folder / "data", folder / "encoder.pt"
     write_benchmark(data, size.share)
     made_encoder(encoder, size.encoder, serialized_tokenizer())
@@ -90,7 +88,6 @@ def run(size: Size, repetitions: int, folder: Path, report: Report) -> None:
 
 
 def parameters(found: dict[str, System]) -> str:
-    """How many the encoders have, and how many of them train."""
     counts = {}
     for name in (PLAIN, ADAPTED_FROZEN):
         encoder = found[name].model.encoder
@@ -102,9 +99,7 @@ def parameters(found: dict[str, System]) -> str:
 
 @click.command(context_settings={"show_default": True})
 @click.option("--repetitions", type=click.IntRange(5), default=9)
-@click.option("--small", is_flag=True, help="Shorter batches.")
-@click.option("--check", is_flag=True, help="With --small; exit with 1 where a floor is missed by more than 20%.")
-@click.option("--write", is_flag=True, help="Write benchmarks/results/conditional.md and .json.")
+@report_options("Shorter batches.")
 def main(repetitions: int, small: bool, check: bool, write: bool) -> None:
     """Time training steps of encoders that adapt to tasks."""
     logging.disable(logging.WARNING)

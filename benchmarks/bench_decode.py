@@ -21,7 +21,7 @@ import torch
 from fairseq.data import LanguagePairDataset
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from fairseq.tasks.translation import TranslationTask
-from measure import Report, interleaved, report_name
+from measure import Report, interleaved, report_name, report_options
 from omegaconf import OmegaConf
 from timing import Floor, Ratio
 from torch import nn
@@ -47,7 +47,6 @@ class System:
         self.samples: Iterator[Sample] = iter(())
 
     def feed(self, samples: Sequence[Sample]) -> None:
-        """What to translate from now on, again and again."""
         self.samples = cycle(samples)
 
     def __call__(self) -> list[list[dict[str, Any]]]:
@@ -71,7 +70,6 @@ def systems(size: Size, task: TranslationTask, words: int) -> dict[str, System]:
 
 
 def batches(data: LanguagePairDataset, words: int, batch_size: int, count: int) -> list[Sample]:
-    """So many batches of sentences of about `words` words."""
     order = data.ordered_indices()
     first = int(sum(data.src_sizes[order] < words))
     chosen = order[first : first + batch_size * count]
@@ -99,13 +97,11 @@ def check(running: dict[str, System], sample: Sample) -> str:
 @click.option("--batch-sizes", default="8,32,64", help="Sentences per batch, a table for each.")
 @click.option("--words", default=24, help="Of each translation, and about as many of each source sentence.")
 @click.option("--repetitions", default=7, type=click.IntRange(5))
-@click.option("--small", is_flag=True, help="Smaller models and batches.")
-@click.option("--check", "check_floors", is_flag=True, help="Small, and status 1 if a floor is missed by over 20%.")
-@click.option("--write", is_flag=True, help="Write the report to benchmarks/results.")
-def main(batch_sizes: str, words: int, repetitions: int, small: bool, check_floors: bool, write: bool) -> None:
+@report_options("Smaller models and batches.")
+def main(batch_sizes: str, words: int, repetitions: int, small: bool, check: bool, write: bool) -> None:
     """Print sentences per second and their ratios to stock fairseq's."""
     size, chosen = FULL, [int(number) for number in batch_sizes.split(",")]
-    if small or check_floors:
+    if small or check:
         size, chosen, words = SMALL, [16], 12
     task = translation_task(size)
     data = sentences(task, count=20_000)
@@ -130,7 +126,7 @@ def main(batch_sizes: str, words: int, repetitions: int, small: bool, check_floo
                 report.figure(what, ratio.median, FLOOR, (ratio.low, ratio.high))
         report.table(f"{batch_size} sentences a batch", ["model", "sentences/s", "ratio to stock (quartiles)"], rows)
         report.raw(f"seconds, {batch_size} sentences", seconds)
-    report.finish(write, check_floors)
+    report.finish(write, check)
 
 
 if __name__ == "__main__":

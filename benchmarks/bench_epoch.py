@@ -26,7 +26,7 @@ import torch
 from fairseq.data import Dictionary, LanguagePairDataset, data_utils
 from fairseq.data.multilingual.sampled_multi_dataset import SampledMultiDataset
 from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
-from measure import Report, interleaved, report_name
+from measure import Report, interleaved, report_name, report_options
 from timing import Floor, Ratio
 
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
@@ -73,7 +73,6 @@ def make_lengths(size: int, seed: int) -> np.ndarray:
 
 
 def schedule(**sizes: int | None) -> Schedule:
-    """How the pairs share an epoch, in all systems."""
     return Schedule("temperature", TEMPERATURE, **sizes)
 
 
@@ -87,7 +86,6 @@ def our_dataset(pairs: Sequence[LanguagePairDataset], drawn: int, virtual: int |
 
 
 def set_up_ours(pairs: Sequence[LanguagePairDataset], drawn: int, virtual: int | None, epoch: int) -> list[np.ndarray]:
-    """Everything that is done before an epoch begins."""
     dataset = our_dataset(pairs, drawn, virtual)
     dataset.set_epoch(epoch)
     return dataset.batches(dataset.order(MAX_SIZES), MAX_TOKENS, None, MULTIPLE)
@@ -116,14 +114,13 @@ def set_up_fairseq(
 
 
 def system(name: str) -> Callable[..., list[np.ndarray]]:
-    """The set-up of a system, by its name."""
     return set_up_ours if name == OURS else partial(set_up_fairseq, name)
 
 
 # ---- is it right? ----
 
 
-def check(total: int) -> str:
+def check_epochs(total: int) -> str:
     """Compare ours with what it should be, on `total` sentences; says what was found to hold."""
     pairs = make_pairs(total)
     for virtual in (None, total // 7):
@@ -193,7 +190,6 @@ def alone(name: str, total: int, virtual: int | None) -> tuple[float, float, flo
 
 
 def compare(report: Report, total: int, repetitions: int) -> None:
-    """Time and memory of all systems with `total` pairs, without and with virtual epochs."""
     pairs = make_pairs(total)
     rows: list[list[object]] = []
     for virtual in (None, VIRTUAL_EPOCH) if total > VIRTUAL_EPOCH else (None,):
@@ -216,7 +212,6 @@ def compare(report: Report, total: int, repetitions: int) -> None:
 
 
 def growth(report: Report, totals: Sequence[int], large: bool) -> None:
-    """Ours with more and more data, each in a process of its own."""
     rows: list[list[object]] = []
     virtual: dict[int, tuple[float, float]] = {}
     for total in totals:
@@ -240,24 +235,22 @@ def growth(report: Report, totals: Sequence[int], large: bool) -> None:
 @click.command()
 @click.option("--large", is_flag=True, help="Measure ours with 200M pairs too: takes minutes and up to 6 GB.")
 @click.option("--repetitions", type=click.IntRange(5), default=5, show_default=True, help="Timed turns.")
-@click.option("--small", is_flag=True, help="1M pairs alone.")
-@click.option("--check", "checked", is_flag=True, help="Small; exit with 1 if a floor is missed by more than 20%.")
-@click.option("--write", is_flag=True, help="Write benchmarks/results/epoch.md and .json.")
-def main(large: bool, repetitions: int, small: bool, checked: bool, write: bool) -> None:
+@report_options("1M pairs alone.")
+def main(large: bool, repetitions: int, small: bool, check: bool, write: bool) -> None:
     """Measure the set-up of one sampling epoch of 50 language pairs, ours and fairseq's."""
     logging.disable(logging.WARNING)
-    small = small or checked
+    small = small or check
     report = Report(report_name("epoch", small), "Set-up of one sampling epoch, 50 language pairs")
     report.text(
         f"Temperature {TEMPERATURE}, batches of {MAX_TOKENS} tokens in multiples of {MULTIPLE}, sentences of up to "
         f"{MAX_SIZES[0]} tokens; {torch.get_num_threads()} threads for ours, fairseq has one."
     )
-    report.text(check(100_000 if small else 1_000_000))
+    report.text(check_epochs(100_000 if small else 1_000_000))
     for total in (1_000_000,) if small else (1_000_000, 10_000_000):
         compare(report, total, repetitions)
     if not small:
         growth(report, (10_000_000, 200_000_000) if large else (1_000_000, 10_000_000), large)
-    report.finish(write, checked)
+    report.finish(write, check)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ translated are compared.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,20 +26,24 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from fairseq import tasks, utils
+from fairseq import utils
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.scoring.bleu import SacrebleuConfig, SacrebleuScorer
 from fairseq.search import BeamSearch
-from measure import Report, report_name
-from omegaconf import OmegaConf
+from measure import Report, report_name, report_options
 from timing import Floor, Ratio
 from torch import Tensor
-from wmt15_models import FULL, SMALL, RandomTexts, Size, training_config
+from wmt15_models import FULL, SMALL, RandomTexts, Size
 
 from fairseq_mtmoe.analysis.scores import score_pair
 from fairseq_mtmoe.cli._quiet import quiet_fairseq
 from fairseq_mtmoe.evaluation.mixing import Mixture
 from fairseq_mtmoe.evaluation.translator import Decoding, Direction, Translator
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.helpers.benchmark import save_before_training
+from tests.helpers.untrained import babble
 
 PEER, MIXED = "fairseq-generate's loop", "mtmoe evaluate"
 FLOOR = Floor(1.5, at_most=False)
@@ -72,7 +77,6 @@ class Spent:
     found: Found = field(default_factory=dict)
 
     def turn(self, work: Callable[[], Found], lengths: dict[tuple[str, int], int]) -> None:
-        """Time a turn."""
         start = perf_counter()
         found = work()
         self.seconds.append(perf_counter() - start)
@@ -81,7 +85,6 @@ class Spent:
 
     @property
     def word_times(self) -> list[float]:
-        """Seconds of a word, by turn."""
         return [seconds / words for seconds, words in zip(self.seconds, self.words, strict=True)]
 
 
@@ -107,27 +110,12 @@ def make_data(folder: Path, pairs: Sequence[str], count: int, symbols: int) -> N
 
 def make_model(size: Size, data: Path, pairs: Sequence[str]) -> Path:
     """A checkpoint of a sparse model with random weights, which hardly ever ends a sentence by itself."""
-    config = training_config(
-        str(data), "--task", "translation_heated", "--arch", "base_moe_wmt15", "--num-experts", str(size.num_experts),
+    arguments = (
+        data, "--task", "translation_heated", "--arch", "base_moe_wmt15", "--num-experts", size.num_experts,
         "--lang-pairs", ",".join(pairs), "--encoder-langtok", "tgt", "--decoder-langtok", *size.options(),
     )  # fmt: skip
-    torch.manual_seed(1)
-    task = tasks.setup_task(config.task)
-    model = task.build_model(config.model)
-    with torch.no_grad():
-        # The last norm decides which word follows which: else a model with tied embeddings repeats its input.
-        model.decoder.layer_norm.weight.copy_(3 * torch.randn_like(model.decoder.layer_norm.weight))
-        model.decoder.output_projection.weight[task.target_dictionary.eos()] = 0
-    path = data / "model.pt"
-    history = [{"num_updates": 1, "optimizer_name": "adam", "lr_scheduler_state": {}}]
-    state = {
-        "args": None,
-        "cfg": OmegaConf.to_container(config, resolve=True),
-        "model": model.state_dict(),
-        "task_state": task.state_dict(),
-    }
-    torch.save({**state, "optimizer_history": history, "extra_state": {}}, path)
-    return path
+    save_before_training(arguments, data / "model.pt", babble)
+    return data / "model.pt"
 
 
 class EndingSearch(BeamSearch):  # type: ignore[misc]
@@ -150,8 +138,6 @@ class EndingSearch(BeamSearch):  # type: ignore[misc]
 
 
 class Systems:
-    """What is timed: a loaded model with its directions."""
-
     def __init__(self, data: Path, checkpoint: Path, pairs: Sequence[str], beam: int) -> None:
         # as many words as the source has
         decoding = Decoding(beam=beam, max_len_a=1.0, max_len_b=0)
@@ -220,7 +206,6 @@ class Systems:
 
 
 def measured(systems: Systems, directions: int) -> dict[str, Spent]:
-    """Both, turn by turn, each time beginning with the other one."""
     pairs = list(systems.directions)
     spent = {PEER: Spent(), MIXED: Spent()}
     share = directions / len(pairs)
@@ -248,12 +233,10 @@ def compared(spent: dict[str, Spent]) -> str:
 @click.command(context_settings={"show_default": True})
 @click.option("--directions", default=50)
 @click.option("--beam", default=5)
-@click.option("--small", is_flag=True, help="A smaller model.")
-@click.option("--check", "check_floors", is_flag=True, help="Small, and status 1 if a floor is missed by over 20%.")
-@click.option("--write", is_flag=True, help="Write the report to benchmarks/results.")
-def main(directions: int, beam: int, small: bool, check_floors: bool, write: bool) -> None:
+@report_options("A smaller model.")
+def main(directions: int, beam: int, small: bool, check: bool, write: bool) -> None:
     """Print sentences per second, and how many times as fast mixing is as fairseq-generate's loop."""
-    size = SMALL if small or check_floors else FULL
+    size = SMALL if small or check else FULL
     pairs = [f"en-x{number:02}" for number in range(directions)]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     report = Report(report_name("evaluate", size is SMALL, device), "Test sets of many directions, mixed in batches")
@@ -263,7 +246,7 @@ def main(directions: int, beam: int, small: bool, check_floors: bool, write: boo
         "all directions, from all lengths; what is compared is the time of a word. Each sentence ends after as many "
         "words as its source has. Ours counts BLEU and chrF++, fairseq-generate BLEU."
     )
-    for sets in [Sets(10, 2)] if check_floors else SETS:
+    for sets in [Sets(10, 2)] if check else SETS:
         with quiet_fairseq(), tempfile.TemporaryDirectory() as folder:
             make_data(Path(folder), pairs, sets.sentences, size.symbols)
             systems = Systems(Path(folder), make_model(size, Path(folder), pairs), pairs, beam)
@@ -278,7 +261,7 @@ def main(directions: int, beam: int, small: bool, check_floors: bool, write: boo
         report.figure(f"times as fast, {title}", ratio.median, FLOOR, (ratio.low, ratio.high))
         report.table(title, ["system", "sentences timed", "sentences/s", "times as fast (quartiles)"], rows)
         report.raw(title, {name: {"seconds": one.seconds, "words": one.words} for name, one in spent.items()})
-    report.finish(write, check_floors)
+    report.finish(write, check)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 import click
 from glue_systems import DENSE, PEER, SPARSE, System, batches, check_equal, drawn, full, made_encoder, padding, systems
 from glue_texts import lengths, serialized_tokenizer, write_benchmark
-from measure import Report, interleaved, report_name
+from measure import Report, interleaved, report_name, report_options
 from timing import Floor, Ratio
 
 from fairseq_mtmoe.backbones.bert.config import MINILM, EncoderConfig
@@ -71,14 +71,12 @@ def load(report: Report, task: Any, total: int, examples: int) -> None:
 
 
 def clocked(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds of the clock on the wall, and of all processors."""
     wall, processor = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - processor
 
 
 def steps(report: Report, found: dict[str, System], size: Size, repetitions: int) -> None:
-    """Time training steps of both kinds of batches."""
     mixture = found[DENSE].task.datasets["train"]
     samples = list(islice(batches(mixture, size.batch, size.tasks), WARMUPS + repetitions))
     check_equal(found, samples[0])
@@ -95,14 +93,11 @@ def steps(report: Report, found: dict[str, System], size: Size, repetitions: int
 
 
 class Turns:
-    """A system that takes the next of the batches with each call."""
-
     def __init__(self, system: System, samples: list[dict[str, Any]]) -> None:
         self.system = system
         self.samples = iter(samples)
 
     def __call__(self) -> None:
-        """A training step."""
         self.system.sample = next(self.samples)
         self.system()
 
@@ -117,7 +112,6 @@ def show_steps(report: Report, kind: str, times: dict[str, list[float]], tokens:
 
 
 def described(samples: list[dict[str, Any]]) -> str:
-    """What the batches are."""
     shapes = [sample["net_input"]["src_tokens"].shape for sample in samples]
     mean = statistics.fmean(width for _, width in shapes)
     padded = 1 - sum(sample["ntokens"] for sample in samples) / sum(rows * width for rows, width in shapes)
@@ -130,9 +124,7 @@ def described(samples: list[dict[str, Any]]) -> str:
 
 @click.command(context_settings={"show_default": True})
 @click.option("--repetitions", type=click.IntRange(5), default=9)
-@click.option("--small", is_flag=True, help="A part of the data, and shorter batches.")
-@click.option("--check", is_flag=True, help="With --small; exit with 1 where a floor is missed by more than 20%.")
-@click.option("--write", is_flag=True, help="Write benchmarks/results/glue.md and .json.")
+@report_options("A part of the data, and shorter batches.")
 def main(repetitions: int, small: bool, check: bool, write: bool) -> None:
     """Time training steps of multi-task encoders, and loading their data."""
     logging.disable(logging.WARNING)
@@ -144,7 +136,6 @@ def main(repetitions: int, small: bool, check: bool, write: bool) -> None:
 
 
 def run(size: Size, repetitions: int, folder: Path, report: Report) -> None:
-    """Everything, in a folder for the data."""
     data, encoder = folder / "data", folder / "encoder.pt"
     examples, total = write_benchmark(data, size.share), sum(about["count"] for about in lengths().values())
     made_encoder(encoder, size.encoder, serialized_tokenizer())

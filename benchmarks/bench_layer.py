@@ -3,8 +3,7 @@
     python benchmarks/bench_layer.py --write
 
 Before anything is timed, our layers' outputs and gradients are compared with `moe/reference.py`, and the bound's with
-plain products. All systems take the same batches in turn. With `--device cuda` times come from the card's own clock, in
-bfloat16, and the share of its measured matmul rate is a figure too.
+plain products. All systems take the same batches in turn. On a GPU `make gpu-check` times our layers.
 """
 
 from __future__ import annotations
@@ -19,20 +18,17 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler says when it star
 import click
 import torch
 from layer_checks import check_bound, check_in_place, check_small
-from layer_costs import matmul_rate, matmul_work, peak_memory, profile_rows
+from layer_costs import matmul_work, peak_memory, profile_rows
 from layer_systems import BOUNDS, DENSE, GATES, SKEWED, Sizes, System, own_systems, peer_systems
-from measure import Report, interleaved, report_name
+from measure import Report, interleaved, report_name, report_options
 from timing import Floor, Ratio
 
 from fairseq_mtmoe.moe import MoELayer
 
-CPU, CUDA = Sizes(4096, 512, 2048), Sizes(65_536, 1024, 4096, "cuda")
-SMALL = {"cpu": Sizes(4096, 256, 1024), "cuda": Sizes(8192, 512, 2048, "cuda")}
-DEFAULT_EXPERTS = {"cpu": "8,32,128", "cuda": "16,64"}
+FULL, SMALL = Sizes(4096, 512, 2048), Sizes(4096, 256, 1024)
 BATCHES = 4
 DENSE_FLOOR_UP_TO = 64  # experts: with more of them, the bound itself is far from the dense layer
 PEERS_UP_TO = 64  # experts: with more, some peers take minutes
-LEAST_RATE = 0.6
 COLUMNS = ("system", "ms", "time / dense", "time / bound", "time / dense, per active FLOP", "products / dense",
            "memory / dense")  # fmt: skip
 NOTE = ("Medians and quartiles of forward and backward passes, with gradients of input, gate and weights. The bound is "
@@ -41,27 +37,20 @@ NOTE = ("Medians and quartiles of forward and backward passes, with gradients of
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu")
-@click.option("--experts", metavar="N,…", help="Numbers of experts. [default: 8,32,128; on CUDA 16,64]")
+@click.option("--experts", metavar="N,…", help="Numbers of experts. [default: 8,32,128]")
 @click.option("--repetitions", type=click.IntRange(5), default=9)
 @click.option("--peers/--no-peers", default=True, help="Time the layers of others too.")
-@click.option("--small", is_flag=True, help="Small sizes, 8 and 32 experts.")
-@click.option("--check", is_flag=True,
-              help="Small sizes without peers; fail if a figure misses its floor by more than 20%.")  # fmt: skip
-@click.option("--write", is_flag=True, help="Write benchmarks/results/layer.md and .json.")
-def main(
-    device: str, experts: str | None, repetitions: int, peers: bool, small: bool, check: bool, write: bool
-) -> None:
+@report_options("Small sizes, 8 and 32 experts, and with `--check` no peers.")
+def main(experts: str | None, repetitions: int, peers: bool, small: bool, check: bool, write: bool) -> None:
     """Time one expert layer of each kind, and print tables with ratios."""
     torch.manual_seed(1)
     small = small or check
     peers = peers and not check  # the best of them is as fast as the dense layer: their floor is out of reach
-    sizes = SMALL[device] if small else CUDA if device == "cuda" else CPU
-    report = Report(report_name("layer", small, device), "One expert layer, forward and backward")
+    sizes = SMALL if small else FULL
+    report = Report(report_name("layer", small), "One expert layer, forward and backward")
     report.text(f"{sizes.tokens} tokens, H={sizes.hidden}, F={sizes.inner}, {str(sizes.dtype).removeprefix('torch.')}.")
-    rate = matmul_rate(sizes) if device == "cuda" else None
-    for number in (experts or ("8,32" if small else DEFAULT_EXPERTS[device])).split(","):
-        one_number(report, int(number), sizes, repetitions, peers and int(number) <= PEERS_UP_TO, rate)
+    for number in (experts or ("8,32" if small else "8,32,128")).split(","):
+        one_number(report, int(number), sizes, repetitions, peers and int(number) <= PEERS_UP_TO)
         gc.collect()
     report.finish(write, check)
 
@@ -79,18 +68,16 @@ class Measured:
 
     @classmethod
     def of(cls, num_experts: int, sizes: Sizes, systems: dict[str, System], repetitions: int) -> Measured:
-        """Measure all systems; the times are interleaved."""
         works = {name: system.step for name, system in systems.items()}
         prepare = {name: system.prepare for name, system in systems.items()}
-        seconds = interleaved(works, repetitions, 2, sizes.device, prepare)
-        memory = {name: peak_memory(system, sizes.device) for name, system in systems.items()}
+        seconds = interleaved(works, repetitions, 2, prepare=prepare)
+        memory = {name: peak_memory(system) for name, system in systems.items()}
         # Ours multiplies within operations of its own, where torch does not count.
         work = {name: matmul_work(system) for name, system in systems.items() if name not in GATES}
         return cls(num_experts, sizes, systems, seconds, memory, work)
 
     @property
     def bound(self) -> str:
-        """The faster one of the bare products."""
         return min(BOUNDS, key=lambda name: median(self.seconds[name]))
 
     @property
@@ -104,7 +91,6 @@ class Measured:
         return [value / self.systems[name].experts_per_token for value in self.seconds[name]]
 
     def rows(self) -> list[list[object]]:
-        """The table: one system per row, as `COLUMNS` say."""
         return [self._row(name) for name in self.systems]
 
     def _row(self, name: str) -> list[object]:
@@ -115,10 +101,7 @@ class Measured:
         return [name, 1000 * median(self.seconds[name]), dense, bound, per_flop, work, memory]
 
 
-def one_number(
-    report: Report, num_experts: int, sizes: Sizes, repetitions: int, peers: bool, rate: float | None
-) -> None:
-    """The tables and figures of one number of experts."""
+def one_number(report: Report, num_experts: int, sizes: Sizes, repetitions: int, peers: bool) -> None:
     inputs = sizes.inputs(BATCHES)
     systems = own_systems(num_experts, sizes, inputs)
     for name in GATES:
@@ -132,34 +115,30 @@ def one_number(
     report.raw(f"seconds, {num_experts} experts", found.seconds)
     report.table(f"{num_experts} experts", COLUMNS, found.rows(), f"{NOTE} {loads(systems)}")
     for name in GATES:
-        add_figures(report, found, name, rate)
+        add_figures(report, found, name)
     for name in list(GATES)[:2]:
         columns = ("operation", "calls", "self ms", "share")
-        rows = profile_rows(systems[name], sizes.device)
+        rows = profile_rows(systems[name])
         report.table(f"Where the time goes: {name}, {num_experts} experts", columns, rows)
 
 
-def add_figures(report: Report, found: Measured, name: str, rate: float | None) -> None:
-    """One of ours over the dense layer, the bound and the best peer; its memory; its share of the card's rate."""
-    label, seconds, cpu = f"{name}, {found.num_experts} experts", found.seconds[name], found.sizes.device == "cpu"
+def add_figures(report: Report, found: Measured, name: str) -> None:
+    """One of ours over the dense layer, the bound and the best peer; its memory."""
+    label, seconds = f"{name}, {found.num_experts} experts", found.seconds[name]
     others = []
     if name != SKEWED:  # with an uneven load, neither the bound nor the dense layer does the same work
         others.append(("bound", found.seconds[found.bound], Floor(1.15)))
         if found.num_experts <= DENSE_FLOOR_UP_TO:
-            others.insert(0, ("dense", found.seconds[DENSE], Floor(1.10 if cpu else 1.15)))
+            others.insert(0, ("dense", found.seconds[DENSE], Floor(1.10)))
         if found.best_peer:
             others.append((f"{found.best_peer}, per active FLOP", found.per_expert(found.best_peer), Floor(0.5)))
     for what, theirs, floor in others:
         ratio = Ratio.of(seconds, theirs)
         report.figure(f"{label}: time / {what}", ratio.median, floor, (ratio.low, ratio.high))
     report.figure(f"{label}: memory / dense", found.memory[name] / found.memory[DENSE], Floor(1.5))
-    if rate:
-        share = found.work[DENSE] / median(seconds) / rate
-        report.figure(f"{label}: share of {rate / 1e12:.0f} TFLOP/s", share, Floor(LEAST_RATE, at_most=False))
 
 
 def loads(systems: dict[str, System]) -> str:
-    """How even the load of each of ours is, in words, for the last batch."""
     return " ".join(load_in_words(name, systems[name]) for name in GATES)
 
 

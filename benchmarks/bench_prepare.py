@@ -35,7 +35,7 @@ import psutil
 import torch
 import yaml
 from fairseq.data.indexed_dataset import MMapIndexedDataset
-from measure import Report, report_name
+from measure import Report, report_name, report_options
 from timing import Floor
 
 LANGS = ("en", "de")
@@ -66,8 +66,6 @@ with open(sys.argv[2], encoding="utf-8") as lines, open(sys.argv[3], "w", encodi
 
 @dataclass(frozen=True)
 class Run:
-    """What a system took."""
-
     seconds: float
     cpu_seconds: float
     peak_mb: float  # proportional set size, so that what processes share counts once
@@ -132,19 +130,16 @@ def write_raw(raw: Path, text: Sequence[Path], pairs: int, pieces: int, with_pee
 
 
 def write(path: Path, lines: Iterable[str]) -> None:
-    """A file of lines, packed if its name says so."""
     packed = path.suffix == ".gz"
     with gzip.open(path, "wt", 1, encoding="utf-8") if packed else open(path, "w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)
 
 
 def hash_of(split: str) -> int:
-    """A seed for a split."""
     return {"train": 1, "valid": 2, "test": 3}[split]
 
 
 def measured(work: Callable[[], object]) -> Run:
-    """Run what starts processes, and watch them."""
     peak, ended = [0.0], threading.Event()
 
     def watch() -> None:
@@ -163,7 +158,6 @@ def measured(work: Callable[[], object]) -> Run:
 
 
 def memory_of(process: psutil.Process) -> float:
-    """A process' bytes, its share of what it has in common with others included."""
     try:
         return float(process.memory_full_info().pss)
     except psutil.Error:
@@ -171,7 +165,6 @@ def memory_of(process: psutil.Process) -> float:
 
 
 def run(*command: object) -> None:
-    """A command, which must succeed."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
     result = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, check=False)
     if result.returncode:
@@ -179,13 +172,11 @@ def run(*command: object) -> None:
 
 
 def train_by_spm(raw: Path, model: Path, pieces: int) -> None:
-    """What the peer's vocabulary takes."""
     files = [raw / f"train.en-de.{lang}" for lang in LANGS]
     run(sys.executable, "-c", SPM_TRAIN.replace("PIECES", str(pieces)), model, *files)
 
 
 def encode_by_spm(raw: Path, model: Path, out: Path) -> None:
-    """Both sides of all splits, two at a time."""
     out.mkdir()
     names = [f"{split}.en-de.{lang}" for split in ("train", "test", "valid") for lang in LANGS]
     binary = shutil.which("spm_encode")
@@ -202,7 +193,6 @@ def encode_by_spm(raw: Path, model: Path, out: Path) -> None:
 
 
 def preprocess(raw: Path, encoded: Path, out: Path, dictionary: Path, workers: int) -> None:
-    """fairseq's, with a dictionary."""
     splits = [part for split in ("train", "valid", "test") for part in (f"--{split}pref", encoded / f"{split}.en-de")]
     run(BIN / "fairseq-preprocess", "--source-lang", "en", "--target-lang", "de", *splits, "--destdir", out,
         "--srcdict", dictionary, "--joined-dictionary", "--workers", workers)  # fmt: skip
@@ -226,17 +216,14 @@ def check_ids(ours: Path, theirs: Path) -> str:
 
 
 def read_ids(prefix: Path) -> MMapIndexedDataset:
-    """What stock fairseq reads of binarized data."""
     return MMapIndexedDataset(str(prefix))
 
 
 def prepare(raw: Path, out: Path, workers: int) -> None:
-    """Ours."""
     run(BIN / "mtmoe", "prepare", "corpora", raw, out, "--recipe", raw / "recipe.yaml", "--workers", workers)
 
 
 def both(place: Path, text: tuple[Path, ...], pairs: int, pieces: int, workers: int, report: Report) -> dict[str, Run]:
-    """What both took for the same pairs, and what became of ours."""
     raw, encoded, theirs, ours = (place / name for name in ("raw", "encoded", "theirs", "ours"))
     write_raw(raw, text, pairs, pieces)
     runs = {OURS: measured(lambda: prepare(raw, ours, workers))}
@@ -254,26 +241,22 @@ def both(place: Path, text: tuple[Path, ...], pairs: int, pieces: int, workers: 
 
 
 def added(*parts: Run) -> Run:
-    """One after the other."""
     seconds, cpu = sum(part.seconds for part in parts), sum(part.cpu_seconds for part in parts)
     return Run(seconds, cpu, max(part.peak_mb for part in parts))
 
 
 def kept(ours: Path) -> str:
-    """The table of what cleaning left."""
     lines = (ours / "report.md").read_text(encoding="utf-8").split("\n")
     return "\n".join(itertools.takewhile(str.strip, itertools.dropwhile(lambda line: not line.startswith("|"), lines)))
 
 
 def steps(ours: Path) -> str:
-    """What the log says of each stage, at its end."""
     log = (ours.with_name(f".{ours.name}.work") / "log.txt").read_text(encoding="utf-8")
     said = [line.split(" ", 2)[2] for line in log.splitlines() if ": " in line.split(" ", 2)[2]]
     return "\n".join({line.split(":")[0]: line for line in said}.values())
 
 
 def compare(runs: dict[str, Run], pairs: int, kind: str, floor: Floor, workers: int, report: Report) -> None:
-    """What both took, beside each other."""
     ours, theirs = runs[OURS], runs[THEIRS]
     with_model = added(theirs, runs["the peer's model besides"])
     rows = [
@@ -290,7 +273,6 @@ def compare(runs: dict[str, Run], pairs: int, kind: str, floor: Floor, workers: 
 
 
 def memory_run(place: Path, text: tuple[Path, ...], pairs: int, pieces: int, workers: int, report: Report) -> None:
-    """Ours alone, for its memory and disk."""
     raw, ours = place / "raw", place / "ours"
     write_raw(raw, text, pairs, pieces, with_peer=False)
     one = measured(lambda: prepare(raw, ours, workers))
@@ -303,7 +285,6 @@ def memory_run(place: Path, text: tuple[Path, ...], pairs: int, pieces: int, wor
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -313,9 +294,7 @@ def size_of(folder: Path) -> int:
 @click.option("--workers", default=2, show_default=True, help="Processes, ours and theirs.")
 @click.option("--text", nargs=2, type=click.Path(path_type=Path), help="Real text: source and target file.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where files are written.  [default: a temporary one]")
-@click.option("--small", is_flag=True, help="20,000 pairs.")
-@click.option("--write", "write_report", is_flag=True, help="Write the report to benchmarks/results.")
-@click.option("--check", "check_floors", is_flag=True, help="Small, and fail where a floor is missed by over 20%.")
+@report_options("20,000 pairs.")
 def main(
     pairs: int,
     memory_pairs: int | None,
@@ -323,11 +302,11 @@ def main(
     text: tuple[Path, ...] | None,
     folder: Path | None,
     small: bool,
-    write_report: bool,
-    check_floors: bool,
+    write: bool,
+    check: bool,
 ) -> None:
     """Prepare the same pairs by both, one after the other."""
-    small = small or check_floors
+    small = small or check
     pairs = 20_000 if small else pairs
     report = Report(report_name("prepare_memory" if memory_pairs else "prepare", small), "From raw text to shards")
     settings = (workers, report)
@@ -337,7 +316,7 @@ def main(
         else:
             runs = both(Path(place), text or (), pairs, PIECES[pairs < 100_000], *settings)
             compare(runs, pairs, "real sentences, repeated" if text else "made-up sentences", FLOORS[small], *settings)
-    report.finish(write_report, check_floors)
+    report.finish(write, check)
 
 
 if __name__ == "__main__":

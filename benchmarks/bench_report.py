@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 
 import click
-from measure import Report, report_name
+from measure import Report, report_name, report_options
 from timing import Floor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -52,12 +52,10 @@ def opening(browser: Browser, page: Path) -> tuple[float, float]:
 @click.command()
 @click.option("--languages", default=50, show_default=True)
 @click.option("--updates", default=100_000, show_default=True)
-@click.option("--small", is_flag=True, help="4 languages, 2,000 updates, one turn.")
-@click.option("--write", "write_report", is_flag=True, help="Write the report to benchmarks/results.")
-@click.option("--check", "check_floors", is_flag=True, help="Small, and fail where a floor is missed by over 20%.")
-def main(languages: int, updates: int, small: bool, write_report: bool, check_floors: bool) -> None:
+@report_options("4 languages, 2,000 updates, one turn.")
+def main(languages: int, updates: int, small: bool, write: bool, check: bool) -> None:
     """Write pages of one and of five runs, and open them."""
-    small = small or check_floors
+    small = small or check
     if small:
         languages, updates = 4, 2000
     path = find_browser()
@@ -86,7 +84,7 @@ def main(languages: int, updates: int, small: bool, write_report: bool, check_fl
         f"Medians of {1 if small else TURNS} turns.",
     )  # fmt: skip
     report.raw("seconds", times)
-    report.finish(write_report, check_floors)
+    report.finish(write, check)
 
 
 if __name__ == "__main__":

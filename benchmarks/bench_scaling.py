@@ -16,16 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 
 import click
-from exchange_model import (
-    Transformer,
-    count_bytes,
-    fit_link,
-    gather_bytes,
-    num_operations,
-    row_bytes,
-    shuffle_bytes,
-)
-from measure import Report, report_name
+from exchange_model import Transformer, count_bytes, fit_link, gather_bytes, num_operations, row_bytes, shuffle_bytes
+from measure import Report, report_name, report_options
 from scaling_predictions import COLUMNS, LIMIT_COLUMNS, TOKENS, limit_rows, prediction_rows
 from scaling_processes import ALIGNED, PING_BYTES, SPARSE, STOCK, STRONG, WEAK, Found, Plan, Step, measure_processes
 from timing import Floor, Ratio, shown
@@ -39,32 +31,26 @@ Several = dict[int, list[Found]]  # by number of processes, what each of them me
 
 
 def updates(found: list[Found], kind: str, system: str) -> list[list[Step]]:
-    """The steps of all processes, update by update."""
     return [list(steps) for steps in zip(*(one.steps[kind, system] for one in found), strict=True)]
 
 
 def of_updates(found: list[Found], kind: str, system: str, value: Callable[[list[Step]], float]) -> list[float]:
-    """A value of each update."""
     return [value(steps) for steps in updates(found, kind, system)]
 
 
 def wall(steps: list[Step]) -> float:
-    """Seconds until the last process has done the update."""
     return max(step.seconds for step in steps)
 
 
 def speed(steps: list[Step]) -> float:
-    """Target tokens of all processes per second."""
     return sum(step.tokens for step in steps) / wall(steps)
 
 
 def exchange(steps: list[Step]) -> float:
-    """Seconds of exchanges, the mean of the processes."""
     return statistics.mean(step.exchange for step in steps)
 
 
 def spread(values: list[float]) -> str:
-    """Median and quartiles."""
     found = Ratio.of(values, [1.0] * len(values))
     return f"{shown(found.median)} ({shown(found.low)}-{shown(found.high)})"
 
@@ -195,13 +181,11 @@ def _checked(
 
 
 def flops(size: Size, steps: Iterable[Step]) -> float:
-    """Floating-point operations of an update, padding left out."""
     model = Transformer(size.width, size.inner, size.layers, size.layers, size.num_experts, size.symbols)
     return sum(model.flops(step.rows / 2) for step in steps)
 
 
 def show_predictions(report: Report) -> None:
-    """The model's word on machines that we have not seen."""
     report.table(
         "Predicted: 8, 64 and 512 GPUs",
         COLUMNS,
@@ -224,9 +208,7 @@ def show_predictions(report: Report) -> None:
 @click.option("--max-tokens", type=int, help="Tokens in a process's batch [default: 2048, or 512 with --small].")
 @click.option("--repetitions", type=click.IntRange(5), help="Updates of each [default: 9, or 30 with --small].")
 @click.option("--ddp-backend", default="pytorch_ddp", type=click.Choice(["pytorch_ddp", "legacy_ddp"]))
-@click.option("--small", is_flag=True, help="Tiny models, and 1 and 2 processes alone.")
-@click.option("--check", is_flag=True, help="With --small; exit with 1 where a floor is missed by more than 20%.")
-@click.option("--write", is_flag=True, help="Write benchmarks/results/scaling.md and .json.")
+@report_options("Tiny models, and 1 and 2 processes alone.")
 def main(
     max_tokens: int | None, repetitions: int | None, ddp_backend: str, small: bool, check: bool, write: bool
 ) -> None:
@@ -255,7 +237,6 @@ def main(
 
 
 def describe(report: Report, plan: Plan) -> None:
-    """What the models and batches are."""
     size = plan.size
     report.text(
         f"{size.layers}+{size.layers} pre-norm blocks of {size.width} (inner size {size.inner}), {size.symbols:,} "

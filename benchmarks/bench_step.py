@@ -19,7 +19,7 @@ import click
 import torch
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
-from measure import Report, interleaved, report_name
+from measure import Report, interleaved, report_name, report_options
 from timing import Floor, Ratio
 from torch import nn
 from wmt15_models import FULL, SMALL, Size, batches, models, sentences, sparse_config, stock_config, translation_task
@@ -47,13 +47,12 @@ class System:
         self.trainer.train_step([next(self.samples)])
 
 
-def systems(size: Size, task: TranslationTask, samples: list[Sample], device: str) -> dict[str, System]:
+def systems(size: Size, task: TranslationTask, samples: list[Sample]) -> dict[str, System]:
     """The four rows. Rows that differ in loss and optimizer alone share a model."""
     pair = models(size, task)
     check_equal(task, pair, samples[0])
-    where = ("--cpu",) if device == "cpu" else ("--bf16",)
     return {
-        name: System(task, pair[model], config(size, *COMMON, *where, *chosen), samples)
+        name: System(task, pair[model], config(size, *COMMON, "--cpu", *chosen), samples)
         for name, model, config, chosen in (
             (STOCK, "stock", stock_config, STOCKS),
             (SPARSE, "sparse", sparse_config, OURS),
@@ -94,7 +93,6 @@ def show_systems(report: Report, times: dict[str, list[float]], tokens: list[int
 
 
 def describe(report: Report, size: Size, found: dict[str, System], samples: list[Sample], max_tokens: int) -> None:
-    """What the models and batches are."""
     millions = {name: sum(p.numel() for p in found[name].trainer.model.parameters()) / 1e6 for name in (STOCK, SPARSE)}
     padding = 1 - sum(sample["ntokens"] for sample in samples) / sum(sample["target"].numel() for sample in samples)
     report.text(
@@ -109,21 +107,18 @@ def describe(report: Report, size: Size, found: dict[str, System], samples: list
 @click.command(context_settings={"show_default": True})
 @click.option("--max-tokens", type=int, help="Tokens in a batch [default: 4096, or 1024 with --small].")
 @click.option("--repetitions", type=click.IntRange(5), default=7)
-@click.option("--device", default="cpu", type=click.Choice(["cpu", "cuda"]), help="On cuda in bfloat16.")
-@click.option("--small", is_flag=True, help="Smaller models and batches.")
-@click.option("--check", is_flag=True, help="With --small; exit with 1 where a floor is missed by more than 20%.")
-@click.option("--write", is_flag=True, help="Write benchmarks/results/step.md and .json.")
-def main(max_tokens: int | None, repetitions: int, device: str, small: bool, check: bool, write: bool) -> None:
+@report_options("Smaller models and batches.")
+def main(max_tokens: int | None, repetitions: int, small: bool, check: bool, write: bool) -> None:
     """Time a training step of the sparse model and of stock fairseq's dense one."""
     logging.disable(logging.INFO)
     size = SMALL if small or check else FULL
     max_tokens = max_tokens or (1024 if size is SMALL else 4096)
-    report = Report(report_name("step", size is SMALL, device), "A training step against stock fairseq")
+    report = Report(report_name("step", size is SMALL), "A training step against stock fairseq")
     task = translation_task(size)
     samples = list(islice(batches(sentences(task), max_tokens), WARMUPS + repetitions))
-    found = systems(size, task, samples, device)
+    found = systems(size, task, samples)
     describe(report, size, found, samples, max_tokens)
-    times = interleaved(found, repetitions, WARMUPS, device)
+    times = interleaved(found, repetitions, WARMUPS)
     report.raw("seconds", times)
     show_systems(report, times, [sample["ntokens"] for sample in samples[WARMUPS:]])
     report.finish(write, check)

@@ -23,7 +23,7 @@ from bench_glue import FULL, SMALL, WARMUPS, Size
 from fairseq.tasks import setup_task
 from glue_systems import Sample, System, configuration, made_encoder, system_of
 from glue_texts import lengths, serialized_tokenizer, write_benchmark
-from measure import Report, interleaved, report_name
+from measure import Report, interleaved, report_name, report_options
 from timing import Floor, Ratio
 
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
@@ -47,7 +47,6 @@ def system(data: Path, encoder: Path, arch: str, frozen: str) -> System:
 
 
 def steps_of(mixture: TrainingMixture, size: int, count: int) -> list[Sample]:
-    """The samples of so many steps that train on `size` examples."""
     batches, _ = mixture.epoch_batches(None, None, size, 1)
     whole = [batch for batch in batches if len(batch) == size * len(mixture.datasets)]
     chosen = np.random.default_rng(1).choice(len(whole), count, replace=False)
@@ -55,7 +54,6 @@ def steps_of(mixture: TrainingMixture, size: int, count: int) -> list[Sample]:
 
 
 def works(found: System, samples: list[Sample]) -> dict[str, Callable[[], Any]]:
-    """What is timed: each call takes the next of the samples."""
     task: Any = found.task
     turns = {name: iter(samples) for name in (CHOICE, TRAINING, STEP)}
 
@@ -98,9 +96,7 @@ def run(size: Size, batch: int, repetitions: int, folder: Path, report: Report) 
 
 @click.command(context_settings={"show_default": True})
 @click.option("--repetitions", type=click.IntRange(5), default=9)
-@click.option("--small", is_flag=True, help="Fewer candidates.")
-@click.option("--check", is_flag=True, help="With --small; exit with 1 where a floor is missed by more than 20%.")
-@click.option("--write", is_flag=True, help="Write benchmarks/results/uncertainty.md and .json.")
+@report_options("Fewer candidates.")
 def main(repetitions: int, small: bool, check: bool, write: bool) -> None:
     """Time the pass of the candidates of uncertainty sampling."""
     logging.disable(logging.WARNING)

@@ -43,7 +43,6 @@ def made_encoder(path: Path, config: EncoderConfig, tokenizer: str) -> None:
 
 
 def configuration(data: Path, encoder: Path, arch: str, *arguments: str) -> Any:
-    """What `fairseq-train DATA --task glue --arch …` runs on."""
     given = [
         str(data), "--task", "glue", "--arch", arch, "--init-encoder", str(encoder), "--criterion", "multitask",
         "--optimizer", "fused_adam", "--lr", "5e-5", "--cpu", "--num-workers", "0", "--max-epoch", "1", *arguments,
@@ -77,7 +76,6 @@ class PeerModel(BaseFairseqModel):
     def forward(
         self, src_tokens: Tensor, segments: Tensor, rows: dict[str, Tensor], spans: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Each task's numbers; see `EncoderModel`."""
         real = src_tokens.ne(self.padding).long()
         hidden = self.encoder(input_ids=src_tokens, attention_mask=real, token_type_ids=segments).last_hidden_state
         outputs: dict[str, Tensor] = self.heads(hidden, rows, spans)
@@ -95,14 +93,12 @@ class System:
     sample: Sample | None = None
 
     def __call__(self) -> None:
-        """Forward and backward pass, and the update."""
         self.task.train_step(self.sample, self.model, self.criterion, self.optimizer, update_num=1)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     @torch.no_grad()
     def loss(self, sample: Sample) -> Tensor:
-        """Without dropout."""
         self.model.eval()
         loss, _, _ = self.criterion(self.model, self.task.for_models(sample, [self.model]))
         self.model.train()
@@ -129,7 +125,6 @@ def system_of(task: Any, model: nn.Module, config: Any) -> System:
 
 
 def check_equal(found: dict[str, System], sample: Sample) -> None:
-    """All have the same loss before any training."""
     losses = {name: system.loss(sample) for name, system in found.items()}
     right = next(iter(losses.values()))
     for name, loss in losses.items():
@@ -137,7 +132,6 @@ def check_equal(found: dict[str, System], sample: Sample) -> None:
 
 
 def drawn(task: Any, method: str) -> TrainingMixture:
-    """The training data of a task drawn by another sampling method."""
     mixture = task.datasets["train"]
     plan = plan_of(Namespace(**{**vars(task.args), "sampling_method": method}), mixture.loader)
     return TrainingMixture(mixture.loader, plan, mixture.task_ids, mixture.collate)

@@ -100,14 +100,11 @@ def write_benchmark(folder: Path, share: float = 1.0, seed: int = 1) -> int:
 
 
 class Words:
-    """Made words by their rank."""
-
     def __init__(self) -> None:
         spelled = spellings(MOST_WORDS)
         self._spelled = np.array([*spelled, *(f"{word}," for word in spelled)], dtype=object)
 
     def texts(self, tokens_N: NDArray[np.int64], random: np.random.Generator) -> list[str]:
-        """Texts of about so many tokens; none of 0."""
         total = int(tokens_N.sum())
         rarest = (1 + MOST_WORDS / FLATTENING) ** (1 - EXPONENT)
         ranks = FLATTENING * ((1 - random.random(total) * (1 - rarest)) ** (1 / (1 - EXPONENT)) - 1)
@@ -121,7 +118,6 @@ class Words:
 
 
 def spellings(count: int) -> list[str]:
-    """So many words, of one to three syllables."""
     syllables = chain.from_iterable(product(SYLLABLES, repeat=number) for number in (1, 2, 3))
     return ["".join(word) for word in islice(syllables, count)]
 

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from pathlib import Path
 
-import torch
-from layer_systems import Sizes, System
+from layer_systems import System
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 MOST_OPERATIONS = 8
-RATE_SIZE = 8192  # of the square matrices that measure a card's rate
 
 
-def peak_memory(system: System, device: str) -> int:
+def peak_memory(system: System) -> int:
     """Bytes that one step holds at its peak beyond its weights, their gradients and its input.
 
     The profiler reports what is allocated and freed. What in the end holds a weight's gradient is left out by its
     address; a copy of weights or a second gradient on the way is not.
     """
     system.prepare()
-    with profile(activities=_activities(device), profile_memory=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         system.step()
     gradients = {
         value.grad.untyped_storage().data_ptr() for value in system.module.parameters() if value.grad is not None
@@ -32,9 +29,8 @@ def peak_memory(system: System, device: str) -> int:
         path = Path(folder) / "trace.json"
         found.export_chrome_trace(str(path))
         events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    kind = 0 if device == "cpu" else 1
     changes = [event["args"] | {"ts": event["ts"]} for event in events if event.get("name") == "[memory]"]
-    changes = [change for change in changes if change["Device Type"] == kind]
+    changes = [change for change in changes if change["Device Type"] == 0]
     changes.sort(key=lambda change: change["ts"])
     return peak([(change["Addr"], change["Bytes"]) for change in changes], gradients)
 
@@ -68,30 +64,13 @@ def matmul_work(system: System) -> int:
     return counter.get_total_flops()
 
 
-def profile_rows(system: System, device: str) -> list[tuple[str, int, float, float]]:
+def profile_rows(system: System) -> list[tuple[str, int, float, float]]:
     """The operations that take most time by themselves: name, calls, milliseconds of one step, share."""
     system.prepare()
-    with profile(activities=_activities(device)) as found:
+    with profile(activities=[ProfilerActivity.CPU]) as found:
         system.step()
     averages = found.key_averages()
-    time_of = (lambda each: each.self_cpu_time_total) if device == "cpu" else (lambda each: each.self_device_time_total)
-    total = sum(map(time_of, averages))
-    longest = sorted(averages, key=time_of, reverse=True)[:MOST_OPERATIONS]
-    return [(each.key, each.count, time_of(each) / 1000, time_of(each) / total) for each in longest]
-
-
-def matmul_rate(sizes: Sizes) -> float:
-    """Floating-point operations per second of one large matrix product on a card, the best of several."""
-    left, right = (torch.randn(RATE_SIZE, RATE_SIZE, device=sizes.device, dtype=sizes.dtype) for _ in range(2))
-    seconds = []
-    for _ in range(20):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        left @ right
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return 2 * RATE_SIZE**3 / min(seconds)
-
-
-def _activities(device: str) -> list[ProfilerActivity]:
-    return [ProfilerActivity.CPU] + ([] if device == "cpu" else [ProfilerActivity.CUDA])
+    total = sum(each.self_cpu_time_total for each in averages)
+    longest = sorted(averages, key=lambda each: each.self_cpu_time_total, reverse=True)[:MOST_OPERATIONS]
+    times = [each.self_cpu_time_total for each in longest]
+    return [(each.key, each.count, time / 1000, time / total) for each, time in zip(longest, times, strict=True)]

@@ -34,7 +34,6 @@ class Sizes:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of everything: float32 on a CPU, bfloat16 elsewhere."""
         return torch.float32 if self.device == "cpu" else torch.bfloat16
 
     def inputs(self, number: int) -> list[Tensor]:
@@ -90,7 +89,6 @@ class Bare(nn.Module):
         )
 
     def forward(self, x_TH: Tensor) -> Tensor:
-        """The tokens of one expert after the other, (T, H) to (T, H)."""
         weights = (self.fc1_weight, self.fc2_weight)
         fc1_NHF, fc2_NFH = (weight.transpose(1, 2) for weight in weights) if self.transposed else weights
         x_NCH = x_TH.view(len(fc1_NHF), -1, x_TH.shape[1])
@@ -98,7 +96,6 @@ class Bare(nn.Module):
 
 
 def dense_layer(sizes: Sizes) -> nn.Module:
-    """The feed-forward layer whose size every expert has."""
     return nn.Sequential(nn.Linear(sizes.hidden, sizes.inner), nn.ReLU(), nn.Linear(sizes.inner, sizes.hidden))
 
 
@@ -122,13 +119,11 @@ def skew_(gate: TaskGate) -> None:
 
 
 def task_ids(sizes: Sizes) -> Tensor:
-    """The task of each token, (T,): sentences of random tasks."""
     sentences = torch.randint(NUM_TASKS, (-(-sizes.tokens // SENTENCE),))
     return sentences.repeat_interleave(SENTENCE)[: sizes.tokens].to(sizes.device)
 
 
 def own_systems(num_experts: int, sizes: Sizes, inputs: Sequence[Tensor]) -> dict[str, System]:
-    """The dense layer, ours, and the bound, by name."""
     task_T = task_ids(sizes)
     dense = dense_layer(sizes).to(sizes.device, sizes.dtype)
     found = {DENSE: System(dense, inputs, dense)}

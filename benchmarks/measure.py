@@ -7,11 +7,13 @@ commit and the command.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import click
 import timing
 from rich.console import Console
 from rich.progress import Progress
@@ -33,7 +35,6 @@ def interleaved(
     device: str = "cpu",
     prepare: Mapping[str, Callable[[], object]] | None = None,
 ) -> dict[str, list[float]]:
-    """`timing.interleaved` with a progress bar."""
     screen = Console(stderr=True)
     with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
         bar = progress.add_task("timing", total=(warmups + repetitions) * len(works))
@@ -46,8 +47,6 @@ def interleaved(
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the floors' table."""
-
     what: str
     value: float
     floor: Floor
@@ -91,7 +90,6 @@ class Report:
         self.figures.append(Figure(what, value, floor, spread))
 
     def text(self, markdown: str) -> None:
-        """Show a paragraph, and remember it for the report."""
         self._console.print(Text(f"{markdown}\n"))
         self._parts.append(markdown)
 
@@ -141,3 +139,13 @@ class Report:
 def report_name(base: str, small: bool, device: str = "cpu") -> str:
     """What a report is called, so that one of small sizes, or of a card, takes no other's place."""
     return "_".join([base, *(["small"] if small else []), *([device] if device != "cpu" else [])])
+
+
+def report_options(small: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command's options `--small`, which means this, `--check`, which is small, and `--write`."""
+    options = (
+        click.option("--write", is_flag=True, help="Write the report to benchmarks/results."),
+        click.option("--check", is_flag=True, help="Small; exit with 1 where a floor is missed by more than 20%."),
+        click.option("--small", is_flag=True, help=small),
+    )
+    return lambda command: functools.reduce(lambda made, option: option(made), options, command)

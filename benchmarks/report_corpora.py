@@ -85,7 +85,6 @@ def _of_pair(pair: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def show_cost(report: Report, pairs: int, one: Run, found: Sequence[Stage], sizes: Mapping[str, int]) -> None:
-    """Time, memory and disk; then each stage."""
     columns = ["", "pairs/s", "seconds", "of processors", "peak MB", *(f"{name}, MB" for name in sizes)]
     row = [pairs / one.seconds, one.seconds, one.cpu_seconds, one.peak_mb, *(size / 2**20 for size in sizes.values())]
     report.table(f"{pairs:,} pairs", columns, [["from nothing to shards", *row]])

@@ -146,7 +146,6 @@ def _run_one(study: Study, row: str, data: Path, folder: Path, seed: int) -> Non
 
 
 def options_with_rate(study: Study, row: str, folder: Path) -> list[str]:
-    """The row's options, with the learning rate of its sweep."""
     options, rate = study.options_of(row), study.rows[row].rate
     return [*options, "--lr", best_rate(study, folder, rate)] if rate else options
 
@@ -222,7 +221,6 @@ def _execute(command: list[object], log: Path) -> None:
 
 
 def _finish(run: Path, options: list[str], **own: object) -> None:
-    """Say that a run is finished, with what its figures depend on."""
     if (run / FINISHED).exists():
         return
     facts = {
@@ -327,7 +325,6 @@ def _scores(scores: dict[str, Any], update: int) -> list[dict[str, Any]]:
 
 
 def read_results(path: Path) -> list[dict[str, str]]:
-    """The table's lines, none if there is none."""
     if not path.exists():
         return []
     with open(path, encoding="utf-8", newline="") as file:
@@ -335,7 +332,6 @@ def read_results(path: Path) -> list[dict[str, str]]:
 
 
 def write_results(path: Path, lines: list[dict[str, str]]) -> None:
-    """The table anew, whole or not at all."""
     text = io.StringIO()
     table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     table.writeheader()

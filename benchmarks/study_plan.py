@@ -129,7 +129,6 @@ class Study:
         return {task: "-".join(filter(None, (row, task, str(what.seed or seed)))) for task in what.each or [""]}
 
     def updates_of(self, row: str, task: str) -> int:
-        """After how many updates a row's run ends."""
         return self.rows[row].steps.get(task, self.updates)
 
     def filled(self, options: list[str], row: str, seed: int, task: str, **places: object) -> list[str]:

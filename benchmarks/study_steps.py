@@ -50,7 +50,6 @@ class Training:
         return [next(iterator) for _ in range(BATCHES)]
 
     def step(self) -> None:
-        """One update for each batch."""
         for batch in self.batches:
             self.optimizer.zero_grad()
             _, size, _ = self.task.train_step(batch, self.model, self.criterion, self.optimizer, update_num=1)
@@ -59,7 +58,6 @@ class Training:
 
 
 def shapes(study: Study, inner: list[str]) -> dict[str, list[str]]:
-    """Options of every shape by the first row that has it."""
     found: dict[str, list[str]] = {}
     for row in study.rows:
         given = study.options_of(row)

@@ -87,7 +87,6 @@ class Described:
     entry: Entry | None = None
 
     def compared(self, metric: str) -> list[Compared]:
-        """The contrasts of a metric."""
         is_own = metric == self.metric
         found = [
             Compared(row, control, group, metric, is_own and group == self.groups[0])
@@ -131,8 +130,6 @@ class Quoted:
 
 @dataclass
 class Pages:
-    """All of `quoted.yaml`."""
-
     picture: list[Panel] = field(default_factory=list)
     quoted: list[Quoted] = field(default_factory=list)
 
@@ -163,7 +160,6 @@ class Lines:
 
 
 def studies() -> dict[str, Described]:
-    """All studies by name, those that were registered first."""
     found = {path.stem: _registered(path) for path in sorted(STUDIES.glob("*.yaml"))}
     schema = OmegaConf.structured(Described)
     earlier = OmegaConf.load(EARLIER)
@@ -189,7 +185,6 @@ def _registered(path: Path) -> Described:
 
 
 def lines_of(study: str, lines: Iterable[dict[str, str]]) -> Lines:
-    """The lines of a study."""
     return Lines([line for line in lines if line["study"] == study])
 
 
@@ -232,7 +227,6 @@ def shown(found: Difference, metric: str) -> str:
 
 
 def verdict(found: Difference, paper: float) -> str:
-    """Whether a difference agrees with the sign of a paper's."""
     if found.word in (NONE, ONE_SEED):
         return found.word
     return AGREES if (found.word == HIGHER) == (paper > 0) else DISAGREES
@@ -242,7 +236,6 @@ def verdict(found: Difference, paper: float) -> str:
 
 
 def page(name: str, study: Described, lines: Lines) -> str:
-    """A study's page in Markdown."""
     parts = [f"# {study.title}", study.text]
     if study.old:
         parts.append(f"**Old**: {study.old}")
@@ -286,7 +279,6 @@ def _mean(of_row: dict[int, float], error: PooledError) -> str:
 
 
 def _contrast_table(study: Described, compared: Sequence[tuple[Compared, Difference]], metric: str) -> str:
-    """A row for each contrast, a column for each group."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for one, found in compared:
         p = "" if math.isnan(found.p) else f", p {found.p:.3f}{' after Holm' if one.primary else ''}"
@@ -307,7 +299,6 @@ def _rates(lines: Lines, metric: str) -> list[str]:
 
 
 def _entry(entry: Entry, lines: Lines) -> list[str]:
-    """Whether the dense row has begun to translate."""
     bleu = lines.values("bleu", "all").get(entry.row)
     kinds = ("model", "shuffled", "trigrams")
     model, shuffled, trigrams = (lines.values(f"perplexity, {kind}", "all").get(entry.row) for kind in kinds)
@@ -366,7 +357,6 @@ def _panel(panel: Panel, lines: Sequence[dict[str, str]], known: dict[str, Descr
 
 
 def load_pages(path: Path = QUOTED) -> Pages:
-    """What pages quote, and README's picture."""
     found: Pages = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Pages), OmegaConf.load(path)))
     return found
 
@@ -396,7 +386,6 @@ def text_of(quoted: Quoted, lines: Sequence[dict[str, str]], known: dict[str, De
 
 
 def misquoted(root: Path = ROOT) -> Iterator[str]:
-    """A sentence for each figure of a page that is not the table's."""
     lines, known = read_results(RESULTS), studies()
     for quoted in load_pages().quoted:
         texts = text_of(quoted, lines, known)

@@ -73,7 +73,6 @@ def interleaved(
 
 
 def seconds_of(work: Callable[[], object], device: str = "cpu", head_start: bool = False) -> float:
-    """Seconds of one call, by the clock of the device."""
     if device.startswith("cuda"):
         return _seconds_on_gpu(work, head_start)
     start = time.perf_counter()
@@ -157,7 +156,6 @@ def surroundings() -> dict[str, Any]:
 
 
 def where_and_how(found: Mapping[str, Any]) -> str:
-    """The surroundings as a paragraph of Markdown."""
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     settings = "".join(f", {name}={value}" for name, value in found["settings"].items())
     return (

@@ -55,7 +55,6 @@ def stock_config(size: Size, *arguments: str) -> Any:
 
 
 def sparse_config(size: Size, *arguments: str) -> Any:
-    """What `fairseq-train --arch base_moe_wmt15 …` runs on."""
     return _config("--arch", "base_moe_wmt15", "--num-experts", str(size.num_experts), *size.options(), *arguments)
 
 
@@ -65,7 +64,6 @@ def _config(*arguments: str) -> Any:
 
 
 def training_config(*arguments: str) -> Any:
-    """What `fairseq-train` runs on with these arguments."""
     parser = options.get_training_parser()
     config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, list(arguments)))
     for group in config.values():  # fairseq takes a machine with `--bf16` for a TPU

@@ -74,7 +74,6 @@ def what_is_missing(device: str) -> str | None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the parts and write the table; 1 if something failed."""
     from gpu_check import table
     from gpu_check.driver import Driver, log_in
     from gpu_check.record import Record, identity_of

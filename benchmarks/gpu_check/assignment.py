@@ -25,7 +25,6 @@ BATCHES, REPETITIONS, WARMUPS = 3, 15, 3
 
 
 def checks(setting: Setting) -> Iterator[Check]:
-    """Times first: they share the layer that is timed with them."""
     yield Check("time", partial(times, setting))
     for kind in KINDS:
         yield Check(f"gap, {kind} scores", partial(gaps, setting, kind))

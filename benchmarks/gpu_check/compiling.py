@@ -75,5 +75,4 @@ def backend_of(setting: Setting) -> str:
 
 
 def in_one_graph(setting: Setting, name: str, worst: float) -> Row:
-    """How it was compiled, and how far apart results are."""
     return passed(name, f"one graph by {backend_of(setting)}, largest difference {worst:.1e} of the largest value")

@@ -23,7 +23,6 @@ SAME = 0.9  # of the hypotheses, word for word: those whose scores differ by rou
 
 
 def checks(setting: Setting) -> Iterator[Check]:
-    """The same hypotheses first, then speed."""
     yield Check("hypotheses", partial(same_hypotheses, setting))
     for batch_size in TOY_BATCH_SIZES if setting.toy else BATCH_SIZES:
         yield Check(f"{batch_size} sentences a batch", partial(compared, setting, batch_size))
@@ -45,7 +44,6 @@ def same_hypotheses(setting: Setting) -> list[Row]:
 
 
 def compared(setting: Setting, batch_size: int) -> list[Row]:
-    """Sentences per second."""
     dtype = torch.float32 if setting.device == "cpu" else torch.bfloat16
     running, data = systems(setting, dtype)
     repetitions, warmups = (2, 0) if setting.toy else (REPETITIONS, WARMUPS)
@@ -83,7 +81,6 @@ def systems(setting: Setting, dtype: torch.dtype) -> tuple[dict[str, Any], Any]:
 
 
 def samples_of(setting: Setting, data: Any, batch_size: int, count: int) -> list[Any]:
-    """Batches of sentences of like lengths, on the device."""
     from bench_decode import batches
     from fairseq.utils import apply_to_sample
 

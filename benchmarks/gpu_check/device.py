@@ -17,7 +17,6 @@ RATE_SIZE = 8192  # of the square matrices that measure a card's rate
 
 
 def short(dtype: torch.dtype) -> str:
-    """The name of a type, `bfloat16`."""
     return str(dtype).removeprefix("torch.")
 
 

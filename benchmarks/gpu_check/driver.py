@@ -39,7 +39,6 @@ class Driver:
         self._say = say
 
     def say(self, line: str) -> None:
-        """A line for the screen and the log."""
         self._say(line)
         self.log.write(line + "\n")
         self.log.flush()
@@ -101,7 +100,6 @@ class Driver:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a process with all that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

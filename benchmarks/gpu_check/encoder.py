@@ -46,7 +46,6 @@ REPETITIONS, WARMUPS = 11, 3
 
 
 def checks(setting: Setting) -> Iterator[Check]:
-    """Numbers first, then waits and times."""
     for dtype, kind in product(DTYPES, KINDS):
         for model_type in (BERT, ROBERTA) if kind == DENSE else (BERT,):
             name = f"{model_type}, {kind}, {short(dtype)}"
@@ -76,7 +75,6 @@ def encoder_of(kind: str, config: EncoderConfig, seed: int = 0) -> BertEncoder:
 
 
 def batch_of(config: EncoderConfig, lengths: Tensor) -> dict[str, Tensor]:
-    """Random sentences of these lengths, padded."""
     shape = (len(lengths), int(lengths.max()))
     padding = torch.arange(shape[1]) >= lengths.unsqueeze(1)
     tokens = torch.randint(config.pad_token_id + 1, config.vocab_size, shape)
@@ -89,7 +87,6 @@ def batch_of(config: EncoderConfig, lengths: Tensor) -> dict[str, Tensor]:
 
 
 def moved(setting: Setting, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """To the device."""
     return {name: value.to(setting.device) for name, value in inputs.items()}
 
 
@@ -141,7 +138,6 @@ def apart(found: dict[str, Tensor], right: dict[str, Tensor], dtype: torch.dtype
 
 
 def hugging_faces(config: EncoderConfig) -> Any:
-    """Hugging Face's model of these sizes."""
     try:
         from transformers import BertConfig, BertModel
     except ImportError:
@@ -152,7 +148,6 @@ def hugging_faces(config: EncoderConfig) -> Any:
 
 
 def is_hugging_faces(setting: Setting) -> list[Row]:
-    """With the same weights, in float32, both on the device."""
     torch.manual_seed(2)
     theirs = hugging_faces(SMALL).eval()
     ours = BertEncoder(SMALL).eval()
@@ -168,7 +163,6 @@ def is_hugging_faces(setting: Setting) -> list[Row]:
 
 
 def pass_waits(setting: Setting, name: str, kind: str, dtype: torch.dtype) -> list[Row]:
-    """Forward and backward, with dropout."""
     config = replace(SMALL, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     encoder = encoder_of(kind, config).to(setting.device, dtype).train()
     inputs = moved(setting, batch_of(config, torch.tensor([9, 4, 12, 1])))
@@ -187,7 +181,6 @@ class Pass:
         self.module, self.call, self.gradient = module, call, gradient
 
     def prepare(self) -> None:
-        """Free the gradients, as a trainer does before each step."""
         self.module.zero_grad(set_to_none=True)
 
     def __call__(self) -> None:

@@ -26,7 +26,7 @@ from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from gpu_check.device import count_waits, free, peak_bytes
 from gpu_check.encoder import SMALL
 from gpu_check.rows import Check, Row, Setting, measured, passed
-from gpu_check.training import FIRST, NEAR, apart, at_the_end, options, run_command, step_losses
+from gpu_check.training import losses_by, near, options, run_command
 
 ARCHS = ("mt_dense", "mt_switch", "mt_tag")
 MINILM_ARCH, BERT_ARCH = "_minilm", "_bert_base"
@@ -39,7 +39,6 @@ SAME = 2.0  # points of a metric between the device and a CPU: of 200 examples e
 
 
 def checks(setting: Setting) -> Iterator[Check]:
-    """Updates, then the CPU's run, with which all others are compared."""
     for suffix, config, batch_size in TOY_PLANS if setting.toy else PLANS:
         yield Check(f"mt_tag{suffix}, {batch_size} examples", partial(compared, setting, suffix, config, batch_size))
     yield Check("data and the CPU's run", partial(reference, setting))
@@ -131,7 +130,6 @@ def batches(config: EncoderConfig, batch_size: int, longest: int, count: int) ->
 
 
 def reference(setting: Setting) -> list[Row]:
-    """Float32 on the CPU."""
     from tests.helpers.benchmark import make_benchmark, make_encoder
 
     shutil.rmtree(folder_of(setting), ignore_errors=True)
@@ -146,12 +144,8 @@ def reference(setting: Setting) -> list[Row]:
 def trained(setting: Setting, kind: str) -> list[Row]:
     """Losses near the CPU's, at first and at the end."""
     shutil.rmtree(folder_of(setting) / kind, ignore_errors=True)  # of a run that was interrupted
-    losses = train(setting, kind, *options(setting, kind))
     right = json.loads((folder_of(setting) / "cpu.json").read_text(encoding="utf-8"))
-    assert len(losses) == len(right), f"{len(losses)} updates were logged, and {len(right)} on the CPU"
-    start = [apart(one, other) for one, other in zip(losses[:FIRST], right[:FIRST], strict=True)]
-    assert max(start) <= NEAR, f"one of the first {FIRST} losses differs by {max(start):.1%} from the CPU's"
-    return [passed(f"{kind}: trained", f"{max(start):.2%} apart at first, {at_the_end(losses, right):.1%} at the end")]
+    return near(kind, train(setting, kind, *options(setting, kind)), right)
 
 
 def validated(setting: Setting, kind: str) -> list[Row]:
@@ -166,25 +160,20 @@ def validated(setting: Setting, kind: str) -> list[Row]:
 
 
 def folder_of(setting: Setting) -> Path:
-    """For data and checkpoints."""
     return setting.folder / "glue"
 
 
 def train(setting: Setting, name: str, *chosen: object) -> list[float]:
-    """Run `fairseq-train`; the loss of each of its updates."""
     from tests.helpers.benchmark import task_arguments
 
     folder = folder_of(setting)
     given = [argument for argument in task_arguments(folder / "data", folder / name) if argument != "--cpu"]
     given += ["--init-encoder", folder / "encoder.pt", "--log-interval", 1, "--sampling-method", "uniform"]
     given += ["--max-update", TOY_UPDATES if setting.toy else UPDATES]
-    losses = step_losses(run_command("fairseq_cli.train", [*given, *chosen], hides_gpu="--cpu" in chosen))
-    (folder / f"{name}.json").write_text(json.dumps(losses), encoding="utf-8")
-    return losses
+    return losses_by(given, chosen, folder / f"{name}.json")
 
 
 def figures(setting: Setting, name: str, *chosen: str) -> dict[str, float]:
-    """What `fairseq-validate` says of each task's metric."""
     from tests.helpers.commands import PLUGIN
 
     folder = folder_of(setting)

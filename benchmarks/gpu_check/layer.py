@@ -34,7 +34,6 @@ def sizes_of(setting: Setting) -> Sizes:
 
 
 def checks(setting: Setting) -> Iterator[Check]:
-    """The card by itself, then each number of experts."""
     sizes = sizes_of(setting)
     kind = str(sizes.dtype).removeprefix("torch.")
     yield Check(f"matmul rate, {kind}", partial(rate_of, setting, sizes))
@@ -49,7 +48,6 @@ def rate_of(setting: Setting, sizes: Sizes) -> list[Row]:
 
 
 def rate(setting: Setting, sizes: Sizes) -> float:
-    """Floating-point operations per second."""
     return matmul_rate(setting.device, sizes.dtype, **({"size": 64} if setting.toy else {}))
 
 

@@ -27,7 +27,6 @@ TOY_ROUNDS, TOY_UPDATES = 2, 2
 
 
 def checks(setting: Setting) -> Iterator[Check]:
-    """One run of both."""
     yield Check("updates", partial(trained, setting))
 
 
@@ -67,6 +66,5 @@ def trained(setting: Setting) -> list[Row]:
 
 
 def train_step(system: Any, sample: dict[str, Any]) -> float:
-    """The loss of one update; NaN where the trainer left it out."""
     output = system.trainer.train_step([sample])
     return math.nan if output is None else float(output["loss"])

@@ -34,7 +34,6 @@ def checks(setting: Setting) -> Iterator[Check]:
 
 
 def several_are_one(setting: Setting, size: int) -> list[Row]:
-    """Outputs, and gradients as data parallelism averages them."""
     cards = torch.cuda.device_count() if setting.device != "cpu" else 2
     if cards < size:
         raise Skipped(f"it takes {size} GPUs, and there {'is' if cards == 1 else 'are'} {cards}")
@@ -135,5 +134,4 @@ def shuffle(placement: ExpertPlacement, device: str) -> None:
 
 
 def key_of(kind: str, dtype: torch.dtype) -> str:
-    """The name of a case."""
     return f"{kind} {short(dtype)}"

@@ -26,7 +26,6 @@ NUM_GROUPS, REPETITIONS, WARMUPS = 64, 7, 2
 
 
 def checks(setting: Setting) -> Iterator[Check]:
-    """What can be used here, then the times of all that can."""
     for dtype in DTYPES:
         yield Check(f"Triton, {short(dtype)}", partial(triton_works, setting, dtype))
     yield Check("torch's grouped product", partial(grouped_product_is_taken, setting))
@@ -85,7 +84,6 @@ def times(setting: Setting, name: str, dtype: torch.dtype, is_gradient: bool) ->
 
 
 def usable(rows: Tensor, share: int) -> dict[str, backends.Backend]:
-    """The ways that can take such rows here, by name."""
     found = {"one by one": backends.ONE_BY_ONE, "filled groups": backends.padded_backend(share)}
     if (
         rows.dtype == torch.bfloat16

@@ -41,28 +41,23 @@ class Record:
 
     @property
     def rows(self) -> list[Row]:
-        """Those of all checks."""
         return [row_from(row) for check in self.checks.values() for row in check["rows"]]
 
     def begin(self, name: str) -> None:
-        """A check begins."""
         self.under_way = name
         self.surroundings = self.surroundings or surroundings()
         self._write()
 
     def end(self, name: str, rows: Sequence[Row], seconds: float) -> None:
-        """A check has ended, in whatever way."""
         self.under_way = None
         self.checks[name] = {"rows": [asdict(row) for row in rows], "seconds": round(seconds, 2)}
         self._write()
 
     def finish(self) -> None:
-        """All checks have ended."""
         self.complete = True
         self._write()
 
     def forget_all(self) -> None:
-        """Begin anew."""
         self.checks, self.under_way, self.complete, self.surroundings = {}, None, False, {}
         self._write()
 

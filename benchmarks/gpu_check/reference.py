@@ -37,7 +37,6 @@ CASES = (  # tokens, width, activation, combine, padding
 
 
 def checks(setting: Setting) -> Iterator[Check]:
-    """The layer by gate and type, then what it is made of."""
     for dtype, kind in product(DTYPES, KINDS):
         yield Check(f"{kind} gate, {short(dtype)}", partial(layer_is_right, setting, kind, dtype))
     for dtype in DTYPES:

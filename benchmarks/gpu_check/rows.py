@@ -69,12 +69,10 @@ class Skipped(Exception):
 
 
 def passed(what: str, note: str = "") -> Row:
-    """It is as it should be."""
     return Row(what, PASSED, note=note)
 
 
 def measured(what: str, number: float, unit: str = "", note: str = "") -> Row:
-    """A number that nothing is asked of."""
     return Row(what, MEASURED, f"{shown(float(number))} {unit}".strip(), note=note, number=float(number))
 
 
@@ -85,5 +83,4 @@ def figure(setting: Setting, what: str, number: float, floor: Floor, note: str =
 
 
 def row_from(data: dict[str, Any]) -> Row:
-    """A row as a record has it."""
     return Row(**data)

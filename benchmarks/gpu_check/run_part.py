@@ -39,7 +39,6 @@ def run_checks(checks: Iterable[Check], record: Record, title: str) -> bool:
 
 
 def attempt(check: Check) -> tuple[list[Row], bool]:
-    """The rows of a check, and whether its failure was the GPU's."""
     try:
         return check.run(), False
     except Skipped as reason:
@@ -52,14 +51,12 @@ def attempt(check: Check) -> tuple[list[Row], bool]:
 
 
 def in_words(row: Row) -> str:
-    """A row as a line of the screen."""
     floor = f" (floor {row.floor})" if row.floor else ""
     note = f": {row.note}" if row.note else ""
     return f"{row.outcome:8}  {row.what}{' = ' + row.value if row.value else ''}{floor}{note}"
 
 
 def main(name: str, device: str, sizes: str, folder: str) -> int:
-    """Run one part, and return the status of the process."""
     setting = Setting(device, sizes == "toy", Path(folder).resolve())
     record = Record(setting.folder / f"{name}.json", identity_of(setting))
     part = importlib.import_module(f"gpu_check.{PARTS[name].module}")

@@ -43,7 +43,6 @@ REPETITIONS, WARMUPS = 15, 5
 
 
 def checks(setting: Setting) -> Iterator[Check]:
-    """One per architecture and batch."""
     for plan in TOY_PLANS if setting.toy else PLANS:
         yield Check(f"{plan.name}, {plan.max_tokens:,} tokens", partial(compared, setting, plan))
 

@@ -18,7 +18,6 @@ COLUMNS = ("check", "outcome", "value", "floor", "note")
 
 
 def summary(rows: list[Row]) -> str:
-    """How many there are of each outcome."""
     count = Counter(row.outcome for row in rows)
     return ", ".join(f"{count[outcome]} {outcome}" for outcome in OUTCOMES)
 
@@ -58,7 +57,6 @@ def _table(rows: list[list[str]]) -> str:
 
 
 def write(folder: Path, records: Mapping[str, Record], missing: Mapping[str, str]) -> Path:
-    """Write `gpu.md` and `gpu.json`; returns the first one's path."""
     path = folder / "gpu.md"
     write_text(path, markdown(records, missing))
     data = {

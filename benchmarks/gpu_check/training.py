@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -30,7 +30,6 @@ TARGET = "bb"
 
 
 def checks(setting: Setting) -> Iterator[Check]:
-    """The CPU's run first: all others are compared with it."""
     yield Check("data and the CPU's run", partial(reference, setting))
     for option in ("--bf16",) if setting.toy else ("--bf16", "--fp16"):
         kind = option.removeprefix("--")
@@ -40,7 +39,6 @@ def checks(setting: Setting) -> Iterator[Check]:
 
 
 def reference(setting: Setting) -> list[Row]:
-    """Float32 on the CPU."""
     from tests.helpers.digits import make_digit_corpus
 
     shutil.rmtree(folder_of(setting), ignore_errors=True)
@@ -52,7 +50,10 @@ def reference(setting: Setting) -> list[Row]:
 def trained(setting: Setting, kind: str) -> list[Row]:
     """Losses near the CPU's, at first and at the end; the model becomes sparse on the way."""
     shutil.rmtree(folder_of(setting) / kind, ignore_errors=True)  # of a run that was interrupted
-    losses, right = train(setting, kind, *options(setting, kind)), losses_of(setting, "cpu")
+    return near(kind, train(setting, kind, *options(setting, kind)), losses_of(setting, "cpu"))
+
+
+def near(kind: str, losses: list[float], right: list[float]) -> list[Row]:
     assert len(losses) == len(right), f"{len(losses)} updates were logged, and {len(right)} on the CPU"
     start = [apart(one, other) for one, other in zip(losses[:FIRST], right[:FIRST], strict=True)]
     assert max(start) <= NEAR, f"one of the first {FIRST} losses differs by {max(start):.1%} from the CPU's"
@@ -84,7 +85,6 @@ def generated(setting: Setting, kind: str) -> list[Row]:
 
 
 def apart(one: float, other: float) -> float:
-    """The difference, relative to the second."""
     return abs(one - other) / other
 
 
@@ -97,47 +97,41 @@ def at_the_end(losses: list[float], right: list[float]) -> float:
 
 
 def total(setting: Setting) -> int:
-    """Updates of a whole run."""
     return TOY_UPDATES if setting.toy else UPDATES
 
 
 def folder_of(setting: Setting) -> Path:
-    """For data and checkpoints."""
     return setting.folder / "training"
 
 
 def options(setting: Setting, kind: str) -> list[str]:
-    """Where and in which type."""
     return [f"--{kind}", *(["--cpu"] if setting.device == "cpu" else [])]
 
 
 def train(setting: Setting, name: str, *chosen: object) -> list[float]:
-    """Run `fairseq-train`; the loss of each of its updates."""
     from tests.helpers.commands import training_arguments
 
     folder = folder_of(setting)
     dense = TOY_DENSE_UPDATES if setting.toy else DENSE_UPDATES
     given = [argument for argument in training_arguments(folder / "data", folder / name) if argument != "--cpu"]
     given += ["--dense-updates", dense, "--log-format", "json", "--log-interval", 1, "--max-update", total(setting)]
+    return losses_by(given, chosen, folder / f"{name}.json")
+
+
+def losses_by(given: Sequence[object], chosen: Sequence[object], path: Path) -> list[float]:
+    """Run `fairseq-train` with `--log-interval 1`; the loss of each update, which is written to a file, too."""
     said = run_command("fairseq_cli.train", [*given, *chosen], hides_gpu="--cpu" in chosen)
-    losses = step_losses(said)
-    (folder / f"{name}.json").write_text(json.dumps(losses), encoding="utf-8")
+    losses = [float(json.loads(line)["loss"]) for line in re.findall(r"train_inner \| (\{.*\})", said)]
+    path.write_text(json.dumps(losses), encoding="utf-8")
     return losses
 
 
-def step_losses(said: str) -> list[float]:
-    """The loss of each update in what a training said with `--log-interval 1`."""
-    return [float(json.loads(line)["loss"]) for line in re.findall(r"train_inner \| (\{.*\})", said)]
-
-
 def losses_of(setting: Setting, name: str) -> list[float]:
-    """Those of an earlier check."""
     found: list[float] = json.loads((folder_of(setting) / f"{name}.json").read_text(encoding="utf-8"))
     return found
 
 
 def translations(setting: Setting, name: str, *chosen: str) -> dict[str, str]:
-    """What `fairseq-generate` finds, by the sentence's number."""
     from tests.helpers.commands import PLUGIN
 
     folder = folder_of(setting)

@@ -28,7 +28,6 @@ def checks(setting: Setting) -> Iterator[Check]:
 
 
 def run_file(setting: Setting, name: str) -> list[Row]:
-    """A row for the file, and one for each test that failed."""
     report = setting.folder / "pytest.xml"
     report.unlink(missing_ok=True)
     # Toy sizes are for machines without a GPU.
@@ -46,7 +45,6 @@ def run_file(setting: Setting, name: str) -> list[Row]:
 
 
 def rows_of(name: str, report: Path) -> list[Row]:
-    """What pytest's report says of one file."""
     cases = list(ElementTree.parse(report).iter("testcase"))
     wrong = {case.get("name", ""): bad for case in cases for bad in (*case.findall("failure"), *case.findall("error"))}
     skipped = sum(case.find("skipped") is not None for case in cases)

@@ -24,7 +24,6 @@ def checks(setting: Setting) -> Iterator[Check]:
 
 
 def layer_waits(setting: Setting, name: str, kind: str, dtype: torch.dtype, training: bool) -> list[Row]:
-    """Forward, and in training backward."""
     nothing = waits_for_nothing(setting, kind, dtype, training)
     return waits_of(setting, name, passes(setting, kind, dtype, training), nothing, "one layer, forward and backward")
 

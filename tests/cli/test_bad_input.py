@@ -6,7 +6,8 @@ import shutil
 import pytest
 import torch
 
-from tests.helpers.commands import PLUGIN, REPOSITORY, run, train, training_arguments
+from tests.helpers.commands import PLUGIN, REPOSITORY, run, train
+from tests.helpers.training import train_here
 
 
 def sentence_of(result) -> str:
@@ -26,25 +27,11 @@ def trained(digits, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--lang-pairs", "en-aa,en-zz"), ("zz",)),
-        (("--heating-coefficient", 3), ("--heating-epochs",)),
-        (("--task", "translation", "-s", "en", "-t", "aa", "--expert-gates", "task"), ("each sentence a task id",)),
-    ],
-    ids=["unknown pair", "heating without limit", "task gate without ids"],
-)
-def test_wrong_options(digits, tmp_path, options, words):
-    if "translation" in options:
-        result = run(
-            "fairseq-train", digits, *PLUGIN, *options, "--arch", "base_moe_tiny", "--optimizer", "adam", "--lr", 0.1,
-            "--max-tokens", 100, "--max-update", 1, "--cpu", "--save-dir", tmp_path / "run", check=False,
-        )  # fmt: skip
-    else:
-        result = train(digits, tmp_path / "run", *options, check=False)
-    sentence = sentence_of(result)
-    assert all(word in sentence for word in words), sentence
+def test_wrong_options(digits, tmp_path):
+    assert "zz" in sentence_of(train(digits, tmp_path / "run", "--lang-pairs", "en-aa,en-zz", check=False))
+    options = ("--task", "translation", "-s", "en", "-t", "aa", "--arch", "base_moe_tiny", "--expert-gates", "task")
+    result = train(digits, tmp_path / "run", *options, check=False)
+    assert "each sentence a task id" in sentence_of(result)
     assert not list((tmp_path / "run").glob("*.pt"))
 
 
@@ -111,7 +98,7 @@ def test_a_stock_model_is_upcycled_and_goes_on(digits, tmp_path):
     pairs = ("--lang-pairs", "en-aa,en-bb,en-cc")
     stock = ("--task", "translation_multi_simple_epoch", *pairs, "--encoder-langtok", "tgt", "--decoder-langtok",
              "--arch", "transformer_tiny", "--share-all-embeddings")  # fmt: skip
-    run("fairseq-train", *training_arguments(digits, tmp_path / "dense", *stock, "--max-update", 4))
+    train_here(digits, tmp_path / "dense", *stock, "--max-update", 4)
     sparse = tmp_path / "sparse.pt"
     result = run("mtmoe", "upcycle", tmp_path / "dense" / "checkpoint_last.pt", sparse, "--num-experts", 4)
     assert "4 experts per layer, with the optimizer's moments" in result.stdout
@@ -125,7 +112,7 @@ def test_a_stock_model_is_upcycled_and_goes_on(digits, tmp_path):
         f"`{sparse}`, but they are 128 and 128 instead."
     )
     assert not list((tmp_path / "on").glob("*.pt"))
-    train(digits, tmp_path / "on", *options, "--encoder-ffn-embed-dim", 64)
+    train_here(digits, tmp_path / "on", *options, "--encoder-ffn-embed-dim", 64)
     state = torch.load(tmp_path / "on" / "checkpoint_last.pt")
     assert state["optimizer_history"][-1]["num_updates"] == 6
     assert any(".moe.experts." in key for key in state["model"])

@@ -5,15 +5,18 @@ import json
 import pytest
 import torch
 
-from tests.helpers.commands import generate, run, train
+from fairseq_mtmoe.errors import find_user_error
+from tests.helpers.commands import generate, run
+from tests.helpers.refused import refused
+from tests.helpers.training import train_here
 
 OLD_LANGS, LANGS = ("--langs", "en,aa,bb"), ("--langs", "en,aa,bb,cc")
 
 
-def borrower(data, save_dir, dense, pair, *options, check=True):
-    return train(
+def borrower(data, save_dir, dense, pair, *options):
+    return train_here(
         data, save_dir, "--arch", "pemt_translation_tiny", "--criterion", "pemt", "--finetune-from-model", dense,
-        "--lang-pairs", pair, *LANGS, "--adapter-rank", 4, "--description", f"1 2 3 {pair}", *options, check=check,
+        "--lang-pairs", pair, *LANGS, "--adapter-rank", 4, "--description", f"1 2 3 {pair}", *options,
     )  # fmt: skip
 
 
@@ -37,7 +40,9 @@ def model_of(path):
 @pytest.fixture(scope="module")
 def dense(digits, tmp_path_factory):
     folder = tmp_path_factory.mktemp("dense")
-    train(digits, folder, "--arch", "base_dense_tiny", "--lang-pairs", "en-aa,en-bb", *OLD_LANGS, "--max-update", 20)
+    train_here(
+        digits, folder, "--arch", "base_dense_tiny", "--lang-pairs", "en-aa,en-bb", *OLD_LANGS, "--max-update", 20
+    )
     return folder / "checkpoint_last.pt"
 
 
@@ -89,8 +94,8 @@ def test_sources_of_another_translator_and_several_pairs_are_refused(digits, gro
     state = torch.load(grown)
     state["model"]["encoder.layers.0.fc1.bias"] += 1
     torch.save(state, tmp_path / "other.pt")
-    refused = borrower(digits, tmp_path / "run", tmp_path / "other.pt", "en-cc", "--pemt-sources", sources,
-                       "--max-update", 1, check=False)  # fmt: skip
-    assert refused.returncode == 1 and "but its backbone is another" in refused.stderr
-    several = borrower(digits, tmp_path / "run", grown, "en-cc,en-aa", "--max-update", 1, check=False)
-    assert several.returncode == 1 and "`--lang-pairs` must be a single pair" in several.stderr
+    with pytest.raises(Exception) as caught:
+        borrower(digits, tmp_path / "run", tmp_path / "other.pt", "en-cc", "--pemt-sources", sources)
+    assert "but its backbone is another" in str(find_user_error(caught.value))
+    with refused("--lang-pairs"):
+        borrower(digits, tmp_path / "run", grown, "en-cc,en-aa")

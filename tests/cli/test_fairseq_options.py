@@ -12,7 +12,15 @@ import torch
 from fairseq import options
 
 from fairseq_mtmoe import register
-from tests.helpers.commands import generate, train
+from tests.helpers.benchmark import save_before_training
+from tests.helpers.commands import generate, training_arguments
+from tests.helpers.digits import make_digit_corpus
+from tests.helpers.training import train_here
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=300, valid=4)
 
 
 @pytest.mark.parametrize(
@@ -24,9 +32,9 @@ from tests.helpers.commands import generate, train
     ],
     ids=["fp16", "activation checkpointing", "update-freq and layerdrop"],
 )
-def test_training_option_across_sparsification(digits, tmp_path, chosen):
-    stop = ("--max-update", 5, "--dense-updates", 2, "--expert-gates", "base,task")
-    train(digits, tmp_path, *stop, *chosen)
+def test_training_option_across_sparsification(corpus, tmp_path, chosen):
+    stop = ("--max-update", 5, "--dense-updates", 2, "--expert-gates", "base,task", "--max-tokens", 300)
+    train_here(corpus, tmp_path, *stop, *chosen)
     weights = torch.load(tmp_path / "checkpoint_last.pt")["model"]
     experts = [key for key in weights if key.endswith("experts.fc1_weight")]
     assert len(experts) == 4
@@ -51,18 +59,15 @@ def generate_here(data, path, folder) -> str:
     return (folder / "generate-test.txt").read_text()
 
 
-def test_ensemble_of_different_models(digits, tmp_path):
+def test_ensemble_of_different_models(corpus, tmp_path):
     """An ensemble gives a token the mean of its models' probabilities, each with its own gates."""
-    kinds = {
-        "a": ("--expert-gates", "base,task"),
-        "b": ("--expert-gates", "task", "--seed", 2),
-        "c": ("--arch", "base_dense_tiny"),
-    }
-    for name, kind in kinds.items():
-        train(digits, tmp_path / name, "--max-update", 4, *kind)
-    paths = [tmp_path / name / "checkpoint_last.pt" for name in kinds]
-    together = reference_scores(generate(digits, ":".join(map(str, paths)), "bb", "--score-reference"))
-    alone = [reference_scores(generate_here(digits, path, path.parent)) for path in paths]
+    kinds = [("--expert-gates", "base,task"), ("--expert-gates", "task"), ("--arch", "base_dense_tiny")]
+    paths = [tmp_path / str(number) / "model.pt" for number in range(len(kinds))]
+    for path, kind in zip(paths, kinds, strict=True):
+        path.parent.mkdir()
+        save_before_training(training_arguments(corpus, path.parent, *kind), path)
+    together = reference_scores(generate(corpus, ":".join(map(str, paths)), "bb", "--score-reference"))
+    alone = [reference_scores(generate_here(corpus, path, path.parent)) for path in paths]
     assert len(together) > 50  # fairseq drops the last batch
     for number, found in together.items():
         each = np.stack([scores[number] for scores in alone])

@@ -1,4 +1,4 @@
-"""`mtmoe prepare corpora` as a user runs it: killed and run again, and its shards in the hands of stock fairseq."""
+"""`mtmoe prepare` as a user runs it: killed and run again, and its shards in the hands of stock fairseq."""
 
 import json
 import os
@@ -7,7 +7,10 @@ import signal
 import time
 
 import pytest
+from click.testing import CliRunner
 
+from fairseq_mtmoe.cli import prepare
+from tests.helpers.catalogs import MESSAGES, translate, write_catalog
 from tests.helpers.commands import run, start_command, train
 from tests.helpers.raw_corpora import digests, prepare_small, sentences, write_corpus, write_raw
 
@@ -130,3 +133,24 @@ def test_fairseq_trains_on_the_shards(task, made, tmp_path):
     assert "end of epoch 3" in output
     if task == "translation_multi_simple_epoch":
         assert re.search(r"num of shards: \{'main:en-de': 3, 'main:en-et': 1\}", output)
+
+
+def test_stock_fairseq_trains_on_catalogs(tmp_path):
+    for locale, share in (("de", 1), ("pt_BR", 2)):
+        entries = [(message, translate(message, locale)) for message in MESSAGES[: len(MESSAGES) // share]]
+        write_catalog(tmp_path / "locale", locale, entries)
+    options = ["--folder", tmp_path / "locale", "--valid-size", 10, "--test-size", 10, "--vocab-size", 60]
+    args = ["catalogs", tmp_path / "out", *options, "--character-coverage", 1, "--shards", 2]
+    assert CliRunner().invoke(prepare.command, list(map(str, args))).exit_code == 0
+    folders = [tmp_path / "out" / f"shard{index}" for index in range(2)]
+    output = run(
+        "fairseq-train", ":".join(map(str, folders)), "--task", "translation_multi_simple_epoch",
+        "--arch", "transformer_iwslt_de_en", "--lang-pairs", folders[0] / "lang_pairs.txt",
+        "--lang-dict", folders[0] / "langs.txt", "--encoder-langtok", "tgt", "--decoder-langtok",
+        "--virtual-epoch-size", 200, "--max-tokens", 1000, "--max-epoch", 2, "--optimizer", "adam",
+        "--encoder-layers", 1, "--decoder-layers", 1, "--no-save", "--cpu", "--num-workers", 0,
+        "--log-format", "simple", "--save-dir", tmp_path / "run",
+    ).stdout  # fmt: skip
+    assert "valid on 'valid' subset" in output and "end of epoch 2" in output
+    for folder in folders:
+        assert f"{folder} train en-pt_BR" in output

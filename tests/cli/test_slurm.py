@@ -18,22 +18,28 @@ from tests.helpers.digits import make_digit_corpus
 JOB = REPOSITORY / "examples/translation/slurm/train.sbatch"
 SECONDS = 300  # many times what any wait takes on an idle machine
 
+# It imports fairseq once for both processes.
 SRUN = f"""#!{sys.executable}
-import itertools, os, subprocess, sys
+import itertools, os, sys
 
 options = list(itertools.takewhile(lambda part: part.startswith("--"), sys.argv[1:]))
 print("srun", *options, file=open(os.environ["CALLS"], "a"))
 tasks = int(dict(part.split("=") for part in options).get("--ntasks", os.environ["SLURM_NTASKS"]))
-started = [
-    subprocess.Popen(
-        sys.argv[1 + len(options):],
-        env={{**os.environ, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}},
-        start_new_session=True,
-    )
-    for rank in range(tasks)
-]
-print(*(task.pid for task in started), file=open(os.environ["TASKS"], "w"), flush=True)
-codes = [task.wait() for task in started]
+command = sys.argv[1 + len(options):]
+if command[0] == "fairseq-train":
+    from fairseq_cli.train import cli_main
+started = []
+for rank in range(tasks):
+    started.append(os.fork())
+    if not started[-1]:
+        os.setsid()
+        os.environ.update(SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank))
+        if command[0] != "fairseq-train":
+            os.execvp(command[0], command)
+        sys.argv = command
+        sys.exit(cli_main())
+print(*started, file=open(os.environ["TASKS"], "w"), flush=True)
+codes = [os.waitstatus_to_exitcode(os.waitpid(task, 0)[1]) for task in started]
 sys.exit(max(code if code >= 0 else 128 - code for code in codes))
 """
 SCONTROL = """#!/bin/sh
@@ -72,13 +78,19 @@ def wait_for_update(job, log, number):
         time.sleep(0.1)
 
 
-def tasks(cluster):
-    return [int(pid) for pid in open(cluster["TASKS"]).read().split()]
-
-
-def kill(pids, number):
+def end_by(number, pids, job, log):
+    """Send the signal to these processes; the job's exit code."""
     for pid in pids:
         os.kill(pid, number)
+    try:
+        return job.wait(SECONDS)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        raise AssertionError(log.read_text()[-3000:]) from None
+
+
+def tasks(cluster):
+    return [int(pid) for pid in open(cluster["TASKS"]).read().split()]
 
 
 def saved_updates(folder):
@@ -93,24 +105,16 @@ def test_a_job_comes_back_after_its_turn_and_not_when_it_is_cancelled(cluster, t
     command = ("fairseq-train", *training_arguments(corpus, tmp_path / "run", *options))
     log, next_log, calls = tmp_path / "log", tmp_path / "next", tmp_path / "calls"
     job = start(cluster, log, *command)
-    try:
-        wait_for_update(job, log, 3)
-        kill(tasks(cluster), signal.SIGUSR1)  # SLURM, shortly before the turn is over
-        assert job.wait(SECONDS) == 138, log.read_text()[-3000:]
-    finally:
-        job.kill()
+    wait_for_update(job, log, 3)
+    assert end_by(signal.SIGUSR1, tasks(cluster), job, log) == 138  # SLURM, shortly before the turn is over
     run = "srun --cpus-per-task=3 --kill-on-bad-exit=0 --wait=120"
     assert calls.read_text().splitlines() == [run, f"scontrol requeue {cluster['SLURM_JOB_ID']}"]
     done = saved_updates(tmp_path / "run")
     assert done >= 3 and "SIGUSR1 ended the run after update" in log.read_text()
 
     job = start({**cluster, "SLURM_RESTART_COUNT": "1"}, next_log, *command)
-    try:
-        wait_for_update(job, next_log, done + 1)
-        kill([job.pid, *tasks(cluster)], signal.SIGTERM)  # scancel
-        assert job.wait(SECONDS) == 143, next_log.read_text()[-3000:]
-    finally:
-        job.kill()
+    wait_for_update(job, next_log, done + 1)
+    assert end_by(signal.SIGTERM, [job.pid, *tasks(cluster)], job, next_log) == 143  # scancel
     assert calls.read_text().splitlines()[2:] == [run]
     assert saved_updates(tmp_path / "run") > done and "num_updates=1," not in next_log.read_text()
 

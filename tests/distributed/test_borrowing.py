@@ -2,13 +2,12 @@
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 from fairseq import tasks
-from omegaconf import OmegaConf
 
-from tests.distributed.test_combinations import HALF, configuration
-from tests.distributed.test_freezing import train
+from tests.distributed.test_combinations import BFLOAT16, HALF, UPDATES
 from tests.helpers.benchmark import make_benchmark, make_encoder, save_before_training, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
@@ -16,13 +15,15 @@ from tests.helpers.pemt import SOURCES, OneTask, PemtT5Model, pemt_options, sour
 from tests.helpers.pemt_bert import pemt_encoder
 from tests.helpers.processes import run_processes
 from tests.helpers.text_to_text import make_t5, pretrained_t5, text_arguments, tiny_config
+from tests.helpers.trainers import updated
+from tests.helpers.training import configured
 
 COMMON = (
     "--adapter-rank", 3, "--adapter-alpha", 6, "--adam-eps", 0.01, "--lr", 0.01, "--criterion", "pemt",
     "--label-smoothing", 0,
 )  # fmt: skip
 SOURCE = ("--pemt-stage", "source")
-HALVES = {"bf16": {"common.bf16": True}, "fp16": HALF}
+BACKENDS = {backend: dict(distributed_training__ddp_backend=backend) for backend in ("pytorch_ddp", "legacy_ddp")}
 
 
 def having_learnt(model):
@@ -73,7 +74,7 @@ def of_languages(folder):
         )  # fmt: skip
 
     for pair in ("en-aa", "en-bb"):
-        cfg = OmegaConf.create(configuration(arguments(pair, *SOURCE)))
+        cfg = configured(arguments(pair, *SOURCE))
         model = tasks.setup_task(cfg.task).build_model(cfg.model)
         model.load_state_dict(torch.load(dense)["model"])
         having_learnt(model).leave_file(str(folder))
@@ -87,61 +88,48 @@ def of_languages(folder):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The configurations of all runs."""
+    """The arguments of all runs."""
     folder = tmp_path_factory.mktemp("borrowing")
     make_benchmark(folder, {"train": 40, "dev": 4})
-    found = {**of_texts(folder), **of_encoder(folder), **of_languages(folder)}
-    return {name: configuration(arguments) for name, arguments in found.items()}
+    return {**of_texts(folder), **of_encoder(folder), **of_languages(folder)}
 
 
-def train_without_chance(rank, runs, backend):
-    """All runs, without the dropout of the prompts' correlation, which each process draws for itself."""
+def train(rank, runs, *settings):
+    """All runs in all settings. The prompts' correlation has no dropout, which each process draws for itself."""
     from fairseq_mtmoe.models.pemt import base_model
 
     logging.disable(logging.INFO)
     base_model.ATTENTION_DROPOUT = 0.0
-    return {name: train(run, {"distributed_training.ddp_backend": backend}) for name, run in runs.items()}
+    return [(name, updated(run, UPDATES, **changes)) for name, run in runs.items() for changes in settings]
 
 
 @pytest.fixture(scope="module")
 def one_process(runs):
     """What one process makes of each run."""
-    return run_processes(train_without_chance, 1, runs, "pytorch_ddp")[0]
+    return dict(run_processes(train, 1, runs, BACKENDS["pytorch_ddp"])[0])
+
+
+def assert_close(result, expected, tolerance):
+    assert result["frozen"] == expected["frozen"] and len(result["frozen"]) > 20
+    assert not result["moved"] and not result["gradients"] and result["remembered"] > 0
+    for key, value in expected["state"].items():
+        np.testing.assert_allclose(result["state"][key], value, tolerance, tolerance, err_msg=key)
 
 
 @pytest.mark.parametrize(("backend", "which"), [("pytorch_ddp", ""), ("legacy_ddp", "target")])
 def test_two_processes_train_as_one_and_leave_what_is_frozen(backend, which, runs, one_process):
     chosen = {name: run for name, run in runs.items() if which in name}
-    for results in run_processes(train_without_chance, 2, chosen, backend):
-        assert results.keys() == chosen.keys()
-        for name, result in results.items():
-            expected = one_process[name]
-            assert result["frozen"] == expected["frozen"] and len(result["frozen"]) > 20
-            assert not result["moved"] and not result["gradients"]
-            assert result["remembered"] == expected["remembered"] > 0
-            for key, value in expected["state"].items():
-                right = torch.tensor(value)
-                torch.testing.assert_close(torch.tensor(result["state"][key]), right, rtol=1e-5, atol=1e-5)
-
-
-def train_in_half_precision(rank, runs):
-    """All runs in both types."""
-    from fairseq_mtmoe.models.pemt import base_model
-
-    logging.disable(logging.INFO)
-    base_model.ATTENTION_DROPOUT = 0.0
-    return {(name, kind): train(run, changes) for name, run in runs.items() for kind, changes in HALVES.items()}
+    for results in run_processes(train, 2, chosen, BACKENDS[backend]):
+        assert [name for name, _ in results] == list(chosen)
+        for name, result in results:
+            assert_close(result, one_process[name], 1e-5)
+            assert result["remembered"] == one_process[name]["remembered"]
 
 
 def test_in_half_precision_they_train_alike_and_leave_what_is_frozen(runs, one_process):
     """Among them sources whose fingerprint is of weights that were not rounded yet."""
     targets = {name: run for name, run in runs.items() if "target" in name}
-    (results,) = run_processes(train_in_half_precision, 1, targets)
-    assert len(results) == 3 * len(HALVES)
-    for (name, _), result in results.items():
-        expected = one_process[name]
-        assert result["frozen"] == expected["frozen"] and not result["moved"] and not result["gradients"]
-        assert result["remembered"] > 0
-        for key, value in expected["state"].items():
-            right = torch.tensor(value)
-            torch.testing.assert_close(torch.tensor(result["state"][key]), right, rtol=0.02, atol=0.02)
+    (results,) = run_processes(train, 1, targets, BFLOAT16, HALF)
+    assert len(results) == 3 * 2
+    for name, result in results:
+        assert_close(result, one_process[name], 0.02)

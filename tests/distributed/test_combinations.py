@@ -5,172 +5,119 @@ One process sees the same batches by twice the `--update-freq`; each batch is an
 
 import logging
 
+import numpy as np
 import pytest
-import torch
-from torch import distributed as dist
 
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
+from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
+from tests.helpers.trainers import updated
+from tests.helpers.training import configured
 
 UPDATES = 3
-HALF = {"common.fp16": True, "common.fp16_no_flatten_grads": True, "common.fp16_init_scale": 4}
-AVERAGED = {"ema.store_ema": True, "ema.ema_decay": 0.5}
-CLIPPED = {"optimization.clip_norm": 0.1}
-ACCUMULATED = {"optimization.update_freq": [2]}
-CHECKPOINTED = {"model.checkpoint_activations": True}
-SPREAD = {"distributed_training.zero_sharding": "os"}
-CONDITIONAL = {"model.conditional": "attention,norm,alignment,bottleneck"}
+HALF = dict(common__fp16=True, common__fp16_no_flatten_grads=True, common__fp16_init_scale=4)
+BFLOAT16 = dict(common__bf16=True)
+AVERAGED = dict(ema__store_ema=True, ema__ema_decay=0.5)
+CLIPPED = dict(optimization__clip_norm=0.1)
+CHECKPOINTED = dict(model__checkpoint_activations=True)
+SPREAD = dict(distributed_training__zero_sharding="os")
+CONDITIONAL = dict(model__conditional="attention,norm,alignment,bottleneck")
 COMBINATIONS = {
     "half precision": HALF,
-    "memory-efficient half precision": HALF | {"common.memory_efficient_fp16": True},
-    "bfloat16": {"common.bf16": True},
-    "averaged in float32": AVERAGED | HALF | {"ema.ema_fp32": True},
+    "memory-efficient half precision": HALF | dict(common__memory_efficient_fp16=True),
+    "bfloat16": BFLOAT16,
+    "averaged in float32": AVERAGED | HALF | dict(ema__ema_fp32=True),
     "clipped in half precision": CLIPPED | HALF,
     "spread state in half precision": SPREAD | HALF,
     "conditional, checkpointed and in half precision": CONDITIONAL | CHECKPOINTED | HALF,
-    "all together": CHECKPOINTED | AVERAGED | ACCUMULATED | CLIPPED | SPREAD,
+    "all together": CHECKPOINTED | AVERAGED | CLIPPED | SPREAD | dict(update_freq=2),
+    "float32": {},
+    "float32 by legacy_ddp": dict(distributed_training__ddp_backend="legacy_ddp"),
 }
-TOLERANCES = {"common.fp16": 5e-3, "common.bf16": 1e-2}  # their numbers have 11 and 8 bits
-BACKENDS = {"translation": "legacy_ddp", "benchmark": "pytorch_ddp"}
-
-
-def configuration(arguments):
-    """fairseq's configuration of a run with these options, as plain containers."""
-    from fairseq import options
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-    from omegaconf import OmegaConf
-
-    from fairseq_mtmoe import register
-
-    register()
-    cfg = options.parse_args_and_arch(options.get_training_parser(), list(map(str, arguments)))
-    return OmegaConf.to_container(convert_namespace_to_omegaconf(cfg))
+TOLERANCES = {"common__fp16": 5e-3, "common__bf16": 1e-2}  # their numbers have 11 and 8 bits
+# What is trained, by which backend unless the combination says so, in which combinations.
+RUNS = {
+    "translation": (
+        "legacy_ddp",
+        ["half precision", "memory-efficient half precision", "averaged in float32", "spread state in half precision",
+         "all together"],
+    ),
+    "benchmark": (
+        "pytorch_ddp",
+        ["bfloat16", "clipped in half precision", "conditional, checkpointed and in half precision", "all together"],
+    ),
+    "half frozen": ("pytorch_ddp", ["bfloat16", "float32", "float32 by legacy_ddp"]),
+}  # fmt: skip
+# The gradients of some biases are rounding errors alone, which a small epsilon would make large updates of.
+COMMON = ("--no-token-shuffle", "--adam-eps", 0.01, "--lr", 0.01)
 
 
 def of_languages(data, save_dir, *more):
-    """The options of a run in which each block has another gate."""
-    return [
-        data, "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc", "--encoder-langtok", "tgt",
-        "--decoder-langtok", "--save-dir", save_dir, "--cpu", "--seed", 1, "--arch", "base_moe_tiny",
-        "--encoder-layers", 3, "--decoder-layers", 3, "--encoder-embed-dim", 16, "--decoder-embed-dim", 16,
-        "--encoder-ffn-embed-dim", 24, "--decoder-ffn-embed-dim", 24, "--encoder-attention-heads", 2,
-        "--decoder-attention-heads", 2, "--expert-interval", 1, "--expert-gates", "base,task,switch",
-        "--num-experts", 4, "--no-token-shuffle", "--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam",
-        # The gradients of some biases are rounding errors alone, which a small epsilon would make large updates of.
-        "--adam-eps", 0.01, "--lr", 0.01, "--lr-scheduler", "fixed", "--dropout", 0.0, "--max-tokens", 80,
-        "--sampling-method", "temperature", "--sampling-temperature", 1.5, "--num-workers", 0, *more,
-    ]  # fmt: skip
+    """The arguments of a run in which each block has another gate."""
+    sizes = [(f"--{stack}-{size}", value) for stack in ("encoder", "decoder")
+             for size, value in (("layers", 3), ("embed-dim", 16), ("ffn-embed-dim", 24))]  # fmt: skip
+    return training_arguments(
+        data, save_dir, *(part for size in sizes for part in size), "--expert-gates", "base,task,switch",
+        "--num-experts", 4, *COMMON, "--warmup-updates", 0, "--clip-norm", 0, "--max-tokens", 80, *more,
+    )  # fmt: skip
 
 
-def of_tasks(data, save_dir):
-    """Those of a mixture of classification, regression, ranking and words."""
-    options = ("--init-encoder", data / "encoder.pt", "--no-token-shuffle", "--adam-eps", 0.01, "--lr", 0.01)
-    return task_arguments(data, save_dir, *options, "--batch-size", 8)
+def arguments_of(run, folder):
+    """Of sentences, or of a mixture of classification, regression, ranking and words."""
+    if run == "translation":
+        return of_languages(make_digit_corpus(folder / "digits", train=300, valid=4, test=4), folder / "checkpoints")
+    make_benchmark(folder, {"train": 40, "dev": 4})
+    make_encoder(folder / "encoder.pt")
+    arch = ("--arch", "ca_mtl", *COMMON[1:]) if run == "half frozen" else COMMON
+    return task_arguments(
+        folder, folder / "checkpoints", "--init-encoder", folder / "encoder.pt", *arch, "--batch-size", 8
+    )
 
 
-def trainer_of(run, changes):
-    """What `fairseq-train` builds in this process."""
-    from fairseq import tasks, utils
-    from fairseq.trainer import Trainer
-    from omegaconf import OmegaConf
-
-    from fairseq_mtmoe import register
-
-    register()
-    cfg = OmegaConf.create(run)
-    for option, value in changes.items():
-        OmegaConf.update(cfg, option, value)
-    cfg.distributed_training.distributed_world_size = world_size = dist.get_world_size()
-    cfg.distributed_training.distributed_rank = dist.get_rank()
-    cfg.optimization.update_freq = [cfg.optimization.update_freq[0] * 2 // world_size]
-    utils.set_torch_seed(1)
-    task = tasks.setup_task(cfg.task)
-    return Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
-
-
-def train(run, changes):
-    """Losses, norms of the gradients, parameters and averaged parameters of a few updates."""
-    from fairseq.data import iterators
-
-    trainer = trainer_of(run, changes)
-    norms, losses = [], []
-    clip = trainer.clip_grad_norm
-
-    def clip_and_remember(clip_norm):
-        norms.append(float(clip(clip_norm)))
-        return torch.tensor(norms[-1])
-
-    trainer.clip_grad_norm = clip_and_remember
-    epoch = trainer.get_train_iterator(epoch=1)
-    trainer.begin_epoch(1)
-    batches = epoch.next_epoch_itr(shuffle=True)
-    for samples in iterators.GroupedIterator(batches, trainer.cfg.optimization.update_freq[0]):
-        losses.append(trainer.train_step(samples)["loss"])
-        if trainer.get_num_updates() == UPDATES:
-            break
-    averaged = trainer.ema.get_model() if trainer.cfg.ema.store_ema else None
-    return {
-        "losses": losses,
-        "norms": norms,
-        "parameters": as_lists(trainer.get_model()),
-        "averaged": as_lists(averaged) if averaged is not None else {},
-    }
-
-
-def as_lists(model):
-    return {name: value.tolist() for name, value in model.state_dict().items()}
-
-
-def train_each(rank, run, backend):
+def train_each(rank, run, arguments):
     """All combinations, one after the other."""
     logging.disable(logging.INFO)
-    changes = {"distributed_training.ddp_backend": backend}
-    return {name: train(run, combination | changes) for name, combination in COMBINATIONS.items()}
+    backend, names = RUNS[run]
+    settings = {name: dict(distributed_training__ddp_backend=backend) | COMBINATIONS[name] for name in names}
+    return {name: updated(arguments, UPDATES, **changes) for name, changes in settings.items()}
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def runs(request, tmp_path_factory):
-    """All combinations in one process, and in each of two."""
-    folder = tmp_path_factory.mktemp("combinations")
-    if request.param == "benchmark":
-        make_benchmark(folder, {"train": 40, "dev": 4})
-        make_encoder(folder / "encoder.pt")
-        run = configuration(of_tasks(folder, folder / "checkpoints"))
-    else:
-        corpus = make_digit_corpus(folder / "digits", train=300, valid=4, test=4)
-        run = configuration(of_languages(corpus, folder / "checkpoints"))
-    (alone,) = run_processes(train_each, 1, run, BACKENDS[request.param])
-    return alone, run_processes(train_each, 2, run, BACKENDS[request.param])
+@pytest.fixture(scope="module", params=RUNS)
+def results(request, tmp_path_factory):
+    """What is trained, and all its combinations in one process, and in each of two."""
+    arguments = arguments_of(request.param, tmp_path_factory.mktemp("combinations"))
+    (alone,) = run_processes(train_each, 1, request.param, arguments)
+    return request.param, alone, run_processes(train_each, 2, request.param, arguments)
 
 
-@pytest.mark.parametrize("name", COMBINATIONS)
-def test_two_processes_train_as_one(name, runs):
-    one_process, two_processes = runs
-    expected = one_process[name]
-    assert len(expected["norms"]) == UPDATES and len(set(expected["losses"])) == UPDATES
-    tolerance = next((value for option, value in TOLERANCES.items() if option in COMBINATIONS[name]), 1e-5)
-    for rank, results in enumerate(two_processes):
-        found = results[name]
-        assert found["norms"] == two_processes[0][name]["norms"]
-        assert found["norms"] == pytest.approx(expected["norms"], rel=tolerance)
-        assert found["losses"] == pytest.approx(expected["losses"], rel=tolerance, abs=1e-3)  # fairseq rounds them
-        for kind in ("parameters", "averaged"):
-            assert list(found[kind]) == list(expected[kind])
-            for key, value in expected[kind].items():
-                right = torch.tensor(value)
-                if ".moe.experts." in key:
-                    right = right[2 * rank : 2 * rank + 2]
-                torch.testing.assert_close(
-                    torch.tensor(found[kind][key]), right, rtol=tolerance, atol=tolerance, msg=f"{kind} {key}"
-                )
+def test_two_processes_train_as_one(results):
+    run, one_process, two_processes = results
+    for name, expected in one_process.items():
+        tolerance = next((value for option, value in TOLERANCES.items() if option in COMBINATIONS[name]), 1e-5)
+        assert len(expected["norms"]) == UPDATES and len(set(expected["losses"])) == UPDATES, name
+        for rank, of_rank in enumerate(two_processes):
+            found = of_rank[name]
+            assert found["norms"] == two_processes[0][name]["norms"], name
+            assert found["norms"] == pytest.approx(expected["norms"], rel=tolerance), name
+            assert found["losses"] == pytest.approx(expected["losses"], rel=tolerance, abs=1e-3)  # fairseq rounds them
+            for kind in ("state", "averaged"):
+                assert list(found[kind]) == list(expected[kind])
+                for key, value in expected[kind].items():
+                    right = value[2 * rank : 2 * rank + 2] if ".moe.experts." in key else value
+                    where = f"{name}, {kind} {key}"
+                    np.testing.assert_allclose(found[kind][key], right, tolerance, tolerance, err_msg=where)
+            assert len(found["frozen"]) == (5 + 16 if run == "half frozen" else 0)
+            assert not found["moved"] and not found["gradients"], name
+            if run == "half frozen":
+                trained = len(found["state"]) - len(found["frozen"])
+                assert found["remembered"] == expected["remembered"] == trained
 
 
 def test_bfloat16_needs_no_tpu(tmp_path):
     from fairseq.distributed import utils
-    from omegaconf import OmegaConf
 
-    cfg = OmegaConf.create(configuration(of_languages(tmp_path, tmp_path, "--bf16")))
+    cfg = configured(of_languages(tmp_path, tmp_path, "--bf16"))
     assert cfg.common.tpu, "fairseq was corrected: launch.starting need not correct it"
     utils.call_main(cfg, lambda cfg: None)
     assert cfg.common.bf16 and not [name for name, options in cfg.items() if options and options.get("tpu")]

@@ -1,7 +1,7 @@
 """What leaves a process: exactly the operations and the bytes that the documented formulas say, and nothing else."""
 
-from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from contextlib import ExitStack, contextmanager, nullcontext
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -26,44 +26,31 @@ COLLECTIVES = (
 )  # fmt: skip
 
 
-class Call(NamedTuple):
-    """One operation: its name, its numbers' type, and the bytes that left this process."""
-
-    name: str
-    dtype: str
-    num_bytes: int
-
-
 @contextmanager
 def watching():
-    """Every operation between processes that starts inside."""
-    calls, originals = [], {name: getattr(dist, name) for name in COLLECTIVES}
+    """Every operation between processes that starts inside: its name, its numbers' type, and the bytes that leave."""
+    calls = []
+    with ExitStack() as stack:
+        for name in COLLECTIVES:
+            original = getattr(dist, name)
 
-    def watched(name):
-        def call(*args, **kwargs):
-            calls.append(describe(name, *args, **kwargs))
-            return originals[name](*args, **kwargs)
+            def call(*args, name=name, original=original, **kwargs):
+                calls.append(describe(name, *args, **kwargs))
+                return original(*args, **kwargs)
 
-        return call
-
-    for name in COLLECTIVES:
-        setattr(dist, name, watched(name))
-    try:
+            stack.enter_context(patch.object(dist, name, call))
         yield calls
-    finally:
-        for name, original in originals.items():
-            setattr(dist, name, original)
 
 
 def describe(name, output=None, sent=None, receive=None, send=None, group=None, **_):
     if name == "all_gather":
-        return Call(name, str(sent.dtype), sent.numel() * sent.element_size() * (dist.get_world_size(group) - 1))
+        return name, str(sent.dtype), sent.numel() * sent.element_size() * (dist.get_world_size(group) - 1)
     if name != "all_to_all_single":
-        return Call(name, "", 0)
+        return name, "", 0
     size, place = dist.get_world_size(group), dist.get_rank(group)
     send = send or [len(sent) // size] * size
     away = sent[: len(sent) - send[place]]  # as much as that, whichever rows
-    return Call(name, str(sent.dtype), away.numel() * away.element_size())
+    return name, str(sent.dtype), away.numel() * away.element_size()
 
 
 # ---- one layer ----
@@ -106,7 +93,7 @@ def run_case(rank, num_experts, kind, shuffles, compute, training):
             output.float().sum().backward()
     rows = [int((routings[0] // placement.count == place).sum()) for place in range(placement.group_size)]  # padding: P
     seconds, recorded = layer.comm.seconds, (layer.comm.num_bytes, layer.comm.exchanges)
-    return [tuple(call) for call in calls], recorded, rows, seconds
+    return calls, recorded, rows, seconds
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +102,7 @@ def several():
     for world_size in TOKENS:
         cases = [case[1:] for case in CASES if case[0] == world_size]
         results = run_processes(run_cases, world_size, cases)
-        found.update(
-            {(world_size, *case): list(one) for case, one in zip(cases, zip(*results, strict=True), strict=True)}
-        )
+        found |= {(world_size, *case): [one[place] for one in results] for place, case in enumerate(cases)}
     return found
 
 
@@ -128,7 +113,8 @@ def test_a_layer_sends_what_the_formula_says_and_nothing_else(several, case):
     rows_of = [rows for _, _, rows, _ in several[case]]
     row_type = "torch.float32" if compute == "float32" else "torch.bfloat16"
     for rank, (calls, recorded, rows, seconds) in enumerate(several[case]):
-        calls, place, first = [Call(*call) for call in calls], rank % size, rank - rank % size
+        place, first = rank % size, rank - rank % size
+        all_bytes = sum(num_bytes for *_, num_bytes in calls)
         others = [process for process in range(size) if process != place]
         sent = sum(rows[process] for process in others)
         arrived = sum(rows_of[first + process][place] for process in others)
@@ -141,29 +127,25 @@ def test_a_layer_sends_what_the_formula_says_and_nothing_else(several, case):
             answers = sum(parts_of(tokens[process], process, size)[place] for process in others)
             right += shuffle_bytes(scores, answers, num_experts) + gather_bytes(size)
             steps = ["torch.int64", "torch.float32", "torch.int32", *steps]
-            assert calls[0].name == "all_gather"
-            del calls[0]
+            assert calls.pop(0)[0] == "all_gather"
             assert num_operations(True) == len(calls)
         else:
             assert num_operations(False, training) == len(calls)
-        assert {call.name for call in calls} == {"all_to_all_single"}
-        assert [call.dtype for call in calls] == steps[len(steps) - len(calls) :]
-        assert recorded == (right, len(steps))
-        assert sum(Call(*call).num_bytes for call in several[case][rank][0]) == right
+        assert {name for name, *_ in calls} == {"all_to_all_single"}
+        assert [dtype for _, dtype, _ in calls] == steps[len(steps) - len(calls) :]
+        assert recorded == (right, len(steps)) and all_bytes == right
         assert seconds > 0
 
 
 def test_half_precision_sends_half_of_the_rows_bytes(several):
-    # Task gates choose the same experts in all types that the rows may have.
-    for (full, *_), (half, *_) in zip(
-        several[2, 4, "task", False, "float32", True], several[2, 4, "task", False, "autocast", True], strict=True
-    ):
-        rows = {
-            dtype: sum(num_bytes for _, found, num_bytes in calls if found == dtype)
-            for calls, dtype in ((full, "torch.float32"), (half, "torch.bfloat16"))
-        }
-        assert rows["torch.bfloat16"] == rows["torch.float32"] / 2
-    assert rows["torch.float32"] > 0
+    """Task gates choose the same experts in all types that the rows may have."""
+
+    def rows(compute, dtype):
+        results = several[2, 4, "task", False, compute, True]
+        return [sum(num_bytes for _, found, num_bytes in calls if found == dtype) for calls, *_ in results]
+
+    full, half = rows("float32", "torch.float32"), rows("autocast", "torch.bfloat16")
+    assert [2 * num_bytes for num_bytes in half] == full and min(full) > 0
 
 
 def disabled(rank):
@@ -187,7 +169,7 @@ def pass_model(rank, options):
         features, _ = model(**net_input)
         num_forward = len(calls)
         features.sum().backward()
-    return [(call.name, call.dtype) for call in calls], num_forward
+    return [(name, dtype) for name, dtype, _ in calls], num_forward
 
 
 @pytest.mark.parametrize(
@@ -216,7 +198,7 @@ def pass_two_batches(rank):
         for count in (4, 2 + rank):
             features, _ = model(**{name: value[:count] for name, value in batch().items()})
             features.sum().backward()
-    return [call.name for call in calls].count("all_gather")
+    return [name for name, *_ in calls].count("all_gather")
 
 
 def test_each_pass_asks_for_its_token_counts_and_its_recomputation_knows_them():
@@ -253,9 +235,7 @@ def test_a_run_logs_each_update_and_sums_by_layer_before_each_validation(tmp_pat
     events = [event for event in run_log.read(tmp_path / "run") if event["event"] == "expert_comm"]
     assert [(event["update"], event["updates"]) for event in events] == [(3, 3), (6, 3)]
     for event, first in zip(events, (0, 3), strict=True):
-        assert set(event["layers"]) == {
-            f"{stack}.layers.{index}" for stack in ("encoder", "decoder") for index in (0, 1)
-        }
+        assert set(event["layers"]) == {f"{stack}.layers.{n}" for stack in ("encoder", "decoder") for n in (0, 1)}
         for name, unit, field in (("expert_comm_mb", 1e6, "bytes"), ("expert_comm_ms", 1e-3, "seconds")):
             total = sum(layer[field] for layer in event["layers"].values())
             assert sum(values[name][first : first + 3]) == pytest.approx(total / unit)

@@ -1,4 +1,4 @@
-"""An expert layer in several processes is the layer in one: outputs, and every gradient."""
+"""An expert layer in several processes is the layer in one: outputs, and every gradient; and its dispatcher alone."""
 
 from unittest.mock import patch
 
@@ -7,6 +7,8 @@ import torch
 from torch import distributed as dist
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, priced_assignment, remember_prices
+from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import AllToAllDispatcher, dispatcher_for
+from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.parallel.placement import average_over_replicas, place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, parts_of
 from fairseq_mtmoe.moe.reference import slow_forward
@@ -17,12 +19,8 @@ H, F, TASKS = 8, 12, 3
 SIZES = {2: (7, 12), 3: (5, 0, 8), 4: (5, 1, 0, 10)}
 # More experts than processes, as many, fewer (replicas), and numbers that do not divide each other.
 PROCESSES_EXPERTS = [(2, 4), (2, 2), (3, 4), (3, 6), (4, 8), (4, 2), (4, 6)]
-CASES = [
-    (*sizes, kind, training)
-    for sizes in PROCESSES_EXPERTS
-    for kind in ("base", "task", "switch")
-    for training in (True, False)
-]
+CASES = [(*sizes, kind, True) for sizes in PROCESSES_EXPERTS for kind in ("base", "task", "switch")]
+CASES += [(4, 8, kind, False) for kind in ("base", "task", "switch")]
 
 
 def build(kind, num_experts, placement=None):
@@ -182,10 +180,44 @@ def idle(rank):
 
 def test_a_process_without_a_batch_serves_the_others_and_adds_nothing():
     (output, hidden_grad, branch_grad), served = run_processes(idle, 2)[0]
-    assert (
-        not torch.tensor(output).any() and not torch.tensor(hidden_grad).any() and not torch.tensor(branch_grad).any()
-    )
+    assert not any(torch.tensor(value).any() for value in (output, hidden_grad, branch_grad))
     alone = build("base", 4)
     pass_batch(alone, 1, SIZES[2][1])
     for name, parameter in alone.experts.named_parameters():
         torch.testing.assert_close(torch.tensor(served[name]), parameter.grad[:2] / 2, rtol=1e-5, atol=1e-6)
+
+
+# ---- the dispatcher ----
+
+
+def there_and_back(rank, num_experts):
+    """Rows that say which expert they are for, passed through experts that do nothing."""
+    placement = place_experts(num_experts)
+    dispatcher = dispatcher_for(placement, CommRecord())
+    expert = torch.arange(5 + rank) % (num_experts + 1)  # the last number is padding's
+    x = expert.float().unsqueeze(1).expand(-1, H).clone().requires_grad_()
+    rows, plan = dispatcher.dispatch(x, expert, max_rows=1)
+    scale = 2.0 + torch.arange(len(x))
+    back = dispatcher.combine(rows, plan, scale)
+    (back * torch.ones(H)).sum().backward()
+    scale_TH = torch.where(expert == num_experts, 0, scale).unsqueeze(1).expand(-1, H)
+    offsets = plan.offsets_N.tolist()
+    parts = rows.tensor_split(plan.offsets_N[:-1]) if len(offsets) > 1 else [rows]
+    return {
+        "kind": type(dispatcher),
+        "here": [sorted(set(part[:, 0].tolist())) for part in parts],
+        "experts": [[float(placement.first + place)] for place in range(placement.count)],
+        "ends": offsets == plan.host_offsets_N.tolist() and offsets[-1] == len(rows),
+        "most": plan.max_rows,
+        "back": torch.equal(back, x * scale_TH),
+        "gradient": torch.equal(x.grad, scale_TH),
+    }
+
+
+@pytest.mark.parametrize("num_experts", [2, 4])
+def test_rows_reach_their_experts_and_come_back(num_experts):
+    for found in run_processes(there_and_back, 2, num_experts):
+        assert found["kind"] is AllToAllDispatcher
+        assert found["here"] == found["experts"] and found["ends"]
+        assert found["most"] is None  # other processes' rows come too
+        assert found["back"] and found["gradient"]  # divided by P, then multiplied

@@ -37,8 +37,7 @@ def joined(states, name):
 
 
 def skip_in_one(rank, data, folder):
-    """What two bad updates, both of the second process, leave behind; None where parameters changed in them."""
-    logging.disable(logging.INFO)
+    """What two bad updates, both of the second process, leave behind: which were left out, and how many are counted."""
     trainer = trainer_here(data, folder, *SMALL, "--update-freq", 2)
     outputs = []
     for number, samples in enumerate(groups_of(trainer, 5)):
@@ -51,14 +50,8 @@ def skip_in_one(rank, data, folder):
     return outputs, trainer.get_num_updates(), trainer._nonfinite.total
 
 
-def test_a_bad_batch_of_one_process_is_left_out_by_both(corpus, tmp_path):
-    for result in run_processes(skip_in_one, 2, corpus, tmp_path):
-        assert result == ([False, True, True, False, False], 3, 2)
-
-
 def spoil_an_expert(rank, data, folder):
     """What each process says of weights that are not finite in the second one alone, before and after they are."""
-    logging.disable(logging.INFO)
     trainer = trainer_here(data, folder, *SMALL)
     trainer.expect_finite_weights()
     if rank == 1:
@@ -66,30 +59,27 @@ def spoil_an_expert(rank, data, folder):
             next(trainer._layers[0].experts.parameters()).view(-1)[3] = float("nan")
     sentences = []
     for restored in (None, "a.pt"):
-        try:
+        with pytest.raises(UserError) as caught:
             trainer.expect_finite_weights(restored)
-        except UserError as error:
-            sentences.append(str(error))
+        sentences.append(str(caught.value))
     return sentences
 
 
-def test_weights_that_are_not_finite_in_one_process_end_both(corpus, tmp_path):
-    one, other = run_processes(spoil_an_expert, 2, corpus, tmp_path)
-    assert one == other
-    assert one[0].startswith("The weights are not finite after update 0") and one[1].startswith("`a.pt` must hold")
-
-
-def begin(rank, data, folder):
-    """The sentence with which a process does not begin."""
-    with pytest.raises(UserError) as refused:
+def go_wrong(rank, data, folder):
+    logging.disable(logging.INFO)
+    skipped, sentences = skip_in_one(rank, data, folder), spoil_an_expert(rank, data, folder)
+    with pytest.raises(UserError) as in_use:
         train_here(data, folder, *SMALL)
-    return str(refused.value)
+    return skipped, sentences, str(in_use.value)
 
 
-def test_all_processes_say_that_another_training_uses_the_folder(corpus, tmp_path):
+def test_both_processes_leave_a_bad_batch_out_and_end_at_bad_weights_or_in_a_folder_that_is_used(corpus, tmp_path):
     with lock(str(tmp_path)):
-        sentences = run_processes(begin, 2, corpus, tmp_path)
-    assert sentences[0] == sentences[1] and f"is used by process {os.getpid()} of" in sentences[0]
+        found, other = run_processes(go_wrong, 2, corpus, tmp_path)
+    skipped, (first, restored), in_use = found
+    assert found == other and skipped == ([False, True, True, False, False], 3, 2)
+    assert first.startswith("The weights are not finite after update 0") and restored.startswith("`a.pt` must hold")
+    assert f"is used by process {os.getpid()} of" in in_use
 
 
 # ---- signals ----

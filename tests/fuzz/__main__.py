@@ -13,11 +13,10 @@ from pathlib import Path
 import torch
 
 from tests.fuzz import GROUPS, readers_of
-from tests.fuzz.harness import Finding, tries
+from tests.fuzz.harness import tries
 
 
 def main() -> int:
-    """1 if there were findings, else 0."""
     seed = int(os.environ.get("FUZZ_SEED") or random.randrange(10**6))
     minutes = float(os.environ.get("FUZZ_MINUTES") or 10)
     kept = Path(os.environ.get("FUZZ_KEPT") or "runs/fuzz")
@@ -28,16 +27,15 @@ def main() -> int:
     findings = 0
     for reader in readers:
         print(f"{reader.name}: FUZZ_SEED={seed}", flush=True)
-        all_tries = [*map(_told, tries(reader, seed, kept, number, 60 * minutes / len(readers)))]
-        print(f"  {len(all_tries)} tries, {sum(all_tries)} findings", flush=True)
-        findings += sum(all_tries)
+        made = found_here = 0
+        for found in tries(reader, seed, kept, number, 60 * minutes / len(readers)):
+            made += 1
+            if found is not None:
+                found_here += 1
+                print(f"  {found}", flush=True)
+        print(f"  {made} tries, {found_here} findings", flush=True)
+        findings += found_here
     return int(findings > 0)
-
-
-def _told(found: Finding | None) -> bool:
-    """Print what a try found; whether it did."""
-    print(f"  {found}\n" * (found is not None), end="", flush=True)
-    return found is not None
 
 
 if __name__ == "__main__":

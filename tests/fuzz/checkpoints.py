@@ -84,7 +84,6 @@ def make(draw: random.Random, folder: Path) -> None:
 
 
 def read(folder: Path, draw: random.Random) -> object:
-    """Do with it what users do."""
     name = (folder / "change.txt").read_text().split()[0]
     path, out, base = folder / "checkpoint_last.pt", folder / "out.pt", place()
     data = base / "data" if name in GOLDEN else base / "nlu"

@@ -12,7 +12,6 @@ from fairseq_mtmoe.cli.main import commands
 
 
 def mtmoe(*arguments: object) -> None:
-    """`mtmoe`; what click says of its arguments is no finding."""
     try:
         commands.main(list(map(str, arguments)), standalone_mode=False)
     except (click.ClickException, click.Abort):
@@ -20,7 +19,6 @@ def mtmoe(*arguments: object) -> None:
 
 
 def fairseq(command: str, *arguments: object) -> None:
-    """`fairseq-train` and its like."""
     sys.argv = [f"fairseq-{command}", *map(str, arguments)]
     importlib.import_module(f"fairseq_cli.{command}").cli_main()
 

@@ -49,13 +49,13 @@ _FORMS = {"a.tsv": _LINES, "a.jsonl": "\n".join(map(json.dumps, _ROWS)).encode()
 
 
 def _make_file(name: str) -> Callable[[random.Random, Path], None]:
-    return lambda draw, folder: _write(folder / name, damage(draw, _FORMS[name]))
+    return lambda draw, folder: (folder / name).write_bytes(damage(draw, _FORMS[name]))
 
 
 def _make_archive(draw: random.Random, folder: Path) -> None:
     content = draw.choice(_PACKED)(_LINES)
     content = draw.choice((gzip.compress, zstd.compress))(content) if draw.random() < 0.3 else content
-    _write(folder / "a.tsv", damage(draw, content))
+    (folder / "a.tsv").write_bytes(damage(draw, content))
 
 
 def _read_archive(folder: Path, draw: random.Random) -> object:
@@ -69,7 +69,7 @@ def _make_fasttext(draw: random.Random, folder: Path) -> None:
     for _ in range(draw.choice((1, 1, 2))):  # of the sizes at its start, mostly
         place = draw.randrange(min(len(content), draw.choice((96, 400))) - 8)
         content[place : place + 4] = draw.choice((b"\xff" * 4, b"\0" * 4, b"\0\0\0\x10", draw.randbytes(4)))
-    _write(folder / "model.bin", bytes(content) if draw.random() < 0.7 else damage(draw, bytes(content)))
+    (folder / "model.bin").write_bytes(content if draw.random() < 0.7 else damage(draw, bytes(content)))
 
 
 def _read_fasttext(folder: Path, draw: random.Random) -> object:
@@ -84,23 +84,16 @@ def _make_recipe(draw: random.Random, folder: Path) -> None:
         values = yaml.load(content, yaml.CSafeLoader)
         replace_one(draw, values, others[:6] + others[13:])
         content = yaml.dump(values, Dumper=yaml.CSafeDumper, allow_unicode=True).encode("utf-8", "surrogatepass")
-    _write(folder / "recipe.yaml", content if draw.random() < 0.6 else damage(draw, content))
+    (folder / "recipe.yaml").write_bytes(content if draw.random() < 0.6 else damage(draw, content))
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+def _read_file(name: str) -> Callable[[Path, random.Random], object]:
+    return lambda folder, draw: found_in(corpus(folder / name))
 
 
 def readers() -> list[Reader]:
-    """Of corpora."""
-    files = [
-        Reader(
-            name.partition(".")[2], _make_file(name), lambda folder, draw, name=name: found_in(corpus(folder / name))
-        )
-        for name in _FORMS
-    ]
     return [
-        *files,
+        *(Reader(name.partition(".")[2], _make_file(name), _read_file(name)) for name in _FORMS),
         Reader("archive", _make_archive, _read_archive),
         Reader("fasttext", _make_fasttext, _read_fasttext),
         Reader("recipe", _make_recipe, lambda folder, draw: loading.load_recipe(folder / "recipe.yaml")),

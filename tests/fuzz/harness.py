@@ -79,9 +79,10 @@ def attempt(reader: Reader, seed: str, kept: Path) -> Finding | None:
         child = os.fork()
         if not child:
             _try(reader, random.Random(f"{reader.name} {seed}"), folder)
-        what = _ending(child, reader.seconds) or _noted(folder)
-        if what is None:
+        what, noted = _ending(child, reader.seconds), folder / _FINDING
+        if what is None and not noted.exists():
             return None
+        what = what or noted.read_text(errors="replace").partition("\n")[0]
         target = kept / f"{reader.name.replace(' ', '_')}-{seed}"
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(folder, target, symlinks=True)
@@ -89,7 +90,6 @@ def attempt(reader: Reader, seed: str, kept: Path) -> Finding | None:
 
 
 def _try(reader: Reader, draw: random.Random, folder: Path) -> None:
-    """In the child, which does not return."""
     code = 1
     try:
         os.setpgid(0, 0)
@@ -156,8 +156,3 @@ def _ending(child: int, seconds: int) -> str | None:
 def _end_group(child: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
-
-
-def _noted(folder: Path) -> str | None:
-    path = folder / _FINDING
-    return path.read_text(errors="replace").partition("\n")[0] if path.exists() else None

@@ -87,7 +87,6 @@ def _read_folder(folder: Path, draw: random.Random) -> object:
 
 
 def readers() -> list[Reader]:
-    """Of what models and benchmarks begin with."""
     return [
         Reader("task table", _make_table, lambda folder, draw: table.load_tables([folder / "table.yaml"])),
         Reader("tokenizer", _make_tokenizer, _read_tokenizer),

@@ -41,7 +41,6 @@ def translations(data: Path) -> dict[str, list[str]]:
 
 
 def without_paths(value: Any) -> Any:
-    """A checkpoint's content without the folders of the machine that made it."""
     if isinstance(value, dict):
         return type(value)((key, without_paths(entry)) for key, entry in value.items())
     if isinstance(value, list):
@@ -50,7 +49,6 @@ def without_paths(value: Any) -> Any:
 
 
 def freeze() -> None:
-    """Write the three golden files."""
     with tempfile.TemporaryDirectory() as folder:
         data, runs = Path(folder) / "data", Path(folder) / "runs"
         data.mkdir()

@@ -53,7 +53,6 @@ PREPARE = ("prepare", "text", OLD / "text", "--vocab-size", 44)
 
 
 def write_numerals(folder: Path) -> None:
-    """Parallel text: numerals in English and German."""
     random = np.random.default_rng(1)
     folder.mkdir(parents=True)
     for split, size in {"train": 80, "valid": 8, "test": 8}.items():
@@ -70,14 +69,12 @@ def train_as(rank: int, data: str, folder: str, options: tuple[object, ...]) -> 
 
 
 def run(name: str, data: Path, folder: Path, *options: object) -> dict[str, Any]:
-    """Train, or go on training, one of the runs in its processes."""
     arguments = (str(data), str(folder), (*RUNS[name], *options))
     found: dict[str, Any] = run_processes(train_as, PROCESSES[name], *arguments)[0]
     return found
 
 
 def make() -> None:
-    """Write the folder, with the version that is there."""
     from fairseq_mtmoe.checkpoints import file_io
     from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts
     from tests.golden.freeze import without_paths

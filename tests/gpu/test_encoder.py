@@ -63,22 +63,15 @@ def test_a_batch_of_several_tasks_trains_as_in_this_form_on_a_cpu(gates, dtype, 
         torch.testing.assert_close(one, other)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """A made benchmark, and `encoder.pt`."""
-    folder = tmp_path_factory.mktemp("benchmark")
-    make_benchmark(folder, {"train": 30, "dev": 4})
-    make_encoder(folder / "encoder.pt")
-    return folder
-
-
 @pytest.mark.slow
-def test_whom_an_update_waits_for(data, tmp_path):
+def test_whom_an_update_waits_for(tmp_path):
     """In bfloat16: for the norm of the gradients, and once for what is logged of all four tasks together."""
     waits.prepare()
-    options = ("--init-encoder", data / "encoder.pt", "--clip-norm", 1)
+    make_benchmark(tmp_path, {"train": 30, "dev": 4})
+    make_encoder(tmp_path / "encoder.pt")
+    options = ("--init-encoder", tmp_path / "encoder.pt", "--clip-norm", 1)
     with pretended_gpu() as rules:
-        trainer = trainer_of(task_arguments(data, tmp_path, *options), common__cpu=False, common__bf16=True)
+        trainer = trainer_of(task_arguments(tmp_path, tmp_path / "run", *options), common__cpu=False, common__bf16=True)
         for group in groups_of(trainer, 2):  # the first does more
             rules.waits.clear()
             assert trainer.train_step(group)["loss"] > 0

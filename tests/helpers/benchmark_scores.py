@@ -12,7 +12,6 @@ def set_of(score: float, error: float | None = 1.0, examples: int = 100, digest:
 
 
 def task_of(task: str, *sets: dict, group: str = "") -> dict[str, dict]:
-    """One task, whose further sets are called `mnli/2` and so on."""
     named = {f"{task}/{number}" if number > 1 else task: one for number, one in enumerate(sets, start=1)}
     metric = "matthews" if task == "cola" else "accuracy"
     return {task: {"title": TITLES.get(task, task), "metric": metric, "small": task in SMALL, "group": group,

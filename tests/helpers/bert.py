@@ -42,7 +42,6 @@ def tiny_encoder(config: EncoderConfig = TINY, seed: int = 1, **options: Any) ->
 
 
 def pretrained(config: EncoderConfig = TINY, seed: int = 1) -> PretrainedEncoder:
-    """What `mtmoe import-hf` would have read."""
     return PretrainedEncoder(config, dict(TOKENIZER), tiny_encoder(config, seed).state_dict())
 
 
@@ -57,7 +56,6 @@ def batch(config: EncoderConfig = TINY, sizes: tuple[int, ...] = (7, 4, 6), seed
 
 
 def hugging_face_model(config: EncoderConfig) -> Any:
-    """Hugging Face's model of these sizes, its parameters perturbed, in evaluation mode."""
     transformers = pytest.importorskip("transformers")
     values = {name: value for name, value in config.for_hugging_face().items() if name != "architectures"}
     torch.manual_seed(0)
@@ -76,7 +74,6 @@ def ours_of(theirs: Any, **options: Any) -> BertEncoder:
 
 
 def theirs_of(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """States and pooled states of Hugging Face's model on a `batch`."""
     output = model(inputs["tokens"], (~inputs["padding_mask"]).long(), inputs["token_type_ids"])
     return output.last_hidden_state, output.pooler_output
 
@@ -88,7 +85,6 @@ def in_all_places(monkeypatch: pytest.MonkeyPatch, *modules: Any) -> None:
 
 
 def built(encoder: PretrainedEncoder) -> BertEncoder:
-    """A dense encoder with these weights."""
     model = BertEncoder(encoder.config)
     model.load_state_dict(encoder.state)
     return model

@@ -24,7 +24,6 @@ SOURCES = {"aa-bb": (7, 8), "aa-cc": (6, 6, 10, 11)}  # tokens of their descript
 def describing_task(
     name: str = "aa-dd", tokens: tuple[int, ...] = DESCRIPTION, symbols: int = 20, language_symbols: int = 0
 ) -> SimpleNamespace:
-    """What a model that borrows asks of a task."""
     description = TaskDescription(name, f"what {name} is", tokens, language_symbols=language_symbols)
     return SimpleNamespace(**vars(stub_task(symbols)), described=lambda: description)
 
@@ -79,7 +78,6 @@ def begun_target(seed: int = 1, **options: Any) -> PemtTranslationModel:
 
 
 def begun_source(seed: int = 1, **options: Any) -> PemtTranslationModel:
-    """A new model of stage 1."""
     model = pemt_model(seed, pemt_stage="source", **options)
     model.load_state_dict(translator().state_dict())
     return model

@@ -35,11 +35,7 @@ def find_browser() -> str | None:
 
 
 class Browser:
-    """One page of a running browser.
-
-    Attributes:
-        events: what the page told, beside answers: requests, violations of its policy, dialogues.
-    """
+    """One page of a running browser. `events`: what it told: requests, violations of its policy, dialogues."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read = write, os.fdopen(read, "rb")
@@ -51,7 +47,6 @@ class Browser:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """Call a method of the protocol."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -64,7 +59,6 @@ class Browser:
         return dict(answer["result"])
 
     def open(self, path: Path) -> None:
-        """Load a file and wait until that is done."""
         self.events.clear()
         self.send("Page.navigate", url=path.as_uri())
         self.wait_for("Page.loadEventFired")
@@ -75,28 +69,23 @@ class Browser:
             self.events.append(self._next())
 
     def run(self, script: str) -> Any:
-        """What a script that looks at the page says."""
         result = self.send("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
     def contrasts(self, names: Sequence[str]) -> list[float]:
-        """Of the first element that each selector finds, with what is behind it."""
         return list(self.run(f"{_CONTRASTS}({json.dumps(names)})"))
 
     def press(self, key: str, code: int, text: str = "") -> None:
-        """A key, as a person presses it."""
         for kind in ("keyDown", "keyUp"):
             more = {"text": text} if text and kind == "keyDown" else {}
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **more)
 
     def requests(self) -> list[str]:
-        """The addresses that the page asked for."""
         sent = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
         return [event["params"]["request"]["url"] for event in sent]
 
     def told(self, method: str) -> list[dict[str, Any]]:
-        """The events of one kind."""
         return [event["params"] for event in self.events if event.get("method") == method]
 
     def _next(self) -> dict[str, Any]:

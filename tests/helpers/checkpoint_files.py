@@ -23,7 +23,6 @@ def with_checksum(path: Path) -> Path:
 
 
 def change(path: Path, offset: int, bits: int = 1) -> Path:
-    """Flip bits of one byte."""
     data = bytearray(path.read_bytes())
     data[offset] ^= bits
     path.write_bytes(data)
@@ -37,6 +36,5 @@ def dated(path: Path, time: int) -> Path:
 
 
 def verify(path: str | Path) -> str | None:
-    """The digest of a file that is whole."""
     with CheckpointFile(path) as file:
         return file.verify()

@@ -2,8 +2,10 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.helpers.warm_start import Forked, run_forked
@@ -27,6 +29,21 @@ def run(command: str, *args: object, stdin: str | None = None, check: bool = Tru
 def start_command(command: str, *args: object, before: str = "", environment: dict[str, str] | None = None) -> Forked:
     """Such a command, beside the test until it ends or the context does; `before` is code that it executes first."""
     return Forked(command, list(map(str, args)), REPOSITORY, {**ENVIRONMENT, **(environment or {})}, before=before)
+
+
+def run_joined(world_size: int, command: str, *args: object) -> subprocess.CompletedProcess:
+    """Run a command in processes that the environment joins, as torchrun does; what they wrote, one after the other."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    joined = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
+    with ExitStack() as running:
+        started = (start_command(command, *args, environment={**joined, "RANK": str(n)}) for n in range(world_size))
+        processes = [running.enter_context(process) for process in started]
+        codes = [process.wait(100) for process in processes]
+        out, err = ("".join(texts) for texts in zip(*((one.out(), one.err()) for one in processes), strict=True))
+    assert codes == [0] * world_size, f"{command} {args}\n{out[-3000:]}\n{err[-5000:]}"
+    return subprocess.CompletedProcess([command], 0, out, err)
 
 
 def train(data: object, save_dir: object, *args: object, check: bool = True) -> subprocess.CompletedProcess:
@@ -63,7 +80,6 @@ def generate(data: object, checkpoint: object, target: str, *args: object) -> st
 
 
 def bleu_of(output: str) -> float:
-    """The BLEU in what `fairseq-generate` printed."""
     match = re.search(r"BLEU\S* = ([\d.]+)", output)
     assert match, output[-1000:]
     return float(match[1])

@@ -55,7 +55,6 @@ def make_digit_corpus(
 
 
 def digit_dictionary() -> Dictionary:
-    """fairseq's special symbols and ten digits."""
     dictionary = Dictionary()
     for digit in range(10):
         dictionary.add_symbol(str(digit), n=100 - digit)

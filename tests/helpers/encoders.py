@@ -45,7 +45,6 @@ def tag_model(seed: int = 1, switch: bool = False, **options: Any) -> MTTaGModel
 
 
 def dense_encoder(seed: int = 1, **options: Any) -> MTDenseModel:
-    """The dense twin of `tag_model`."""
     return built(MTDenseModel, MTDenseConfig(**NO_DROPOUT, **options), seed)
 
 
@@ -75,5 +74,4 @@ def task_batch() -> dict[str, Any]:
 
 
 def all_numbers(outputs: dict[str, Tensor]) -> Tensor:
-    """What the heads say, one after the other."""
     return torch.cat([numbers.flatten() for numbers in outputs.values()])

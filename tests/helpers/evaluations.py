@@ -12,7 +12,6 @@ TIERS = {"en-de": "high", "en-fr": "high", "en-gu": "low"}
 
 
 def references(pair: str, sentences: int) -> list[str]:
-    """The same every time."""
     rng = random.Random(pair)
     return [" ".join(rng.choices(WORDS, k=rng.randint(4, 12))) for _ in range(sentences)]
 
@@ -29,7 +28,6 @@ def hypotheses(pair: str, sentences: int, wrong: float, seed: int) -> list[str]:
 def write_evaluation(
     folder: Path, wrong: float, seed: int = 1, sentences: int = 60, pairs: dict[str, str] = TIERS, subset: str = "test"
 ) -> Path:
-    """A folder as `mtmoe evaluate` leaves it."""
     rows = []
     folder.mkdir(parents=True, exist_ok=True)
     for pair, tier in pairs.items():

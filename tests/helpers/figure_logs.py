@@ -43,7 +43,6 @@ def benchmark() -> list[Event]:
 
 
 def evaluations(folder: Path) -> list[Path]:
-    """b is below a."""
     return [
         write_evaluation(folder / name, wrong, seed, sentences=25)
         for name, wrong, seed in (("a", 0.3, 1), ("b", 0.5, 2))

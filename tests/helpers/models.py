@@ -50,13 +50,11 @@ def moe_model(seed: int = 1, **options: Any) -> BaseMoEModel:
 
 
 def dense_model(seed: int = 1, **options: Any) -> BaseDenseModel:
-    """The dense twin of `moe_model`."""
     torch.manual_seed(seed)
     return BaseDenseModel.build_model(DenseConfig(**{**SIZES, **options}), stub_task()).eval()
 
 
 def stock_model(seed: int = 1, **options: Any) -> TransformerModelBase:
-    """Stock fairseq's transformer of the same size."""
     torch.manual_seed(seed)
     cfg = nested_options(DenseConfig(**{**SIZES, **options}))
     return TransformerModelBase.build_model(cfg, stub_task()).eval()
@@ -70,11 +68,7 @@ def batch(task_ids: bool = True, pad: bool = True) -> dict[str, Tensor]:
     if pad:
         source[1, :2] = source[2, :3] = 1
         target[1, 4:] = target[3, 5:] = 1
-    net_input = {
-        "src_tokens": source,
-        "src_lengths": source.ne(1).sum(1),
-        "prev_output_tokens": target,
-    }
+    net_input = {"src_tokens": source, "src_lengths": source.ne(1).sum(1), "prev_output_tokens": target}
     if task_ids:
         net_input["task_ids"] = torch.tensor([0, 1, 2, 1])
     return net_input
@@ -92,5 +86,4 @@ def perturb(model: nn.Module, scale: float = 0.3) -> None:
 
 
 def without_ids(net_input: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same batch for a model that takes no task ids."""
     return {key: value for key, value in net_input.items() if key != "task_ids"}

@@ -32,7 +32,6 @@ class OnDevice(TorchFunctionMode):
         self.device = device
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One operation."""
         kwargs = dict(kwargs or {})
         if func not in FACTORIES or kwargs.get("device") is not None or not _is_asked(sys._getframe(1)):
             return func(*args, **kwargs)
@@ -41,7 +40,6 @@ class OnDevice(TorchFunctionMode):
 
 
 def _is_asked(frame: FrameType | None) -> bool:
-    """Whether a test or a constructor calls."""
     while frame is not None and frame.f_code.co_filename.endswith(("pretended_gpu.py", "_contextlib.py")):
         frame = frame.f_back
     return frame is not None and ("/tests/" in frame.f_code.co_filename or frame.f_code.co_name == "__init__")

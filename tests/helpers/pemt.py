@@ -47,7 +47,6 @@ class OneTask:
         self.target_dictionary: Dictionary = dictionary(config)
 
     def described(self) -> TaskDescription:
-        """What the task is."""
         return TaskDescription(self.name, f"Say {self.name}.", DESCRIPTIONS[self.name], self.name in SOURCES)
 
 
@@ -77,7 +76,6 @@ def source_model(name: str, make: Callable[..., Any] = pemt_model, **options: An
 def source_files(
     adapter: str = "lora", no_prompt: bool = False, make: Callable[..., Any] = pemt_model
 ) -> tuple[str, ...]:
-    """The files of `SOURCES`."""
     return _made_files(adapter, no_prompt, make)
 
 
@@ -96,7 +94,6 @@ def target_model(seed: int = 1, make: Callable[..., Any] = pemt_model, **options
 
 
 def adapters_of(source: Source) -> dict[str, Tensor]:
-    """All tensors of a source but its prompt."""
     return {name: value for name, value in source.tensors.items() if name != PROMPT}
 
 
@@ -107,6 +104,5 @@ def perturbed(model: AnyModule) -> AnyModule:
 
 
 def inputs(config: T5Config = TINY) -> dict[str, Any]:
-    """Texts and what the decoder reads."""
     target = texts((5, 3, 2), seed=4, config=config)
     return {"src_tokens": texts(config=config), "src_lengths": None, "prev_output_tokens": shifted(target, config)}

@@ -41,13 +41,11 @@ class GpuRules(TorchDispatchMode):
 
     Attributes:
         waits: what the host waited for, in order: the operation, and the line of this repository or of fairseq.
-        operations: how many operations had tensors on the GPU.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[tuple[str, str]] = []
-        self.operations = 0
         self._on_gpu: dict[int, StorageWeakRef] = {}  # as long as it is referred to, no other storage has its address
         self._pinned: dict[int, StorageWeakRef] = {}
         self.sync_debug_mode: int | str = 0  # as torch.cuda has it
@@ -55,15 +53,12 @@ class GpuRules(TorchDispatchMode):
 
     @property
     def by_line(self) -> Counter[tuple[str, str]]:
-        """How often each line waited for what."""
         return Counter(self.waits)
 
     def has(self, tensor: Tensor) -> bool:
-        """Whether a tensor is on the GPU."""
         return tensor.untyped_storage()._cdata in self._on_gpu
 
     def place(self, tensor: Tensor, on_gpu: bool = True) -> Tensor:
-        """Say where the memory of a tensor is."""
         storage = tensor.untyped_storage()
         if on_gpu:
             self._on_gpu[storage._cdata] = StorageWeakRef(storage)
@@ -72,17 +67,14 @@ class GpuRules(TorchDispatchMode):
         return tensor
 
     def pin(self, tensor: Tensor) -> Tensor:
-        """Say that a GPU can read this memory of the host by itself."""
         storage = tensor.untyped_storage()
         self._pinned[storage._cdata] = StorageWeakRef(storage)
         return tensor
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        """Whether a tensor's memory was pinned."""
         return tensor.untyped_storage()._cdata in self._pinned
 
     def wait(self, operation: str) -> None:
-        """Note that the host waits here."""
         self.waits.append((operation, _line()))
         if self.sync_debug_mode == "error":
             raise RuntimeError(f"called a synchronizing CUDA operation: {operation}")
@@ -90,12 +82,10 @@ class GpuRules(TorchDispatchMode):
             warnings.warn(f"called a synchronizing CUDA operation: {operation}", stacklevel=2)
 
     def copied(self, source: Tensor, to_gpu: bool, non_blocking: bool) -> None:
-        """Note what a copy between host and GPU costs."""
         if not (to_gpu and non_blocking and self.is_pinned(source)):
             self.wait("copy to the GPU" if to_gpu else "copy to the host")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Check and count one operation, and do it on the CPU."""
         kwargs = kwargs or {}
         if func.namespace == "mtmoe":  # what is inside matters
             with self:
@@ -103,7 +93,6 @@ class GpuRules(TorchDispatchMode):
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         here = [tensor for tensor in tensors if self.has(tensor)]
         if here:
-            self.operations += 1
             self._check(func, args, kwargs, tensors, here)
         result = func(*args, **kwargs)
         if here and func.namespace != "c10d":
@@ -172,11 +161,8 @@ def pretended_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[GpuRules]:
                 stack.enter_context(patch.object(owner, name, _factory(rules, name, getattr(owner, name))))
         for name, value in _machine(rules, capability).items():
             stack.enter_context(patch.object(torch.cuda, name, value))
-        for name, value in (
-            ("is_available", lambda: True),
-            ("current_accelerator", lambda check_available=False: CUDA),
-        ):
-            stack.enter_context(patch.object(torch.accelerator, name, value))
+        stack.enter_context(patch.object(torch.accelerator, "is_available", lambda: True))
+        stack.enter_context(patch.object(torch.accelerator, "current_accelerator", lambda check_available=False: CUDA))
         # A kernel would look for a GPU's memory.
         stack.enter_context(patch("fairseq_mtmoe.moe.grouped_matmul.backends.has_triton", lambda tensor: False))
         stack.enter_context(rules)
@@ -264,26 +250,22 @@ def _factory(rules: GpuRules, name: str, real: Callable[..., Tensor]) -> Callabl
 def _machine(rules: GpuRules, capability: tuple[int, int]) -> dict[str, Any]:
     """What `torch.cuda` says of the GPU, as far as torch's and fairseq's training asks."""
     properties = SimpleNamespace(major=capability[0], minor=capability[1], total_memory=2**36, name="pretended")
+    # A CPU's generator draws for it.
+    nothing = ("empty_cache", "manual_seed", "reset_peak_memory_stats", "set_device", "set_rng_state", "_sleep")
+    zero = ("current_device", "max_memory_allocated", "memory_allocated")
     return {
+        **{name: lambda *args: None for name in nothing},
+        **{name: lambda *args: 0 for name in zero},
         "Event": _Event,
-        "current_device": lambda: 0,
         "device": lambda device: nullcontext(),
         "device_count": lambda: 1,
-        "empty_cache": lambda: None,
         "get_device_capability": lambda device=None: capability,
         "get_device_name": lambda device=None: "pretended",
         "get_device_properties": lambda device: properties,
         "get_sync_debug_mode": lambda: rules.sync_debug_mode,
         "get_rng_state": torch.get_rng_state,
         "is_available": lambda: True,
-        "manual_seed": lambda seed: None,  # a CPU's generator draws for it
-        "max_memory_allocated": lambda: 0,
-        "memory_allocated": lambda: 0,
-        "reset_peak_memory_stats": lambda: None,
-        "set_device": lambda device: None,
         "set_sync_debug_mode": lambda mode: setattr(rules, "sync_debug_mode", mode),
-        "set_rng_state": lambda state: None,
-        "_sleep": lambda cycles: None,
         "synchronize": lambda device=None: rules.wait("synchronize"),
         "ByteTensor": lambda size: torch.zeros(size, dtype=torch.uint8, device=CUDA),
         "DoubleTensor": lambda size: torch.zeros(size, dtype=torch.double, device=CUDA),
@@ -294,14 +276,7 @@ class _Event:
     """A place in the GPU's work; waiting for it is not counted: `--log-expert-comm` asks for that."""
 
     def __init__(self, enable_timing: bool = False) -> None:
-        pass
-
-    def record(self) -> None:
-        """As CUDA's."""
-
-    def synchronize(self) -> None:
-        """As CUDA's."""
+        self.record = self.synchronize = lambda: None
 
     def elapsed_time(self, end: _Event) -> float:
-        """Milliseconds."""
         return 1.0

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torch import distributed as dist
 
 SECONDS = 100  # ten times what a test takes on an idle machine
@@ -25,11 +26,10 @@ FORKED.set_forkserver_preload(["tests.helpers.forked"])
 def run_processes(
     function: Callable[..., Any], world_size: int, *arguments: Any, seconds: float = SECONDS, joined: bool = True
 ) -> list[Any]:
-    """What `function(rank, *arguments)` returned in each of `world_size` processes, in their order.
+    """What `function(rank, *arguments)` returned in each process; return tensors as numpy arrays or lists.
 
-    The function and what it takes and returns must be picklable; return tensors as numpy arrays or lists. The first
-    process that fails fails the test, and so does silence after `seconds`; nothing is left running. Unless `joined` the
-    function joins them itself.
+    The first process that fails fails the test, and so does silence after `seconds`; nothing is left running. Unless
+    `joined` the function joins them itself.
     """
     results: Any = FORKED.Queue()
     with tempfile.TemporaryDirectory() as folder:
@@ -67,19 +67,15 @@ def _collect(results: Any, processes: list[Any], deadline: float) -> list[Any]:
 
 
 def _run(function: Any, rank: int, world_size: int, address: str | None, results: Any, arguments: Any) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    import torch
-
     torch.set_num_threads(1)
     try:
-        if address is None:
-            results.put((rank, function(rank, *arguments), None))
-            return
-        timeout = datetime.timedelta(seconds=SECONDS)
-        dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size, timeout=timeout)
+        if address is not None:
+            timeout = datetime.timedelta(seconds=SECONDS)
+            dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size, timeout=timeout)
         results.put((rank, function(rank, *arguments), None))
-        dist.barrier()
-        dist.destroy_process_group()
+        if address is not None:
+            dist.barrier()
+            dist.destroy_process_group()
     except Exception:
         results.put((rank, None, traceback.format_exc()))
         results.close()

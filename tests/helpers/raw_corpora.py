@@ -23,7 +23,6 @@ SYLLABLES = ("ba", "do", "fi", "gu", "ke", "lo", "mi", "nu", "pa", "ro", "si", "
 
 
 def sentences(seed: object, count: int, first: str = "") -> list[str]:
-    """So many different sentences of made-up words."""
     draw = random.Random(str(seed))
     return [
         " ".join([first + str(place % 7)] + ["".join(draw.choices(SYLLABLES, k=3)) for _ in range(4)]) + "."
@@ -32,7 +31,6 @@ def sentences(seed: object, count: int, first: str = "") -> list[str]:
 
 
 def write_corpus(raw: Path, name: str, source: Iterable[str], target: Iterable[str], pair: str = "en-de") -> list[str]:
-    """Write a corpus as two files; their names."""
     raw.mkdir(exist_ok=True)
     names = [f"{name}.{lang}" for lang in pair.split("-")]
     for file, lines in zip(names, (source, target), strict=True):
@@ -72,7 +70,6 @@ def write_raw(raw: Path) -> Path:
 
 
 def change(recipe: Path, **values: Any) -> None:
-    """Change what a recipe says."""
     content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     recipe.write_text(yaml.safe_dump({**content, **values}, sort_keys=False), encoding="utf-8")
 
@@ -85,7 +82,6 @@ class Counting:
         self._left = stop_after
 
     def map_blocks(self, function: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
-        """See `Workers`."""
         for job in jobs:
             if function is cut:  # it only looks, and leaves nothing behind
                 yield function(job)
@@ -107,12 +103,10 @@ def tools_for(out: Path, workers: Any = None) -> Iterator[Tools]:
 
 
 def prepare_small(raw: Path, out: Path, workers: Any = None, **options: Any) -> dict[str, Any] | None:
-    """`prepare` with the recipe that is in `raw`."""
     options = {"on_bad_line": "drop", **options}
     return prepare(raw, out, load_recipe(raw / "recipe.yaml"), workers=workers or Counting(), **options)
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """A hash of every file's content."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -19,7 +19,6 @@ def corpus(*paths: Path | str, source: str = "en", target: str = "de", **setting
 
 
 def unpacked(files: CorpusFiles, folder: Path) -> CorpusFiles:
-    """The corpus with what is packed unpacked into a folder."""
     contents = []
     for number, path in enumerate(files.paths):
         out = folder / str(number)
@@ -28,7 +27,6 @@ def unpacked(files: CorpusFiles, folder: Path) -> CorpusFiles:
 
 
 def found_in(files: CorpusFiles, block: int = 50_000) -> Found:
-    """What is in files, packed or not; see `_found_in`."""
     with tempfile.TemporaryDirectory() as folder:
         return _found_in(unpacked(files, Path(folder)), block)
 
@@ -57,12 +55,10 @@ def _found_in(files: CorpusFiles, block: int) -> Found:
 
 
 def places(bad: list[BadLine]) -> list[tuple[str, int, str, int]]:
-    """File, line, reason and cost of bad lines."""
     return [(Path(line.file).name, line.line, line.reason, line.lost) for line in bad]
 
 
 def all_lines(pairs: list[tuple[int, str, str]], bad: list[BadLine]) -> int:
-    """How many lines or units were accounted for."""
     return len(pairs) + sum(line.lost for line in bad)
 
 

@@ -17,7 +17,6 @@ Event = dict[str, Any]
 
 
 def language_pairs(number: int) -> list[str]:
-    """From English to made-up languages."""
     return [f"en-{chr(97 + index // 26)}{chr(97 + index % 26)}" for index in range(number)]
 
 
@@ -52,7 +51,6 @@ def events_of_a_run(
 
 
 def write_run(folder: Path, events: Iterable[Event]) -> Path:
-    """A run's folder with these events in its log."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FILE_NAME).write_text("".join(json.dumps(event) + "\n" for event in events))
     return folder

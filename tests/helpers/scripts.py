@@ -64,7 +64,6 @@ class _Forking(socketserver.StreamRequestHandler):
     server: _Commands
 
     def handle(self) -> None:
-        """Run the command that is asked for."""
         command, arguments, folder, environment = json.loads(self.rfile.readline())
         done = run_forked(command, arguments, None, Path(folder), environment, SECONDS)
         self.server.answered += 1

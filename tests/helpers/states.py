@@ -70,7 +70,6 @@ def optimizer_of(parameters: list, kind: str = "plain") -> Any:
 
 
 def placements(num_experts: int, processes: int) -> list[ExpertPlacement]:
-    """The placements of one group of processes that hold all experts between them."""
     count = num_experts // processes
     return [ExpertPlacement(num_experts, first, count) for first in range(0, num_experts, count)]
 

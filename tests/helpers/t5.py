@@ -43,7 +43,6 @@ def dictionary(config: T5Config = TINY) -> Dictionary:
 
 
 def tiny_t5(config: T5Config = TINY, seed: int = 1) -> T5Model:
-    """In evaluation mode, with parameters that matter."""
     torch.manual_seed(seed)
     model = T5Model(config, dictionary(config)).eval()
     perturb(model)
@@ -51,12 +50,10 @@ def tiny_t5(config: T5Config = TINY, seed: int = 1) -> T5Model:
 
 
 def pretrained(config: T5Config = TINY) -> PretrainedT5:
-    """What `mtmoe import-hf` would have read."""
     return PretrainedT5(config, PIECES, bare_state(tiny_t5(config).state_dict(), config))
 
 
 def texts(sizes: tuple[int, ...] = (13, 4, 1), seed: int = 3, config: T5Config = TINY) -> Tensor:
-    """Texts of these lengths, padded on the right."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(sizes), max(sizes))
     tokens = torch.randint(3, config.vocab_size, shape, generator=generator)
@@ -64,7 +61,6 @@ def texts(sizes: tuple[int, ...] = (13, 4, 1), seed: int = 3, config: T5Config =
 
 
 def hugging_face_model(config: T5Config) -> Any:
-    """Hugging Face's model of these sizes, its parameters perturbed, in evaluation mode."""
     transformers = pytest.importorskip("transformers")
     values = {name: value for name, value in config.for_hugging_face().items() if name != "architectures"}
     torch.manual_seed(0)

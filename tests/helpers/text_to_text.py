@@ -43,13 +43,11 @@ def tiny_config() -> T5Config:
 
 
 def pretrained_t5(seed: int = 1) -> PretrainedT5:
-    """What `mtmoe import-hf` would have read."""
     config = tiny_config()
     return PretrainedT5(config, spiece(), bare_state(tiny_t5(config, seed).state_dict(), config))
 
 
 def make_t5(path: Path, seed: int = 1) -> None:
-    """A file of `mtmoe import-hf`."""
     pretrained_t5(seed).save(path)
 
 
@@ -66,7 +64,6 @@ def text_arguments(data: object, save_dir: object, *args: object) -> tuple[objec
 
 
 def train_text(data: object, save_dir: object, *args: object) -> str:
-    """`fairseq-train` of such a model; returns what it wrote."""
     result = run("fairseq-train", *text_arguments(data, save_dir, *args))
     return str(result.stdout) + str(result.stderr)
 

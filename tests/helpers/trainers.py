@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from tests.helpers.commands import training_arguments
 from tests.helpers.training import configured
 
 
 def trainer_here(data: object, save_dir: object, *options: object, **changes: Any) -> Any:
-    """`trainer_of` the tests' tiny multilingual model with these options."""
     return trainer_of(training_arguments(data, save_dir, *options), **changes)
 
 
@@ -34,13 +35,46 @@ def trainer_of(arguments: tuple[object, ...], **changes: Any) -> Any:
 
 
 def groups_of(trainer: Any, count: int) -> list[Any]:
-    """The batches of the first `count` updates."""
     from fairseq.data import iterators
 
     epoch = trainer.get_train_iterator(epoch=1)
     trainer.begin_epoch(1)
     grouped = iterators.GroupedIterator(epoch.next_epoch_itr(), trainer.cfg.optimization.update_freq[0])
     return list(itertools.islice(grouped, count))
+
+
+def updated(arguments: tuple[object, ...], updates: int, update_freq: int = 1, **changes: Any) -> dict[str, Any]:
+    """What some updates do to a model in one of two processes, or in one with twice the `update_freq`.
+
+    Returns:
+        `losses` and `norms` of each update; `state` and `averaged`, the final model and moving average as numpy arrays;
+        the names of what is `frozen`, and of what of it `moved` or has `gradients`; and how many parameters the
+        optimizer `remembered`.
+    """
+    from fairseq import checkpoint_utils
+
+    trainer = trainer_of(arguments, optimization__update_freq=[update_freq * 2 // dist.get_world_size()], **changes)
+    if trainer.cfg.checkpoint.finetune_from_model:
+        checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)
+    norms, clip, model = [], trainer.clip_grad_norm, trainer.get_model()
+    trainer.clip_grad_norm = lambda clip_norm: norms.append(clip(clip_norm)) or norms[-1]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    losses = [trainer.train_step(samples)["loss"] for samples in groups_of(trainer, updates)]
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    return {
+        "losses": losses,
+        "norms": [float(norm) for norm in norms],
+        "state": _as_arrays(model),
+        "averaged": _as_arrays(trainer.ema.get_model()) if trainer.cfg.ema.store_ema else {},
+        "frozen": frozen,
+        "moved": [name for name in frozen if not torch.equal(model.get_parameter(name), before[name])],
+        "gradients": [name for name in frozen if model.get_parameter(name).grad is not None],
+        "remembered": len(trainer.optimizer.state_dict()["state"]),
+    }
+
+
+def _as_arrays(model: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {name: value.float().numpy().copy() for name, value in model.state_dict().items()}
 
 
 def spoil(trainer: Any, way: str, call: int = 0) -> None:

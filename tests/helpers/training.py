@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
 import logging
 import os
@@ -18,7 +20,6 @@ from tests.helpers.commands import training_arguments
 
 
 def train_here(data: object, save_dir: object, *options: object) -> dict[str, Any]:
-    """`fairseq-train` on a digit corpus; see `run_here`."""
     return run_here(training_arguments(data, save_dir, *options))
 
 
@@ -49,19 +50,23 @@ def run_here(options: Iterable[object]) -> dict[str, Any]:
 
 def configured(options: Iterable[object]) -> Any:
     """fairseq's configuration of these options of `fairseq-train` for the process of this rank."""
+    cfg = copy.deepcopy(_parsed(tuple(map(str, options))))
+    if dist.is_initialized():
+        cfg.distributed_training.distributed_world_size = dist.get_world_size()
+        cfg.distributed_training.distributed_rank = dist.get_rank()
+    return cfg
+
+
+@functools.cache
+def _parsed(options: tuple[str, ...]) -> Any:
     from fairseq import options as fairseq_options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     from fairseq_mtmoe import register
 
     register()
-    parser = fairseq_options.get_training_parser()
-    arguments = fairseq_options.parse_args_and_arch(parser, [str(option) for option in options])
-    cfg = convert_namespace_to_omegaconf(arguments)
-    if dist.is_initialized():
-        cfg.distributed_training.distributed_world_size = dist.get_world_size()
-        cfg.distributed_training.distributed_rank = dist.get_rank()
-    return cfg
+    arguments = fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), list(options))
+    return convert_namespace_to_omegaconf(arguments)
 
 
 @contextmanager
@@ -91,48 +96,39 @@ def interrupted(method: str, when: int, number: signal.Signals, at_calls: bool =
         setattr(SparseTrainer, method, original)
 
 
-class _watched:
-    """Notes what the trainer's steps return, and its model at the end."""
+@contextmanager
+def _watched(result: dict[str, Any]) -> Iterator[None]:
+    """Note what the trainer's steps return, and its model at the end."""
+    from fairseq_cli import train
 
-    def __init__(self, result: dict[str, Any]) -> None:
-        self.result = result
+    from fairseq_mtmoe.training.trainer import SparseTrainer
 
-    def __enter__(self) -> None:
-        from fairseq_cli import train
+    train_step, clip_grad_norm, validate = SparseTrainer.train_step, SparseTrainer.clip_grad_norm, train.validate
 
-        from fairseq_mtmoe.training.trainer import SparseTrainer
+    def watched_step(trainer: Any, samples: Any, *args: Any, **kwargs: Any) -> Any:
+        output = train_step(trainer, samples, *args, **kwargs)
+        if output is not None:
+            result["losses"].append(float(output["loss"]))
+        model = trainer.get_model()
+        named, buffers = model.named_parameters(), model.named_buffers()
+        result["parameters"] = {name: parameter.detach().float().numpy().copy() for name, parameter in named}
+        result["prices"] = {name: buffer.numpy().copy() for name, buffer in buffers if ".prices." in name}
+        return output
 
-        self.saved = (SparseTrainer.train_step, SparseTrainer.clip_grad_norm, train.validate)
-        result, (train_step, clip_grad_norm, validate) = self.result, self.saved
+    def watched_norm(trainer: Any, clip_norm: float) -> Any:
+        norm = clip_grad_norm(trainer, clip_norm)
+        result["norms"].append(float(norm))
+        return norm
 
-        def watched_step(trainer: Any, samples: Any, *args: Any, **kwargs: Any) -> Any:
-            output = train_step(trainer, samples, *args, **kwargs)
-            if output is not None:
-                result["losses"].append(float(output["loss"]))
-            result["parameters"] = {
-                name: parameter.detach().float().numpy().copy()
-                for name, parameter in trainer.get_model().named_parameters()
-            }
-            buffers = trainer.get_model().named_buffers()
-            result["prices"] = {name: buffer.numpy().copy() for name, buffer in buffers if ".prices." in name}
-            return output
+    def watched_validation(*args: Any, **kwargs: Any) -> Any:
+        losses = validate(*args, **kwargs)
+        result["validations"].append(losses)
+        return losses
 
-        def watched_norm(trainer: Any, clip_norm: float) -> Any:
-            norm = clip_grad_norm(trainer, clip_norm)
-            result["norms"].append(float(norm))
-            return norm
-
-        def watched_validation(*args: Any, **kwargs: Any) -> Any:
-            losses = validate(*args, **kwargs)
-            result["validations"].append(losses)
-            return losses
-
-        SparseTrainer.train_step, SparseTrainer.clip_grad_norm = watched_step, watched_norm
-        train.validate = watched_validation
-
-    def __exit__(self, *_: object) -> None:
-        from fairseq_cli import train
-
-        from fairseq_mtmoe.training.trainer import SparseTrainer
-
-        SparseTrainer.train_step, SparseTrainer.clip_grad_norm, train.validate = self.saved
+    SparseTrainer.train_step, SparseTrainer.clip_grad_norm = watched_step, watched_norm
+    train.validate = watched_validation
+    try:
+        yield
+    finally:
+        SparseTrainer.train_step, SparseTrainer.clip_grad_norm = train_step, clip_grad_norm
+        train.validate = validate

@@ -6,10 +6,9 @@ import random
 from pathlib import Path
 
 import torch
-from fairseq import options, tasks
 from fairseq.data import Dictionary, indexed_dataset
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from omegaconf import OmegaConf
+
+from tests.helpers.benchmark import save_before_training
 
 SYLLABLES = [mark + consonant + vowel for mark in ("▁", "") for consonant in "bdfgklmn" for vowel in "aeiou"]
 PAIRS = {"en-aa": 64, "en-bb": 12, "en-cc": 4}  # training sentences: a high, a mid and a low tier
@@ -17,7 +16,6 @@ TEST_SIZES = {"en-aa": 10, "en-bb": 11, "en-cc": 12}
 
 
 def dictionary() -> Dictionary:
-    """fairseq's special symbols and all syllables."""
     found = Dictionary()
     for syllable in SYLLABLES:
         found.add_symbol(syllable)
@@ -25,13 +23,11 @@ def dictionary() -> Dictionary:
 
 
 def sentences(count: int, seed: int) -> list[str]:
-    """So many of 4 to 9 syllables."""
     draw = random.Random(seed)
     return [" ".join(["▁bo", *draw.choices(SYLLABLES, k=draw.randint(3, 8))]) for _ in range(count)]
 
 
 def write_split(folder: Path, split: str, pair: str, sources: list[str], targets: list[str]) -> None:
-    """Binarize sentence pairs as fairseq-preprocess does."""
     for lang, lines in zip(pair.split("-"), (sources, targets), strict=True):
         prefix = str(folder / f"{split}.{pair}.{lang}")
         builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=len(SYLLABLES))
@@ -41,7 +37,6 @@ def write_split(folder: Path, split: str, pair: str, sources: list[str], targets
 
 
 def as_text(line: str) -> str:
-    """The text of a line of SentencePiece's pieces."""
     return line.replace(" ", "").replace("▁", " ").strip()
 
 
@@ -54,7 +49,6 @@ def write_raw(folder: Path, pair: str, targets: list[str]) -> list[str]:
 
 
 def make_data(folder: Path) -> Path:
-    """The data directory, in `folder`."""
     folder.mkdir()
     for lang in ("en", "aa", "bb", "cc"):
         dictionary().save(str(folder / f"dict.{lang}.txt"))
@@ -73,27 +67,18 @@ SPARSE = ("--task", "translation_heated", "--arch", "base_moe_tiny", "--num-expe
 ONE_PAIR = ("--task", "translation", "--arch", "transformer_tiny", "-s", "en", "-t", "bb", "--eval-bleu")
 
 
-def save_model(data: Path, path: Path, *options_: str, seed: int = 1) -> None:
-    """A checkpoint of a model that babbles: it hardly ever ends a sentence by itself. By default stock fairseq's."""
-    arguments = [str(data), *(options_ or STOCK)]
-    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), arguments))
-    torch.manual_seed(seed)
-    task = tasks.setup_task(cfg.task)
-    model = task.build_model(cfg.model)
-    with torch.no_grad():
-        # The last norm decides which word follows which: else a model with tied embeddings repeats its input.
-        norm = [module for module in model.decoder.modules() if isinstance(module, torch.nn.LayerNorm)][-1]
-        norm.weight.copy_(3 * torch.randn_like(norm.weight))
-        model.decoder.output_projection.weight[task.target_dictionary.eos()] = 0
-    state = {
-        "args": None,
-        "cfg": OmegaConf.to_container(cfg, resolve=True),
-        "model": model.state_dict(),
-        "task_state": task.state_dict(),
-        "optimizer_history": [{"num_updates": 7, "optimizer_name": "adam", "lr_scheduler_state": {}}],
-        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-    }
-    torch.save(state, path)
+def save_model(data: Path, path: Path, *options: str, seed: int = 1) -> None:
+    """A checkpoint of a model that babbles. By default stock fairseq's."""
+    save_before_training([data, *(options or STOCK)], path, babble, seed)
+
+
+@torch.no_grad()
+def babble(model: torch.nn.Module) -> None:
+    """Let a translator hardly ever end a sentence by itself."""
+    # The last norm decides which word follows which: else a model with tied embeddings repeats its input.
+    norm = [module for module in model.decoder.modules() if isinstance(module, torch.nn.LayerNorm)][-1]
+    norm.weight.copy_(3 * torch.randn_like(norm.weight))
+    model.decoder.output_projection.weight[dictionary().eos()] = 0
 
 
 def imitate(data: Path, checkpoint: Path, pair: str) -> list[str]:

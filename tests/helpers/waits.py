@@ -1,13 +1,10 @@
 """How often the host waits for a GPU: counted in layers and in updates, as the tables of docs/communication.md say it.
 
-    python -m tests.helpers.waits --write
-
-counts again and writes the tables there; `tests/gpu/test_waits.py` compares.
+`python -m tests.helpers.waits` counts again and writes the tables there; `tests/gpu/test_waits.py` compares.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import re
 import tempfile
@@ -23,7 +20,6 @@ from fairseq_mtmoe.io.pages import markdown_table
 from tests.helpers.pretended_gpu import GpuRules, pretended_gpu
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "communication.md"
-BEGIN, END = "<!-- {} begin -->", "<!-- {} end -->"
 N, H, F, TASKS = 4, 16, 32, 3
 GATES = ("base", "switch", "task")
 TYPES = (("bfloat16", (9, 0)), ("bfloat16", (8, 0)), ("float16", (9, 0)), ("float32", (9, 0)))
@@ -64,7 +60,6 @@ def layer_waits(gate: str, dtype: str, capability: tuple[int, int], training: bo
 
 
 def all_layers_wait(rank: int = 0) -> dict[tuple[Any, ...], int]:
-    """`layer_waits` of every gate and type, in training and evaluation."""
     cases = [(gate, *kind, training) for gate in GATES for kind in TYPES for training in (True, False)]
     return {case: layer_waits(*case) for case in cases}
 
@@ -106,7 +101,6 @@ def update_waits(data: Path, save_dir: Path, model: str) -> Counter[str]:
 
 
 def who_waits(rules: GpuRules) -> Counter[str]:
-    """The waits by what they are in."""
     found: Counter[str] = Counter()
     for _, line in rules.waits:
         package, _, place = line.partition("/")
@@ -115,7 +109,6 @@ def who_waits(rules: GpuRules) -> Counter[str]:
 
 
 def all_updates_wait(rank: int, data: Path, folder: Path) -> dict[str, Counter[str]]:
-    """`update_waits` of every model."""
     logging.disable(logging.INFO)
     try:
         return {model: update_waits(data, folder / model, model) for model in MODELS}
@@ -127,7 +120,6 @@ def all_updates_wait(rank: int, data: Path, folder: Path) -> dict[str, Counter[s
 
 
 def tables() -> dict[str, str]:
-    """The tables of the document, by name."""
     from tests.helpers.digits import make_digit_corpus
     from tests.helpers.processes import run_processes
 
@@ -144,23 +136,20 @@ def tables() -> dict[str, str]:
 
 
 def layer_table(alone: dict[tuple[Any, ...], int], several: dict[tuple[Any, ...], int]) -> str:
-    """Gates by type and mode."""
     head = ["gate", "type", "training", "evaluation", "training, several", "evaluation, several"]
     rows = []
     for gate in GATES:
-        fast = TYPES[0]
-        for title, kinds in (("bfloat16, capability 9 or 10", [fast]), ("others", TYPES[1:])):
-            cells = []
+        for title, kinds in (("bfloat16, capability 9 or 10", TYPES[:1]), ("others", TYPES[1:])):
+            row = [gate, title]
             for counts in (alone, several):
                 for training in (True, False):
                     (count,) = {counts[gate, *kind, training] for kind in kinds}
-                    cells.append(str(count))
-            rows.append([gate, title, *cells])
-    return markdown_table(head, rows, [i for i, cell in enumerate(rows[0]) if not cell.isdigit()])
+                    row.append(str(count))
+            rows.append(row)
+    return markdown_table(head, rows, [0, 1])
 
 
 def update_table(updates: Sequence[dict[str, Counter[str]]]) -> str:
-    """Models by who waits, in one process and in several."""
     who = {
         "fairseq": "fairseq",
         "fairseq_mtmoe": "the plugin's stacks, loss and trainer",
@@ -168,26 +157,15 @@ def update_table(updates: Sequence[dict[str, Counter[str]]]) -> str:
     }
     head = ["model", *who.values(), *(f"{title}, several" for title in who.values())]
     rows = [[model, *(str(each[model][name]) for each in updates for name in who)] for model in MODELS]
-    return markdown_table(head, rows, [i for i, cell in enumerate(rows[0]) if not cell.isdigit()])
+    return markdown_table(head, rows, [0])
 
 
-def in_document(name: str, text: str) -> str:
-    """A table as it stands between its marks in a text."""
-    return text.split(BEGIN.format(name))[1].split(END.format(name))[0].strip()
-
-
-def main() -> None:
-    """Write the tables, if asked to; else show them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true")
-    writes, text = parser.parse_args().write, DOCUMENT.read_text()
-    for name, table in tables().items():
-        print(f"{name}\n{table}\n")
-        marks = BEGIN.format(name), END.format(name)
-        text = re.sub(f"{marks[0]}.*?{marks[1]}", lambda _, m=marks, t=table: f"{m[0]}\n{t}\n{m[1]}", text, flags=re.S)
-    if writes:
-        DOCUMENT.write_text(text)
+def marked(name: str) -> re.Pattern[str]:
+    return re.compile(f"(<!-- {name} begin -->\n)(.*?)(\n<!-- {name} end -->)", re.DOTALL)
 
 
 if __name__ == "__main__":
-    main()
+    text = DOCUMENT.read_text()
+    for name, table in tables().items():
+        text = marked(name).sub(lambda found, table=table: found[1] + table + found[3], text)
+    DOCUMENT.write_text(text)

@@ -35,35 +35,22 @@ LOG_FIRST = ("mtmoe", "fairseq-train")  # they set up logging before they import
 def run_forked(
     command: str, arguments: list[str], stdin: str | None, folder: Path, environment: dict[str, str], seconds: float
 ) -> subprocess.CompletedProcess[str]:
-    """What `subprocess.run` of an installed command returns, text captured.
-
-    Raises:
-        subprocess.TimeoutExpired: it took longer; it is ended.
-    """
+    """What `subprocess.run` of an installed command returns; one that takes longer is ended, and raises as there."""
     with Forked(command, arguments, folder, environment, stdin or "") as forked:
         code = forked.wait(seconds)
         return subprocess.CompletedProcess([command, *arguments], code, forked.out(), forked.err())
 
 
 class Forked:
-    """An installed command that runs in a process group of its own, and is ended with this context.
+    """An installed command in a process group of its own, `pid`, which is ended with this context.
 
-    Args:
-        before: Python code that the process executes before the command.
-
-    Attributes:
-        pid: of the process, and of its group.
+    before: Python code that the process executes before the command.
     """
 
     def __init__(
-        self,
-        command: str,
-        arguments: list[str],
-        folder: Path,
-        environment: dict[str, str],
-        stdin: str = "",
+        self, command: str, arguments: list[str], folder: Path, environment: dict[str, str], stdin: str = "",
         before: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._arguments = [command, *arguments]
         self._place = tempfile.TemporaryDirectory()
         self._files = {name: Path(self._place.name, name) for name in ("in", "out", "err", "code")}
@@ -78,11 +65,9 @@ class Forked:
         self.pid = int(answer)
 
     def out(self) -> str:
-        """What it has written so far."""
         return self._files["out"].read_text(encoding="utf-8", errors="replace")
 
     def err(self) -> str:
-        """What it has written to stderr so far."""
         return self._files["err"].read_text(encoding="utf-8", errors="replace")
 
     def wait(self, seconds: float) -> int:
@@ -163,6 +148,7 @@ def become(arguments: list[str], streams: list[str], folder: str, environment: d
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     for number, path in enumerate(streams):
         opened = os.open(path, os.O_RDWR | os.O_CREAT)
         os.dup2(opened, number)

@@ -11,43 +11,27 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Fault:
-    """What goes wrong with one answer.
+    """What goes wrong with one answer."""
 
-    Attributes:
-        drop: the connection breaks off after so many bytes of the body.
-        stall: nothing comes after so many bytes, until the server is closed.
-        drip: after so many bytes they come one by one, 20 in a second.
-        hold: the answer comes only after so many seconds.
-        status: the answer is this, with `headers`, and no file.
-        whole: it sends the file from its beginning, whatever part of it is asked for.
-        careless: it sends the part that is asked for, though the file is no longer the one that `If-Range` names.
-        content: it sends this in the place of the file.
-    """
-
-    drop: int | None = None
-    stall: int | None = None
-    drip: int | None = None
-    hold: float = 0.0
-    status: int = 0
+    drop: int | None = None  # the connection breaks off after so many bytes of the body
+    stall: int | None = None  # nothing comes after so many bytes, until the server is closed
+    drip: int | None = None  # after so many bytes they come one by one, 20 in a second
+    hold: float = 0.0  # the answer comes only after so many seconds
+    status: int = 0  # the answer is this, with `headers`, and no file
     headers: dict[str, str] = field(default_factory=dict)
-    whole: bool = False
-    careless: bool = False
-    content: bytes | None = None
+    whole: bool = False  # it sends the file from its beginning, whatever part of it is asked for
+    careless: bool = False  # it sends the part, though the file is no longer the one that `If-Range` names
+    content: bytes | None = None  # it sends this in the place of the file
 
 
 @dataclass
 class Page:
-    """A file on the server; each answer has the next of its faults, as long as there are any.
-
-    Attributes:
-        tag: its ETag, and `date` when it was changed; neither need be there.
-        told_size: whether the server says how long it is.
-    """
+    """A file on the server; each answer has the next of its faults, as long as there are any."""
 
     content: bytes
-    tag: str = ""
-    date: str = ""
-    told_size: bool = True
+    tag: str = ""  # its ETag
+    date: str = ""  # when it was changed
+    told_size: bool = True  # the server says how long it is
     headers: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
 
@@ -64,7 +48,6 @@ class Web:
         self.lock = threading.Lock()
 
     def put(self, path: str, content: bytes, *faults: Fault, **page: object) -> str:
-        """Have a page; its address."""
         self.pages[path] = Page(content, faults=list(faults), **page)
         return self.address + path
 
@@ -79,7 +62,6 @@ class Web:
             self.at_once -= 1
 
     def ranges(self, path: str) -> list[str | None]:
-        """Which parts of a page were asked for, in order."""
         return [headers.get("Range") for asked, headers in self.requests if asked == path]
 
 
@@ -123,24 +105,19 @@ class _Handler(BaseHTTPRequestHandler):
         headers |= {"Content-Length": str(len(content) - start)} if page.told_size else {}
         headers |= {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if start else {}
         self._head(206 if start else 200, headers)
-        body = content[start:]
-        for number in (fault.drop, fault.stall, fault.drip):
-            if number is not None:
-                self.wfile.write(body[:number])
-                self.wfile.flush()
-                body = body[number:]
+        number = next((one for one in (fault.drop, fault.stall, fault.drip) if one is not None), None)
+        body, rest = content[start:][:number], content[start:][number:] if number is not None else b""
+        self.wfile.write(body)
+        self.wfile.flush()
         if fault.drop is not None:
             self.connection.close()
         elif fault.stall is not None:
             self.web.closing.wait()
-        elif fault.drip is not None:
-            for place in range(len(body)):
-                self.wfile.write(body[place : place + 1])
-                self.wfile.flush()
-                if self.web.closing.wait(0.05):
-                    return
-        else:
-            self.wfile.write(body)
+        for place in range(len(rest) if fault.drip is not None else 0):
+            self.wfile.write(rest[place : place + 1])
+            self.wfile.flush()
+            if self.web.closing.wait(0.05):
+                return
 
     def _head(self, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)

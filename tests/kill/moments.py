@@ -33,7 +33,6 @@ class Moment:
         return f"{self.function}|{self.argument}"
 
     def in_words(self) -> str:
-        """The moment as the report shows it."""
         name = self.function.split(":")[1].split(".")[-1]
         argument = f" of `{self.argument}`" if self.argument else ""
         return f"{self.when} `{name}`{argument}, call {self.call}"

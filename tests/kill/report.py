@@ -21,7 +21,7 @@ from timing import surroundings, where_and_how
 from fairseq_mtmoe.io.files import write_text
 from fairseq_mtmoe.io.pages import markdown_table
 from tests.kill.moments import ALL, Case, drawn
-from tests.kill.runs import Outcome, is_equal, killed, make_data, uninterrupted
+from tests.kill.runs import Outcome, References, is_equal, killed
 
 COLUMNS = ("killed in", "moment", "processes", "resumed by", "equal", "largest difference", "leftover files")
 TEXT = """# Runs that were killed with signal 9
@@ -46,36 +46,11 @@ rounding of gradients that are zero, those of the keys' biases, into steps of 1e
 
 
 def row(case: Case, outcome: Outcome) -> tuple[str, ...]:
-    """One line of the table."""
     moments = "; then ".join(moment.in_words() for moment in case.moments)
     equal = "yes" if is_equal(case, outcome) else "**no**"
     leftovers = ", ".join(outcome.leftovers) or "none"
     figures = (str(case.processes), str(case.resumed_by), equal, f"{outcome.difference:.3g}", leftovers)
     return (case.phase, moments, *figures)
-
-
-class References:
-    """Uninterrupted runs, one for each kind of case."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._calls: dict[Path, list[dict[str, int]]] = {}
-
-    def data(self, case: Case) -> Path:
-        """What a case's runs are trained on."""
-        folder = self.folder / case.data
-        return folder if folder.exists() else make_data(folder, case.data)
-
-    def place(self, case: Case) -> Path:
-        """Where the run is that a case's must end like."""
-        return self.folder / f"{case.data}-uninterrupted{case.processes}{case.resumed_by}"
-
-    def calls(self, case: Case) -> dict[str, int]:
-        """How often a case's victim would come to each place."""
-        place = self.place(case)
-        if place not in self._calls:
-            self._calls[place] = uninterrupted(self.data(case), place, case)
-        return self._calls[place][case.victim]
 
 
 def kill_all(folder: Path, seed: int, only: str) -> tuple[list[tuple[str, ...]], int]:
@@ -104,7 +79,6 @@ def kill_all(folder: Path, seed: int, only: str) -> tuple[list[tuple[str, ...]],
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases; the status is 1 if one was not equal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(

@@ -70,7 +70,6 @@ def is_equal(case: Case, outcome: Outcome) -> bool:
 
 
 def make_data(folder: Path, kind: str) -> Path:
-    """The data of a case, of three epochs."""
     if kind in BORROWING:
         make_benchmark(folder, {"train": 320, "dev": 12})
         for source in source_files(make=pemt_encoder):
@@ -88,6 +87,29 @@ def uninterrupted(data: Path, save_dir: Path, case: Case) -> list[dict[str, int]
     counts = [save_dir.with_suffix(f".{rank}.json") for rank in range(case.processes)]
     _start(data, save_dir, case, case.processes, None, counts)
     return [json.loads(file.read_text(encoding="utf-8")) for file in counts]
+
+
+class References:
+    """Uninterrupted runs, one for each kind of case."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._calls: dict[Path, list[dict[str, int]]] = {}
+
+    def data(self, case: Case) -> Path:
+        folder = self.folder / case.data
+        return folder if folder.exists() else make_data(folder, case.data)
+
+    def place(self, case: Case) -> Path:
+        """Where the run is that a case's must end like."""
+        return self.folder / f"{case.data}-uninterrupted{case.processes}{case.resumed_by}"
+
+    def calls(self, case: Case) -> dict[str, int]:
+        """How often a case's victim would come to each place."""
+        place = self.place(case)
+        if place not in self._calls:
+            self._calls[place] = uninterrupted(self.data(case), place, case)
+        return self._calls[place][case.victim]
 
 
 def killed(data: Path, save_dir: Path, reference: Path, case: Case) -> Outcome:
@@ -163,14 +185,12 @@ def _joined(processes: int, rank: int, address: str) -> list[str]:
 
 
 def free_address() -> str:
-    """A meeting place on this machine that nobody has."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def compare(reference: Path, resumed: Path) -> Outcome:
-    """Compare every checkpoint of two runs, and the names of their files."""
     expected, found = _checkpoints(reference), _checkpoints(resumed)
     differences = [difference(_load(reference / name), _load(resumed / name)) for name in expected & found]
     worst = math.nan if not differences or any(map(math.isnan, differences)) else max(differences)
@@ -185,7 +205,6 @@ def _checkpoints(folder: Path) -> set[str]:
 
 
 def _files(checkpoint: Path) -> Iterator[Path]:
-    """The files of a checkpoint: its own, and those of its experts."""
     yield checkpoint
     state = assemble.load_shared_part(checkpoint)
     yield from sharding.shards_of(checkpoint, state) if is_shared_part(state) else ()

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kill.moments import BACKWARD, COPY_LAST, LEAVE, SPARSE, UPDATE, Case, replace
-from tests.kill.runs import Outcome, killed, make_data, uninterrupted
+from tests.kill.runs import Outcome, References, killed
 
 SAVE = Case("a save", (replace(COPY_LAST, call=2),))
 EPOCH = Case("an epoch", (replace(UPDATE, call=27),))
@@ -16,22 +16,12 @@ RARE = [pytest.param(case, marks=pytest.mark.rare) for case in (EPOCH, OF_TASKS,
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory):
-    """Makes the data of a kind and a run that nobody kills, once each."""
-    made = {}
-
-    def reference(case):
-        if case.data not in made:
-            folder = tmp_path_factory.mktemp(case.data)
-            made[case.data] = make_data(folder / "data", case.data), folder / "uninterrupted"
-            uninterrupted(*made[case.data], case)
-        return made[case.data]
-
-    return reference
+    return References(tmp_path_factory.mktemp("references"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [SAVE, SPARSIFICATION, *RARE], ids=lambda case: case.phase)
 def test_a_killed_run_resumes_to_the_same_parameters(case, references, tmp_path):
-    data, reference = references(case)
-    outcome = killed(data, tmp_path / "run", reference, case)
+    references.calls(case)  # of a run that nobody kills
+    outcome = killed(references.data(case), tmp_path / "run", references.place(case), case)
     assert outcome == Outcome(difference=0.0, leftovers=())

@@ -30,7 +30,6 @@ class HalfWritten:
         return getattr(self.file, name)
 
     def write(self, data: Any) -> int:
-        """As the file's, until it is full."""
         piece = bytes(data)[: self.left]
         self.left -= len(piece)
         written = self.file.write(piece)

@@ -1,13 +1,17 @@
-"""What the shared battery asks of a system: one `System` is one of its rows."""
+"""What the shared battery asks of a system, one `System` for each of its rows; and what several rows need."""
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from fairseq_mtmoe.moe import remember_prices, running_prices
+from fairseq_mtmoe.slots import expert_layers
 from tests.systems import rows
 
 Batch = dict[str, Any]
@@ -40,8 +44,39 @@ class System:
 
 
 def all_systems() -> list[System]:
-    """The rows of all modules in `rows/`."""
-    modules = [
-        importlib.import_module(f"{rows.__name__}.{found.name}") for found in pkgutil.iter_modules(rows.__path__)
-    ]
-    return [row for module in modules for row in module.ROWS]
+    names = [found.name for found in pkgutil.iter_modules(rows.__path__)]
+    return [row for name in names for row in importlib.import_module(f"{rows.__name__}.{name}").ROWS]
+
+
+def train(
+    model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], net_input: Any, updates: int, enough: float = 0.0
+) -> float:
+    """So many updates on one batch with Adam, or until the loss is low enough; returns the last loss."""
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.005)
+    model.train()
+    value = torch.zeros(())
+    for _ in range(updates):
+        optimizer.zero_grad()
+        value = loss(model, net_input)
+        value.backward()
+        optimizer.step()
+        remember_prices(running_prices(model))
+        if value.item() < enough:
+            break
+    return value.item()
+
+
+def with_experts_of(dense: nn.Module, model: nn.Module) -> nn.Module:
+    """A model of one expert per layer that has become a copy of a dense one; a gate of the paper's combine is at 1."""
+    model.load_state_dict(dense.state_dict())
+    model.sparsify()
+    for layer in expert_layers(model).values():
+        if layer.gate.is_learned:
+            nn.init.normal_(layer.gate.weight)  # what it says must not matter
+        if layer.blend is None:
+            layer.gate.register_forward_hook(_with_gates_at_one)
+    return model
+
+
+def _with_gates_at_one(gate, inputs, routing):
+    return dataclasses.replace(routing, gate_T=torch.ones_like(routing.gate_T))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import commands
-from tests.helpers.commands import BIN, PLUGIN, REPOSITORY, training_arguments
+from tests.helpers.commands import PLUGIN, REPOSITORY, training_arguments
 
 pytestmark = pytest.mark.slow
 TOY = Path(__file__).parent / "toy"
@@ -31,33 +31,24 @@ def project(tmp_path_factory):
     return folder, {**os.environ, "PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
 
 
-def run(project, *command):
-    folder, environment = project
-    result = subprocess.run(
-        [str(part) for part in command], cwd=folder, env=environment, capture_output=True, text=True, timeout=500
-    )
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    return result.stdout + result.stderr
-
-
 def test_it_passes_the_battery_and_keeps_the_import_rule(project):
+    folder, environment = project
     files = ("tests/systems/test_battery.py", "tests/unit/models/test_toy.py", "tests/unit/test_imports.py")
-    options = ("-v", "-p", "no:cacheprovider", "-k", "toy or one_way")
-    output = run(project, sys.executable, "-m", "pytest", *options, *files)
-    found = re.search(r"== (\d+) passed, \d+ deselected in", output)
-    assert found and int(found[1]) > 10, output[-2000:]
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", "toy or one_way", *files]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    found = re.search(r"== (\d+) passed, \d+ deselected in", result.stdout)
+    assert found and int(found[1]) > 10, result.stdout[-2000:]
 
 
 def test_it_trains_generates_and_is_sparsified_from_the_command_line(project, digits, tmp_path):
-    folder, _ = project
-    plugin = [
-        str(folder / "fairseq_mtmoe") if part == PLUGIN[1] else part
-        for part in training_arguments(
-            digits, tmp_path, "--arch", "toy_tiny", "--dense-updates", 5, "--max-update", 10, "--disable-validation"
-        )
-    ]
+    folder, environment = project
+    options = ("--arch", "toy_tiny", "--dense-updates", 5, "--max-update", 10, "--disable-validation")
+    arguments = training_arguments(digits, tmp_path, *options)
+    plugin = [str(folder / "fairseq_mtmoe") if part == PLUGIN[1] else part for part in arguments]
     trained = commands.run("fairseq-train", *plugin)  # which takes the plugin from `--user-dir`
     assert "sparsified after 5 dense updates: 2 layers" in trained.stdout + trained.stderr
-    out = run(project, BIN / "mtmoe", "evaluate", digits, "--path", tmp_path / "checkpoint_last.pt",
-              "--out", tmp_path / "scores", "--cpu", "--max-tokens", 4000)  # fmt: skip
-    assert "BLEU" in out
+    evaluate = ("evaluate", digits, "--path", tmp_path / "checkpoint_last.pt", "--out", tmp_path / "scores", "--cpu",
+                "--max-tokens", 4000)  # fmt: skip
+    with commands.start_command("mtmoe", *evaluate, environment=environment) as process:
+        assert process.wait(500) == 0 and "BLEU" in process.out(), process.err()[-3000:]

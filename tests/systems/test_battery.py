@@ -1,27 +1,26 @@
 """The shared battery: what every system must pass. A system joins by a module in `rows/`; nothing here knows one."""
 
-import statistics
-
 import pytest
 import torch
 
 from tests.helpers.models import perturb
-from tests.systems.system import all_systems
-from tests.systems.training import train
+from tests.systems.system import all_systems, train
 
 systems = pytest.mark.parametrize("system", all_systems(), ids=lambda system: system.name)
 
 
 @systems
 def test_it_learns(system):
-    """Two draws of three may not be the unlucky ones."""
+    """One draw of three may be an unlucky one."""
     shares = []
     for seed in (1, 2, 3):
         model = system.build(seed)
         first = system.loss(model, system.batch()).item()
-        train(model, system.loss, system.batch(), 60)
+        train(model, system.loss, system.batch(), 60, enough=first / 4)
         shares.append(system.loss(model.eval(), system.batch()).item() / first)
-    assert statistics.median(shares) < 1 / 3
+        if sum(share < 1 / 3 for share in shares) == 2:
+            return
+    pytest.fail(f"the losses are still {shares} of what they were")
 
 
 @systems

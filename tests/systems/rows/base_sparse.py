@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.conditioning import PARTS
 from tests.helpers.models import TASKS, batch, dense_model, moe_model, perturb
-from tests.systems.system import Batch, System
-from tests.systems.training import train, with_experts_of
+from tests.systems.system import Batch, System, train, with_experts_of
 
 CONDITIONS = dict(conditional=",".join(PARTS))
 # A row's name -> its options on the 2+2-block model of tests/helpers/models.py.
@@ -30,7 +29,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def output(model: nn.Module, net_input: Batch) -> Tensor:
-    """The logits at the target's tokens."""
     logits: Tensor = model(**net_input)[0]
     return logits[net_input["prev_output_tokens"].ne(1)]
 
@@ -71,7 +69,6 @@ def with_conditions_of(dense: nn.Module) -> nn.Module:
 
 
 def conditional_dense(seed: int) -> nn.Module:
-    """A dense model that adapts to tasks."""
     return dense_model(seed, task_names=",".join(TASKS), **CONDITIONS)
 
 
@@ -82,21 +79,9 @@ def in_decoder(name: str) -> bool:
 
 COMMON = dict(batch=batch, output=output, loss=copy_loss, trainable=in_decoder)
 ROWS = [
-    System(
-        name="dense, conditional",
-        build=conditional_dense,
-        dense_twin=partial(dense_twin, {}),
-        of_dense=with_conditions_of,
-        **COMMON,
-    ),
+    System("dense, conditional", conditional_dense, partial(dense_twin, {}), with_conditions_of, **COMMON),
     *(
-        System(
-            name=name,
-            build=partial(build, options),
-            dense_twin=partial(dense_twin, options),
-            of_dense=partial(of_dense, options),
-            **COMMON,
-        )
+        System(name, partial(build, options), partial(dense_twin, options), partial(of_dense, options), **COMMON)
         for name, options in OPTIONS.items()
     ),
 ]

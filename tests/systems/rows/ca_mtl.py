@@ -63,20 +63,14 @@ COMMON = dict(batch=task_batch, output=output, loss=task_losses, trainable=upper
 BESIDE_EXPERTS = dict(conditional="attention,norm,alignment,bottleneck")
 ROWS = [
     System(
-        name="ca_mtl, beside experts",
-        build=partial(tag_model, **BESIDE_EXPERTS),
-        dense_twin=partial(dense_twin, large=False),
-        of_dense=partial(of_dense_with_experts, BESIDE_EXPERTS),
-        **COMMON,
+        "ca_mtl, beside experts", partial(tag_model, **BESIDE_EXPERTS), partial(dense_twin, large=False),
+        partial(of_dense_with_experts, BESIDE_EXPERTS), **COMMON,
     ),
     *(
         System(
-            name=name,
-            build=partial(conditional_encoder, **options),
-            dense_twin=partial(dense_twin, options.get("large", False)),
-            of_dense=partial(of_dense, options),
-            **COMMON,
+            name, partial(conditional_encoder, **options), partial(dense_twin, options.get("large", False)),
+            partial(of_dense, options), **COMMON,
         )
         for name, options in OPTIONS.items()
     ),
-]
+]  # fmt: skip

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from tests.helpers.encoders import ANSWERS, TARGET, all_numbers, dense_encoder, tag_model, task_batch
 from tests.helpers.models import perturb
-from tests.systems.system import Batch, System
-from tests.systems.training import with_experts_of
+from tests.systems.system import Batch, System, with_experts_of
 
 # A row's name -> its options on the 2-block encoder of tests/helpers/encoders.py.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -22,7 +21,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def output(model: nn.Module, net_input: Batch) -> Tensor:
-    """All heads' numbers."""
     return all_numbers(model(**net_input))
 
 
@@ -47,7 +45,6 @@ def of_dense(options: dict[str, Any], dense: nn.Module) -> nn.Module:
 
 
 def same_weights(dense: nn.Module) -> nn.Module:
-    """A dense model adds nothing."""
     model = dense_encoder(2)
     model.load_state_dict(dense.state_dict())
     return model
@@ -60,9 +57,9 @@ def upper_half(name: str) -> bool:
 
 COMMON = dict(dense_twin=dense_twin, batch=task_batch, output=output, loss=task_losses, trainable=upper_half)
 ROWS = [
-    System(name="mt_dense", build=dense_encoder, of_dense=same_weights, **COMMON),
+    System("mt_dense", dense_encoder, of_dense=same_weights, **COMMON),
     *(
-        System(name=name, build=partial(tag_model, **options), of_dense=partial(of_dense, options), **COMMON)
+        System(name, partial(tag_model, **options), of_dense=partial(of_dense, options), **COMMON)
         for name, options in OPTIONS.items()
     ),
 ]

@@ -21,7 +21,6 @@ class CosineGate(Gate):
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        """The softmax of `sharpness` times the cosines."""
         cosine_TN = F.normalize(hidden_TH, dim=1) @ F.normalize(self.weight.float(), dim=1).t()
         gate_T, expert_T = (self.sharpness * cosine_TN).softmax(1).max(1)
         return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts)

@@ -20,8 +20,6 @@ KINDS = {"cosine": CosineGate}
 
 @register_model("toy", dataclass=ToyConfig)
 class ToyModel(SparseModel, Transformer):
-    """A transformer with cosine gates."""
-
     @classmethod
     def build_model(cls, cfg: ToyConfig, task: Any) -> ToyModel:
         """Called by fairseq. Raises `UserError` where one of its options is out of its range."""

@@ -1,7 +1,5 @@
 """The toy's row in the battery."""
 
-from functools import partial
-
 import torch
 from fairseq_mtmoe.models.toy.config import ToyConfig
 from fairseq_mtmoe.models.toy.model import ToyModel
@@ -30,6 +28,4 @@ def of_dense(dense: nn.Module) -> nn.Module:
     return model
 
 
-ROWS = [
-    System("toy", partial(build), dense_twin, of_dense, batch, output, copy_loss, in_decoder),
-]
+ROWS = [System("toy", build, dense_twin, of_dense, batch, output, copy_loss, in_decoder)]

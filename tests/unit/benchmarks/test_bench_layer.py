@@ -107,6 +107,6 @@ def test_memory_is_that_of_the_values_in_between(sizes):
 
     systems = layer_systems.own_systems(4, sizes, sizes.inputs(1))
     inner, outer = (4 * sizes.tokens * size for size in (sizes.inner, sizes.hidden))
-    found = layer_costs.peak_memory(systems[layer_systems.BOUNDS[0]], "cpu")
+    found = layer_costs.peak_memory(systems[layer_systems.BOUNDS[0]])
     # At least the activations and one gradient of their size; weights (32 kB with their gradients) do not count.
     assert 2 * inner + outer <= found <= 3 * inner + 3 * outer

@@ -47,8 +47,5 @@ def test_the_documentation_holds_the_predictions(bench):
     from tests.helpers.tables import unpadded
 
     text = (Path(bench.__file__).parents[1] / "docs" / "communication.md").read_text(encoding="utf-8")
-    for columns, rows in (
-        (bench.COLUMNS, bench.prediction_rows()),
-        (bench.LIMIT_COLUMNS, bench.limit_rows()),
-    ):
+    for columns, rows in ((bench.COLUMNS, bench.prediction_rows()), (bench.LIMIT_COLUMNS, bench.limit_rows())):
         assert unpadded(markdown_table(columns, [[shown(value) for value in row] for row in rows])) in unpadded(text)

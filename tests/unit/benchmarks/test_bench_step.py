@@ -48,7 +48,7 @@ def test_the_pair_is_equal_until_a_weight_is_not(bench, made):
 
 def test_every_system_trains(bench, made):
     size, task, samples = made
-    found = bench.systems(size, task, samples[:2], "cpu")
+    found = bench.systems(size, task, samples[:2])
     classes = {name: type(system.trainer.optimizer.optimizer).__name__ for name, system in found.items()}
     assert [*classes.values()] == ["Adam", "FusedAdam", "Adam", "FusedAdam"]
     for system in found.values():

@@ -19,11 +19,3 @@ def test_a_near_copy_of_either_side_goes():
     train = [("Where is the station?", "Wo ist der Bahnhof?")]
     pairs = [("Where's the railway station?", "Wo ist der Bahnhof?"), ("Where is he?", "Wo ist er nur?")]
     assert languages_text.without_near_copies(pairs, train) == pairs[1:]
-
-
-def test_only_lines_from_tatoeba_are_read(tmp_path):
-    (tmp_path / "meta").mkdir()
-    texts = {"test.en-de.en": "a\nb\n", "test.en-de.de": "c\nd\n", "meta/test.en-de.origin": "ntrex\ntatoeba\n"}
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    assert languages_text.read_pairs(tmp_path, "test", "de") == [("b", "d")]

@@ -94,8 +94,3 @@ def test_results_before_are_no_change_of_what_is_measured(timing, monkeypatch):
     answers["status"] = " M fairseq_mtmoe/moe/layer.py"
     assert timing.surroundings()["commit"] == "abc1234 with uncommitted changes"
     assert ":!benchmarks/results" in asked[0]
-
-
-@pytest.mark.parametrize("value, text", [(0.123456, "0.123"), (12345.6, "12,346"), ("a", "a"), (1e-7, "1e-07")])
-def test_numbers_are_shortened(timing, value, text):
-    assert timing.shown(value) == text

@@ -76,24 +76,11 @@ def test_every_study_of_the_repository_can_be_read():
         assert study.contrasts and study.seeds and all(map(study.options_of, study.rows))
 
 
-def test_kneser_ney_by_hand():
-    model = KneserNey([[1, 2], [1, 3]], size=5, order=2)
-    assert model.probability(2, (9, 1)) == pytest.approx((1 - 0.5) / 2 + 0.5 * 2 / 2 * 0.2)
-    assert model.probability(4, (2,)) == pytest.approx(0.2)  # nothing came after 2
-
-
 def test_kneser_ney_gives_away_all_probability_and_no_more():
     sentences = [[1, 2, 3, 0], [1, 2, 4, 0], [2, 3, 3, 1, 0], [4, 1, 2, 0], [3, 0]]
     model = KneserNey(sentences, size=7)
     for context in [(-1, -1), (-1, 1), (1, 2), (2, 3), (3, 3), (6, 6), (6, 2)]:
         assert sum(model.probability(piece, context) for piece in range(7)) == pytest.approx(1)
-
-
-def test_results_come_back_as_they_were_written(tmp_path):
-    lines = [dict.fromkeys(study.COLUMNS, "x"), {**dict.fromkeys(study.COLUMNS, ""), "row": 'a, "b"'}]
-    study.write_results(tmp_path / "results.csv", lines)
-    assert study.read_results(tmp_path / "results.csv") == lines
-    assert study.read_results(tmp_path / "none.csv") == []
 
 
 RATED = (
@@ -105,8 +92,6 @@ rates: {values: ["1e-3", "2e-3"], rows: [dense], updates: 5, seed: 9}
 
 
 def test_rates_and_runs_that_the_table_has_are_not_run_again(file, tmp_path, monkeypatch):
-    import study
-
     file.write_text(RATED.replace("{title: dense}", "{title: dense, rate: dense}"))
     lines = [
         {"study": "one", "row": "dense, rate 1e-3", "seed": "0", "value": "9.5"},
@@ -123,8 +108,6 @@ def test_rates_and_runs_that_the_table_has_are_not_run_again(file, tmp_path, mon
 
 
 def test_a_row_goes_on_from_its_branch_which_is_trained_up_to_there_where_it_is_missing(file, tmp_path, monkeypatch):
-    import study
-
     file.write_text(STUDY.replace("{title: BASE,", "{title: BASE, branch: dense, updates: 4,"))
     calls = []
 
@@ -169,8 +152,6 @@ contrasts:
 @pytest.fixture
 def study_of_tasks(tmp_path, monkeypatch):
     """Its name, the commands that it ran, and its folder; training and validation leave what they would."""
-    import study
-
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "glue.yaml").write_text(TASKS)
     monkeypatch.setattr(study, "STUDIES", tmp_path / "studies")

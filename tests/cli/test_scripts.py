@@ -1,0 +1,267 @@
+"""`examples/`: scripts that bash understands, with the tables' sizes and the configurations' options; some run through.
+
+A script's variables and the table's numbers are compared as texts; what it would train is called in its own words.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+
+import pytest
+import torch
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
+from tests.cli.test_configurations import GROUPS, differing, from_command_line, from_configuration
+from tests.helpers.benchmark import make_benchmark, make_encoder
+from tests.helpers.commands import ENVIRONMENT, PLUGIN, REPOSITORY, run
+from tests.helpers.raw_corpora import write_raw
+from tests.helpers.scripts import run_script
+from tests.helpers.text_to_text import make_t5
+
+EXAMPLES = REPOSITORY / "examples"
+TRANSLATION = EXAMPLES / "translation"
+RECORD = '#!/bin/sh\nprintf "%s\\n" "$(basename "$0")" "$@" > "$CALLS"\n'
+TINY_TASKS = ("--cpu", "--max-positions", 24)
+
+
+def text_of(name):
+    return (EXAMPLES / name).read_text(encoding="utf-8")
+
+
+def events_of(folder):
+    return [json.loads(line) for line in (folder / "mtmoe.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def settings_of(folder):
+    return json.loads((folder / "scores.json").read_text(encoding="utf-8"))["settings"]
+
+
+def ended(script, **environment):
+    """How a script ends that finds no command but bash's and the system's."""
+    variables = {"PATH": "/usr/bin:/bin", **environment}
+    return subprocess.run(["bash", EXAMPLES / script], env=variables, capture_output=True, text=True, check=False)
+
+
+def test_bash_understands_every_example():
+    for script in EXAMPLES.glob("**/*.sh"):
+        subprocess.run(["bash", "-n", script], check=True)
+
+
+# ---- what scripts name ----
+
+
+def sizes_in(text):
+    return {name: int(count) for name, count in re.findall(r"\[(\w+)\]=(\d+)", text)}
+
+
+def named_in(text, variables):
+    """The tasks that these variables have by default."""
+    lists = re.findall(rf"(?:{variables}):-([\w,=]+)", text)
+    return {name for found in lists for name in re.split("[,=]", found)}
+
+
+def test_the_sizes_of_tasks_are_those_of_the_table():
+    glue, new = sizes_in(text_of("glue/stages.sh")), sizes_in(text_of("ca_mtl/new_tasks.sh"))
+    pemt = sizes_in(text_of("pemt/runs.sh").split("declare -A POSITIONS")[0])
+    rows = load_tables()
+    for sizes in (glue, new, pemt):
+        assert sizes == {name: rows[name].splits["train"][0].count for name in sizes} and sizes
+    scripts = [path.read_text(encoding="utf-8") for path in (EXAMPLES / "glue").glob("*.sh")]
+    assert set().union(*(named_in(text, "TASKS|CLEAN|NEW|MORE") for text in scripts)) == set(glue) - {"sick"}
+    named = named_in(text_of("pemt/runs.sh"), "TASKS|SOURCES")
+    assert len(named) == 15 and named <= {*pemt, *glue}
+
+
+def test_the_mixtures_have_as_many_tasks_as_they_are_called_by():
+    found = re.findall(r"\[(\d+)\]=([\w,]+)", text_of("ca_mtl/many_tasks.sh"))
+    rows = load_tables()
+    assert [len(chosen_rows(rows, tasks.split(","))) for _, tasks in found] == [int(number) for number, _ in found]
+    assert [number for number, _ in found] == ["9", "15", "24"]
+
+
+@pytest.mark.parametrize(
+    ("script", "variables", "sentence"),
+    [
+        ("ca_mtl/new_tasks.sh", {"NEW": "anli"}, "`NEW` must be some of .*scitail.*, but has anli: add its number to"),
+        ("glue/few_shot.sh", {"NEW": "anli"}, "`NEW` must be some of"),
+        ("glue/gates.sh", {"NEW": "anli"}, "`NEW` must be some of"),
+        ("pemt/full_data.sh", {"TASKS": "rte,mine"}, "`TASKS` must be some of .*boolq.* but has mine: add its number"),
+        ("pemt/few_shot.sh", {"SOURCES": "mine"}, "`SOURCES` must be some of"),
+        ("pemt/num_sources.sh", {"SOURCES": "rte,cb", "COUNTS": "1 3"}, r"`COUNTS` must be of 1 to 2, .* but has 3"),
+        ("pemt/languages.sh", {"OTHERS": "fi"}, "must have a pair of English and fi, but has en_XX-gl_ES"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is(script, variables, sentence, tmp_path):
+    (tmp_path / "lang_pairs.txt").write_text("en_XX-gl_ES,en_XX-es_XX,en-pt\n")
+    given = {"GLUE_DIR": str(tmp_path), "DATA": str(tmp_path), "T5": "t5.pt", "ENCODER": "tiny.pt"}
+    refused = ended(script, RUNS=str(tmp_path / "runs"), **given, **variables)
+    assert refused.returncode == 1 and refused.stdout == "" and re.search(sentence, refused.stderr), refused.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def called_by(script, folder, *arguments):
+    """The command that a script runs at last, as it calls it."""
+    for name in ("mtmoe", "fairseq-train"):
+        (folder / name).write_text(RECORD)
+        (folder / name).chmod(0o755)
+    calls = folder / "calls"
+    environment = {**ENVIRONMENT, "PATH": f"{folder}:{os.environ['PATH']}", "CALLS": str(calls), "DATA": "DATA"}
+    subprocess.run(["bash", script, *arguments], cwd=folder, env=environment, check=True)
+    return calls.read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", ["wmt15", "ml50"])
+def test_a_benchmark_is_prepared_by_its_recipe_and_trained_by_its_configuration(name, tmp_path):
+    register()
+    command, *arguments = called_by(TRANSLATION / name / "train.sh", tmp_path, "--lr", "0.0007")
+    assert command == "fairseq-train"
+    called, configuration = from_command_line(shlex.join(arguments)), from_configuration(name, "task.data=DATA")
+    own = {"dataset_impl", "save_dir", "langs", "lang_pairs", "lang_dict"}  # the scripts read DATA's lists
+    assert {key for _, key in differing(called, configuration, GROUPS)} <= own
+    assert called.checkpoint.save_dir == f"runs/{name}/model"
+    assert [called.model[key] for key in ("num_experts", "expert_gates", "dense_updates")] == [16, "base", 20000]
+    assert arguments[arguments.index("--arch") + 1] == f"base_moe_{name}"  # whose sizes are the configuration's
+    command, *arguments = called_by(TRANSLATION / name / "prepare.sh", tmp_path, "RAW", "--workers", "3")
+    prepare = commands.get_command(None, "prepare").get_command(None, "corpora")
+    asked = prepare.make_context("corpora", arguments[2:]).params
+    assert (command, *arguments[:2]) == ("mtmoe", "prepare", "corpora")
+    assert (str(asked["raw"]), str(asked["data"])) == ("RAW", f"runs/{name}/data")
+    assert (asked["recipe_name"], asked["workers"], asked["skip_missing"]) == (name, 3, name == "ml50")
+
+
+def test_languages_have_the_codes_and_the_tokens_of_their_data(tmp_path):
+    """A directory of ML-50's recipe with mBART's pieces; what the script would train is written down."""
+    (tmp_path / "lang_pairs.txt").write_text("en_XX-gl_ES,en_XX-es_XX,en_XX-pt_XX,en_XX-fi_FI,en_XX-pt_BR\n")
+    (tmp_path / "lang_tok_style.txt").write_text("mbart\n")
+    for name, makes in (("fairseq-train", 'mkdir -p "$5"'), ("mtmoe", "true")):
+        (tmp_path / name).write_text(f'#!/bin/bash\necho "${{0##*/}} $*" >> "$LOG"\n{makes}\n')
+        (tmp_path / name).chmod(0o755)
+    given = {"DATA": str(tmp_path), "RUNS": str(tmp_path / "runs"), "LOG": str(tmp_path / "log"), "UPDATES": "3"}
+    options = {"RELATIVES": "es", "OTHERS": "fi", "SIZE": "_tiny"}
+    done = ended("pemt/languages.sh", **given, PATH=f"{tmp_path}:/usr/bin:/bin", **options)
+    assert done.returncode == 0, done.stderr
+    called = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    trained = [words for words in called if words[0] == "fairseq-train"]
+    found = [{name: words[words.index(name) + 1] for name in words if name.startswith("--")} for words in trained]
+    assert [options["--lang-pairs"] for options in found][1:] == ["en_XX-es_XX", "en_XX-fi_FI", *["en_XX-gl_ES"] * 5]
+    assert {options["--lang-tok-style"] for options in found} == {"mbart"}
+    assert (found[0]["--warmup-updates"], found[0]["--validate-interval-updates"]) == ("1", "1")
+    runs = tmp_path / "runs" / "languages"
+    files = [f"{runs}/source_{name}/en_XX-{code}.pt" for name, code in (("es", "es_XX"), ("fi", "fi_FI"))]
+    assert found[-1]["--pemt-sources"] == ",".join(files) and called[-1] == ["mtmoe", "plot", f"{runs}/all"]
+
+
+# ---- scripts that run through ----
+
+
+@pytest.mark.slow
+def test_from_raw_text_to_a_table(tmp_path):
+    """The three scripts one after the other, with a small recipe and a tiny model."""
+    recipe, runs = write_raw(tmp_path / "raw"), tmp_path / "runs"
+    scripts = {name: TRANSLATION / "wmt15" / f"{name}.sh" for name in ("prepare", "train", "evaluate")}
+    run_script(scripts["prepare"], tmp_path / "raw", "--recipe", recipe, "--workers", 1, RUNS=runs)
+    tiny = (
+        "--arch", "base_moe_tiny", "--num-experts", 2, "--dense-updates", 2, "--max-update", 4, "--max-tokens", 400,
+        "--virtual-epoch-size", 60, "--validate-interval-updates", 2, "--save-interval-updates", 2, "--cpu",
+        "--num-workers", 0, "--log-interval", 1,
+    )  # fmt: skip
+    run_script(scripts["train"], *tiny, RUNS=runs)
+    results = tmp_path / "results"
+    options = ("--tiers", "wmt15", "--out", results, "--beam", 1, "--max-len-b", 8, "--cpu")
+    printed = run_script(scripts["evaluate"], *options, RUNS=runs)
+    scores = json.loads((results / "scores.json").read_text(encoding="utf-8"))
+    assert {pair: one["tier"] for pair, one in scores["pairs"].items()} == {"en-de": "high", "en-et": "low"}
+    assert "en-de" in printed and (runs / "wmt15" / "model" / "plots" / "sampling.png").exists()
+
+
+@pytest.mark.rare
+def test_a_language_is_added_to_the_demo_s_translator(tmp_path):
+    """Nothing is copied by hand: pieces, their order and the weights are those of the model that learns a language."""
+    small = (
+        "--encoder-embed-dim", 16, "--decoder-embed-dim", 16, "--encoder-ffn-embed-dim", 16, "--num-experts", 2,
+        "--decoder-ffn-embed-dim", 16, "--max-update", 4, "--validate-interval-updates", 4,
+        "--save-interval-updates", 4, "--log-interval", 1, "--virtual-epoch-size", 400,
+    )  # fmt: skip
+    catalogs, variables = TRANSLATION / "catalogs", {"RUNS": tmp_path}
+    run_script(catalogs / "prepare.sh", "--langs", "cs,cy", "--vocab-size", 700, **variables)
+    run_script(catalogs / "train.sh", *small, "--dense-updates", 2, "--cpu", **variables)
+    add = TRANSLATION / "new_language" / "add.sh"
+    printed = run_script(add, *small, "--lr", 0, LANGUAGE="fi", FROM="cs", **variables)
+    old, new = tmp_path / "catalogs", tmp_path / "catalogs-fi"
+    for name in ("spm.model", "dict.en.txt"):
+        assert (old / "data" / name).read_bytes() == (new / "data" / name).read_bytes()
+    assert (new / "data" / "langs.txt").read_text() == "cs\ncy\nen\nfi\n"
+    grown, trained = (torch.load(path) for path in (new / "grown.pt", new / "model" / "checkpoint_last.pt"))
+    assert trained["task_state"]["langs"] == ["cs", "cy", "en", "fi"]
+    before, after = (state["model"]["encoder.embed_tokens.weight"] for state in (grown, trained))
+    assert torch.equal(before, after) and torch.equal(after[-1], after[-4])  # `fi` begins as `cs`
+    assert "en-fi" in printed and "BLEU" in printed
+    said = run(
+        "fairseq-interactive", old / "data", *PLUGIN, "--task", "translation_heated", "--source-lang", "en",
+        "--target-lang", "fi", "--path", new / "model" / "checkpoint_last.pt", "--cpu", "--beam", 2,
+        stdin="Language\n\nName of the country\n",
+    )  # fmt: skip
+    lines = dict(line.split("\t", 1) for line in said.stdout.splitlines() if line[:2] in ("S-", "D-"))
+    assert lines["S-0"].split()[1].startswith("▁") and "<unk>" not in "".join(lines.values())
+    assert "▁" not in lines["D-0"] + lines["D-2"] and lines["D-1"] == "0.0\t"
+    assert f"`--bpe` is not given: {old / 'data' / 'spm.model'} cuts lines into pieces" in said.stderr
+
+
+@pytest.fixture
+def variables(tmp_path):
+    """Those of a script of tasks."""
+    make_benchmark(tmp_path, {"train": 300, "dev": 20})
+    make_encoder(tmp_path / "tiny.pt")
+    make_t5(tmp_path / "t5" / "tiny.pt")
+    return {"GLUE_DIR": tmp_path, "ENCODER": tmp_path / "tiny.pt", "T5": tmp_path / "t5" / "tiny.pt",
+            "RUNS": tmp_path / "runs"}  # fmt: skip
+
+
+@pytest.mark.rare
+def test_few_examples_of_a_new_task(variables):
+    """From nothing to the table: a mixture, its gate in a new task with a tenth of the examples, scores."""
+    chosen = {"SEEDS": 1, "UPDATES": 2, "TASKS": "cola,wic", "SYSTEMS": "mt_tag", "NEW": "rte=wic", "SHARES": 0.1}
+    printed = run_script(EXAMPLES / "glue" / "few_shot.sh", *TINY_TASKS, **variables, **chosen)
+    tuned = variables["RUNS"] / "tiny" / "mt_tag_0.1-1" / "rte"
+    assert events_of(tuned)[0]["sizes"] == {"rte": 30}
+    assert settings_of(tuned)["finetune_from_model"].endswith("mt_tag-1/mixture/checkpoint_last.pt")
+    assert all(name in printed for name in ("single_task_0.1", "mt_tag_0.1"))
+
+
+@pytest.mark.rare
+def test_a_new_task_from_the_mixture_and_alone(variables):
+    """From nothing to the table: CA-MTL's mixture, a grown checkpoint, few of the new task's examples, scores."""
+    chosen = {"SEEDS": 1, "UPDATES": 2, "ARCH": "ca_mtl", "TASKS": "cola,wic", "NEW": "rte", "STARTS": "wic",
+              "SHARES": 0.01, "FEW_UPDATES": 12}  # fmt: skip
+    printed = run_script(EXAMPLES / "ca_mtl" / "new_tasks.sh", *TINY_TASKS, **variables, **chosen)
+    runs = variables["RUNS"] / "tiny"
+    adapted = runs / "from_wic_0.01-1" / "rte"
+    events, settings = events_of(adapted), settings_of(adapted)
+    validated = [event["update"] for event in events if event["event"] == "valid"]
+    assert validated == [2, 4, 6, 8, 10, 12], "an epoch of few examples is an update, and validations are ten at most"
+    assert events[0]["sizes"] == {"rte": 3} and not (adapted / "begin.pt").exists()
+    assert settings["finetune_from_model"].endswith("begin.pt")
+    assert settings["conditional"] == "attention,bottleneck,alignment,norm"
+    mixture = [event for event in events_of(runs / "ca_mtl-1") if event["event"] == "selection"]
+    # An epoch has a tenth of all updates' examples, and one more.
+    assert sum(sum(event["trained"].values()) for event in mixture) == 2 * 7
+    assert all(name in printed for name in ("alone_0.01", "from_wic_0.01"))
+
+
+@pytest.mark.rare
+def test_few_examples_with_sources_and_without(variables):
+    """From nothing to the table: a source's file, LoRA and PEMT from four examples, scores; nothing is done twice."""
+    options = ("--cpu", "--max-update", 2, "--adapter-rank", 4)
+    chosen = {"SEEDS": 7, "SIZE": "", "SOURCES": "cola", "TASKS": "rte", "SHOTS": 4}
+    printed = run_script(EXAMPLES / "pemt" / "few_shot.sh", *options, **variables, **chosen)
+    runs = variables["RUNS"] / "tiny"
+    assert [path.name for path in (runs / "sources-lora" / "cola").glob("*.pt")] == ["cola.pt"]
+    begun, *events = events_of(runs / "pemt_4-7" / "rte")
+    assert begun["sizes"] == {"rte": 4}
+    assert {tuple(event["sources"]) for event in events if event["event"] == "sources"} == {("cola",)}
+    assert all(name in printed for name in ("lora_4", "pemt_4"))
+    assert "==" not in run_script(EXAMPLES / "pemt" / "few_shot.sh", *options, **variables, **chosen)
