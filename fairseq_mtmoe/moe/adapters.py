@@ -24,11 +24,10 @@ TINY = 1e-16  # the square of a norm, up to which an adapter's output has no dir
 
 
 class AdapterBank(StackedBank, ABC):
-    """K adapters of one kind: `down` (K, r, I), `up` (K, r, O), and parameters that a kind has beside them.
+    """K adapters of one kind: `down` (K, r, I), `up` (K, r, O), and what a kind has besides; their sum times `scale`.
 
-    `down` is drawn as `nn.Linear` does, each member by itself; all else is 0, so that a new adapter adds nothing. The
-    sum is multiplied with `scale`. `reads_inner` says whether it reads the inner activations of a feed-forward layer, F
-    numbers, rather than that layer's input.
+    `down` is drawn as `nn.Linear` does, each member by itself; all else is 0, so that a new adapter adds nothing.
+    `reads_inner`: it reads a feed-forward layer's inner activations, F numbers, rather than that layer's input.
     """
 
     reads_inner: ClassVar[bool]
@@ -62,13 +61,10 @@ class AdapterBank(StackedBank, ABC):
         """Return all members' narrow activations, (…, I) to (…, M), member after member."""
 
     def widen(self, narrow: Tensor, weights: Tensor | None = None, base: Tensor | None = None) -> Tensor:
-        """Return the weighted sum of the members' outputs.
+        """Return the weighted sum of the members' outputs of `narrow`, (…, B, M), added to `base`, (…, B, O), if given.
 
-        Args:
-            narrow: what `narrow` gave, (…, B, M).
-            weights: (K,), or for each sentence (B, K); None: all 1. One member of weight 1 gives the same bits as
-                alone.
-            base: what it is added to, (…, B, O); None: nothing.
+        `weights` are (K,), or for each sentence (B, K); None: all 1. One member of weight 1 gives the same bits as
+        alone.
         """
         if weights is not None:
             narrow = narrow * weights.to(narrow.dtype).repeat_interleave(self.rank, -1)
@@ -91,7 +87,6 @@ class AdapterBank(StackedBank, ABC):
 
         No E_k is ever made: H_o·E_k = (up_k H_o)·z_k, and |E_k|² = z_k·(up_k up_kᵀ) z_k. Where E_k is 0 so is its
         cosine.
-        `narrow` is what `narrow` gave, (…, M).
         """
         # A stream may be beyond the range of half precision with 5 bits of exponent.
         kind = torch.float32 if narrow.dtype == torch.float16 else narrow.dtype
@@ -135,10 +130,7 @@ class LoraBank(AdapterBank):
 
 
 class BottleneckBank(AdapterBank):
-    """The parallel adapter (He et al., 2022): E(x) = upᵀ relu(down x + down_bias) + up_bias, beside the layer.
-
-    `down_bias` is (K, r), `up_bias` (K, O); `scale` is 1.
-    """
+    """The parallel adapter (He et al., 2022), beside the layer: E(x) = upᵀ relu(down x + down_bias) + up_bias."""
 
     reads_inner = False
 

@@ -1,7 +1,6 @@
 """Which form a computation takes: chosen here, from a tensor's device, and nowhere else.
 
-On a CPU shapes may follow from values. On a GPU the host would wait for a value until all work before it is done, so
-the forms for a GPU go without, or ask once.
+On a GPU the host would wait for a value until all work before it is done: its forms go without, or ask once.
 """
 
 from __future__ import annotations

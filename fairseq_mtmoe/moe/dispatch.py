@@ -47,10 +47,7 @@ class Dispatcher(ABC, Generic[Plan]):
 
     @abstractmethod
     def dispatch(self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None) -> tuple[Tensor, Plan]:
-        """Return the rows of this process's experts, (S, H), sorted by expert, and the plan that undoes it.
-
-        `expert_T` is each token's expert, N or more for none (padding); no expert has more than `max_rows`, if given.
-        """
+        """Return the rows of this process's experts, (S, H), sorted, and the plan; `expert_T` is N for padding."""
 
     @abstractmethod
     def combine(self, rows_SH: Tensor, plan: Plan, scale_T: Tensor | None = None) -> Tensor:

@@ -95,10 +95,7 @@ class ExpertBank(StackedBank):
     def forward(
         self, rows_TH: Tensor, offsets_N: Tensor, max_rows: int | None = None, host_offsets_N: Tensor | None = None
     ) -> Tensor:
-        """Return each expert's output of its own rows: (T, H), 0 in rows of no expert.
-
-        `rows_TH` are as a dispatcher sorted them, the other arguments are those of `DispatchPlan`.
-        """
+        """Return each expert's output of its own rows, (T, H), 0 in rows of no expert; see `DispatchPlan`."""
         if host_offsets_N is not None and operators.takes_host_offsets(rows_TH, self.fc1_weight, max_rows):
             offsets_N = host_offsets_N
         drops = self.training and self.dropout > 0
@@ -153,10 +150,7 @@ class SharedExpert(nn.Module):
 
 
 def own_part(name: str, value: Tensor, shared_size: int) -> Tensor:
-    """Return each expert's part of a dense layer's parameter, or of what belongs to it: all but the last D inner units.
-
-    `name` is an `ExpertBank`'s, `value` is shaped as the dense layer's, such as (F, H), `shared_size` is D.
-    """
+    """Return each expert's part of a dense layer's parameter, all but the last D = `shared_size` inner units."""
     return value if name not in UNITS else value.narrow(UNITS[name], 0, value.shape[UNITS[name]] - shared_size)
 
 
@@ -169,10 +163,11 @@ def shared_part(name: str, value: Tensor, shared_size: int) -> Tensor:
 def reinitialize_(bank: ExpertBank, ratio: float) -> None:
     """Draw a share r of every expert's inner units anew, so that copies specialise; `bank.reinitialized` says which.
 
-    Drop-Upcycling (Nakamura et al. 2025, §3): of each expert, ⌊r·F⌋ units are chosen at random; their rows of the first
-    map, their biases (which the paper's layers lack) and their columns of the second map are drawn from normal
-    distributions with mean and standard deviation of what they replace. A bank's own seed decides: an expert gets the
-    same in any process, and gates are the same at every ratio. The `bank` is on a CPU.
+    Drop-Upcycling (Nakamura et al. 2025, §3): rows of the first map, biases and columns of the second map of ⌊r·F⌋
+    units
+    are drawn from normal distributions with mean and standard deviation of what they replace. A bank's own seed
+    decides:
+    an expert gets the same in any process. The `bank` is on a CPU.
     """
     count, inner_size, _ = bank.fc1_weight.shape
     size = int(ratio * inner_size)

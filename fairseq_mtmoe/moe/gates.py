@@ -40,9 +40,7 @@ class BaseRouting:
     """How BASE gates route.
 
     Attributes:
-        training: `balanced`, BASE layers' equal shares of every batch; or `prices`, as in evaluation, so that shares
-            are
-            about equal over many batches.
+        training: `balanced`, equal shares of every batch; or `prices`, as in evaluation, over many batches.
         evaluation: `prices`, by score less running price, as training did; `greedy`, by score alone (BASE layers); or
             `balanced`, by equal shares of what this process evaluates together.
         memory: of the running mean of prices, see `RunningPrices`, which checks it.
@@ -116,9 +114,6 @@ class Gate(nn.Module, ABC):
             task_B: the task of each token (B = T), or of each sentence, long: token t is of sentence t modulo B.
             padding_T: True at padding, which takes no part in the routing: its expert is N.
             counts: shared by the layers that see the same tokens; None for a layer by itself.
-
-        Raises:
-            UserError: the gate needs task ids, and there are none or unknown ones (see `checked_tasks`).
         """
         with torch.autocast(hidden_TH.device.type, enabled=False):
             routing = self.route(hidden_TH.float(), task_B, padding_T, counts)
@@ -222,10 +217,7 @@ class TaskGate(Gate):
         return self._by_token(weight.float(), hidden_TH, task_B, padding_T)
 
     def _by_token(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
-        """Compute few tasks' scores together, of which tokens take their own; dispatch to the gates of many.
-
-        Absent tasks then cost nothing.
-        """
+        """Compute few tasks' scores together, of which tokens take their own; dispatch to the gates of many."""
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
         if self.num_tasks * self.num_experts <= DENSE_LIMIT:
             logits_TKN = F.linear(hidden_TH, weight.flatten(0, 1)).view(-1, *weight.shape[:2])
@@ -246,11 +238,7 @@ class TaskGate(Gate):
 
 
 def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | None) -> Tensor:
-    """Return the task ids, `num_tasks` where there is nothing but padding.
-
-    Raises:
-        UserError: there are none, or some are out of range. (On a GPU and when compiled: torch's assertion error.)
-    """
+    """Return the task ids, `num_tasks` at mere padding; a `UserError`, where nothing may wait torch's, if wrong."""
     if task_B is None:
         raise_invalid("task_ids", "one task id per sentence for task gates (use a task that gives them)", None)
     wrong_B = (task_B < 0) | (task_B >= num_tasks)
@@ -300,10 +288,7 @@ class SwitchGate(Gate):
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        """Return the most probable expert, with the balance loss `N · Σ_e f_e · P_e` (Switch Transformer, eq. 4-6).
-
-        `f_e` is the share of tokens that went to expert e, `P_e` its mean probability; the loss is 0 without tokens.
-        """
+        """Return the most probable expert; the balance loss is `N · Σ_e f_e · P_e` (Switch Transformer, eq. 4-6)."""
         share_TN = self.scores(self.weight, hidden_TH, task_B, padding_T).softmax(1)
         gate_T, expert_T = share_TN.max(1)
         real_T = torch.ones_like(gate_T) if padding_T is None else (~padding_T).float()
@@ -349,10 +334,7 @@ GATES: Mapping[str, type[Gate]] = {"base": BaseGate, "task": TaskGate, "switch":
 
 
 def build_gate(kind: str | type[Gate], num_experts: int, hidden_size: int, num_tasks: int = 0, **settings: Any) -> Gate:
-    """Return the gate of a kind: one of `GATES` or a class of one's own.
-
-    `settings` are what the class takes beside the sizes, such as a BASE gate's `routing`.
-    """
+    """Return the gate of a kind of `GATES`, or of a class with such `settings` beside the sizes."""
     if isinstance(kind, str) and kind not in GATES:
         raise_invalid("gate", f"one of {', '.join(GATES)}", kind)
     gate = GATES[kind] if isinstance(kind, str) else kind

@@ -14,10 +14,7 @@ TARGET_STD = 0.01  # of a target adapter's weights (the authors' code)
 
 
 class MixtureGate(nn.Module):
-    """The weights of a layer's sources: w = softmax(W_g s) of a summary s (equation 2); equal at the start.
-
-    Computed in float32, also in half precision and under autocast. `weight` is (K, d).
-    """
+    """The weights of a layer's sources, in float32: w = softmax(W_g s) of a summary s (equation 2); equal at first."""
 
     def __init__(self, num_sources: int, summary_size: int) -> None:
         super().__init__()
@@ -31,10 +28,7 @@ class MixtureGate(nn.Module):
 
 
 class TargetAdapter(nn.Module):
-    """The target task's own adapter, y + up(gelu(down y)), after the layer and the mixture beside it (§3.2).
-
-    Residual connection, GELU and N(0, 0.01²) with biases of 0 are the authors' code.
-    """
+    """The target task's adapter after the mixture (§3.2), y + up(gelu(down y)), drawn as by the authors' code."""
 
     def __init__(self, size: int, narrow_size: int) -> None:
         super().__init__()
@@ -51,10 +45,7 @@ class TargetAdapter(nn.Module):
 
 
 class AdapterMixture(nn.Module):
-    """What stands beside a block's feed-forward layer: in stage 1 one adapter, in stage 2 all parts.
-
-    `seen` has the weights that the gate gave, once it is enabled; it is None without a gate.
-    """
+    """What stands beside a block's feed-forward layer: in stage 1 one adapter, in stage 2 all parts."""
 
     def __init__(
         self, adapters: AdapterBank | None, gate: MixtureGate | None, target_adapter: TargetAdapter | None
@@ -73,10 +64,9 @@ class AdapterMixture(nn.Module):
 
 
 def layer_similarity(cosines: Tensor, weights: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-    """Return one layer's 1/K Σ_k w_k cos(H_o, E_k), the mean over tokens but padding, a float32 scalar.
+    """Return one layer's 1/K Σ_k w_k cos(H_o, E_k) (equation 5), the mean over tokens but padding, a float32 scalar.
 
-    Equation 5 is its negative mean over layers. `cosines` are (L, B, K), `weights` (K,) or (B, K), `padding_mask` is
-    True at padding, (B, L).
+    `cosines` are (L, B, K), `weights` (K,) or (B, K), `padding_mask` is True at padding, (B, L).
     """
     of_tokens_LB = (cosines * weights.float()).sum(-1) / cosines.shape[-1]
     if padding_mask is None:

@@ -107,12 +107,7 @@ def slow_mixture(bank: AdapterBank, x: Tensor, weights: Tensor) -> Tensor:
 def slow_similarity(
     bank: AdapterBank, x: Tensor, output: Tensor, weights: Tensor, padding_mask: Tensor | None = None
 ) -> Tensor:
-    """Return one layer's part of equation 5: 1/K Σ_k w_k cos(H_o, E_k), the mean over tokens that are no padding.
-
-    The sources of `bank` read `x`, (L, B, I); `output` is H_o, (L, B, O); `weights` are (K,) or (B, K); `padding_mask`
-    is
-    True at padding, (B, L).
-    """
+    """Return `layer_similarity` of what the sources of `bank` make of `x`, (L, B, I), and `output`, (L, B, O)."""
     values = []
     for place, sentence in ((place, sentence) for place in range(x.shape[0]) for sentence in range(x.shape[1])):
         if padding_mask is not None and padding_mask[sentence, place]:

@@ -15,8 +15,7 @@ from fairseq_mtmoe.moe.device_kind import is_on_cpu
 class StackedBank(nn.Module):
     """Members of one form with stacked parameters, which a subclass makes.
 
-    A generator of its own draws each member, so that it starts the same in whichever process it is, however many there
-    are. `seed` is of these generators: a single number from torch's default one, whatever the bank's size.
+    A generator of its own, by the bank's `seed`, draws each member: the same in any process, however many there are.
     """
 
     def __init__(self) -> None:

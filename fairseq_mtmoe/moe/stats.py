@@ -12,10 +12,7 @@ def tasks_of_tokens(task_B: Tensor, num_tokens: int) -> Tensor:
 
 
 class ExpertLoad:
-    """Counts of routed tokens per task while `enabled` (not at first): (K, N), or (1, N) without tasks.
-
-    They are no part of a checkpoint. Tokens that come without task ids count for the first row.
-    """
+    """Counts of routed tokens while `enabled`: (K, N) by task, or (1, N); those without a task count for the first."""
 
     def __init__(self, num_experts: int, num_tasks: int = 0) -> None:
         self.enabled = False

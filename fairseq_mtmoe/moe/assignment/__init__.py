@@ -1,9 +1,8 @@
 """Balanced assignment: which expert each token of a training batch goes to.
 
-BASE layers ("Tricks for Training Sparse Translation Models", §2.1) maximise the sum of scores under the condition that
-experts get equal shares: a linear assignment (transportation) problem. Three forms do dual prices, choices, augmenting
-paths: compiled for CPUs (`kernels/`), at once to the optimum; a fixed sequence of operations for GPUs (`gpu_form.py`),
-which comes near it; and the reference (`stepwise.py`), where there is neither.
+BASE layers ("Tricks for Training Sparse Translation Models", §2.1) maximise the sum of scores with equal shares for all
+experts: a linear assignment (transportation) problem. Dual prices, choices and augmenting paths find it: compiled for
+CPUs (`kernels/`), without synchronisation for GPUs (`gpu_form.py`), and step by step elsewhere (`stepwise.py`).
 """
 
 from __future__ import annotations
@@ -25,19 +24,15 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact
     """Assign ⌊T/N⌋ or ⌈T/N⌉ tokens to every expert with the highest sum of scores; return experts and prices.
 
     Args:
-        scores_TN: any floating type, N at least 1. Infinite scores count as the highest or lowest finite one, NaN as
-            the
-            lowest.
+        scores_TN: any floating type. Infinite scores count as the highest or lowest finite one, NaN as the lowest.
         start_N: prices of an earlier step, (N,), float32, in units of the scores. On a CPU bad ones cost time only; on
             a
             GPU those off by more than about the mean over tokens of highest - lowest score may enlarge the gap.
-        exact: the gap to the optimum is at most 1e-6 of the sum over tokens of highest - lowest score, and every token
-            prefers its own expert at these prices, unless it is torn between two. Otherwise it is at most 0.1% of that
-            sum (on a GPU not for scores of very few different values).
+        exact: the gap to the optimum is at most 1e-6 of the sum over tokens of highest - lowest score; otherwise 0.1%
+            (on a GPU not for scores of very few different values).
 
-    The same scores and start give the same answer, in bounded work. Prices are 0 without tokens and for one expert,
-    else
-    finite: they differ by no more than the finite scores do, about.
+    A token prefers the expert with the highest score - price, unless it is torn between two. The same scores and start
+    give the same answer, in bounded work. Prices are finite, and 0 without tokens and for one expert.
     """
     num_tokens, num_experts = scores_TN.shape
     if num_tokens == 0 or num_experts == 1:

@@ -1,12 +1,11 @@
 """Successive shortest augmenting paths: from the experts that tokens prefer to equal shares, at the least loss.
 
 This is minimum-cost flow, as in the Hungarian algorithm, with the prices as the nodes' potentials. Moving a token from
-expert a to b costs `score_a - score_b`; the cheapest token of each pair of experts makes a graph of N nodes, whose
-paths lead from experts with too many tokens to experts with too few. The start, where every token has what it prefers,
-is optimal for its own shares, and each path keeps it so. Tokens that cost the same but for a tolerance move together.
+expert a to b costs `score_a - score_b`; the cheapest token of each pair of experts makes a graph of N nodes. What each
+token prefers is optimal for its own shares, and each path keeps it so. Tokens of about equal cost move together.
 
-When N does not divide T, some experts get one token more than others. Which of them is open: one more node, the pool,
-takes the surplus token of any expert that has none of these places, and hands it to any that does.
+When N does not divide T, some experts get one token more than others: one more node, the pool, takes the surplus token
+of any expert that has none of these places, and hands it to any that does.
 """
 
 from __future__ import annotations
@@ -22,9 +21,7 @@ from fairseq_mtmoe.moe.assignment.dual_prices import Assignment, larger_shares
 def assign_by_augmenting_paths(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Assignment:
     """Return the expert of each token, ⌊T/N⌋ or ⌈T/N⌉ for every expert, and prices of the scores' type that support it.
 
-    `scores_TN` are finite; the better `prices_N` even out demand, the less there is to do. A token may be worse than
-    the
-    cheapest that it moves with by `tolerance`.
+    `scores_TN` are finite. A token may be worse than the cheapest that it moves with by `tolerance`.
     """
     search = _AugmentingPaths(scores_TN.cpu(), prices_N.cpu(), tolerance)
     for _ in range(len(scores_TN)):  # each round takes at least one token from those that experts have too many
@@ -78,11 +75,9 @@ class _AugmentingPaths:
     def middle(self) -> Tensor:
         """Return the middle of all prices, (N,), at which every token's expert is its choice, but for the tolerance.
 
-        These are a polytope: p_a - p_b is at most the cost of the step from a to b. Two corners per expert follow from
-        the
-        shortest paths between all nodes: distances to it and, negative, from it. In the mean of the corners no token is
-        torn
-        between two experts that need not be. It depends on the assignment only, not on the way that led to it.
+        They are a polytope: p_a - p_b is at most the cost of the step from a to b. Shortest paths to and from an expert
+        give
+        two corners; in the mean of all corners no token is torn between two experts that need not be.
         """
         room = (self.cost - self.prices.unsqueeze(1) + self.prices).clamp(min=0).fill_diagonal_(0)
         for node in range(self.pool + 1):  # Floyd and Warshall's algorithm

@@ -1,10 +1,9 @@
 """Dual prices of balanced assignment: Newton's method on the smoothed dual, at falling temperatures.
 
 A token that pays p_e for expert e chooses the highest `score - price`; at the best prices every expert is in equal
-demand. That dual is convex, but has corners. With entropy added (as in Sinkhorn's optimal transport) choices become
-softmaxes at a temperature, demand becomes smooth, and Newton's method needs a few steps; then the temperature falls,
-as epsilon does in an auction. A token's highest and lowest score differ by 1 on average. While the temperature is
-high, a sample of the tokens says enough.
+demand. With entropy added (as in Sinkhorn's optimal transport) choices become softmaxes at a temperature, demand
+becomes smooth, and Newton's method needs a few steps; then the temperature falls. A token's highest and lowest score
+differ by 1 on average. While the temperature is high, a sample of the tokens says enough.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ GOLDEN = 0.6180339887498949  # its multiples spread over [0, 1) evenly, and in s
 
 
 class Assignment(NamedTuple):
-    """Each token's expert, (T,), long, and each expert's price, (N,), float32, 0 on average, in units of the scores.
-
-    A token prefers the expert with the highest score - price.
-    """
+    """Each token's expert, (T,), long, and experts' prices, (N,), float32, 0 on average: see `priced_assignment`."""
 
     expert_T: Tensor
     price_N: Tensor

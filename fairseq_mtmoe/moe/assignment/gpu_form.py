@@ -1,8 +1,7 @@
 """Balanced assignment in the form for a GPU: without host synchronisation, a fixed sequence of operations.
 
-As in `stepwise.py`: prices, choices, and a few rounds in which surplus tokens move to where they lose least. The host
-does not know what is left to do, so every round is gone through; at the end free places go to the tokens that are
-still too many, in order.
+As in `stepwise.py`: prices, choices, and a few rounds in which surplus tokens move to where they lose least, whether
+needed or not; at the end free places go to the tokens that are still too many, in order.
 """
 
 from __future__ import annotations
@@ -33,11 +32,9 @@ SHUNNED = 1e-3  # of its share: demand below it counts as that much
 
 @torch.no_grad()
 def gpu_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
-    """As `priced_assignment` without `exact`, but with no bound on what is lost; N is at least 2 and T at least 1.
+    """As `priced_assignment` without `exact` and a bound on what is lost; N is at least 2 and T at least 1.
 
-    `padding_T` is True at tokens whose expert is N. `start_N` are prices of an earlier step, of mean 0: ones further
-    off
-    than about the mean over tokens of highest - lowest score make the assignment bad, and balanced.
+    `padding_T` is True at tokens whose expert is N. `start_N` are prices of an earlier step, of mean 0.
     """
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
@@ -91,9 +88,9 @@ def _prices(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> Tensor:
 def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: Tensor) -> Tensor:
     """Return prices from those of an earlier step, in fewer operations than by `newton_step`.
 
-    Demand falls about exponentially as a price rises. So a step makes its logarithm even, which works from far away and
-    lets the temperature fall after every step. With D the demand, (T, N), and d its sums, in shares, the step x solves
-    (diag(d) - DᵀD) x = d log d, divided by d so that its ridge is a part of each expert's own demand.
+    Demand falls about exponentially as a price rises: a step makes its logarithm even, which works from far away. With
+    D
+    the demand, (T, N), and d its sums, in shares, the step x solves (diag(d) - DᵀD) x = d log d, divided by d.
     """
     num_tokens, num_experts = scores_TN.shape
     prices_1N = start_N.nan_to_num(0, 0, 0).unsqueeze(0)
@@ -116,15 +113,7 @@ def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: T
 
 
 class Places(NamedTuple):
-    """What the rounds share, with padding as expert N.
-
-    Attributes:
-        share_M: each expert's number of tokens, (N + 1,); for padding as many as there are at all.
-        empty_M: -share_M, the surplus of experts without tokens.
-        expert_M: 0 … N.
-        token_T: 0 … T-1.
-        one_T: as many ones.
-    """
+    """What the rounds share: experts' numbers of tokens, (N + 1,), with padding as expert N; and indices."""
 
     share_M: Tensor
     empty_M: Tensor

@@ -23,15 +23,10 @@ MEMORY = 0.95  # see benchmarks/results/prices.md
 class RunningPrices(nn.Module):
     """The running mean of one expert layer's prices, in units of the scores; 0 before the first update.
 
-    Both buffers are float32 in every model, and sums with the same falling weights, so that means of several models'
-    (averaged checkpoints, a moving average) are means of those that have prices. `memory`, from 0 to below 1, is what
-    is
-    left of the weights after one more update.
-
-    Attributes:
-        total: the prices of all updates, (N,), the newest times 1 - memory, the one before times memory of that, and so
-            on.
-        weight: the sum of these weights, (): 0 before the first update, and near 1 after many.
+    `total`, (N,), sums the prices of all updates, the newest times 1 - memory, the one before times memory of that, and
+    so
+    on; `weight`, (), sums these factors. Both are float32 in every model, and means of several models' (averaged
+    checkpoints) are means of those that have prices. `memory` is from 0 to below 1.
     """
 
     total: Tensor
@@ -71,10 +66,7 @@ class RunningPrices(nn.Module):
 
     @torch.no_grad()
     def move(self, taken: Tensor) -> None:
-        """Move the mean by what the batches of one update recorded, (N + 1,).
-
-        Without tokens nothing moves, nor where a price is not finite: it would stay in the mean for ever.
-        """
+        """Move the mean by what one update recorded, (N + 1,), unless it has no tokens or is not finite."""
         # Whole-model wrappers cast buffers behind `_apply`'s back.
         self.total, self.weight = self.total.float(), self.weight.float()
         count = taken[-1]
@@ -117,7 +109,7 @@ def running_prices(model: nn.Module) -> list[RunningPrices]:
 def remember_prices(prices: Iterable[RunningPrices], group: dist.ProcessGroup | None = None) -> None:
     """Move running means by what was recorded, after an update of the weights.
 
-    Processes of `group` share the update and call this together: each batch counts by its tokens. None: this one alone.
+    Processes of `group` share the update and call this together; each batch counts by its tokens.
     """
     layers = list(prices)
     if not layers:

@@ -1,8 +1,8 @@
 """Balanced assignment in torch's operations, one after the other: the reference, and the form where nothing is faster.
 
-Prices at which experts are about equally in demand (`dual_prices.py`), every token's choice at them, and the few that
-are too many moved elsewhere, the cheapest first. Their loss at these prices is the duality gap, which bounds the
-distance to the optimum. Where it is too much, or the optimum is wanted, they take `augmenting_paths.py` instead.
+Prices (`dual_prices.py`), every token's choice at them, and the few that are too many moved elsewhere, the cheapest
+first. Their loss, the duality gap, bounds the distance to the optimum; where it is too much, or the optimum is wanted,
+they take `augmenting_paths.py` instead.
 """
 
 from __future__ import annotations
@@ -76,10 +76,7 @@ def _tamed(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moved_surplus(scores_TN: Tensor, prices_N: Tensor) -> Tensor | None:
-    """Return every token's choice, but surplus tokens go where they lose least and there is room.
-
-    None if they lose too much, or are too many for a few rounds.
-    """
+    """Return tokens' choices, with surplus ones where they lose least; None if that is too much."""
     num_tokens, num_experts = scores_TN.shape
     value_TN = scores_TN - prices_N
     best_T, expert_T = value_TN.max(1)

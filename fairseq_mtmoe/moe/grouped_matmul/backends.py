@@ -32,10 +32,7 @@ NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 
 @dataclass(frozen=True)
 class Backend:
-    """Computes `linear(rows, offsets, weight, bias)` and the weights' gradient, `outer(grad, rows, offsets, new)`.
-
-    `new(like, shape)` makes the tensor for the gradient, if this backend can choose where it is written.
-    """
+    """`linear(rows, offsets, weight, bias)` and its weights' gradient `outer(grad, rows, offsets, new_empty)`."""
 
     linear: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
     outer: Callable[[Tensor, Tensor, Tensor, NewEmpty], Tensor]
@@ -229,10 +226,7 @@ def padded_backend(max_rows: int) -> Backend:
 def backend_for(
     *operands: Tensor, groups: int, max_rows: int | None = None, dtype: torch.dtype | None = None
 ) -> Backend:
-    """Return the fastest way for operands of this type and device, rows first.
-
-    No group has more than `max_rows`, if that is known; `dtype` is what the operands will have been cast to.
-    """
+    """Return the fastest way for operands, rows first, that will have been cast to `dtype`."""
     first = operands[0]
     kind, dtype = device_kind(first), dtype or first.dtype
     if kind is DeviceKind.CPU:

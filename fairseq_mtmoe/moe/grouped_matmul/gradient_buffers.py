@@ -1,10 +1,8 @@
 """A pool of gradient buffers: memory for gradients, kept from one update to the next.
 
-On a CPU the gradients of N experts come from the operating system after each `zero_grad`, which clears them page by
-page: for many experts as long as a tenth of the layer. A GPU's allocator keeps what it has.
-
-That a buffer is free is known from torch's count of a storage's uses, which is no public interface. It is tried out
-once, because by another count gradients in use would be overwritten; where it differs, nothing is kept.
+On a CPU new memory is cleared page by page: for many experts' gradients as long as a tenth of the layer. A buffer is
+free by torch's count of a storage's uses, which is no public interface: it is tried out once, because by another count
+gradients in use would be overwritten, and where it differs nothing is kept.
 """
 
 from __future__ import annotations

@@ -105,10 +105,7 @@ def _routine() -> Any:
 
 
 def multiplies_right(routine: Any) -> bool:
-    """Whether a routine computes two products of different sizes and layouts, and writes nowhere else.
-
-    Small whole numbers have exact products, and integers are out of reach of autocast and of rounding.
-    """
+    """Whether a routine multiplies two sizes and layouts of small whole numbers, and writes nowhere else."""
     left, right = (torch.arange(1, 40, dtype=torch.float32, device="cpu") for _ in range(2))
     out = torch.full((20,), -1, dtype=torch.float32, device="cpu")
     # (2, 3) times (3, 4), written from element 2 on, and (1, 5) times (5, 2), from 14 on; rows are 5 elements apart.

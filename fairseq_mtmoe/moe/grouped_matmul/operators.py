@@ -1,7 +1,7 @@
 """Products of groups of rows with a matrix each, as torch operators with gradients: for experts and task gates.
 
-Rows come sorted by group, `offsets_N` says where each group ends. Every group is written straight into its slice of
-the result: no padding, no copies, nothing for groups without rows. `torch.compile` passes through.
+Rows come sorted by group, `offsets_N` says where each group ends, and every group is written straight into its slice of
+the result: no padding, no copies. `torch.compile` passes through.
 """
 
 from __future__ import annotations
@@ -54,10 +54,7 @@ def grouped_network(
     buffers: GradientBufferPool | None = None,
     max_rows: int | None = None,
 ) -> Tensor:
-    """Return `grouped_linear`, one of the `ACTIVATIONS`, `grouped_linear`: the same numbers, with less memory written.
-
-    Gradients of the weights are written into `buffers`, if given.
-    """
+    """`grouped_linear`, one of the `ACTIVATIONS`, `grouped_linear`, with less memory written; see `buffers`."""
     operands = _as_autocast_wants(rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
     offsets_N = offsets_at_hand(offsets_N, operands[0], operands[1], max_rows)
     output: Tensor = _Network.apply(activation is F.gelu, buffers, max_rows, offsets_N, *operands)  # type: ignore[no-untyped-call]

@@ -1,8 +1,7 @@
 """The all-to-all dispatcher: for experts in several processes, to which rows travel, and from which they come back.
 
-As in BASE layers ("Tricks for Training Sparse Translation Models" §2.1, after Lewis et al., 2021): one all-to-all says
-how many rows go where, the only thing that the host waits for, and one takes the rows each way. A process may have no
-rows. The layer's output is that of one process with all experts and all rows.
+As in BASE layers (Lewis et al., 2021): one all-to-all says how many rows go where, the only thing that the host waits
+for, and one takes the rows each way. The layer's output is that of one process with all experts and all rows.
 """
 
 from __future__ import annotations

@@ -22,10 +22,7 @@ Counts = Sequence[int]
 
 
 class CommRecord:
-    """Time and bytes of one expert layer's exchanges, while `enabled` (not at first).
-
-    `num_bytes` left this process for others in `exchanges` collective operations, forward and backward.
-    """
+    """Time, bytes that left this process, and number of one layer's exchanges, while `enabled` (not at first)."""
 
     def __init__(self) -> None:
         self.enabled = False

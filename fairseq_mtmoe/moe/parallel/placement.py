@@ -58,10 +58,7 @@ class ExpertPlacement:
 
 
 def place_experts(num_experts: int, timeout: float | None = None) -> ExpertPlacement:
-    """Return this process's experts: all of them in one process, or inside `whole_models()`.
-
-    Of several processes all must call it, in the same order. `timeout` is in seconds, by default torch's.
-    """
+    """Return this process's experts; of several processes all must call it, in the same order. `timeout` in s."""
     if are_whole() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return ExpertPlacement(num_experts, 0, num_experts)
     world = dist.group.WORLD

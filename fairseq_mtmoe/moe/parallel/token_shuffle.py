@@ -1,8 +1,7 @@
 """Balanced assignment of tokens that were shuffled at random across processes, as BASE layers do it in training.
 
-Sentences of one process resemble each other, and must not be spread over all experts. BASE therefore shuffles the
-tokens over the processes, assigns in each, and sends them to their experts. Here their scores travel instead (N
-numbers there, the expert's number back), and the tokens go straight to their expert: the same comes out.
+Sentences of one process resemble each other, and must not be spread over all experts. Instead of the tokens only their
+scores are shuffled (N numbers there, the expert's number back); the tokens go straight to their expert.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ def real_tokens(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
 
 
 class TokenCounts:
-    """How many tokens, padding included, each process of a group has in one pass through a stack.
-
-    All layers of a stack see the same tokens: the first asks, the others know.
-    """
+    """How many tokens each process has in a pass through a stack: its first layer asks, the others know."""
 
     def __init__(self) -> None:
         self._counts: list[int] | None = None
@@ -60,9 +56,7 @@ class TokenShuffle:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return each token's expert, (T,), and of the part that this process assigned the prices, (N,), and the size.
 
-        `assign` is for the tokens of one part; without `counts` the layer asks for itself. The order is drawn from
-        torch's
-        CPU generator, which fairseq seeds in each update: resumed runs draw the same.
+        The order is drawn from torch's CPU generator, which fairseq seeds in each update: resumed runs draw the same.
         """
         group = self.placement.group
         assert group is not None
@@ -87,9 +81,6 @@ class TokenShuffle:
 
 
 def parts_of(num_tokens: int, source: int, size: int) -> list[int]:
-    """Return how many of `num_tokens` tokens process `source` gives to each of `size` ones: equal but for the rest.
-
-    The rest goes to the processes that follow `source`, so that no process gets every process's rest.
-    """
+    """Return how many tokens `source` gives to each process: equal, the rest to those that follow it."""
     share, rest = divmod(num_tokens, size)
     return [share + ((place - source) % size < rest) for place in range(size)]

@@ -1,7 +1,7 @@
 """Balanced assignment compiled for CPUs: loads what `setup.py` builds from `assignment.cpp`, if it is there.
 
-There is a library for each length of vectors. `BUILDS` has those that this machine can run, the fastest first, by
-torch's names of instruction sets; ATEN_CPU_CAPABILITY (`avx2`, `default`) leaves faster ones out.
+`BUILDS` has a library for each length of vectors that this machine can run, the fastest first, by torch's names of
+instruction sets; ATEN_CPU_CAPABILITY (`avx2`, `default`) leaves faster ones out.
 """
 
 from __future__ import annotations
