@@ -49,14 +49,9 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """fairseq's loss + weight · balance loss · sample size: the trainer's division leaves the weight as given."""
 
     def __init__(
-        self,
-        task: Any,
-        sentence_avg: bool,
-        label_smoothing: float,
-        ignore_prefix_size: int = 0,
-        report_accuracy: bool = False,
-        load_balancing_weight: float = 0.0,
-    ) -> None:
+        self, task: Any, sentence_avg: bool, label_smoothing: float, ignore_prefix_size: int = 0,
+        report_accuracy: bool = False, load_balancing_weight: float = 0.0,
+    ) -> None:  # fmt: skip
         if load_balancing_weight < 0:
             raise_invalid("--load-balancing-weight", "at least 0", load_balancing_weight)
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
@@ -71,16 +66,13 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             found = self._from_features(model, weight_VH, sample)
         if self.load_balancing_weight == 0:
             return found
-        # A checkpointed block computes its activations again in the backward pass; the balance loss that it left
-        # behind in the forward pass has no graph.
+        # The balance loss that a checkpointed block left behind in the forward pass has no graph.
         if model.training and getattr(getattr(model, "cfg", None), "checkpoint_activations", False):
             raise UserError("`--load-balancing-weight` above 0 cannot be used with `--checkpoint-activations`.")
         return add_weighted(*found, "balance_loss", balance_loss(model), self.load_balancing_weight)
 
-    def _from_features(
-        self, model: Any, weight_VH: Tensor, sample: Dict[str, Any]
-    ) -> Tuple[Tensor, Any, Dict[str, Any]]:
-        # No block is the one to align: the last would otherwise compute attention weights that this loss does not read.
+    def _from_features(self, model: Any, weight_VH: Tensor, sample: Dict[str, Any]) -> Any:
+        # No block is the one to align: the last would compute attention weights that this loss does not read.
         features, extra = model(**sample["net_input"], features_only=True, alignment_layer=NO_LAYER)
         target = model.get_targets(sample, (features, extra))[:, self.ignore_prefix_size :].reshape(-1)
         features_TH = features[:, self.ignore_prefix_size :].reshape(-1, features.size(-1))
@@ -113,11 +105,9 @@ MoELabelSmoothedCrossEntropyCriterion.__name__ = LabelSmoothedCrossEntropyCriter
 
 def output_weight(model: Any) -> Optional[Tensor]:
     """See `projection`; None also in half precision with a scaled loss, whose gradients are scaled before rounding."""
-    weight_VH = projection(model)
-    if weight_VH is None:
-        return None
-    scaled = weight_VH.dtype == torch.float16 or torch.is_autocast_enabled(weight_VH.device.type)
-    return None if scaled else weight_VH
+    found = projection(model)
+    is_scaled = found is not None and (found.dtype == torch.float16 or torch.is_autocast_enabled(found.device.type))
+    return None if is_scaled else found
 
 
 def projection(model: Any) -> Optional[Tensor]:

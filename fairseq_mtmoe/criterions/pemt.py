@@ -57,14 +57,9 @@ class PemtCriterion(_SparsityLoss, LabelSmoothedCrossEntropyCriterion):
     """fairseq's loss and the task sparsity loss."""
 
     def __init__(
-        self,
-        task: Any,
-        sentence_avg: bool,
-        label_smoothing: float,
-        ignore_prefix_size: int = 0,
-        report_accuracy: bool = False,
-        sparsity_weight: float = 0.1,
-    ) -> None:
+        self, task: Any, sentence_avg: bool, label_smoothing: float, ignore_prefix_size: int = 0,
+        report_accuracy: bool = False, sparsity_weight: float = 0.1,
+    ) -> None:  # fmt: skip
         fairseqs = (task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         super().__init__(*fairseqs, sparsity_weight=sparsity_weight)
 

@@ -1,7 +1,7 @@
 """Label-smoothed cross-entropy straight from the decoder's features, without ever holding all logits at once.
 
-fairseq passes over the (tokens, vocabulary) tensors about ten times, there and back. Here a block of tokens goes all
-the way, to its loss and its gradients, while its logits are at hand.
+A block of tokens goes all the way, to its loss and its gradients, while its logits are at hand; fairseq passes over the
+(tokens, vocabulary) tensors about ten times.
 
 With `V` words and `e = smoothing / (V - 1)`, the loss of a token with target `y` is fairseq's
 
@@ -38,24 +38,10 @@ class ProjectedLoss(NamedTuple):
 def projected_loss(
     features_TH: Tensor, weight_VH: Tensor, target_T: Tensor, smoothing: float, count_correct: bool = False
 ) -> ProjectedLoss:
-    """The loss of the logits `features_TH @ weight_VH.T`, with a graph; sums and softmax are in float32, as fairseq's.
-
-    `reference_loss` is the same, slowly.
-    """
-    wants_gradients = torch.is_grad_enabled() and (features_TH.requires_grad or weight_VH.requires_grad)
-    loss, nll, correct = _ProjectedLoss.apply(
-        features_TH, weight_VH, target_T, smoothing, count_correct, wants_gradients
-    )
+    """The loss of the logits `features_TH @ weight_VH.T`, with a graph; sums and softmax in float32, as fairseq's."""
+    options = smoothing, count_correct, torch.is_grad_enabled()
+    loss, nll, correct = _ProjectedLoss.apply(features_TH, weight_VH, target_T, *options)
     return ProjectedLoss(loss, nll, correct if count_correct else None)
-
-
-def reference_loss(features_TH: Tensor, weight_VH: Tensor, target_T: Tensor, smoothing: float) -> ProjectedLoss:
-    """What `projected_loss` computes, as its definition reads."""
-    log_p_TV = torch.log_softmax((features_TH @ weight_VH.t()).float(), 1)
-    nll = -log_p_TV.gather(1, target_T.unsqueeze(1)).sum()
-    e = smoothing / (len(weight_VH) - 1)
-    loss = (1 - smoothing - e) * nll - e * log_p_TV.sum()
-    return ProjectedLoss(loss, nll, (log_p_TV.argmax(1) == target_T).sum())
 
 
 class _ProjectedLoss(torch.autograd.Function):
@@ -63,14 +49,9 @@ class _ProjectedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        features_TH: Tensor,
-        weight_VH: Tensor,
-        target_T: Tensor,
-        smoothing: float,
-        count_correct: bool,
-        wants_gradients: bool,
-    ) -> Tuple[Tensor, Tensor, Tensor]:
+        ctx: Any, features_TH: Tensor, weight_VH: Tensor, target_T: Tensor,
+        smoothing: float, count_correct: bool, wants_gradients: bool,
+    ) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         num_words = len(weight_VH)
         share = smoothing / (num_words - 1)  # `e` above
         word_sum_H = weight_VH.sum(0, dtype=torch.float32)
@@ -115,10 +96,7 @@ class _ProjectedLoss(torch.autograd.Function):
 
 
 def projected_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
-    """The entropies (T,), float32, of the logits `features_TH @ weight_VH.T`, a block at a time.
-
-    `reference_entropies` is the same, slowly.
-    """
+    """The entropies (T,), float32, of the logits `features_TH @ weight_VH.T`, a block at a time."""
     weight_VH = weight_VH.to(features_TH.dtype)  # autocast leaves products with `out` as they are
     shape = (rows_at_once(features_TH, len(weight_VH)), len(weight_VH))
     shifted_TV, weights_TV = features_TH.new_empty(2, *shape, dtype=torch.float32)
@@ -130,12 +108,6 @@ def projected_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
         # With p = weights / total, log p is what is shifted less log total.
         entropies.append(total_T.log() - torch.linalg.vecdot(weights, shifted) / total_T)
     return torch.cat(entropies)
-
-
-def reference_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
-    """What `projected_entropies` computes, as its definition reads: `-Σ_v p_v · log p_v`."""
-    log_p_TV = torch.log_softmax((features_TH @ weight_VH.t()).float(), 1)
-    return -(log_p_TV.exp() * log_p_TV).sum(1)
 
 
 def _logits(features_TH: Tensor, weight_VH: Tensor) -> Iterator[Tuple[slice, Tensor]]:

@@ -39,11 +39,7 @@ class EncoderConditionalOptions(ConditionalOptions):
 
 
 def conditional_parts(cfg: Any) -> FrozenSet[str]:
-    """The parts that `--conditional` names; none in the options of a model from before it.
-
-    Raises:
-        UserError: there is no such part, or no task ids for it, or the positions are none.
-    """
+    """The parts that `--conditional` names; none in the options of a model from before it."""
     given = value_of(cfg, ConditionalOptions, "conditional")
     parts = frozenset() if given == NONE else frozenset(given.split(","))
     if not parts <= set(PARTS):
@@ -59,13 +55,8 @@ def conditional_parts(cfg: Any) -> FrozenSet[str]:
 
 
 def has_large_form(cfg: Any) -> bool:
-    """Whether `--conditional-form` is large.
-
-    Raises:
-        UserError: it is nothing known.
-    """
+    """Whether `--conditional-form` is large; a `UserError` where it is nothing known."""
     form = value_of(cfg, EncoderConditionalOptions, "conditional_form")
     if form not in FORMS:
         raise_invalid("--conditional-form", " or ".join(FORMS), form)
-    large: bool = form == FORMS[1]
-    return large
+    return bool(form == FORMS[1])

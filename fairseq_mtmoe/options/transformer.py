@@ -1,8 +1,7 @@
 """Options of backbones: all of fairseq's transformer as one flat dataclass, and those of a BERT encoder and a T5.
 
-fairseq keeps them nested (`cfg.encoder.embed_dim`), which its command line flattens (`--encoder-embed-dim`) and cannot
-nest again for a model that is registered with a dataclass. A flat dataclass works from the command line, from hydra and
-from checkpoints alike, and every option keeps fairseq's name, default and meaning.
+fairseq keeps them nested (`cfg.encoder.embed_dim`); its command line flattens them (`--encoder-embed-dim`) and cannot
+nest them again for a model with a dataclass. Every option keeps fairseq's name, default and meaning.
 """
 
 import dataclasses
@@ -65,10 +64,7 @@ def nested_options(cfg: Any) -> TransformerConfig:
 
 @dataclass
 class EncoderOptions:
-    """Mixed into the configuration of every model on a BERT encoder; `backbones/bert/` reads it.
-
-    Sizes that are not given are the pretrained encoder's; those that are must agree with it.
-    """
+    """Mixed into the configuration of every model on a BERT encoder, whose sizes are the pretrained encoder's."""
 
     encoder_layers: Optional[int] = option(None, "blocks of the encoder")
     encoder_embed_dim: Optional[int] = option(None, "width of the encoder")
@@ -89,10 +85,7 @@ class EncoderOptions:
 
 @dataclass
 class T5Options:
-    """Mixed into the configuration of every model on a T5; `backbones/t5/model.py` reads it.
-
-    Sizes that are not given are the pretrained model's; those that are must agree with it.
-    """
+    """Mixed into the configuration of every model on a T5, whose sizes are the pretrained model's."""
 
     encoder_layers: Optional[int] = option(None, "blocks of the encoder (default: the pretrained T5's)")
     decoder_layers: Optional[int] = option(None, "blocks of the decoder (default: the pretrained T5's)")
