@@ -6,10 +6,5 @@ from fairseq_mtmoe.tasks.text_to_text import TextToTextTask
 from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
 
 __all__ = [
-    "GlueTask",
-    "TextToTextTask",
-    "TranslationHeatedTask",
-    "moe_label_smoothed_cross_entropy",
-    "multitask",
-    "pemt",
-]
+    "GlueTask", "TextToTextTask", "TranslationHeatedTask", "moe_label_smoothed_cross_entropy", "multitask", "pemt",
+]  # fmt: skip

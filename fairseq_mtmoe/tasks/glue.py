@@ -1,7 +1,4 @@
-"""`--task glue`: language understanding, a benchmark's tasks trained together or some of them.
-
-MT-TaG, §3.3: batches mix examples of several tasks, which share the encoder; each task has its head and its metric.
-"""
+"""`--task glue`: a benchmark's tasks together, in mixed batches, with a head and a metric each (MT-TaG, §3.3)."""
 
 from __future__ import annotations
 

@@ -44,6 +44,7 @@ class TextToTextTask(BenchmarkTask):
     config = TextToTextConfig
     name_of_task, named_by = "text_to_text", "--source-task or --target-task"
     backbone_option, backbone = "--init-model", "T5 with its pieces"
+    load_backbone = staticmethod(load)
     read_split, dataset_of = staticmethod(text_split.text_split), text_split.TextDataset
 
     def __init__(self, args: Namespace) -> None:
@@ -73,9 +74,6 @@ class TextToTextTask(BenchmarkTask):
         return self.dictionary
 
     target_dictionary = source_dictionary
-
-    def load_backbone(self, path: str) -> PretrainedT5:
-        return load(path)
 
     def backbone_of(self, state: Mapping[str, Any]) -> PretrainedT5:
         config = T5Config(**json.loads(state["cfg"]["model"]["t5"]))

@@ -38,10 +38,7 @@ class FoundSet:
 
 
 def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, predictions: Predictions) -> dict[str, float]:
-    """Return, by metric, the best score of one label for every example of a set.
-
-    Tasks without labels in common have no such score; a constant has no correlation.
-    """
+    """Return, by metric, the best score of one label for every example; none without labels in common."""
     if row.kind is Kind.regression:
         return {name: 0.0 for name in metrics if name in Regression.metrics}
     if not row.labels or row.kind is Kind.word_labels:

@@ -42,11 +42,8 @@ class Selection:
 def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Selection:
     """Return the most uncertain candidates of a step, before which so many updates were made.
 
-    Args:
-        sample: see `candidate_batch`.
-        model: without what wraps it for several processes; it is left in training mode.
-        measure: of a batch, the model and whether it is under dropout, the numbers of the candidates (E,), their
-            entropies H_i and the most that these can be.
+    `measure` returns, of a batch, the model and whether it is under dropout, the numbers of the candidates (E,), their
+    entropies H_i and the most that these can be. The model is left in training mode.
     """
     candidates: Candidates = sample[CANDIDATES]
     model.eval()

@@ -43,10 +43,7 @@ LAST = "checkpoint_last.pt"  # the default of `--restore-file`, which stands for
 
 
 class Multitask(FairseqTask, ABC):
-    """To be named before fairseq's task among the bases of a class, which calls `set_up_tasks`.
-
-    It is a `RunObserver` and a `SamplesByUpdates` (see `protocols`).
-    """
+    """To be named before fairseq's task among a class's bases; a `RunObserver` and a `SamplesByUpdates`."""
 
     tasks_event_key = "tasks"  # under which the run log's event `valid` has each task's figures
     groups_event_key = "groups"  # and each group's
@@ -81,10 +78,7 @@ class Multitask(FairseqTask, ABC):
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return a batch's uncertainty: the examples' `id`s, their entropies, and the most that these can be.
-
-        Of those alone whose uncertainty is told `under_dropout`, or without; see `TrainingMixture.dropout_draws`.
-        """
+        """Return `id`s of examples that `under_dropout` is right for, their entropies, and the most these can be."""
 
     def shown_name(self, key: str) -> str:
         """Return the name of a task of the sampling plan in the run log and on the screen."""

@@ -140,8 +140,8 @@ def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
 def expert_figures(layers: Mapping[str, Sequence[Sequence[int]]], task_names: Sequence[str]) -> dict[str, float]:
     """Return figures named as TensorBoard groups them: `expert_entropy/LAYER` or `/TASK`, `experts_used/LAYER`.
 
-    Entropies are in shares of the most that they can be: a layer's is the mean over tasks, a task's over `layers`, each
-    of which is (tasks, experts) tokens, or a single row where it is not told tasks.
+    Entropies are in shares of the most: a layer's is the mean over tasks, a task's over `layers`' (tasks, experts)
+    tokens.
     """
     found: dict[str, float] = {}
     by_task: dict[str, list[float]] = {}
@@ -161,10 +161,7 @@ def expert_figures(layers: Mapping[str, Sequence[Sequence[int]]], task_names: Se
 
 
 class GateMovement:
-    """Keeps the gates' first weights, and scores the tokens of a validation with these and the present ones.
-
-    A token that changes its expert so does by the gate alone. Scores of BASE layers are without prices.
-    """
+    """Keeps the gates' first weights, and compares experts of a validation's tokens by these and by present ones."""
 
     def __init__(self) -> None:
         self.since: int | None = None  # the update before which the first weights were kept
@@ -213,10 +210,7 @@ class GateMovement:
         self._counts[path] += torch.stack([(then_T != now_T) & real_T, real_T]).sum(1)
 
     def figures(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        """Return by layer `blend`, and where its start is known `moved` and `changed`; then `rest`.
-
-        `moved` is the difference's length in first lengths, `changed` the share of tokens with another expert.
-        """
+        """Return by layer `blend`, the way `moved` in first lengths, and the share of tokens that `changed` expert."""
         layers: dict[str, dict[str, float]] = {}
         for path, layer in _learned(model).items():
             found = {} if layer.blend is None else {"blend": float(layer.blend.detach())}

@@ -17,7 +17,6 @@ class TranslationHeatedConfig(SamplingConfig):
     """Options of translation, after those of all tasks."""
 
     dataset_impl: Optional[str] = option(II("dataset.dataset_impl"), None)
-
     data: Optional[str] = option(
         None, "data directory; several, separated by colons, are shards that take turns, as are those in a directory"
     )
@@ -25,19 +24,16 @@ class TranslationHeatedConfig(SamplingConfig):
     target_lang: Optional[str] = option(None, "target language of generation", argparse_alias="-t")
     lang_pairs: Optional[str] = option(None, "language pairs to train, such as en-de,en-ro; or a file with this list")
     keep_inference_langtok: bool = option(False, "keep language tokens in the output of generation")
-
     task_ids: str = option(
         "target",
         "what a sentence's task is: its target language, its source language, its pair, or the group of its target "
         "language, such as de+nl,es+it+pt (a language that is not named is a group of its own)",
     )
-
     description: Optional[str] = option(
         None,
         "a sentence that says what the only pair of --lang-pairs is, for a model that borrows from other pairs "
         "(default: what is known of its two languages)",
     )
-
     eval_bleu: bool = option(False, "validate by BLEU, too: of each pair, tiers' means and the mean of all, `bleu`")
     eval_chrf: bool = option(False, "validate by chrF++, too, likewise: `chrf`")
     eval_bleu_args: str = option(
@@ -52,7 +48,6 @@ class TranslationHeatedConfig(SamplingConfig):
     )
     eval_tokenized_bleu: bool = option(False, "BLEU over the words of the binarized references, split at spaces")
     eval_bleu_print_samples: bool = option(False, "show a translation of each batch and its reference in the log")
-
     langs: Optional[str] = option(
         None, "comma-separated languages that may occur in pairs; their order is that of the language tokens"
     )

@@ -1,11 +1,9 @@
 """From the configuration of `translation_heated` to the arguments that fairseq's multilingual classes expect.
 
-fairseq's parsers turned strings into lists and dictionaries; here this happens after the configuration is complete,
-from whichever side it came. What is wrong is said before anything is loaded.
-
-`SETTINGS` travel in a checkpoint: a model is useless with other languages or language tokens than those of its
-training. They replace the options of `fairseq-generate` and `fairseq-interactive` (`take_over`). A language whose place
-in `langs` changes takes over the token and the gate of the one that was there.
+Strings become lists and dictionaries once the configuration is complete; what is wrong is said before anything is
+loaded. `SETTINGS` travel in a checkpoint, and replace the options of generation (`take_over`): a language whose place
+in
+`langs` changes takes over the token and the gate of the one that was there.
 """
 
 from __future__ import annotations
@@ -18,17 +16,10 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import torch
 from fairseq import utils
 from fairseq.data import Dictionary
-from fairseq.data.multilingual.multilingual_utils import (
-    EncoderLangtok,
-    LangTokStyle,
-    augment_dictionary,
-    get_lang_tok,
-)
+from fairseq.data.multilingual import multilingual_utils
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
 
 from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
@@ -132,8 +123,8 @@ def _contents(value: str) -> str:
 
 def _check_choices(args: Namespace) -> None:
     for name, choices in (
-        ("lang_tok_style", tuple(style.value for style in LangTokStyle)),
-        ("encoder_langtok", (None, *(token.value for token in EncoderLangtok))),
+        ("lang_tok_style", tuple(style.value for style in multilingual_utils.LangTokStyle)),
+        ("encoder_langtok", (None, *(token.value for token in multilingual_utils.EncoderLangtok))),
     ):
         value = getattr(args, name)
         if value not in choices:
@@ -292,32 +283,23 @@ def check_joined(dicts: Mapping[str, Dictionary], langs: Sequence[str]) -> None:
 def check_language_tokens(args: Namespace, dictionary: Dictionary) -> None:
     """Refuse `--langtoks-specs` that give the dictionary no tokens which `--langtoks` asks for."""
     for spec in {spec for specs in args.langtoks.values() for spec in specs if spec is not None}:
-        token = get_lang_tok(args.langs[0], args.lang_tok_style, spec)
+        token = multilingual_utils.get_lang_tok(args.langs[0], args.lang_tok_style, spec)
         if token not in dictionary:
             rule = f"kinds of data that give {token}, which `{spec}` in --langtoks needs"
             raise_invalid("--langtoks-specs", rule, ",".join(args.langtoks_specs))
 
 
 def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Namespace) -> None:
-    """Replace the dictionaries' language tokens, which follow their own symbols, by those of `args`.
-
-    Dictionaries are by language, several of which may have the same; `sizes` has their own symbols' number by `id`.
-    """
+    """Replace the dictionaries' language tokens, after their own symbols (`sizes` by `id`), by those of `args`."""
     for dictionary in {id(dictionary): dictionary for dictionary in dicts.values()}.values():
         size = sizes[id(dictionary)]
         for symbol in dictionary.symbols[size:]:
             del dictionary.indices[symbol]
         del dictionary.symbols[size:], dictionary.count[size:]
-        augment_dictionary(
+        multilingual_utils.augment_dictionary(
             dictionary=dictionary,
             language_list=args.langs,
             lang_tok_style=args.lang_tok_style,
             langtoks_specs=args.langtoks_specs,
             extra_data=args.extra_data,
         )
-
-
-def is_word(tokens: Tensor, dictionary: Dictionary, size: int) -> Tensor:
-    """Return which tokens are text: no end, padding or language (from the `size`th symbol on)."""
-    special = torch.tensor([dictionary.bos(), dictionary.pad(), dictionary.eos()], device=tokens.device)
-    return ~torch.isin(tokens, special) & (tokens < size)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import torch
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import FairseqTask, register_task
@@ -46,10 +47,7 @@ MANY_UNKNOWN = 0.1  # the share of unknown tokens in a batch of lines from which
 
 @register_task("translation_heated", dataclass=TranslationHeatedConfig)
 class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
-    """Translation between many options. Its tasks are language pairs; its groups are tiers.
-
-    `task_names` are the languages of `--langs`, or the pairs with `--task-ids pair`; generation follows the model's.
-    """
+    """Translation between many languages. Its tasks are language pairs; its groups are tiers."""
 
     tasks_event_key, groups_event_key = "pairs", "tiers"
 
@@ -93,10 +91,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
                 options.check_joined(dicts, langs)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what training saved; fairseq calls this before it builds a checkpoint's model.
+        """Take over what training saved, before a checkpoint's model is built; a run that trains on keeps its options.
 
-        A run that trains on keeps its own options. Refused are languages that the model was not trained with, and an
-        ensemble of models with different ones.
+        Refused are languages that the model was not trained with, and an ensemble of models with different ones.
         """
         super().load_state_dict(state_dict)
         if self.training:
@@ -258,7 +255,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         sample = {**sample, "task_ids": tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))}
         found = super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
         dictionary = self.source_dictionary
-        has_text = options.is_word(tokens, dictionary, self.dictionary_sizes[id(dictionary)])
+        special = tokens.new_tensor([dictionary.bos(), dictionary.pad(), dictionary.eos()])
+        is_language = tokens >= self.dictionary_sizes[id(dictionary)]
+        has_text = ~(torch.isin(tokens, special) | is_language)
         self._warn_of_unknown(tokens[has_text])
         for row in (~has_text.any(1)).nonzero().flatten().tolist():
             hypothesis = found[row][0]
