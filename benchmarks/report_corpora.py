@@ -20,9 +20,9 @@ import click
 from bench_prepare import BIN, Run, measured, run, size_of
 from measure import Report
 
-from fairseq_mtmoe.data.corpora.cleaning import RULES
-from fairseq_mtmoe.data.corpora.page import figures, findings
-from fairseq_mtmoe.data.corpora.page.figures import Flow
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import RULES
+from fairseq_mtmoe.data.corpora.page import figures
+from fairseq_mtmoe.data.corpora.page.figures import Flow, findings
 from fairseq_mtmoe.io.files import read_json, read_text
 
 ASKED_FOR = ("held_out", "duplicate", "near_duplicate")  # rules that have a column though they left nothing out
@@ -81,7 +81,7 @@ def _of_flow(flow: Flow) -> dict[str, Any]:
 
 
 def _of_pair(pair: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{name: pair[name] for name in OF_PAIR}, "unknown_share": figures.unknown_share(pair)}
+    return {**{name: pair[name] for name in OF_PAIR}, "unknown_share": figures.unknown_share([pair])}
 
 
 def show_cost(report: Report, pairs: int, one: Run, found: Sequence[Stage], sizes: Mapping[str, int]) -> None:

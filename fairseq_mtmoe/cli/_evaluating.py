@@ -17,7 +17,7 @@ from fairseq_mtmoe.analysis.score_tables import score_table
 from fairseq_mtmoe.analysis.scores import PairScore, PieceBleu
 from fairseq_mtmoe.cli._quiet import progress_bar
 from fairseq_mtmoe.cli._score_folder import ScoreFolder, as_file
-from fairseq_mtmoe.data.corpora.recipes.loading import load_recipe
+from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import plain_code
 from fairseq_mtmoe.data.translation.tiers import read_tiers
 from fairseq_mtmoe.errors import UserError

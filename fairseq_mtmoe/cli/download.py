@@ -14,7 +14,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fairseq_mtmoe.data.corpora.raw_files import Item, items_of
-from fairseq_mtmoe.data.corpora.recipes import SHIPPED, load_recipe
+from fairseq_mtmoe.data.corpora.recipes.recipe import SHIPPED, load_recipe
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable
 

@@ -17,7 +17,8 @@ from rich.console import Console
 
 from fairseq_mtmoe.cli._long_runs import cores, stopped_by_sigterm
 from fairseq_mtmoe.cli._tables import show_table
-from fairseq_mtmoe.data.corpora import build, data_dir, page, report
+from fairseq_mtmoe.data.corpora import build, data_dir, report
+from fairseq_mtmoe.data.corpora.blocks import HARMLESS
 from fairseq_mtmoe.data.corpora.build import BuildOptions
 from fairseq_mtmoe.data.corpora.catalogs import find_catalogs
 from fairseq_mtmoe.data.corpora.data_dir import FORMAT, content_hash, fingerprint, write_manifest, written_once
@@ -26,14 +27,16 @@ from fairseq_mtmoe.data.corpora.engine.jobs import LIST
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import Tools, cluster, local_workers, shown
 from fairseq_mtmoe.data.corpora.harvest import describe_sources, harvest_and_split
-from fairseq_mtmoe.data.corpora.readers import HARMLESS
-from fairseq_mtmoe.data.corpora.recipes import HeldOut, Recipe, load_recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE
+from fairseq_mtmoe.data.corpora.page.figures import findings, shards_of, training_command
+from fairseq_mtmoe.data.corpora.page.pages import FEW
+from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe, load_recipe
+from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE, HeldOut
 from fairseq_mtmoe.data.corpora.report import Report
-from fairseq_mtmoe.data.corpora.vocabulary.given import OF_TRAINED, GivenVocabulary, vocabulary_of
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_TRAINED, GivenVocabulary, vocabulary_of
 from fairseq_mtmoe.data.corpora.vocabulary.training import SIZE_RULE
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.pages import visible
 
 DEFAULT_PACKAGES = ("pycountry", "django", "sphinx")
 
@@ -144,10 +147,10 @@ def corpora_command(
     _warn(made)
     click.echo(f"Wrote {data}; what was dropped and why: {data / 'report.html'}")
     place = shlex.quote(str(data))
-    click.echo(f"To train on it:\n\n{page.training_command(made, place)}\n")
+    click.echo(f"To train on it:\n\n{training_command(made, place)}\n")
     if given is not None:
         click.echo(given.how_to_go_on(data))
-    if shards := page.shards_of(made, place):
+    if shards := shards_of(made, place):
         click.echo(f"fairseq's own tasks are given {shards} in the place of the first {place}.")
 
 
@@ -190,9 +193,9 @@ def _warn(made: Report) -> None:
     if faults:
         said = ", ".join(f"{number:,} {reason}" if number else reason for reason, number in faults.items())
         click.echo(f"What could not be read is left out ({said}); {LIST} lists it.", err=True)
-    found = [page.visible(sentence) for sentence in page.findings(made)]
-    more = [f"… and {len(found) - page.FEW} more in report.html"] if len(found) > page.FEW else []
-    for sentence in [*found[: page.FEW], *more]:
+    found = [visible(sentence) for sentence in findings(made)]
+    more = [f"… and {len(found) - FEW} more in report.html"] if len(found) > FEW else []
+    for sentence in [*found[:FEW], *more]:
         click.echo(f"- {sentence}", err=True)
 
 

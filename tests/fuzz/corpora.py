@@ -16,8 +16,8 @@ from pathlib import Path
 import yaml
 from backports import zstd
 
-from fairseq_mtmoe.data.corpora.cleaning import identification
-from fairseq_mtmoe.data.corpora.recipes import loading
+from fairseq_mtmoe.data.corpora.cleaning import languages as identification
+from fairseq_mtmoe.data.corpora.recipes import recipe as loading
 from tests.fuzz.harness import Reader
 from tests.fuzz.odd_values import ODD, damage, replace_one
 from tests.helpers.fasttext_files import write_model
@@ -74,7 +74,7 @@ def _make_fasttext(draw: random.Random, folder: Path) -> None:
 
 def _read_fasttext(folder: Path, draw: random.Random) -> object:
     identification.check_model(str(folder / "model.bin"))
-    return identification.others(["house", "Haus", ""], "en", str(folder / "model.bin"), 0.5)
+    return identification.in_other_language(["house", "Haus", ""], "en", str(folder / "model.bin"), 0.5)
 
 
 def _make_recipe(draw: random.Random, folder: Path) -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import sentencepiece
 import yaml
+from fairseq.data import Dictionary, data_utils
 
 from fairseq_mtmoe.data.corpora.engine.jobs import cut
 from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import Tools, shown
-from fairseq_mtmoe.data.corpora.recipes import load_recipe
+from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
 
 SYLLABLES = ("ba", "do", "fi", "gu", "ke", "lo", "mi", "nu", "pa", "ro", "si", "te")
@@ -81,16 +84,17 @@ class Counting:
         self.done: Counter[str] = Counter()
         self._left = stop_after
 
-    def map_blocks(self, function: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
+    def map_blocks(self, jobs: Iterable[partial[Any]]) -> Iterator[Any]:
+        """See `Workers`."""
         for job in jobs:
-            if function is cut:  # it only looks, and leaves nothing behind
-                yield function(job)
+            if job.func is cut:  # it only looks, and leaves nothing behind
+                yield job()
                 continue
             if self._left == 0:
                 raise KeyboardInterrupt
             self._left = None if self._left is None else self._left - 1
-            result = function(job)
-            self.done[function.__name__] += 1
+            result = job()
+            self.done[job.func.__name__] += 1
             yield result
 
 
@@ -105,6 +109,15 @@ def tools_for(out: Path, workers: Any = None) -> Iterator[Tools]:
 def prepare_small(raw: Path, out: Path, workers: Any = None, **options: Any) -> dict[str, Any] | None:
     options = {"on_bad_line": "drop", **options}
     return prepare(raw, out, load_recipe(raw / "recipe.yaml"), workers=workers or Counting(), **options)
+
+
+def text_of(folder: Path, name: str) -> list[str]:
+    """The text of a binarized file, read as fairseq reads it."""
+    dictionary = Dictionary.load(str(folder / f"dict.{name.split('.')[-1]}.txt"))
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
+    dataset = data_utils.load_indexed_dataset(str(folder / name), dictionary)
+    assert all(sentence[-1] == dictionary.eos() for sentence in dataset)
+    return [model.decode(dictionary.string(sentence).split()) for sentence in dataset]
 
 
 def digests(folder: Path) -> dict[str, str]:

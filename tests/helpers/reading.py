@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine, Block, Content, CorpusFiles
-from fairseq_mtmoe.data.corpora.readers import BAD_REASONS, read
+from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, BadLine, Block, Content, CorpusFiles
+from fairseq_mtmoe.data.corpora.readers import read
 from fairseq_mtmoe.data.corpora.readers.unpacking import is_packed, unpack
 
 Found = tuple[list[tuple[int, str, str]], list[BadLine]]
@@ -36,16 +36,14 @@ def _found_in(files: CorpusFiles, block: int) -> Found:
     to."""
     pairs: list[tuple[int, str, str]] = []
     bad: list[BadLine] = []
-    number = 0
     for item in read(replace(files, allow_unequal=True), block, "salvage"):
         if isinstance(item, BadLine):
             assert item.reason in BAD_REASONS and item.excerpt.isprintable() and item.line >= 1
             bad.append(item)
             continue
-        assert isinstance(item, Block) and (item.corpus, item.number) == (files.name, number)
+        assert isinstance(item, Block)
         assert 0 < len(item.source) == len(item.target) == len(item.lines) <= block
         assert all(len(texts) == len(item.source) for texts in item.references)
-        number += 1
         pairs += zip(item.lines.tolist(), item.source, item.target, strict=True)
     assert [line for line, _, _ in pairs] == sorted({line for line, _, _ in pairs})
     for _, source, target in pairs:

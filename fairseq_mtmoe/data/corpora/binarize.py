@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# Fairseq's own symbols, which every dictionary begins with, in the file or not.
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
-"""fairseq's own symbols, which every dictionary begins with, in the file or not."""
-
 EOS, UNKNOWN = SPECIAL.index("</s>"), SPECIAL.index("<unk>")
-
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
 _CODES = {np.uint16: 8, np.uint32: 9}  # of fairseq's `indexed_dataset._code_to_dtype`
@@ -37,19 +35,12 @@ def id_type(symbols: int) -> type[np.uint16] | type[np.uint32]:
 
 @contextmanager
 def writer(prefix: Path, symbols: int) -> Iterator[Callable[[NDArray[Any], NDArray[np.int32]], None]]:
-    """Write `.bin` and `.idx` as fairseq's `MMapIndexedDatasetBuilder` does, holding no sentence; both are whole at the
-    end.
+    """Write `.bin` and `.idx` as fairseq's `MMapIndexedDatasetBuilder` does; both are whole at the end.
 
-    Args:
-        symbols: of the dictionary: it decides about the type of numbers.
-
-    Yields:
-        what adds sentences, by their ids one behind the other and their lengths.
+    Yields what adds sentences, by their ids one behind the other and their lengths. `symbols` decides the ids' type.
     """
-    dtype, path = (
-        id_type(symbols),
-        Path(f"{prefix}.lengths"),
-    )  # until the index is written, which begins with their number
+    dtype = id_type(symbols)
+    path = Path(f"{prefix}.lengths")  # until the index is written, which begins with their number
     try:
         with open(f"{prefix}.bin", "wb") as ids_file, open(path, "wb") as lengths_file:
 

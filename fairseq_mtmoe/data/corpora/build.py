@@ -1,38 +1,30 @@
-"""Text that is split already, as it is, to a data directory: `prepare text`, and `prepare catalogs` from its split on.
-
-The same parts as those of `prepare corpora` (`engine`), without its filters: the text is somebody's choice already.
-Sentences are normalised, and training pairs with an empty side are left out. Plain text is a folder of
-`{train,valid,test}.<src>-<tgt>.<lang>`, one sentence per line.
-"""
+"""Text that is split already, as it is: `prepare text`, and `prepare catalogs` from its split on."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain, product
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.data.corpora.catalogs import message_key
-from fairseq_mtmoe.data.corpora.cleaning import CHANGES, are_among
-from fairseq_mtmoe.data.corpora.cleaning.keys import Keys
-from fairseq_mtmoe.data.corpora.data_dir import content_hash
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import CHANGES
+from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, are_among
 from fairseq_mtmoe.data.corpora.engine.assembling import TRAIN, binarize
-from fairseq_mtmoe.data.corpora.engine.encoding import ForVocabulary
 from fairseq_mtmoe.data.corpora.engine.jobs import RawCorpus
 from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, Rules, clean
-from fairseq_mtmoe.data.corpora.engine.selecting import Selection
+from fairseq_mtmoe.data.corpora.engine.selecting import Selection, joined_keys, keys_in
 from fairseq_mtmoe.data.corpora.engine.store import Saved, summary_of
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
-from fairseq_mtmoe.data.corpora.recipes import Corpus, Filters, HeldOut, Recipe, Role, Shards, Spelling, Vocabulary
-from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE
+from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE, Corpus, Role, Shards, Vocabulary
 from fairseq_mtmoe.data.corpora.report import SPLITS, Report, pair_figures
-from fairseq_mtmoe.data.corpora.vocabulary.given import GivenVocabulary
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
 from fairseq_mtmoe.data.corpora.vocabulary.training import OPTIONS
 from fairseq_mtmoe.data.translation.file_names import read_side_name, side_name
 from fairseq_mtmoe.data.translation.tiers import read_tiers
@@ -40,8 +32,6 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 
 _CHUNK = 1 << 20
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,9 +55,6 @@ class BuildOptions:
             raise_invalid("--shards", "at least 1", self.shards)
 
 
-# ---- a folder of text ----
-
-
 def find_text_files(raw: Path) -> dict[str, dict[str, tuple[Path, Path]]]:
     """The (source, target) files of every split of every language pair, which must all be there."""
     if not raw.is_dir():
@@ -79,15 +66,14 @@ def find_text_files(raw: Path) -> dict[str, dict[str, tuple[Path, Path]]]:
             found[side.pair].add(path.name)
     if not found:
         raise UserError(f"`{raw}` must hold text files such as `train.en-de.en` and `train.en-de.de`, but has none.")
-    return {pair: {split: _both_sides(raw, split, pair, names) for split in SPLITS} for pair, names in found.items()}
-
-
-def _both_sides(raw: Path, split: str, pair: str, present: set[str]) -> tuple[Path, Path]:
-    source, target = (side_name(split, pair, lang) for lang in pair.split("-"))
-    for name in (source, target):
-        if name not in present:
-            raise UserError(f"`{raw / name}` is missing: {pair} needs both sides of train, valid and test.")
-    return regular_file(raw / source, "a text file"), regular_file(raw / target, "a text file")
+    files: dict[str, dict[str, tuple[Path, Path]]] = {pair: {} for pair in found}
+    for pair, split in product(found, SPLITS):
+        source, target = (raw / side_name(split, pair, lang) for lang in pair.split("-"))
+        for path in (source, target):
+            if path.name not in found[pair]:
+                raise UserError(f"`{path}` is missing: {pair} needs both sides of train, valid and test.")
+        files[pair][split] = regular_file(source, "a text file"), regular_file(target, "a text file")
+    return files
 
 
 def corpora_of(
@@ -117,24 +103,8 @@ def has_lone_carriage_return(path: Path) -> bool:
 
 
 def read_ranked_tiers(path: Path) -> dict[str, list[str]]:
-    """The language pairs, or target languages, of every tier that a file such as `tiers.json` names.
-
-    A key may have a rank in front, and a fourth tier counts to the third, as in `T1-high`, …, `T4-tiny`.
-    """
+    """Return the pairs or languages of every tier of a file; of `T1-high`, …, `T4-tiny` the last counts to `low`."""
     return read_tiers(path, lambda key: key.split("-")[-1].lower().replace("tiny", "low"))
-
-
-# ---- a data directory ----
-
-
-class _AsNamed(Recipe):
-    """A recipe whose data directory spells codes as the files' names do."""
-
-    def data_code(self, lang: str) -> str:
-        return lang
-
-    def data_pair(self, pair: str) -> str:
-        return pair
 
 
 def build(
@@ -146,16 +116,10 @@ def build(
     given: GivenVocabulary | None = None,
     dropped: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Report:
-    """Fill the empty directory `folder` with a data directory, or with `shard0` … if `options.shards` is over 1.
+    """Fill the empty directory `folder`, with `shard0` … if there are several; return `pairs` and `files` for a report.
 
-    Args:
-        corpora: training, validation and test text of each language pair, one corpus for each.
-        tiers: language pairs, or languages, by tier; those that are not named go by their size.
-        given: the vocabulary, in the place of one that is trained on the text.
-        dropped: pairs that were left out before, by language pair and reason (`catalogs.DROP_REASONS`).
-
-    Returns:
-        for a report: `pairs`, and what was normalised of each of the `files` (`cleaning.CHANGES`).
+    `corpora` are one for each split and language pair; `tiers` name pairs or languages; `given` is in the place of a
+    trained vocabulary; `dropped` are pairs left out before, by `catalogs.DROP_REASONS`.
     """
     cleaned = clean(tools, corpora, Rules(None), "Reading text")
     _check_sizes(cleaned, options.shards)
@@ -164,13 +128,12 @@ def build(
     for corpus in cleaned:
         if corpus.raw.role.name != TRAIN:
             evaluated[corpus.raw.pair][corpus.raw.role.name] = corpus
-    recipe, vocabulary = _recipe(corpora, tiers, options), ForVocabulary(names=OPTIONS)
+    recipe, files = _recipe(corpora, tiers, options), {}
     if given is not None:
-        digests = [content_hash(path) for path in given.files.values()]
-        recipe, vocabulary = given.of_recipe(recipe), ForVocabulary(given.files, digests)
+        recipe, files = given.of_recipe(recipe), given.files
     selections = {pair: [Selection(corpus)] for pair, corpus in trained.items()}
     evaluation = {pair: {split: corpus.blocks for split, corpus in of.items()} for pair, of in evaluated.items()}
-    assembly = binarize(folder, tools, recipe, vocabulary, selections, evaluation)
+    assembly = binarize(folder, tools, recipe, files, OPTIONS, selections, evaluation)
     overlaps = sources_in_training({pair: list(of.values()) for pair, of in evaluated.items()}, trained)
     pairs = {}
     for pair in assembly.pairs:
@@ -190,13 +153,10 @@ def _recipe(corpora: Sequence[RawCorpus], tiers: Mapping[str, Sequence[str]], op
         Corpus(name=one.files.name, pair=one.pair, role=one.role, files=[path.name for path in one.files.paths])
         for one in corpora
     ]
-    return _AsNamed(
+    return Recipe(
         name="text",
-        languages=Spelling.plain,
-        directions=[],
+        languages=None,
         corpora=entries,
-        held_out=HeldOut(),
-        filters=Filters(),  # nothing asks for them
         vocabulary=Vocabulary(options.vocab_size, options.temperature, options.character_coverage),
         shards=Shards(pairs=1, most=options.shards),
         tiers={tier: list(names) for tier, names in tiers.items()},
@@ -217,53 +177,34 @@ def _check_sizes(corpora: Sequence[CleanedCorpus], shards: int) -> None:
 
 
 def _changes(corpus: CleanedCorpus) -> Iterator[tuple[str, dict[str, int]]]:
-    """What was changed of each of its files, by their names."""
     summaries = list(map(summary_of, corpus.blocks))
     for side, path in enumerate(corpus.raw.files.paths):
         yield path.name, {name: sum(summary["changes"][side][name] for summary in summaries) for name in CHANGES}
 
 
-# ---- validation and test sentences that are in training data, where nobody takes them out ----
-
-
 def sources_in_training(
     evaluated: Mapping[str, Sequence[CleanedCorpus]], trained: Mapping[str, CleanedCorpus]
 ) -> dict[str, tuple[int, dict[str, int]]]:
-    """By language pair, how many validation and test sources are in training data, and how many in that of which pairs.
-
-    A source occurs where its message does (`message_key`), in any pair of the same source language. Training text
-    is looked at where its keys on disk say so alone.
-    """
-    messages: dict[str, list[str]] = {}
+    """Return how many validation and test sources of each pair are in training data, and in that of which pairs."""
     by_source: dict[str, list[str]] = defaultdict(list)
-    for pair, corpora in evaluated.items():
+    for pair in evaluated:
         by_source[pair.split("-")[0]].append(pair)
-        blocks = [lines for corpus in corpora for lines in _of_blocks(corpus, lambda saved: saved.lines("source"))]
-        messages[pair] = [message_key(line) for lines in blocks for line in lines]
     found = {}
     for pairs in by_source.values():
-        same = [corpus for pair in pairs for corpus in evaluated[pair]]
-        arrays = [array for corpus in same for array in _of_blocks(corpus, lambda saved: saved["source_keys"])]
-        keys = np.unique(np.concatenate([np.zeros(0, np.uint64), *arrays]))
-        holders = {}
+        keys = joined_keys(keys_in(path) for pair in pairs for corpus in evaluated[pair] for path in corpus.blocks)
+        holders = {pair: set(_messages([trained[pair]], keys)) for pair in pairs}
         for pair in pairs:
-            blocks = _of_blocks(trained[pair], partial(_lines_with, keys=keys))
-            holders[pair] = {message_key(line) for lines in blocks for line in lines}
-        for pair in pairs:
-            held = [[other for other in pairs if message in holders[other]] for message in messages[pair]]
-            found[pair] = sum(map(bool, held)), dict(sorted(Counter(other for some in held for other in some).items()))
+            held = [[other for other in pairs if message in holders[other]] for message in _messages(evaluated[pair])]
+            found[pair] = sum(map(bool, held)), dict(sorted(Counter(chain.from_iterable(held)).items()))
     return found
 
 
-def _of_blocks(corpus: CleanedCorpus, read: Callable[[Saved], T]) -> list[T]:
-    found = []
-    for path in corpus.blocks:
+def _messages(corpora: Sequence[CleanedCorpus], among: Keys | None = None) -> Iterator[str]:
+    """The `message_key` of every source, or of those alone that have one of these sorted keys."""
+    for path in (path for corpus in corpora for path in corpus.blocks):
         with Saved(path) as saved:
-            found.append(read(saved))
-    return found
-
-
-def _lines_with(saved: Saved, keys: Keys) -> list[str]:
-    """The sources that have one of these keys, which are sorted."""
-    rows = np.flatnonzero(are_among(saved["source_keys"], keys))
-    return saved.some_lines("source", rows) if len(rows) else []
+            if among is None:
+                lines = saved.lines("source")
+            else:
+                lines = saved.some_lines("source", np.flatnonzero(are_among(saved["source_keys"], among)))
+        yield from map(message_key, lines)

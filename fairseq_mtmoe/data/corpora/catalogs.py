@@ -1,12 +1,6 @@
-"""Human translations from gettext catalogs (`.mo` files) of installed packages and of folders.
+"""Human translations from gettext catalogs (`.mo` files) of installed packages, which are not imported, and of folders.
 
-A catalog maps English messages to one language. Packages are found, not imported. Compiled catalogs have no fuzzy
-entries: compiling leaves them out. Which messages of programs are worth training on, and when two of them are the same,
-is decided here too; corpora of any size have the rules of `cleaning`.
-
-fairseq takes names such as `train.en-de.de.idx` apart at `-` and `.`, so that neither may occur in a language's code. A
-locale's name becomes a code by these rules, of which the first match wins:
-
+A locale's name becomes a code without `-` and `.`, at which fairseq takes names apart; the first match wins:
 - an encoding goes: `zh_TW.Big5` is read as `zh_TW`;
 - a script, also one given as a modifier, replaces a region: `sr@latin`, `sr_Latn_RS` -> `sr_Latn`;
 - other modifiers stay: `ca@valencia` -> `ca_valencia`;
@@ -27,19 +21,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_mtmoe.data.corpora.blocks import Fault
 from fairseq_mtmoe.data.corpora.cleaning.characters import LENGTH_PADDING, WIDE, normal_form, normalise
-from fairseq_mtmoe.data.corpora.readers.errors import Fault
 from fairseq_mtmoe.data.corpora.readers.messages import load_catalog, messages_of
 from fairseq_mtmoe.errors import UserError
 
-SentencePair = tuple[str, str]
-"""(source sentence, target sentence), each one normalised line."""
+SentencePair = tuple[str, str]  # (source sentence, target sentence), each one normalised line
 
-MAX_CHARACTERS = 400
-"""Longer messages are mail templates and licences: a few of them would decide the padding of every batch."""
-
+MAX_CHARACTERS = 400  # longer messages are mail templates and licences, which would decide about padding
 MAX_LENGTH_RATIO = 3.0
 
+# Every reason for which a pair is left out, and what it means in a report.
 DROP_REASONS = {
     "empty": "no translation, or no letter in the message or its translation",
     "copy": "the translation is the message itself",
@@ -49,7 +41,6 @@ DROP_REASONS = {
     "unequal": "lines of one file after the last line of the other",
     "reserved": "another wording or translation of a validation or test message",
 }
-"""Every reason for which a pair is left out, and what it means in a report."""
 
 _LOCALE = re.compile(
     r"(?P<lang>[A-Za-z]{2,3})(?:[_-](?P<script>[A-Z][a-z]{3}))?(?:[_-](?P<region>[A-Z]{2}|\d{3}))?"
@@ -100,8 +91,7 @@ class CatalogText(NamedTuple):
 
 
 def find_catalogs(packages: Sequence[str], folders: Sequence[Path], langs: Sequence[str] = ()) -> list[Catalog]:
-    """Every catalog (`<locale>/LC_MESSAGES/*.mo` at any depth) of the installed packages and the folders, in a fixed
-    order; only of `langs` if there are any. A source or a language that has none is a `UserError`."""
+    """Return every `<locale>/LC_MESSAGES/*.mo` of packages and folders in a fixed order; only of `langs` if given."""
     found: list[Catalog] = []
     for source, root in [*map(_package_source, packages), *((str(folder), folder) for folder in folders)]:
         if not root.is_dir():
@@ -197,10 +187,7 @@ def why_dropped(source: str, target: str) -> str | None:
 
 
 def placeholders(text: str) -> Counter[str]:
-    """How often each placeholder occurs that a program fills in: `%s`, `%(name)s`, `%1$d`, `{0}`, `{name!r:>10}`.
-
-    `%1$s` counts as `%s`; flags and widths do not count.
-    """
+    """Count what a program fills in (`%s`, `%(name)s`, `{0}`, `{name!r:>10}`); `%1$s` is `%s`, widths do not count."""
     percent = (f"%{match['name'] or ''}{match['kind']}" for match in _PERCENT.finditer(text.replace("%%", "")))
     return Counter([*percent, *_BRACES.findall(text)])
 

@@ -1,8 +1,4 @@
-"""Output directories that are whole or absent, that are not made twice, and not replaced without being asked.
-
-A directory is written beside its destination and moved into place at the end. Its stamp holds a fingerprint of
-everything it was made from, and the sizes of its files; its manifest their hashes. While all hold, nothing is to do.
-"""
+"""Output directories that are whole or absent, not made twice, and not replaced without being asked."""
 
 from __future__ import annotations
 
@@ -28,21 +24,16 @@ logger = logging.getLogger(__name__)
 STAMP = "stamp.json"
 MANIFEST = "manifest.json"
 
+# Raised whenever the same input gives other files. 1 was up to 0.1.8, whose vocabulary was trained on another draw of
+# the same text; what was made with it stays: see `fingerprint`.
 FORMAT = 2
-"""Raised whenever the same input gives other files. 1 was up to 0.1.8, whose vocabulary was trained on another draw of
-the same text; what was made with it stays: see `fingerprint`."""
-
 _DISK_ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
     *(errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG),  # a file where a folder must be, or no name for one
 )
 
 
-# ---- hashes ----
-
-
 def file_hash(path: Path, name: str = "sha256") -> str:
-    """The hash of all that a file holds."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, name).hexdigest()
 
@@ -56,8 +47,7 @@ def content_hash(path: Path) -> str:
 
 
 def fingerprint(options: Mapping[str, object], files: Iterable[tuple[str, str]], form: int = FORMAT) -> str:
-    """A SHA-256 over options, the hashes of the named input files, and the versions that decide about bytes, as of an
-    earlier `FORMAT` if `form` is that."""
+    """Return a SHA-256 over options, named input files' hashes, and the versions that decide; `form` is a `FORMAT`."""
     made_from = {**_versions(), "format": form, "options": dict(options), "files": [list(file) for file in files]}
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
 
@@ -83,9 +73,6 @@ def _hashes(folder: Path, names: Iterable[str], digest: Callable[[Path], str]) -
     return {name: known[number] for name, number in numbers.items()}
 
 
-# ---- writing ----
-
-
 @contextmanager
 def written_once(
     out: Path,
@@ -96,14 +83,10 @@ def written_once(
     digest: Callable[[Path], str] = file_hash,
     overwriting: str = "to replace it",
 ) -> Iterator[Path | None]:
-    """Give an empty folder to fill, which becomes `out`; None if `out` is whole and has the fingerprint `key` (or one
-    of `earlier` versions). On any failure `out` stays as it was and nothing else stays at all.
+    """Give an empty folder to fill that becomes `out`; None if `out` is whole and of `key` or an `earlier` one.
 
-    Args:
-        options: kept in the stamp, to say later what differs.
-        overwrite: whether what was made with another key is replaced: models may have been trained on it.
-        digest: gives the SHA-256 of a file.
-        overwriting: what `overwrite` is for, for the sentence that names it.
+    On any failure `out` stays as it was. `options` are kept in the stamp, to say later what differs; `overwrite`
+    replaces what has another key, and `overwriting` says what that is for; `digest` gives a file's SHA-256.
 
     Raises:
         UserError: `out` holds something else or cannot be written.

@@ -1,18 +1,14 @@
-"""Files of a recipe from the web: resumed where they broke off, verified, and under their names only when complete.
-
-The beginning of a file is in `NAME.part`, and what is known of the file in `NAME.part.json`.
-"""
+"""Files from the web: resumed where they broke off (`NAME.part`), verified, under their names only when complete."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Protocol
 
@@ -24,9 +20,8 @@ from fairseq_mtmoe.data.corpora.raw_files import Item, is_there, mismatch, recor
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import move_into_place, read_json, write_text
 
+# Seconds before each try since the last that got further; then the file is left.
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds before each try, counted from the last that got further than any before; after these the file is left."""
-
 TIMEOUT = (20.0, 60.0)  # seconds until there is a connection, and without a byte
 PER_HOST = 2
 _PIECE = 1 << 18
@@ -37,15 +32,11 @@ _RANGE = re.compile(r"bytes (\d+)-")
 
 
 class Watch(Protocol):
-    """Who is told how far a file is; from several threads."""
+    """Who is told, from several threads: how many bytes of a file are there, and what is tried again after a pause."""
 
-    def has(self, item: Item, done: int, size: int | None) -> None:
-        """Take note of how many bytes are there, of `size` if that is known."""
-        ...
+    def has(self, item: Item, done: int, size: int | None) -> None: ...
 
-    def waits(self, item: Item, reason: str, pause: float) -> None:
-        """Take note that something went wrong, and is tried again after these seconds."""
-        ...
+    def waits(self, item: Item, reason: str, pause: float) -> None: ...
 
 
 class Stopped(Exception):
@@ -53,19 +44,17 @@ class Stopped(Exception):
 
 
 class _Interrupted(Exception):
-    """The connection or the server failed; another try may go better."""
+    """The connection or the server failed; another try may go better, after the seconds that the server asks for."""
 
     def __init__(self, reason: str, pause: float = 0.0, is_unreachable: bool = False) -> None:
         super().__init__(reason)
-        self.pause = pause  # what the server asks to wait, in seconds
-        self.is_unreachable = is_unreachable  # there was no connection to the host at all
+        self.pause, self.is_unreachable = pause, is_unreachable
 
 
 @dataclass
 class _Run:
     """What the files of one call share."""
 
-    raw: Path
     watch: Watch
     pauses: Sequence[float]
     timeout: tuple[float, float]
@@ -81,30 +70,30 @@ def download(
     timeout: tuple[float, float] = TIMEOUT,
 ) -> dict[str, str]:
     """Let these files be below `raw`; by file, in a sentence, why one could not be had. The next call goes on."""
-    run, failed, raised = _Run(raw, watch, pauses, timeout), dict[str, str](), list[BaseException]()
-    queues: dict[str, SimpleQueue[Item]] = defaultdict(SimpleQueue)
+    run, failed, raised = _Run(watch, pauses, timeout), dict[str, str](), list[BaseException]()
+    queues: dict[str, deque[Item]] = defaultdict(deque)
     for item in items:
-        queues[item.host].put(item)
+        queues[item.host].append(item)
 
-    def work(queue: SimpleQueue[Item]) -> None:
+    def work(queue: deque[Item]) -> None:
         with _new_session() as session:
-            while not run.stop.is_set():
+            while queue and not run.stop.is_set():
+                item = queue.popleft()
                 try:
-                    item = queue.get_nowait()
-                    _fetch(item, run, session)
-                except (Empty, Stopped):
-                    return
+                    _fetch(item, raw / item.file, run, session)
                 except UserError as error:
                     failed[item.file] = str(error)
                 except OSError as error:
                     reason = f"{error.strerror or error} (`{error.filename}`)"
                     failed[item.file] = f"`{raw / item.file}` cannot be written: {reason}."
+                except Stopped:
+                    return
                 except BaseException as error:  # a mistake of ours: shown by the thread that waits
                     run.stop.set()
                     raised.append(error)
 
-    queued = [queue for queue in queues.values() for _ in range(min(PER_HOST, queue.qsize()))]
-    threads = [Thread(target=work, args=(queue,), daemon=True) for queue in queued]
+    hosts = [queue for queue in queues.values() for _ in range(min(PER_HOST, len(queue)))]
+    threads = [Thread(target=work, args=(queue,), daemon=True) for queue in hosts]
     try:
         for thread in threads:
             thread.start()
@@ -121,20 +110,20 @@ def _new_session() -> requests.Session:
     """A session that takes proxies from the environment, and sends no passwords of `.netrc` to anyone."""
     session = requests.Session()
     session.auth = lambda request: request
-    agent = {"User-Agent": f"fairseq_mtmoe/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
-    session.headers.update(agent)
+    session.headers.update(
+        {"User-Agent": f"fairseq_mtmoe/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
+    )
     return session
 
 
-def _fetch(item: Item, run: _Run, session: requests.Session) -> None:
-    """Let a file be below `raw`; if it cannot be had (`UserError`) nothing is under its name that was not before."""
-    target = run.raw / item.file
+def _fetch(item: Item, target: Path, run: _Run, session: requests.Session) -> None:
+    """Let a file be at `target`; if it cannot be had (`UserError`) nothing is there that was not before."""
     if is_there(target, item):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _Part(target) as part:
+    with _Part(target, item) as part:
         for _ in range(_TRIES_OF_WRONG):
-            _receive(item, part, run, session)
+            _receive(part, run, session)
             sha256, wrong = mismatch(part.path, item, target)
             if not wrong:
                 move_into_place(part.path, target)
@@ -149,7 +138,8 @@ def _fetch(item: Item, run: _Run, session: requests.Session) -> None:
 class _Part:
     """The beginning of a file, which no other run writes meanwhile. To be used in a `with` statement."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, item: Item) -> None:
+        self.item = item
         self.path = target.with_name(f"{target.name}.part")
         self.note_path = target.with_name(f"{target.name}.part.json")
 
@@ -159,8 +149,9 @@ class _Part:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.file.close()
-            target = self.path.with_suffix("")
-            raise UserError(f"`{target}` is being downloaded by another run; wait for its end.") from error
+            raise UserError(
+                f"`{self.path.with_suffix('')}` is being downloaded by another run; wait for its end."
+            ) from error
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -176,26 +167,25 @@ class _Part:
         self.file.truncate(0)
         self.note_path.unlink(missing_ok=True)
 
-    def validator(self, item: Item) -> str | None:
+    def validator(self) -> str | None:
         """By what the rest of the same file is asked for: an ETag or a date; None if it must begin anew."""
         try:
             note = dict(read_json(self.note_path))
         except (UserError, ValueError, TypeError):
             return None
-        if note.get("address") != item.address or not self.size:
+        if note.get("address") != self.item.address or not self.size:
             return None
-        validator = str(note.get("validator") or "")
-        return validator if validator or item.sha256 or item.md5 else None
+        return str(note.get("validator") or "") or ("" if self.item.sha256 or self.item.md5 else None)
 
 
-def _receive(item: Item, part: _Part, run: _Run, session: requests.Session) -> None:
+def _receive(part: _Part, run: _Run, session: requests.Session) -> None:
     """Get all of a file into its part: tried again as long as a try gets further than those before it."""
-    furthest, tries = part.size, 0
+    item, furthest, tries = part.item, part.size, 0
     while True:
         if item.host in run.unreachable:
             raise _refused(item, run.unreachable[item.host])
         try:
-            _ask(item, part, run, session)
+            _ask(part, run, session)
             return
         except _Interrupted as error:
             tries = 0 if part.size > furthest else tries + 1
@@ -203,20 +193,20 @@ def _receive(item: Item, part: _Part, run: _Run, session: requests.Session) -> N
             if tries > len(run.pauses):
                 if error.is_unreachable:
                     run.unreachable[item.host] = str(error)
-                raise UserError(f"`{item.address}` cannot be had after {tries} tries: {error}.") from error
+                raise _refused(item, f"{error}", f" after {tries} tries") from error
             pause = max(run.pauses[max(tries - 1, 0)], error.pause)
             run.watch.waits(item, str(error), pause)
             if run.stop.wait(pause):
                 raise Stopped from error
 
 
-def _refused(item: Item, why: str) -> UserError:
-    return UserError(f"`{item.address}` cannot be had: {why}.")
+def _refused(item: Item, why: str, when: str = "") -> UserError:
+    return UserError(f"`{item.address}` cannot be had{when}: {why}.")
 
 
-def _ask(item: Item, part: _Part, run: _Run, session: requests.Session) -> None:
+def _ask(part: _Part, run: _Run, session: requests.Session) -> None:
     """Ask for a file, or for the rest of it, and add what comes to the part."""
-    validator = part.validator(item)
+    item, validator = part.item, part.validator()
     if validator is None:
         part.begin_anew()
     headers = {"Range": f"bytes={part.size}-"} if part.size else {}
@@ -224,8 +214,8 @@ def _ask(item: Item, part: _Part, run: _Run, session: requests.Session) -> None:
         headers["If-Range"] = validator
     try:
         with session.get(item.address, headers=headers, stream=True, timeout=run.timeout) as response:
-            _check(response, item, part)
-            _append(response, item, part, run)
+            _check(response, part)
+            _append(response, part, run)
     except UserError:
         raise
     except (ValueError, requests.TooManyRedirects) as error:  # of requests and urllib, about where a redirect leads
@@ -236,8 +226,9 @@ def _ask(item: Item, part: _Part, run: _Run, session: requests.Session) -> None:
         raise _Interrupted(_said(error)) from error
 
 
-def _check(response: requests.Response, item: Item, part: _Part) -> None:
+def _check(response: requests.Response, part: _Part) -> None:
     """See that an answer has the file, or the rest of it that was asked for."""
+    item = part.item
     status, said = response.status_code, f"the server answers {response.status_code} {response.reason}"
     if status == 416 and part.size:
         part.begin_anew()
@@ -258,8 +249,9 @@ def _check(response: requests.Response, item: Item, part: _Part) -> None:
         raise _Interrupted("the server sends another part of the file than it was asked for")
 
 
-def _append(response: requests.Response, item: Item, part: _Part, run: _Run) -> None:
+def _append(response: requests.Response, part: _Part, run: _Run) -> None:
     """Add what comes to the part, as it is sent: a file that is compressed stays so."""
+    item = part.item
     length = response.headers.get("Content-Length", "")
     size = part.size + int(length) if length.isdecimal() else None
     if item.size is not None and size is not None and size != item.size:
@@ -277,11 +269,12 @@ def _append(response: requests.Response, item: Item, part: _Part, run: _Run) -> 
             run.watch.has(item, part.size, size)
             if run.stop.is_set():
                 raise Stopped
-    except urllib3.exceptions.ProtocolError as error:
-        whole = "an unknown number of" if size is None else f"{size:,}"
-        raise _Interrupted(f"the connection ended after {part.size:,} of {whole} bytes") from error
-    if size is not None and part.size != size:
-        raise _Interrupted(f"the connection ended after {part.size:,} of {size:,} bytes")
+        if size in (None, part.size):
+            return
+    except urllib3.exceptions.ProtocolError:
+        pass
+    whole = "an unknown number of" if size is None else f"{size:,}"
+    raise _Interrupted(f"the connection ended after {part.size:,} of {whole} bytes")
 
 
 def _said(error: BaseException) -> str:

@@ -1,8 +1,6 @@
 """From gettext catalogs to text that is split by English message: `prepare catalogs` up to where `prepare text` begins.
 
-Catalogs are read by the workers, some at a time; what they hold together is in memory. Nothing that is tested on, in
-whatever language, was trained on in any: two messages are the same if their `catalogs.message_key` is, or if one is the
-plural of the other. A hash decides which ones are held out, so that it depends on the seed and the messages alone.
+No message that is tested on, in whatever language, was trained on in any; a singular and its plural are one.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from itertools import islice, product
 from pathlib import Path
@@ -22,16 +21,13 @@ from fairseq_mtmoe.data.corpora.catalogs import Catalog, CatalogText, SentencePa
 from fairseq_mtmoe.data.corpora.engine.jobs import RawCorpus
 from fairseq_mtmoe.data.corpora.engine.store import Stage
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
-from fairseq_mtmoe.data.corpora.recipes import Role
+from fairseq_mtmoe.data.corpora.recipes.schema import Role
 from fairseq_mtmoe.data.translation.file_names import side_name
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import write_text
 
 EVALUATION = ("test", "valid")
-
-MIN_TRAINING_SHARE = 0.5
-"""A language is taken without being asked for if at least this share of its messages is left for training."""
-
+MIN_TRAINING_SHARE = 0.5  # of its messages that must be left for training, so that a language is taken unasked
 _AT_ONCE = 16  # catalogs of a job
 
 Pairs = Sequence[SentencePair]
@@ -48,7 +44,6 @@ class Harvest:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many different messages each language has."""
         return {lang: len({self.group_of[source] for source, _ in pairs}) for lang, pairs in self.pairs.items()}
 
 
@@ -66,7 +61,6 @@ class DedupGroups:
         return key
 
     def join(self, first: str, second: str) -> None:
-        """Make one set of the sets of two keys."""
         smaller, larger = sorted((self.find(first), self.find(second)))
         self._parent[larger] = smaller
 
@@ -82,13 +76,8 @@ def harvest_and_split(
 ) -> tuple[list[RawCorpus], dict[str, Any]]:
     """Read catalogs, choose languages (`select_languages`), split their messages, and write them as text files.
 
-    Args:
-        hashes: of the catalogs' content.
-        sizes: how many messages of each language are held out, by split.
-
-    Returns:
-        The files of every language's splits; and `dropped`: by language pair and reason, how many pairs were left out,
-        `left_out`: messages of the languages that were not taken, `damaged`: places of catalogs that could not be read.
+    Returns the files of all splits, and `dropped` pairs by language pair and reason, messages of languages `left_out`,
+    places of `damaged` catalogs. `hashes` are of the catalogs' content, `sizes` messages held out by split.
     """
     stage = tools.work.stage(
         "split",
@@ -118,10 +107,10 @@ def harvest_and_split(
 def read_catalogs(tools: Tools, catalogs: Sequence[Catalog]) -> Harvest:
     """Read and clean all catalogs, by the workers; a damaged one is noted, and has nothing."""
     paths = list(enumerate(catalog.path for catalog in catalogs))
-    jobs = [paths[first : first + _AT_ONCE] for first in range(0, len(paths), _AT_ONCE)]
+    jobs = (partial(read_some, paths[first : first + _AT_ONCE]) for first in range(0, len(paths), _AT_ONCE))
     texts: dict[int, CatalogText | None] = {}
     with tools.shown.step("Reading catalogs") as step:
-        for found in tools.workers.map_blocks(read_some, jobs):
+        for found in tools.workers.map_blocks(jobs):
             texts |= found
             step.advance(sum(len(text.pairs) for text in found.values() if text))
     harvest, groups = Harvest(), DedupGroups()
@@ -143,9 +132,8 @@ def read_catalogs(tools: Tools, catalogs: Sequence[Catalog]) -> Harvest:
     return harvest
 
 
-def read_some(job: Sequence[tuple[int, Path]]) -> dict[int, CatalogText | None]:
-    """What some catalogs hold, by their places."""
-    return {place: read_catalog(path) for place, path in job}
+def read_some(paths: Sequence[tuple[int, Path]]) -> dict[int, CatalogText | None]:
+    return {place: read_catalog(path) for place, path in paths}
 
 
 def describe_sources(catalogs: Sequence[Catalog], damaged: Sequence[int]) -> list[dict[str, Any]]:
@@ -161,10 +149,9 @@ def describe_sources(catalogs: Sequence[Catalog], damaged: Sequence[int]) -> lis
 def select_languages(
     num_messages: Mapping[str, int], held_out: int, langs: Sequence[str] = (), max_langs: int | None = None
 ) -> list[str]:
-    """The languages to use, largest first; `num_messages` counts different messages by language.
+    """Return the languages to use, largest first, of `num_messages` by language: `langs` if given.
 
-    `langs` if given, which must be large enough; otherwise all that keep enough for training when `held_out` messages
-    are put aside, thinned to `max_langs` evenly along the order of sizes, the largest and the smallest included.
+    Otherwise all that keep enough for training without `held_out`, thinned to `max_langs` evenly along their sizes.
     """
     for lang in langs:
         if num_messages.get(lang, 0) <= held_out:
@@ -188,19 +175,11 @@ def select_languages(
 def split_by_message(
     pairs: Mapping[str, Pairs], group_of: Mapping[str, str], sizes: Mapping[str, int], seed: int
 ) -> dict[str, dict[str, Pairs]]:
-    """Split English-to-many pairs so that the splits share no message in any language.
+    """Split English-to-many pairs by language and split, so that splits share no message in any language.
 
-    The smallest language chooses first and the others take over what they have too, so that most validation and test
-    messages are the same in all.
-
-    Args:
-        pairs: by target language.
-        group_of: by source sentence, the name of its group: sentences of one group are the same message.
-        sizes: the number of test and valid messages of every language; each must have more than both.
-
-    Returns:
-        by language, largest first, and split, its pairs: those to train on in their order, others as they were drawn.
-        Pairs whose message is held out in another wording or for another language are in none.
+    The smallest language chooses first, and the others take over what they have too. Pairs whose message is held out in
+    another wording or language are in no split. `group_of` names a source's message; `sizes` are of test and valid.
+    Languages come largest first, training pairs in their order, others as drawn.
     """
     groups = {lang: {group_of[source] for source, _ in of_lang} for lang, of_lang in pairs.items()}
     draw = {

@@ -1,8 +1,4 @@
-"""What a recipe wants below RAW: files with an address, files that a person gets, and what each of them must be.
-
-Of most corpora nobody publishes a checksum. The first download's is recorded in a JSON beside the file (`x.tgz` has
-`x.tgz.origin.json`), so that a later one which differs, or a file that was changed on the disk, is found.
-"""
+"""What a recipe wants below RAW, and what each file must be: as published or, else, recorded beside it when it came."""
 
 from __future__ import annotations
 
@@ -19,8 +15,7 @@ from urllib.parse import urlsplit
 from fairseq_mtmoe.data.corpora.data_dir import file_hash
 from fairseq_mtmoe.data.corpora.engine.workers import shown
 from fairseq_mtmoe.data.corpora.readers.unpacking import split_member
-from fairseq_mtmoe.data.corpora.recipes import Corpus
-from fairseq_mtmoe.data.corpora.recipes.schema import ARCHIVE
+from fairseq_mtmoe.data.corpora.recipes.schema import ARCHIVE, Corpus
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, regular_file, write_text
 
@@ -54,17 +49,12 @@ def items_of(corpora: Sequence[Corpus]) -> list[Item]:
         known = zip_longest(corpus.downloads, corpus.address, corpus.sha256, corpus.md5, corpus.bytes)
         for file, address, sha256, md5, size in known:
             item = items.setdefault(file, Item(file))
-            item.address = item.address or address or ""
-            item.sha256 = item.sha256 or sha256 or ""
-            item.md5 = item.md5 or md5 or ""
-            item.size = item.size or size
-            item.licence = item.licence or corpus.licence
-            item.by_hand = item.by_hand or corpus.by_hand
+            said = {"address": address, "sha256": sha256, "md5": md5, "size": size}
+            for name, value in {**said, "licence": corpus.licence, "by_hand": corpus.by_hand}.items():
+                if value and not getattr(item, name):
+                    setattr(item, name, value)
             item.corpora.append(corpus.name)
     return list(items.values())
-
-
-# ---- what a file must be ----
 
 
 @dataclass(frozen=True)
@@ -78,7 +68,6 @@ class Record:
 
 
 def record_path(file: Path) -> Path:
-    """Where the record of a file is."""
     return file.with_name(f"{file.name}.origin.json")
 
 
@@ -93,7 +82,6 @@ def _read_record(file: Path) -> Record | None:
 
 
 def write_record(file: Path, address: str, sha256: str) -> None:
-    """Record what a complete file is."""
     stat = file.stat()
     record = Record(address, sha256, stat.st_size, stat.st_mtime_ns)
     write_text(record_path(file), json.dumps(asdict(record), indent=1) + "\n")
@@ -105,15 +93,13 @@ def is_there(file: Path, item: Item) -> bool:
         return False
     stat, record = regular_file(file, "a file of the recipe").stat(), _read_record(file)
     is_known = record and (record.size, record.changed) == (stat.st_size, stat.st_mtime_ns)
-    if record and is_known and item.sha256 in ("", record.sha256):
-        return True
-    write_record(file, record.address if record else "", check_file(file, item))
+    if not is_known or (record and item.sha256 not in ("", record.sha256)):
+        write_record(file, record.address if record else "", check_file(file, item))
     return True
 
 
 def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = file_hash) -> str:
-    """The SHA-256 of a file; raise `UserError` if it is not what is published or, where nothing is, what it was when it
-    came. `digest` gives the hash of a file by the hash's name."""
+    """Return the SHA-256 of a file; raise `UserError` if it is not what is published or recorded."""
     sha256, wrong = mismatch(file, item, file, digest)
     if wrong:
         is_same_size = item.size in (None, file.stat().st_size)
@@ -126,8 +112,7 @@ def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = file
 
 
 def mismatch(content: Path, item: Item, file: Path, digest: Callable[[Path, str], str] = file_hash) -> tuple[str, str]:
-    """The SHA-256 of what a file is to hold, and in what that differs from what is published or, where nothing is, from
-    the file's record; empty if in nothing."""
+    """Return the SHA-256 of `content`, and in what it differs from what `file` must be; empty if in nothing."""
     size = content.stat().st_size
     sums = {name: digest(content, name) for name in ("sha256", *(["md5"] if item.md5 else []))}
     if item.size is not None and size != item.size:
@@ -140,9 +125,6 @@ def mismatch(content: Path, item: Item, file: Path, digest: Callable[[Path, str]
     if not item.sha256 and not item.md5 and record and sums["sha256"] != record.sha256:
         return sums["sha256"], f"sha256 {sums['sha256']} and not {record.sha256}, which it had when it first came"
     return sums["sha256"], ""
-
-
-# ---- hashes, kept ----
 
 
 class Digests:
@@ -177,7 +159,6 @@ class Digests:
         return [self.of_file(file) + ("" if name is None else f"{ARCHIVE}{name}") for file, name in members]
 
     def of_file(self, path: Path, name: str = "sha256") -> str:
-        """A hash of what a file holds."""
         if not self._is_known(path):
             self._known[str(path.resolve())] = {**_about(path)}
         known = self._known[str(path.resolve())]
@@ -190,12 +171,10 @@ class Digests:
         return {name: known.get(name) for name in about} == about
 
     def keep(self) -> None:
-        """Write down what is known."""
         write_text(self._path, json.dumps(self._known, indent=1, sort_keys=True) + "\n")
 
 
 def _about(path: Path) -> dict[str, int]:
-    """What changes with a file: its time may be kept (`cp -p`, `rsync -t`), but not when the disk was told of that, and
-    another file in its place has another number."""
+    """Return what changes with a file: its time may be kept (`cp -p`), but not its time of change and its number."""
     of = path.stat()
     return {"bytes": of.st_size, "changed": of.st_mtime_ns, "told": of.st_ctime_ns, "number": of.st_ino}

@@ -1,36 +1,31 @@
-"""What a data directory holds and what was left out: `report.json`, and pages to read.
-
-Nothing in a report depends on when, where or by how many workers it was made; see the log of the work folder for that.
-"""
+"""What a data directory holds and what was left out: `report.json` and pages, which say nothing of time and place."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS
 from fairseq_mtmoe.data.corpora.catalogs import DROP_REASONS
-from fairseq_mtmoe.data.corpora.cleaning import CHANGES, RULES, chosen
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import CHANGES, RULES, chosen
 from fairseq_mtmoe.data.corpora.engine.assembling import TRAIN, Assembly, Ids
 from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus
 from fairseq_mtmoe.data.corpora.engine.selecting import DRAWN, SIDES, Selection
 from fairseq_mtmoe.data.corpora.engine.store import plain, summary_of
-from fairseq_mtmoe.data.corpora.page import markdown_of, page_of
-from fairseq_mtmoe.data.corpora.readers import BAD_REASONS
-from fairseq_mtmoe.data.corpora.recipes import Role
-from fairseq_mtmoe.data.corpora.vocabulary import table
+from fairseq_mtmoe.data.corpora.page.figures import MANY_UNKNOWN, largest_first, unknown_share
+from fairseq_mtmoe.data.corpora.page.pages import markdown_of, page_of
+from fairseq_mtmoe.data.corpora.recipes.schema import Role
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import table
 from fairseq_mtmoe.io.pages import markdown_table
 
 Report = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]  # head and rows
 
 SPLITS = tuple(role.name for role in Role)
-
-MANY_UNKNOWN = 0.005
-"""The share of a language's test tokens from which on `--character-coverage` is worth a word."""
 
 
 def pair_figures(assembly: Assembly, pair: str) -> Report:
@@ -66,27 +61,8 @@ def _row(name: str, tier: str, pairs: Sequence[Report], counts: Sequence[str], l
 
 def _ordered(report: Report) -> list[tuple[str, str, list[Report]]]:
     """Name, tier and figures of language pairs, largest first, and of all together."""
-    pairs = sorted(report["pairs"].items(), key=lambda item: (-item[1][TRAIN], item[0]))
-    return [*((name, pair["tier"], [pair]) for name, pair in pairs), ("total", "", list(report["pairs"].values()))]
-
-
-def _test_sides(pairs: Iterable[Report]) -> dict[str, list[dict[str, int]]]:
-    """The token counts of all test sets, by language."""
-    sides: dict[str, list[dict[str, int]]] = {}
-    for pair in pairs:
-        for lang, counts in pair["tokens"].get("test", {}).items():
-            sides.setdefault(lang, []).append(counts)
-    return sides
-
-
-def _unknown(sides: Iterable[Mapping[str, int]]) -> float:
-    """The share of the tokens of some sides that the vocabulary does not have."""
-    sums = sum(map(Counter, sides), Counter[str]())
-    return sums["unknown"] / max(1, sums["tokens"])
-
-
-def _unknown_share(pairs: Iterable[Report]) -> str:
-    return f"{_unknown(side for sides in _test_sides(pairs).values() for side in sides):.2%}"
+    pairs = [(name, pair["tier"], [pair]) for name, pair in largest_first(report)]
+    return [*pairs, ("total", "", list(report["pairs"].values()))]
 
 
 def write(folder: Path, report: Report) -> None:
@@ -96,9 +72,6 @@ def write(folder: Path, report: Report) -> None:
     (folder / "report.md").write_text(_text_page(report) if is_text else markdown_of(report), encoding="utf-8")
     if not is_text:
         (folder / "report.html").write_text(page_of(report), encoding="utf-8")
-
-
-# ---- of a recipe's corpora ----
 
 
 def of_corpora(assembly: Assembly, selections: Iterable[Selection], evaluated: Iterable[CleanedCorpus]) -> Report:
@@ -161,21 +134,16 @@ def _trained_corpus(selection: Selection) -> Report:
 
 
 def pair_table(report: Report) -> Table:
-    """The table of language pairs, largest first, with a total."""
     rows = []
     for name, tier, pairs in _ordered(report):
         directions = str(sum(len(pair["directions"]) for pair in pairs))
         shards = str(max(pair["shards"] for pair in pairs))
-        rows.append(_row(name, tier, pairs, [directions], [shards, _unknown_share(pairs)]))
+        rows.append(_row(name, tier, pairs, [directions], [shards, f"{unknown_share(pairs) or 0:.2%}"]))
     return ["pair", "tier", "directions", *SPLITS, "shards", "unknown"], rows
 
 
-# ---- of text that is split already ----
-
-
 def text_table(report: Report, by_reason: bool = False) -> Table:
-    """The table of language pairs, largest first, with a total; what was dropped is one number, or one for each reason
-    that occurs."""
+    """Return the table of language pairs, largest first, with a total; what was dropped in one column or by reason."""
     columns = {"dropped": list(DROP_REASONS)}
     if by_reason:
         occurring = {reason for pair in report["pairs"].values() for reason in pair["dropped"]}
@@ -183,7 +151,9 @@ def text_table(report: Report, by_reason: bool = False) -> Table:
     rows = []
     for name, tier, pairs in _ordered(report):
         sums = [sum(pair["dropped"].get(one, 0) for pair in pairs for one in reasons) for reasons in columns.values()]
-        rows.append(_row(name, tier, pairs, [], [*(f"{number:,}" for number in sums), _unknown_share(pairs)]))
+        rows.append(
+            _row(name, tier, pairs, [], [*(f"{number:,}" for number in sums), f"{unknown_share(pairs) or 0:.2%}"])
+        )
     return ["pair", "tier", *SPLITS, *columns, "unknown"], rows
 
 
@@ -197,7 +167,11 @@ def hints(report: Report) -> list[str]:
         for name, pair in pairs.items()
         if "unequal" in pair["dropped"]
     ]
-    shares = {lang: _unknown(sides) for lang, sides in sorted(_test_sides(pairs.values()).items())}
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
+    for pair in pairs.values():
+        for lang, counts in pair["tokens"].get("test", {}).items():
+            sums[lang].update(counts)
+    shares = {lang: counts["unknown"] / max(1, counts["tokens"]) for lang, counts in sorted(sums.items())}
     many = ", ".join(f"{lang} {share:.1%}" for lang, share in shares.items() if share >= MANY_UNKNOWN)
     coverage = report["options"].get("character_coverage")  # none where the vocabulary was given
     if many and coverage != 1:
@@ -210,54 +184,40 @@ def hints(report: Report) -> list[str]:
 
 
 def _text_page(report: Report) -> str:
-    """A report in Markdown; there may be `sources` (what the text was taken from), `left_out` (messages of languages
-    that were not used) and `files` (what was changed of each file)."""
+    """Return a report in Markdown; with `sources` of the text, `left_out` messages and changes of `files` if there."""
     head, rows = text_table(report, by_reason=True)
-    seen = sum(pair["evaluation_sources_in_training"] for pair in report["pairs"].values())
+    pairs = {name: pair for name, pair in report["pairs"].items() if pair["evaluation_sources_in_training"]}
+    seen = sum(pair["evaluation_sources_in_training"] for pair in pairs.values())
+    settings = [f"- {name.replace('_', ' ')}: {value}" for name, value in report["options"].items()]
+    settings.append(f"- validation and test sources that also occur in some language's training data: {seen}")
+    meanings = [f"`−{name}` (dropped): {meaning}." for name, meaning in DROP_REASONS.items() if f"−{name}" in head]
     parts = [
         f"# Data directory made by `mtmoe prepare {report['command']}`",
-        "\n".join(
-            [
-                *(f"- {name.replace('_', ' ')}: {value}" for name, value in report["options"].items()),
-                f"- validation and test sources that also occur in some language's training data: {seen}",
-            ]
-        ),
+        "\n".join(settings),
         markdown_table(head, rows, texts=2),
-        "\n".join(
-            [
-                "`unknown`: the share of test tokens, both sides, that the vocabulary does not have.",
-                *(f"`−{name}` (dropped): {meaning}." for name, meaning in DROP_REASONS.items() if f"−{name}" in head),
-            ]
-        ),
+        "\n".join(["`unknown`: the share of test tokens, both sides, that the vocabulary does not have.", *meanings]),
         *hints(report),
-        *_sources_in_training(report),
-        *(_changes(report["files"]) if "files" in report else []),
     ]
+    if pairs:
+        head = ["validation and test sources of", "found in training", "of which pairs"]
+        found = [
+            (name, pair["evaluation_sources_in_training"], pair["found_in_training_of"]) for name, pair in pairs.items()
+        ]
+        rows = [[name, f"{number:,}", _listed(of)] for name, number, of in found]
+        parts.append(markdown_table(head, rows, texts=(0, 2)))
+    if "files" in report:
+        parts += _changes(report["files"])
     if "sources" in report:
         of = [[one["source"], f"{one['catalogs']:,}", ", ".join(one["damaged"]) or "none"] for one in report["sources"]]
         parts.append(markdown_table(["source", "catalogs", "damaged, not read"], of, texts=(0, 2)))
     if report.get("left_out"):
-        parts.append(f"Languages left out, with their number of messages: {_counted(report['left_out'])}.")
+        parts.append(f"Languages left out, with their number of messages: {_listed(report['left_out'])}.")
     return "\n\n".join(parts) + "\n"
 
 
-def _sources_in_training(report: Report) -> list[str]:
-    rows = [
-        [name, f"{pair['evaluation_sources_in_training']:,}", _counted(pair["found_in_training_of"])]
-        for name, pair in report["pairs"].items()
-        if pair["evaluation_sources_in_training"]
-    ]
-    head = ["validation and test sources of", "found in training", "of which pairs"]
-    return [markdown_table(head, rows, texts=(0, 2))] if rows else []
-
-
 def _changes(files: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """What was changed of each file of text; of most, nothing."""
-    rows = [
-        [name, *(f"{changes[kind]:,}" for kind in ("removed", "breaks", "respelled"))]
-        for name, changes in files.items()
-        if any(changes.values())
-    ]
+    """Return what was changed of each file of text; of most, nothing."""
+    rows = [[name, *(f"{of[kind]:,}" for kind in CHANGES)] for name, of in files.items() if any(of.values())]
     if not rows:
         return ["No file of text had control or invisible characters, or lines that were not in Unicode NFC."]
     head = ["file", "characters removed", "line breaks inside lines, made spaces", "lines that were not in NFC"]
@@ -265,5 +225,5 @@ def _changes(files: Mapping[str, Mapping[str, int]]) -> list[str]:
     return [said, markdown_table(head, rows)]
 
 
-def _counted(numbers: Mapping[str, int]) -> str:
+def _listed(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ({count:,})" for name, count in sorted(numbers.items()))

@@ -205,7 +205,7 @@ def test_data_of_earlier_versions_stays_but_for_text_that_0_1_0_took_for_other_l
 def test_a_run_that_was_stopped_goes_on_and_leaves_nothing_but_what_it_made(tmp_path, folder, monkeypatch):
     args = ("catalogs", tmp_path / "out", "--folder", folder, *SIZES, *SMALL)
     run(*args)
-    monkeypatch.setattr("fairseq_mtmoe.data.corpora.engine.encoding.encode_block", lambda job: 1 / 0)
+    monkeypatch.setattr("fairseq_mtmoe.data.corpora.engine.encoding.encode_block", lambda *job: 1 / 0)
     with pytest.raises(UserError, match="must leave et messages to train on"):
         run("catalogs", tmp_path / "again", "--folder", folder, "--langs", "et", *SIZES[:3], 6)
     with pytest.raises(ZeroDivisionError):

@@ -1,10 +1,4 @@
-"""Many texts as one array of code points, tables with an entry for each code point, and text normalisation.
-
-A rule that asks something of every character of every text is one look-up in a table and one sum for each text: a
-hundred times faster than a loop over characters, and five times faster than regular expressions. The tables are made
-from Python's own Unicode data, so that they say what `unicodedata` says. All text is normalised, references included:
-no system is marked down for what nobody can see.
-"""
+"""Normalisation, and texts as arrays of code points for tables: a hundred times faster than loops over characters."""
 
 from __future__ import annotations
 
@@ -25,9 +19,7 @@ CODES = sys.maxunicode + 1
 # Of the planes in between none has a character; the last two are for private use. Looking at each takes half a second.
 ASSIGNED = (*range(0x40000), *range(0xE0000, 0xE1000))
 WIDE = 3  # how many Latin letters one wide (CJK) character stands for, roughly
-
 LENGTH_PADDING = 10  # added to both lengths before their ratio is taken: short texts may differ more
-
 _NO_SCRIPT = frozenset({"Zyyy", "Zinh", "Zzzz"})  # common to all, inherited from the letter before, not known
 # Control characters that are no white space, soft hyphens, byte order marks. Joiners are letters to some scripts: kept.
 _INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\ufeff]")
@@ -37,19 +29,13 @@ _BREAK = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 @dataclass(frozen=True)
 class Columns:
-    """Texts one behind the other, with a space before each and one at the end.
-
-    Attributes:
-        codes: their code points, with the spaces.
-        starts: where each begins. Up to the next one's start it has at least one entry, its space.
-    """
+    """Texts one behind the other, with a space before each and one at the end; `starts` is where their spaces end."""
 
     codes: NDArray[np.uint32]
     starts: NDArray[np.int64]
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Columns:
-        """The columns of these texts."""
         text = f" {' '.join(texts)} " if texts else ""
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         return cls(np.frombuffer(text.encode("utf-32-le"), dtype="<u4"), np.cumsum(lengths + 1) - lengths)
@@ -60,7 +46,6 @@ class Columns:
 
 
 def table(codes: Iterable[int]) -> NDArray[np.bool_]:
-    """A table that is true for these code points."""
     entries = np.zeros(CODES, np.bool_)
     entries[list(codes)] = True
     return entries
@@ -74,17 +59,13 @@ def wide() -> NDArray[np.bool_]:
 
 @cache
 def scripts() -> tuple[dict[str, int], NDArray[np.uint8]]:
-    """Every script's number, by its code of ISO 15924, and the number of each letter's or mark's script: 0 for what is
-    neither or belongs to several scripts."""
+    """Return the number of each script by its ISO 15924 code, and of each letter's or mark's script; 0 for all else."""
     numbers: dict[str, int] = {}
     entries = np.zeros(CODES, np.uint8)
     for code in ASSIGNED:
         if unicodedata.category(chr(code))[0] in "LM" and (script := script_of(chr(code))) not in _NO_SCRIPT:
             entries[code] = numbers.setdefault(script, len(numbers) + 1)
     return numbers, entries
-
-
-# ---- normalisation ----
 
 
 def normalise(text: str) -> str:
@@ -112,17 +93,8 @@ def _irregular() -> NDArray[np.bool_]:
     return table(ord(one) for one in characters if one != " " and (one.isspace() or _INVISIBLE.match(one)))
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What `normalise` changes of some lines, besides white space."""
-
-    removed: int = 0  # characters: controls and invisible ones
-    breaks: int = 0  # characters inside lines that some programs take for a line's end, made spaces
-    respelled: int = 0  # lines that were not in Unicode NFC
-
-
-def changes_of(lines: Iterable[str]) -> Changes:
-    """What `normalise` changes of these lines."""
+def changes_of(lines: Iterable[str]) -> dict[str, int]:
+    """Count what `normalise` changes of lines: characters `removed`, line `breaks` inside, lines `respelled`."""
     removed = breaks = respelled = 0
     for line in lines:
         if line.isprintable() and unicodedata.is_normalized("NFC", line):
@@ -131,12 +103,11 @@ def changes_of(lines: Iterable[str]) -> Changes:
         removed += count
         breaks += len(_BREAK.findall(line))
         respelled += not unicodedata.is_normalized("NFC", visible)
-    return Changes(removed, breaks, respelled)
+    return {"removed": removed, "breaks": breaks, "respelled": respelled}
 
 
 def normal_form(form: Literal["NFC", "NFKC"], text: str) -> str:
-    """A Unicode normal form. Where more than 30 marks follow one character, which no language needs, they are taken 30
-    at a time, as in the stream-safe format of Unicode's annex 15: to sort a million of them takes days."""
+    """Return a Unicode normal form; marks on one character are taken 30 at a time, as in annex 15, or take days."""
     if len(text) < 1000:
         return unicodedata.normalize(form, text)
     cuts = [match.end() for match in _long_marks().finditer(text)]

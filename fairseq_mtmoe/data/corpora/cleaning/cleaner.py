@@ -1,14 +1,10 @@
-"""Which training pairs of a block are left out, and why: rules over columns of texts.
-
-`catalogs.why_dropped` is for harvested messages of programs, and reads one pair at a time. This is for corpora of any
-size: a pair takes a few microseconds.
-"""
+"""Which training pairs of a block are left out, and why: rules over columns of texts, a few microseconds a pair."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 
@@ -17,34 +13,26 @@ import xxhash
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.blocks import Block
-from fairseq_mtmoe.data.corpora.cleaning import identification
-from fairseq_mtmoe.data.corpora.cleaning.characters import (
-    LENGTH_PADDING,
-    WIDE,
-    Changes,
-    Columns,
-    changes_of,
-    normalised,
-    wide,
-)
+from fairseq_mtmoe.data.corpora.cleaning.characters import LENGTH_PADDING, WIDE, Columns, changes_of, normalised, wide
 from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, SideKeys, exact_keys, mixed
-from fairseq_mtmoe.data.corpora.cleaning.languages import FOREIGN, letters
+from fairseq_mtmoe.data.corpora.cleaning.languages import FOREIGN, in_other_language, letters
 from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
 
 SAMPLES = 5  # how many pairs of each rule a report has
-
-_MOST_CHARACTERS = 200  # characters of a sentence that a report shows
+_SHOWN = 200  # characters of a sentence that a report shows
 
 Sample = tuple[int, str, str]  # (line of the corpus, source sentence, target sentence)
 
 Found = NDArray[np.bool_]
 
+# Share of a sentence's letters that may belong to scripts which its language is not written in, a wide one counted as
+# several: instructions for programs are half names in many languages, and what is in another language is over it.
 MAX_FOREIGN = 0.7
-"""Share of a sentence's letters that may belong to scripts which its language is not written in, a wide one counted as
-several: instructions for programs are half names in many languages, and what is in another language is over it."""
-
 _AT_ONCE = 4096  # pairs: the arrays of so many stay in a processor's cache, which makes rules a third faster
 
+# Every rule in the order in which they are asked, and what it means in a report: a pair counts for the first one that
+# finds it. The last three are not asked here: they are about keys, and need other corpora (`are_among`,
+# `first_occurrences`).
 RULES = {
     "length": "a side is longer than `max_characters`",
     "empty": "a side has neither letters nor digits",
@@ -56,16 +44,13 @@ RULES = {
     "duplicate": "the pair occurred before in its language pair's corpora",
     "near_duplicate": "but for case, punctuation, spaces and digits, the pair occurred before",
 }
-"""Every rule in the order in which they are asked, and what it means in a report: a pair counts for the first one that
-finds it. The last three are not asked here: they are about keys, and need other corpora (`are_among`,
-`first_occurrences`)."""
 
+# What normalising changes besides spaces.
 CHANGES = {
     "removed": "control and invisible characters removed",
     "breaks": "line breaks inside lines made spaces",
     "respelled": "sentences brought to Unicode NFC",
 }
-"""What normalising changes besides spaces."""
 
 
 @dataclass
@@ -79,9 +64,9 @@ class Cleaned:
     near: Keys  # the same for what differs in case, punctuation, spaces and digits alone
     source_keys: Keys  # of sentences: `sentence_keys` of `source`
     target_keys: Keys
-    changes: tuple[Changes, Changes]  # what normalising changed of source and target
+    changes: list[dict[str, int]]  # what normalising changed of source and target, by `CHANGES`
     counts: dict[str, int]  # pairs that each rule left out, and what was changed: keys of RULES and CHANGES
-    samples: dict[str, list[Sample]] = field(default_factory=dict)  # of the pairs that a rule left out
+    samples: dict[str, list[Sample]]  # of the pairs that a rule left out
 
 
 class _Side:
@@ -102,83 +87,66 @@ class _Side:
 
     @cached_property
     def widths(self) -> NDArray[np.int64]:
-        """The texts' lengths."""
-        lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
+        """The texts' lengths, with `LENGTH_PADDING`."""
+        lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts)) + LENGTH_PADDING
         return lengths + (WIDE - 1) * self.columns.sums(wide()[self.columns.codes])
 
     def is_foreign(self, lang: str) -> Found:
-        """Which texts are written in scripts that the language has not."""
         foreign, own = np.divmod(self.columns.sums(letters(lang)[self.columns.codes]), FOREIGN)
         found: Found = foreign > MAX_FOREIGN * (foreign + own)
         return found
 
 
+# Each rule, and which pairs it finds, given those that none has found.
 Rules = Callable[[_Side, _Side], Iterable[tuple[str, Callable[[Found], Found]]]]
-"""Every rule, and what says which pairs it finds, given those that no rule has found yet."""
 
 
 @dataclass(frozen=True)
 class Cleaner:
-    """The rules for the corpora of two languages.
+    """The rules for corpora of two languages, in plain codes; of evaluation data every pair stays, normalised.
 
-    Args:
-        filters: which rules there are, and their limits.
-        source_lang: plain code of the source's language; likewise `target_lang`.
-        role: what the corpus is for (a `Role` or its name): of evaluation data every pair stays, normalised.
-
-    Raises:
-        UserError: `filters.identify` is no model.
+    Without filters all training pairs with text on both sides stay.
     """
 
-    filters: Filters
+    filters: Filters | None
     source_lang: str
     target_lang: str
-    role: Role | str
-
-    def __post_init__(self) -> None:
-        if self.filters.identify is not None:
-            identification.load(self.filters.identify)
+    role: Role
 
     def __call__(self, block: Block) -> Cleaned:
-        """A block's pairs, normalised, without those that a rule finds."""
-        is_training = self.role in (Role.train, Role.train.name)
-        return _clean(block, self._rules, self.filters.max_characters) if is_training else _clean(block)
+        if self.role is not Role.train:
+            return _clean(block)
+        return _clean(block, self._rules, sys.maxsize if self.filters is None else self.filters.max_characters)
 
     def _rules(self, source: _Side, target: _Side) -> Iterator[tuple[str, Callable[[Found], Found]]]:
         filters = self.filters
+        if filters is None:
+            pairs = zip(source.texts, target.texts, strict=True)
+            yield "empty", lambda _: np.array([not (one and other) for one, other in pairs], np.bool_)
+            return
         yield "length", lambda _: source.too_long | target.too_long
         yield "empty", lambda _: (source.keys.counted == 0) | (target.keys.counted == 0)
-        yield "ratio", lambda _: _ratios(source.widths, target.widths) > filters.max_ratio
+        widths = (source.widths, target.widths)
+        yield "ratio", lambda _: np.maximum(*widths) / np.minimum(*widths) > filters.max_ratio
         if filters.copies is Action.drop:
             yield "copy", lambda _: source.keys.sentence == target.keys.sentence
         if filters.wrong_script is Action.drop:
             yield "wrong_script", lambda _: source.is_foreign(self.source_lang) | target.is_foreign(self.target_lang)
         if filters.identify is not None:
-            yield "language", lambda stays: self._is_other(source, target, stays)
+            yield "language", lambda stays: self._is_other(source, target, stays, filters)
 
-    def _is_other(self, source: _Side, target: _Side, stays: Found) -> Found:
+    def _is_other(self, source: _Side, target: _Side, stays: Found, filters: Filters) -> Found:
         """Which pairs of those that stay have a side that the model takes for another language."""
         found = np.zeros(len(stays), np.bool_)
         for side, lang in ((source, self.source_lang), (target, self.target_lang)):
             rows = np.flatnonzero(stays & ~found)
             texts = [side.texts[row] for row in rows.tolist()]
-            found[rows] = identification.others(texts, lang, str(self.filters.identify), self.filters.min_confidence)
+            found[rows] = in_other_language(texts, lang, str(filters.identify), filters.min_confidence)
         return found
 
 
-def unfiltered(block: Block, role: Role) -> Cleaned:
-    """A block's pairs, normalised, of text that is somebody's choice already: no rule is asked but for training pairs
-    that have no text on one side, of which there are no samples."""
-
-    def rules(source: _Side, target: _Side) -> Iterator[tuple[str, Callable[[Found], Found]]]:
-        pairs = zip(source.texts, target.texts, strict=True)
-        yield "empty", lambda _: np.array([not (one and other) for one, other in pairs], np.bool_)
-
-    return replace(_clean(block, rules), samples={}) if role is Role.train else _clean(block)
-
-
 def asked(filters: Filters) -> dict[str, object]:
-    """What of the filters decides about a cleaned block, by name; of the model of `identify` that there is one."""
+    """Return what of the filters decides about a cleaned block; of `identify` the model's hash does, elsewhere."""
     names = ("max_characters", "max_ratio", "copies", "wrong_script")
     names += () if filters.identify is None else ("min_confidence",)  # type: ignore[assignment]
     values = {name: getattr(filters, name) for name in names}
@@ -186,18 +154,14 @@ def asked(filters: Filters) -> dict[str, object]:
 
 
 def _clean(block: Block, rules: Rules = lambda *_: (), most: int = sys.maxsize) -> Cleaned:
-    """The pairs of a block that no rule finds, with their keys.
-
-    Args:
-        most: characters of a side, of which rules look at no more.
-    """
+    """Return the pairs that no rule finds, with their keys; rules look at no side over `most` characters."""
     parts = [slice(at, at + _AT_ONCE) for at in range(0, max(len(block.source), 1), _AT_ONCE)]
     source, target = ([text for at in parts for text in normalised(side[at])] for side in (block.source, block.target))
     changes = [
         changes_of(old for old, new in zip(*both, strict=True) if old != new)
         for both in ((block.source, source), (block.target, target))
     ]
-    counts = {name: sum(getattr(side, name) for side in changes) for name in CHANGES}
+    counts = {name: sum(side[name] for side in changes) for name in CHANGES}
     samples: dict[str, list[Sample]] = {}
     arrays = []
     for at in parts:
@@ -213,47 +177,19 @@ def _clean(block: Block, rules: Rules = lambda *_: (), most: int = sys.maxsize) 
         arrays.append((stays, mixed(one.keys.near, other.keys.near), one.keys.sentence, other.keys.sentence))
     stays, *keys = (np.concatenate(some) for some in zip(*arrays, strict=True))
     source, target = list(compress(source, stays)), list(compress(target, stays))
+    samples = {rule: some for rule, some in samples.items() if some}
     near, source_keys, target_keys = (some[stays] for some in keys)
-    return Cleaned(
-        source,
-        target,
-        block.lines[stays],
-        exact_keys(source, target),
-        near,
-        source_keys,
-        target_keys,
-        (changes[0], changes[1]),
-        counts,
-        {rule: some for rule, some in samples.items() if some},
-    )
-
-
-def _ratios(widths: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
-    longer, shorter = np.maximum(widths, others), np.minimum(widths, others)
-    ratios: NDArray[np.float64] = (longer + LENGTH_PADDING) / (shorter + LENGTH_PADDING)
-    return ratios
-
-
-# ---- a few pairs of each rule for a report: by hash, so that they are the same however the work was dealt out ----
+    exact = exact_keys(source, target)
+    return Cleaned(source, target, block.lines[stays], exact, near, source_keys, target_keys, changes, counts, samples)
 
 
 def sample(line: int, source: str, target: str) -> Sample:
     """A pair as a report shows it: of long sentences the beginning."""
-    return line, _beginning(source), _beginning(target)
+    source, target = (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…" for text in (source, target))
+    return line, source, target
 
 
 def chosen(samples: Iterable[Sample]) -> list[Sample]:
-    """`SAMPLES` of them, in the order of their lines.
-
-    So that blocks can be put together in any order: `chosen([*chosen(a), *chosen(b)]) == chosen([*a, *b])`.
-    """
-    return sorted(sorted(samples, key=_draw)[:SAMPLES])
-
-
-def _beginning(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
-
-
-def _draw(one: Sample) -> tuple[int, Sample]:
-    line, source, target = one
-    return xxhash.xxh3_64_intdigest(f"{line}\n{source}\n{target}".encode()), one
+    """Return `SAMPLES` of them by hash, in the order of lines: the same however blocks are put together."""
+    by_hash = sorted((xxhash.xxh3_64_intdigest("\n".join(map(str, one)).encode()), one) for one in samples)
+    return sorted(one for _, one in by_hash[:SAMPLES])

@@ -1,8 +1,6 @@
-"""Keys: 64 bits for a sentence or a pair of sentences, by which equal ones are found without their text.
+"""Keys: 64 bits (XXH3, seed 0, of UTF-32) for a sentence or a pair, by which equal ones are found without their text.
 
-They are the same on every machine and in every version of the libraries, so that keys on disk stay what they are: each
-is XXH3 (64 bits, seed 0) of code points in UTF-32, little-endian, and pairs of keys are mixed as below. Among 50
-million different sentences some two have the same key with a probability of 1 in 15,000.
+Among 50 million different sentences some two have the same key with a probability of 1 in 15,000.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.cleaning.characters import ASSIGNED, CODES, Columns, table
-from fairseq_mtmoe.errors import UserError, raise_invalid
 
 Keys = NDArray[np.uint64]
 
@@ -29,14 +26,8 @@ _UNSEEN_MARKS = frozenset(
 )
 
 
-# ---- what each character is for comparing sentences ----
-
-
 def fold(character: str) -> str:
-    """What a character is for comparing sentences: letters and digits in compatibility form, without case.
-
-    Vowel signs (marks of combining class 0) are letters. Other marks count only in letters that have them, as in é.
-    """
+    """Return what counts of a character in comparisons: letters, vowel signs and digits in one form, without case."""
     return "".join(filter(_counts, unicodedata.normalize("NFKC", character).casefold()))
 
 
@@ -49,8 +40,7 @@ def _counts(character: str) -> bool:
 
 @cache
 def folding() -> tuple[NDArray[np.uint32], NDArray[np.uint8], dict[int, str]]:
-    """`fold` of every character: the first code point, how many there are (0 for what does not count), and all of them
-    where there are several."""
+    """Return of every character's `fold` the first code point, the length, and all where there are several."""
     first, count = np.zeros(CODES, np.uint32), np.zeros(CODES, np.uint8)
     more = {}
     for code in ASSIGNED:
@@ -65,7 +55,7 @@ def folding() -> tuple[NDArray[np.uint32], NDArray[np.uint8], dict[int, str]]:
 
 
 def folded(columns: Columns) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """The folded characters of all texts, one behind the other, and how many each text has."""
+    """Return the folded characters of all texts, one behind the other, and how many each text has."""
     first, count, more = folding()
     counts = count[columns.codes]
     characters = np.repeat(first[columns.codes], counts)
@@ -77,18 +67,9 @@ def folded(columns: Columns) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     return characters, columns.sums(counts)
 
 
-# ---- keys ----
-
-
 @dataclass(frozen=True)
 class SideKeys:
-    """What one side of sentence pairs is, for comparing: without case, spaces, punctuation and symbols.
-
-    Attributes:
-        sentence: equal where all letters and digits are (`fold`).
-        near: equal where all letters are, and where the same number of digits stands.
-        counted: how many letters and digits there are.
-    """
+    """One side of pairs: keys of all letters and digits (`fold`), keys with any digits, and how many count."""
 
     sentence: Keys
     near: Keys
@@ -96,7 +77,6 @@ class SideKeys:
 
     @classmethod
     def of(cls, columns: Columns) -> SideKeys:
-        """The keys of these texts."""
         characters, counted = folded(columns)
         ends = np.cumsum(counted)
         sentence = _hashes(characters, ends - counted, ends)
@@ -120,8 +100,7 @@ def exact_keys(source: Sequence[str], target: Sequence[str]) -> Keys:
 
 
 def mixed(first: Keys, second: Keys) -> Keys:
-    """A key for each pair of keys, in which their order counts: the finaliser of SplitMix64 (Steele, Lea and Flood,
-    "Fast splittable pseudorandom number generators", 2014) of second + first · the golden ratio."""
+    """Return a key for each pair of keys, in order: SplitMix64's finaliser (Steele et al. 2014)."""
     bits = second + first * np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -148,33 +127,18 @@ def _digits() -> NDArray[np.bool_]:
     return table(code for code in range(0x20000) if unicodedata.category(chr(code)) == "Nd")
 
 
-# ---- which of many keys on disk occurred before: exactly, and within a given memory, however many there are ----
-
-BYTES_PER_KEY = 64
-"""Memory for a key while its part is sorted: key and place, their order, and what sorting needs besides; measured."""
-
+BYTES_PER_KEY = 64  # of memory while a key's part is sorted, with its place, their order and more; measured
 _ENTRY = np.dtype([("key", "<u8"), ("place", "<u8")])
-_MOST_PARTS = 1024
-_LEAST = BYTES_PER_KEY << 16
+_MOST_BITS = 10
 
 
 def first_occurrences(key_files: Sequence[Path], work: Path, memory: int) -> Iterator[NDArray[np.bool_]]:
-    """For each file, which of its keys are the first of their kind in all files.
+    """Yield for each file which of its keys are the first of their kind in all files.
 
-    Keys are dealt out by their first bits into files of their own, so small that one at a time can be sorted. Of equal
-    keys the first in the order of the files stays, so the answer is the same for any memory.
-
-    Args:
-        key_files: `numpy.save` wrote them, one array of uint64 each; the order of files and keys is that of the text.
-        work: a folder for files in between, which is emptied first and removed when the last mask was taken.
-        memory: in bytes, for everything but one key file and its mask.
-
-    Raises:
-        UserError: a file is not one of keys, or `memory` is too little for any work.
+    By their first bits keys are dealt out into files in `work`, so small that `memory` (bytes) can sort one at a time.
+    `key_files` are of `numpy.save`, an array of uint64 each, in the order of the text.
     """
-    if memory < _LEAST:
-        raise_invalid("memory", f"at least {_LEAST:,} bytes", memory)
-    sizes = [len(_keys(path)) for path in key_files]
+    sizes = [len(np.load(path, mmap_mode="r")) for path in key_files]
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
@@ -195,12 +159,12 @@ def first_occurrences(key_files: Sequence[Path], work: Path, memory: int) -> Ite
 def _deal_out(key_files: Sequence[Path], work: Path, total: int, memory: int) -> None:
     """Append every key with its place to the file of its part; of equal keys in one go the first is enough."""
     bits = 0  # of a key, that say the part: keys are evenly spread
-    while (total * BYTES_PER_KEY >> bits) > memory and 1 << bits < _MOST_PARTS:
+    while (total * BYTES_PER_KEY >> bits) > memory and bits < _MOST_BITS:
         bits += 1
     begins = np.arange(1 << bits, dtype=np.uint64) << np.uint64((64 - bits) % 64)
     at_once, place = memory // BYTES_PER_KEY, 0
     for path in key_files:
-        keys = _keys(path)
+        keys = np.load(path, mmap_mode="r")
         for begin in range(0, len(keys), at_once):
             some = np.array(keys[begin : begin + at_once])
             first = _first_of_each(some)
@@ -214,18 +178,7 @@ def _deal_out(key_files: Sequence[Path], work: Path, total: int, memory: int) ->
 
 
 def _first_of_each(keys: Keys) -> NDArray[np.int64]:
-    """The first index of every key, in the order of the keys."""
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     first: NDArray[np.int64] = order[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
     return first
-
-
-def _keys(path: Path) -> Keys:
-    try:
-        keys: Keys = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"`{path}` must be a file of keys, but cannot be read as one: {error}.") from error
-    if keys.dtype != np.uint64 or keys.ndim != 1:
-        raise UserError(f"`{path}` must be a file of keys (uint64, one behind the other), but is of {keys.dtype}.")
-    return keys

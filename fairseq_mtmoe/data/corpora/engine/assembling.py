@@ -1,7 +1,4 @@
-"""The second half of every preparation: text that stays becomes a vocabulary, ids, and a data directory.
-
-That has shards of ids, which stock fairseq reads (`MMapIndexedDataset`), and what is to be known of them.
-"""
+"""The second half of every preparation: text that stays becomes a vocabulary and shards of ids, and is described."""
 
 from __future__ import annotations
 
@@ -11,34 +8,39 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fairseq_mtmoe.data.corpora.binarize import writer
-from fairseq_mtmoe.data.corpora.engine.encoding import ForVocabulary, Vocabulary, encode, make_vocabulary
+from fairseq_mtmoe.data.corpora.engine.encoding import Vocabulary, encode, make_vocabulary
 from fairseq_mtmoe.data.corpora.engine.selecting import SIDES, Selections
 from fairseq_mtmoe.data.corpora.engine.store import Saved, summary_of
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
-from fairseq_mtmoe.data.corpora.recipes import Recipe, Role, Shards, Spelling
+from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.data.corpora.recipes.schema import Role, Shards, Spelling
 from fairseq_mtmoe.data.translation import recorded_sizes, tiers
 from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, TOKEN_STYLE, dictionary_name, side_name
 
 TRAIN = Role.train.name
-OF_ALL_SHARDS = ("langs.txt", "lang_pairs.txt", TOKEN_STYLE, "spm.model")
-"""Files that are also beside the shards: what commands are told by name."""
+OF_ALL_SHARDS = ("langs.txt", "lang_pairs.txt", TOKEN_STYLE, "spm.model")  # also beside shards: what commands are told
 
-Evaluation = Mapping[str, Mapping[str, Sequence[Path]]]
-"""By language pair and split, files with `source`, `target` and further references."""
+Evaluation = Mapping[str, Mapping[str, Sequence[Path]]]  # by pair and split, files with references
 
 
 def binarize(
-    folder: Path, tools: Tools, recipe: Recipe, made_of: ForVocabulary, selections: Selections, evaluation: Evaluation
+    folder: Path,
+    tools: Tools,
+    recipe: Recipe,
+    given: Mapping[str, Path],
+    names: tuple[str, str],
+    selections: Selections,
+    evaluation: Evaluation,
 ) -> Assembly:
-    """Fill the empty directory `folder` by a recipe's vocabulary, shards, tiers and spelling of codes."""
-    vocabulary = make_vocabulary(tools, recipe, made_of, selections)
+    """Fill the empty directory `folder` by a recipe; `given` and `names` of a vocabulary as in `make_vocabulary`."""
+    vocabulary = make_vocabulary(tools, recipe, given, names, selections)
     texts = [selection.blocks for of_pair in selections.values() for selection in of_pair]
     splits = [(pair, split, files) for pair, of_pair in evaluation.items() for split, files in of_pair.items()]
     encoded = iter(encode(tools, [*texts, *([(file, None) for file in files] for *_, files in splits)], vocabulary))
@@ -74,7 +76,6 @@ class Assembly:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The training pairs of each language pair."""
         return {one.pair: sum(of["pairs"] for of in one.summaries) for one in self.ids if one.split == TRAIN}
 
     @property
@@ -99,35 +100,33 @@ class Assembly:
         return found
 
     def training_of(self, way: str) -> str:
-        """The language pair on whose text a direction is trained."""
         return way if way in self.sizes else "-".join(reversed(way.split("-")))
 
-    # ---- writing ----
-
     def write(self, folder: Path, tools: Tools) -> None:
-        """Fill the empty directory `folder`, or those of its shards."""
         count = max(map(self.shards, self.sizes))
         folders = [folder] if count == 1 else [folder / f"shard{number}" for number in range(count)]
         dictionary = folders[0] / dictionary_name(self.recipe.data_code(self._langs()[0]))
         for place in folders:
             place.mkdir(exist_ok=True)
+        shutil.copyfile(self.vocabulary.dictionary, dictionary)
+        for place in folders:
             self._write_shared(place, folders, dictionary)
         for name in OF_ALL_SHARDS if count > 1 else ():
             if (folders[0] / name).exists():
                 _link(folders[0] / name, folder / name)
-        jobs = sorted(self._jobs(folders), key=lambda job: -len(job.ids))  # what takes longest comes first
-        tools.do("Writing shards", write_side, jobs, sum(self.sizes.values()))
+        jobs = sorted(self._jobs(folders), key=lambda job: -len(job.args[0]))  # what takes longest comes first
+        tools.do("Writing shards", jobs, sum(self.sizes.values()))
         for one in self.ids:
             if one.text:
                 self._write_text(folders[0] / TEXT_FOLDER, one)
 
-    def _jobs(self, folders: Sequence[Path]) -> Iterator[SideJob]:
+    def _jobs(self, folders: Sequence[Path]) -> Iterator[partial[int]]:
         for one in self.ids:
             is_training = one.split == TRAIN
             number = self.shards(one.pair) if is_training else 1
             for side, lang in zip(SIDES, one.pair.split("-"), strict=True):
                 prefixes = [place / self._name(one, lang) for place in folders[:number]]
-                yield SideJob(one.files, side, prefixes, self.vocabulary.symbols, is_training)
+                yield partial(write_side, one.files, side, prefixes, self.vocabulary.symbols, is_training)
 
     def _name(self, ids: Ids, lang: str) -> str:
         return side_name(ids.split, self.recipe.data_pair(ids.pair), self.recipe.data_code(lang))
@@ -140,11 +139,8 @@ class Assembly:
         """Write the model, a dictionary for each language (one, and links to it), and the lists that tasks read."""
         langs = list(map(self.recipe.data_code, self._langs()))
         shutil.copyfile(self.vocabulary.model, folder / "spm.model")
-        for lang in langs:
-            place = folder / dictionary_name(lang)
-            if place == dictionary:
-                shutil.copyfile(self.vocabulary.dictionary, place)
-            else:
+        for place in (folder / dictionary_name(lang) for lang in langs):
+            if place != dictionary:
                 _link(dictionary, place)
         known = self.recipe.known_languages
         ordered = [*known, *(lang for lang in langs if lang not in known)]
@@ -153,9 +149,8 @@ class Assembly:
         if self.recipe.vocabulary.language_tokens is Spelling.mbart:
             _write(folder / TOKEN_STYLE, "mbart\n")
         _write(folder / tiers.FILE_NAME, json.dumps(self.tiers(), indent=1) + "\n")
-        sizes = {
-            self.recipe.data_pair(pair): sizes_of(size, self.shards(pair)) for pair, size in sorted(self.sizes.items())
-        }
+        pairs = sorted(self.sizes)
+        sizes = {self.recipe.data_pair(pair): sizes_of(self.sizes[pair], self.shards(pair)) for pair in pairs}
         shards = [place.name for place in folders] if len(folders) > 1 else [""]
         content = {"shards": shards, recorded_sizes.SPLIT: sizes}
         _write(folder / recorded_sizes.FILE_NAME, json.dumps(content, indent=1) + "\n")
@@ -187,9 +182,6 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
-# ---- shards ----
-
-
 def shards_of(pairs: int, settings: Shards) -> int:
     """Into how many directories a language pair's training data is dealt out."""
     return max(1, min(settings.most, -(-pairs // settings.pairs)))
@@ -200,28 +192,20 @@ def sizes_of(pairs: int, shards: int) -> list[int]:
     return [len(range(shard, pairs, shards)) for shard in range(shards)]
 
 
-@dataclass(frozen=True)
-class SideJob:
-    """One side of a split of a language pair: the files of its ids, and where it goes."""
+def write_side(files: Sequence[Path], side: str, prefixes: Sequence[Path], symbols: int, is_training: bool) -> int:
+    """Deal sentences out in turn, as `.bin` and `.idx`; return how many training pairs have their source now.
 
-    ids: Sequence[Path]
-    side: str  # source or target
-    prefixes: Sequence[Path]  # paths without suffix, one for each shard
-    symbols: int  # of the dictionary
-    is_training: bool
-
-
-def write_side(job: SideJob) -> int:
-    """Deal sentences out to the shards in turn, as `.bin` and `.idx`; how many training pairs have their source now."""
+    `files` have the ids of one side of a split, `prefixes` are paths without suffix, one for each shard.
+    """
     count = 0
     with ExitStack() as stack:
-        adders = [stack.enter_context(writer(prefix, job.symbols)) for prefix in job.prefixes]
-        for path in job.ids:
+        adders = [stack.enter_context(writer(prefix, symbols)) for prefix in prefixes]
+        for path in files:
             with Saved(path) as saved:
-                ids, lengths = saved[f"{job.side}_ids"], saved[f"{job.side}_lengths"]
+                ids, lengths = saved[f"{side}_ids"], saved[f"{side}_lengths"]
             shard_of = (count + np.arange(len(lengths))) % len(adders)
             for shard, add in enumerate(adders):
                 mine = shard_of == shard
                 add(ids[np.repeat(mine, lengths)], lengths[mine])
             count += len(lengths)
-    return count if job.is_training and job.side == "source" else 0
+    return count if is_training and side == "source" else 0

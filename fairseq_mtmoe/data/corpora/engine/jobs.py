@@ -1,36 +1,27 @@
-"""The jobs of the first stage: a worker opens raw files itself, reads a part of a corpus, and cleans it.
-
-What goes to a worker says where the part is; the text never passes through another process. Corpora whose pairs are
-lines are cut into parts of a block each, any other is one job, which makes one block after the other. What cannot be
-read is counted by reason, some of each reason shown, and all listed by file and line.
-"""
+"""The jobs of the first stage: a worker opens raw files itself, reads a corpus or a part of a block, and cleans it."""
 
 from __future__ import annotations
 
 import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine, Block, CorpusFiles
-from fairseq_mtmoe.data.corpora.cleaning import SAMPLES, Cleaner, unfiltered
+from fairseq_mtmoe.data.corpora.blocks import HARMLESS, BadLine, Block, CorpusFiles, OnBadLine
 from fairseq_mtmoe.data.corpora.cleaning.characters import normalise
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import SAMPLES, Cleaner
 from fairseq_mtmoe.data.corpora.engine.store import Stage, is_saved, packed, save
-from fairseq_mtmoe.data.corpora.readers import HARMLESS, OnBadLine, parts_of, read
-from fairseq_mtmoe.data.corpora.recipes import Filters, Role
+from fairseq_mtmoe.data.corpora.readers import parts_of, read
+from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
 
+# Of a part, on both sides together: a block's pairs have fewer unless they are over 300 bytes each.
 PART_BYTES = 16 << 20
-"""Of a part, on both sides together: a block of 50,000 pairs has fewer unless they are over 300 bytes each."""
-
-LIST = "bad_lines.tsv"
-"""In a data directory, where there is any. A row is a line or segment, or several that follow each other."""
-
+LIST = "bad_lines.tsv"  # in a data directory, where there is any; a row is one or several lines that follow each other
 HEAD = ("corpus", "file", "line", "lines", "reason", "excerpt")
 
 
@@ -46,7 +37,6 @@ class RawCorpus:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its files, in reports."""
         return self.paths or tuple(path.name for path in self.files.paths)
 
     @property
@@ -69,18 +59,12 @@ class PartJob:
 
     @property
     def size(self) -> int:
-        """The bytes of its files."""
-        files = self.raw.files
-        sizes = [content.path.stat().st_size for content in files.contents]
-        if files.part is None:
-            return sum(sizes)
-        spans = zip(files.part.spans, sizes, strict=True)
+        sizes = (content.path.stat().st_size for content in self.raw.files.contents)
+        spans = zip(self.raw.files.spans, sizes, strict=False)
         return sum((size if end is None else end) - begin for (begin, end), size in spans)
 
 
 class Done(NamedTuple):
-    """What came of a job."""
-
     corpus: int
     number: int | None
     pairs: int
@@ -88,9 +72,8 @@ class Done(NamedTuple):
     bad: dict[str, Any] | None  # of a whole corpus, what is known of its bad lines; a part's are in its block's summary
 
 
-def cut(job: tuple[int, CorpusFiles, int]) -> tuple[int, list[CorpusFiles]]:
+def cut(number: int, files: CorpusFiles, block: int) -> tuple[int, list[CorpusFiles]]:
     """A corpus' number and its parts of so many pairs: none, where it has to be read as a whole."""
-    number, files, block = job
     return number, parts_of(files, block, PART_BYTES)
 
 
@@ -99,7 +82,7 @@ def clean_part(job: PartJob) -> Done:
     name = LIST if job.number is None else f"{job.number:06d}.{LIST}"
     with BadLines(job.stage.folder / name, job.raw.files) as bad:
         if job.number is not None:
-            block = _joined(job.raw.files, list(_blocks(job, bad)))
+            block = _joined(list(_blocks(job, bad)))
         else:
             pairs = blocks = 0
             for number, block in enumerate(_blocks(job, bad)):
@@ -123,28 +106,26 @@ def _blocks(job: PartJob, bad: BadLines) -> Iterator[Block]:
             yield item
 
 
-def _joined(files: CorpusFiles, blocks: Sequence[Block]) -> Block:
+def _joined(blocks: Sequence[Block]) -> Block:
     """One block of all those of a part: of one, unless its lines are enormous."""
     if len(blocks) == 1:
         return blocks[0]
     source = [text for block in blocks for text in block.source]
     target = [text for block in blocks for text in block.target]
-    return Block(files.name, 0, source, target, np.concatenate([np.zeros(0, np.int64), *(one.lines for one in blocks)]))
+    return Block(source, target, np.concatenate([np.zeros(0, np.int64), *(one.lines for one in blocks)]))
 
 
 def clean_block(block: Block, job: PartJob, number: int, bad: Mapping[str, Any]) -> None:
     """Clean a block and write it down, with what is known of the bad lines of its part."""
-    if job.filters is None:
-        cleaned = unfiltered(block, job.raw.role)
-    else:
-        cleaned = _cleaner(job.filters, job.raw.pair, job.raw.role)(block)
+    source, target = job.raw.pair.split("-")
+    cleaned = Cleaner(job.filters, source, target, job.raw.role)(block)
     texts = {"source": cleaned.source, "target": cleaned.target}
     texts |= {f"reference{place}": list(map(normalise, lines)) for place, lines in enumerate(block.references)}
     summary = {
         "read": len(block.source),
         "kept": len(cleaned.source),
         "references": len(block.references),
-        "changes": [asdict(side) for side in cleaned.changes],
+        "changes": cleaned.changes,
         "counts": cleaned.counts,
         "samples": cleaned.samples,
         "bad": bad,
@@ -154,20 +135,8 @@ def clean_block(block: Block, job: PartJob, number: int, bad: Mapping[str, Any])
     save(job.stage.block(number), summary, **arrays)
 
 
-@lru_cache(4)
-def _cleaner(filters: Filters, pair: str, role: Role) -> Cleaner:
-    source, target = pair.split("-")
-    return Cleaner(filters, source, target, role)
-
-
-# ---- what cannot be read ----
-
-
 class BadLines:
-    """Those of a corpus or a part, noted in a `with` statement while it is read.
-
-    Files are told by their place among the corpus' files: others with the same content may take these results over.
-    """
+    """Bad lines of a corpus or a part, noted in a `with` statement; files are told by place: others may be equal."""
 
     def __init__(self, path: Path, files: CorpusFiles) -> None:
         self._path = path
@@ -176,14 +145,16 @@ class BadLines:
         self._shown: Counter[str] = Counter()
         self._samples: list[list[Any]] = []
         self._row: list[Any] = []  # place, line, lines, reason, excerpt: of the row that may grow
-        self._rows: list[list[Any]] = []  # that are not written yet
 
     def __enter__(self) -> BadLines:
-        self._path.unlink(missing_ok=True)  # a killed run's
+        self._file = open(self._path, "w", encoding="utf-8", newline="")
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._write(least=1)
+        self._write()
+        with self._file:
+            if not self._file.tell():
+                self._path.unlink()
 
     def note(self, bad: BadLine) -> None:
         """Count a bad line, show it if few were before, and list it if it is a fault of the file."""
@@ -201,13 +172,9 @@ class BadLines:
         self._write()
         self._row = [place, bad.line, bad.lost, bad.reason, bad.excerpt]
 
-    def _write(self, least: int = 1000) -> None:
-        self._rows += [self._row] if self._row else []
-        self._row = []
-        if len(self._rows) >= least:
-            with open(self._path, "a", encoding="utf-8", newline="") as file:
-                _writer(file).writerows(self._rows)
-            self._rows = []
+    def _write(self) -> None:
+        if self._row:
+            _writer(self._file).writerow(self._row)
 
     def result(self) -> dict[str, Any]:
         """What a stage keeps of them: lines by reason, and samples of each reason as they came."""
@@ -215,7 +182,7 @@ class BadLines:
 
 
 def joined_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `BadLines` would have said of a corpus, by what it said of its parts, in their order."""
+    """Return what `BadLines` would have said of a corpus, by what it said of its parts."""
     counts = sum((Counter(result["bad"]) for result in results), Counter[str]())
     shown: Counter[str] = Counter()
     samples = []

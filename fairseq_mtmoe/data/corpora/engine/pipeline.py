@@ -11,30 +11,27 @@ from itertools import chain
 from pathlib import Path
 
 from fairseq_mtmoe.data.corpora import report
-from fairseq_mtmoe.data.corpora.blocks import BadLine
-from fairseq_mtmoe.data.corpora.cleaning.identification import check_model
+from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, BadLine, OnBadLine, check
+from fairseq_mtmoe.data.corpora.cleaning.languages import check_model
 from fairseq_mtmoe.data.corpora.data_dir import write_manifest, written_once
 from fairseq_mtmoe.data.corpora.engine import selecting
 from fairseq_mtmoe.data.corpora.engine.assembling import binarize
-from fairseq_mtmoe.data.corpora.engine.encoding import ForVocabulary
 from fairseq_mtmoe.data.corpora.engine.jobs import RawCorpus, write_list
-from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, Rules, clean
+from fairseq_mtmoe.data.corpora.engine.reading import Rules, clean
 from fairseq_mtmoe.data.corpora.engine.selecting import Selection, Selections
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder, hash_of, plain
 from fairseq_mtmoe.data.corpora.engine.workers import Tools, Workers, shown
 from fairseq_mtmoe.data.corpora.raw_files import Digests, check_file, items_of
-from fairseq_mtmoe.data.corpora.readers import BAD_REASONS, OnBadLine, check
-from fairseq_mtmoe.data.corpora.recipes import Filters, Recipe, Role
+from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
 from fairseq_mtmoe.data.corpora.vocabulary.training import MOST_PIECES, OPTIONS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, regular_file
 
+# Raised whenever the same input would give other training or evaluation data: a directory made before is then out of
+# date. (`store.FORMAT` is of the blocks in between, which a run makes anew without being asked.)
 ENGINE = 1
-"""Raised whenever the same input would give other training or evaluation data: a directory made before is then out of
-date. (`store.FORMAT` is of the blocks in between, which a run makes anew without being asked.)"""
-
-OVERWRITING = "to replace it, which does again only what depends on that"
-"""What sets `--overwrite` apart from another output folder, for which everything is done."""
+OVERWRITING = "to replace it, which does again only what depends on that"  # of `--overwrite`
 
 
 @dataclass(frozen=True)
@@ -85,10 +82,7 @@ class Inputs:
 
 
 def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool = False) -> Inputs:
-    """The recipe's files below `raw`, with their hashes.
-
-    One that is missing is a `UserError`, which says where it is from; so is one that is not what the recipe says of it.
-    """
+    """Return the recipe's files below `raw` with their hashes; `UserError` if one is missing or not what it must be."""
     recipe = recipe.found_in(raw)
     files_of = [recipe.files_of(corpus, raw, allow_unequal) for corpus in recipe.corpora]  # all are there
     named = {"model": recipe.vocabulary.model, "dictionary": recipe.vocabulary.dictionary}
@@ -117,17 +111,10 @@ def prepare(
     overwrite: bool = False,
     allow_unequal: bool = False,
 ) -> report.Report | None:
-    """Make the data directory `out` of raw files.
+    """Make the data directory `out` of raw files; return its report, None if it is up to date.
 
-    What was done stays in the folder `.OUT.work` beside it, so that a run goes on where another ended, however it did.
-
-    Args:
-        on_bad_line: which bad lines end the run: see `readers.read`.
-        overwrite: whether a directory that was made from something else is replaced.
-        allow_unequal: whether one of two files for training may have more lines, which are left out.
-
-    Returns:
-        the report; None if `out` was made from all this already.
+    The folder `.OUT.work` keeps what was done, for the next run. `on_bad_line` as in `readers.read`; `overwrite`
+    replaces what was made from something else; with `allow_unequal` one of two training files may have more lines.
     """
     work = WorkFolder(out)
     with work.held():
@@ -166,9 +153,11 @@ def _fill(folder: Path, tools: Tools, inputs: Inputs, on_bad_line: OnBadLine) ->
     if inputs.filters.identify:
         check_model(inputs.filters.identify)
     rules = Rules(inputs.filters, inputs.identification, on_bad_line)
-    corpora = [corpus for corpus in inputs.corpora if corpus.role is not Role.train]
-    evaluated = clean(tools, corpora, rules, "Reading evaluation data")
-    evaluation = _by_split(evaluated)
+    others = [corpus for corpus in inputs.corpora if corpus.role is not Role.train]
+    evaluated = clean(tools, others, rules, "Reading evaluation data")
+    evaluation: dict[str, dict[str, list[Path]]] = {}
+    for corpus in (corpus for corpus in evaluated if sum(corpus.sizes)):  # an empty one is as none
+        evaluation.setdefault(corpus.raw.pair, {}).setdefault(corpus.raw.role.name, []).extend(corpus.blocks)
     missing = _missing_splits(recipe, evaluation)
     rules = replace(rules, held_out={pair: sum(sizes.values()) for pair, sizes in missing.items()})
     corpora = [corpus for corpus in inputs.corpora if corpus.role is Role.train]
@@ -186,8 +175,7 @@ def _fill(folder: Path, tools: Tools, inputs: Inputs, on_bad_line: OnBadLine) ->
             evaluation.setdefault(pair, {}).update({split: [file] for split, file in of_pair.items()})
     named = [f"{recipe.path}: vocabulary: {key}" for key in ("size", "character_coverage")]
     names = OPTIONS if recipe.is_shipped else (named[0], named[1])
-    made_of = ForVocabulary(inputs.vocabulary, inputs.vocabulary_digests, names)
-    assembly = binarize(folder, tools, recipe, made_of, selections, evaluation)
+    assembly = binarize(folder, tools, recipe, inputs.vocabulary, names, selections, evaluation)
     everything = [selection for of_pair in selections.values() for selection in of_pair]
     made = report.of_corpora(assembly, everything, evaluated)
     report.write(folder, made)
@@ -196,15 +184,6 @@ def _fill(folder: Path, tools: Tools, inputs: Inputs, on_bad_line: OnBadLine) ->
     raw = {corpus.files.name: dict(zip(corpus.names, corpus.digests, strict=True)) for corpus in inputs.corpora}
     write_manifest(folder, raw)
     return made
-
-
-def _by_split(corpora: Sequence[CleanedCorpus]) -> dict[str, dict[str, list[Path]]]:
-    """Files of evaluation text by language pair and split; of several corpora one behind the other, empty ones left
-    out: a split that has no other is as one without a corpus."""
-    found: dict[str, dict[str, list[Path]]] = {}
-    for corpus in (corpus for corpus in corpora if sum(corpus.sizes)):
-        found.setdefault(corpus.raw.pair, {}).setdefault(corpus.raw.role.name, []).extend(corpus.blocks)
-    return found
 
 
 def _missing_splits(recipe: Recipe, evaluation: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, int]]:

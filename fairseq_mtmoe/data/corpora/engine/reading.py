@@ -1,8 +1,4 @@
-"""The first stage: raw files are unpacked, read and cleaned by the workers, in parts (`jobs.py`).
-
-What is packed, or a member of an archive, is unpacked into the work folder before: then all workers read it at once,
-and an archive is gone through once. When the last corpus that needs it is clean, it is removed.
-"""
+"""The first stage: raw files are unpacked once, read and cleaned by the workers, in parts (`jobs.py`)."""
 
 from __future__ import annotations
 
@@ -11,18 +7,17 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Content
-from fairseq_mtmoe.data.corpora.cleaning import RULES, asked
+from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Content, OnBadLine, check, said_of_unequal
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import RULES, asked
 from fairseq_mtmoe.data.corpora.engine.jobs import PART_BYTES, PartJob, RawCorpus, clean_part, cut, joined_results
 from fairseq_mtmoe.data.corpora.engine.store import Stage, is_saved, summary_of
 from fairseq_mtmoe.data.corpora.engine.workers import Step, Tools
-from fairseq_mtmoe.data.corpora.readers import OnBadLine, check
-from fairseq_mtmoe.data.corpora.readers.errors import said_of_unequal
 from fairseq_mtmoe.data.corpora.readers.unpacking import is_packed, split_member, unpack
-from fairseq_mtmoe.data.corpora.recipes import Filters, Role
+from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
 from fairseq_mtmoe.errors import UserError
 
 
@@ -36,12 +31,10 @@ class CleanedCorpus:
 
     @property
     def blocks(self) -> list[Path]:
-        """The files of its blocks, in order."""
         return [self.stage.block(number) for number in range(len(self.sizes))]
 
     @property
     def sizes(self) -> list[int]:
-        """How many pairs are left of each block."""
         return list(self.result["sizes"])
 
     @property
@@ -52,9 +45,7 @@ class CleanedCorpus:
 
 @dataclass(frozen=True)
 class Rules:
-    """How corpora are read and cleaned."""
-
-    filters: Filters | None  # of training pairs; None takes text as it is (`cleaning.unfiltered`)
+    filters: Filters | None  # of training pairs; None takes text as it is
     identification: Sequence[str] = ()  # the hash of their model for language identification, where there is one
     on_bad_line: OnBadLine = "stop"  # see `readers.read`
     held_out: Mapping[str, int] = field(default_factory=dict)  # pairs to be drawn of a language pair's training corpora
@@ -64,11 +55,7 @@ Stages = Sequence[tuple[RawCorpus, Stage]]
 
 
 def clean(tools: Tools, corpora: Sequence[RawCorpus], rules: Rules, label: str) -> list[CleanedCorpus]:
-    """The corpora, cleaned; those that an earlier run has cleaned are not read.
-
-    What cannot be read and is to end the run is a `UserError`. So are language pairs of which too little is left: as
-    soon as that is known.
-    """
+    """Return the corpora, cleaned; those of an earlier run are not read. `UserError` as soon as too little is left."""
     stages = [(corpus, _stage(tools, corpus, rules)) for corpus in corpora]
     _check(stages, rules)  # an earlier run may have been told to leave more out
     left = [(corpus, stage) for corpus, stage in stages if stage.result() is None]
@@ -134,7 +121,7 @@ def _check_left(pair: str, stages: Stages, rules: Rules) -> None:
 
 
 def check_enough(pair: str, held_out: int, pairs: int) -> None:
-    """Raise `UserError` if a language pair has not as many pairs to train on as are to be drawn of it, and those."""
+    """Raise `UserError` if a pair has fewer pairs to train on than are drawn of it."""
     if pairs < 2 * held_out:
         raise UserError(
             f"`held_out` must leave {pair} at least as many training pairs as it takes, but takes {held_out} of"
@@ -176,19 +163,18 @@ class _Pass:
             if not waiting[number]:
                 self._finish(number, len(of_corpus), None)
         left.sort(key=lambda job: (job.number is not None, -job.size if job.number is None else 0))
-        for done in self.tools.workers.map_blocks(clean_part, left):
+        for done in self.tools.workers.map_blocks(partial(clean_part, job) for job in left):
             advance(done.corpus, done.number, done.pairs)
             if not waiting[done.corpus]:
                 self._finish(done.corpus, len(by_corpus[done.corpus]) if done.bad is None else done.blocks, done.bad)
 
     def _jobs(self) -> list[list[PartJob]]:
-        """The parts of each corpus."""
         files = [
             replace(one.files, unpacked=tuple(map(self.unpacked.content, one.files.paths))) for one, _ in self.corpora
         ]
         jobs: list[list[PartJob]] = [[] for _ in files]
-        cuts = [(number, of_corpus, BLOCK) for number, of_corpus in enumerate(files)]
-        for number, parts in self.tools.workers.map_blocks(cut, cuts):
+        cuts = (partial(cut, number, of_corpus, BLOCK) for number, of_corpus in enumerate(files))
+        for number, parts in self.tools.workers.map_blocks(cuts):
             raw, stage = self.corpora[number]
             how = (self.rules.filters, self.rules.on_bad_line, BLOCK, stage)
             for block, part in enumerate(parts or [files[number]]):
@@ -211,15 +197,6 @@ class _Pass:
         _check_left(corpus.pair, self.stages, self.rules)
 
 
-# ---- unpacking ----
-
-
-@dataclass(frozen=True)
-class _UnpackJob:
-    stages: Mapping[Path, Stage]  # of files or members of one file
-    megabytes: float
-
-
 class _Unpacked:
     """What is unpacked for some corpora; what an earlier run unpacked stays."""
 
@@ -235,12 +212,11 @@ class _Unpacked:
         for stage, path in {stage: path for path, stage in self._stages.items()}.items():
             if stage.result() is None:
                 by_file.setdefault(split_member(path)[0], {})[path] = stage
-        jobs = [_UnpackJob(stages, file.stat().st_size / 1e6) for file, stages in by_file.items()]
-        jobs.sort(key=lambda job: -job.megabytes)
-        tools.do("Unpacking", _unpack, jobs, sum(round(job.megabytes) for job in jobs), "MB")
+        sizes = {file: file.stat().st_size / 1e6 for file in by_file}
+        jobs = [partial(_unpack, by_file[file], sizes[file]) for file in sorted(by_file, key=lambda file: -sizes[file])]
+        tools.do("Unpacking", jobs, sum(map(round, sizes.values())), "MB")
 
     def content(self, path: Path) -> Content:
-        """Where a file lies unpacked."""
         if path not in self._stages:
             return Content(path)
         return Content(self._stages[path].folder / "text", **(self._stages[path].result() or {}))
@@ -253,8 +229,8 @@ class _Unpacked:
                 shutil.rmtree(stage.folder, ignore_errors=True)
 
 
-def _unpack(job: _UnpackJob) -> int:
-    found = unpack({path: stage.folder / "text" for path, stage in job.stages.items()})
-    for path, stage in job.stages.items():
+def _unpack(stages: Mapping[Path, Stage], megabytes: float) -> int:
+    found = unpack({path: stage.folder / "text" for path, stage in stages.items()})
+    for path, stage in stages.items():
         stage.finish({"reason": found[path].reason, "message": found[path].message})
-    return round(job.megabytes)
+    return round(megabytes)

@@ -23,9 +23,7 @@ from fairseq_mtmoe.data.corpora.data_dir import disk_errors_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, write_text
 
-FORMAT = 5
-"""Raised whenever the same input would give other blocks: those made before are then made anew."""
-
+FORMAT = 5  # raised whenever the same input would give other blocks: those made before are then made anew
 _SUMMARY = "summary"
 
 
@@ -35,7 +33,6 @@ def key_of(**made_from: object) -> str:
 
 
 def hash_of(values: Mapping[str, object]) -> str:
-    """Return a name for these values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -56,11 +53,9 @@ class Stage:
 
     @property
     def key(self) -> str:
-        """Of what it is made from."""
         return self.folder.name
 
     def block(self, number: int) -> Path:
-        """Return where the file of a block is."""
         return self.folder / f"{number:06d}.npz"
 
     def result(self) -> dict[str, Any] | None:
@@ -100,7 +95,7 @@ class WorkFolder:
                 self.path.rmdir()
 
     def stage(self, name: str, **made_from: object) -> Stage:
-        """Return the stage's place for what follows from these values."""
+        """Return the place of a stage that follows from these values."""
         folder = self.path / f"{name}-{key_of(**made_from)}"
         folder.mkdir(exist_ok=True)
         self._used.add(folder.name)
@@ -122,8 +117,7 @@ class WorkFolder:
 
 
 def save(path: Path, summary: Mapping[str, object], **arrays: NDArray[Any]) -> None:
-    """Write a block's file, whole or not at all. No one waits for the disk: what a power cut damages is no archive
-    afterwards, and made again."""
+    """Write a block's file, whole or not at all; what a power cut damages is made again."""
     text = np.frombuffer(json.dumps(summary, ensure_ascii=False).encode(), np.uint8)
     members: dict[str, Any] = {_SUMMARY: text, **arrays}
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
@@ -136,7 +130,6 @@ def save(path: Path, summary: Mapping[str, object], **arrays: NDArray[Any]) -> N
 
 
 def is_saved(path: Path) -> bool:
-    """Return whether a block's file is there."""
     return zipfile.is_zipfile(path)
 
 
@@ -174,7 +167,7 @@ class Saved:
 
     def some_lines(self, name: str, rows: NDArray[np.int64]) -> list[str]:
         """Return the lines in these rows, in their order; the others are not decoded."""
-        text = self[name]
+        text = self[name] if len(rows) else np.zeros(0, np.uint8)
         ends = np.append(np.flatnonzero(text == ord("\n")), len(text))
         starts = np.append(0, ends[:-1] + 1)
         return [text[start:end].tobytes().decode() for start, end in zip(starts[rows], ends[rows], strict=True)]
@@ -191,7 +184,6 @@ class Saved:
 
 
 def summary_of(path: Path) -> dict[str, Any]:
-    """Return the summary of a block's file."""
     with Saved(path) as saved:
         return saved.summary
 

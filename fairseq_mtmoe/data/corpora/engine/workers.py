@@ -1,7 +1,6 @@
-"""Who does a stage's jobs (this process, others of this machine, or a Dask cluster), and what is shown of them.
+"""Who does a stage's jobs (this process, others, a Dask cluster), and what is shown of them.
 
-A job is one value that says where something is, never the text itself; a function does it and writes files, and doing
-it twice changes nothing. So what a lost process or machine had begun is done again by another.
+A job is a call that says where something is, never the text itself; another may do it again.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -30,29 +30,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 
-Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-AT_ONCE = 2
-"""Jobs per worker that are handed out at a time: one that is done, and one that waits, so that no worker does."""
-
-ATTEMPTS = 3
-"""How often work is begun whose process is lost."""
-
+AT_ONCE = 2  # jobs per worker that are handed out at a time: one that is done, and one that waits
+ATTEMPTS = 3  # how often work is begun whose process is lost
 SECONDS_TO_CONNECT = 20.0
 SECONDS_BETWEEN_LOOKS = 2.0
-SECONDS_WITHOUT_WORKERS = 60.0
-"""Time for a cluster to start a worker in the place of the last one."""
-
+SECONDS_WITHOUT_WORKERS = 60.0  # for a cluster to start a worker in the place of the last one
 SECONDS_BETWEEN_LINES = 15.0
-
 _ENDED = (
     "The Dask scheduler of `--scheduler` has ended or cannot be reached any more; start it and its workers, and run"
     " this again: it goes on from here."
 )
-
-
-# ---- what is shown ----
 
 
 @dataclass
@@ -69,7 +58,7 @@ class Step:
     start: float = field(default_factory=time.monotonic)
 
     def advance(self, count: int, share: float | None = None, skipped: bool = False) -> None:
-        """Count what is done, by an earlier run if `skipped`; `share` is of all there is, where no total is known."""
+        """Count what is done, by an earlier run if `skipped`; `share` is of all, where no total is known."""
         self.done += count
         self.skipped += count if skipped else 0
         self.share = self.done / self.total if self.total else share
@@ -131,7 +120,6 @@ class Shown:
         show(has_ended=True)
 
     def note(self, text: str) -> None:
-        """Write a line to the log alone."""
         self._log.write(f"{datetime.now().isoformat(' ', 'seconds')} {text}\n")
         self._log.flush()
 
@@ -145,15 +133,12 @@ def shown(log: Path) -> Iterator[Shown]:
             yield progress
 
 
-# ---- who does it ----
-
-
 class Workers:
     """This process, which does one job after the other; subclasses have others do several at a time."""
 
-    def map_blocks(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
+    def map_blocks(self, jobs: Iterable[partial[Result]]) -> Iterator[Result]:
         """Yield results as they come, in any order: one slow job keeps nobody waiting. Jobs are asked for as needed."""
-        return map(function, jobs)
+        return (job() for job in jobs)
 
 
 @dataclass(frozen=True)
@@ -164,13 +149,11 @@ class Tools:
     workers: Workers
     shown: Shown
 
-    def do(
-        self, label: str, function: Callable[[Job], int], jobs: Sequence[Job], total: int = 0, unit: str = "pairs"
-    ) -> None:
-        """Do these jobs, if there are any, in a step of this label; the function returns how much is done."""
+    def do(self, label: str, jobs: Sequence[partial[int]], total: int = 0, unit: str = "pairs") -> None:
+        """Do these jobs, if there are any, in a step of this label; each returns how much is done."""
         if jobs:
             with self.shown.step(label, total, unit) as step:
-                for count in self.workers.map_blocks(function, jobs):
+                for count in self.workers.map_blocks(jobs):
                     step.advance(count)
 
 
@@ -179,13 +162,13 @@ class _Pool(Workers, ABC):
 
     _executor: futures.Executor
 
-    def map_blocks(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
+    def map_blocks(self, jobs: Iterable[partial[Result]]) -> Iterator[Result]:
         """See `Workers`; raise `UserError` if workers were lost, and no other can do their jobs."""
-        running: dict[Future[Result], Job] = {}
+        running: dict[Future[Result], partial[Result]] = {}
         jobs, attempts = iter(jobs), 1
         while True:
             for job in itertools.islice(jobs, max(0, self._room() - len(running))):
-                running[self._submit(function, job)] = job
+                running[self._submit(job)] = job
             if not running:
                 return
             done, _ = futures.wait(running, SECONDS_BETWEEN_LOOKS, futures.FIRST_COMPLETED)
@@ -197,19 +180,18 @@ class _Pool(Workers, ABC):
             if lost:
                 self._begin_again(next(iter(lost)), attempts)
                 attempts += 1
-                running = {self._submit(function, job): job for job in running.values()}
+                running = {self._submit(job): job for job in running.values()}
 
-    def _submit(self, function: Callable[[Job], Result], job: Job) -> Future[Result]:
+    def _submit(self, job: partial[Result]) -> Future[Result]:
         try:
-            return self._executor.submit(function, job)
+            return self._executor.submit(job)
         except BrokenProcessPool as error:  # since the last result; who waits for this one hears of it
             broken: Future[Result] = Future()
             broken.set_exception(error)
             return broken
 
     @abstractmethod
-    def _room(self) -> int:
-        """Return how many jobs are handed out at a time."""
+    def _room(self) -> int: ...  # jobs that are handed out at a time
 
     @abstractmethod
     def _is_lost(self, future: Future[Any]) -> bool: ...
@@ -271,9 +253,9 @@ class Cluster(_Pool):
         self._executor = client.get_executor(pure=False)
         self._seen = 0.0  # when there was a worker last
 
-    def map_blocks(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
+    def map_blocks(self, jobs: Iterable[partial[Result]]) -> Iterator[Result]:
         self._seen = time.monotonic()
-        return super().map_blocks(function, jobs)
+        return super().map_blocks(jobs)
 
     def _room(self) -> int:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_mtmoe.data.corpora.readers.errors import HARMLESS, OF_FILES, said_of_unequal
+from fairseq_mtmoe.data.corpora.blocks import HARMLESS, OF_FILES, said_of_unequal
 from fairseq_mtmoe.data.translation.tiers import TIERS
 
 Report = Mapping[str, Any]
@@ -23,14 +23,7 @@ MANY_UNKNOWN = 0.005  # of a pair's test tokens that the vocabulary does not hav
 
 @dataclass
 class Flow:
-    """What became of the lines of some corpora.
-
-    Attributes:
-        read: pairs that could be read.
-        drawn: pairs for validation and test, where no corpus is for these; they are neither kept nor left out.
-        dropped: pairs by rule.
-        bad: lines, or segments, by reason.
-    """
+    """What became of the lines of some corpora; `drawn` pairs (validation and test) are neither kept nor dropped."""
 
     read: int = 0
     drawn: int = 0
@@ -40,7 +33,6 @@ class Flow:
 
     @property
     def lines(self) -> int:
-        """All, whether they could be read or not."""
         return self.read + self.bad.total()
 
     @property
@@ -65,22 +57,18 @@ def flow_of(corpora: Iterable[Report]) -> Flow:
     return whole
 
 
+def training(report: Report) -> Flow:
+    return flow_of(corpus for corpus in report["corpora"].values() if corpus["role"] == TRAIN)
+
+
 def flows(report: Report) -> dict[str, Flow]:
     """Of each language pair's training text, as the corpora name it, the one with most lines first."""
     found: dict[str, list[Report]] = {}
-    for corpus in _training_corpora(report):
-        found.setdefault(corpus["pair"], []).append(corpus)
+    for corpus in report["corpora"].values():
+        if corpus["role"] == TRAIN:
+            found.setdefault(corpus["pair"], []).append(corpus)
     sums = {pair: flow_of(corpora) for pair, corpora in found.items()}
     return dict(sorted(sums.items(), key=lambda item: (-item[1].lines, item[0])))
-
-
-def training(report: Report) -> Flow:
-    """Of all training text."""
-    return flow_of(_training_corpora(report))
-
-
-def _training_corpora(report: Report) -> list[Report]:
-    return [corpus for corpus in report["corpora"].values() if corpus["role"] == TRAIN]
 
 
 def rules_of(report: Report) -> list[str]:
@@ -103,9 +91,9 @@ def tiers_of(report: Report) -> dict[str, list[Report]]:
     return {tier: pairs for tier, pairs in found.items() if pairs}
 
 
-def unknown_share(pair: Report, split: str = "test") -> float | None:
-    """Of the tokens of both sides, those that the vocabulary does not have; None without such text."""
-    sides = pair["tokens"].get(split, {}).values()
+def unknown_share(pairs: Iterable[Report]) -> float | None:
+    """Of the test tokens of both sides, those that the vocabulary does not have; None without such text."""
+    sides = [side for pair in pairs for side in pair["tokens"].get("test", {}).values()]
     tokens = sum(side["tokens"] for side in sides)
     return sum(side["unknown"] for side in sides) / tokens if tokens else None
 
@@ -152,20 +140,12 @@ def shards_of(report: Report, data: str = "DATA") -> str:
     return ":".join(f"{data}/shard{number}" for number in range(shards)) if shards > 1 else ""
 
 
-# ---- what to look at first ----
-
-
 def findings(report: Report) -> list[str]:
     """Everything that may be wrong, in sentences; empty if nothing is."""
-    return [*_of_vocabulary(report), *_of_pairs(report), *_of_corpora(report)]
-
-
-def _of_vocabulary(report: Report) -> Iterator[str]:
-    if pieces := report.get("fewer_pieces"):
-        yield f"Vocabulary: {pieces:,} pieces, as the text allows no more."
-    for lang, figures in report["vocabulary"].items():
-        if figures.get("warning"):
-            yield f"Vocabulary, {lang}: {figures['warning']}"
+    pieces = report.get("fewer_pieces")
+    found = [f"Vocabulary: {pieces:,} pieces, as the text allows no more."] if pieces else []
+    warned = [(lang, figures["warning"]) for lang, figures in report["vocabulary"].items() if figures.get("warning")]
+    return [*found, *(f"Vocabulary, {lang}: {said}" for lang, said in warned), *_of_pairs(report), *_of_corpora(report)]
 
 
 def _of_pairs(report: Report) -> Iterator[str]:
@@ -174,29 +154,29 @@ def _of_pairs(report: Report) -> Iterator[str]:
         missing = [split for split in (TRAIN, "valid", "test") if not pair[split] and not turned.get(split)]
         if missing:
             yield f"{name} has no sentence pair for {' and '.join(missing)}."
-        share = unknown_share(pair)
+        share = unknown_share([pair])
         if share is not None and share >= MANY_UNKNOWN:
             yield f"{name}: {share:.1%} of the test tokens are not in the vocabulary, and no model can write them."
 
 
 def _of_corpora(report: Report) -> Iterator[str]:
     for name, corpus in report["corpora"].items():
-        flow, is_training = flow_of([corpus]), corpus["role"] == TRAIN
+        flow, is_training, name = flow_of([corpus]), corpus["role"] == TRAIN, f"{name} ({corpus['pair']})"
         for reason in sorted(OF_FILES.intersection(corpus["bad"])):
-            yield f"{name} ({corpus['pair']}): a file could not be read to its end ({reason}), and the rest is missing."
+            yield f"{name}: a file could not be read to its end ({reason}), and the rest is missing."
         if number := corpus["bad"].get("unpaired"):
-            yield f"{name} ({corpus['pair']}): one side has {number:,} segments that the other has not."
+            yield f"{name}: one side has {number:,} segments that the other has not."
         for sentence in said_of_unequal(corpus["bad_samples"]):
-            yield f"{name} ({corpus['pair']}): {sentence}"
+            yield f"{name}: {sentence}"
         faults = {reason: number for reason, number in flow.bad.items() if reason not in HARMLESS}
         if flow.lines and (share := sum(faults.values()) / flow.lines) >= MANY_BAD:
             reasons = ", ".join(f"{reason} {number:,}" for reason, number in faults.items())
-            yield f"{name} ({corpus['pair']}): {share:.1%} of its lines could not be read ({reasons})."
+            yield f"{name}: {share:.1%} of its lines could not be read ({reasons})."
         to_train_on = flow.read - flow.drawn
         if is_training and to_train_on and flow.kept / to_train_on < FEW_KEPT:
             (rule, number), *_ = flow.dropped.most_common(1) or [("nothing", 0)]
             most = f"; most of the others by the rule {rule} ({number:,})" if number else ""
-            yield f"{name} ({corpus['pair']}): {flow.kept / to_train_on:.1%} of its pairs were kept{most}."
+            yield f"{name}: {flow.kept / to_train_on:.1%} of its pairs were kept{most}."
         if not flow.read:
             instead = f"; where no other corpus has {corpus['role']} text, that is drawn from training text"
-            yield f"{name} ({corpus['pair']}) has no sentence pair that can be read{'' if is_training else instead}."
+            yield f"{name} has no sentence pair that can be read{'' if is_training else instead}."

@@ -14,23 +14,14 @@ from fairseq_mtmoe.io.pages import markdown_table, templates, visible
 
 SPLITS = ("train", "valid", "test")
 FEW, MOST = 8, 200  # findings that a reader is shown at first, and at all
-
 PER_PAIR = 5  # samples of each rule that a page shows of a language pair
-
 _SIGNS = str.maketrans({sign: f"\\{sign}" for sign in "\\`*_<>[]"})
 _UNKNOWN = "`unknown`: the share of test tokens, both sides, that the vocabulary does not have."
 
 
 @dataclass(frozen=True)
 class Table:
-    """A part of a report.
-
-    Attributes:
-        name: the anchor on the page.
-        texts: columns that hold text; all others hold numbers.
-        notes: sentences below it, with code between backticks.
-        last: number of rows at the end that sum up the others.
-    """
+    """A part of a report: `texts` are columns of text, `notes` sentences below, `last` rows that sum up the others."""
 
     name: str
     title: str
@@ -85,11 +76,7 @@ def markdown_of(report: Report) -> str:
 
 
 def _plain(text: object) -> str:
-    """Text that stands for itself in Markdown."""
     return visible(text).translate(_SIGNS)
-
-
-# ---- tables ----
 
 
 def _tables(report: Report) -> list[Table]:
@@ -111,9 +98,8 @@ def _flows(report: Report) -> Table:
         rows.append([name, *(f"{number:,}" for number in numbers), f"{flow.kept_share:.0%}", *of_rules])
     head = ["pair", "lines", *drawn, "kept", "%", *(f"−{rule}" for rule in rules)]
     taken = "taken for validation and test, for which the pair has no corpus; `%` is of the other lines"
-    notes = [f"`drawn`: {taken}." for _ in drawn] + [
-        f"`−{rule}`: {meanings[rule]}." for rule in rules if rule in meanings
-    ]
+    notes = [f"`drawn`: {taken}." for _ in drawn]
+    notes += [f"`−{rule}`: {meanings[rule]}." for rule in rules if rule in meanings]
     return Table("raw", "What was kept of the raw training text", head, rows, notes=notes, last=1)
 
 
@@ -121,7 +107,7 @@ def _pairs(report: Report) -> Table:
     rows: list[list[object]] = []
     for name, pair in figures.largest_first(report):
         numbers = [f"{pair[split]:,}" for split in SPLITS]
-        rows.append([name, pair["tier"], *numbers, pair["shards"], _percent(figures.unknown_share(pair))])
+        rows.append([name, pair["tier"], *numbers, pair["shards"], _percent(figures.unknown_share([pair]))])
     tiers = figures.tiers_of(report)
     for tier, of in tiers.items():
         trained = sum(pair["train"] > 0 for pair in of)  # others have validation and test text alone
@@ -170,8 +156,6 @@ def _counted(numbers: Report) -> str:
 def _percent(share: float | None, digits: int = 2) -> str:
     return "" if share is None else f"{share:.{digits}%}"
 
-
-# ---- samples: by rule (or reason) and pair, the place and the text of each side with its language ----
 
 Samples = dict[str, dict[str, list[tuple[str, list[tuple[str, str]]]]]]
 

@@ -1,8 +1,4 @@
-"""Raw files of sentence pairs, read as a stream of blocks, whatever format they are in.
-
-`read` is all that others need, with `parts_of` for what several read at once; what is packed is unpacked before
-(`unpacking`). Lines in = pairs in blocks + what bad lines stand for (`BadLine.lost`), as far as a file can be read.
-"""
+"""Raw files of sentence pairs as a stream of blocks, whatever their format: no line is lost unsaid (`BadLine.lost`)."""
 
 from __future__ import annotations
 
@@ -16,17 +12,14 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Block, CorpusFiles, Part
-from fairseq_mtmoe.data.corpora.readers.errors import BAD_REASONS, HARMLESS, Fault, OnBadLine, check, check_whole
+from fairseq_mtmoe.data.corpora import blocks
+from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Block, CorpusFiles, Fault, OnBadLine, Pairs, Segment
 from fairseq_mtmoe.data.corpora.readers.lines import ABOUT, encoding_of, read_iwslt, read_moses, read_text
 from fairseq_mtmoe.data.corpora.readers.markup import sgm_segments, tmx_segments, wmt_segments
 from fairseq_mtmoe.data.corpora.readers.messages import MAGIC, message_segments
-from fairseq_mtmoe.data.corpora.readers.segments import Pairs, Segment, assemble, gather
 from fairseq_mtmoe.data.corpora.readers.tables import json_segments, read_tsv
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
-
-__all__ = ["BAD_REASONS", "FORMATS", "HARMLESS", "ON_BAD_LINE", "OnBadLine", "check", "parts_of", "read", "recognise"]
 
 _PAIRS: dict[str, Callable[[CorpusFiles], Iterator[Pairs | BadLine]]] = {
     **{"moses": read_moses, "text": read_text, "iwslt": read_iwslt, "tsv": read_tsv}
@@ -37,27 +30,20 @@ _SEGMENTS: dict[str, Callable[[CorpusFiles], Iterator[Segment]]] = {
 }
 _NUM_FILES = {"moses": (2,), "text": (2,), "iwslt": (2,), "sgm": (1, 2)}  # of a corpus; of other formats 1
 _OF_LINES = ("moses", "text", "tsv", "jsonl")  # formats whose pairs are lines
-
 FORMATS = ("auto", *_PAIRS, *_SEGMENTS)  # what `CorpusFiles.format` may be; `auto` looks at the content
 
 ON_BAD_LINE: tuple[OnBadLine, ...] = get_args(OnBadLine)
 
 
 def read(files: CorpusFiles, block: int = BLOCK, on_bad_line: OnBadLine = "drop") -> Iterator[Block | BadLine]:
-    """The sentence pairs of a corpus, with what could not be read before the block that follows it.
+    """The sentence pairs of a corpus in blocks, with what could not be read before the block that follows it.
 
-    Args:
-        files: where the corpus is.
-        block: pairs per block; the last has fewer, and so has one of very long sentences.
-        on_bad_line: which bad lines end the run: see `errors.check`.
-
-    Raises:
-        UserError: a file is missing, is in no known format or has not the columns or keys that `fields` says, or there
-            is a bad line that ends the run.
+    `on_bad_line` says which bad lines end the run: see `blocks.check`. A `UserError` says that a file is missing, in no
+    known format, or without the columns or keys of `fields`.
     """
-    for item in assemble(files, _found(files), block):
+    for item in blocks.assemble(_found(files), block):
         if isinstance(item, BadLine):
-            check(item, on_bad_line, files)
+            blocks.check(item, on_bad_line, files)
         yield item
 
 
@@ -72,12 +58,10 @@ def _found(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
         if len(files.paths) not in numbers:
             rule = " or ".join(map(str, numbers))
             raise_invalid(f"files of {files.name}", f"{rule} in the format {form}", [str(path) for path in files.paths])
-        yield from _PAIRS[form](files) if form in _PAIRS else gather(_SEGMENTS[form](files), files)
+        yield from _PAIRS[form](files) if form in _PAIRS else blocks.gather(_SEGMENTS[form](files), files)
     except Fault as fault:
         yield BadLine(str(files.paths[0]), 1, fault.reason, fault.message, fault.lost)
 
-
-# ---- which format ----
 
 _HEAD = 1 << 16
 _ROOT = re.compile(r"<(?!\?|!)\s*(?:[\w.-]+:)?([\w.-]+)")
@@ -91,26 +75,25 @@ _CATALOG = re.compile(r"(?:[ \t]*(?:#.*)?\r?\n)*(?:msgctxt|msgid)[ \t]*\"")
 
 
 def recognise(files: CorpusFiles) -> str | None:
-    """One of `FORMATS` by the beginning of a corpus' content, or None where there is nothing at all.
-
-    Raises:
-        UserError: the content is of no known format.
-        Fault: the file breaks before it begins.
-    """
+    """Return one of `FORMATS` by the beginning of a corpus' content, or None where there is nothing at all."""
     content = files.contents[0]
-    with regular_file(content.path, "a corpus' file").open("rb") as file:
-        head = file.read(_HEAD)
+    head = _head(content.path)
     form = _form(head)
     if len(files.paths) == 2:
         return form if form in ("sgm", "iwslt") else "moses"
     if not head:
-        check_whole(content)
+        blocks.check_whole(content)
     if form or not head:
         return form
     raise UserError(
         f"`{files.paths[0]}` must be a corpus in one of the formats that can be read, but its content is of none; "
         "give both files of a pair, or say its `format`."
     )
+
+
+def _head(path: Path) -> bytes:
+    with regular_file(path, "a corpus' file").open("rb") as file:
+        return file.read(_HEAD)
 
 
 def _form(head: bytes) -> str | None:
@@ -127,37 +110,30 @@ def _form(head: bytes) -> str | None:
     return "tsv" if "\t" in text else None
 
 
-# ---- where a corpus of lines can be cut, so that several read it at once: files are scanned once ----
-
 _EVERY = 1000
 _CHUNK = 1 << 20
 
 
 def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[CorpusFiles]:
-    """A corpus in parts of at most so many lines and, where lines are not enormous, bytes in all files together.
-
-    They are its lines, each once and in their order; lines that one file has more than the other are in the last part.
-    None are returned where it has to be read as a whole: another format or encoding.
-    """
+    """A corpus in parts of at most so many lines and bytes, to be read at once; none if it is to be read as a whole."""
     try:
         form = recognise(files) if files.format == "auto" else files.format
     except (Fault, UserError):  # whoever reads it says what is wrong
         return []
     paths = [content.path for content in files.contents]
-    if form not in _OF_LINES or len(paths) not in _NUM_FILES.get(form, (1,)) or not all(map(_is_in_utf8, paths)):
+    if (
+        form not in _OF_LINES
+        or len(paths) not in _NUM_FILES.get(form, (1,))
+        or any(encoding_of(_head(path)) != "utf-8" for path in paths)
+    ):
         return []
     every = min(_EVERY, most_lines)
     marks = [_marks(path, every) for path in paths]
     parts = []
     for begin, end in pairwise([*_begins(marks, most_lines // every, most_bytes), None]):
         spans = tuple((int(of[begin or 0]), None if end is None else int(of[end])) for of in marks)
-        parts.append(replace(files, format=form, part=Part((begin or 0) * every + 1, spans)))
+        parts.append(replace(files, format=form, first=(begin or 0) * every + 1, spans=spans))
     return parts
-
-
-def _is_in_utf8(path: Path) -> bool:
-    with regular_file(path, "a corpus' file").open("rb") as file:
-        return encoding_of(file.read(4)) == "utf-8"
 
 
 def _marks(path: Path, every: int) -> NDArray[np.int64]:

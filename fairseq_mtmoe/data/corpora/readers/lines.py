@@ -1,9 +1,6 @@
 """Files of lines: some thousands are decoded at once, and line by line only where something is wrong in them.
 
-A line feed ends a line, and nothing else does, as in `io.files.text_lines`. What cannot be used keeps its place. Of two
-files, one for each side (Moses' format), the lines with the same number are a pair. IWSLT's training files
-(`train.tags.en-de.en`) have lines between the sentences that say what a talk is. Text that is taken as it is (`text`)
-has no line that is left out.
+Moses' format is a file for each side; IWSLT's also has lines that say what a talk is; of `text` no line is left out.
 """
 
 from __future__ import annotations
@@ -15,23 +12,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine, Content, CorpusFiles
-from fairseq_mtmoe.data.corpora.readers.errors import MAX_LINE, Fault, check_whole, excerpt_of
-from fairseq_mtmoe.data.corpora.readers.segments import Pairs
+from fairseq_mtmoe.data.corpora import blocks
+from fairseq_mtmoe.data.corpora.blocks import MAX_LINE, BadLine, Content, CorpusFiles, Fault, Pairs, Span, excerpt_of
 from fairseq_mtmoe.io.files import regular_file, text_batches
 
+# IWSLT's tags of what is said about a talk. One file may have more of them: translators are named in one alone.
 ABOUT = ("doc", "url", "talkid", "keywords", "speaker", "reviewer", "translator")
-"""IWSLT's tags of what is said about a talk. One file may have more of them: translators are named in one alone."""
 
 # Of a line that cannot be used its excerpt is looked at, which may end too early and has signs in the place of others.
 _ABOUT = re.compile(rf"[\s\ufffd]*</?(?:{'|'.join(ABOUT)})\b")
 _TEXT = re.compile(r"\s*<(title|description)>(.*?)(?:</\1>\s*)?")
-
 _CHUNK = 1 << 18  # bytes that are decoded at once: what a processor keeps near it
-
 _MAX_BYTES = 4 * MAX_LINE  # of a line in UTF-8
-
-Span = tuple[int, int | None]  # bytes of a file, from … to before …, None for its end
 
 
 @dataclass
@@ -42,18 +34,12 @@ class Batch:
     bad: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     def part(self, start: int, end: int | None = None) -> Batch:
-        """The lines from one index to before another."""
         texts = self.texts[start:end]
         return Batch(texts, {at - start: why for at, why in self.bad.items() if start <= at < start + len(texts)})
 
 
 def read_lines(content: Content, span: Span = (0, None)) -> Iterator[Batch]:
-    """The lines of a file in UTF-8, or in what a byte order mark says; `span` has whole lines of a file in UTF-8.
-
-    Raises:
-        UserError: there is no such file.
-        Fault: unpacking ended too early, after the last whole line before that place.
-    """
+    """The lines of a file (or whole lines, its `span`) in UTF-8 or as a mark says; a `Fault` where unpacking ended."""
     begin, end = span
     any_feed, pending = begin > 0, b""
     with regular_file(content.path, "a corpus' file").open("rb") as file:
@@ -66,7 +52,7 @@ def read_lines(content: Content, span: Span = (0, None)) -> Iterator[Batch]:
                 pending = b""
             pending = (pending + rest)[: _MAX_BYTES + 1]  # what is longer is no line of a corpus anyway
     if end is None:
-        check_whole(content, lost=int(bool(pending)))
+        blocks.check_whole(content, lost=int(bool(pending)))
     if not any_feed and b"\r" in pending[:-1]:  # at its end it may be half of Windows' line end
         yield Batch([""], {0: ("line ends", excerpt_of(pending))})
     elif pending:
@@ -121,24 +107,17 @@ def _decode_one_by_one(lines: bytes) -> Batch:
     batch = Batch([])
     for index, line in enumerate(lines.split(b"\n")):
         line = line.removesuffix(b"\r")
-        text, reason = _decode_line(line)
+        text, reason = "", "long" if len(line) > _MAX_BYTES else "nul" if b"\0" in line else ""
+        try:
+            text = "" if reason else line.decode("utf-8")
+        except UnicodeDecodeError:
+            reason = "encoding"
+        if len(text) > MAX_LINE:
+            text, reason = "", "long"
         batch.texts.append(text)
         if reason:
             batch.bad[index] = reason, excerpt_of(line)
     return batch
-
-
-def _decode_line(line: bytes) -> tuple[str, str]:
-    """A line, or why it cannot be used."""
-    if len(line) > _MAX_BYTES:
-        return "", "long"
-    if b"\0" in line:
-        return "", "nul"
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError:
-        return "", "encoding"
-    return (text, "") if len(text) <= MAX_LINE else ("", "long")
 
 
 def usable_pairs(source: Batch, target: Batch, first: int, files: CorpusFiles) -> Iterator[Pairs | BadLine]:
@@ -161,16 +140,9 @@ def usable_pairs(source: Batch, target: Batch, first: int, files: CorpusFiles) -
         yield Pairs(texts, lines)
 
 
-# ---- one file for each side ----
-
-
-def _spans(files: CorpusFiles) -> Sequence[Span]:
-    return files.part.spans if files.part else ((0, None),) * 2
-
-
 def read_moses(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     """The pairs of two files. Lines that one of them has more than the other are one `BadLine` at the end."""
-    return _read_sides(files, [read_lines(*one) for one in zip(files.contents, _spans(files), strict=True)])
+    return _read_sides(files, [read_lines(*one) for one in zip(files.contents, files.spans, strict=True)])
 
 
 def read_iwslt(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
@@ -180,7 +152,7 @@ def read_iwslt(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
 
 def read_text(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
     """The pairs of two files in UTF-8, also those without text on one side; a `UserError` where a file is no text."""
-    contents = zip(files.contents, _spans(files), strict=True)
+    contents = zip(files.contents, files.spans, strict=True)
     sides = [map(Batch, text_batches(content.path, span=span)) for content, span in contents]
     return _read_sides(files, sides, are_usable=True)
 
@@ -205,7 +177,7 @@ def _read_sides(
 ) -> Iterator[Pairs | BadLine]:
     """The pairs of two files, one of each line that is read of them; all of them where `are_usable`."""
     sides = source, target = [_Side(str(path), batches) for path, batches in zip(files.paths, lines, strict=True)]
-    first = files.part.first if files.part else 1
+    first = files.first
     while number := min(side.ready() for side in sides):
         one, other = source.take(number), target.take(number)
         if are_usable:
@@ -213,7 +185,16 @@ def _read_sides(
         else:
             yield from usable_pairs(one, other, first, files)
         first += number
-    yield from _ends(sides, first)
+    rest = [side.count_rest() for side in sides]
+    lost = max(rest)
+    for side in sides:
+        if side.fault:
+            lines_lost = f"; {lost} lines are lost" if lost else ""
+            yield BadLine(side.name, first, side.fault.reason, f"{side.fault.message}{lines_lost}", lost)
+            lost = 0
+    if lost and rest[0] != rest[1]:
+        longer = sides[0] if rest[0] else sides[1]
+        yield BadLine(longer.name, first, "unequal", f"{first - 1 + lost} lines", lost)
 
 
 class _Side:
@@ -237,7 +218,6 @@ class _Side:
         return len(self._left.texts)
 
     def take(self, number: int) -> Batch:
-        """The next lines."""
         taken, self._left = self._left.part(0, number), self._left.part(number)
         return taken
 
@@ -247,17 +227,3 @@ class _Side:
         while number := self.ready():
             rest += len(self.take(number).texts)
         return rest + (self.fault.lost if self.fault else 0)
-
-
-def _ends(sides: Sequence[_Side], line: int) -> Iterator[BadLine]:
-    """What is wrong at the end of two files: one of them has more lines, or breaks."""
-    rest = [side.count_rest() for side in sides]
-    lost = max(rest)
-    for side in sides:
-        if side.fault:
-            lines = f"; {lost} lines are lost" if lost else ""
-            yield BadLine(side.name, line, side.fault.reason, f"{side.fault.message}{lines}", lost)
-            lost = 0
-    if lost and rest[0] != rest[1]:
-        longer = sides[0] if rest[0] else sides[1]
-        yield BadLine(longer.name, line, "unequal", f"{line - 1 + lost} lines", lost)

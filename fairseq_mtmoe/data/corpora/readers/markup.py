@@ -1,10 +1,4 @@
-"""Markup: translation memories (TMX 1.4) and WMT's sets (2020 and later) in XML, older sets in SGM.
-
-XML is read as a stream. Python's parser fetches nothing from outside the file, and ends where entities of a file grow
-out of proportion. SGM, of NIST's test sets and WMT's until 2019, is SGML, not XML: ampersands and angle brackets may
-stand alone, attributes without quotes. So only the tags of sets, documents and segments are looked for, and everything
-else in a segment is text.
-"""
+"""Translation memories (TMX 1.4) and WMT's sets in XML, as a stream; older sets in SGM, of which only tags are read."""
 
 from __future__ import annotations
 
@@ -16,33 +10,23 @@ from itertools import zip_longest
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
-from fairseq_mtmoe.data.corpora.blocks import Content, CorpusFiles
+from fairseq_mtmoe.data.corpora.blocks import Content, CorpusFiles, Fault, Segment, check_whole
 from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_language
-from fairseq_mtmoe.data.corpora.readers.errors import Fault, check_whole
-from fairseq_mtmoe.data.corpora.readers.segments import Segment
 from fairseq_mtmoe.io.files import read_bytes, regular_file
 
 _UNKNOWN_ENCODING = 18  # of expat's errors
 _MAX_DEPTH = 500
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-_CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
-"""Elements in a segment of TMX that hold codes of the document it is from; `hi` holds text."""
-
+_CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})  # TMX's codes of other documents; `hi` holds text
 _TAG = re.compile(r"<(/?)(srcset|refset|tstset|doc|seg)\b([^<>]*)>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"""([\w:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 _CHARACTER = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
 
 Key = tuple[str, ...]  # A segment's number, in SGM after its document, and how many had the same before
 
-Texts = Mapping[Key, str]
-
 
 def _elements(content: Content, name: str) -> Iterator[Element]:
-    """The outermost elements of this name, each once it is complete.
-
-    Raises:
-        Fault: the file is no XML from some place on, or was unpacked in part.
-    """
+    """The outermost elements of this name, each once it is complete; a `Fault` where the file is no XML."""
     around: list[Element] = []
     try:
         with regular_file(content.path, "a corpus' file").open("rb") as file:
@@ -64,7 +48,6 @@ def _elements(content: Content, name: str) -> Iterator[Element]:
 
 
 def _name(element: Element) -> str:
-    """An element's name without its namespace."""
     return str(element.tag).rpartition("}")[2]
 
 
@@ -89,18 +72,12 @@ def tmx_segments(files: CorpusFiles) -> Iterator[Segment]:
         yield Segment(source, target)
 
 
-# ---- sets with references ----
-
-
 def _paired(
     sources: Iterable[tuple[Key, str]], references: Sequence[dict[Key, str]], further: int, alone: str | None
 ) -> Iterator[Segment]:
     """Sources with the references of the same key, the first as target; at last those that only references have.
 
-    Args:
-        references: by key the texts of each; what has a source is taken out.
-        further: how many references a segment has besides its target.
-        alone: the reason of a source that has none.
+    `further` is how many references a segment has besides its target, `alone` the reason of a source that has none.
     """
     for key, text in sources:
         there = [texts.pop(key) for texts in references if key in texts]
@@ -110,16 +87,13 @@ def _paired(
         yield Segment(None, next(texts[key] for texts in references if key in texts), [""] * further, "unpaired")
 
 
-def _keys(references: Iterable[Texts]) -> dict[Key, None]:
+def _keys(references: Iterable[Mapping[Key, str]]) -> dict[Key, None]:
     """The segments that any reference has, in their order."""
     return dict.fromkeys(key for texts in references for key in texts)
 
 
 def wmt_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """The segments of a set in XML, each with its first reference, the others beside it.
-
-    A document that was translated the other way round is read backwards, and then has no further references.
-    """
+    """The segments of a set in XML with their references; a document of the other direction is read backwards."""
     translators: dict[str, None] = {}
     try:
         for document in _elements(files.contents[0], "doc"):
@@ -127,32 +101,27 @@ def wmt_segments(files: CorpusFiles) -> Iterator[Segment]:
     except Fault:  # which the second look meets as well
         pass
     further = max(len(translators) - 1, 0)  # every block has as many references
+    langs = (files.source_lang, files.target_lang)
     for document in _elements(files.contents[0], "doc"):
-        yield from _of_document(document, files, further)
-
-
-def _of_document(document: Element, files: CorpusFiles, further: int) -> Iterator[Segment]:
-    source_lang, target_lang = files.source_lang, files.target_lang
-    sources, used = _texts(_sides(document, "src", source_lang)), source_lang
-    by_translator: dict[str, list[Element]] = {}
-    for one in _sides(document, "ref", target_lang):
-        by_translator.setdefault(one.get("translator", ""), []).append(one)
-    references = [_texts(sides) for sides in list(by_translator.values())[: further + 1]]
-    if not sources and (originals := _texts(_sides(document, "src", target_lang))):
-        sources, used = _texts(_sides(document, "ref", source_lang)[:1]), target_lang
-        references = [originals]
-    yield from _paired(sources.items(), references, further, None)
-    others = [one for one in document.iter() if _name(one) == "src" and not is_same_language(one.get("lang", ""), used)]
-    yield from _paired(_texts(others).items(), [], further, None)
+        sources, used = _texts(_sides(document, "src", langs[0])), langs[0]
+        by_translator: dict[str, list[Element]] = {}
+        for one in _sides(document, "ref", langs[1]):
+            by_translator.setdefault(one.get("translator", ""), []).append(one)
+        references = [_texts(sides) for sides in list(by_translator.values())[: further + 1]]
+        if not sources and (originals := _texts(_sides(document, "src", langs[1]))):
+            sources, used = _texts(_sides(document, "ref", langs[0])[:1]), langs[1]
+            references = [originals]
+        yield from _paired(sources.items(), references, further, None)
+        of_source = [one for one in document.iter() if _name(one) == "src"]
+        others = [one for one in of_source if not is_same_language(one.get("lang", ""), used)]
+        yield from _paired(_texts(others).items(), [], further, None)
 
 
 def _sides(document: Element, name: str, lang: str) -> list[Element]:
-    """The sources or references of a document that are in a language."""
     return [one for one in document.iter() if _name(one) == name and is_same_language(one.get("lang", ""), lang)]
 
 
 def _texts(sides: Iterable[Element]) -> dict[Key, str]:
-    """The segments of these elements."""
     found: dict[Key, str] = {}
     seen: Counter[str] = Counter()
     for segment in (inner for side in sides for inner in side.iter() if _name(inner) == "seg"):
@@ -172,10 +141,16 @@ class _InSet(NamedTuple):
 
 
 def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """The segments of a set in SGM, with those of the same number in the same document. `files` has the source and the
-    references, or one file with both; of several references the first is the target."""
+    """The segments of a set in SGM, source and references in two files or one, by document and number."""
     is_both = len(files.paths) == 1
-    references, fault = _references(files.contents[-1], only=is_both)
+    references: dict[str, dict[Key, str]] = {}
+    fault = None
+    try:
+        for one in _sgm(files.contents[-1]):
+            if not is_both or one.kind == "refset":
+                references.setdefault(one.system, {})[one.key] = one.text
+    except Fault as broken:  # what is before it counts
+        fault = broken
     sources = (
         (one.key if not is_both or one.kind == "srcset" else (), one.text)
         for one in _sgm(files.contents[0])
@@ -188,18 +163,6 @@ def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
         raise Fault(broken.reason, broken.message, lost) from broken
     if fault and not is_both:  # the source's own has come already
         raise Fault(fault.reason, f"{files.paths[-1]}: {fault.message}")
-
-
-def _references(content: Content, only: bool) -> tuple[dict[str, dict[Key, str]], Fault | None]:
-    """The texts of each reference, by segment, as far as the file can be read; `only` those in a set of references."""
-    found: dict[str, dict[Key, str]] = {}
-    try:
-        for segment in _sgm(content):
-            if not only or segment.kind == "refset":
-                found.setdefault(segment.system, {})[segment.key] = segment.text
-    except Fault as fault:
-        return found, fault
-    return found, None
 
 
 def _sgm(content: Content) -> Iterator[_InSet]:

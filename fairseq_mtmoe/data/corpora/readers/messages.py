@@ -12,24 +12,17 @@ from pathlib import Path
 import numpy as np
 import polib
 
-from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
+from fairseq_mtmoe.data.corpora.blocks import CorpusFiles, Fault, Segment, check_whole, excerpt_of
 from fairseq_mtmoe.data.corpora.cleaning.languages import is_same_language
-from fairseq_mtmoe.data.corpora.readers.errors import Fault, check_whole, excerpt_of
-from fairseq_mtmoe.data.corpora.readers.segments import Segment
 from fairseq_mtmoe.io.files import read_bytes
 
 MAGIC = (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")  # how a compiled catalog begins: little-endian, big-endian
-
-_MAX_OVERLAP = 2
-"""How many times its size the strings of a compiled catalog may have together. Tools write them one after the other."""
-
+_MAX_OVERLAP = 2  # times its size that the strings of a compiled catalog may have together
 _PLURAL_FORMS = re.compile(r"plural\s*=\s*([^;]+)")
 
 
 def message_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """The messages of a catalog. An entry with a plural is two; fuzzy translations are none, obsolete entries are no
-    part of the catalog. Translations are in the corpus' source language if the header says so, or messages are in its
-    target language English."""
+    """The messages of a catalog, with a plural two, whichever way its header says; fuzzy and obsolete ones are none."""
     (content,) = files.contents
     check_whole(content)
     is_compiled = files.format == "mo" or read_bytes(content.path).startswith(MAGIC)
@@ -44,12 +37,7 @@ def message_segments(files: CorpusFiles) -> Iterator[Segment]:
 
 
 def load_catalog(path: Path, is_compiled: bool) -> polib.POFile | polib.MOFile:
-    """A catalog; loading one executes nothing.
-
-    Raises:
-        UserError: there is no such file.
-        Fault: it is none, or a part of one.
-    """
+    """A catalog, of which loading executes nothing; a `Fault` if it is none or only a part."""
     content = read_bytes(path)
     try:
         if not is_compiled:
@@ -63,10 +51,7 @@ def load_catalog(path: Path, is_compiled: bool) -> polib.POFile | polib.MOFile:
 
 
 def _check_strings(content: bytes) -> None:
-    """Raise a `ValueError` or `struct.error` where a compiled catalog is cut or its strings overlap.
-
-    polib takes what is there of a string for all of it.
-    """
+    """Raise a `ValueError` or `struct.error` where a compiled catalog is cut or its strings overlap."""
     order = "<" if content.startswith(MAGIC[0]) else ">"
     count, *tables = struct.unpack_from(f"{order}3I", content, 8)
     for table in tables if count else ():
@@ -78,10 +63,7 @@ def _check_strings(content: bytes) -> None:
 
 
 def messages_of(entry: polib.POEntry | polib.MOEntry, catalog: polib.POFile | polib.MOFile) -> list[tuple[str, str]]:
-    """A message with its translation; with a plural, the singular and the plural, each with its form.
-
-    An entry's context (`msgctxt`) tells translations apart, and is no text. What is fuzzy is not translated.
-    """
+    """A message with its translation, empty if fuzzy; with a plural, the singular and the plural with their forms."""
     is_fuzzy = "fuzzy" in getattr(entry, "flags", ())  # which compiled entries have not
     if not entry.msgid_plural:
         return [(entry.msgid, "" if is_fuzzy else entry.msgstr)]
@@ -92,12 +74,7 @@ def messages_of(entry: polib.POEntry | polib.MOEntry, catalog: polib.POFile | po
 
 
 def singular_and_plural_form(header: str, num_forms: int) -> tuple[int, int]:
-    """Indices of the forms for n = 1, and for most n from 2 to 100, of an entry with `num_forms` (≥ 1) forms.
-
-    Form 0 is not the singular everywhere (Arabic's is for zero), and the last form is not always the general plural
-    (Latvian's is for zero, Polish's for fractions), so both are found by counting. Without a usable header (the value
-    of `Plural-Forms`) they are the first form and the last.
-    """
+    """Indices of an entry's forms for n = 1 and for most n up to 100, by `Plural-Forms`; without it first and last."""
     match = _PLURAL_FORMS.search(header)
     try:
         form_of = gettext.c2py(match[1].strip() if match else "")  # admits numbers, n and C's operators, nothing else

@@ -1,7 +1,4 @@
-"""Files with a pair per line: in two columns of tab-separated values, or under two keys of a JSON object.
-
-Which columns or keys these are is said by the recipe, by the first line, or by what is in them.
-"""
+"""Files with a pair per line: two columns of TSV, or two keys of JSON, which recipe, first line or content say."""
 
 from __future__ import annotations
 
@@ -12,27 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles
+from fairseq_mtmoe.data.corpora.blocks import BadLine, CorpusFiles, Fault, Pairs, Segment, excerpt_of
 from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_language, looks_like
-from fairseq_mtmoe.data.corpora.readers.errors import Fault, excerpt_of
 from fairseq_mtmoe.data.corpora.readers.lines import Batch, read_lines, usable_pairs
-from fairseq_mtmoe.data.corpora.readers.segments import Pairs, Segment
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
 _SIDES = ({"source", "src"}, {"target", "tgt", "trg"})  # columns and keys that do not name their language
 _SAMPLE = 1000  # lines that tell which columns or keys there are
+# Numbers (scores, identifiers), addresses, codes of languages, names of files; and nothing.
 _NO_TEXT = re.compile(r"\s*(?:[\d.,:;%+eE-]*|https?://\S*|[A-Za-z]{2,3}(?:[_-]\w{2,8})?|\S+\.\w{2,4})\s*")
-"""Numbers (scores, identifiers), addresses, codes of languages, names of files; and nothing."""
-
 _MOSTLY = 0.5
 
 
-# ---- tab-separated values ----
-
-
 class Columns(NamedTuple):
-    """Where the texts are in a line."""
-
     source: int  # from 0
     target: int
     width: int  # how many columns a line has
@@ -40,24 +29,20 @@ class Columns(NamedTuple):
 
 
 def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """The pairs of a file. A line of names, the first of its width, is no pair, and no bad line either.
-
-    A text that has `fields: absent` in it, such as `__NULL__`, is none.
-    """
+    """The pairs of a file. A line of names, the first of its width, is none; nor a text with `fields: absent` in it."""
     (content,) = files.contents
     columns: Columns | None = None
-    first, span = (files.part.first, files.part.spans[0]) if files.part else (1, (0, None))
+    first = files.first
     try:
         if first > 1:  # the file's beginning tells for all of its lines
             columns = _columns(next(read_lines(content)), files)
-        for batch in read_lines(content, span):
+        for batch in read_lines(content, files.spans[0]):
             if columns is None:
                 columns = _columns(batch, files)
                 if columns.named:
                     tabs = columns.width - 1
-                    at = next(
-                        i for i, text in enumerate(batch.texts) if i not in batch.bad and text.count("\t") == tabs
-                    )
+                    fits = (i for i, text in enumerate(batch.texts) if i not in batch.bad and text.count("\t") == tabs)
+                    at = next(fits)
                     yield from _pairs(batch.part(0, at), columns, first, files)
                     batch, first = batch.part(at + 1), at + 2
             yield from _pairs(batch, columns, first, files)
@@ -83,11 +68,7 @@ def _pairs(batch: Batch, columns: Columns, first: int, files: CorpusFiles) -> It
 
 
 def _columns(batch: Batch, files: CorpusFiles) -> Columns:
-    """The columns of a table that begins with these lines.
-
-    Raises:
-        UserError: `fields` names columns that are not there, or names none and the rows do not tell.
-    """
+    """The columns of a table that begins with these lines; a `UserError` where neither `fields` nor the rows tell."""
     sample = [text.split("\t") for index, text in enumerate(batch.texts[:_SAMPLE]) if index not in batch.bad] or [[""]]
     width = Counter(map(len, sample)).most_common(1)[0][0]
     first, *others = rows = [row for row in sample if len(row) == width]
@@ -103,7 +84,11 @@ def _columns(batch: Batch, files: CorpusFiles) -> Columns:
     if names:
         return Columns(*names, width, named=True)
     texts = [[row[column] for row in rows] for column in range(width)]
-    found = [column for column in range(width) if _is_text(texts[column])]
+    found = [
+        column
+        for column in range(width)
+        if sum(not _NO_TEXT.fullmatch(cell) for cell in texts[column]) > _MOSTLY * len(rows)
+    ]
     if len(found) == 2 and (likeness := _likeness(texts[found[0]], texts[found[1]], files)):
         source, target = found if likeness > 0 else found[::-1]
         return Columns(source, target, width, named=False)
@@ -145,10 +130,6 @@ def _named_columns(row: Sequence[str], files: CorpusFiles) -> tuple[int, int] | 
     return None if source is None or target is None else (source, target)
 
 
-def _is_text(cells: Sequence[str]) -> bool:
-    return sum(not _NO_TEXT.fullmatch(cell) for cell in cells) > _MOSTLY * len(cells)
-
-
 def _likeness(first: Sequence[str], second: Sequence[str], files: CorpusFiles) -> float:
     """Above 0 if the first column is in the source language, under 0 if the second one is; 0 if nobody knows."""
     one, other = " ".join(first), " ".join(second)
@@ -157,17 +138,16 @@ def _likeness(first: Sequence[str], second: Sequence[str], files: CorpusFiles) -
     return 0 if abs(straight - turned) < _MOSTLY else straight - turned
 
 
-# ---- JSON lines ----
-
 Keys = tuple[str, ...]  # keys one inside the other
 
 
 def json_segments(files: CorpusFiles) -> Iterator[Segment]:
     """The lines of a file. Its keys are in `fields` (`translation.en` for one inside another), or its objects tell."""
-    (content,), part = files.contents, files.part
-    is_later = part is not None and part.first > 1
-    paths = _paths_of(next(read_lines(content)).texts, files) if is_later else None  # the beginning tells for all
-    for batch in read_lines(content, part.spans[0] if part else (0, None)):
+    (content,) = files.contents
+    paths = (
+        _paths_of(next(read_lines(content)).texts, files) if files.first > 1 else None
+    )  # the beginning tells for all
+    for batch in read_lines(content, files.spans[0]):
         paths = paths or _paths_of(batch.texts, files)
         for index, text in enumerate(batch.texts):
             if index in batch.bad:
@@ -214,8 +194,7 @@ def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys] | N
 
 
 def _find_keys(row: Mapping[str, Any], files: CorpusFiles) -> tuple[Keys, Keys] | None:
-    """Where an object has both texts: as `fields` says, else under the languages' codes, alone or in `translation`, or
-    under `source` and `target`."""
+    """Where an object has both texts: by `fields`, by languages' codes (in `translation` too), by source and target."""
     given = [files.fields.get(side) for side in ("source", "target")]
     if any(given):
         source, target = (_given_key(row, str(key)) for key in given)

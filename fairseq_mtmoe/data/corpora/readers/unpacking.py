@@ -1,8 +1,4 @@
-"""What is packed is written down unpacked, and read from there.
-
-What a file is packed in is seen from its content. Members of an archive are found by comparing names, and go where the
-caller says: no name in an archive decides where anything is written.
-"""
+"""What is packed is written down unpacked, and read from there; no name in an archive decides where."""
 
 from __future__ import annotations
 
@@ -17,8 +13,7 @@ from typing import Any, BinaryIO
 
 from fsspec.compression import compr
 
-from fairseq_mtmoe.data.corpora.blocks import Content
-from fairseq_mtmoe.data.corpora.readers.errors import Fault, excerpt_of
+from fairseq_mtmoe.data.corpora.blocks import Content, Fault, excerpt_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file, replacing
 
@@ -49,17 +44,7 @@ def is_packed(path: Path) -> bool:
 
 
 def unpack(paths: Mapping[Path, Path]) -> dict[Path, Content]:
-    """Write down what is in files or members of one and the same file.
-
-    Args:
-        paths: where each goes.
-
-    Returns:
-        Where each is, and what ended it too early.
-
-    Raises:
-        UserError: there is no such member, or what is unpacked cannot be written (a full disk).
-    """
+    """Write files, or members of one file, where `paths` says; return where each is and what ended it too early."""
     first = next(iter(paths))
     try:
         with regular_file(split_member(first)[0], "a corpus' file").open("rb") as raw, ExitStack() as stack, _faults():
@@ -67,22 +52,17 @@ def unpack(paths: Mapping[Path, Path]) -> dict[Path, Content]:
             kind = _archive(_head(file))
             if kind is None:
                 if any(split_member(path)[1] is not None for path in paths):
-                    raise UserError(
-                        f"`{first}` must be a member of a tar or zip archive, but what is before the `!` is none."
-                    )
+                    raise UserError(f"`{first}` must be a member of a tar or zip archive, but before the `!` is none.")
                 return {path: _write(_pieces(file), out) for path, out in paths.items()}
             members, open_member = _opened(file, kind)
             names = list(members)
             found = {path: _member(names, path) for path in paths}
             in_order = sorted(paths, key=lambda path: names.index(found[path]))  # a compressed one goes forward only
-            return {
-                path: _write(_pieces_of_member(open_member, members[found[path]]), paths[path]) for path in in_order
-            }
+            pieces = {path: _pieces_of_member(open_member, members[found[path]]) for path in in_order}
+            return {path: _write(of_path, paths[path]) for path, of_path in pieces.items()}
     except Fault as fault:  # nothing can be read
-        return {
-            path: _write(iter(()), out)._replace(reason=fault.reason, message=fault.message)
-            for path, out in paths.items()
-        }
+        written = {path: _write(iter(()), out) for path, out in paths.items()}
+        return {path: one._replace(reason=fault.reason, message=fault.message) for path, one in written.items()}
 
 
 def _opened(file: BinaryIO, kind: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:

@@ -3,66 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
-from fairseq_mtmoe.data.corpora.recipes.schema import (
-    CODE,
-    NAME,
-    OF_DOWNLOADS,
-    OPEN,
-    PAIR,
-    SOURCE,
-    TARGET,
-    Corpus,
-    Filters,
-    HeldOut,
-    Mistake,
-    Role,
-    Shards,
-    Spelling,
-    Vocabulary,
-    each_code,
-    mbart_code,
-    mistakes_of_fields,
-    plain_code,
-    rule,
-)
+from fairseq_mtmoe.data.corpora.recipes import schema
+from fairseq_mtmoe.data.corpora.recipes.schema import Corpus, Filters, Role, Spelling, Vocabulary
 from fairseq_mtmoe.data.translation.tiers import TIERS
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
+from fairseq_mtmoe.io.yaml_files import check_names, read_mapping, structured
 
-_SEED = rule("a whole number from 0 to 2³²-1", lambda seed: type(seed) is int and 0 <= seed < 2**32)
+_SEED = schema.rule("a whole number from 0 to 2³²-1", lambda seed: type(seed) is int and 0 <= seed < 2**32)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All of it. Codes of languages are plain here, however the file spells them; `data_code` says how DATA does.
+    """All of it, with plain codes of languages; see `docs/recipes.md`.
 
     Attributes:
-        name: of the recipe.
-        languages: how codes are written in the data directory's file names.
-        directions: what is trained: pairs, or `en-xx`, `xx-en`, `xx-yy`, where `xx` and `yy` are any languages that
-            the corpora pair so, in either order; empty: the pairs of the corpora as these name them.
+        languages: how codes are written in the data directory's file names; None: as the files' names have them.
         corpora: in the order in which of several equal pairs the first stays.
-        tiers: languages or pairs by `high`, `mid`, `low`; those that are not named go by their size.
-        seed: decides about every draw.
         path: the file that says so.
-        known_languages: those that a vocabulary of another data directory was made for, as that directory spells them;
-            they come first in the list of this one.
+        known_languages: those of a given vocabulary, as its directory spells them: first in the list of this one.
     """
 
-    name: str = field(metadata=NAME)
-    languages: Spelling
-    directions: list[str] = field(metadata=PAIR)
+    name: str = field(metadata=schema.NAME)
+    languages: Spelling | None
+    directions: list[str] = field(default_factory=list, metadata=schema.PAIR)
     corpora: list[Corpus]
-    held_out: HeldOut
-    filters: Filters
+    held_out: schema.HeldOut = field(default_factory=schema.HeldOut)
+    filters: Filters = field(default_factory=Filters)
     vocabulary: Vocabulary
-    shards: Shards
+    shards: schema.Shards
     tiers: Mapping[str, list[str]]
     seed: int = field(metadata=_SEED)
     path: Path
@@ -79,8 +54,7 @@ class Recipe:
         return list(dict.fromkeys(self.pair_of(corpus) for corpus in self.corpora if corpus.role is Role.train))
 
     def pair_of(self, corpus: Corpus) -> str:
-        """The language pair that a corpus is a part of. Both orders are one: where corpora for training have both, it
-        is named as the first validation or test corpus is, and else as the first one for training."""
+        """Return the pair that a corpus is a part of: both orders are one, named as in evaluation, else in training."""
         both = [one for one in self.corpora if one.pair in (corpus.pair, _reversed(corpus.pair))]
         trained = [one.pair for one in both if one.role is Role.train]
         evaluated = [one.pair for one in both if one.pair in trained and one.role is not Role.train]
@@ -88,21 +62,22 @@ class Recipe:
 
     def data_code(self, lang: str) -> str:
         """How a language is written in the data directory's file names and lists: one that mBART lacks as it is."""
-        return plain_code(lang) if self.languages is Spelling.plain else mbart_code(lang) or lang
+        if self.languages is None:
+            return lang
+        return schema.plain_code(lang) if self.languages is Spelling.plain else schema.mbart_code(lang) or lang
 
     def data_pair(self, pair: str) -> str:
-        """How a pair is."""
-        return each_code(pair, self.data_code)
+        return schema.each_code(pair, self.data_code)
 
-    def mistakes(self) -> Iterator[Mistake]:
+    def mistakes(self) -> Iterator[schema.Mistake]:
         """What is wrong in a recipe whose corpora make sense by themselves."""
-        yield from mistakes_of_fields(self)
+        yield from schema.mistakes_of_fields(self)
         if self.vocabulary.dictionary is not None and self.vocabulary.model is None:
             what = "absent without a `model` that it belongs to"
             yield "vocabulary: dictionary", what, self.vocabulary.dictionary
         ranked = [name for tier in TIERS for name in self.tiers.get(tier, [])]
         for name in ranked:
-            if not all(map(CODE.fullmatch, name.split("-"))) or ranked.count(name) > 1:
+            if not all(map(schema.CODE.fullmatch, name.split("-"))) or ranked.count(name) > 1:
                 yield "tiers", "languages or pairs, each in one tier", name
         names = [corpus.name for corpus in self.corpora]
         if not self.pairs:
@@ -112,21 +87,17 @@ class Recipe:
             where = f"corpora: {corpus.name}"
             if corpus.name in names[:number]:
                 yield f"{where}: name", "different from all others", corpus.name
-            for key in OF_DOWNLOADS:
+            for key in schema.OF_DOWNLOADS:
                 for file, value in zip(corpus.downloads, getattr(corpus, key), strict=False):
                     other, before = said.setdefault((file, key), (corpus.name, value))
                     if before != value:
                         yield f"{where}: {key}", f"what {other} has for {file}, {before}", value
-            is_mbarts = all(lang in OPEN or mbart_code(lang) for lang in corpus.languages)
+            is_mbarts = all(lang in schema.OPEN or schema.mbart_code(lang) for lang in corpus.languages)
             if self.languages is Spelling.mbart and not is_mbarts:
                 yield f"{where}: pair", "of languages that mBART has, where `languages` is mbart", corpus.pair
 
     def trained(self) -> list[str]:
-        """The directions to train, in plain codes: of the pairs that have training data, as `directions` says.
-
-        Raises:
-            UserError: one of them has none.
-        """
+        """Return the directions to train, in plain codes; a `UserError` if one has no training data."""
         there = _both_ways(self.pairs)
         found: list[str] = []
         named = [corpus.pair for corpus in self.corpora if corpus.role is Role.train]
@@ -139,17 +110,15 @@ class Recipe:
         return found
 
     def found_in(self, raw: Path) -> Recipe:
-        """The recipe with corpora for every language whose files are there, in the place of those of any language; with
-        `xx-yy` among the directions, for every pair of languages.
+        """Return the recipe with corpora for every language (with `xx-yy` pair) whose files are there.
 
-        Raises:
-            UserError: there are no files for training, only one side of a pair's, or two pairs that are the same.
+        Raises a `UserError` without training files, with one side of a pair, or with a pair twice.
         """
-        wants_all = any(set(way.split("-")) == set(OPEN) for way in self.directions)
+        wants_all = any(set(way.split("-")) == set(schema.OPEN) for way in self.directions)
         corpora: list[Corpus] = []
         for corpus in self.corpora:
             if wants_all and corpus.is_open:  # every pair, also where the corpora say `en-xx`
-                corpus = replace(corpus, pair="-".join(OPEN))
+                corpus = replace(corpus, pair="-".join(schema.OPEN))
             corpora += _corpora_in(raw, corpus) if corpus.is_open else [corpus]
         if not any(corpus.role is Role.train for corpus in corpora):
             names = next(corpus.files for corpus in self.corpora if corpus.role is Role.train)
@@ -157,15 +126,10 @@ class Recipe:
         return replace(self, corpora=corpora)
 
     def missing(self, raw: Path) -> list[Corpus]:
-        """The corpora of which a file is not there."""
         return [corpus for corpus in self.corpora if not all((raw / file).exists() for file in corpus.downloads)]
 
     def without(self, names: Collection[str]) -> Recipe:
-        """The recipe without these corpora; directions that nothing is left for go, too.
-
-        Raises:
-            UserError: nothing to train on is left, or none of the directions to train.
-        """
+        """Return the recipe without these corpora and the directions that lose all text; `UserError` if none stays."""
         left = replace(self, corpora=[corpus for corpus in self.corpora if corpus.name not in names])
         if not left.pairs:
             raise UserError(f"`{self.path}` must have a corpus for training whose files are there, but has none.")
@@ -177,11 +141,7 @@ class Recipe:
         return replace(left, directions=directions)
 
     def files_of(self, corpus: Corpus, raw: Path, allow_unequal: bool = False) -> CorpusFiles:
-        """Where a corpus is below `raw`, and what it is read by; languages in plain codes, as most files have them.
-
-        Raises:
-            UserError: a file is not there; the sentence says where it is from.
-        """
+        """Return where a corpus is below `raw`, and how to read it; a `UserError` says where a missing file is from."""
         for file in corpus.downloads:
             if not (raw / file).exists():
                 lacking = f"files of {len(self.missing(raw))} of {len(self.corpora)} corpora are missing in all"
@@ -210,24 +170,17 @@ def _both_ways(pairs: Sequence[str]) -> set[str]:
 
 def _matches(pair: str, pattern: str) -> bool:
     sides = zip(pair.split("-"), pattern.split("-"), strict=True)
-    return all(wanted in OPEN or lang == wanted for lang, wanted in sides)
-
-
-# ---- a corpus that stands for several: of the languages that are named, or whose files are there ----
+    return all(wanted in schema.OPEN or lang == wanted for lang, wanted in sides)
 
 
 def of_language(corpus: Corpus, lang: str) -> Corpus:
     """The corpus of one language, for one whose pair has `xx`."""
-    source, target = (lang if code in OPEN else code for code in corpus.languages)
+    source, target = (lang if code in schema.OPEN else code for code in corpus.languages)
     return _with_codes(replace(corpus, langs=[]), (source, target), (source, target))
 
 
 def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
-    """The corpora of all pairs whose files are in the folder, for one of any language; in the order of their pairs.
-
-    Raises:
-        UserError: only one side of a pair is there, or a pair comes twice, in both spellings.
-    """
+    """Return the corpora of all pairs whose files are in the folder; `UserError` for half a pair, or one twice."""
     spellings: set[tuple[str, str]] = set()
     for file in corpus.files:
         folder, _, name = file.rpartition("/")
@@ -235,11 +188,8 @@ def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
         spellings |= {(found["source"], found["target"]) for found in map(_pattern(name).fullmatch, names) if found}
     made: dict[tuple[str, str], Corpus] = {}
     for spelling in sorted(spellings):
-        source, target = plain = plain_code(spelling[0]), plain_code(spelling[1])
-        fits = (
-            wanted in OPEN or code == plain_code(wanted) for code, wanted in zip(plain, corpus.languages, strict=True)
-        )
-        if source == target or not all(fits):
+        source, target = plain = schema.plain_code(spelling[0]), schema.plain_code(spelling[1])
+        if source == target or not _matches(f"{source}-{target}", schema.each_code(corpus.pair, schema.plain_code)):
             continue
         one = _with_codes(corpus, plain, spelling)
         if plain in made:
@@ -255,8 +205,8 @@ def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
 def _pattern(name: str) -> re.Pattern[str]:
     """What names of files look like that are `name` with codes in the place of `{source}` and `{target}`."""
     text = re.escape(name)
-    for hole, group in ((SOURCE, "source"), (TARGET, "target")):
-        text = text.replace(re.escape(hole), f"(?P<{group}>{CODE.pattern})", 1)
+    for hole, group in ((schema.SOURCE, "source"), (schema.TARGET, "target")):
+        text = text.replace(re.escape(hole), f"(?P<{group}>{schema.CODE.pattern})", 1)
         text = text.replace(re.escape(hole), f"(?P={group})")
     return re.compile(text)
 
@@ -269,9 +219,85 @@ def _with_codes(corpus: Corpus, plain: tuple[str, str], spelling: tuple[str, str
             return [fill(part, codes) for part in value]
         if isinstance(value, dict):
             return {key: fill(part, codes) for key, part in value.items()}
-        return value.replace(SOURCE, codes[0]).replace(TARGET, codes[1]) if isinstance(value, str) else value
+        if isinstance(value, str):
+            return value.replace(schema.SOURCE, codes[0]).replace(schema.TARGET, codes[1])
+        return value
 
     values = {field.name: fill(getattr(corpus, field.name), spelling) for field in fields(Corpus)}
-    is_named = SOURCE in corpus.name or TARGET in corpus.name
-    name = corpus.name if is_named else f"{corpus.name}-{SOURCE}-{TARGET}"
+    is_named = schema.SOURCE in corpus.name or schema.TARGET in corpus.name
+    name = corpus.name if is_named else f"{corpus.name}-{schema.SOURCE}-{schema.TARGET}"
     return Corpus(**{**values, "name": fill(name, plain), "pair": "-".join(plain)})
+
+
+SHIPPED = ("wmt15", "ml50", "catalogs", "folder")
+_PARTS: dict[str, type[Any]] = {
+    "held_out": schema.HeldOut,
+    "filters": Filters,
+    "vocabulary": Vocabulary,
+    "shards": schema.Shards,
+}
+_KEYS = ("name", "languages", "directions", "corpora", *_PARTS, "tiers", "seed")
+_TEXTS = ("files", "langs", "address", "sha256", "md5")  # lists of a corpus, in which `no` must not become "False"
+
+
+def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
+    """Return a shipped recipe by name, or a user's by path; `argument` is what the command line calls it."""
+    name = str(name_or_path)
+    path = Path(__file__).with_name(f"{name}.yaml") if name in SHIPPED else Path(name)
+    if name not in SHIPPED and not path.exists():
+        raise_invalid(argument, f"one of {', '.join(SHIPPED)}, or a file that is there", name)
+    content = read_mapping(path, "a recipe", "names, and what they stand for")
+    check_names(str(path), content, _KEYS)
+    for key in ("name", "corpora"):
+        if key not in content:
+            raise_invalid(str(path), f"a recipe with `{key}`", list(content))
+    spelling, tiers, entries = content.get("languages", "plain"), content.get("tiers", {}), content["corpora"]
+    if spelling not in Spelling.__members__:
+        raise_invalid(f"{path}: languages", f"one of {', '.join(Spelling.__members__)}", spelling)
+    check_names(f"{path}: tiers", tiers, ("high", "mid", "low"))
+    if not isinstance(entries, list) or not entries:
+        raise_invalid(f"{path}: corpora", "a list of corpora", entries)
+    recipe = Recipe(
+        name=content["name"],
+        languages=Spelling[spelling],
+        directions=_plain(f"{path}: directions", content.get("directions", [])),
+        corpora=[corpus for number, entry in enumerate(entries, 1) for corpus in _corpora(path, number, entry)],
+        tiers={tier: _plain(f"{path}: tiers: {tier}", names) for tier, names in tiers.items()},
+        seed=content.get("seed", 1),
+        path=path,
+        **{key: structured(form, f"{path}: {key}", content.get(key, {})) for key, form in _PARTS.items()},
+    )
+    _check(str(path), recipe.mistakes())
+    return recipe
+
+
+def _check(where: str, mistakes: Iterable[schema.Mistake]) -> None:
+    for name, rule, value in mistakes:
+        raise_invalid(f"{where}: {name}", rule, value)
+
+
+def _texts(where: str, value: Any) -> list[str]:
+    values = value if isinstance(value, list) else [value]
+    for text in values:
+        if not isinstance(text, str):
+            raise_invalid(where, "a list of texts (`no`, `on` and the like need quotes)", text)
+    return values
+
+
+def _plain(where: str, value: Any) -> list[str]:
+    return [schema.each_code(name, schema.plain_code) for name in _texts(where, value)]
+
+
+def _corpora(path: Path, number: int, entry: Any) -> list[Corpus]:
+    """The corpus of an entry; of one with `langs` a corpus for each."""
+    name = entry.get("name") if isinstance(entry, dict) else None
+    where = f"{path}: corpora: {name if isinstance(name, str) else f'number {number}'}"
+    if isinstance(entry, dict):  # a single value may stand without brackets
+        lists = {key: entry[key] for key in (*_TEXTS, "bytes") if key in entry and not isinstance(entry[key], list)}
+        entry = {**entry, **{key: [value] for key, value in lists.items()}}
+        for key in _TEXTS:
+            _texts(f"{where}: {key}", entry.get(key, []))
+    corpus = structured(Corpus, where, entry)
+    _check(where, corpus.mistakes())
+    corpus = replace(corpus, pair=schema.each_code(corpus.pair, schema.plain_code))
+    return [of_language(corpus, schema.plain_code(lang)) for lang in corpus.langs] or [corpus]

@@ -1,8 +1,4 @@
-"""The parts of a recipe: its YAML has the fields of these dataclasses, with their rules; see `docs/recipes.md`.
-
-A recipe may spell a language's code plain (`de`) or as mBART does (`de_DE`, with a region or `XX`); in a data
-directory's file names and tokens stands the one that the recipe asks for. `loading.py` reads recipes.
-"""
+"""The parts of a recipe: its YAML has the fields of these dataclasses, with their rules; see `docs/recipes.md`."""
 
 from __future__ import annotations
 
@@ -23,8 +19,6 @@ OF_DOWNLOADS = ("address", "sha256", "md5", "bytes")  # what a corpus says of ea
 OPEN = ("xx", "yy")  # in a pair: any language
 LEAST_COVERAGE = 0.98  # of characters, that SentencePiece takes
 LARGEST_SIZE = 1_000_000  # of a vocabulary: beyond what any model has
-
-# ---- codes of languages ----
 
 
 class Spelling(Enum):
@@ -47,8 +41,8 @@ MBART = (
 _MBART_OF = {code.split("_")[0]: code for code in MBART}
 _PLAIN_OF = {code: plain for plain, code in _MBART_OF.items()}
 
+# In either spelling, or another that is safe in file names, such as `pt_BR`.
 CODE = re.compile(r"[a-z]{2,3}(_[A-Za-z0-9]+)*")
-"""A code in either spelling, or another that is safe in fairseq's file names, such as `pt_BR` or `zh_Hant`."""
 
 
 def plain_code(code: str) -> str:
@@ -62,11 +56,8 @@ def mbart_code(code: str) -> str | None:
 
 
 def each_code(pair: str, change: Callable[[str], str]) -> str:
-    """A pair with both of its codes changed."""
     return "-".join(map(change, pair.split("-")))
 
-
-# ---- rules of fields: a sentence for each that is broken ----
 
 _is_name = re.compile(r"[A-Za-z0-9._-]+").fullmatch
 
@@ -128,9 +119,6 @@ def mistakes_of_fields(part: Any) -> Iterator[Mistake]:
                 yield one.name, sentence, single
 
 
-# ---- the parts ----
-
-
 class Role(Enum):
     """What the sentences of a corpus are for."""
 
@@ -166,7 +154,6 @@ class Corpus:
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Source and target."""
         source, target = self.pair.split("-")
         return source, target
 
@@ -248,8 +235,6 @@ _COVERAGE = rule(f"from {LEAST_COVERAGE} to 1", lambda share: LEAST_COVERAGE <= 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The pieces that all languages share."""
-
     size: Optional[int] = field(default=None, metadata=_SIZE)  # noqa: UP045
     temperature: float = field(default=5.0, metadata=rule("above 0", lambda value: 0 < value < math.inf))
     character_coverage: float = field(default=0.9995, metadata=_COVERAGE)

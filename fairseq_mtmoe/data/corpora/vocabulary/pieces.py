@@ -1,13 +1,10 @@
-"""A SentencePiece model and fairseq's dictionary, and what they make of each language.
-
-Models that we train and dictionaries that we make of them have the same ids. Given ones may not: in mBART's the
-dictionary's ids are one above the model's. A piece is the dictionary's symbol of the same text.
-"""
+"""A SentencePiece model and fairseq's dictionary of its pieces, trained or given, and what they make of languages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,48 +15,36 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.data.corpora.binarize import SPECIAL, UNKNOWN
 from fairseq_mtmoe.data.corpora.cleaning import characters
 from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import text_lines
+from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.data.corpora.recipes.schema import CODE, Spelling
+from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, TOKEN_STYLE, dictionary_name
+from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.files import read_text, regular_file, text_lines
 
 _SPACE = "\u2581"
-
 _LEAST_SHARED = 0.5  # share of a model's pieces that its dictionary must have: others were made of another model
 
+# A language is cut into too many pieces if these have fewer characters on average, spaces included: hardly more than
+# its letters. In 32,000 pieces of 50 languages most have 3 to 4.
 LEAST_CHARACTERS = 2.0
-"""A language is cut into too many pieces if these have fewer characters on average, spaces included: hardly more than
-its letters. In 32,000 pieces of 50 languages most have 3 to 4."""
-
 LEAST_WIDE_CHARACTERS = 1.2  # the same of languages in wide characters, which are words or syllables
-
 MOST_UNKNOWN = 0.005  # share of a language's tokens that may be unknown without a warning
-
 _WIDE_SCRIPTS = frozenset({"Hani", "Hira", "Kana", "Hang"})
 _NO_SPACES = frozenset({"Hani", "Hira", "Kana", "Thai", "Khmr", "Laoo", "Mymr"})  # between words, that is
-
 _CHARACTERS, _COVERED = "characters ", "covered "
 _OTHER = "other"  # in the place of a script: what is no letter or mark, or belongs to several scripts
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What turns a model's ids into the dictionary's.
-
-    Attributes:
-        symbols: of the dictionary's file, without fairseq's own.
-        ids: for each piece of the model, its id in the dictionary: `UNKNOWN` where that has no such symbol.
-    """
+    """A dictionary's symbols without fairseq's own, and for each piece of the model its id in it, or `UNKNOWN`."""
 
     symbols: list[str]
     ids: NDArray[np.int32]
 
 
 def load(model: bytes, dictionary: Path | None = None) -> Pieces:
-    """The pieces of a serialized SentencePiece model and of fairseq's `dict.txt` that belongs to it; without one, it is
-    made of the model's pieces.
-
-    Raises:
-        UserError: one is none of its kind, or they do not belong together.
-    """
+    """Return the pieces of a serialized model and its `dict.txt`, else one made of it; `UserError` if unfit."""
     names = _names(model)
     symbols = [name for name in names if name not in SPECIAL] if dictionary is None else _symbols(dictionary)
     places: Mapping[str, int] = {symbol: place for place, symbol in enumerate((*SPECIAL, *symbols))}
@@ -105,9 +90,6 @@ def _symbols(path: Path) -> list[str]:
     return list(symbols)
 
 
-# ---- what they make of each language ----
-
-
 def known_characters(model: sentencepiece.SentencePieceProcessor, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
     """For every code point, whether it is a piece that the dictionary has (`ids`), by itself or after a space."""
     pieces = [model.id_to_piece(piece).removeprefix(_SPACE) for piece in np.flatnonzero(ids > UNKNOWN).tolist()]
@@ -115,9 +97,7 @@ def known_characters(model: sentencepiece.SentencePieceProcessor, ids: NDArray[n
 
 
 def count_characters(lines: Sequence[str], known: NDArray[np.bool_]) -> dict[str, int]:
-    """How many characters of each script the normalised text has, as `characters Latn`, and how many of these the
-    vocabulary has (`known_characters`), as `covered Latn`: spaces do not count. Of parts of a text each number adds up.
-    """
+    """Count the characters of normalised text by script, `characters Latn`, and those known, `covered Latn`."""
     numbers, of_letters = characters.scripts()
     codes = characters.Columns.of(lines).codes
     codes = codes[codes != ord(" ")]
@@ -130,52 +110,91 @@ def count_characters(lines: Sequence[str], known: NDArray[np.bool_]) -> dict[str
 
 
 def table(counts: Mapping[str, Mapping[str, int]], is_given: bool = False) -> dict[str, dict[str, Any]]:
-    """A row for each language, for a report.
+    """Return a report's row for each language: lengths, `unknown_share`, `coverage`, also of `scripts`, a `warning`.
 
-    Args:
-        counts: by language `words` (of text between spaces), `tokens` (pieces), `unknown` (among these), `characters`,
-            and those of `count_characters`.
-        is_given: whether the vocabulary was made elsewhere, so that no setting changes it.
-
-    Returns:
-        By language `pieces_per_word` (None where there are no spaces between words), `characters_per_piece`,
-        `unknown_share` of the tokens, `coverage`: the share of characters that the vocabulary has, `scripts`: the same
-        of each script, and `warning`: a sentence, or None.
+    `counts` are `words`, `tokens`, `unknown`, `characters` and `count_characters`; no setting changes what `is_given`.
     """
-    return {lang: _row(lang, of, is_given) for lang, of in counts.items()}
-
-
-def _row(lang: str, of: Mapping[str, int], is_given: bool) -> dict[str, Any]:
-    by_script = {name.removeprefix(_CHARACTERS): of[name] for name in sorted(of) if name.startswith(_CHARACTERS)}
-    covered = {script: of.get(f"{_COVERED}{script}", 0) for script in by_script}
-    length, unknown = _share(of["characters"], of["tokens"]), _share(of["unknown"], of["tokens"])
-    return {
-        "pieces_per_word": None if _NO_SPACES & {*scripts_of(lang)} else _share(of["tokens"], of["words"]),
-        "characters_per_piece": length,
-        "unknown_share": unknown,
-        "coverage": _share(sum(covered.values()), sum(by_script.values())),
-        "scripts": {script: _share(covered[script], number) for script, number in by_script.items()},
-        "warning": "; ".join(_warnings(lang, length, unknown, is_given)) or None,
-    }
+    rows = {}
+    for lang, of in counts.items():
+        by_script = {name.removeprefix(_CHARACTERS): of[name] for name in sorted(of) if name.startswith(_CHARACTERS)}
+        covered = {script: of.get(f"{_COVERED}{script}", 0) for script in by_script}
+        length, unknown = _share(of["characters"], of["tokens"]), _share(of["unknown"], of["tokens"])
+        rows[lang] = {
+            "pieces_per_word": None if _NO_SPACES & {*scripts_of(lang)} else _share(of["tokens"], of["words"]),
+            "characters_per_piece": length,
+            "unknown_share": unknown,
+            "coverage": _share(sum(covered.values()), sum(by_script.values())),
+            "scripts": {script: _share(covered[script], number) for script, number in by_script.items()},
+            "warning": "; ".join(_warnings(lang, length, unknown, is_given)) or None,
+        }
+    return rows
 
 
 def _share(part: int, whole: int) -> float | None:
     return round(part / whole, 6) if whole else None
 
 
-def _warnings(lang: str, length: float | None, unknown: float | None, is_given: bool) -> list[str]:
+def _warnings(lang: str, length: float | None, unknown: float | None, is_given: bool) -> Iterator[str]:
     least = LEAST_WIDE_CHARACTERS if _WIDE_SCRIPTS & {*scripts_of(lang)} else LEAST_CHARACTERS
-    found = []
     if length is not None and length < least:
         longer = "a larger `size` or a higher `temperature` gives it longer ones"
-        found.append(
-            f"a piece has {length:.2f} characters on average, which is under {least:g}: "
-            f"{'the given vocabulary has few for it' if is_given else longer}"
-        )
+        why = "the given vocabulary has few for it" if is_given else longer
+        yield f"a piece has {length:.2f} characters on average, which is under {least:g}: {why}"
     if unknown is not None and unknown > MOST_UNKNOWN:
         more = "a higher `character_coverage` has more of its characters"
-        found.append(
-            f"{unknown:.2%} of its tokens are unknown, which is over {MOST_UNKNOWN:.1%}: "
-            f"{'the given vocabulary lacks some of its characters' if is_given else more}"
-        )
-    return found
+        why = "the given vocabulary lacks some of its characters" if is_given else more
+        yield f"{unknown:.2%} of its tokens are unknown, which is over {MOST_UNKNOWN:.1%}: {why}"
+
+
+LANGS = "langs.txt"
+OF_TRAINED = ("vocab_size", "character_coverage", "temperature")  # meaningless for a given one
+
+
+@dataclass(frozen=True)
+class GivenVocabulary:
+    """What another data directory has: its `model` and `dictionary`, its languages in order, how tokens are written."""
+
+    files: dict[str, Path]
+    langs: tuple[str, ...]
+    language_tokens: Spelling
+
+    def of_recipe(self, recipe: Recipe) -> Recipe:
+        """The recipe with this vocabulary in the place of its own."""
+        model, dictionary, tokens = str(self.files["model"]), str(self.files["dictionary"]), self.language_tokens
+        given = replace(recipe.vocabulary, size=None, model=model, dictionary=dictionary, language_tokens=tokens)
+        return replace(recipe, vocabulary=given, known_languages=self.langs)
+
+    def how_to_go_on(self, data: Path) -> str:
+        """How a model of these languages goes on with a data directory that was made with this vocabulary."""
+        new = [lang for lang in languages_in(data) if lang not in self.langs]
+        how = f"--finetune-from-model CHECKPOINT --lang-dict {data / LANGS}"
+        sentence = f"To train a model with this vocabulary on: {how}."
+        if not new:
+            return sentence
+        others = " and so on in this order" if len(new) > 1 else ""
+        return f"{sentence} It must know {', '.join(new)}: `mtmoe add-task CHECKPOINT OUT --task {new[0]}`{others}."
+
+
+def vocabulary_of(folder: Path) -> GivenVocabulary:
+    """Return the vocabulary of a data directory of `mtmoe prepare`; a `UserError` if the folder is none."""
+    if not folder.is_dir():
+        raise_invalid("--vocabulary-from", "a data directory of `mtmoe prepare`", str(folder))
+    model = regular_file(folder / SENTENCEPIECE, "the SentencePiece model of a data directory of `mtmoe prepare`")
+    places = (folder, folder / "shard0")
+    dictionary = next((path for place in places for path in sorted(place.glob(dictionary_name("*")))), None)
+    if dictionary is None:
+        raise UserError(f"`{folder}` must have a dictionary such as {dictionary_name('en')}, but has none.")
+    style = folder / TOKEN_STYLE
+    is_mbart = style.exists() and read_text(style).strip() == Spelling.mbart.name
+    files = {"model": Path(os.path.abspath(model)), "dictionary": Path(os.path.abspath(dictionary))}
+    return GivenVocabulary(files, languages_in(folder), Spelling.mbart if is_mbart else Spelling.plain)
+
+
+def languages_in(folder: Path) -> tuple[str, ...]:
+    """Return the languages of a data directory in their order; a `UserError` where its list is none."""
+    path = folder / LANGS
+    langs = read_text(path, "the list of a data directory's languages").split()
+    for lang in langs:
+        if not CODE.fullmatch(lang):
+            raise_invalid(f"a line of {path}", "the code of a language, such as en", lang)
+    return tuple(langs)

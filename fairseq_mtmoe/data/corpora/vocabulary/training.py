@@ -1,7 +1,6 @@
 """One SentencePiece model for all languages, in which every script has its characters.
 
-Its text is drawn by temperature, as ML-50's data was made (Tang et al. 2020, following XLM): the share of a language is
-proportional to (its share of all lines)^(1/T), so that the vocabulary has pieces for small languages too.
+Its text is drawn by temperature (Tang et al. 2020, following XLM): by a language's (share of all lines)^(1/T).
 """
 
 from __future__ import annotations
@@ -23,20 +22,12 @@ from fairseq_mtmoe.data.sampling.schedule import apportion, temperature_probabil
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.isolated import Lost, isolated
 
-MAX_LINES = 400_000
-"""Lines of text that the model is trained on at most; more change no vocabulary of this size, and take minutes."""
-
+MAX_LINES = 400_000  # of text that the model is trained on; more change no vocabulary of this size, and take minutes
 THREADS = 8  # of training: as many on every machine, as sums depend on it, and the model says how many there were
-
 OPTIONS = ("--vocab-size", "--character-coverage")  # what a user of the command line calls size and character coverage
-
 RECIPE_NAMES = ("vocabulary.size", "vocabulary.character_coverage")  # what they are called in a recipe
-
-LEAST_PIECES, MOST_PIECES = 1000, 32_000
-"""Of a vocabulary whose size nobody says, unless the text is too small for them."""
-
+LEAST_PIECES, MOST_PIECES = 1000, 32_000  # of a vocabulary whose size nobody says
 CHARACTERS_PER_PIECE = 4000
-
 SIZE_RULE = (
     f"two for each different character and one more for every {CHARACTERS_PER_PIECE:,} characters of the text, from"
     f" {LEAST_PIECES:,} to {MOST_PIECES:,}, as far as the text allows"
@@ -44,39 +35,26 @@ SIZE_RULE = (
 
 _LINES_AT_ONCE = 10_000
 _PLACES_AT_ONCE = 1 << 20
-_LEAST_SHARE = 0.001
-"""Of all letters, for a script to count as one of the text's own: a foreign name here and there needs no pieces."""
+_LEAST_SHARE = 0.001  # of all letters, for a script to be the text's own: a foreign name needs no pieces
 
 Places = NDArray[np.int64]
 
+# Limits that training does not reach: it is in a process so that an interrupt ends it.
 _MEMORY, _SECONDS = 1 << 46, 10**7
-"""Limits of training, which nobody reaches: it is in a process of its own so that an interrupt ends it at once."""
-
 _TOO_FEW_PIECES = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 _TOO_MANY_PIECES = re.compile(r"set it to a value <= (\d+)")
 
 
-# ---- its text ----
-
-
-def temperature_quotas(sizes: Mapping[str, int], temperature: float, total: int) -> dict[str, int]:
-    """How many of `total` lines each language gets: in proportion to size^(1/temperature), and at least one."""
-    shares = temperature_probabilities(list(sizes.values()), temperature)
-    counts = apportion(total, shares, offset=0.5)
-    return {lang: max(1, int(count)) for lang, count in zip(sizes, counts, strict=True)}
-
-
 def sample_lines(sizes: Mapping[str, int], temperature: float, seed: int, total: int = MAX_LINES) -> dict[str, Places]:
-    """The places of the sentences to take of each language, sorted; one that is wanted several times is there as often.
-
-    Every language has its share of `total` sentences by `temperature_quotas`. One with fewer sentences is repeated
-    whole, and the remainder drawn by hash, so that places depend on sizes, temperature and seed alone.
-    """
+    """Return the sorted places of the sentences to take of each language; small ones are repeated whole."""
     sizes = {lang: size for lang, size in sorted(sizes.items()) if size}
-    quotas = temperature_quotas(sizes, temperature, min(sum(sizes.values()), total)) if sizes else {}
+    if not sizes:
+        return {}
+    shares = temperature_probabilities(list(sizes.values()), temperature)
+    quotas = apportion(min(sum(sizes.values()), total), shares, offset=0.5)
     places = {}
-    for lang, quota in quotas.items():
-        copies, rest = divmod(quota, sizes[lang])
+    for lang, quota in zip(sizes, quotas, strict=True):
+        copies, rest = divmod(max(1, int(quota)), sizes[lang])
         drawn = _drawn(sizes[lang], rest, xxhash.xxh3_64_intdigest(f"{seed}\n{lang}".encode()))
         places[lang] = np.sort(np.concatenate([np.tile(np.arange(sizes[lang]), copies), drawn]))
     return places
@@ -95,16 +73,11 @@ def _drawn(size: int, count: int, draw: int) -> Places:
     return places
 
 
-# ---- the model ----
-
-
 def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
-    """How many pieces fit a text, by `SIZE_RULE`.
+    """Return how many pieces fit a text, by `SIZE_RULE`.
 
-    Most pieces then occur a hundred times or more, which Gowda and May ("Finding the Optimal Vocabulary Size for Neural
-    Machine Translation", 2020) found to be the largest vocabulary that helps: by Zipf's law the last of V pieces has a
-    share of about 1 / 10 V of the text, and a piece has about four characters. `lines` are a sample of the `sentences`
-    of all languages together, `characters` the different ones that the vocabulary must have.
+    Most pieces then occur a hundred times or more, the largest useful vocabulary of Gowda and May ("Finding the Optimal
+    Vocabulary Size for Neural Machine Translation", 2020): by Zipf's law the last of V pieces has a share of 1 / 10 V.
     """
     length = sum(map(len, lines)) / max(1, len(lines))
     pieces = 2 * characters + round(sentences * length / CHARACTERS_PER_PIECE)
@@ -114,15 +87,9 @@ def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
 def train(
     lines: Sequence[str], vocabulary: Vocabulary, sentences: int, names: tuple[str, str] = RECIPE_NAMES
 ) -> tuple[bytes, int]:
-    """A serialized model with `vocabulary.size` pieces, and how many it was to have. Without a size these are
-    `default_size`, of which it has as many as the text allows.
+    """Return a serialized model with `vocabulary.size` pieces, else `default_size`, and how many it was to have.
 
-    `vocabulary.character_coverage` holds for all characters together and for the letters of each script by themselves:
-    over all characters a rare script could lose a large part of its own.
-
-    Args:
-        lines: a sample of the text, which has so many `sentences`.
-        names: of size and coverage in the sentence of the `UserError` that says that the text does not fit the size.
+    `character_coverage` holds for each script by itself too. `lines` are a sample of the `sentences`.
     """
     required = required_characters(lines, vocabulary.character_coverage)
     size = vocabulary.size or default_size(sentences, lines, len(required))
@@ -166,11 +133,10 @@ def train_model(
     names: tuple[str, str] = OPTIONS,
     may_have_fewer: bool = False,
 ) -> bytes:
-    """A serialized unigram model with `vocab_size` pieces, the same bytes for the same lines.
+    """Return a serialized unigram model with `vocab_size` pieces and fairseq's special ones.
 
-    Its special pieces have fairseq's names and places, so that an id is the same in the model and in a fairseq
-    dictionary made from it. Characters that are required have a piece, whatever the coverage says. Raises `UserError`,
-    in which size and coverage are called by `names`, if the text does not fit the size, unless it `may_have_fewer`.
+    Required characters have a piece. A `UserError` with `names` says that the text does not fit, unless it
+    `may_have_fewer`.
     """
     model = io.BytesIO()
     required: dict[str, Any] = {"required_chars": required_characters} if required_characters else {}

@@ -20,7 +20,7 @@ from fairseq_mtmoe.data.corpora.catalogs import (
     placeholders,
     why_dropped,
 )
-from fairseq_mtmoe.data.corpora.cleaning.characters import Changes, changes_of, normalise
+from fairseq_mtmoe.data.corpora.cleaning.characters import changes_of, normalise
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.harvest import (
     DedupGroups,
@@ -30,9 +30,9 @@ from fairseq_mtmoe.data.corpora.harvest import (
     split_by_message,
 )
 from fairseq_mtmoe.data.corpora.readers.messages import singular_and_plural_form
-from fairseq_mtmoe.errors import UserError
 from tests.helpers.catalogs import write_catalog
 from tests.helpers.raw_corpora import tools_for
+from tests.helpers.refused import refused
 
 SPLITS = ("train", "valid", "test")
 
@@ -79,7 +79,6 @@ def test_the_forms_of_a_plural_are_found_by_the_formula():
         ("nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);", 3, (0, 1)),  # Latvian's last is for zero
         ("nplurals=4; plural=(n%100==1 ? 1 : n%100==2 ? 2 : n%100==3 || n%100==4 ? 3 : 0);", 4, (1, 0)),
         ("", 3, (0, 2)),
-        ("nplurals=3; plural=n/0;", 3, (0, 2)),
         ("nplurals=3; plural=n*5;", 3, (0, 2)),
         ("nplurals=3; plural=__import__('os').system('false')", 3, (0, 2)),
     ):
@@ -87,17 +86,13 @@ def test_the_forms_of_a_plural_are_found_by_the_formula():
 
 
 def test_locales_of_one_language_add_up_and_english_is_left_out(tmp_path):
-    write_catalog(tmp_path, "de", [("Open", "Öffnen")])
-    write_catalog(tmp_path, "de_DE", [("Open", "Öffnen"), ("Close", "Schließen")])
-    write_catalog(tmp_path, "en_GB", [("Color", "Colour")])
-    crop = harvest(find_catalogs([], [tmp_path]))
-    assert crop.pairs == {"de": [("Open", "Öffnen"), ("Close", "Schließen")]}
-
-
-def test_the_encoding_that_the_catalog_says(tmp_path):
-    path = write_catalog(tmp_path, "de", [("Open", "?ffnen")])
-    path.write_bytes(path.read_bytes().replace(b"UTF-8", b"cp437").replace(b"?ffnen", "Öffnen".encode("cp437")))
-    assert harvest(find_catalogs([], [tmp_path])).pairs["de"] == [("Open", "Öffnen")]
+    for locale, entries in (
+        ("de", {"Open": "Öffnen"}),
+        ("de_DE", {"Open": "Öffnen", "Close": "Zu"}),
+        ("en_GB", {"A": "B"}),
+    ):
+        write_catalog(tmp_path, locale, list(entries.items()))
+    assert harvest(find_catalogs([], [tmp_path])).pairs == {"de": [("Open", "Öffnen"), ("Close", "Zu")]}
 
 
 def test_damaged_catalogs_are_noted_and_left_out(tmp_path):
@@ -105,24 +100,17 @@ def test_damaged_catalogs_are_noted_and_left_out(tmp_path):
     content, entries, length = good.read_bytes(), 2000, 1_000_000
     head = struct.pack("<7I", 0x950412DE, 0, entries, 28, 28 + 8 * entries, 0, 28 + 16 * entries)
     strings = struct.pack("<2I", length, 28 + 16 * entries) * 2 * entries
-    for name, bad in {
-        "empty": b"",
-        "text": b"no catalog at all",
-        "cut": content[: len(content) // 2],
-        "cut by a byte": content[:-1],
-        "encoding": content.replace("Ö".encode(), b"\xff\xfe"),
-        "overlap": head + strings + b"a" * length + b"\0",
-    }.items():
-        (good.parent / f"{name}.mo").write_bytes(bad)
+    bad = {"empty": b"", "cut": content[:-1], "encoding": content.replace("Ö".encode(), b"\xff\xfe")}
+    for name, data in {**bad, "overlap": head + strings + b"a" * length + b"\0"}.items():
+        (good.parent / f"{name}.mo").write_bytes(data)
     os.mkfifo(good.parent / "pipe.mo")
-    (good.parent / "folder.mo").mkdir()
     (good.parent / "circle.mo").symlink_to("circle.mo")
     catalogs = find_catalogs([], [tmp_path])
     crop = harvest(catalogs)
     assert crop.pairs == {"de": [("Open", "Öffnen")]}
     names = [f"de/LC_MESSAGES/{path.name}" for path in sorted(good.parent.iterdir()) if path != good]
-    assert describe_sources(catalogs, crop.damaged) == [{"source": str(tmp_path), "catalogs": 10, "damaged": names}]
-    assert [content_hash(catalog.path) for catalog in catalogs].count("unreadable") == 3
+    assert describe_sources(catalogs, crop.damaged) == [{"source": str(tmp_path), "catalogs": 7, "damaged": names}]
+    assert [content_hash(catalog.path) for catalog in catalogs].count("unreadable") == 2
 
 
 @pytest.fixture
@@ -140,51 +128,47 @@ def test_a_package_is_searched_without_importing_it(package):
     (catalog,) = find_catalogs([package.title()], [])
     assert (catalog.name, catalog.lang, catalog.source) == ("deep/locale/fr/LC_MESSAGES/app.mo", "fr", "gardening")
     assert package not in sys.modules
-    for name in ("no_such_package", "flat", "os.path", "../up", ""):
-        with pytest.raises(UserError, match="`--packages` must be installed packages, but"):
+    for name in ("no_such_package", "flat", "../up"):
+        with refused("--packages"):
             find_catalogs([name], [])
 
 
 def test_only_wanted_languages_and_bad_folders(tmp_path, locale_folder):
     assert [catalog.lang for catalog in find_catalogs([], [locale_folder], ["sr_Latn", "fr"])] == ["fr", "sr_Latn"]
-    with pytest.raises(UserError, match="`--langs` must be among de, fr, sr_Latn, but has 'xx'"):
-        find_catalogs([], [locale_folder], ["de", "xx"])
-    with pytest.raises(UserError, match="`--folder` must be a folder"):
-        find_catalogs([], [tmp_path / "nowhere"])
     (tmp_path / "bare").mkdir()
-    with pytest.raises(UserError, match="must have catalogs"):
-        find_catalogs([], [tmp_path / "bare"])
+    for folder, langs, name in (
+        (locale_folder, ["xx"], "--langs"),
+        (tmp_path / "no", [], "--folder"),
+        (tmp_path / "bare", [], "bare"),
+    ):
+        with refused(name):
+            find_catalogs([], [folder], langs)
 
 
 def test_language_codes():
     for locale, code in (
-        *(("de", "de"), ("de_DE", "de"), ("de_AT", "de_AT"), ("pt_PT", "pt"), ("pt-BR", "pt_BR"), ("es_419", "es_419")),
-        *(("hi_IN", "hi"), ("no", "nb"), ("iw", "he"), ("zh", "zh_Hans"), ("zh-Hans-CN", "zh_Hans")),
-        *(("zh_TW.Big5", "zh_Hant"), ("zh_HK", "zh_HK"), ("sr_RS@latin", "sr_Latn"), ("uz@cyrillic", "uz_Cyrl")),
-        *(("ca@valencia", "ca_valencia"), ("ckb", "ckb"), ("C", None), ("LC_MESSAGES", None), ("", None)),
+        *(("de_DE", "de"), ("de_AT", "de_AT"), ("pt-BR", "pt_BR"), ("es_419", "es_419"), ("hi_IN", "hi"), ("no", "nb")),
+        *(("zh", "zh_Hans"), ("zh_TW.Big5", "zh_Hant"), ("zh_HK", "zh_HK"), ("sr_RS@latin", "sr_Latn")),
+        *(("ca@valencia", "ca_valencia"), ("ckb", "ckb"), ("C", None), ("", None)),
     ):
         assert language_code(locale) == code
 
 
-# ---- messages ----
-
-
 def test_what_normalising_changes():
+    names = ("removed", "breaks", "respelled")
     for text, expected, changes in (
-        ("  two words\t \n", "two words", Changes()),
-        ("bell\x07 \x00 null", "bell null", Changes(removed=2)),
-        ("\ufeffsoft\u00adhyphen", "softhyphen", Changes(removed=2)),
-        ("one\u2028two\x0bthree\rfour", "one two three four", Changes(breaks=3)),
-        ("the end\x0c", "the end", Changes(breaks=1)),
-        ("e\u0301te\u0301", "\u00e9t\u00e9", Changes(respelled=1)),
-        ("e\x07\u0301", "\u00e9", Changes(removed=1, respelled=1)),
-        ("non\u00a0breaking\u3000wide", "non breaking wide", Changes()),
-        ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e", Changes()),
-        ("ＡＢＣ ½", "ＡＢＣ ½", Changes()),
+        ("  two words\t \n", "two words", (0, 0, 0)),
+        ("bell\x07 \x00 null", "bell null", (2, 0, 0)),
+        ("\ufeffsoft\u00adhyphen", "softhyphen", (2, 0, 0)),
+        ("one\u2028two\x0bthree\rfour", "one two three four", (0, 3, 0)),
+        ("e\x07\u0301", "\u00e9", (1, 0, 1)),
+        ("non\u00a0breaking\u3000wide", "non breaking wide", (0, 0, 0)),
+        ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e", (0, 0, 0)),
+        ("ＡＢＣ ½", "ＡＢＣ ½", (0, 0, 0)),
     ):
         assert normalise(text) == normalise(expected) == expected
-        twice = Changes(2 * changes.removed, 2 * changes.breaks, 2 * changes.respelled)
-        assert changes_of([text, "nothing", text]) == twice and changes_of([expected]) == Changes()
+        assert changes_of([text, "nothing", text]) == {name: 2 * n for name, n in zip(names, changes, strict=True)}
+        assert not any(changes_of([expected]).values())
 
 
 def test_the_same_message_has_one_key():
@@ -196,10 +180,8 @@ def test_why_a_pair_is_dropped():
     for source, target, reason in (
         ("Open the file", "Datei öffnen", None),
         ("Open the file", "", "empty"),
-        (":?.!", "Punkte", "empty"),
         ("Nine", "9", "empty"),
         ("Go", "Aiziet!", None),
-        ("Open the file", "打开文件", None),
         ("OpenStreetMap", "openstreetmap.", "copy"),
         ("Delete %(count)d items", "%(count)d Einträge löschen", None),
         ("Delete %(count)d items", "%d Einträge löschen", "placeholders"),
@@ -230,9 +212,6 @@ def test_long_lines_take_no_long_time():
     assert normalise("e" + "\u0301" * 5000) == "é" + "\u0301" * 4999
 
 
-# ---- the split ----
-
-
 def corpus(*sizes):
     """Languages aa, bb, … with the first so many of the same messages each."""
     return {lang * 2: [f"Message w{i}" for i in range(size)] for lang, size in zip("abcdef", sizes, strict=False)}
@@ -251,11 +230,8 @@ def test_sizes_and_shared_messages_in_every_order():
     corpora, sizes = corpus(100, 60, 25), {"valid": 5, "test": 7}
     corpora["bb"].reverse()
     found = split(corpora, sizes, seed=1)
-    assert [(lang, {name: len(splits[name]) for name in SPLITS}) for lang, splits in found.items()] == [
-        ("aa", {"train": 88, "valid": 5, "test": 7}),
-        ("bb", {"train": 48, "valid": 5, "test": 7}),
-        ("cc", {"train": 13, "valid": 5, "test": 7}),
-    ]
+    lengths = {lang: [len(splits[name]) for name in SPLITS] for lang, splits in found.items()}
+    assert list(lengths.items()) == [("aa", [88, 5, 7]), ("bb", [48, 5, 7]), ("cc", [13, 5, 7])]
     assert found["aa"]["test"] == found["bb"]["test"] == found["cc"]["test"]
     assert found["bb"]["train"] == [source for source in corpora["bb"] if source in found["bb"]["train"]]
     assert split(corpora, sizes, seed=1) == found != split(corpora, sizes, seed=2)
@@ -295,7 +271,6 @@ def test_languages_are_those_that_keep_half_for_training_or_that_are_wanted():
     assert select_languages(sizes, held_out=20, langs=["ff", "bb"]) == ["bb", "ff"]
     for most, expected in ((3, ["aa", "cc", "ff"]), (1, ["aa"]), (9, list(sizes))):
         assert select_languages(sizes, held_out=10, max_langs=most) == expected
-    with pytest.raises(UserError, match="must leave ff messages to train on, but it has 30 and they hold out 30"):
-        select_languages(sizes, held_out=30, langs=["aa", "ff"])
-    with pytest.raises(UserError, match="the largest language has 1000 and they hold out 501"):
-        select_languages(sizes, held_out=501)
+    for asked in ({"held_out": 30, "langs": ["aa", "ff"]}, {"held_out": 501}):
+        with refused("--valid-size", "--test-size"):
+            select_languages(sizes, **asked)

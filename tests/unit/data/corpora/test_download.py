@@ -1,6 +1,5 @@
 """Downloads from a server that fails as those of the world do: whatever happens, a file is complete or absent."""
 
-import errno
 import hashlib
 import json
 
@@ -10,6 +9,7 @@ from fairseq_mtmoe.data.corpora import download as downloading
 from fairseq_mtmoe.data.corpora.download import PER_HOST, download
 from fairseq_mtmoe.data.corpora.raw_files import Item
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.refused import refused
 from tests.helpers.web import Fault, web_server
 
 CONTENT = bytes(range(256)) * 40  # 10,240 bytes
@@ -113,24 +113,20 @@ def test_whatever_a_server_makes_of_ranges_a_file_is_whole(web, get, tmp_path):
         assert (tmp_path / name).read_bytes() == CONTENT
 
 
-def test_a_file_that_changes_meanwhile_or_has_another_address_begins_anew(web, get, tmp_path):
-    item = Item("a.tgz", web.put("/a.tgz", OTHER, Fault(stall=3000), tag='"v1"'))
-    for address, headers in ((web.address + "/a.tgz", {"If-Range": '"v1"'}), (web.address + "/new.tgz", {})):
-        get(item, Watch(stop_at=3000))
-        web.put(address.removeprefix(web.address), CONTENT, tag='"v2"' if headers else '"v1"')
-        assert get(Item("a.tgz", address))
-        assert (tmp_path / "a.tgz").read_bytes() == CONTENT
-        assert web.requests[-1][1].get("If-Range") == headers.get("If-Range")
-        for file in tmp_path.iterdir():
-            file.unlink()
-        web.put("/a.tgz", OTHER, Fault(stall=3000), tag='"v1"')
+@pytest.mark.parametrize(("path", "headers"), [("/a.tgz", {"If-Range": '"v1"'}), ("/new.tgz", {})])
+def test_a_file_that_changes_meanwhile_or_has_another_address_begins_anew(web, get, tmp_path, path, headers):
+    get(Item("a.tgz", web.put("/a.tgz", OTHER, Fault(stall=3000), tag='"v1"')), Watch(stop_at=3000))
+    assert get(Item("a.tgz", web.put(path, CONTENT, tag='"v2"' if headers else '"v1"')))
+    assert (tmp_path / "a.tgz").read_bytes() == CONTENT
+    assert web.requests[-1][1].get("If-Range") == headers.get("If-Range")
 
 
 @pytest.mark.parametrize("known", [{"sha256": SHA256}, {"md5": hashlib.md5(CONTENT).hexdigest()}])
 def test_wrong_bytes_are_fetched_once_more_and_then_leave_nothing(web, get, tmp_path, known):
-    with pytest.raises(UserError, match=f"[0-9a-f]+ and not {next(iter(known.values()))}, which is published"):
-        get(Item("a.tgz", web.put("/a.tgz", OTHER), **known))
-    with pytest.raises(UserError, match="10,240 bytes and not the 10,000 that are published"):
+    address = web.put("/a.tgz", OTHER)
+    with refused(address):
+        get(Item("a.tgz", address, **known))
+    with refused(address):
         get(Item("a.tgz", web.put("/a.tgz", CONTENT), size=10_000))
     assert len(web.requests) == 2 + 1 and names(tmp_path) == []
     assert get(Item("a.tgz", web.put("/a.tgz", CONTENT, Fault(content=OTHER)), **known))
@@ -138,72 +134,52 @@ def test_wrong_bytes_are_fetched_once_more_and_then_leave_nothing(web, get, tmp_
 
 
 def test_a_file_without_a_checksum_must_be_what_it_was_when_it_first_came(web, get, tmp_path):
-    item = Item("a.tgz", web.put("/a.tgz", CONTENT))
+    item, file = Item("a.tgz", web.put("/a.tgz", CONTENT)), tmp_path / "a.tgz"
     get(item)
-    (tmp_path / "a.tgz").unlink()
-    web.put("/a.tgz", OTHER)
-    with pytest.raises(UserError, match=r"which it had when it first came; if the new one is right, delete .*origin"):
+    file.write_bytes(OTHER)  # damaged on the disk
+    with refused("a.tgz", "a.tgz.origin.json"):
         get(item)
-    assert not (tmp_path / "a.tgz").exists()
+    file.unlink()
+    web.put("/a.tgz", OTHER)
+    with refused(item.address):
+        get(item)
+    assert not file.exists()
     (tmp_path / "a.tgz.origin.json").unlink()
-    assert get(item)
-    assert (tmp_path / "a.tgz").read_bytes() == OTHER
+    assert get(item) and file.read_bytes() == OTHER
+    assert not get(Item("a.tgz", item.address, sha256=hashlib.sha256(OTHER).hexdigest()))
 
 
-def test_what_a_person_put_there_is_verified_and_recorded(get, tmp_path):
-    (tmp_path / "a.tgz").write_bytes(CONTENT)
-    assert not get(Item("a.tgz", "https://example.org/a.tgz", sha256=SHA256))
-    assert (tmp_path / "a.tgz.origin.json").exists()
-    with pytest.raises(UserError, match="is not what it must be"):
-        get(Item("a.tgz", "https://example.org/a.tgz", sha256="0" * 64))
-    (tmp_path / "a.tgz").write_bytes(OTHER)  # damaged on the disk
-    with pytest.raises(UserError, match=r"a.tgz` is not what it must be \(sha256"):
-        get(Item("a.tgz", "https://example.org/a.tgz"))
-
-
-def test_a_server_that_stalls_is_left_and_asked_again(web, get, tmp_path):
-    item = Item("a.tgz", web.put("/a.tgz", CONTENT, Fault(stall=3000), tag='"v1"'))
+def test_a_server_that_stalls_or_is_busy_is_asked_again(web, get, tmp_path):
+    faults = [Fault(status=503, headers={"Retry-After": "0"}), Fault(status=429), Fault(stall=3000)]
     watch = Watch()
-    assert get(item, watch, QUICK)
+    assert get(Item("a.tgz", web.put("/a.tgz", CONTENT, *faults, tag='"v1"')), watch, QUICK)
     assert (tmp_path / "a.tgz").read_bytes() == CONTENT
-    assert "timed out" in watch.reasons[0]
-
-
-def test_a_busy_server_is_asked_again(web, get, tmp_path):
-    faults = [Fault(status=503, headers={"Retry-After": "0"}), Fault(status=429), Fault(status=500)]
-    watch = Watch()
-    assert get(Item("a.tgz", web.put("/a.tgz", CONTENT, *faults)), watch)
-    assert [reason.split()[3] for reason in watch.reasons] == ["503", "429", "500"]
+    assert "503" in watch.reasons[0] and "429" in watch.reasons[1] and "timed out" in watch.reasons[2]
 
 
 def test_tries_end_where_none_gets_further(web, get, tmp_path):
     faults = [Fault(drop=3000), *(Fault(whole=True, drop=2000) for _ in range(10))]
-    with pytest.raises(UserError, match=r"cannot be had after 4 tries: .*\."):
-        get(Item("a.tgz", web.put("/a.tgz", CONTENT, *faults)))
-    assert not (tmp_path / "a.tgz").exists()
-
-
-def test_nobody_who_listens_is_an_error(get, tmp_path):
-    with pytest.raises(UserError, match=r"after 4 tries: .*refused"):
-        get(Item("a.tgz", "http://127.0.0.1:1/a.tgz"))
-    assert names(tmp_path) == []
+    for address in (web.put("/a.tgz", CONTENT, *faults), "http://127.0.0.1:1/a.tgz"):
+        with pytest.raises(UserError, match=r"cannot be had after 4 tries: .*\."):
+            get(Item("a.tgz", address))
+        assert not (tmp_path / "a.tgz").exists()
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    "fault",
     [
-        (Fault(status=404), "404"),
-        (Fault(headers={"Content-Type": "text/html; charset=utf-8"}), "page to read"),
-        (Fault(status=302, headers={"Location": "file:///etc/passwd"}), "it leads to no file of the web"),
-        (Fault(status=302, headers={"Location": "http://[::bad/x"}), "it leads to no file of the web"),
+        Fault(status=404),
+        Fault(headers={"Content-Type": "text/html; charset=utf-8"}),
+        Fault(status=302, headers={"Location": "file:///etc/passwd"}),
+        Fault(status=302, headers={"Location": "http://[::bad/x"}),
     ],
     ids=["absent", "a page in its place", "to a file of ours", "to nothing"],
 )
-def test_what_no_second_try_changes(web, get, tmp_path, fault, words):
-    with pytest.raises(UserError, match=words):
-        get(Item("a.tgz", web.put("/a.tgz", CONTENT, fault)))
-    assert len(web.requests) == 1
-    assert names(tmp_path) == []
+def test_what_no_second_try_changes(web, get, tmp_path, fault):
+    address = web.put("/a.tgz", CONTENT, fault)
+    with refused(address):
+        get(Item("a.tgz", address))
+    assert len(web.requests) == 1 and names(tmp_path) == []
 
 
 def test_a_redirect_may_lead_to_another_host_and_keeps_what_was_asked(web, get, tmp_path):
@@ -215,10 +191,10 @@ def test_a_redirect_may_lead_to_another_host_and_keeps_what_was_asked(web, get, 
     assert (tmp_path / "a.tgz").read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize(("name", "reason"), [("a" * 250, "File name too long"), ("d/f", "File exists")])
-def test_a_name_that_cannot_be_is_an_error(web, get, tmp_path, name, reason):
+@pytest.mark.parametrize("name", ["a" * 250, "d/f"])
+def test_a_name_that_cannot_be_is_an_error(web, get, tmp_path, name):
     (tmp_path / "d").write_text("a file in the folder's place")
-    with pytest.raises(UserError, match=f"{name}.* cannot be written: {reason}"):
+    with refused(name):
         get(Item(name, web.put("/a.tgz", CONTENT)))
     assert names(tmp_path) == ["d"]
 
@@ -232,8 +208,7 @@ def test_no_password_goes_to_a_server(web, get, tmp_path, monkeypatch):
 
 def test_two_runs_do_not_write_one_file(web, get, tmp_path):
     item = Item("a.tgz", web.put("/a.tgz", CONTENT))
-    sentence = "being downloaded by another run"
-    with downloading._Part(tmp_path / "a.tgz"), pytest.raises(UserError, match=sentence):
+    with downloading._Part(tmp_path / "a.tgz", item), refused("a.tgz"):
         get(item)
 
 
@@ -257,18 +232,3 @@ def test_a_host_out_of_reach_is_waited_for_with_its_first_files_alone(web, tmp_p
     assert len(failed) == 20 and (tmp_path / "here.tgz").exists()
     assert len(watch.reasons) <= PER_HOST * len(PAUSES)
     assert all("absent.invalid cannot be reached (" in sentence for sentence in failed.values())
-
-
-def test_a_disk_that_gets_full_keeps_what_there_is(web, get, tmp_path, monkeypatch):
-    item = Item("a.tgz", web.put("/a.tgz", CONTENT, tag='"v1"'))
-
-    class Full(Watch):
-        def has(self, item, done, size):
-            if done:
-                raise OSError(errno.ENOSPC, "No space left on device", "a.tgz.part")
-
-    with pytest.raises(UserError, match="cannot be written: No space left on device"):
-        get(item, Full())
-    assert not (tmp_path / "a.tgz").exists()
-    assert get(item)
-    assert (tmp_path / "a.tgz").read_bytes() == CONTENT

@@ -6,7 +6,8 @@ from fairseq import options
 from lxml import html
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.data.corpora.page import findings, markdown_of, page_of, training_command
+from fairseq_mtmoe.data.corpora.page.figures import findings, training_command
+from fairseq_mtmoe.data.corpora.page.pages import markdown_of, page_of
 from fairseq_mtmoe.io.pages import policy_hash, visible
 from tests.helpers.corpus_reports import HOSTILE, hostile, report
 from tests.helpers.tables import unpadded
@@ -127,13 +128,3 @@ def test_samples_are_of_every_rule_and_of_all_corpora_in_turn():
     assert places == ["corpus-0:1", "corpus-4:1", "corpus-0:2", "corpus-4:2", "corpus-0:3"]
     assert len(tree.find_class("samples")) == 4 * 9 + 4  # of nine rules and one reason
     assert len(page_of(report(50, 300, samples=5, length=200)).encode()) < 5_000_000
-
-
-def test_a_report_without_what_may_be_absent():
-    found = report(2, 2)
-    del found["meanings"]
-    for pair in found["pairs"].values():
-        pair.update(tier="", tokens={})
-    assert "no tier" in page_of(found) and "**no tier**" in markdown_of(found)
-    nothing = {"command": "corpora", "recipe": "tiny", "corpora": {}, "pairs": {}, "vocabulary": {}}
-    assert "What was kept" in page_of(nothing) and markdown_of(nothing).startswith("# What became")

@@ -1,11 +1,8 @@
 """The shipped recipes of the benchmarks, on files packed and laid out as theirs are: every corpus is read and kept."""
 
 import gzip
-import io
 import lzma
 import random
-import tarfile
-import zipfile
 from dataclasses import replace
 
 import pytest
@@ -13,8 +10,9 @@ import pytest
 from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
 from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
-from fairseq_mtmoe.data.corpora.recipes import load_recipe
+from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import HeldOut
+from tests.unit.data.corpora.readers.test_packed_files import tar_of, zip_of
 
 LINES = 9
 DRAWN = {"wmt15": 0, "ml50": 8}  # two pairs each for validation and test of the languages that have no such sets
@@ -87,18 +85,13 @@ def table(texts, langs):
     )
 
 
-def packed(file, text):
-    """Bytes of a file that its name says to be packed, or of a plain one."""
-    data = text.encode()
-    return gzip.compress(data) if file.endswith(".gz") else lzma.compress(data) if file.endswith(".xz") else data
-
-
 def write_raw(raw, wanted):
     """All files; those of one archive together."""
     archives = {}
     for file, (langs, form) in wanted.items():
         outer, _, member = file.partition("!")
-        data = packed(file, content(file, langs, form))
+        data = content(file, langs, form).encode()
+        data = gzip.compress(data) if file.endswith(".gz") else lzma.compress(data) if file.endswith(".xz") else data
         if member:
             archives.setdefault(outer, {})[member.replace("*", "h")] = data
             continue
@@ -106,21 +99,9 @@ def write_raw(raw, wanted):
         (raw / outer).write_bytes(data)
     for archive, members in archives.items():
         (raw / archive).parent.mkdir(parents=True, exist_ok=True)
-        (pack_zip if archive.endswith(".zip") else pack_tar)(raw / archive, members)
-
-
-def pack_zip(path, members):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-
-
-def pack_tar(path, members):
-    with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as archive:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+        mode = "w" if archive.endswith(".tar") else "w:gz"
+        content_of = zip_of(members.items()) if archive.endswith(".zip") else tar_of(members.items(), mode)
+        (raw / archive).write_bytes(content_of)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import sentencepiece
 from fairseq.data import Dictionary
 
 from fairseq_mtmoe.data.corpora.binarize import write_dictionary
-from fairseq_mtmoe.data.corpora.vocabulary import load
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import load
 from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
 from fairseq_mtmoe.data.translation.descriptions import description_of_pair, description_tokens, languages
 from fairseq_mtmoe.errors import UserError

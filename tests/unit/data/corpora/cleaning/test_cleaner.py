@@ -1,7 +1,6 @@
 """The rules of cleaning, each compared with what it says pair by pair in plain Python."""
 
 import unicodedata
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -10,17 +9,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.corpora.blocks import Block
-from fairseq_mtmoe.data.corpora.cleaning import (
-    Cleaner,
-    are_among,
-    asked,
-    cleaner,
-    sentence_keys,
-)
 from fairseq_mtmoe.data.corpora.cleaning import characters as clean
+from fairseq_mtmoe.data.corpora.cleaning import cleaner
 from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns, normalised
-from fairseq_mtmoe.data.corpora.cleaning.keys import fold, folded, folding
-from fairseq_mtmoe.data.corpora.recipes import Action, Filters, Role
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import Cleaner, asked
+from fairseq_mtmoe.data.corpora.cleaning.keys import are_among, fold, folded, folding, sentence_keys
+from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
 
 # Letters, marks, digits, spaces and what is invisible, of scripts that Unicode treats each in its own way.
 ALPHABETS = [
@@ -83,7 +77,7 @@ def reference_rule(source: str, target: str) -> str | None:
 
 def block_of(pairs: list[tuple[str, str]]) -> Block:
     source, target = ([pair[side] for pair in pairs] for side in (0, 1))
-    return Block("news", 0, source, target, np.arange(1, len(pairs) + 1) * 7)
+    return Block(source, target, np.arange(1, len(pairs) + 1) * 7)
 
 
 def keys_of(held_out: list[str]) -> np.ndarray:
@@ -102,7 +96,7 @@ def test_many_texts_are_normalised_as_one_is(texts):
 def test_every_rule_finds_what_it_says(pairs, held_out, data):
     if pairs:
         held_out.append(data.draw(st.sampled_from(pairs))[0].upper())  # and one that is there, in another spelling
-    out = Cleaner(FILTERS, "en", "ru", "train")(block_of(pairs))
+    out = Cleaner(FILTERS, "en", "ru", Role.train)(block_of(pairs))
     texts = [(clean.normalise(source), clean.normalise(target)) for source, target in pairs]
     found = [reference_rule(*pair) for pair in texts]
     stays = [place for place, rule in enumerate(found) if rule is None]
@@ -118,7 +112,7 @@ def test_every_rule_finds_what_it_says(pairs, held_out, data):
     for keys, kept in ((out.source_keys, out.source), (out.target_keys, out.target)):
         assert are_among(keys, keys_out).tolist() == [reference_fold(text) in folded_out for text in kept]
     changes = clean.changes_of(text for pair in pairs for text in pair)
-    assert {name: out.counts[name] for name in ("removed", "breaks", "respelled")} == vars(changes)
+    assert {name: out.counts[name] for name in ("removed", "breaks", "respelled")} == changes
 
 
 @settings(max_examples=40, deadline=None)
@@ -140,89 +134,43 @@ def test_keys_of_pairs_are_equal_where_they_say(pairs):
 
 def test_a_block_is_cleaned_alike_in_slices_of_any_size(monkeypatch):
     pairs = [(f"Sentence {i % 7} here{'!' * (i % 40)}", f"Предложение {i % 5}" * (i % 3)) for i in range(300)]
-    clean_all = Cleaner(FILTERS, "en", "ru", "train")
+    clean_all = Cleaner(FILTERS, "en", "ru", Role.train)
     one = clean_all(block_of(pairs))
     monkeypatch.setattr(cleaner, "_AT_ONCE", 13)
-    other = clean_all(block_of(pairs))
-    assert one.counts == other.counts
-    assert one.samples == other.samples and {"length", "empty"} <= set(one.samples)
-    for name in ("source", "target", "lines", "exact", "near", "source_keys", "target_keys"):
-        assert np.array_equal(getattr(one, name), getattr(other, name))
+    np.testing.assert_equal(vars(clean_all(block_of(pairs))), vars(one))
+    assert {"length", "empty"} <= set(one.samples)
 
 
 @pytest.mark.parametrize(
     ("lang", "text", "stays"),
     [
         ("ja", "リリースモードで Android パッケージをビルドする", True),
-        ("ko", "`${PYENV_ROOT}/versions` 디렉토리에서 특정 Python 버전 제거", True),
         ("zh_CN", "Это предложение по-русски.", False),
-        ("zh_Hant", "這是一個句子", True),
-        ("sr", "Ово је реченица", True),
         ("sr_Latn", "Ово је реченица", False),
-        ("sr_Latn", "Ovo je rečenica", True),
         ("tlh", "Это предложение", True),  # of whose scripts nobody said anything
         ("he", "2019 – 2020!", True),
     ],
 )
 def test_scripts_of_languages(lang, text, stays):
-    out = Cleaner(Filters(), "en", lang, "train")(block_of([("Some sentence or other.", text)]))
+    out = Cleaner(Filters(), "en", lang, Role.train)(block_of([("Some sentence or other.", text)]))
     assert len(out.source) == stays
-
-
-PAIRS_OF_ALL_KINDS = [
-    ("1914 – 1918", "1914 – 1918"),
-    ("Привет всем вам", "Hello to you all"),
-    ("A house", "Дом"),
-    ("a HOUSE!", "дом"),
-    ("A house of stone", "Дом"),
-    ("A house that stands upon a hill", "Дом, который стоит на холме"),
-]
 
 
 @pytest.mark.parametrize(
     ("filter", "value", "changes"),
-    [
-        ("max_characters", 20, True),
-        ("max_ratio", 1.05, True),
-        ("copies", Action.keep, True),
-        ("wrong_script", Action.keep, True),
-        ("duplicates", Action.keep, False),
-        ("near_duplicates", Action.keep, False),
-        ("min_confidence", 0.9, False),  # without a model that is confident
-    ],
+    [("max_ratio", 1.05, True), ("copies", Action.keep, True), ("duplicates", Action.keep, False)],
 )
 def test_what_cleaning_is_asked_says_whether_blocks_change(filter, value, changes):
+    pairs = [("1914 – 1918", "1914 – 1918"), ("A house", "Дом"), ("A house of stone", "Дом")]
     before, after = Filters(), Filters(**{filter: value})
     assert (asked(before) != asked(after)) == changes
-    blocks = [Cleaner(filters, "en", "ru", "train")(block_of(PAIRS_OF_ALL_KINDS)) for filters in (before, after)]
+    blocks = [Cleaner(filters, "en", "ru", Role.train)(block_of(pairs)) for filters in (before, after)]
     assert (blocks[0].source != blocks[1].source) == changes
-
-
-def test_every_filter_is_asked_or_known_not_to_be():
-    elsewhere = {"duplicates", "near_duplicates", "identify"}  # `identify`: its model's hash is beside it
-    assert {*asked(Filters(identify="lid.bin")), *elsewhere} == {field.name for field in fields(Filters)}
-    assert asked(Filters(identify="a.bin")) == asked(Filters(identify="folder/b.bin"))
-
-
-def test_no_rule_reads_a_line_that_is_too_long(monkeypatch):
-    long = "word " * 5_000
-    read = []
-
-    class Spy:
-        @staticmethod
-        def of(texts):
-            read.extend(map(len, texts))
-            return Columns.of(texts)
-
-    monkeypatch.setattr(cleaner, "Columns", Spy)
-    out = Cleaner(Filters(), "en", "ru", "train")(block_of([(long, "слово"), ("a word", "слово")]))
-    assert (out.counts["length"], out.source) == (1, ["a word"])
-    assert sum(read) < 100 and len(read) == 4
 
 
 def test_keys_stay_what_they_are():
     """They are on disk in folders of work that a newer version goes on with."""
-    out = Cleaner(FILTERS, "en", "ru", "valid")(block_of([("Ten (10) pigs", "Straße ½ ﬁ")]))
+    out = Cleaner(FILTERS, "en", "ru", Role.valid)(block_of([("Ten (10) pigs", "Straße ½ ﬁ")]))
     keys = (*out.source_keys, *out.target_keys, *sentence_keys([""]), *out.exact, *out.near)
     assert [f"{key:016x}" for key in keys] == KEYS
 

@@ -1,17 +1,15 @@
 """Duplicates by their keys on disk, compared with a set in memory."""
 
-import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.cleaning import first_occurrences
 from fairseq_mtmoe.data.corpora.cleaning import keys as duplicates
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.data.corpora.cleaning.keys import first_occurrences
 
+MEMORY = duplicates.BYTES_PER_KEY << 16
 KEYS = st.lists(st.sampled_from([0, 1, 2, 2**40, 2**63, 2**63 + 1, 2**64 - 1]) | st.integers(0, 2**64 - 1), max_size=30)
 
 
@@ -31,9 +29,7 @@ def written(folder: Path, files: list[list[int]]) -> list[Path]:
 @given(st.lists(KEYS, max_size=6), st.sampled_from([64, 500, 10**6]))
 def test_the_first_of_every_key_stays_in_any_memory(tmp_path_factory, files, memory):
     folder = tmp_path_factory.mktemp("keys")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates, "_LEAST", 1)
-        found = [mask.tolist() for mask in first_occurrences(written(folder, files), folder / "work", memory)]
+    found = [mask.tolist() for mask in first_occurrences(written(folder, files), folder / "work", memory)]
     assert found == reference(files)
     assert not (folder / "work").exists()
 
@@ -41,12 +37,11 @@ def test_the_first_of_every_key_stays_in_any_memory(tmp_path_factory, files, mem
 def test_many_keys_in_little_memory_and_what_a_killed_run_left(tmp_path):
     draws = np.random.default_rng(1).integers(0, 2**64, 60_000, np.uint64)
     keys = np.concatenate([draws, draws[:40_000], np.full(150_000, 7, np.uint64)])
-    files = np.array_split(keys, 7)
-    paths = written(tmp_path, files)
+    paths = written(tmp_path, np.array_split(keys, 7))
     work = tmp_path / "work"
     work.mkdir()
     (work / "part0001").write_bytes(b"of another run")
-    masks = np.concatenate(list(first_occurrences(paths, work, duplicates._LEAST)))
+    masks = np.concatenate(list(first_occurrences(paths, work, MEMORY)))
     assert np.array_equal(np.flatnonzero(masks), np.sort(np.unique(keys, return_index=True)[1]))
 
 
@@ -55,23 +50,6 @@ def test_no_part_is_larger_than_the_memory(tmp_path, monkeypatch):
     keys[::2] = 5  # however often a single one occurs
     sizes, read = [], duplicates._first_of_each
     monkeypatch.setattr(duplicates, "_first_of_each", lambda some: sizes.append(len(some)) or read(some))
-    (mask,) = first_occurrences(written(tmp_path, [keys]), tmp_path / "work", duplicates._LEAST)
-    assert max(sizes) <= duplicates._LEAST // duplicates.BYTES_PER_KEY
+    (mask,) = first_occurrences(written(tmp_path, [keys]), tmp_path / "work", MEMORY)
+    assert max(sizes) <= MEMORY // duplicates.BYTES_PER_KEY
     assert mask.sum() == 200_001
-
-
-def test_work_is_removed_when_nobody_takes_the_last_mask(tmp_path):
-    masks = first_occurrences(written(tmp_path, [[1], [1]]), tmp_path / "work", 10**8)
-    assert next(masks).tolist() == [True]
-    masks.close()
-    assert not (tmp_path / "work").exists()
-
-
-def test_what_is_no_file_of_keys(tmp_path):
-    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00")
-    np.save(tmp_path / "b.npy", np.zeros(3))
-    for name, sentence in (("a.npy", "cannot be read as one"), ("b.npy", "is of float64"), ("c.npy", "No such file")):
-        with pytest.raises(UserError, match=f"{re.escape(name)}` must be a file of keys.*{sentence}"):
-            list(first_occurrences([tmp_path / name], tmp_path / "work", 10**8))
-    with pytest.raises(UserError, match="`memory` must be at least 4,194,304 bytes, but is 12 instead"):
-        list(first_occurrences([], tmp_path / "work", 12))

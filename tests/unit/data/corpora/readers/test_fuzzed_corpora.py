@@ -1,31 +1,16 @@
-"""Thousands of damaged files: none crashes a reader, and none loses a line or segment that is not reported.
+"""Hundreds of damaged files of each format: no line or segment is lost that is not reported."""
 
-`FUZZ=10 pytest …` draws ten times as many.
-"""
-
-import bz2
-import gzip
 import json
-import lzma
-import os
 import random
 import re
 from xml.etree import ElementTree
 
 import pytest
-from backports import zstd
 
 from fairseq_mtmoe.errors import UserError
+from tests.fuzz.odd_values import damage
 from tests.helpers.reading import all_lines, corpus, found_in, split_lines
-from tests.unit.data.corpora.readers.test_packed_files import tar_of, zip_of
 
-TIMES = int(os.environ.get("FUZZ", "1"))
-PIECES = [
-    *(b"\0", b"\xff", b"\n", b"\r", b"\t", b'"', b"<", b">", b"&x;", b"&", b"\\", b"{", b"}", b"ab", b" ", b"\xc3"),
-    *(b"</tu>", b"<seg>", b"</seg>", b"<doc>", b"<!ENTITY a 'b'>", b"<!--", b"]]>", b"\xef\xbb\xbf", b"\xff\xfe"),
-    *(b'\nmsgid "', b'\nmsgstr "', b"\\ud800", b"null", b"\n\n", b"#~ ", b"PK\3\4", bytes(8), b"\xff" * 4),
-    *(b"<tu>", b"<src lang='en'>", b"</src>", b"<doc/>", b"srcset", b"msgid_plural "),
-]
 NAMESPACES = (27, 28, 29)  # expat's errors of prefixes, of which readers know nothing
 SEGMENT = re.compile(rb"<seg\b(?![\x80-\xff])[^<>]*>", re.IGNORECASE)
 
@@ -55,21 +40,6 @@ msgstr ""
 """
 
 
-def damaged(draw, content):
-    """The content with a piece put in, over or away, its end cut off, or a bit turned; once to three times."""
-    for _ in range(draw.randrange(1, 4)):
-        at, piece, kind = draw.randrange(len(content) + 1), draw.choice(PIECES), draw.randrange(5)
-        if kind < 2:
-            content = content[:at] + piece + content[at + kind * len(piece) :]
-        elif kind == 2:
-            content = content[:at] + content[at + draw.randrange(1, 40) :]
-        elif kind == 3:
-            content = content[:at]
-        elif at < len(content):
-            content = content[:at] + bytes([content[at] ^ 1 << draw.randrange(8)]) + content[at + 1 :]
-    return content
-
-
 def number_of_lines(content):
     """None where a byte order mark says that lines end otherwise; the mark of UTF-8 is no line."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -90,19 +60,13 @@ def check_xml(content, result, units):
 # By format: tries, the whole file, the other side's, what a recipe says, how many units there must be, and how many
 # lines a file must have that can say which columns or keys it has.
 LEAST = {
-    "moses": (400, LINES, LINES, {}, lambda content: max(number_of_lines(content), 12), 0),
-    "tsv": (300, ROWS, None, {"fields": {"source": 2, "target": 3}}, number_of_lines, 10),
-    "jsonl": (300, JSON, None, {}, number_of_lines, 4),
-    "sgm": (350, SGM, SGM.replace(b"srcset", b"refset"), {}, lambda content: max(3, len(SEGMENT.findall(content))), 0),
-    "po": (250, PO, None, {}, lambda content: 0, 0),
-    "tmx": (350, TMX, None, {}, ".//tu", 0),
-    "wmt": (350, WMT, None, {}, ".//doc/src//seg", 0),
-}
-PACKED = {
-    **{"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd.compress},
-    "tar": lambda content: tar_of([("x", content), ("a", content)])[:3072],
-    "zip": lambda content: zip_of([("a", content)]),
-    "tgz": lambda content: gzip.compress(tar_of([("x", content), ("a", content)])),
+    "moses": (200, LINES, LINES, {}, lambda content: max(number_of_lines(content), 12), 0),
+    "tsv": (150, ROWS, None, {"fields": {"source": 2, "target": 3}}, number_of_lines, 10),
+    "jsonl": (150, JSON, None, {}, number_of_lines, 4),
+    "sgm": (200, SGM, SGM.replace(b"srcset", b"refset"), {}, lambda content: max(3, len(SEGMENT.findall(content))), 0),
+    "po": (150, PO, None, {}, lambda content: 0, 0),
+    "tmx": (200, TMX, None, {}, ".//tu", 0),
+    "wmt": (200, WMT, None, {}, ".//doc/src//seg", 0),
 }
 
 
@@ -122,8 +86,8 @@ def test_every_line_and_segment_is_accounted_for(tmp_path, form):
     draw = random.Random(form)
     for path in paths[1:]:
         path.write_bytes(other)
-    for _ in range(TIMES * tries):
-        content = damaged(draw, whole)
+    for _ in range(tries):
+        content = damage(draw, whole)
         paths[0].write_bytes(content)
         result = found(*paths, format=form, **said)
         try:
@@ -137,14 +101,3 @@ def test_every_line_and_segment_is_accounted_for(tmp_path, form):
         except BaseException as error:
             error.add_note(f"content: {content!r}")
             raise
-
-
-@pytest.mark.parametrize("packer", PACKED)
-def test_packed(tmp_path, packer):
-    draw, whole = random.Random(packer), PACKED[packer](LINES)
-    (tmp_path / "b").write_bytes(LINES)
-    for _ in range(TIMES * 100):
-        content = damaged(draw, whole)
-        (tmp_path / "a").write_bytes(content)
-        result = found(f"{tmp_path / 'a'}!a" if packer in ("tar", "zip", "tgz") else tmp_path / "a", tmp_path / "b")
-        assert result is None or all_lines(*result) >= 12, content

@@ -1,15 +1,13 @@
 """Which faults of a file end a run and which cost their line, by `--on-bad-line` and by what the corpus is for."""
 
 import gzip
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine
-from fairseq_mtmoe.data.corpora.readers import BAD_REASONS, ON_BAD_LINE, read
-from fairseq_mtmoe.data.corpora.readers.errors import HARMLESS, OF_FILES
+from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, HARMLESS, OF_FILES, BadLine
+from fairseq_mtmoe.data.corpora.readers import ON_BAD_LINE, read
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.reading import corpus, unpacked
 
@@ -72,11 +70,7 @@ def result_of(files, on_bad_line):
 @pytest.mark.parametrize("reason", BAD_REASONS)
 def test_what_ends_a_run(reason, broken):
     files = broken[reason]
-    passes = {
-        "stop": reason in HARMLESS,
-        "drop": reason not in {*OF_FILES, "unequal"},
-        "salvage": reason != "unequal",
-    }
+    passes = {"stop": reason in HARMLESS, "drop": reason not in {*OF_FILES, "unequal"}, "salvage": reason != "unequal"}
     if reason == "line ends":  # a file without lines is shorter than its translation, too
         files = replace(files, allow_unequal=True)
     for on_bad_line in ON_BAD_LINE:
@@ -84,11 +78,8 @@ def test_what_ends_a_run(reason, broken):
         if passes[on_bad_line]:
             assert result - {"unequal"} == {reason} - {"unequal"}
         elif reason == "unequal":
-            assert result == (
-                f"`{files.paths[0]}` must have as many lines as `{files.paths[1]}` (2), but has 3 lines; where one is"
-                " missing all pairs after it are shifted: mend them, or take the first 2 lines of both with"
-                " `--allow-unequal`."
-            )
+            assert result.startswith(f"`{files.paths[0]}`") and "(2), but has 3 lines" in result
+            assert "first 2 lines of both with `--allow-unequal`" in result
             assert result_of(replace(files, allow_unequal=True), on_bad_line) == {reason}
         else:
             assert result.startswith(f"`{files.paths[0]}") and BAD_REASONS[reason] in result and result.count("\n") == 0
@@ -108,15 +99,10 @@ def test_evaluation_sets_are_read_whole_or_not_at_all(broken):
 
 SET = "<{0} setid='s' srclang='en' trglang='de'><doc docid='d'>{1}</doc></{0}>"
 SEGMENTS = "<seg id='1'>One</seg><seg id='2'></seg><seg id='3'>Three</seg>"
-WMT = """<dataset id="x"><doc id="1"><src lang="en"><seg id="1">One</seg><seg id="2"></seg><seg id="3">Three</seg></src>
-<ref lang="de"><seg id="1">Eins</seg><seg id="2">Zwei</seg><seg id="3">Drei</seg></ref></doc></dataset>"""
 WITH_EMPTY = {
     "moses": [b"One\n\nThree\n", b"Eins\nZwei\nDrei\n"],
     "tsv": [b"en\tde\nOne\tEins\n\tZwei\nThree\tDrei\n"],
-    "jsonl": ["".join(json.dumps({"en": en, "de": "x"}) + "\n" for en in ("One", "", "Three")).encode()],
     "sgm": [SET.format(kind, SEGMENTS).encode() for kind in ("srcset", "refset")],
-    "wmt": [WMT.encode()],
-    "tmx": [TMX.format(UNIT + UNIT.replace("One", "") + UNIT.replace("One", "Three")).encode()],
 }
 
 

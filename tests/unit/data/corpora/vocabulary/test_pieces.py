@@ -1,16 +1,21 @@
-"""A model and a dictionary: ours, mBART's, and what does not fit together."""
+"""A model and a dictionary, given or ours, and what they have of each language."""
 
 import io
-import re
+from collections import Counter
 
 import numpy as np
 import pytest
 import sentencepiece
 from fairseq.data import Dictionary
+from fontTools.unicodedata import script
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.vocabulary import known_characters, load
-from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.data.corpora.cleaning.characters import table as table_of
+from fairseq_mtmoe.data.corpora.recipes.schema import Vocabulary
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import count_characters, known_characters, load, table
+from fairseq_mtmoe.data.corpora.vocabulary.training import required_characters, train, train_model
+from tests.helpers.refused import refused
 
 TEXT = [f"{a}{b} {c}{a} {b}" for a in ("mor", "gel", "tir") for b in ("dan", "sup") for c in ("ak", "ne", "ol")] * 20
 SIZE = 26
@@ -62,14 +67,6 @@ def test_a_given_dictionary_decides_by_the_text_of_the_pieces(mbarts, tmp_path):
     assert [*pieces.ids[processor.encode(sentence)].tolist(), dictionary.eos()] == fairseqs.tolist()
 
 
-def test_in_mbarts_order_ids_are_one_above(mbarts, tmp_path):
-    processor = processor_of(mbarts)
-    names = [processor.id_to_piece(piece) for piece in range(3, SIZE)]
-    for pieces in (load(mbarts), load(mbarts, written(tmp_path, names))):
-        assert pieces.ids[3:].tolist() == list(range(4, SIZE + 1))
-        assert pieces.symbols == names
-
-
 def test_characters_that_are_known(ours, tmp_path):
     processor = processor_of(ours)
     known = known_characters(processor, load(ours).ids)
@@ -80,25 +77,99 @@ def test_characters_that_are_known(ours, tmp_path):
     assert {chr(code) for code in np.flatnonzero(known_characters(processor, fewer.ids))} == letters - {"d"}
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("▁a 3\nb\n", "must have a symbol and a number in each line, but line 2 is 'b'"),
-        ("▁a 3\nb x\n", "line 2 is 'b x'"),
-        ("▁a 3\nb 1\n▁a 1\n", "each symbol once, but lines 1 and 3"),
-        ("<s> 1\n▁a 3\n", "must not have <s> (line 1)"),
-        ("▁xyz 3\nq 1\n", "has only 0 of its 26 pieces"),
-    ],
-)
-def test_dictionaries_that_do_not_fit(ours, tmp_path, text, sentence):
+@pytest.mark.parametrize("text", ["▁a 3\nb\n", "▁a 3\nb x\n", "▁a 3\nb 1\n▁a 1\n", "<s> 1\n▁a 3\n", "▁xyz 3\nq 1\n"])
+def test_dictionaries_that_do_not_fit(ours, tmp_path, text):
     path = tmp_path / "dict.txt"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=re.escape(sentence)) as caught:
+    with refused("dict.txt", first=False):
         load(ours, path)
-    assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize("model", [b"", b"no model"])
 def test_what_is_no_model(model):
-    with pytest.raises(UserError, match=r"`vocabulary.model` must be a SentencePiece model, but"):
+    with refused("vocabulary.model"):
         load(model)
+
+
+LINES = st.lists(st.text("abc def, é1 жди ქართ漢字", max_size=15), max_size=6)
+
+
+def script_of(character: str) -> str:
+    found = script(character)
+    return "other" if found in ("Zyyy", "Zinh", "Zzzz") else found
+
+
+@settings(max_examples=30, deadline=None)
+@given(LINES, st.sets(st.sampled_from("abdжქ漢1 ")))
+def test_characters_are_counted_by_script(lines, known):
+    characters = [character for line in lines for character in line if character != " "]
+    expected = Counter(f"characters {script_of(one)}" for one in characters)
+    expected += Counter(f"covered {script_of(one)}" for one in characters if one in known)
+    assert count_characters(lines, table_of(map(ord, known))) == expected
+
+
+@settings(max_examples=30, deadline=None)
+@given(LINES, st.sampled_from([0.5, 0.9, 1.0]))
+def test_every_script_has_its_most_frequent_characters(lines, coverage):
+    counts = Counter(one for line in lines for one in line if script_of(one) != "other")
+    required = required_characters(lines, coverage)
+    for name in {script_of(one) for one in counts}:
+        own = {one: times for one, times in counts.items() if script_of(one) == name}
+        kept = sorted(own, key=lambda one: (-own[one], one))
+        needed = next(
+            n for n in range(1, len(kept) + 1) if sum(own[one] for one in kept[:n]) >= coverage * sum(own.values())
+        )
+        assert {one for one in required if script_of(one) == name} == set(kept[:needed])
+    assert {script_of(one) for one in required} == {script_of(one) for one in counts}
+
+
+def test_a_rare_script_keeps_its_characters_in_a_trained_model():
+    """Over all characters together a coverage of 0.99 would have none of the Georgian ones."""
+    text = ["many words of a language in these letters", "more of such words, and letters"] * 300
+    text += ["ქართული ენა"] * 10
+    for size, required, covered in ((36, required_characters(text, 0.99), {"covered Geor": 10}), (28, "", {})):
+        model = train_model(text, size, 0.99, required)
+        known = known_characters(sentencepiece.SentencePieceProcessor(model_proto=model), load(model).ids)
+        assert count_characters(["ქართული ენა"], known) == {"characters Geor": 10, **covered}
+
+
+def test_sentences_name_the_recipes_fields():
+    with refused("vocabulary.size", "vocabulary.character_coverage"):
+        train(["a few words of text", "more"] * 20, Vocabulary(size=9), 40)
+
+
+def counts(**changed) -> dict[str, int]:
+    return {"words": 100, "tokens": 150, "unknown": 0, "characters": 600, **changed}
+
+
+def test_a_row_for_each_language():
+    found = {"characters Latn": 480, "covered Latn": 480, "characters Grek": 20, "covered Grek": 5, "sentences": 9}
+    rows = table({"de": counts(unknown=3, **found), "zh_CN": counts(), "fr": counts(words=0, tokens=0, characters=0)})
+    assert rows["de"] == {
+        "pieces_per_word": 1.5,
+        "characters_per_piece": 4.0,
+        "unknown_share": 0.02,
+        "coverage": 0.97,
+        "scripts": {"Grek": 0.25, "Latn": 1.0},
+        "warning": "2.00% of its tokens are unknown, which is over 0.5%: a higher `character_coverage` has more of its"
+        " characters",
+    }
+    assert rows["zh_CN"]["pieces_per_word"] is None and rows["zh_CN"]["coverage"] is None
+    assert rows["fr"]["characters_per_piece"] is None and rows["fr"]["warning"] is None
+
+
+@pytest.mark.parametrize(
+    ("lang", "characters", "warns"),
+    [("de", 299, True), ("de", 301, False), ("my_MM", 299, True), ("ja_XX", 179, True), ("ko", 181, False)],
+)
+def test_a_warning_where_a_language_is_cut_into_too_many_pieces(lang, characters, warns):
+    warning = table({lang: counts(characters=characters)})[lang]["warning"]
+    assert (warning is not None) == warns
+    if warning:
+        assert "a piece has" in warning and "characters on average" in warning
+
+
+def test_of_a_given_vocabulary_no_setting_is_advised():
+    warning = table({"de": counts(characters=200, unknown=9)}, is_given=True)["de"]["warning"]
+    assert "the given vocabulary has few for it; 6.00% of its tokens are unknown" in warning
+    assert not any(setting in warning for setting in ("size", "temperature", "character_coverage"))

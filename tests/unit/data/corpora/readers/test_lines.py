@@ -1,3 +1,5 @@
+"""Files of lines: a file for each side, and IWSLT's talks."""
+
 import codecs
 import tracemalloc
 
@@ -5,13 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.blocks import BadLine, Block
+from fairseq_mtmoe.data.corpora.blocks import MAX_CHARACTERS, MAX_LINE, BadLine, Block
 from fairseq_mtmoe.data.corpora.readers import lines as lines_module
 from fairseq_mtmoe.data.corpora.readers import read
-from fairseq_mtmoe.data.corpora.readers.errors import MAX_LINE
-from fairseq_mtmoe.data.corpora.readers.segments import MAX_CHARACTERS
-from fairseq_mtmoe.errors import UserError
 from tests.helpers.reading import all_lines, corpus, found_in, places, split_lines, usable_line
+from tests.helpers.refused import refused
 
 
 @pytest.fixture
@@ -38,12 +38,9 @@ def test_bad_lines_come_in_order_before_the_block_that_follows_them(two):
     ("line", "reason"),
     [
         (b"caf\xe9 \xff", "encoding"),
-        (b"\xed\xa0\x80", "encoding"),  # half a character
         (b"a\0b", "nul"),
         (b" \t\xc2\xa0", "empty"),
         (b"x" * (MAX_LINE + 1), "long"),
-        (b"x" * (5 * MAX_LINE), "long"),
-        (b"x" * (20 * MAX_LINE), "long"),
         ("ä".encode() * (5 * MAX_LINE), "long"),
     ],
 )
@@ -53,15 +50,6 @@ def test_a_line_that_cannot_be_used_is_named_and_costs_its_pair_alone(two, line,
         pairs, bad = found_in(two(*files))
         assert [number for number, _, _ in pairs] == [1, 3]
         assert places(bad) == [(name, 2, reason, 1)]
-
-
-def test_the_longest_line_is_kept(two):
-    pairs, bad = found_in(two("ä".encode() * MAX_LINE + b"\r\n", b"b\n"))
-    assert len(pairs[0][1]) == MAX_LINE and not bad
-
-
-def test_a_lone_line_may_end_in_a_carriage_return(two):
-    assert found_in(two(b"Hello\r", b"Hallo")) == ([(1, "Hello", "Hallo")], [])
 
 
 def test_carriage_returns_alone_are_reported(two):
@@ -76,11 +64,6 @@ def test_byte_order_marks_say_the_encoding(two, mark):
     assert pairs == [(1, "Größe 𝄞", "1"), (2, "b", "2")] and not bad
 
 
-def test_half_a_character_in_utf_16_costs_its_line_alone(two):
-    pairs, bad = found_in(two(codecs.BOM_UTF16_LE + b"a\0\n\0\x00\xd8\n\0c\0\n\0", b"1\n2\n3\n"))
-    assert [number for number, _, _ in pairs] == [1, 3] and places(bad) == [("a.en", 2, "encoding", 1)]
-
-
 def test_utf_16_that_ends_within_a_character(two):
     pairs, bad = found_in(two(codecs.BOM_UTF16_LE + b"a\0\n\0b", b"1\n2\n"))
     assert len(pairs) == 1 and places(bad) == [("a.en", 2, "charset", 1)]
@@ -93,10 +76,10 @@ def test_lines_that_one_side_has_more_are_one_bad_line(two, longer):
     assert len(pairs) == 3 and places(bad) == [(("a.en", "a.de")[longer], 4, "unequal", 2)]
 
 
-def test_missing_files_and_unknown_formats(tmp_path, two):
-    with pytest.raises(UserError, match="nowhere` must be a corpus' file, but there is none"):
+def test_missing_files_and_unknown_formats(tmp_path):
+    with refused("nowhere"):
         found_in(corpus(tmp_path / "nowhere", tmp_path / "a"))
-    with pytest.raises(UserError, match="`format of corpus` must be one of auto, moses"):
+    with refused("format of corpus"):
         found_in(corpus(tmp_path, tmp_path, format="docx"))
 
 
@@ -142,3 +125,65 @@ def test_any_bytes_are_read_as_the_slow_way_reads_them(tmp_path_factory, source,
     ]
     assert pairs == [pair for pair in slow if pair[1] is not None and pair[2] is not None]
     assert all_lines(pairs, bad) == max(map(len, sides))
+
+
+SOURCE = """<doc docid="1" genre="lectures">
+<url>http://www.ted.com/talks/somebody_on_something.html</url>
+<keywords>talks, bees</keywords>
+<title>On bees</title>
+<description>TED Talk: Some Body likes bees.</description>
+Bees are small .
+ If a < b , <i>b</i> is larger .
+<reviewer></reviewer>
+</doc>
+<url>http://www.ted.com/talks/another</url>
+<title> On ants </title>
+Ants , too .
+"""
+TARGET = """<doc docid="1" genre="lectures">
+<url>http://www.ted.com/talks/somebody_on_something.html</url>
+<keywords>talks, bees</keywords>
+<title>Über Bienen</title>
+<description>Vortrag: Some Body mag Bienen.</description>
+Bienen sind klein .
+ Ist a < b , so ist <i>b</i> größer .
+<translator href="http://www.ted.com/profiles/2">Ein Anderer</translator>
+</doc>
+<url>http://www.ted.com/talks/another</url>
+<title>Über Ameisen</title>
+Ameisen auch .
+"""
+PAIRS = [
+    (1, "On bees", "Über Bienen"),
+    (2, "TED Talk: Some Body likes bees.", "Vortrag: Some Body mag Bienen."),
+    (3, "Bees are small .", "Bienen sind klein ."),
+    (4, " If a < b , <i>b</i> is larger .", " Ist a < b , so ist <i>b</i> größer ."),
+    (5, " On ants ", "Über Ameisen"),
+    (6, "Ants , too .", "Ameisen auch ."),
+]
+
+
+def talks(folder, source=SOURCE, target=TARGET, **options):
+    for lang, content in (("en", source), ("de", target)):
+        (folder / f"train.tags.en-de.{lang}").write_bytes(content if isinstance(content, bytes) else content.encode())
+    return corpus(folder / "train.tags.en-de.en", folder / "train.tags.en-de.de", **options)
+
+
+@pytest.mark.parametrize("form", ["iwslt", "auto"])
+@pytest.mark.parametrize("begins", ["<doc", "<url>"])
+def test_what_is_said_about_a_talk_is_no_text_and_titles_are(tmp_path, form, begins):
+    texts = [text[text.index(begins) :] for text in (SOURCE, TARGET)]
+    assert found_in(talks(tmp_path, *texts, format=form)) == (PAIRS, [])
+
+
+def test_lines_that_cannot_be_used_misalign_nothing(tmp_path):
+    """Neither among those about a talk, which count on neither side, nor in text."""
+    source = SOURCE.encode().replace(b"talks, bees", b"talks, \xff").replace(b"Bees are", b"Bees \0")
+    pairs, bad = found_in(talks(tmp_path, source))
+    assert pairs == [pair for pair in PAIRS if pair[0] != 3]
+    assert [(line.line, line.reason) for line in bad] == [(3, "nul")]
+
+
+def test_sentences_that_one_file_has_more_are_counted(tmp_path):
+    pairs, bad = found_in(talks(tmp_path, target=TARGET + "<url>x</url>\nmehr\nnoch mehr\n"))
+    assert pairs == PAIRS and [(line.line, line.reason, line.lost) for line in bad] == [(7, "unequal", 2)]
