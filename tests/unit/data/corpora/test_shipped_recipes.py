@@ -1,8 +1,9 @@
-"""The shipped recipes of the benchmarks, on files packed and laid out as theirs are: every corpus is read and kept."""
+"""The shipped recipes of the benchmarks, on files packed and laid out as theirs are: each kind of corpus is read."""
 
 import gzip
 import lzma
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,11 +12,10 @@ from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
 from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
 from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import HeldOut
+from fairseq_mtmoe.data.corpora.recipes.schema import HeldOut, Role
 from tests.unit.data.corpora.readers.test_packed_files import tar_of, zip_of
 
 LINES = 9
-DRAWN = {"wmt15": 0, "ml50": 8}  # two pairs each for validation and test of the languages that have no such sets
 LETTERS = {
     "Latn": "abcdefghijklmnopqrstuvwxyz", "Cyrl": "абвгдежзийклмнопрст", "Arab": "ابتثجحخدذرزسشصض", "Hebr": "אבגדהוזחט",
     "Deva": "अआइउएकखगघचजटडतथदन", "Beng": "অআইউএকখগঘচজটড", "Gujr": "અઆઇઉએકખગઘચજટડ", "Taml": "அஆஇஉஎகஙசஞடணதந",
@@ -104,20 +104,22 @@ def write_raw(raw, wanted):
         (raw / archive).write_bytes(content_of)
 
 
+def kind(corpus):
+    """What sets corpora apart: their format, fields, and how their files are packed."""
+    suffixes = re.findall(r"\.(gz|xz|tgz|tar|zip|tmx|po|sgm|xml|tsv)\b", " ".join(corpus.files))
+    return corpus.format, *corpus.fields, len(corpus.files), *suffixes
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wmt15", "ml50"])
-def test_every_corpus_is_read_and_kept(name, tmp_path):
+def test_a_corpus_of_every_kind_is_read(name, tmp_path):
     recipe = load_recipe(name)
-    unchecked = [replace(corpus, sha256=[], md5=[], bytes=[]) for corpus in recipe.corpora]
-    vocabulary = replace(recipe.vocabulary, size=700)
-    small = replace(recipe, corpora=unchecked, held_out=HeldOut(2, 2), vocabulary=vocabulary)
+    corpora = {kind(corpus): replace(corpus, sha256=[], md5=[], bytes=[]) for corpus in recipe.corpora}
+    train = [corpus for corpus in corpora.values() if corpus.role is Role.train]
+    small = replace(recipe, held_out=HeldOut(2, 2), vocabulary=replace(recipe.vocabulary, size=None))
+    small = replace(small, corpora=[one for one in corpora.values() if one.pair in {corpus.pair for corpus in train}])
     write_raw(tmp_path / "raw", wanted_of(small))
     report = prepare(tmp_path / "raw", tmp_path / "data", small, "stop", Workers())
-    corpora = report["corpora"]
-    assert list(corpora) == [corpus.name for corpus in recipe.corpora]
-    assert {found: one for found, one in corpora.items() if one["read"] != LINES or one["bad"]} == {}
-    left = {found: LINES - one["kept"] for found, one in corpora.items() if one["kept"] != LINES}
-    assert sum(left.values()) == DRAWN[name] and all(found.endswith(("-af", "-xh")) for found in left)
-    assert set(report["pairs"]) == {recipe.data_pair(pair) for pair in recipe.pairs}
+    assert len(train) > 3 and len(report["corpora"]) == len(small.corpora)
+    assert {found: one for found, one in report["corpora"].items() if one["read"] != LINES or one["bad"]} == {}
     assert all(pair[split] for pair in report["pairs"].values() for split in ("train", "valid", "test"))
-    assert set(report["vocabulary"]) == {recipe.data_code(lang) for pair in recipe.pairs for lang in pair.split("-")}
