@@ -181,10 +181,10 @@ class NeedsWeights(Protocol):
 
 
 @runtime_checkable
-class LeavesFile(Protocol):
+class ExportsSource(Protocol):
     """A model with a part that is a file beside its checkpoints: of the best one, or of the last where none is best."""
 
-    def leave_file(self, folder: str) -> Path | None:
+    def export_source(self, folder: str) -> Path | None:
         """Write it, completely or not at all, in one process, before such a checkpoint; None where there is none."""
 
 

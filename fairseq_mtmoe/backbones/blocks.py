@@ -18,11 +18,12 @@ from fairseq_mtmoe.conditioning import (
     ConditionalBottleneck,
     ConditionalLayerNorm,
     TaskEmbeddings,
+    Tasks,
     apply_norm,
     block_width,
 )
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.slots import BatchContext, SlotBlock, SlotPlan
+from fairseq_mtmoe.slots import BatchContext, SlotBlock, SlotPlan, dense
 
 SlotPlans = Mapping[int, SlotPlan]  # a block's index in its stack to what stands in its slot
 AnyBlock = TypeVar("AnyBlock", bound=SlotBlock)
@@ -35,6 +36,12 @@ class Block(SlotBlock):
     normalize_before: bool
     final_layer_norm: Any
     dropout_module: Any
+
+    def begin_dense(self) -> None:
+        """Be a dense block that adapts to no tasks; to be called when it is built."""
+        self.slot = dense
+        self.attention_bias: ConditionalAttentionBias | None = None  # of the scores of self-attention
+        self.bottleneck: ConditionalBottleneck | None = None  # added to the block's output
 
     def feed_forward(self, h: Tensor, context: BatchContext) -> Tensor:
         """The block's second half: the residual stream `h` (L, B, H) plus the branch of the slot."""
@@ -56,17 +63,18 @@ class Block(SlotBlock):
         thinned: Tensor = self.dropout_module(branch)
         return h + thinned
 
+    def with_bottleneck(self, h: Tensor, context: BatchContext) -> Tensor:
+        """The block's output (L, B, H), and what its bottleneck makes of it."""
+        return h if self.bottleneck is None else h + self.bottleneck(h, context.tasks, context.task_ids)
+
 
 class Stack(nn.Module):
-    """Mixed into what holds a stack of blocks: fills their slots, in order.
+    """Mixed into what holds a stack of blocks: fills their slots, in order; knows what adapts the stack to tasks."""
 
-    Attributes:
-        slot_plans: to be set before the first slot is filled.
-        filled_slots: number of blocks that had their turn.
-    """
-
-    slot_plans: SlotPlans
-    filled_slots = 0
+    slot_plans: SlotPlans  # to be set before the first slot is filled
+    filled_slots = 0  # number of blocks that had their turn
+    task_embeddings: TaskEmbeddings | None  # of an encoder that adapts to tasks; None in any other stack
+    alignment: ConditionalAlignment | None  # before the first block
 
     def fill_slot(self, block: AnyBlock) -> AnyBlock:
         """The next block, with what its plan puts into its slot."""
@@ -76,27 +84,26 @@ class Stack(nn.Module):
             plan.fill(block)
         return block
 
+    def tasks_of(self, task_ids: LongTensor | None) -> Tasks | None:
+        """All tasks' embeddings, if the stack adapts to them. Raises `UserError` where sentences have no task ids."""
+        if self.task_embeddings is not None and task_ids is None:
+            raise UserError("`task_ids` must be given to a model that adapts to tasks, but are None instead.")
+        return None if self.task_embeddings is None else self.task_embeddings()
 
-# ---- conditional parts ----
+    def aligned(self, x: Tensor, context: BatchContext) -> Tensor:
+        """The stream before the first block, (L, B, H)."""
+        return x if self.alignment is None else self.alignment(x, context.tasks, context.task_ids)
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What of a model adapts to tasks: CA-MTL, §2.1.
+    """The parts of a model that adapt to tasks: CA-MTL, §2.1."""
 
-    Attributes:
-        parts: some of `conditioning.PARTS`.
-        num_tasks: K.
-        dim: D, the size of a task's embedding.
-        positions: those whose bias conditional attention learns.
-        is_large: whether an encoder has the large form.
-    """
-
-    parts: frozenset[str]
-    num_tasks: int
-    dim: int
-    positions: int
-    is_large: bool = False
+    parts: frozenset[str]  # some of `conditioning.PARTS`
+    num_tasks: int  # K
+    dim: int  # D, the size of a task's embedding
+    positions: int  # those whose bias conditional attention learns
+    is_large: bool = False  # whether an encoder has the large form
 
     def embeddings(self) -> TaskEmbeddings:
         """The table that all parts read."""
@@ -114,10 +121,9 @@ class Conditions:
 
     def condition_norms(self, block: nn.Module, names: Iterable[str]) -> None:
         """Let those of a block's norms that it has adapt to tasks."""
-        norms = {name: getattr(block, name, None) for name in names if NORM in self.parts}
-        for name, norm in norms.items():
-            if norm is not None:
-                setattr(block, name, ConditionalLayerNorm.from_norm(norm, self.dim))
+        for name in names if NORM in self.parts else ():
+            if getattr(block, name, None) is not None:
+                setattr(block, name, ConditionalLayerNorm.from_norm(getattr(block, name), self.dim))
 
     def bottleneck(self, width: int, eps: float = 1e-5) -> ConditionalBottleneck | None:
         """What is added to the last block's output, which it reads through a norm of its own."""
@@ -126,19 +132,3 @@ class Conditions:
         norm = nn.LayerNorm(width, eps)
         norm = ConditionalLayerNorm.from_norm(norm, self.dim) if NORM in self.parts else norm
         return ConditionalBottleneck(self.dim, width, begins_at_zero=True, norm=norm)
-
-
-def expect_task_ids(task_ids: LongTensor | None) -> None:
-    """Raise the `UserError` of a batch that does not say of which tasks its sentences are."""
-    if task_ids is None:
-        raise UserError("`task_ids` must be given to a model that adapts to tasks, but are None instead.")
-
-
-def aligned(alignment: ConditionalAlignment | None, x: Tensor, context: BatchContext) -> Tensor:
-    """The stream before the first block, (L, B, H)."""
-    return x if alignment is None else alignment(x, context.tasks, context.task_ids)
-
-
-def with_bottleneck(bottleneck: ConditionalBottleneck | None, h: Tensor, context: BatchContext) -> Tensor:
-    """A block's output (L, B, H), and what a bottleneck makes of it."""
-    return h if bottleneck is None else h + bottleneck(h, context.tasks, context.task_ids)

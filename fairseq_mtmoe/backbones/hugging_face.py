@@ -1,7 +1,6 @@
-"""What backbones share of Hugging Face's folders and of our files of `mtmoe import-hf`: names, sizes, tensors.
+"""Hugging Face's folders and our files of `mtmoe import-hf`, as far as backbones share them: names, sizes, tensors.
 
-Each backbone has a table of names (`key_map.py`), sizes (`config.py`), and in `pretrained.py` what its folder and its
-file hold. Nothing in either is executed, and sizes that are read from files may be anything.
+Nothing in either is executed, and sizes that are read from files may be anything.
 """
 
 from __future__ import annotations
@@ -31,31 +30,17 @@ AnyConfig = TypeVar("AnyConfig")
 AnyModel = TypeVar("AnyModel")
 
 
-# ---- names ----
-
-
 @dataclass(frozen=True)
 class KeyMap:
-    """Hugging Face's names of a backbone's parameters, and ours.
+    """Hugging Face's names of a backbone's parameters, and ours."""
 
-    Attributes:
-        modules: Hugging Face's module -> ours; `{}` is a block's index.
-        parameters: Hugging Face's name of a module's parameter -> ours; the reverse is the last of its name.
-        ignored: names of what is no part of the model, such as heads.
-        prefixes: what all names may begin with.
-    """
-
-    modules: Mapping[str, str]
-    parameters: Mapping[str, str]
-    ignored: re.Pattern[str]
-    prefixes: tuple[str, ...] = ()
+    modules: Mapping[str, str]  # Hugging Face's module -> ours; `{}` is a block's index
+    parameters: Mapping[str, str]  # the same of a module's parameter
+    ignored: re.Pattern[str]  # names of what is no part of the model, such as heads
+    prefixes: tuple[str, ...] = ()  # what all names may begin with
 
     def our_key(self, key: str) -> str | None:
-        """Our name of a parameter of Hugging Face's; None for what is no part of the model.
-
-        Raises:
-            KeyError: no such model has a parameter of this name.
-        """
+        """Our name of a parameter of Hugging Face's, None for what is no part of the model; KeyError if it has none."""
         prefix = next((prefix for prefix in self.prefixes if key.startswith(prefix)), "")
         inner = key.removeprefix(prefix)
         if self.ignored.fullmatch(inner):
@@ -78,14 +63,11 @@ def _translated(module: str, table: Mapping[str, str]) -> str:
     return table[_INDEX.sub("{}", module, count=1)].format(found[0])
 
 
-# ---- sizes ----
+def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Collection[str] = (),
+                 choices: Mapping[str, Collection[str]] | None = None) -> None:  # fmt: skip
+    """Raise the `UserError` of the first field of a dataclass that has not its type, or is out of all bounds.
 
-
-def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Collection[str] = ()) -> None:
-    """Raise the `UserError` that names the first field of a dataclass which has not its type, or is out of all bounds.
-
-    Fields are text, truth values, whole numbers above 0 (some `may_be_zero`, such as the number of a token), and
-    numbers from 0 to 1 (some `may_be_large`, but above 0).
+    Whole numbers are above 0 but for those that `may_be_zero`, others from 0 to 1 but for those that `may_be_large`.
     """
     for name, kind in ((each.name, str(each.type)) for each in dataclasses.fields(sizes)):
         value, least = getattr(sizes, name), 0 if name in may_be_zero else 1
@@ -96,10 +78,16 @@ def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Co
             raise_invalid(name, "a number above 0", value)
         if kind == "float" and name not in may_be_large and not (is_number and 0 <= value <= 1):
             raise_invalid(name, "a number from 0 to 1", value)
+        if "dropout" in name and value >= 1:
+            raise_invalid(name, "from 0 to below 1", value)
         if kind.startswith("bool") and type(value) is not bool:
             raise_invalid(name, "true or false", value)
         if kind == "str" and not isinstance(value, str):
             raise_invalid(name, "text", value)
+        if name.endswith("_layers") and value > MOST_BLOCKS:
+            raise_invalid(name, f"at most {MOST_BLOCKS}", value)
+        if choices and name in choices and value not in choices[name]:
+            raise_invalid(name, f"one of {', '.join(choices[name])}", value)
 
 
 def config_values(values: Any, model_types: Collection[str]) -> dict[str, Any]:
@@ -120,9 +108,6 @@ def config_of(kind: type[AnyConfig], given: Mapping[str, Any]) -> AnyConfig:
     return kind(**{name: given[name] for name in names})
 
 
-# ---- folders ----
-
-
 @dataclass(frozen=True)
 class Imported(Generic[AnyModel]):
     """What a folder holds: the model, and the names of tensors that are no part of it, or there twice."""
@@ -141,10 +126,7 @@ class Additions:
 
 
 def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """A model's state in float32 by our names, and the names of what is no part of it.
-
-    Raises `UserError` where the folder has no weights, they are damaged, or no model of this `kind` has them.
-    """
+    """A model's state in float32 by our names, and the names of what is no part of it; UserError for other weights."""
     state: dict[str, Tensor] = {}
     left_out = []
     for name, value in read_weights(folder).items():
@@ -162,12 +144,11 @@ def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor]
 
 
 def read_weights(folder: Path) -> dict[str, Any]:
-    """The tensors of a folder by Hugging Face's names: of the first kind of file that is there.
-
-    Raises:
-        UserError: there is none, or it is damaged.
-    """
-    readers: Mapping[str, Callable[[Path], dict[str, Any]]] = {SAFETENSORS: _read_safetensors, TORCH: _read_torch}
+    """The tensors in a folder's first kind of weights, by Hugging Face's names; UserError where none is whole."""
+    readers: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+        SAFETENSORS: _read_safetensors,
+        TORCH: lambda path: file_io.load(str(path), remedy="fetch it anew"),
+    }
     for name, read in readers.items():
         index = folder / f"{name}.index.json"
         if (folder / name).exists():
@@ -186,10 +167,6 @@ def _parts(index: Path) -> list[Path]:
     if not names or not all(is_beside):
         raise UserError(f"`{index}` must name files beside it as `weight_map`, but does not.")
     return [index.with_name(name) for name in sorted(set(names))]
-
-
-def _read_torch(path: Path) -> dict[str, Any]:
-    return file_io.load(str(path), remedy="fetch it anew")
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
@@ -235,30 +212,20 @@ def write_model(
         (partial / SAFETENSORS).write_bytes(save(state, metadata={"format": "pt"}))
 
 
-# ---- files of `mtmoe import-hf` ----
-
-
-def read_imported(path: str | Path) -> dict[str, Any]:
-    """The content of a file of `mtmoe import-hf`.
-
-    Raises:
-        UserError: the file is missing or damaged, or is a folder, such as what that command reads.
-    """
+def read_imported(path: str | Path, content: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """The content of a file of `mtmoe import-hf`, which may be known; UserError where it is damaged or another."""
     if Path(path).is_dir():
         raise UserError(
             f"`{path}` must be a file of `mtmoe import-hf`, but is a folder; `mtmoe import-hf {path} OUT` writes the "
             "file of a folder of Hugging Face's."
         )
-    return file_io.load(str(path), remedy=IMPORT_ANEW)
-
-
-def expect_no_checkpoint(path: str | Path, content: Mapping[str, Any]) -> None:
-    """Raise the `UserError` that says where the checkpoint of a run belongs, in the place of a pretrained model."""
+    content = file_io.load(str(path), remedy=IMPORT_ANEW) if content is None else content
     if "cfg" in content:
         raise UserError(
             f"`{path}` must be a file of `mtmoe import-hf`, but is a checkpoint, with which a run begins by "
             "`--finetune-from-model`."
         )
+    return content
 
 
 def saved_config(path: str | Path, kind: type[AnyConfig], sizes: Mapping[str, Any]) -> AnyConfig:
@@ -272,10 +239,7 @@ def saved_config(path: str | Path, kind: type[AnyConfig], sizes: Mapping[str, An
 def check_tensors(
     path: str | Path, wanted: Mapping[str, Tensor], state: Mapping[str, Any], name_of: Callable[[str], str] = str
 ) -> None:
-    """Raise the `UserError` that says which tensor `state` lacks, has in another shape, or has beyond those wanted.
-
-    Sentences name `path`, and a parameter by `name_of`.
-    """
+    """Raise the `UserError` of the tensor that `state` lacks, has in another shape, or has beyond those wanted."""
     for name, like in wanted.items():
         if name not in state:
             raise UserError(f"`{path}` must have a tensor `{name_of(name)}`, but has none.")

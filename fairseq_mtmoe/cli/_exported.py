@@ -70,7 +70,7 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
     """
     if "cfg" not in content and "args" not in content:
         of_kind = of_t5 if of_t5.KIND in content else of_bert
-        return Exported(of_kind.read(path, content))
+        return Exported(of_kind.load(path, content))
     options = model_options(content) or {}
     _expect_expressible(path, content, options)
     state = {name: value.float() for name, value in content["model"].items()}

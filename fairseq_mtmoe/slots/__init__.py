@@ -5,7 +5,7 @@ from fairseq_mtmoe.slots.expert_slot import ExpertPlan, ExpertSlot, expert_block
 from fairseq_mtmoe.slots.slot import (
     SPARSITY,
     BatchContext,
-    MixturePass,
+    GateInput,
     Slot,
     SlotBlock,
     SlotPlan,
@@ -14,7 +14,7 @@ from fairseq_mtmoe.slots.slot import (
 )
 
 __all__ = [
-    "SPARSITY", "AdapterPlan", "BatchContext", "ExpertPlan", "ExpertSlot", "MixturePass", "Slot", "SlotBlock",
+    "SPARSITY", "AdapterPlan", "BatchContext", "ExpertPlan", "ExpertSlot", "GateInput", "Slot", "SlotBlock",
     "SlotPlan", "adapted", "adapter_blocks", "dense", "expert_blocks", "expert_layers", "expert_slots",
     "merge_adapters", "task_sparsity_loss",
 ]  # fmt: skip

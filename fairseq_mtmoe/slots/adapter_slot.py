@@ -56,7 +56,7 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
             weights = through.weights_of(block, mixture.gate, branch_input)
             if is_new:
                 mixture.note(weights)
-            weights = through.of_columns(weights)
+            weights = through.expand_to_beam(weights)
             if through.wants_similarities:
                 through.narrow[block] = narrow
         branch = mixture.adapters.widen(narrow, weights, branch)

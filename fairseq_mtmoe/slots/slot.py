@@ -62,7 +62,7 @@ def dense(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Batch
 
 
 @dataclass(frozen=True)
-class MixturePass:
+class GateInput:
     """What mixtures of adapters read of a pass through a stack, and what they leave there.
 
     Made anew for each pass, or for each text that grows word by word: its gates are then asked once.
@@ -91,7 +91,7 @@ class MixturePass:
             self.weights[block] = gate(self.summary)
         return self.weights[block]
 
-    def of_columns(self, weights: Tensor) -> Tensor:
+    def expand_to_beam(self, weights: Tensor) -> Tensor:
         """Weights (K,) or (B, K) as they are of the stream's columns."""
         return weights if self.sentences is None or weights.dim() == 1 else weights.index_select(0, self.sentences)
 
@@ -107,11 +107,11 @@ class BatchContext:
     padding_mask: Tensor | None = None  # True at padding, (B, L)
     token_counts: TokenCounts = field(default_factory=TokenCounts)  # of other ranks, once a layer has asked
     tasks: Tasks | None = None  # the embeddings of all tasks in this pass, for conditional modules
-    mixture: MixturePass | None = None  # for gates of adapters
+    mixture: GateInput | None = None  # for gates of adapters
     prompt_length: int = 0  # how many of the first positions are no words, but a prompt of all sentences
 
 
-def task_sparsity_loss(passes: Iterable[MixturePass]) -> Tensor:
+def task_sparsity_loss(passes: Iterable[GateInput]) -> Tensor:
     """PEMT's equation 5, of all layers of the passes (of encoder and decoder), which wanted similarities: a scalar."""
     return -torch.stack([value for each in passes for value in each.similarities.values()]).mean()
 

@@ -35,7 +35,7 @@ from fairseq_mtmoe.checkpoints import assemble, file_io, sharding
 from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts, remove_orphans
 from fairseq_mtmoe.checkpoints.sharding import content_of, split
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
-from fairseq_mtmoe.protocols import LeavesFile
+from fairseq_mtmoe.protocols import ExportsSource
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import failures, screen
 from fairseq_mtmoe.training.resuming import placement_of, trained_shapes
@@ -144,7 +144,7 @@ def save(trainer: Any, filename: str, extra_state: dict[str, Any], together: boo
     """
     if not trainer.should_save_checkpoint_on_current_rank:
         return None
-    _leave_file(trainer, extra_state)
+    _export_source(trainer, extra_state)
     if together:
         save_id = sharding.new_id()
         _tell(("save", filename, save_id))
@@ -158,13 +158,13 @@ def save(trainer: Any, filename: str, extra_state: dict[str, Any], together: boo
     return path
 
 
-def _leave_file(trainer: Any, extra_state: dict[str, Any]) -> None:
+def _export_source(trainer: Any, extra_state: dict[str, Any]) -> None:
     """Write what a model leaves beside its best checkpoint, before that: a killed run goes on to this moment again."""
     model = unwrapped(trainer.get_model())
-    if not isinstance(model, LeavesFile) or "val_loss" not in extra_state:
+    if not isinstance(model, ExportsSource) or "val_loss" not in extra_state:
         return
     if extra_state["val_loss"] == extra_state.get("best"):
-        left = model.leave_file(trainer.cfg.checkpoint.save_dir)
+        left = model.export_source(trainer.cfg.checkpoint.save_dir)
         if left is not None:
             logger.info(f"wrote {left} ({left.stat().st_size / 1e3:,.0f} kB)", extra=screen.FOR_SCREEN)
 

@@ -40,7 +40,7 @@ def of_texts(folder):
     for name in SOURCES:
         task = OneTask(name, pretrained_t5(), tiny_config())
         model = PemtT5Model.build_model(pemt_options(tiny_config(), pemt_stage="source"), task)
-        having_learnt(model).leave_file(str(folder))
+        having_learnt(model).export_source(str(folder))
     files = ",".join(str(folder / f"{name}.pt") for name in SOURCES)
     stages = {
         "t5, source": ("--source-task", "rte", *SOURCE),
@@ -77,7 +77,7 @@ def of_languages(folder):
         cfg = configured(arguments(pair, *SOURCE))
         model = tasks.setup_task(cfg.task).build_model(cfg.model)
         model.load_state_dict(torch.load(dense)["model"])
-        having_learnt(model).leave_file(str(folder))
+        having_learnt(model).export_source(str(folder))
     files = ",".join(str(folder / f"{pair}.pt") for pair in ("en-aa", "en-bb"))
     hidden = ("--gate-input", "hidden")  # weights of each sentence
     return {

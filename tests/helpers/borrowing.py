@@ -59,7 +59,7 @@ def write_sources(
             for parameter in model.parameters():
                 if parameter.requires_grad:
                     parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-        model.leave_file(str(folder))
+        model.export_source(str(folder))
     return [folder / f"{name}.pt" for name in SOURCES]
 
 

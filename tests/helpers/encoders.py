@@ -14,9 +14,9 @@ from fairseq_mtmoe.task_types import Classification, Ranking, Regression, WordPa
 register()
 
 from fairseq_mtmoe.models.ca_mtl import CAMTLModel  # noqa: E402
-from fairseq_mtmoe.models.ca_mtl.config import CAMTLConfig  # noqa: E402
+from fairseq_mtmoe.models.ca_mtl.model import CAMTLConfig  # noqa: E402
 from fairseq_mtmoe.models.mt_tag import MTDenseModel, MTSwitchModel, MTTaGModel  # noqa: E402
-from fairseq_mtmoe.models.mt_tag.config import MTDenseConfig, MTSwitchConfig, MTTaGConfig  # noqa: E402
+from fairseq_mtmoe.models.mt_tag.model import MTDenseConfig, MTSwitchConfig, MTTaGConfig  # noqa: E402
 from tests.helpers.bert import TINY, tiny_encoder  # noqa: E402
 
 ANSWERS = {"three": Classification(3), "value": Regression(), "choice": Ranking(), "words": WordPair(2)}

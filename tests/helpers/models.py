@@ -15,7 +15,7 @@ from fairseq_mtmoe.options.transformer import nested_options
 register()
 
 from fairseq_mtmoe.models.base_sparse import BaseDenseModel, BaseMoEModel  # noqa: E402
-from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig  # noqa: E402
+from fairseq_mtmoe.models.base_sparse.model import BaseMoEConfig, DenseConfig  # noqa: E402
 
 TASKS = ("aa", "bb", "cc")
 SIZES: dict[str, Any] = dict(

@@ -83,7 +83,7 @@ def source_files(
 def _made_files(adapter: str, no_prompt: bool, make: Callable[..., Any]) -> tuple[str, ...]:
     folder = Path(tempfile.mkdtemp(dir=_FOLDER.name))
     for name in SOURCES:
-        source_model(name, make, adapter=adapter, no_prompt=no_prompt).leave_file(str(folder))
+        source_model(name, make, adapter=adapter, no_prompt=no_prompt).export_source(str(folder))
     return tuple(str(folder / f"{name}.pt") for name in SOURCES)
 
 

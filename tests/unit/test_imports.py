@@ -36,15 +36,20 @@ MAY_IMPORT = {
     "backbones": set(),
     "backbones/blocks": {"errors", "moe", "conditioning", "slots"},
     "backbones/hugging_face": {"errors", "io", "checkpoints"},
-    "backbones/translation": {"errors", "moe", "conditioning", "checkpoints", "slots", "options", "backbones/blocks"},
+    "backbones/sizes": {"errors"},
+    "backbones/translation": {
+        *("errors", "moe", "conditioning", "checkpoints", "slots", "options", "backbones/blocks", "backbones/sizes"),
+    },
     "backbones/bert": {
         *("errors", "io", "moe", "conditioning", "checkpoints", "slots"),
         *("backbones/blocks", "backbones/hugging_face"),
     },
-    "backbones/bert/model": {"protocols", "errors", "conditioning", "options", "backbones/bert", "backbones/blocks"},
+    "backbones/bert/model": {
+        *("protocols", "errors", "conditioning", "options", "backbones/bert", "backbones/blocks", "backbones/sizes"),
+    },
     "backbones/t5": {
         *("errors", "io", "checkpoints", "slots"),
-        *("backbones/blocks", "backbones/hugging_face", "backbones/translation"),
+        *("backbones/blocks", "backbones/hugging_face", "backbones/sizes", "backbones/translation"),
     },
     "task_types": {"errors", "backbones/bert", "data/nlu"},
     "sparsify": {"errors", "moe", "checkpoints", "slots", "optim"},
@@ -112,7 +117,7 @@ MAY_IMPORT = {
 # Every folder of `models/` that is not listed is a system; no system imports another.
 OF_A_SYSTEM = {
     *("errors", "io", "moe", "conditioning", "checkpoints", "slots", "options"),
-    *("protocols", "backbones/blocks", "backbones/hugging_face"),
+    *("protocols", "backbones/blocks", "backbones/hugging_face", "backbones/sizes"),
     *("backbones/translation", "backbones/bert", "backbones/bert/model", "backbones/t5"),
 }
 NO_FAIRSEQ = (
@@ -182,7 +187,7 @@ def test_imports_go_one_way():
 @pytest.mark.parametrize(
     ("name", "imports"),
     [
-        ("models.mt_tag.model", "fairseq_mtmoe.models.base_sparse.config"),  # another system
+        ("models.mt_tag.model", "fairseq_mtmoe.models.base_sparse.model"),  # another system
         ("models.base_sparse.model", "fairseq_mtmoe.training.trainer"),
         ("moe.layer", "fairseq_mtmoe.data.translation.tiers"),
         ("attic.old", "fairseq_mtmoe.errors"),  # a folder that nobody listed
@@ -233,7 +238,7 @@ def test_rooms_stand_on_ten_floors_at_most():
 
 def test_a_new_system_may_import_what_systems_may(tmp_path):
     file = tmp_path / "module.py"
-    file.write_text("from fairseq_mtmoe.moe import MoELayer\nfrom fairseq_mtmoe.models.mt_tag.config import X\n")
+    file.write_text("from fairseq_mtmoe.moe import MoELayer\nfrom fairseq_mtmoe.models.mt_tag.model import X\n")
     assert wrong_imports([("models.mt_tag.model", file)]) == []
 
 

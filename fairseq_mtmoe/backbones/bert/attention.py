@@ -1,9 +1,8 @@
 """BERT's self-attention, with an optional bias of the scores, and its dropout.
 
-In training on a CPU sentences lie one after the other, without padding. torch multiplies heads that lie one by one in
-memory: queries, keys, values and the gradients of all three are copied for it, padding with them. `packed_attention`
-reads the tokens' rows and writes into them where they are, all products of a batch in one call (`mkl_batch.py`), and a
-sentence's scores take as much room as it has tokens. Elsewhere `attend` is torch's own; tests compare the two.
+On a CPU sentences lie one after the other, without padding. torch's attention needs copies of queries, keys, values and
+their gradients, with padding. `packed_attention` reads the tokens' rows and writes into them where they are, all
+products of a batch in one call (`mkl_batch.py`). Elsewhere `attend` is torch's own; tests compare the two.
 """
 
 from __future__ import annotations
@@ -123,33 +122,22 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropo
     return dropout(scores.softmax(-1), dropout_p) @ value
 
 
-# ---- of sentences without padding, on a CPU ----
-
-
 @dataclass(frozen=True)
 class Packing:
     """Where the products of S sentences and A heads find their operands: P = S·A of them, none of an empty sentence.
 
     Scores are kept by sentence, those of fewer tokens first, then by head: (queries, keys) for each.
-
-    Attributes:
-        width: values of a token's row, of all heads.
-        head: values of a head.
-        query_P, key_P, score_P: the element at which queries, keys (and values), and scores begin.
-        queries_P, keys_P: their numbers.
-        runs: of sentences with equally many keys: how many scores they have, and how many keys.
-        order: the sentences in the order of their scores.
     """
 
-    width: int
-    head: int
-    query_P: Tensor
-    key_P: Tensor
-    score_P: Tensor
-    queries_P: Tensor
+    width: int  # values of a token's row, of all heads
+    head: int  # values of a head
+    query_P: Tensor  # the element at which queries begin,
+    key_P: Tensor  # keys (and values),
+    score_P: Tensor  # and scores
+    queries_P: Tensor  # number of queries
     keys_P: Tensor
-    runs: list[tuple[int, int]]
-    order: Tensor
+    runs: list[tuple[int, int]]  # of sentences with equally many keys: number of scores, and of keys
+    order: Tensor  # the sentences in the order of their scores
 
     @classmethod
     def of(cls, queries_S: Tensor, keys_S: Tensor, width: int, num_heads: int) -> Packing:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.hugging_face import MOST_BLOCKS, check_fields, config_of, config_values
+from fairseq_mtmoe.backbones.hugging_face import check_fields, config_of, config_values
 from fairseq_mtmoe.errors import raise_invalid
 
 BERT, ROBERTA = "bert", "roberta"
@@ -23,24 +23,14 @@ UNSUPPORTED = {"position_embedding_type": "absolute", "is_decoder": False, "add_
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Sizes of an encoder; the defaults are BERT base's.
+    """Sizes of an encoder; the defaults are BERT base's. Raises `UserError` where no encoder can have a value."""
 
-    Attributes:
-        model_type: `bert`; or `roberta`, whose positions are counted from after `pad_token_id`, padding left out.
-        hidden_size: H.
-        intermediate_size: F.
-        has_pooler: whether there is a map of the first token's state, which not all that are published have.
-
-    Raises:
-        UserError: a value is none that an encoder can have.
-    """
-
-    model_type: str = BERT
+    model_type: str = BERT  # or `roberta`, whose positions are counted from after `pad_token_id`, padding left out
     vocab_size: int = 30522
-    hidden_size: int = 768
+    hidden_size: int = 768  # H
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
-    intermediate_size: int = 3072
+    intermediate_size: int = 3072  # F
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     pad_token_id: int = 0
@@ -49,18 +39,10 @@ class EncoderConfig:
     attention_probs_dropout_prob: float = 0.1
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
-    has_pooler: bool = True
+    has_pooler: bool = True  # a map of the first token's state, which not all that are published have
 
     def __post_init__(self) -> None:
-        check_fields(self, may_be_zero=("pad_token_id",))
-        for name, known in (("model_type", (BERT, ROBERTA)), ("hidden_act", tuple(ACTIVATIONS))):
-            if getattr(self, name) not in known:
-                raise_invalid(name, f"one of {', '.join(known)}", getattr(self, name))
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0 <= getattr(self, name) < 1:
-                raise_invalid(name, "from 0 to below 1", getattr(self, name))
-        if self.num_hidden_layers > MOST_BLOCKS:
-            raise_invalid("num_hidden_layers", f"at most {MOST_BLOCKS}", self.num_hidden_layers)
+        check_fields(self, ("pad_token_id",), choices={"model_type": PADDING, "hidden_act": ACTIVATIONS})
         heads = self.num_attention_heads
         if self.hidden_size % heads:
             raise_invalid("hidden_size", f"a multiple of `num_attention_heads` {heads}", self.hidden_size)
@@ -88,11 +70,7 @@ class EncoderConfig:
 
 
 def read_config(values: Any, has_pooler: bool) -> EncoderConfig:
-    """The sizes in the value of a `config.json`.
-
-    Raises:
-        UserError: it is of another kind of encoder, or misses a size, or has an impossible one.
-    """
+    """The sizes in the value of a `config.json`; UserError where it is another kind's, or misses a size."""
     values = config_values(values, (BERT, ROBERTA))
     for name, needed in UNSUPPORTED.items():
         if values.get(name, needed) != needed:

@@ -1,7 +1,14 @@
-"""The encoder: embeddings, blocks, pooler; what Hugging Face's `BertModel` and `RobertaModel` compute."""
+"""The encoder: embeddings, blocks, pooler; what Hugging Face's `BertModel` and `RobertaModel` compute.
+
+It can adapt to each sentence's task: CA-MTL, §2.1, in its form for base and for large encoders. In both, attention is
+conditional in all blocks, norms in the upper half, and alignment stands before the first block. The base form takes the
+norms after feed-forward layers, and adds a bottleneck to the last block's output. The large form takes all norms, and
+every block has a bottleneck beside it, `a_l = B_l(h_l + a_{l-1})`, whose last output is the encoder's.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,23 +18,20 @@ from torch.utils.checkpoint import checkpoint
 from fairseq_mtmoe.backbones.bert.attention import Dropout, SelfAttention
 from fairseq_mtmoe.backbones.bert.config import ACTIVATIONS, ROBERTA, EncoderConfig
 from fairseq_mtmoe.backbones.bert.unpadding import UnpaddedBatch, unpadded
-from fairseq_mtmoe.backbones.blocks import Block, SlotPlans, Stack
+from fairseq_mtmoe.backbones.blocks import Block, Conditions, SlotPlans, Stack
+from fairseq_mtmoe.conditioning import BOTTLENECK, ConditionalBottleneck
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.slots import BatchContext, ExpertSlot, MixturePass, SlotBlock, adapted, dense
+from fairseq_mtmoe.slots import BatchContext, ExpertSlot, GateInput, SlotBlock, adapted, dense
+
+_NORMS = ("self_attn_layer_norm", "final_layer_norm")
 
 
 class Encoded(NamedTuple):
-    """What comes out of an encoder.
+    """What comes out of an encoder."""
 
-    Attributes:
-        hidden: the last block's states, 0 at padding, (B, L, H); or of the first tokens, (B, 1, H), if these suffice.
-        pooled: tanh of a linear map of the first token's state, (B, H); None without a pooler.
-        mixture: what gates of adapters read and left in this pass; None without such gates.
-    """
-
-    hidden: Tensor
-    pooled: Tensor | None
-    mixture: MixturePass | None = None
+    hidden: Tensor  # the last block's states, 0 at padding, (B, L, H); or of the first tokens alone, (B, 1, H)
+    pooled: Tensor | None  # tanh of a linear map of the first token's state, (B, H); None without a pooler
+    mixture: GateInput | None = None  # what gates of adapters read and left in this pass; None without such gates
 
 
 class BertBlock(Block):
@@ -45,15 +49,19 @@ class BertBlock(Block):
         self.activation_fn = ACTIVATIONS[config.hidden_act]
         self.activation_dropout_module = Dropout(0.0)  # BERT has none there
         self.dropout_module = Dropout(config.hidden_dropout_prob)
-        self.slot = dense
+        self.begin_dense()
         initialize(self, config.initializer_range)
 
     def forward(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch) -> Tensor:
         """The new stream, (L, B, H) or (1, T, H) as `batch` has it; `context` is of that form, too."""
-        return self.feed_forward(self.attend(x, context, batch), batch.output_context(context))
+        of_output = batch.output_context(context)
+        return self.with_bottleneck(self.feed_forward(self.attend(x, context, batch), of_output), of_output)
 
     def attend(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, bias: Tensor | None = None) -> Tensor:
-        """The block's first half: self-attention, to whose scores `bias` is added, (L, L) or (B, 1, L, L)."""
+        """The block's first half: self-attention; `bias` of its scores, (L, L) or (B, 1, L, L), or else the tasks'."""
+        if self.attention_bias is not None:
+            assert bias is None
+            bias = self.attention_bias(context.tasks, batch.task_ids, batch.shape[1])
         joined = self.join(self.self_attn(x, batch, bias), batch.output_of(x))
         return self.normalize(self.self_attn_layer_norm, joined, batch.output_context(context))
 
@@ -62,19 +70,25 @@ class BertEncoder(Stack):
     """BERT's or RoBERTa's encoder with slots.
 
     A subclass overrides `build_encoder_layer` to have blocks of its own, `context_of` for what they are told of the
-    batch, `embed` for what comes before the first, and `run_blocks` for what is between them (see `conditional.py`);
-    or `enter` to have more in the stream than the tokens.
+    batch, `embed` for what comes before the first, and `run_blocks` for what is between them; or `enter` to have more
+    in the stream than the tokens.
 
     Args:
-        config: its sizes.
         slot_plans: what stands in the slot of which block; none: a dense encoder.
-        checkpoint_activations: keep of a block only what goes in, and compute it again in the backward pass. What
-            gradients reach otherwise than through the stream (parameters of blocks below all that trains, tensors that
-            a block closes over) gets them too, unlike under fairseq's option of the same name.
+        conditions: what adapts to tasks. Until it is trained the encoder computes what a plain one does, but for the
+            large form's bottlenecks.
+        checkpoint_activations: keep of a block only what goes in, and compute it again in the backward pass. Unlike
+            under fairseq's option of this name, what is reached otherwise than through the stream gets gradients, too.
     """
 
+    side_chain: nn.ModuleList | None
+
     def __init__(
-        self, config: EncoderConfig, slot_plans: SlotPlans | None = None, checkpoint_activations: bool = False
+        self,
+        config: EncoderConfig,
+        slot_plans: SlotPlans | None = None,
+        checkpoint_activations: bool = False,
+        conditions: Conditions | None = None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -91,6 +105,21 @@ class BertEncoder(Stack):
         self.slot_plans = slot_plans or {}
         for _ in range(config.num_hidden_layers):
             self.layers.append(self.fill_slot(self.build_encoder_layer(config)))
+        self.task_embeddings = self.alignment = self.side_chain = None
+        if conditions is not None:
+            self._become_conditional(conditions)
+
+    def _become_conditional(self, conditions: Conditions) -> None:
+        H, blocks = self.config.hidden_size, [*self.layers]
+        self.task_embeddings, self.alignment = conditions.embeddings(), conditions.alignment(H)
+        for block in blocks:
+            block.attention_bias = conditions.attention_bias(H)
+        for block in blocks[len(blocks) // 2 :]:
+            conditions.condition_norms(block, _NORMS if conditions.is_large else _NORMS[1:])
+        if not conditions.is_large:
+            blocks[-1].bottleneck = conditions.bottleneck(H, self.config.layer_norm_eps)
+        elif BOTTLENECK in conditions.parts:
+            self.side_chain = nn.ModuleList(ConditionalBottleneck(H, H, begins_at_zero=False) for _ in blocks)
 
     def build_encoder_layer(self, config: EncoderConfig) -> BertBlock:
         """Called for one block after the other; a system's block may be of a subclass."""
@@ -112,15 +141,13 @@ class BertEncoder(Stack):
             padding_mask: True at padding, (B, L); by default, where `tokens` are `pad_token_id`.
             task_ids: each sentence's task, (B,), for slots that tell tasks apart.
             firsts_only: the states of the sentences' first tokens suffice: the last block may compute no others.
-
-        Raises `UserError` where sentences are longer than the encoder has positions.
         """
         length, most = tokens.shape[1], self.config.max_positions
         if length > most:
             raise_invalid("the length of a sentence", f"at most the encoder's {most}", length)
         mask = tokens.eq(self.config.pad_token_id) if padding_mask is None else padding_mask
         x, context, batch = self.enter(tokens, token_type_ids, mask, task_ids)
-        last = batch.for_firsts() if firsts_only and computes_alone(self.layers[-1]) else batch
+        last = replace(batch, firsts_only=True) if firsts_only and computes_alone(self.layers[-1]) else batch
         hidden = last.output.pad(self.run_blocks(x, context, batch, last))[:, :length]
         hidden = hidden.masked_fill(mask[:, : hidden.shape[1]].unsqueeze(-1), 0)
         pooled = None if self.pooler is None else torch.tanh(self.pooler(hidden[:, 0]))
@@ -129,17 +156,14 @@ class BertEncoder(Stack):
     def enter(
         self, tokens: LongTensor, token_type_ids: LongTensor | None, padding_mask: Tensor, task_ids: LongTensor | None
     ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
-        """The stream before the first block, what the blocks may know of the batch, and which places the stream has.
-
-        These begin with the tokens', (B, L); what comes after them is none of the output.
-        """
+        """The stream before the first block, its context, and its places: the tokens' (B, L), and others."""
         batch = unpadded(padding_mask, task_ids)
         context = self.context_of(batch)
         return self.embed(tokens, token_type_ids, context, batch), context, batch
 
     def context_of(self, batch: UnpaddedBatch) -> BatchContext:
         """What the blocks may know of the batch."""
-        return batch.context()
+        return batch.context(self.tasks_of(batch.task_ids))
 
     def embed(
         self, tokens: LongTensor, token_type_ids: LongTensor | None, context: BatchContext, batch: UnpaddedBatch
@@ -149,14 +173,20 @@ class BertEncoder(Stack):
         own, positions, *types = batch.unpad(torch.stack(ids, dim=-1)).unbind(-1)
         x = self.embed_tokens(own) + self.embed_positions(positions)
         segments = self.embed_segments(types[0]) if types else self.embed_segments.weight[0]
-        embedded: Tensor = self.dropout_module(self.layernorm_embedding(x + segments))
-        return embedded
+        return self.aligned(self.dropout_module(self.layernorm_embedding(x + segments)), context)
 
     def run_blocks(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, last: UnpaddedBatch) -> Tensor:
-        """The stream after the last block, whose batch is `last`, (1, B, H) where this is `firsts_only`."""
-        for block in self.layers:
-            x = self.run(block, x, context, last if block is self.layers[-1] else batch)
-        return x
+        """The stream after the last block, or beside it in the large form; `last` is that block's batch."""
+        chain: Tensor | None = None
+        for index, block in enumerate(self.layers):
+            batch = last if block is self.layers[-1] else batch
+            x = self.run(block, x, context, batch)
+            if self.side_chain is not None:
+                narrowed = x if chain is None else x + batch.output_of(chain)
+                chain = self.run(
+                    self.side_chain[index], narrowed, context.tasks, batch.output_context(context).task_ids
+                )
+        return x if chain is None else chain
 
     def run(self, part: nn.Module, *inputs: Any) -> Tensor:
         """What a part gives, such as a block; computed again in the backward pass if the encoder is to do so."""

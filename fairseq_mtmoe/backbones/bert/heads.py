@@ -1,11 +1,9 @@
 """Task heads: from an encoder's hidden states to the numbers of each task.
 
 MT-TaG, §3.3: classes are `softmax(U_t h_[CLS])` (equation 7) and a regression's value is `V_t h_[CLS]` (equation 8),
-both from N(0, 0.02²) (§4.4); a ranking scores each candidate. WiC's head reads the words that the example is about,
-too: the mean of their tokens' states. Others read every token of a part of the text, such as a passage with an answer.
+both from N(0, 0.02²) (§4.4); a ranking scores each candidate. WiC's head reads the mean of its words' states, too.
 
-`transferred` takes a checkpoint of some tasks to a model of others. MT-TaG, §5.2: a task that the mixture did not have
-takes the gate of a related one.
+`transferred` takes a checkpoint of some tasks to a model of others. §5.2: a new task takes the gate of a related one.
 """
 
 from __future__ import annotations
@@ -33,25 +31,17 @@ NEW = ("per_token", "per_word")  # fields of `HeadSize` since 0.1.5
 
 @dataclass(frozen=True)
 class HeadSize:
-    """A task's head: it reads `num_words` of the text beside [CLS], and gives `num_outputs` for each candidate.
-
-    A ranking has no bias, which would be the same for all candidates. A head `per_token` gives the outputs for every
-    token of the one part of the text that it reads, and for [CLS]; one `per_word` gives them for each word of the text,
-    whose number varies.
-    """
+    """What a task's head reads beside [CLS], and gives for each candidate."""
 
     num_outputs: int
-    num_words: int = 0
-    has_bias: bool = True
-    per_token: bool = False
-    per_word: bool = False
+    num_words: int = 0  # of the text, which it reads
+    has_bias: bool = True  # but in a ranking, where it would be the same for all candidates
+    per_token: bool = False  # outputs are for [CLS] and every token of the one part of the text that it reads
+    per_word: bool = False  # outputs are for each word of the text, whose number varies
 
 
 def heads_to_text(sizes: Mapping[str, HeadSize]) -> str:
-    """The heads of a model as one option, with which its checkpoint can be built again.
-
-    What is new since 0.1.5 stands there only where it is needed, so that older versions read all others.
-    """
+    """The heads of a model as one option, with what is `NEW` only where it is needed, for older versions."""
     fields = {task: asdict(size) for task, size in sizes.items()}
     return json.dumps({task: {k: v for k, v in of.items() if k not in NEW or v} for task, of in fields.items()})
 
@@ -81,7 +71,8 @@ class TaskHead(nn.Linear):
         """
         features = [hidden[:, 0][rows.clamp(min=0).flatten()]]
         if self.size.num_words:
-            features.append(_means(hidden[rows.squeeze(1)], spans).flatten(1))
+            weights = _within(spans, hidden.shape[1]).to(hidden.dtype) / (spans[..., 1:] - spans[..., :1])
+            features.append((weights.to(hidden.dtype) @ hidden[rows.squeeze(1)]).flatten(1))  # each word's mean
         outputs: Tensor = super().forward(torch.cat(features, dim=1))
         outputs = outputs.view(len(rows), rows.shape[1] * self.out_features)
         return outputs if rows.shape[1] < 2 else outputs.masked_fill(rows < 0, torch.finfo(outputs.dtype).min)
@@ -119,12 +110,6 @@ class WordHead(TaskHead):
         return numbers.masked_fill((first == NO_TOKEN).unsqueeze(2) & is_first, 0)
 
 
-def _means(hidden: Tensor, spans: Tensor) -> Tensor:
-    """The mean of the states of each word's tokens, (E, words, H)."""
-    weights = _within(spans, hidden.shape[1]).to(hidden.dtype) / (spans[..., 1:] - spans[..., :1])
-    return weights.to(hidden.dtype) @ hidden
-
-
 def _within(spans: Tensor, length: int) -> Tensor:
     """Which of L tokens are in each span, (…, L)."""
     place = torch.arange(length, device=spans.device)
@@ -132,11 +117,7 @@ def _within(spans: Tensor, length: int) -> Tensor:
 
 
 class TaskHeads(nn.ModuleDict):
-    """The heads of several tasks; their order is that of the task ids.
-
-    Raises:
-        UserError: a task has a name under which a module can have no part.
-    """
+    """The heads of several tasks in the order of the task ids; UserError for a name that no module can have."""
 
     def __init__(self, hidden_size: int, sizes: Mapping[str, HeadSize]) -> None:
         for task in sizes:
@@ -149,10 +130,7 @@ class TaskHeads(nn.ModuleDict):
             self[task] = kind(hidden_size, size)
 
     def forward(self, hidden: Tensor, rows: Mapping[str, Tensor], spans: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Each task's numbers, by its name; for a task without examples none, (0, …), but with a graph.
-
-        So every process gives gradients to every head, whatever tasks its batch has.
-        """
+        """Each task's numbers, by its name; without examples none, (0, …), but with a graph: all get gradients."""
         no_rows = torch.empty(0, 1, dtype=torch.long, device=hidden.device)
         outputs = {}
         for task, head in self.items():
@@ -165,9 +143,8 @@ class TaskHeads(nn.ModuleDict):
 def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | None = None) -> dict[str, Tensor]:
     """A checkpoint's state for a model of other tasks; the state itself where they are the same.
 
-    Heads of tasks that the model has not are left out; those that the checkpoint has not stay as they are, and so do
-    their embeddings and gates, unless `reuse_gate`, comma-separated, names the tasks of the checkpoint whose gates'
-    mean all begin with. Raises `UserError` where the checkpoint has no such task. Heads are in the order of task ids.
+    Heads of tasks that the model has not are left out. What the checkpoint has not stays as it is, unless `reuse_gate`,
+    comma-separated, names the tasks of the checkpoint whose gates' mean all begin with; UserError where it has none.
     """
     own = model.state_dict()
     tasks, known = _tasks(own), _tasks(state)
@@ -175,15 +152,12 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
         return state
     moved = {key: value for key, value in state.items() if not key.startswith(HEADS) or _task(key) in tasks}
     moved |= {key: value for key, value in own.items() if key.startswith(HEADS) and _task(key) not in known}
-    gates = _weights(model, TaskGate)
+    gates, embeddings = _weights(model, TaskGate), _weights(model, TaskEmbeddings)
     if gates and reuse_gate:
         logger.info(f"the gates of {', '.join(tasks)} begin as the checkpoint's {reuse_gate} (--reuse-gate)")
-    for key in gates:
+    for key in (*gates, *embeddings):
         if key in state and state[key].dim() == own[key].dim():  # else it is of all tasks, and does not fit
-            moved[key] = _rows(own[key], tasks, state[key], known, reuse_gate)
-    for key in _weights(model, TaskEmbeddings):
-        if key in state:
-            moved[key] = _rows(own[key], tasks, state[key], known, None)
+            moved[key] = _rows(own[key], tasks, state[key], known, reuse_gate if key in gates else None)
     return moved
 
 

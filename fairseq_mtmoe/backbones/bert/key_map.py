@@ -1,7 +1,4 @@
-"""Hugging Face's names of an encoder's parameters, and ours, as a table.
-
-Ours are fairseq's, as in the translation backbone: what makes experts of a feed-forward layer knows both.
-"""
+"""Hugging Face's names of an encoder's parameters, and ours, which are fairseq's, as a table."""
 
 from __future__ import annotations
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from fairseq.models import BaseFairseqModel, register_model_architecture
+from fairseq.models import BaseFairseqModel
 from torch import LongTensor, Tensor
 
-from fairseq_mtmoe.backbones.bert.conditional import ConditionalEncoder
+from fairseq_mtmoe.backbones.bert import config as published
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder, Encoded
 from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, heads_to_text, transferred
 from fairseq_mtmoe.backbones.blocks import Conditions, SlotPlans
+from fairseq_mtmoe.backbones.sizes import architecture_of, noted_sizes
 from fairseq_mtmoe.conditioning import conditional_names, with_new_conditions
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.options import names_of_tasks, value_of
 from fairseq_mtmoe.options.conditional import conditional_parts, has_large_form
 from fairseq_mtmoe.options.transformer import EncoderOptions
@@ -31,18 +31,17 @@ SIZES = {
     "encoder_attention_heads": "num_attention_heads",
 }
 HALF = "half"  # of the blocks
-_REGISTERED: list[tuple[str, str, Callable[[Any], None]]] = []  # models, the names of their sizes, and these
+# 22M parameters; of BERT's base and large 110M and 345M; RoBERTa has the same two
+MINILM, BASE, LARGE = (
+    architecture_of(each, SIZES) for each in (published.MINILM, published.BERT_BASE, published.BERT_LARGE)
+)
 
 
 class EncoderModel(BaseFairseqModel):
-    """An encoder of all tasks and each one's head, in the order of the task ids.
-
-    Attributes:
-        reuse_gate: the tasks of a checkpoint whose gates those of all tasks begin as; None: see `transferred`.
-    """
+    """An encoder of all tasks and each one's head, in the order of the task ids."""
 
     accepts_task_ids = True
-    reuse_gate: str | None = None
+    reuse_gate: str | None = None  # the tasks of a checkpoint whose gates all begin as; None: see `transferred`
 
     def __init__(self, encoder: BertEncoder, heads: Mapping[str, HeadSize]) -> None:
         super().__init__()
@@ -86,10 +85,7 @@ class EncoderModel(BaseFairseqModel):
 
 
 def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) -> None:
-    """Note in a new model's `EncoderOptions` what it is built with, and its checkpoints are built with again.
-
-    fairseq gives models a copy of them, so that the task does this. Raises `UserError` where they are another model's.
-    """
+    """Note a new model's sizes in its `EncoderOptions`, for its checkpoints; UserError where these are another's."""
     if not isinstance(getattr(cfg, "heads", None), str):
         raise_invalid("--arch", "a model with a head for each task, such as mt_tag_minilm", getattr(cfg, "_name", None))
     cfg.encoder, cfg.heads = json.dumps(asdict(encoder)), heads_to_text(heads)
@@ -97,50 +93,22 @@ def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) 
 
 def encoder_config(cfg: Any) -> EncoderConfig:
     """A model's sizes. Raises `UserError` where the task gives no encoder, or one is another than the encoder's."""
-    if not cfg.encoder:
-        raise UserError("`--task` must be one that gives a model its encoder, such as `--task glue`, but gives none.")
-    known = json.loads(cfg.encoder)
-    for option, name in SIZES.items():
-        given = getattr(cfg, option)
-        if given is not None and given != known[name]:
-            raise UserError(
-                f"`--{option.replace('_', '-')}` must be {known[name]}, as in the pretrained encoder, but is {given} "
-                f"instead{_who_has(known, str(getattr(cfg, '_name', None)))}."
-            )
     return replace(
-        EncoderConfig(**known),
+        EncoderConfig(**noted_sizes(cfg, "encoder", SIZES, "encoder", "glue")),
         hidden_dropout_prob=cfg.dropout,
         attention_probs_dropout_prob=cfg.attention_dropout,
         has_pooler=False,  # heads read [CLS]'s own state
     )
 
 
-def _who_has(known: Mapping[str, Any], name: str) -> str:
-    """Which architectures of a model's have an encoder's sizes, as the end of a sentence."""
-    model = next((model for model, suffix, _ in _REGISTERED if name == f"{model}_{suffix}"), None)
-    if model is None:
-        return ""
-    any_size = f"`--arch {model}` takes the encoder's sizes, whatever they are"
-    for of_model, suffix, size in _REGISTERED:
-        size(found := Namespace())
-        if of_model == model and all(getattr(found, option) == known[key] for option, key in SIZES.items()):
-            return f": `--arch {model}_{suffix}` has its sizes, and {any_size}"
-    return f": {any_size}"
-
-
 def build_encoder(cfg: Any, task: GivesEncoder, slot_plans: SlotPlans | None = None) -> BertEncoder:
-    """A new model's encoder, with the weights of the pretrained one that the task has, if there are any.
-
-    `cfg` has `EncoderOptions`, and perhaps `EncoderConditionalOptions`. Raises `UserError` where one of them is wrong.
-    """
-    config = encoder_config(cfg)
+    """A new model's encoder, with the weights of the task's pretrained one, if any; UserError for wrong options."""
+    config, conditions = encoder_config(cfg), None
     parts = conditional_parts(cfg) if hasattr(cfg, "conditional") else None
-    if not parts:
-        encoder = BertEncoder(config, slot_plans, cfg.checkpoint_activations)
-    else:
-        count, width = len(names_of_tasks(cfg)), config.hidden_size
-        conditions = Conditions(parts, count, width, cfg.conditional_positions, has_large_form(cfg))
-        encoder = ConditionalEncoder(config, conditions, slot_plans, cfg.checkpoint_activations)
+    if parts:
+        sizes = len(names_of_tasks(cfg)), config.hidden_size, cfg.conditional_positions
+        conditions = Conditions(parts, *sizes, has_large_form(cfg))
+    encoder = BertEncoder(config, slot_plans, cfg.checkpoint_activations, conditions)
     state = pretrained_state(task)
     if state:
         encoder.load_state_dict(with_new_conditions(encoder, state))
@@ -173,24 +141,3 @@ def frozen_blocks(cfg: Any, num_blocks: int) -> int:
     if not given.isdecimal() or int(given) > num_blocks:
         raise_invalid("--freeze-layers", f"{HALF}, or a number of blocks up to the encoder's {num_blocks}", given)
     return int(given)
-
-
-def register_sizes(model_name: str, sizes: Mapping[str, Callable[[Any], None]]) -> None:
-    """Register every `model_name_SIZE`; `model_name` itself has the sizes of the pretrained encoder."""
-    for suffix, size in sizes.items():
-        _REGISTERED.append((model_name, suffix, size))
-        register_model_architecture(model_name, f"{model_name}_{suffix}")(size)
-
-
-def size(layers: int, width: int, inner: int, heads: int) -> Callable[[Any], None]:
-    """An architecture of these sizes, where an option says no other."""
-
-    def architecture(args: Any) -> None:
-        for option, value in zip(SIZES, (layers, width, inner, heads), strict=True):
-            setattr(args, option, getattr(args, option, None) or value)
-
-    return architecture
-
-
-# 22M parameters; of BERT's base and large 110M and 345M; RoBERTa has the same two
-MINILM, BASE, LARGE = size(6, 384, 1536, 12), size(12, 768, 3072, 12), size(24, 1024, 4096, 16)

@@ -1,8 +1,7 @@
 """A BERT or RoBERTa that was trained elsewhere: from Hugging Face's folder, in one file of ours, and back to a folder.
 
-A folder has `config.json`, the weights (safetensors, or a file of torch, in one file or in parts with an index), and
-the files of its tokenizer. Our file holds all of it: it is one of `torch.save` with a checksum
-(`checkpoints/checksum.py`), `{"encoder": sizes, "tokenizer": {name of a file: its text}, "model": tensors}`.
+A folder has `config.json`, the weights (safetensors, or a file of torch, whole or in parts with an index), and the
+tokenizer's files. Our file holds all, with a checksum: `{"encoder": sizes, "tokenizer": texts, "model": tensors}`.
 """
 
 from __future__ import annotations
@@ -16,20 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_mtmoe.backbones import hugging_face
 from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA, EncoderConfig, read_config
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.backbones.bert.key_map import KEYS
-from fairseq_mtmoe.backbones.hugging_face import (
-    CONFIG,
-    Additions,
-    Imported,
-    check_tensors,
-    expect_no_checkpoint,
-    read_imported,
-    read_state,
-    saved_config,
-    write_model,
-)
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, read_text
@@ -45,17 +34,11 @@ _SMALL = 2.0**-14  # a scale that costs no digit, and that half precision can ho
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """An encoder that was trained elsewhere.
-
-    Attributes:
-        config: its sizes.
-        tokenizer: text of its tokenizer's files, by their names in Hugging Face's folder.
-        state: a dense `BertEncoder`'s, in float32.
-    """
+    """An encoder that was trained elsewhere."""
 
     config: EncoderConfig
-    tokenizer: dict[str, str]
-    state: dict[str, Tensor]
+    tokenizer: dict[str, str]  # text of its tokenizer's files, by their names in Hugging Face's folder
+    state: dict[str, Tensor]  # a dense `BertEncoder`'s, in float32
 
     def save(self, path: str | Path) -> None:
         """Write the file, completely or not at all."""
@@ -63,25 +46,16 @@ class PretrainedEncoder:
         file_io.save({"encoder": sizes, "tokenizer": self.tokenizer, "model": self.state}, str(path))
 
 
-def load(path: str | Path) -> PretrainedEncoder:
-    """The encoder in a file of `PretrainedEncoder.save`.
-
-    Raises:
-        UserError: the file is missing, damaged or another, or what is in it does not fit together.
-    """
-    return read(path, read_imported(path))
-
-
-def read(path: str | Path, content: Mapping[str, Any]) -> PretrainedEncoder:
-    """The same of a file's content; `path` is for sentences."""
-    expect_no_checkpoint(path, content)
+def load(path: str | Path, content: Mapping[str, Any] | None = None) -> PretrainedEncoder:
+    """The encoder in a file of `save`, whose content may be known; UserError where it is damaged or another."""
+    content = hugging_face.read_imported(path, content)
     sizes, tokenizer, state = (content.get(name) for name in ("encoder", "tokenizer", "model"))
     if not (isinstance(sizes, dict) and isinstance(tokenizer, dict) and isinstance(state, dict)):
         raise UserError(f"`{path}` must be a file of `mtmoe import-hf`, but has no encoder with its tokenizer.")
-    config = saved_config(path, EncoderConfig, sizes)
+    config = hugging_face.saved_config(path, EncoderConfig, sizes)
     if not all(name in TOKENIZER_FILES and isinstance(text, str) for name, text in tokenizer.items()):
         raise UserError(f"`{path}` must hold text of a tokenizer's files, but holds something else.")
-    check_tensors(path, wanted_tensors(config), state)
+    hugging_face.check_tensors(path, wanted_tensors(config), state)
     return PretrainedEncoder(config, tokenizer, state)
 
 
@@ -91,32 +65,24 @@ def wanted_tensors(config: EncoderConfig) -> dict[str, Tensor]:
         return BertEncoder(config).state_dict()
 
 
-def read_folder(folder: Path) -> Imported[PretrainedEncoder]:
-    """The encoder in a folder; weights in half precision become float32.
-
-    Raises:
-        UserError: a file is missing, damaged, or of another kind of model.
-    """
-    sizes = read_json(folder / CONFIG, "the `config.json` of an encoder's folder")
-    state, left_out = read_state(folder, KEYS, "BERT or RoBERTa")
+def read_folder(folder: Path) -> hugging_face.Imported[PretrainedEncoder]:
+    """The encoder in a folder, in float32. Raises `UserError` where a file is missing, damaged or another model's."""
+    sizes = read_json(folder / hugging_face.CONFIG, "the `config.json` of an encoder's folder")
+    state, left_out = hugging_face.read_state(folder, KEYS, "BERT or RoBERTa")
     config = read_config(sizes, has_pooler="pooler.weight" in state)
-    check_tensors(folder, wanted_tensors(config), state, KEYS.hugging_face_key)
+    hugging_face.check_tensors(folder, wanted_tensors(config), state, KEYS.hugging_face_key)
     tokenizer = {name: read_text(folder / name) for name in TOKENIZER_FILES if (folder / name).exists()}
     if not any(name in tokenizer for name in VOCABULARIES):
         raise UserError(f"`{folder}` must have a tokenizer ({' or '.join(VOCABULARIES)}), but has none.")
-    return Imported(PretrainedEncoder(config, tokenizer, state), left_out)
+    return hugging_face.Imported(PretrainedEncoder(config, tokenizer, state), left_out)
 
 
-def write_folder(encoder: PretrainedEncoder, folder: Path, *additions: Additions) -> None:
-    """Write the folder, completely or not at all, so that `transformers` loads it.
-
-    Raises:
-        UserError: there is something in its place, it cannot be written, or `safetensors` is not installed.
-    """
+def write_folder(encoder: PretrainedEncoder, folder: Path, *additions: hugging_face.Additions) -> None:
+    """Write the folder so that `transformers` loads it; see `write_model`."""
     base = base_name(encoder.config, classifies=any("problem_type" in more.values for more in additions))
     tensors = {f"{base}{KEYS.hugging_face_key(name)}": value for name, value in encoder.state.items()}
     files = {name: text.encode("utf-8") for name, text in encoder.tokenizer.items()}
-    write_model(folder, encoder.config.for_hugging_face(), files, tensors, additions)
+    hugging_face.write_model(folder, encoder.config.for_hugging_face(), files, tensors, additions)
 
 
 def base_name(config: EncoderConfig, classifies: bool) -> str:
@@ -124,7 +90,7 @@ def base_name(config: EncoderConfig, classifies: bool) -> str:
     return f"{config.model_type}." if classifies else ""
 
 
-def classifier(config: EncoderConfig, weight: Tensor, bias: Tensor, labels: Sequence[str]) -> Additions:
+def classifier(config: EncoderConfig, weight: Tensor, bias: Tensor, labels: Sequence[str]) -> hugging_face.Additions:
     """What `…ForSequenceClassification` has beside the encoder for the head of one task, which reads [CLS]'s own state.
 
     Its map of [CLS]'s state ends in a tanh, which leaves a state h that is scaled down by 2⁻¹⁴ as it is, to
@@ -147,4 +113,4 @@ def classifier(config: EncoderConfig, weight: Tensor, bias: Tensor, labels: Sequ
         f"{output}.weight": weight / _SMALL,
         f"{output}.bias": bias,
     }
-    return Additions(values, tensors)
+    return hugging_face.Additions(values, tensors)

@@ -1,16 +1,15 @@
 """The tokens of a padded batch that the blocks compute.
 
-All but attention treats every token by itself, so padding need cost nothing there. On a CPU the blocks' stream has the
-real tokens alone, (1, T, H): to what stands in their slots, each token is a sentence of length 1, with its own task id.
-Elsewhere it has all places, (L, B, H), so that nothing waits for a count. Only attention needs sentences, (B, L, …).
+On a CPU the blocks' stream has the real tokens alone, (1, T, H): to what stands in their slots, each token is a
+sentence of length 1, with its own task id. Elsewhere it has all places, (L, B, H), so that nothing waits for a count.
+Only attention needs sentences, (B, L, …).
 
-Where nothing but each sentence's first token, [CLS], is read after the last block, that block reads all tokens and
-computes the first ones alone, (1, B, H).
+Where [CLS], each sentence's first token, is all that is read after the last block, it computes that alone, (1, B, H).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -25,25 +24,15 @@ HIDDEN = -1e4  # added to the scores of padding: its weight is 0 in every type, 
 
 @dataclass(frozen=True)
 class UnpaddedBatch:
-    """Which tokens of a batch the stream has: all, or those that are no padding, one sentence after the other.
+    """Which tokens of a batch the stream has: all, or those that are no padding, one sentence after the other."""
 
-    Attributes:
-        shape: B and L.
-        padding_mask: True at padding, (B, L); None without padding.
-        task_ids: of the sentences, (B,); None where tasks are not told apart.
-        packed: the stream is (1, T, H).
-        indices_T: the place of each token of the stream among the B·L; None where it has all.
-        inverse_P: the reverse: which token of the stream is in each place, any at padding, (B·L,).
-        firsts_only: the block's output is that of each sentence's first token.
-    """
-
-    shape: tuple[int, int]
-    padding_mask: Tensor | None
-    task_ids: LongTensor | None = None
-    packed: bool = False
-    indices_T: Tensor | None = None
-    inverse_P: Tensor | None = None
-    firsts_only: bool = False
+    shape: tuple[int, int]  # B and L
+    padding_mask: Tensor | None  # True at padding, (B, L); None without padding
+    task_ids: LongTensor | None = None  # of the sentences, (B,); None where tasks are not told apart
+    packed: bool = False  # the stream is (1, T, H)
+    indices_T: Tensor | None = None  # the place of each token of the stream among the B·L; None where it has all
+    inverse_P: Tensor | None = None  # the reverse: the token of the stream in each place, any at padding, (B·L,)
+    firsts_only: bool = False  # the block's output is that of each sentence's first token
 
     def unpad(self, values: Tensor) -> Tensor:
         """The stream's part of what there is for each place: (B, L, …) to (L, B, …) or (1, T, …)."""
@@ -83,12 +72,6 @@ class UnpaddedBatch:
         """Whether no token comes after padding; on a CPU."""
         mask = self.padding_mask
         return mask is None or not bool((mask[:, :-1] & ~mask[:, 1:]).any())
-
-    # ---- the last block ----
-
-    def for_firsts(self) -> UnpaddedBatch:
-        """The same batch for a block that computes the first tokens alone."""
-        return replace(self, firsts_only=True)
 
     @property
     def output(self) -> UnpaddedBatch:

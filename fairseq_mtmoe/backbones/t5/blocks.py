@@ -1,8 +1,7 @@
 """T5's blocks, with the seams that all backbones' blocks have, and a slot; and their attention.
 
 "Exploring the Limits of Transfer Learning" (Raffel et al., 2020), §2.1: products of queries and keys are unscaled, and
-each head learns a bias of its scores for each distance, which all blocks of a stack share. Near distances are told
-apart one by one, far ones in ranges that grow by a factor, and all beyond a largest one are the same.
+each head learns a bias of its scores for each distance, or range of far distances, which all blocks of a stack share.
 
 Letters: B sentences, L words that read, J words that are read, A heads, D the width of a head, H the stream's width.
 """
@@ -19,7 +18,7 @@ from torch.nn import functional as F
 from fairseq_mtmoe.backbones.blocks import Block
 from fairseq_mtmoe.backbones.t5.config import ACTIVATIONS, T5Config
 from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamState, split_heads
-from fairseq_mtmoe.slots import BatchContext, dense
+from fairseq_mtmoe.slots import BatchContext
 
 
 def buckets_of(distances: Tensor, num_buckets: int, max_distance: int, looks_ahead: bool) -> Tensor:
@@ -91,18 +90,8 @@ class T5Attention(nn.Module):
         """(…, B, A·D) by head: (B, A, …, D)."""
         return values.view(*values.shape[:2], self.num_heads, self.head_dim).permute(1, 2, 0, 3)
 
-    def read_own(self, x: Tensor, bias: Tensor, state: BeamState) -> Tensor:
-        """What the new word of each row, x (1, R, H), reads of its hypothesis; `bias` is (A, 1, words)."""
-        keys, values = state.append(self, self.k_proj(x), self.v_proj(x))
-        by_place = bias.repeat_interleave(state.beam, dim=2)  # the hypotheses' words of a place lie side by side
-        return self._read(x, keys, values, state, state.own_mask(x) + by_place)
-
-    def read_source(self, x: Tensor, source: Tensor, padding_mask: Tensor, state: BeamState) -> Tensor:
-        """What the new word of each row, x (1, R, H), reads of its source (J, S, H), whose padding is (S, J)."""
-        keys, values = state.read_source(self, source, padding_mask)
-        return self._read(x, keys, values, state, state.source_mask)
-
-    def _read(self, x: Tensor, keys: Tensor, values: Tensor, state: BeamState, mask: Tensor | None) -> Tensor:
+    def read_word(self, x: Tensor, keys: Tensor, values: Tensor, state: BeamState, mask: Tensor | None) -> Tensor:
+        """What the new word of each row, x (1, R, H), reads of keys and values of the `state`."""
         query = split_heads(self.q_proj(x), state.num_sentences, self.num_heads)
         found = attend(query, keys, values, mask, 0.0)
         output: Tensor = self.out_proj(found.transpose(1, 2).reshape(*x.shape[:2], -1))
@@ -150,7 +139,7 @@ class T5Block(Block):
         self.activation_fn = ACTIVATIONS[config.feed_forward_proj]
         self.activation_dropout_module = nn.Dropout(config.dropout_rate)
         self.dropout_module = nn.Dropout(config.dropout_rate)
-        self.slot = dense
+        self.begin_dense()
         for linear in (self.fc1, self.fc2, self.fc1_gate):
             if linear is not None:
                 nn.init.normal_(linear.weight, std=std * linear.in_features**-0.5)
@@ -168,11 +157,11 @@ class EncoderBlock(T5Block):
     """A block of the encoder."""
 
     def forward(self, x: Tensor, context: BatchContext, bias: Tensor) -> Tensor:
-        """The new stream, (L, B, H); `bias` is what scores get, (B, A, L, L)."""
+        """The new stream, (L, B, H)."""
         return self.feed_forward(self.attend(x, bias), context)
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
-        """The block's first half: self-attention."""
+        """The block's first half: self-attention, to whose scores `bias` (B, A, L, L) is added."""
         normed = self.self_attn_layer_norm(x)
         return self.join(self.self_attn(normed, normed, bias), x)
 
@@ -196,8 +185,7 @@ class DecoderBlock(T5Block):
     ) -> Tensor:
         """The new stream, (L, B, H); while a text grows word by word, in fairseq's state, of the last word alone.
 
-        Scores of the own words get `bias`, (A, L, words); `source` is the encoder's output (J, B, H), with its padding
-        (B, J).
+        Scores of the own words get `bias`, (A, L, words); `source` is the encoder's output (J, B, H).
         """
         h = self.attend(x, bias, incremental_state)
         h = self.attend_to_source(h, source, source_padding, incremental_state)
@@ -205,10 +193,13 @@ class DecoderBlock(T5Block):
 
     def attend(self, x: Tensor, bias: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
         """The block's first part: self-attention."""
-        normed = self.self_attn_layer_norm(x)
+        normed, attention = self.self_attn_layer_norm(x), self.self_attn
         if incremental_state is None:
-            return self.join(self.self_attn(normed, normed, bias), x)
-        return self.join(self.self_attn.read_own(normed, bias, incremental_state[STATE]), x)
+            return self.join(attention(normed, normed, bias), x)
+        state: BeamState = incremental_state[STATE]
+        keys, values = state.append(attention, attention.k_proj(normed), attention.v_proj(normed))
+        by_place = bias.repeat_interleave(state.beam, dim=2)  # the hypotheses' words of a place lie side by side
+        return self.join(attention.read_word(normed, keys, values, state, state.own_mask(normed) + by_place), x)
 
     def attend_to_source(
         self, h: Tensor, source: Tensor, source_padding: Tensor, incremental_state: dict[str, Any] | None
@@ -218,8 +209,9 @@ class DecoderBlock(T5Block):
         if incremental_state is None:
             hidden = hidden_at(source_padding, normed)[:, None, None]
             return self.join(self.encoder_attn(normed, source, hidden), h)
-        read = self.encoder_attn.read_source(normed, source, source_padding, incremental_state[STATE])
-        return self.join(read, h)
+        state: BeamState = incremental_state[STATE]
+        keys, values = state.read_source(self.encoder_attn, source, source_padding)
+        return self.join(self.encoder_attn.read_word(normed, keys, values, state, state.source_mask), h)
 
 
 def hidden_at(padding_mask: Tensor, like: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.hugging_face import MOST, MOST_BLOCKS, check_fields, config_of, config_values
+from fairseq_mtmoe.backbones.hugging_face import MOST, check_fields, config_of, config_values
 from fairseq_mtmoe.errors import raise_invalid
 
 T5 = "t5"
@@ -22,58 +22,32 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {RELU: F.relu, GATED_GELU: 
 
 @dataclass(frozen=True)
 class T5Config:
-    """Sizes of a T5; the defaults are those of T5 base (1.0).
-
-    Attributes:
-        d_model: H.
-        d_kv: the width of a head; heads together need not be as wide as H.
-        d_ff: F.
-        num_layers, num_decoder_layers: blocks of encoder and decoder.
-        relative_attention_num_buckets: how many distances attention tells apart.
-        relative_attention_max_distance: all from here on are one.
-        feed_forward_proj: `relu`, or `gated-gelu` as in T5 1.1.
-        tie_word_embeddings: words are predicted by their embeddings; T5 1.1 has a matrix of its own.
-        decoder_start_token_id: what the decoder reads first.
-        scale_decoder_outputs: words are predicted from states scaled by H^-0.5; None: where embeddings are tied.
-
-    Raises:
-        UserError: a value is none that a T5 can have.
-    """
+    """Sizes of a T5; the defaults are those of T5 base (1.0). Raises `UserError` where no T5 can have a value."""
 
     vocab_size: int = 32128
-    d_model: int = 768
-    d_kv: int = 64
-    d_ff: int = 3072
+    d_model: int = 768  # H
+    d_kv: int = 64  # the width of a head; heads together need not be as wide as H
+    d_ff: int = 3072  # F
     num_layers: int = 12
     num_decoder_layers: int = 12
     num_heads: int = 12
-    relative_attention_num_buckets: int = 32
-    relative_attention_max_distance: int = 128
+    relative_attention_num_buckets: int = 32  # how many distances attention tells apart
+    relative_attention_max_distance: int = 128  # all from here on are one
     dropout_rate: float = 0.1
     layer_norm_epsilon: float = 1e-6
     initializer_factor: float = 1.0
-    feed_forward_proj: str = RELU
-    tie_word_embeddings: bool = True
+    feed_forward_proj: str = RELU  # or `gated-gelu` as in T5 1.1
+    tie_word_embeddings: bool = True  # words are predicted by their embeddings; T5 1.1 has a matrix of its own
     pad_token_id: int = 0
     eos_token_id: int = 1
-    decoder_start_token_id: int = 0
-    scale_decoder_outputs: bool | None = None
+    decoder_start_token_id: int = 0  # what the decoder reads first
+    scale_decoder_outputs: bool | None = None  # words are predicted from states scaled by H^-0.5; None: where tied
 
     def __post_init__(self) -> None:
         if self.scale_decoder_outputs is None:
             object.__setattr__(self, "scale_decoder_outputs", self.tie_word_embeddings)
-        check_fields(
-            self,
-            may_be_zero=("pad_token_id", "eos_token_id", "decoder_start_token_id"),
-            may_be_large=("initializer_factor",),
-        )
-        if self.feed_forward_proj not in ACTIVATIONS:
-            raise_invalid("feed_forward_proj", f"one of {', '.join(ACTIVATIONS)}", self.feed_forward_proj)
-        if self.dropout_rate >= 1:
-            raise_invalid("dropout_rate", "from 0 to below 1", self.dropout_rate)
-        for name in ("num_layers", "num_decoder_layers"):
-            if getattr(self, name) > MOST_BLOCKS:
-                raise_invalid(name, f"at most {MOST_BLOCKS}", getattr(self, name))
+        tokens = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+        check_fields(self, tokens, ("initializer_factor",), {"feed_forward_proj": ACTIVATIONS})
         if self.num_heads * self.d_kv > MOST:
             raise_invalid("d_kv", f"such that all heads together have a width of at most {MOST}", self.d_kv)
         buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
@@ -96,10 +70,7 @@ class T5Config:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """The fields by name, as files hold them: without `scale_decoder_outputs` where it follows from the others.
-
-        Versions before 0.1.12 do not know it.
-        """
+        """The fields by name, as files hold them: what versions before 0.1.12 do not know only where it is needed."""
         values = dataclasses.asdict(self)
         if self.scale_decoder_outputs == self.tie_word_embeddings:
             del values["scale_decoder_outputs"]
@@ -108,8 +79,7 @@ class T5Config:
     def for_hugging_face(self) -> dict[str, Any]:
         """The content of a `config.json` for all versions of `transformers`.
 
-        Version 4 scales states where `tie_word_embeddings` is true, and knows no other field for it. Version 5 takes
-        `lm_head.weight` for what it is, tied or not. See `has_own_output`.
+        Version 4 scales states where `tie_word_embeddings` is true; version 5 takes `lm_head.weight` for what it is.
         """
         return {
             "architectures": ["T5ForConditionalGeneration"],
@@ -126,11 +96,7 @@ class T5Config:
 
 
 def read_config(values: Any) -> T5Config:
-    """The sizes in the value of a `config.json`; what it leaves out is as Hugging Face has it.
-
-    Raises:
-        UserError: it is of another kind of model, or misses a size, or has an impossible one.
-    """
+    """The sizes in the value of a `config.json`, which may leave some out; UserError where it is another kind's."""
     values = config_values(values, (T5,))
     optional = {field.name: field.default for field in dataclasses.fields(T5Config)[7:]}
     given = {name: value for name, value in values.items() if value is not None}
@@ -141,7 +107,4 @@ def read_config(values: Any) -> T5Config:
 T5_SMALL = T5Config(d_model=512, d_ff=2048, num_layers=6, num_decoder_layers=6, num_heads=8)
 T5_BASE = T5Config()
 T5_LARGE = T5Config(d_model=1024, d_ff=4096, num_layers=24, num_decoder_layers=24, num_heads=16)
-_VERSION_1_1: dict[str, Any] = {"feed_forward_proj": GATED_GELU, "tie_word_embeddings": False}
-T5_1_1_SMALL = T5Config(d_model=512, d_ff=1024, num_layers=8, num_decoder_layers=8, num_heads=6, **_VERSION_1_1)
-T5_1_1_BASE = T5Config(d_ff=2048, **_VERSION_1_1)
-T5_1_1_LARGE = T5Config(d_model=1024, d_ff=2816, num_layers=24, num_decoder_layers=24, num_heads=16, **_VERSION_1_1)
+T5_1_1_BASE = T5Config(d_ff=2048, feed_forward_proj=GATED_GELU, tie_word_embeddings=False)

@@ -1,7 +1,4 @@
-"""Hugging Face's names of a T5's parameters, and ours, as a table.
-
-Ours are fairseq's, as in the other backbones. All are weights: T5 has no biases.
-"""
+"""Hugging Face's names of a T5's parameters, all weights, and ours, which are fairseq's, as a table."""
 
 from __future__ import annotations
 
@@ -12,20 +9,15 @@ from fairseq_mtmoe.backbones.hugging_face import KeyMap
 OUR_EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # one tensor
 OUR_OUTPUT = "decoder.output_projection.weight"
 # Hugging Face's part of a block -> ours
-SELF_ATTENTION = {
-    "layer.0.SelfAttention.q": "self_attn.q_proj",
-    "layer.0.SelfAttention.k": "self_attn.k_proj",
-    "layer.0.SelfAttention.v": "self_attn.v_proj",
-    "layer.0.SelfAttention.o": "self_attn.out_proj",
-    "layer.0.layer_norm": "self_attn_layer_norm",
-}
-TO_SOURCE = {
-    "layer.1.EncDecAttention.q": "encoder_attn.q_proj",
-    "layer.1.EncDecAttention.k": "encoder_attn.k_proj",
-    "layer.1.EncDecAttention.v": "encoder_attn.v_proj",
-    "layer.1.EncDecAttention.o": "encoder_attn.out_proj",
-    "layer.1.layer_norm": "encoder_attn_layer_norm",
-}
+
+
+def _attention(theirs: str, norm: str, ours: str) -> dict[str, str]:
+    projections = {f"{theirs}.{letter}": f"{ours}.{letter}_proj" for letter in "qkv"}
+    return {**projections, f"{theirs}.o": f"{ours}.out_proj", norm: f"{ours}_layer_norm"}
+
+
+SELF_ATTENTION = _attention("layer.0.SelfAttention", "layer.0.layer_norm", "self_attn")
+TO_SOURCE = _attention("layer.1.EncDecAttention", "layer.1.layer_norm", "encoder_attn")
 NORM = {"layer_norm": "final_layer_norm"}
 FEED_FORWARD = {
     False: {"DenseReluDense.wi": "fc1", "DenseReluDense.wo": "fc2", **NORM},  # of T5 as published

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.models import FairseqEncoderDecoderModel, register_model_architecture
+from fairseq.models import FairseqEncoderDecoderModel
 from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.backbones.blocks import SlotPlans
-from fairseq_mtmoe.backbones.t5.config import T5Config
+from fairseq_mtmoe.backbones.sizes import architecture_of, noted_sizes
+from fairseq_mtmoe.backbones.t5.config import T5_BASE, T5_LARGE, T5_SMALL, T5Config
 from fairseq_mtmoe.backbones.t5.key_map import OUR_EMBEDDINGS, OUR_OUTPUT
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import raise_invalid
 
 # fairseq's names of the options for a T5's sizes.
 SIZES = {
@@ -24,6 +25,10 @@ SIZES = {
     "decoder_layers": "num_decoder_layers",
     "encoder_embed_dim": "d_model",
     "encoder_attention_heads": "num_heads",
+}
+# 60M, 220M and 770M parameters
+PUBLISHED = {
+    name: architecture_of(t5, SIZES) for name, t5 in {"small": T5_SMALL, "base": T5_BASE, "large": T5_LARGE}.items()
 }
 
 
@@ -88,10 +93,7 @@ def bare_state(state: Mapping[str, Any], config: T5Config) -> dict[str, Any]:
 
 
 def note_sizes(cfg: Any, t5: T5Config) -> None:
-    """Note in a new model's `T5Options` what it is built with, and its checkpoints are built with again.
-
-    fairseq gives models a copy of them, so that the task does this. Raises `UserError` where they are another model's.
-    """
+    """Note a new model's sizes in its `T5Options`, for its checkpoints; UserError where these are another model's."""
     if not isinstance(getattr(cfg, "t5", None), str):
         raise_invalid("--arch", "a model on a T5, such as t5_base", getattr(cfg, "_name", None))
     cfg.t5 = json.dumps(t5.sizes)
@@ -99,17 +101,7 @@ def note_sizes(cfg: Any, t5: T5Config) -> None:
 
 def t5_config(cfg: Any) -> T5Config:
     """A model's sizes. Raises `UserError` where the task gives no T5, or one is another than the T5's."""
-    if not cfg.t5:
-        raise UserError(
-            "`--task` must be one that gives a model its T5, such as `--task text_to_text`, but gives none."
-        )
-    known = json.loads(cfg.t5)
-    for option, name in SIZES.items():
-        given = getattr(cfg, option)
-        if given is not None and given != known[name]:
-            rule = f"{known[name]}, as in the pretrained T5 (--arch t5 and pemt_t5 take any)"
-            raise_invalid(f"--{option.replace('_', '-')}", rule, given)
-    return replace(T5Config(**known), dropout_rate=cfg.dropout)
+    return replace(T5Config(**noted_sizes(cfg, "t5", SIZES, "T5", "text_to_text")), dropout_rate=cfg.dropout)
 
 
 def begin(model: T5Model, task: Any) -> None:
@@ -118,23 +110,3 @@ def begin(model: T5Model, task: Any) -> None:
         state = whole_state(task.pretrained.state, model.config)
         missing, beyond = model.load_state_dict(state, strict=False)
         assert not beyond and not set(missing) & set(state)
-
-
-def register_sizes(model_name: str, sizes: Mapping[str, Callable[[Any], None]]) -> None:
-    """Register every `model_name_SIZE`; `model_name` itself has the sizes of the pretrained T5."""
-    for suffix, size in sizes.items():
-        register_model_architecture(model_name, f"{model_name}_{suffix}")(size)
-
-
-def size(blocks: int, width: int, heads: int) -> Callable[[Any], None]:
-    """An architecture of so many blocks in each stack, where an option says no other."""
-
-    def architecture(args: Any) -> None:
-        for option, value in zip(SIZES, (blocks, blocks, width, heads), strict=True):
-            setattr(args, option, getattr(args, option, None) or value)
-
-    return architecture
-
-
-# 60M, 220M and 770M parameters
-PUBLISHED = {"small": size(6, 512, 8), "base": size(12, 768, 12), "large": size(24, 1024, 16)}

@@ -1,11 +1,8 @@
 """A T5 that was trained elsewhere: from Hugging Face's folder, in one file of ours, and back to a folder.
 
-A folder has `config.json`, the weights, and `spiece.model`, the model of SentencePiece that T5s come with, or the
-`tokenizer.json` that it becomes in version 5 of `transformers`. Our file holds all of it: it is one of `torch.save`
-with a checksum (`checkpoints/checksum.py`), `{"t5": sizes, "sentencepiece": its bytes as a tensor, "model": tensors}`.
-
-`tokenizer.json` has the pieces with their scores and the table of normalized characters, which is all that a unigram
-model of SentencePiece consists of. `spiece.model` is in protobuf's format (`sentencepiece_model.proto`).
+A folder has `config.json`, the weights, and `spiece.model`, a unigram model of SentencePiece in protobuf's format, or
+the `tokenizer.json` that it becomes in version 5 of `transformers`. Our file holds all of it, with a checksum:
+`{"t5": sizes, "sentencepiece": its bytes as a tensor, "model": tensors}`.
 """
 
 from __future__ import annotations
@@ -23,17 +20,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_mtmoe.backbones.hugging_face import (
-    CONFIG,
-    Additions,
-    Imported,
-    check_tensors,
-    expect_no_checkpoint,
-    read_imported,
-    read_state,
-    saved_config,
-    write_model,
-)
+from fairseq_mtmoe.backbones import hugging_face
 from fairseq_mtmoe.backbones.t5.config import T5, T5Config, read_config
 from fairseq_mtmoe.backbones.t5.key_map import KEYS, OUR_EMBEDDINGS, OUR_OUTPUT
 from fairseq_mtmoe.backbones.t5.model import T5Model, bare_state
@@ -47,17 +34,11 @@ PIECES, TOKENIZER = "spiece.model", "tokenizer.json"
 
 @dataclass(frozen=True)
 class PretrainedT5:
-    """A T5 that was trained elsewhere.
-
-    Attributes:
-        config: its sizes.
-        sentencepiece: the content of its `spiece.model`.
-        state: of a `T5Model` without slots in float32, in which each tensor is there once.
-    """
+    """A T5 that was trained elsewhere."""
 
     config: T5Config
-    sentencepiece: bytes
-    state: dict[str, Tensor]
+    sentencepiece: bytes  # the content of its `spiece.model`
+    state: dict[str, Tensor]  # of a `T5Model` without slots in float32, in which each tensor is there once
 
     def save(self, path: str | Path) -> None:
         """Write the file, completely or not at all."""
@@ -65,25 +46,16 @@ class PretrainedT5:
         file_io.save({KIND: self.config.sizes, "sentencepiece": pieces, "model": self.state}, str(path))
 
 
-def load(path: str | Path) -> PretrainedT5:
-    """The T5 in a file of `PretrainedT5.save`.
-
-    Raises:
-        UserError: the file is missing, damaged or another, or what is in it does not fit together.
-    """
-    return read(path, read_imported(path))
-
-
-def read(path: str | Path, content: Mapping[str, Any]) -> PretrainedT5:
-    """The same of a file's content; `path` is for sentences."""
-    expect_no_checkpoint(path, content)
+def load(path: str | Path, content: Mapping[str, Any] | None = None) -> PretrainedT5:
+    """The T5 in a file of `PretrainedT5.save`, whose content may be known; UserError where it is damaged or another."""
+    content = hugging_face.read_imported(path, content)
     sizes, pieces, state = (content.get(name) for name in (KIND, "sentencepiece", "model"))
     if not (isinstance(sizes, dict) and isinstance(state, dict) and torch.is_tensor(pieces)):
         raise UserError(f"`{path}` must be a file of `mtmoe import-hf` with a T5, but has none.")
-    config = saved_config(path, T5Config, sizes)
+    config = hugging_face.saved_config(path, T5Config, sizes)
     if pieces.dtype != torch.uint8 or not pieces.numel():
         raise UserError(f"`{path}` must hold a model of SentencePiece, but holds none.")
-    check_tensors(path, wanted_tensors(config), state)
+    hugging_face.check_tensors(path, wanted_tensors(config), state)
     return PretrainedT5(config, pieces.numpy().tobytes(), state)
 
 
@@ -98,16 +70,12 @@ def is_of_t5(values: Any) -> bool:
     return isinstance(values, dict) and values.get("model_type") == T5
 
 
-def read_folder(folder: Path) -> Imported[PretrainedT5]:
-    """The T5 in a folder; weights in half precision become float32.
-
-    Raises:
-        UserError: a file is missing, damaged, or of another kind of model.
-    """
-    values = read_json(folder / CONFIG, "the `config.json` of a T5's folder")
+def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
+    """The T5 in a folder, in float32. Raises `UserError` where a file is missing, damaged or of another model."""
+    values = read_json(folder / hugging_face.CONFIG, "the `config.json` of a T5's folder")
     config = read_config(values)
     keys = KEYS[config.is_gated]
-    state, left_out = read_state(folder, keys, "T5")
+    state, left_out = hugging_face.read_state(folder, keys, "T5")
     embeddings, output = state.get(OUR_EMBEDDINGS[0]), state.get(OUR_OUTPUT)
     if output is not None and embeddings is not None:
         # Version 5 says "tied" of every T5, and ties those whose two tensors are equal, or where one is left out.
@@ -116,21 +84,17 @@ def read_folder(folder: Path) -> Imported[PretrainedT5]:
     elif embeddings is not None and not config.tie_word_embeddings:
         state[OUR_OUTPUT] = embeddings.clone()
     state = bare_state(state, config)
-    check_tensors(folder, wanted_tensors(config), state, keys.hugging_face_key)
-    return Imported(PretrainedT5(config, _read_pieces(folder), state), left_out)
+    hugging_face.check_tensors(folder, wanted_tensors(config), state, keys.hugging_face_key)
+    return hugging_face.Imported(PretrainedT5(config, _read_pieces(folder), state), left_out)
 
 
-def write_folder(model: PretrainedT5, folder: Path, *additions: Additions) -> None:
-    """Write the folder, completely or not at all, so that `transformers` loads it.
-
-    Raises:
-        UserError: there is something in its place, it cannot be written, or `safetensors` is not installed.
-    """
+def write_folder(model: PretrainedT5, folder: Path, *additions: hugging_face.Additions) -> None:
+    """Write the folder so that `transformers` loads it; see `write_model`."""
     state, keys = dict(model.state), KEYS[model.config.is_gated]
     if model.config.has_own_output:
         state.setdefault(OUR_OUTPUT, state[OUR_EMBEDDINGS[0]].clone())
     tensors = {keys.hugging_face_key(name): value for name, value in state.items()}
-    write_model(folder, model.config.for_hugging_face(), {PIECES: model.sentencepiece}, tensors, additions)
+    hugging_face.write_model(folder, model.config.for_hugging_face(), {PIECES: model.sentencepiece}, tensors, additions)
 
 
 def _read_pieces(folder: Path) -> bytes:
@@ -145,8 +109,6 @@ def _read_pieces(folder: Path) -> bytes:
         f"`{folder}` must have `{PIECES}`, the T5's model of SentencePiece, or `{TOKENIZER}`, but has none."
     )
 
-
-# ---- `spiece.model` of a `tokenizer.json` ----
 
 SENTINEL = re.compile(r"<extra_id_\d+>")  # 100 of them follow the pieces, and are none
 SPECIAL = ("<pad>", "</s>", "<unk>")  # pieces 0, 1 and 2
@@ -171,19 +133,14 @@ def spiece_of(tokenizer: Any) -> bytes:
             vocabulary = vocabulary[:-1]
         if [piece for piece, _ in vocabulary[:3]] != list(SPECIAL):
             raise ValueError("its first pieces are others")
-        defined = {token["content"] for token in tokenizer["added_tokens"]}
-        return _serialized([(piece, float(score), _kind(piece, defined)) for piece, score in vocabulary], table)
+        kinds = {token["content"]: USER_DEFINED for token in tokenizer["added_tokens"]}
+        kinds |= dict.fromkeys(SPECIAL, CONTROL) | {"<unk>": UNKNOWN}
+        return _serialized([(piece, float(score), kinds.get(piece, NORMAL)) for piece, score in vocabulary], table)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
         raise UserError(
             "`tokenizer.json` must be a T5's where there is no `spiece.model` beside it, but is not: take the "
             "`spiece.model` of the T5 that this one was trained from."
         ) from error
-
-
-def _kind(piece: str, defined: set[str]) -> int:
-    if piece in SPECIAL:
-        return UNKNOWN if piece == "<unk>" else CONTROL
-    return USER_DEFINED if piece in defined else NORMAL
 
 
 def _character_table(normalizer: Mapping[str, Any] | None) -> bytes:

@@ -9,16 +9,9 @@ from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
-from fairseq_mtmoe.backbones.t5.blocks import (
-    DecoderBlock,
-    EncoderBlock,
-    RelativePositions,
-    RMSNorm,
-    T5Block,
-    hidden_at,
-)
+from fairseq_mtmoe.backbones.t5.blocks import DecoderBlock, EncoderBlock, RelativePositions, RMSNorm, T5Block, hidden_at
 from fairseq_mtmoe.backbones.t5.config import T5Config
-from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamState, reordered_sentences
+from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamState, SearchedEncoder
 from fairseq_mtmoe.slots import BatchContext
 
 
@@ -43,7 +36,7 @@ class T5Stack(Stack):
         return 1 << 20
 
 
-class T5Encoder(T5Stack, FairseqEncoder):
+class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
     """The encoder."""
 
     block = EncoderBlock
@@ -61,10 +54,7 @@ class T5Encoder(T5Stack, FairseqEncoder):
         return self.encoded(self.dropout_module(self.layer_norm(x)), context)
 
     def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
-        """The stream before the first block, (L, B, H), and what the blocks may know of the batch.
-
-        A subclass may have more in the stream than the tokens; the context says what of it is padding.
-        """
+        """The stream before the first block, (L, B, H), which may have more than the tokens, and its context."""
         x = self.dropout_module(self.embed_tokens(src_tokens.t()))
         return x, BatchContext(task_ids, src_tokens.eq(self.config.pad_token_id))
 
@@ -75,12 +65,6 @@ class T5Encoder(T5Stack, FairseqEncoder):
             "encoder_padding_mask": [context.padding_mask],  # (B, L)
             "task_ids": [] if context.task_ids is None else [context.task_ids],
         }
-
-    def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: LongTensor) -> dict[str, Any]:
-        """As fairseq's; hypotheses of one sentence share its row as long as they stay together."""
-        sentences, beam = reordered_sentences(encoder_out, new_order)
-        selected = encoder_out if sentences is None else self.select(encoder_out, sentences)
-        return {**selected, "beam": [beam]}
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """The output of these texts, in this order."""

@@ -1,8 +1,10 @@
 """fairseq's transformer blocks, written once with the seams `attend` and `feed_forward`.
 
-A block's forward pass is these two, whatever stands in its slot: dense and sparse blocks go through the same lines.
-Parameters have fairseq's names, and a block with its own feed-forward layer computes what fairseq's does: dense
-checkpoints fit. What fairseq does for its export to ONNX alone is left out.
+Parameters have fairseq's names, and a dense block computes what fairseq's does: dense checkpoints fit. What fairseq
+does for its export to ONNX alone is left out.
+
+Any block can adapt to each sentence's task: CA-MTL, §2.1. Self-attention adapts in all blocks, norms in the upper half,
+and a bottleneck is added to the last block's output. Attention to the source has no bias: its places are no neighbours.
 """
 
 from __future__ import annotations
@@ -10,29 +12,63 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
-from torch import Tensor, nn
+from torch import LongTensor, Tensor
+from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.blocks import Block
-from fairseq_mtmoe.backbones.translation.decoding import BeamAttention, shares_beams
-from fairseq_mtmoe.slots import BatchContext, dense
+from fairseq_mtmoe.backbones.blocks import Block, Conditions
+from fairseq_mtmoe.backbones.translation.decoding import STATE, BeamAttention, BeamState, shares_beams
+from fairseq_mtmoe.slots import BatchContext
+
+_NORMS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
 
 
 class FairseqBlock(Block):
     """What the blocks of both stacks have in common; mixed into fairseq's."""
 
     # fairseq's, which has no types
+    embed_dim: int
     self_attn: Any
     self_attn_layer_norm: Any
 
-    def begin_dense(self, fairseq_name: str) -> None:
-        """The slot holds fairseq's layer; `--retain-dropout-modules` calls the block by its name in fairseq."""
-        self.slot = dense
+    def name_dropouts(self, fairseq_name: str) -> None:
+        """Let `--retain-dropout-modules` call the block's dropout by the block's name in fairseq."""
         for dropout in (self.dropout_module, self.activation_dropout_module):
             dropout.module_name = fairseq_name
+
+    def become_conditional(self, conditions: Conditions, index: int, count: int) -> None:
+        """Get the conditional parts of block `index` of `count`."""
+        self.attention_bias = conditions.attention_bias(self.embed_dim)
+        if index >= count // 2:
+            conditions.condition_norms(self, _NORMS)
+        self.bottleneck = conditions.bottleneck(self.embed_dim) if index == count - 1 else None
+        if self.bottleneck is not None:
+            self.register_forward_hook(_add_bottleneck)
+
+    def bias_of(self, x: Tensor, context: BatchContext) -> Tensor | None:
+        """The tasks' bias of the scores of self-attention among the words of `x` (L, B, H), (B·A, L, L)."""
+        if self.attention_bias is None:
+            return None
+        before = context.prompt_length  # these have no places, and no bias
+        mask = context.padding_mask
+        places = None if mask is None else _places(mask[:, before:])
+        bias_B1LL: Tensor = self.attention_bias(context.tasks, context.task_ids, len(x) - before, places)
+        bias_B1LL = F.pad(bias_B1LL, (before, 0, before, 0)) if before else bias_B1LL
+        return bias_B1LL.expand(-1, self.self_attn.num_heads, -1, -1).flatten(0, 1)
+
+
+def _add_bottleneck(block: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+    """A hook after a block's forward pass, whose output it completes: a stream, or a tuple that begins with one."""
+    if isinstance(output, Tensor):
+        return block.with_bottleneck(output, inputs[1])
+    return (block.with_bottleneck(output[0], inputs[1]), *output[1:])
+
+
+def _places(padding_mask: Tensor) -> LongTensor:
+    """The place of each token in its sentence, wherever padding is, (B, L); any at padding."""
+    places: LongTensor = ((~padding_mask).cumsum(1) - 1).clamp(min=0)  # type: ignore[assignment]
+    return places
 
 
 class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
@@ -40,34 +76,26 @@ class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
-        self.begin_dense(TransformerEncoderLayerBase.__name__)
+        self.begin_dense()
+        self.name_dropouts(TransformerEncoderLayerBase.__name__)
 
-    def forward(self, x: Tensor, context: BatchContext, attn_mask: Tensor | None = None) -> Tensor:
-        """Shapes: x (L, B, H), attn_mask (L, L), where what is not 0 hides."""
-        h = self.attend(x, context, attn_mask)
-        return self.feed_forward(h, context)
+    def forward(self, x: Tensor, context: BatchContext) -> Tensor:
+        """The new residual stream, (L, B, H)."""
+        return self.feed_forward(self.attend(x, context), context)
 
-    def attend(
-        self, x: Tensor, context: BatchContext, attn_mask: Tensor | None = None, bias: Tensor | None = None
-    ) -> Tensor:
-        """The block's first half: self-attention, to whose scores `bias` is added, (B·A, L, L)."""
-        if attn_mask is not None:  # a word may have nothing to look at, of which -inf would make NaN
-            attn_mask = attn_mask.masked_fill(attn_mask.bool(), -1e8 if x.dtype == torch.float32 else -1e4)
-        if bias is not None:
-            attn_mask = bias if attn_mask is None else attn_mask + bias
+    def attend(self, x: Tensor, context: BatchContext) -> Tensor:
+        """The block's first half: self-attention."""
+        bias = self.bias_of(x, context)
         query = self.normalize(self.self_attn_layer_norm, x, context) if self.normalize_before else x
         attended, _ = self.self_attn(
-            query, query, query, key_padding_mask=context.padding_mask, need_weights=False, attn_mask=attn_mask
+            query, query, query, key_padding_mask=context.padding_mask, need_weights=False, attn_mask=bias
         )
         h = self.join(attended, x)
         return h if self.normalize_before else self.normalize(self.self_attn_layer_norm, h, context)
 
 
 class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
-    """fairseq's decoder block with a slot.
-
-    Its attention shares between the hypotheses of a sentence what they have in common.
-    """
+    """fairseq's decoder block with a slot, whose attention shares between hypotheses what they have in common."""
 
     encoder_attn: Any
     encoder_attn_layer_norm: Any
@@ -78,7 +106,8 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
 
     def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
         super().__init__(cfg, no_encoder_attn)
-        self.begin_dense(TransformerDecoderLayerBase.__name__)
+        self.begin_dense()
+        self.name_dropouts(TransformerDecoderLayerBase.__name__)
 
     def forward(
         self,
@@ -93,15 +122,14 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
     ) -> tuple[Tensor, Tensor | None, None]:
         """The new residual stream; the attention to the source if it is wanted, or always in evaluation; and None.
 
-        fairseq's own BASE layers, which may stand between the blocks, return three of them, too.
+        Three of them, as fairseq's own BASE layers return, which may stand between the blocks.
 
         Args:
             x: the residual stream, (L, B, H).
             context: of this pass; its padding is the target's.
             encoder_out, encoder_padding_mask: the encoder's output (S, B, H), and True at its padding, (B, S).
             incremental_state: fairseq's, while a translation grows word by word.
-            self_attn_mask: what is added to the scores of self-attention, (L, L) or (B·A, L, L); while a translation
-                grows word by word, to those of its words so far, (S, L).
+            self_attn_mask: added to the scores of self-attention, (L, L).
             need_attn, need_head_weights: return attention weights, (B, L, S), or each head's, (A, B, L, S).
         """
         h = self.attend(x, context, encoder_out, encoder_padding_mask, incremental_state, self_attn_mask)
@@ -123,6 +151,9 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         self_attn_mask: Tensor | None = None,
     ) -> Tensor:
         """The block's first part: self-attention; with `--cross-self-attention`, to the source as well."""
+        bias = self.bias_of(x, context) if incremental_state is None else self._bias_of_word(context, incremental_state)
+        if bias is not None:
+            self_attn_mask = bias if self_attn_mask is None else self_attn_mask + bias
         query = keys = self.normalize(self.self_attn_layer_norm, x, context) if self.normalize_before else x
         padding_mask = context.padding_mask
         if self.cross_self_attention and not self._remembers_source(incremental_state):
@@ -161,6 +192,15 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         h = self.join(read, h)
         return h if self.normalize_before else self.normalize(self.encoder_attn_layer_norm, h, context), attention
 
+    def _bias_of_word(self, context: BatchContext, incremental_state: dict[str, Any]) -> Tensor | None:
+        """The tasks' bias of the scores of the words so far for the word that is being read, (S, L)."""
+        if self.attention_bias is None:
+            return None
+        assert context.tasks is not None and context.task_ids is not None
+        state: BeamState = incremental_state[STATE]
+        bias_KL = self.attention_bias.row_of_tasks(context.tasks, state.length - 1)
+        return bias_KL.index_select(0, context.task_ids[:: state.beam])
+
     def _remembers_source(self, incremental_state: dict[str, Any] | None) -> bool:
         """Whether keys of the source are in self-attention's memory already."""
         return incremental_state is not None and "prev_key" in self.self_attn._get_input_buffer(incremental_state)
@@ -184,10 +224,3 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         noise = {"q_noise": self.quant_noise, "qn_block_size": self.quant_noise_block_size}
         heads, dropout = cfg.decoder.attention_heads, cfg.attention_dropout
         return BeamAttention(embed_dim, heads, dropout=dropout, xformers_att_config=xformers, **noise, **kind)
-
-
-def wrap_block(block: nn.Module, cfg: Any) -> Any:
-    """Activation checkpointing and full sharding around a block, under the conditions that fairseq sets for its own."""
-    if cfg.checkpoint_activations:
-        block = checkpoint_wrapper(block, offload_to_cpu=cfg.offload_activations)
-    return fsdp_wrap(block, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)

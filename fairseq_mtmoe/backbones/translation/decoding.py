@@ -1,13 +1,9 @@
 """Attention while a translation grows word by word, for beams.
 
 fairseq keeps one copy of everything per hypothesis, and copies it all whenever the search reorders its beams. Here the
-hypotheses of a sentence share what they can:
-
-- The encoder's output, and the keys and values that blocks make of it, exist once per sentence.
-- Keys and values of the words so far stay where they were written, in the place of the hypothesis that wrote them. A
-  small table says which of them each hypothesis descends from, and only this table is reordered.
-
-A sentence's hypotheses then attend as so many queries of one sequence, which is one product where there were several.
+encoder's output, and the keys and values that blocks make of it, exist once per sentence. Those of the words so far
+stay in the place of the hypothesis that wrote them; a small table of their descendants alone is reordered.
+A sentence's hypotheses attend as so many queries of one sequence, which is one product where there were several.
 
 Letters, besides those of `moe/README.md`: `S` sentences, `B` hypotheses per sentence (the beam), `R` = S·B rows, `A`
 attention heads, `D` the width of a head, `L` words so far, `P` places for words (at least L), `J` words of the source,
@@ -36,15 +32,10 @@ Caches = dict[Any, KeysAndValues]  # of each block's attention
 
 
 class SentenceOrder(NamedTuple):
-    """What an order of rows makes of their sentences.
+    """What an order of rows makes of their sentences."""
 
-    Attributes:
-        sentences: their new order, (S,); None where rows of one sentence part.
-        stays: all sentences are where they were.
-    """
-
-    sentences: Tensor | None
-    stays: bool
+    sentences: Tensor  # their new order, (S,)
+    stays: bool  # all sentences are where they were
 
 
 _orders: Any = WeakTensorKeyDictionary()  # what was asked about each order of rows, and the answer
@@ -65,10 +56,7 @@ def group_size(num_sentences: int, order_R: Tensor) -> int:
 
 
 def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
-    """How `order_R`, in which each group of `beam` rows was of one sentence, orders the sentences.
-
-    A search gives the same tensor to all stacks between two words: the host asks a GPU about it once.
-    """
+    """How `order_R` of rows, `beam` of each sentence, orders the sentences; of one tensor the host asks a GPU once."""
     if order_R.is_inference():  # it could change unseen
         return _asked(order_R, beam, num_sentences)
     question = (order_R._version, beam, num_sentences)
@@ -79,55 +67,45 @@ def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOr
 
 
 def _asked(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
-    if len(order_R) % beam:
-        return SentenceOrder(None, False)
     sentence_SB = order_R.view(-1, beam) // beam
     sentence_S = sentence_SB[:, 0].contiguous()
     apart = (sentence_SB != sentence_S.unsqueeze(1)).any()
     moved = (sentence_S != torch.arange(len(sentence_S), device=order_R.device)).any()
     are_apart, are_moved = torch.stack([apart, moved]).tolist()
-    stays = not (are_apart or are_moved) and len(sentence_S) == num_sentences
-    return SentenceOrder(None if are_apart else sentence_S, stays)
+    assert not are_apart, "no search of fairseq's lets hypotheses change their sentence"
+    return SentenceOrder(sentence_S, not are_moved and len(sentence_S) == num_sentences)
 
 
-def reordered_sentences(
-    encoder_out: dict[str, Any], new_order: LongTensor, may_share: bool = True
-) -> tuple[Tensor | None, int]:
-    """How an encoder's output follows a search: its sentences' new order, None where they stay, and the beam.
+class SearchedEncoder:
+    """Mixed into an encoder: hypotheses of a sentence, `beam` of them, share its row as long as they stay together."""
 
-    Hypotheses of one sentence share its row, as long as they stay together; `beam` of the output says how many.
-    """
-    (beam,) = encoder_out.get("beam", [1])
-    num_sentences = encoder_out["encoder_out"][0].shape[1]
-    if beam == 1 and may_share:
-        beam = group_size(num_sentences, new_order)
-        if beam > 1:
-            return None, beam
-    sentences, stays = sentence_order(new_order, beam, num_sentences)
-    if stays:
-        return None, beam
-    return (new_order // beam, 1) if sentences is None else (sentences, beam)
+    shares_beams: Any = True
+    select: Any  # the output of these sentences, in this order
+
+    def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: LongTensor) -> dict[str, Any]:
+        """As fairseq's."""
+        (beam,) = encoder_out.get("beam", [1])
+        num_sentences = encoder_out["encoder_out"][0].shape[1]
+        if beam == 1 and self.shares_beams:
+            beam = group_size(num_sentences, new_order)
+            if beam > 1:
+                return {**encoder_out, "beam": [beam]}
+        sentences, stays = sentence_order(new_order, beam, num_sentences)
+        selected = encoder_out if stays else self.select(encoder_out, sentences)
+        return {**selected, "beam": [beam]}
 
 
 class BeamState:
-    """What a decoder remembers of the S sentences that it is translating, in B hypotheses each (`beam`).
-
-    Attributes:
-        length: L, with the word that is being read.
-        visible_RK: whether a row descends from the hypothesis in a place, (R, L·B).
-        own: each block's keys and values of the target, (S, A, P, B, D).
-        source: each block's keys and values of the source, (S, A, J, D).
-        source_mask: 0, or -inf at padding, (S, 1, 1, J), once a block attended to the source.
-    """
+    """What a decoder remembers of the S sentences that it is translating, in B hypotheses each (`beam`)."""
 
     def __init__(self, num_sentences: int, beam: int) -> None:
         self.num_sentences, self.beam = num_sentences, beam
-        self.length = 0
-        self.visible_RK: Tensor | None = None
+        self.length = 0  # L, with the word that is being read
+        self.visible_RK: Tensor | None = None  # whether a row descends from the hypothesis in a place, (R, L·B)
         self._own_mask: Tensor | None = None
-        self.own: Caches = {}
-        self.source: Caches = {}
-        self.source_mask: Tensor | None = None
+        self.own: Caches = {}  # each block's keys and values of the target, (S, A, P, B, D)
+        self.source: Caches = {}  # each block's keys and values of the source, (S, A, J, D)
+        self.source_mask: Tensor | None = None  # 0, or -inf at padding, (S, 1, 1, J), once a block attended to it
 
     @classmethod
     def of(cls, incremental_state: dict[str, Any], num_rows: int, beam: int) -> Self:
@@ -187,9 +165,6 @@ class BeamState:
         if self.visible_RK is None:
             return
         sentences, stays = sentence_order(order_R, self.beam, self.num_sentences)
-        if sentences is None:
-            self._part(order_R)
-            return
         if self.beam > 1:
             self.visible_RK = self.visible_RK.index_select(0, order_R)
         if not stays:
@@ -236,26 +211,6 @@ class BeamState:
         moved = (sentences_S != places_S).nonzero().squeeze(1)
         return moved if len(places_S) <= self.num_sentences and 2 * len(moved) <= len(places_S) else None
 
-    def _part(self, order_R: Tensor) -> None:
-        """Give each row a copy of its own, for searches that let hypotheses of different sentences change places."""
-        assert self.visible_RK is not None
-        visible_RLB = self.visible_RK.view(-1, self.length, self.beam)
-        ancestor_RL = visible_RLB.byte().argmax(2)
-        self.visible_RK = visible_RLB.any(2)
-
-        def descended(kept: Tensor) -> Tensor:
-            rows = kept[:, :, : self.length].repeat_interleave(self.beam, 0)
-            index = ancestor_RL[:, None, :, None, None].expand(-1, rows.shape[1], -1, 1, rows.shape[4])
-            return rows.gather(3, index)
-
-        order_S = torch.arange(len(visible_RLB), device=order_R.device) // self.beam
-        self.own = _changed(self.own, descended)
-        self.source = _changed(self.source, lambda kept: kept.index_select(0, order_S))
-        if self.source_mask is not None:
-            self.source_mask = self.source_mask.index_select(0, order_S)
-        self.num_sentences, self.beam = len(visible_RLB), 1
-        self._select(order_R)
-
 
 def _changed(caches: Caches, change: Callable[[Tensor], Tensor]) -> Caches:
     return {block: (change(key), change(value)) for block, (key, value) in caches.items()}
@@ -288,7 +243,6 @@ class BeamAttention(MultiheadAttention):
         need_weights: bool = True,
         static_kv: bool = False,
         attn_mask: Tensor | None = None,
-        before_softmax: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """As fairseq's. While decoding, `query` is one word of each row (1, R, H), and `key` is (J, S, H); `attn_mask`
@@ -296,9 +250,8 @@ class BeamAttention(MultiheadAttention):
         """
         if incremental_state is None:
             result: tuple[Tensor, Tensor | None] = super().forward(
-                query, key, value, key_padding_mask, None, need_weights, static_kv, attn_mask, before_softmax,
-                need_head_weights,
-            )  # fmt: skip
+                query, key, value, key_padding_mask, None, need_weights, static_kv, attn_mask, False, need_head_weights
+            )
             return result
         state: BeamState = incremental_state[STATE]
         if self.self_attention:

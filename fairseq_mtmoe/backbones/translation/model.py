@@ -1,42 +1,45 @@
-"""fairseq's encoder-decoder transformer, built from flat options, whose blocks have slots and learn the task ids.
-
-It needs no task ids unless a slot does, so it trains under fairseq's own `--task translation` too.
-"""
+"""fairseq's encoder-decoder transformer, built from flat options, whose blocks have slots and learn the task ids."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from fairseq.models import BaseFairseqModel, register_model_architecture
+from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import LongTensor, Tensor, nn
 
 from fairseq_mtmoe.backbones.blocks import Conditions, SlotPlans
-from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder
+from fairseq_mtmoe.backbones.sizes import set_defaults
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
 from fairseq_mtmoe.conditioning import with_new_conditions
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.gates import base_gates
+from fairseq_mtmoe.options import names_of_tasks
+from fairseq_mtmoe.options.conditional import conditional_parts
+
+
+def conditions_of(cfg: Any) -> Conditions | None:
+    """The conditional parts that a model's flat options name; None without. Raises `UserError` for wrong options."""
+    parts = conditional_parts(cfg)
+    if not parts:
+        return None
+    for name in ("cross_self_attention", "offload_activations"):
+        if getattr(cfg, name):
+            raise_invalid(f"--{name.replace('_', '-')}", "off with --conditional", True)
+    return Conditions(parts, len(names_of_tasks(cfg)), cfg.encoder_embed_dim, cfg.conditional_positions)
 
 
 class Transformer(TransformerModelBase):
-    """A transformer with slots.
+    """A transformer with slots; while it is dense, it and `--arch transformer` load each other's checkpoints."""
 
-    All parameters but those of what stands in the slots have stock fairseq's names: without plans, and while it is
-    dense, a checkpoint of `--arch transformer` loads into it, and the reverse.
-    """
-
-    # Tells the task `translation_heated` to pass `task_ids` on to the model.
-    accepts_task_ids = True
+    accepts_task_ids = True  # `--task translation_heated` passes them on
 
     # A system whose blocks are its own names its stacks here.
     encoder_class: ClassVar[type[Encoder]] = Encoder
     decoder_class: ClassVar[type[Decoder]] = Decoder
-    conditional_encoder_class: ClassVar[type[ConditionalEncoder]] = ConditionalEncoder
-    conditional_decoder_class: ClassVar[type[ConditionalDecoder]] = ConditionalDecoder
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -46,20 +49,13 @@ class Transformer(TransformerModelBase):
     def load_state_dict(
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """As fairseq's; the flat options have no layers to prune at loading, so its pruning is told nothing.
-
-        With the state of a model that adapts to no tasks, what adapts begins anew.
-        """
-        if isinstance(self.encoder, ConditionalEncoder):
+        """As fairseq's, without pruning layers; what adapts to tasks begins anew where the state has none of it."""
+        if self.encoder.conditions is not None:
             state_dict = with_new_conditions(self, state_dict)
         return super().load_state_dict(state_dict, strict)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """As fairseq's, whose generation knows `--fp16` alone; here `--bf16` is half precision, too.
-
-        BASE layers that share out a validation's batches (`--base-evaluation balanced`) go by prices: what a word gets
-        must not depend on which others are written at the same time.
-        """
+        """As fairseq's, which knows no `--bf16`. BASE layers go by prices: words do not depend on their neighbours."""
         for gate in base_gates(self):
             if gate.routing.evaluation == "balanced":
                 gate.routing = replace(gate.routing, evaluation="prices")
@@ -72,10 +68,7 @@ class Transformer(TransformerModelBase):
     def build_with_slots(
         cls, cfg: TransformerConfig, task: Any, slot_plans: SlotPlans, conditions: Conditions | None = None
     ) -> Self:
-        """Build through fairseq's `build_model` (nested options), with the plans of both stacks at hand.
-
-        A system whose stacks are its own names those for `conditions`, too.
-        """
+        """Build through fairseq's `build_model` (nested options), with the plans of both stacks at hand."""
         cfg.slot_plans, cfg.conditions = slot_plans, conditions
         model: Self = TransformerModelBase.build_model.__func__(cls, cfg, task)
         del cfg.slot_plans, cfg.conditions
@@ -84,17 +77,13 @@ class Transformer(TransformerModelBase):
     @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Module) -> Encoder:
         """Called by fairseq."""
-        if cfg.conditions is not None:
-            return cls.conditional_encoder_class(cfg, src_dict, embed_tokens, cfg.slot_plans, cfg.conditions)
-        return cls.encoder_class(cfg, src_dict, embed_tokens, cfg.slot_plans)
+        return cls.encoder_class(cfg, src_dict, embed_tokens, cfg.slot_plans, cfg.conditions)
 
     @classmethod
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Module) -> Decoder:
         """Called by fairseq."""
-        options = {"no_encoder_attn": cfg.no_cross_attention}
-        if cfg.conditions is not None:
-            return cls.conditional_decoder_class(cfg, tgt_dict, embed_tokens, cfg.slot_plans, cfg.conditions, **options)
-        return cls.decoder_class(cfg, tgt_dict, embed_tokens, cfg.slot_plans, **options)
+        has_no_source = {"no_encoder_attn": cfg.no_cross_attention}
+        return cls.decoder_class(cfg, tgt_dict, embed_tokens, cfg.slot_plans, cfg.conditions, **has_no_source)
 
     def forward(
         self,
@@ -109,22 +98,15 @@ class Transformer(TransformerModelBase):
     ) -> tuple[Tensor, dict[str, Any]]:
         """As fairseq's, with one task id per sentence (B,)."""
         both = {"src_lengths": src_lengths, "return_all_hiddens": return_all_hiddens}
-        wanted = {
-            "features_only": features_only,
-            "alignment_layer": alignment_layer,
-            "alignment_heads": alignment_heads,
-        }
         encoder_out = self.encoder(src_tokens, task_ids=task_ids, **both)
-        output: tuple[Tensor, dict[str, Any]] = self.decoder(prev_output_tokens, encoder_out, **both, **wanted)
+        output: tuple[Tensor, dict[str, Any]] = self.decoder(
+            prev_output_tokens, encoder_out, **both,
+            features_only=features_only, alignment_layer=alignment_layer, alignment_heads=alignment_heads,
+        )  # fmt: skip
         return output
 
 
 # ---- named sizes: a sparse architecture and its dense twin share one function, and have one active size ----
-
-
-def _default(args: Any, **values: Any) -> None:
-    for name, value in values.items():
-        setattr(args, name, getattr(args, name, value))
 
 
 def base(args: Any) -> None:
@@ -134,28 +116,22 @@ def base(args: Any) -> None:
 
 def tiny(args: Any) -> None:
     """2+2 blocks of 64: for tests and first steps on a CPU."""
-    _default(args, encoder_embed_dim=64, encoder_ffn_embed_dim=128, encoder_layers=2, decoder_layers=2)
-    _default(args, encoder_attention_heads=2, decoder_attention_heads=2, share_all_embeddings=True, num_experts=4)
+    set_defaults(args, encoder_embed_dim=64, encoder_ffn_embed_dim=128, encoder_layers=2, decoder_layers=2)
+    set_defaults(args, encoder_attention_heads=2, decoder_attention_heads=2, share_all_embeddings=True, num_experts=4)
     base(args)
 
 
 def wmt15(args: Any) -> None:
     """The paper's WMT-15 models: 6+6 blocks, one vocabulary for all languages."""
-    _default(args, encoder_normalize_before=True, decoder_normalize_before=True, share_all_embeddings=True)
+    set_defaults(args, encoder_normalize_before=True, decoder_normalize_before=True, share_all_embeddings=True)
     base(args)
 
 
 def ml50(args: Any) -> None:
     """The paper's ML-50 models: 12+12 blocks of mBART's width."""
-    _default(args, encoder_embed_dim=1024, encoder_ffn_embed_dim=4096, encoder_layers=12, decoder_layers=12)
-    _default(args, encoder_attention_heads=16, decoder_attention_heads=16)
+    set_defaults(args, encoder_embed_dim=1024, encoder_ffn_embed_dim=4096, encoder_layers=12, decoder_layers=12)
+    set_defaults(args, encoder_attention_heads=16, decoder_attention_heads=16)
     wmt15(args)
 
 
-SIZES: dict[str, Callable[[Any], None]] = {"_tiny": tiny, "_wmt15": wmt15, "_ml50": ml50}
-
-
-def register_sizes(model_name: str) -> None:
-    """Register every `model_name_SIZE`; fairseq registers `model_name` itself, with the options' defaults."""
-    for suffix, size in SIZES.items():
-        register_model_architecture(model_name, model_name + suffix)(size)
+SIZES = {"tiny": tiny, "wmt15": wmt15, "ml50": ml50}

@@ -1,26 +1,32 @@
 """fairseq's encoder and decoder, with blocks that have slots.
 
-The loops over the blocks are written here once more, so that what a block must know of the batch is an argument of it:
-fairseq's hand over nothing of ours, and a hook that adds it would have to find it in a state that outlives the pass.
+The loops over the blocks are written here once more, so that what a block must know of the batch is an argument of it.
+Stacks with `Conditions` adapt to each sentence's task: alignment stands before the first block. The encoder has the
+tasks' embeddings, and hands on with its output what the decoder needs of them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
+from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase, TransformerEncoderBase
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import LongTensor, Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from fairseq_mtmoe.backbones.blocks import SlotPlans, Stack
-from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBlock, FairseqBlock, wrap_block
-from fairseq_mtmoe.backbones.translation.decoding import STATE, TASKS, BeamState, reordered_sentences, shares_beams
+from fairseq_mtmoe.backbones.blocks import Conditions, SlotPlans, Stack
+from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBlock, FairseqBlock
+from fairseq_mtmoe.backbones.translation.decoding import STATE, TASKS, BeamState, SearchedEncoder, shares_beams
 from fairseq_mtmoe.slots import BatchContext
 
 
 class FairseqStack(Stack):
-    """Mixed into fairseq's encoder or decoder."""
+    """Mixed into fairseq's encoder or decoder; with `conditions` it adapts to tasks."""
 
+    side: ClassVar[str]  # what fairseq's options call the stack
     # fairseq's, which has no types
     cfg: Any
     layers: Any
@@ -29,34 +35,42 @@ class FairseqStack(Stack):
     dropout_module: Any
     version: Tensor
 
-    def fill_next(self, block: FairseqBlock, cfg: TransformerConfig) -> Any:
-        """The next block, of whatever class, with what its plan puts into its slot."""
-        return wrap_block(self.fill_slot(block), cfg)
+    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, slot_plans: SlotPlans,
+                 conditions: Conditions | None = None, **options: Any) -> None:  # fmt: skip
+        self.slot_plans, self.conditions, sizes = slot_plans, conditions, getattr(cfg, self.side)
+        super().__init__(cfg, dictionary, embed_tokens, **options)
+        self.shares_beams = shares_beams(cfg)  # whether the hypotheses of a sentence share
+        assert self.filled_slots == sizes.layers, f"`build_{self.side}_layer` returns what `fill_next` does"
+        self.dropout_module.module_name = f"Transformer{self.side.title()}"  # what `--retain-dropout-modules` calls it
+        self.task_embeddings = conditions.embeddings() if conditions and self.side == "encoder" else None
+        self.alignment = None if conditions is None else conditions.alignment(sizes.embed_dim)
 
-    def before_blocks(self, x: Tensor, context: BatchContext) -> Tensor:
-        """What the first block reads of the embeddings (L, B, H)."""
-        return x
+    def fill_next(self, block: FairseqBlock, cfg: TransformerConfig) -> Any:
+        """The next block, of whatever class, with what is in its slot, and its conditional parts.
+
+        It is wrapped as by fairseq, whose own activation checkpointing would lose gradients of tasks' embeddings.
+        """
+        if self.conditions is not None:
+            block.become_conditional(self.conditions, self.filled_slots, getattr(cfg, self.side).layers)
+        wrapped: Any = self.fill_slot(block)
+        if cfg.checkpoint_activations and self.conditions is not None:
+            wrapped.forward = partial(checkpoint, wrapped.forward, use_reentrant=False)
+        elif cfg.checkpoint_activations:
+            wrapped = checkpoint_wrapper(wrapped, offload_to_cpu=cfg.offload_activations)
+        return fsdp_wrap(wrapped, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-        """As fairseq's, which takes a state without a version for one of years ago and drops the last norm.
-
-        Its moving averages (`--store-ema`) have none.
-        """
+        """As fairseq's, which drops the last norm where there is no version, as in its averages (`--store-ema`)."""
         state_dict.setdefault(f"{name}.version", self.version)
         upgraded: dict[str, Tensor] = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
         return upgraded
 
 
-class Encoder(FairseqStack, TransformerEncoderBase):
+class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
     """fairseq's encoder with slots. A system with blocks of its own overrides `build_encoder_layer`."""
 
+    side = "encoder"
     forward_embedding: Any
-
-    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, slot_plans: SlotPlans) -> None:
-        self.slot_plans = slot_plans
-        super().__init__(cfg, dictionary, embed_tokens)
-        assert self.filled_slots == cfg.encoder.layers, "`build_encoder_layer` returns what `fill_next` does"
-        self.dropout_module.module_name = "TransformerEncoder"  # what `--retain-dropout-modules` calls it
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> Any:
         """Called by fairseq, for one block after the other: `fill_next` of a new `EncoderBlock`, or of a subclass."""
@@ -72,7 +86,7 @@ class Encoder(FairseqStack, TransformerEncoderBase):
     ) -> dict[str, list[Any]]:
         """As fairseq's, with `task_ids` (B,), which come out again under their name; so do the tasks' embeddings."""
         x, context, embedded = self.embed(src_tokens, task_ids, token_embeddings)
-        x = self.before_blocks(x, context)
+        x = self.aligned(x, context)
         states = [x] if return_all_hiddens else []
         for block in self.layers:
             x = block(x, context)
@@ -87,18 +101,14 @@ class Encoder(FairseqStack, TransformerEncoderBase):
     ) -> tuple[Tensor, BatchContext, Tensor]:
         """The stream before the first block, (L, B, H), what the blocks may know of the batch, the words' embeddings.
 
-        A subclass may have more in the stream than the words, before them; the context says how much, and what of all
-        is padding.
+        A subclass may have more in the stream before the words; the context says how much, and what is padding.
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         has_padding = padding_mask.any()
         x, embedded = self.forward_embedding(src_tokens, token_embeddings)
         x = x * (1 - padding_mask.unsqueeze(-1).type_as(x) * has_padding.type_as(x))
-        return x.transpose(0, 1), self.context_of(task_ids, padding_mask if has_padding else None), embedded
-
-    def context_of(self, task_ids: LongTensor | None, padding_mask: Tensor | None) -> BatchContext:
-        """What the blocks may know of the batch, as long as it has nothing but words."""
-        return BatchContext(task_ids, padding_mask)
+        context = BatchContext(task_ids, padding_mask if has_padding else None, tasks=self.tasks_of(task_ids))
+        return x.transpose(0, 1), context, embedded
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
         """The output: states (L, B, H), and what else the decoder may know."""
@@ -116,18 +126,9 @@ class Encoder(FairseqStack, TransformerEncoderBase):
         encoded |= {} if context.tasks is None else {"tasks": [context.tasks]}
         return encoded | ({"prompt_length": [context.prompt_length]} if context.prompt_length else {})
 
-    def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: LongTensor) -> dict[str, Any]:
-        """As fairseq's; the task ids follow their sentences.
-
-        Hypotheses of one sentence share its row, as long as they stay together: `beam` says how many they are.
-        """
-        sentences, beam = reordered_sentences(encoder_out, new_order, shares_beams(self.cfg))
-        selected = encoder_out if sentences is None else self.select(encoder_out, sentences)
-        return {**selected, "beam": [beam]}
-
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """The output of these sentences, in this order; `beam` is left out."""
-        selected: dict[str, Any] = super().reorder_encoder_out(encoder_out, sentences)
+        selected: dict[str, Any] = TransformerEncoderBase.reorder_encoder_out(self, encoder_out, sentences)
         selected["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
         kept: dict[str, Any] = {name: encoder_out[name] for name in ("tasks", "prompt_length") if name in encoder_out}
         return {**selected, **kept}
@@ -136,6 +137,7 @@ class Encoder(FairseqStack, TransformerEncoderBase):
 class Decoder(FairseqStack, TransformerDecoderBase):
     """fairseq's decoder with slots. A system with blocks of its own overrides `build_decoder_layer`."""
 
+    side = "decoder"
     embed_tokens: Any
     embed_positions: Any
     embed_scale: float
@@ -146,19 +148,6 @@ class Decoder(FairseqStack, TransformerDecoderBase):
     cross_self_attention: bool
     num_layers: int
     buffered_future_mask: Any
-
-    def __init__(
-        self,
-        cfg: TransformerConfig,
-        dictionary: Any,
-        embed_tokens: nn.Module,
-        slot_plans: SlotPlans,
-        no_encoder_attn: bool = False,
-    ) -> None:
-        self.slot_plans = slot_plans
-        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
-        assert self.filled_slots == cfg.decoder.layers, "`build_decoder_layer` returns what `fill_next` does"
-        self.dropout_module.module_name = "TransformerDecoder"
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> Any:
         """Called by fairseq, for one block after the other: `fill_next` of a new `DecoderBlock`, or of a subclass."""
@@ -178,14 +167,14 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         (beam,) = source.get("beam", [1])
         (encoded,) = source.get("encoder_out") or [None]
         (source_mask,) = source.get("encoder_padding_mask") or [None]
-        if incremental_state is not None and shares_beams(self.cfg):
+        if incremental_state is not None and self.shares_beams:
             state = BeamState.of(incremental_state, len(prev_output_tokens), beam)
             state.read_word(prev_output_tokens[:, -1].ne(self.padding_idx))
         elif beam > 1:  # in an ensemble with a model that keeps no state
             encoded, source_mask = encoded.repeat_interleave(beam, 1), source_mask.repeat_interleave(beam, 0)
         words = prev_output_tokens if incremental_state is None else prev_output_tokens[:, -1:]
         context = self.context_of(words, _of_search(source, incremental_state))
-        x = self.before_blocks(self._embedded(prev_output_tokens, incremental_state), context)
+        x = self.aligned(self._embedded(prev_output_tokens, incremental_state), context)
         looks_back = incremental_state is None and not full_context_alignment
         attention, states = None, [x]
         chosen = self.num_layers - 1 if alignment_layer is None else alignment_layer
@@ -233,11 +222,6 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         x = x if self.layernorm_embedding is None else self.layernorm_embedding(x)
         embedded: Tensor = self.dropout_module(x).transpose(0, 1)
         return embedded
-
-    @property
-    def shares_beams(self) -> bool:
-        """Whether the hypotheses of a sentence share; `widen` needs it."""
-        return shares_beams(self.cfg)
 
     def widen(self, incremental_state: dict[str, Any], beam: int) -> None:
         """Let each sentence, which had one row until now, have `beam`; the encoder's output must say so, too."""

@@ -1,5 +1,3 @@
 """System 1, sparse translation: importing this package registers its models and architectures with fairseq."""
 
-from fairseq_mtmoe.models.base_sparse.model import BaseDenseModel, BaseMoEModel
-
-__all__ = ["BaseDenseModel", "BaseMoEModel"]
+from fairseq_mtmoe.models.base_sparse.model import BaseDenseModel, BaseMoEModel  # noqa: F401

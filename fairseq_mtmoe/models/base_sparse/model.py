@@ -4,19 +4,29 @@ Implements "Tricks for Training Sparse Translation Models", §2.3 and §3: the f
 block, encoder and decoder, is an expert layer; a model may train dense before it is sparsified.
 """
 
-from __future__ import annotations
-
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from fairseq.models import register_model
 
-from fairseq_mtmoe.backbones.translation.conditional import conditions_of
-from fairseq_mtmoe.backbones.translation.model import Transformer, register_sizes
-from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig, DenseConfig
+from fairseq_mtmoe.backbones.sizes import register_sizes
+from fairseq_mtmoe.backbones.translation.model import SIZES, Transformer, conditions_of
 from fairseq_mtmoe.options import names_of_tasks
-from fairseq_mtmoe.options.transformer import nested_options
+from fairseq_mtmoe.options.conditional import ConditionalOptions
+from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
+from fairseq_mtmoe.options.transformer import FlatTransformerConfig, nested_options
 from fairseq_mtmoe.slots.plan import check_blocks, check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
+
+
+@dataclass
+class DenseConfig(ConditionalOptions, RunOptions, FlatTransformerConfig):
+    """The dense twin: fairseq's transformer options, those of conditional parts and those of runs."""
+
+
+@dataclass
+class BaseMoEConfig(ExpertOptions, ConditionalOptions, RunOptions, FlatTransformerConfig):
+    """What `--arch base_moe…` adds to fairseq's transformer options."""
 
 
 @register_model("base_moe", dataclass=BaseMoEConfig)
@@ -24,13 +34,8 @@ class BaseMoEModel(SparseModel, Transformer):
     """A transformer whose alternate blocks hold experts."""
 
     @classmethod
-    def build_model(cls, cfg: BaseMoEConfig, task: Any) -> BaseMoEModel:
-        """Called by fairseq.
-
-        Raises:
-            UserError: an expert option, or one of conditional parts, is out of its range, or a task gate or such a part
-                is asked for under a task without ids.
-        """
+    def build_model(cls, cfg: BaseMoEConfig, task: Any) -> Self:
+        """Called by fairseq. Raises `UserError` where an option is out of its range, or needs a task with ids."""
         options = nested_options(cfg)
         check_experts(cfg)
         check_blocks(cfg)
@@ -44,27 +49,19 @@ class BaseMoEModel(SparseModel, Transformer):
 class BaseDenseModel(Transformer):
     """The dense twin of `BaseMoEModel`: stock fairseq's transformer under the same names of sizes.
 
-    It takes task ids and does nothing with them, so that ensembles may mix it with sparse models, unless parts of it
-    are conditional.
-
-    Attributes:
-        task_names: the names behind the task ids that it tells apart; none where it does not.
+    It takes task ids, so that ensembles may mix it with sparse models, and ignores them unless parts are conditional.
     """
 
-    task_names: list[str]
+    task_names: list[str]  # behind the task ids that it tells apart
 
     @classmethod
-    def build_model(cls, cfg: DenseConfig, task: Any) -> BaseDenseModel:
-        """Called by fairseq.
-
-        Raises:
-            UserError: an option of conditional parts is out of its range, or the task gives no ids.
-        """
+    def build_model(cls, cfg: DenseConfig, task: Any) -> Self:
+        """Called by fairseq. Raises `UserError` where an option is out of its range, or needs a task with ids."""
         conditions = conditions_of(cfg)
         model = cls.build_with_slots(nested_options(cfg), task, {}, conditions)
         model.task_names = names_of_tasks(cfg) if conditions is not None else []
         return model
 
 
-register_sizes("base_moe")
-register_sizes("base_dense")
+register_sizes("base_moe", SIZES)
+register_sizes("base_dense", SIZES)

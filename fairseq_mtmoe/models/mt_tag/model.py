@@ -4,27 +4,49 @@ Implements "Sparsely Activated Mixture-of-Experts are Robust Multi-Task Learners
 pretrained layers (§4.3), gates are the tasks' own (equations 3-6) or one for all (MT-Switch).
 """
 
-from __future__ import annotations
+from dataclasses import dataclass, replace
+from typing import Any, Optional, Self
 
-from dataclasses import replace
-from typing import Any
-
+from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 
 from fairseq_mtmoe.backbones.bert.heads import heads_from_text
-from fairseq_mtmoe.backbones.bert.model import (
-    BASE,
-    LARGE,
-    MINILM,
-    EncoderModel,
-    build_encoder,
-    encoder_config,
-    register_sizes,
-)
+from fairseq_mtmoe.backbones.bert.model import BASE, LARGE, MINILM, EncoderModel, build_encoder, encoder_config
+from fairseq_mtmoe.backbones.sizes import register_sizes
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.mt_tag.config import MTDenseConfig, MTSwitchConfig, MTTaGConfig
+from fairseq_mtmoe.options import option
+from fairseq_mtmoe.options.conditional import EncoderConditionalOptions
+from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
+from fairseq_mtmoe.options.transformer import EncoderOptions
 from fairseq_mtmoe.slots.plan import check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
+
+
+@dataclass
+class MTDenseConfig(RunOptions, EncoderOptions, FairseqDataclass):
+    """A dense encoder with a head for each task: MT-Dense, or Single-Task where there is one."""
+
+
+@dataclass
+class MTTaGConfig(EncoderConditionalOptions, ExpertOptions, RunOptions, EncoderOptions, FairseqDataclass):
+    """MT-TaG's defaults: in every block four experts and a gate for each task."""
+
+    num_experts: int = option(4, "experts per block, copies of its feed-forward layer")
+    expert_gates: str = option("task", "gate of the experts: task (MT-TaG), switch or base")
+    expert_interval: int = option(1, "every how many blocks one has experts")
+    reuse_gate: Optional[str] = option(  # noqa: UP045  # fairseq reads it
+        None,
+        "the gates of tasks in the checkpoint with which a run of other tasks begins: one for all, or the mean of "
+        "several, such as mnli,rte (default: a task that the checkpoint knows keeps its own, another one begins at "
+        "random)",
+    )
+
+
+@dataclass
+class MTSwitchConfig(MTTaGConfig):
+    """MT-Switch's: one gate for all tasks."""
+
+    expert_gates: str = option("switch", "gate of the experts: task, switch or base")
 
 
 @register_model("mt_dense", dataclass=MTDenseConfig)
@@ -32,7 +54,7 @@ class MTDenseModel(EncoderModel):
     """MT-Dense; with one task, Single-Task. The dense twin of the others."""
 
     @classmethod
-    def build_model(cls, cfg: MTDenseConfig, task: Any) -> MTDenseModel:
+    def build_model(cls, cfg: MTDenseConfig, task: Any) -> Self:
         """Called by fairseq. Raises `UserError` where a size is wrong, or nothing says which."""
         return cls(build_encoder(cfg, task), heads_from_text(cfg.heads))
 
@@ -44,7 +66,7 @@ class MTTaGModel(SparseModel, EncoderModel):
     gate_lr_factor = 30.0  # at the rate of fine-tuning, gates stay near their random start
 
     @classmethod
-    def build_model(cls, cfg: MTTaGConfig, task: Any) -> MTTaGModel:
+    def build_model(cls, cfg: MTTaGConfig, task: Any) -> Self:
         """Called by fairseq. Raises `UserError` where a size or an expert option is wrong."""
         num_blocks = encoder_config(cfg).num_hidden_layers
         check_experts(cfg)

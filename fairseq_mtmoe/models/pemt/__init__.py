@@ -1,5 +1,3 @@
 """System 4, PEMT: importing this package registers its models and architectures with fairseq."""
 
-from fairseq_mtmoe.models.pemt.model import PemtBertModel, PemtT5Model, PemtTranslationModel
-
-__all__ = ["PemtBertModel", "PemtT5Model", "PemtTranslationModel"]
+from fairseq_mtmoe.models.pemt.model import PemtBertModel, PemtT5Model, PemtTranslationModel  # noqa: F401

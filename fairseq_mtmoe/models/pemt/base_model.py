@@ -3,12 +3,10 @@
 PEMT, §3.1 and §3.2: prompts are correlated with those of sources (equations 3 and 4), gates read a summary (equation
 2), and the task sparsity loss (equation 5) is measured at each block's output.
 
-The decoder's gates read the same as the encoder's where that is of the prompt. Means of states are of each layer's own
-states in the encoder; the decoder's are of the encoder's output, because a mean of its own would tell a word of later
-ones, and would not be the same while a text grows.
+Where gates read means of states, those are each layer's own in the encoder, and the encoder's output in the decoder:
+its own would tell a word of later ones.
 
-Letters, besides those of `moe/README.md`: `K` sources, `N` vectors of a source's prompt (of the longest), `P` of the
-model's own prompt.
+Letters, besides those of `moe/README.md`: `K` sources, `N` vectors of the longest source's prompt, `P` of the own one.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from fairseq_mtmoe.models.pemt.config import (
 )
 from fairseq_mtmoe.models.pemt.sources import LoadedSources, Made, Metadata, Source, backbone, rows_of_languages
 from fairseq_mtmoe.moe.mixture import layer_similarity
-from fairseq_mtmoe.slots import SPARSITY, AdapterPlan, BatchContext, MixturePass, adapter_blocks, task_sparsity_loss
+from fairseq_mtmoe.slots import SPARSITY, AdapterPlan, BatchContext, GateInput, adapter_blocks, task_sparsity_loss
 
 ENCODER, DECODER = "mixture", "decoder_mixture"  # the keys of each stack's input of gates in an encoder's output
 ATTENTION_DROPOUT = 0.1  # of correlation (the authors' code)
@@ -68,14 +66,10 @@ class Prompt(nn.Module):
 
 
 class CorrelatedPrompt(Prompt):
-    """A target's prompt and the frozen ones of its sources; `weight` is Q.
+    """A target's prompt and the frozen ones of its sources; `weight` is Q."""
 
-    Attributes:
-        sources: the prompts, 0 beyond their lengths, (K, N, H).
-    """
-
-    sources: Tensor
-    has_source: Tensor
+    sources: Tensor  # the prompts, 0 beyond their lengths, (K, N, H)
+    has_source: Tensor  # (K, N)
 
     def __init__(self, length: int, width: int, source_lengths: Sequence[int]) -> None:
         super().__init__(length, width)
@@ -85,10 +79,7 @@ class CorrelatedPrompt(Prompt):
         self.register_buffer("has_source", has_source_KN, persistent=False)
 
     def forward(self) -> Tensor:
-        """Q + Σ_k softmax(Q P_kᵀ) P_k, (P, H): equations 3 and 4, unscaled.
-
-        It is worked out in float32: products of T5's embeddings are beyond half precision's range.
-        """
+        """Q + Σ_k softmax(Q P_kᵀ) P_k, (P, H): equations 3 and 4, unscaled; in float32, for T5's large embeddings."""
         with torch.autocast(self.weight.device.type, enabled=False):
             queries_PH, sources_LH = self.weight.float(), self.sources.float().flatten(0, 1)
             scores_PKN = (queries_PH @ sources_LH.t()).unflatten(1, self.has_source.shape)
@@ -103,21 +94,12 @@ class CorrelatedPrompt(Prompt):
             kept_NH[has_source_N] = prompt.to(kept_NH)
 
 
-# ---- stacks: what gates read, and what is measured ----
-
-
 class PromptMixin(nn.Module):
-    """Mixed into an encoder, before its backbone's; `PemtModel` sets what is to be set.
+    """Mixed into an encoder, before its backbone's; `PemtModel` sets what is to be set."""
 
-    Attributes:
-        prompt: beside the tokens of each text; None without.
-        gate_input: what gates read, one of `config.GATE_INPUTS`; None where there are none.
-        wants_sparsity: whether a pass in training is to give the task sparsity loss.
-    """
-
-    prompt: Prompt | None
-    gate_input: str | None
-    wants_sparsity = True
+    prompt: Prompt | None  # beside the tokens of each text
+    gate_input: str | None  # what gates read, one of `config.GATE_INPUTS`; None where there are none
+    wants_sparsity = True  # whether a pass in training is to give the task sparsity loss
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -127,26 +109,23 @@ class PromptMixin(nn.Module):
         """What the prompt is in one pass, (P, H): under its dropout another one each time; None without."""
         return None if self.prompt is None else self.prompt()
 
-    def mixture_of(self, prompt_PH: Tensor | None, padding_mask_BL: Tensor, first: int = 0) -> MixturePass | None:
+    def gate_input_of(self, prompt_PH: Tensor | None, padding_mask_BL: Tensor, first: int = 0) -> GateInput | None:
         """What gates read in a pass; None where there are none.
 
-        Args:
-            prompt_PH: which stands beside each sentence's words; None only where gates read hidden states.
-            padding_mask_BL: True at padding, of prompt and words.
-            first: where the prompt begins.
+        `padding_mask_BL` is True at padding, of prompt and words; the prompt begins in the place `first`.
         """
         if self.gate_input is None:
             return None
         wants_similarities = self.training and self.wants_sparsity
         if self.gate_input == CORRELATION:
             assert prompt_PH is not None
-            return MixturePass(prompt_PH.mean(0), wants_similarities)
+            return GateInput(prompt_PH.mean(0), wants_similarities)
         reads_BL = ~padding_mask_BL
         if self.gate_input == ACTIVATIONS:
             assert prompt_PH is not None
             places_BL = torch.arange(reads_BL.shape[1], device=reads_BL.device).expand_as(reads_BL)
             reads_BL = (first <= places_BL) & (places_BL < first + len(prompt_PH))
-        return MixturePass(partial(mean_states, reads_BL=reads_BL), wants_similarities)
+        return GateInput(partial(mean_states, reads_BL=reads_BL), wants_similarities)
 
 
 def mean_states(states_LBH: Tensor, reads_BL: Tensor) -> Tensor:
@@ -165,7 +144,7 @@ class SearchedMixin(PromptMixin):
         if mixture is None:
             return output
         summary = mixture.summary(states) if callable(mixture.summary) else mixture.summary
-        return {**output, ENCODER: [mixture], DECODER: [MixturePass(summary, mixture.wants_similarities)]}
+        return {**output, ENCODER: [mixture], DECODER: [GateInput(summary, mixture.wants_similarities)]}
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
         """See the backbone's; the decoder's pass is of these sentences, in this order."""
@@ -175,7 +154,7 @@ class SearchedMixin(PromptMixin):
         (mixture,) = encoder_out[DECODER]
         if mixture.summary.dim() > 1:
             weights = {block: weights.index_select(0, sentences) for block, weights in mixture.weights.items()}
-            mixture = MixturePass(mixture.summary.index_select(0, sentences), weights=weights)
+            mixture = GateInput(mixture.summary.index_select(0, sentences), weights=weights)
         return {**output, DECODER: [mixture]}
 
 
@@ -200,20 +179,14 @@ class GuidedMixin:
 
 
 def record_similarity(block: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """A hook after a block's forward pass: how like its output (L, B, H) its sources' are, but for padding.
-
-    It comes before the hooks of what completes the output.
-    """
+    """A hook after a block's forward pass, before others: how like its output (L, B, H) its sources' are."""
     context: BatchContext = inputs[1]
     through = context.mixture
     if through is not None and block in through.narrow:
         states = output if isinstance(output, Tensor) else output[0]
         cosines = block.mixture.adapters.cosines(through.narrow.pop(block), states)
-        weights = through.of_columns(through.weights[block])
+        weights = through.expand_to_beam(through.weights[block])
         through.similarities[block] = layer_similarity(cosines, weights, context.padding_mask)
-
-
-# ---- models ----
 
 
 def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
@@ -231,7 +204,7 @@ class PemtModel(nn.Module):
     """Mixed into a system's model, before its backbone's; its encoder is a `PromptMixin`.
 
     `build_model` asks `load_sources` what there is, builds the backbone with an `adapter_plan` in each block, and calls
-    `begin`. Prompts and sources begin when the backbone gets its weights, in `load_state_dict`.
+    `begin`. Prompts and sources begin when the backbone gets its weights.
     """
 
     encoder: Any
@@ -240,11 +213,8 @@ class PemtModel(nn.Module):
 
     def begin(self, cfg: Any, begun: LoadedSources) -> None:
         """To be called when the model is built, with `PemtOptions` and what `load_sources` returned."""
-        self.metadata, self._sources, self._language_symbols = (
-            begun.metadata,
-            dict(begun.sources),
-            begun.language_symbols,
-        )
+        self.metadata, self._sources = begun.metadata, dict(begun.sources)
+        self._language_symbols = begun.language_symbols
         self._stage, self._prompt_init, self._source_option = cfg.pemt_stage, cfg.prompt_init, cfg.pemt_sources
         self._made, self._has_weights = Made.by(cfg), False
         lengths = [source.length for source in self.metadata.sources]
@@ -283,11 +253,7 @@ class PemtModel(nn.Module):
     def load_state_dict(  # type: ignore[override]  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """As fairseq's. With a backbone's weights alone, prompts and sources begin, too.
-
-        Raises:
-            UserError: the weights have experts, a source is of another backbone, or a checkpoint borrows from others.
-        """
+        """As fairseq's; with a backbone's weights alone, prompts and sources begin. UserError where they misfit."""
         if any(MOE in name for name in state_dict):
             raise UserError(
                 "`--finetune-from-model` must be a dense model for one that borrows, but has experts, and adapters "
@@ -340,15 +306,11 @@ class PemtModel(nn.Module):
                     )
         kept = [len(state[name]) for name in (self._adapters(0) if self._sources else ()) if name in state]
         if kept and kept[0] > len(self._sources):
-            rule = f"the {kept[0]} {rule.removeprefix('the ')}"
+            rule = rule.replace("the", f"the {kept[0]}", 1)
             raise UserError(f"`--pemt-sources` must name {rule}, but names {len(self._sources)}.")
 
     def expect_weights(self) -> None:
-        """See `protocols.NeedsWeights`.
-
-        Raises:
-            UserError: its backbone has no weights yet, or its sources have none.
-        """
+        """See `protocols.NeedsWeights`. Raises `UserError` where the backbone or its sources have no weights yet."""
         if self._lacks_sources:
             raise UserError(
                 "`--pemt-sources` must name files that are there, or the run must go on from a checkpoint that borrows "
@@ -378,8 +340,8 @@ class PemtModel(nn.Module):
             for name, value in block.mixture.adapters.member(index).items()
         }
 
-    def leave_file(self, folder: str) -> Path | None:
-        """See `protocols.LeavesFile`: in stage 1, the source's. Raises `UserError` where it cannot be written."""
+    def export_source(self, folder: str) -> Path | None:
+        """See `protocols.ExportsSource`: in stage 1, the source's. Raises `UserError` where it cannot be written."""
         if self._stage != SOURCE:
             return None
         tensors = self._adapters(0)

@@ -2,13 +2,14 @@
 
 import re
 from argparse import SUPPRESS
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, List, Optional
 
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_mtmoe.checkpoints.key_maps import MIXTURE
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.options import option
 from fairseq_mtmoe.options.conditional import ConditionalOptions
 from fairseq_mtmoe.options.experts import RunOptions
 from fairseq_mtmoe.options.transformer import EncoderOptions, FlatTransformerConfig, T5Options
@@ -24,45 +25,29 @@ CORRELATION, ACTIVATIONS, HIDDEN = GATE_INPUTS = ("correlation", "activations", 
 class PemtOptions:
     """Mixed into the configuration of every model that can borrow from source tasks, whatever its backbone."""
 
-    pemt_stage: str = field(
-        default=TARGET,
-        metadata={
-            "help": "source: train a task's adapters and prompt, and write them to SAVE_DIR/TASK.pt; target: borrow "
-            "from --pemt-sources"
-        },
+    pemt_stage: str = option(
+        TARGET,
+        "source: train a task's adapters and prompt, and write them to SAVE_DIR/TASK.pt; target: borrow from "
+        "--pemt-sources",
     )
-    pemt_sources: str = field(
-        default="",
-        metadata={
-            "help": "comma-separated files of source tasks; none: the target's own adapters alone, without a prompt"
-        },
+    pemt_sources: str = option(
+        "", "comma-separated files of source tasks; none: the target's own adapters alone, without a prompt"
     )
-    adapter: str = field(
-        default=LORA,
-        metadata={"help": "the sources' adapters: lora, on the feed-forward layer's second matrix, or bottleneck"},
+    adapter: str = option(LORA, "the sources' adapters: lora, on the feed-forward layer's second matrix, or bottleneck")
+    adapter_rank: int = option(64, "rank of the sources' adapters")
+    adapter_alpha: float = option(ALPHA, "scale of LoRA times its rank: what an adapter says is alpha / rank of it")
+    target_adapter_size: Optional[int] = option(
+        None, "width of the target's own adapters (by default a 16th of the stream's)"
     )
-    adapter_rank: int = field(default=64, metadata={"help": "rank of the sources' adapters"})
-    adapter_alpha: float = field(
-        default=ALPHA, metadata={"help": "scale of LoRA times its rank: what an adapter says is alpha / rank of it"}
-    )
-    target_adapter_size: Optional[int] = field(
-        default=None, metadata={"help": "width of the target's own adapters (by default a 16th of the stream's)"}
-    )
-    no_prompt: bool = field(
-        default=False, metadata={"help": "no prompt, and no correlation of prompts: gates read --gate-input hidden"}
-    )
-    prompt_init: str = field(
-        default="description", metadata={"help": "what a prompt begins as: description, or random values alike"}
-    )
-    gate_input: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "what gates read: correlation, the mean of the target's prompt (by default); activations, the "
-            "mean of its states in each text, as in the authors' code; hidden, the mean of all states of each text"
-        },
+    no_prompt: bool = option(False, "no prompt, and no correlation of prompts: gates read --gate-input hidden")
+    prompt_init: str = option(DESCRIPTION, "what a prompt begins as: description, or random values alike")
+    gate_input: Optional[str] = option(
+        None,
+        "what gates read: correlation, the mean of the target's prompt (by default); activations, the mean of its "
+        "states in each text, as in the authors' code; hidden, the mean of all states of each text",
     )
     # Prompts and sources, in JSON, which the model fills in
-    pemt: str = field(default="", metadata={"help": SUPPRESS})
+    pemt: str = option("", SUPPRESS)
 
 
 @dataclass
@@ -91,25 +76,21 @@ def check_options(cfg: Any) -> None:
     for name, known in choices.items():
         if getattr(cfg, name) not in known:
             raise_invalid(f"--{name.replace('_', '-')}", f"one of {', '.join(filter(None, known))}", getattr(cfg, name))
-    if cfg.adapter_rank < 1:
-        raise_invalid("--adapter-rank", "at least 1", cfg.adapter_rank)
-    if not 0 < cfg.adapter_alpha < float("inf"):
-        raise_invalid("--adapter-alpha", "above 0", cfg.adapter_alpha)
-    if cfg.adapter == BOTTLENECK and cfg.adapter_alpha != ALPHA:
-        raise_invalid("--adapter-alpha", f"left out with --adapter {BOTTLENECK}, which has no scale", cfg.adapter_alpha)
-    if cfg.target_adapter_size is not None and cfg.target_adapter_size < 1:
-        raise_invalid("--target-adapter-size", "at least 1", cfg.target_adapter_size)
-    if cfg.no_prompt and cfg.gate_input not in (None, HIDDEN):
-        raise_invalid("--gate-input", f"{HIDDEN} with --no-prompt", cfg.gate_input)
-    paths = source_paths(cfg)
-    if cfg.pemt_stage == SOURCE and paths:
-        raise_invalid("--pemt-sources", f"left out with --pemt-stage {SOURCE}", cfg.pemt_sources)
-    if cfg.gate_input is not None and not paths:
-        raise_invalid("--gate-input", "left out where there are no --pemt-sources to weigh", cfg.gate_input)
-    if cfg.target_adapter_size is not None and cfg.pemt_stage == SOURCE:
-        raise_invalid("--target-adapter-size", f"left out with --pemt-stage {SOURCE}", cfg.target_adapter_size)
-    if cfg.prompt_init != DESCRIPTION and not has_prompt(cfg):
-        raise_invalid("--prompt-init", f"{DESCRIPTION} where there is no prompt to begin", cfg.prompt_init)
+    paths, is_source = source_paths(cfg), cfg.pemt_stage == SOURCE
+    size, has_scale = cfg.target_adapter_size, cfg.adapter != BOTTLENECK
+    for is_wrong, name, rule in (
+        (cfg.adapter_rank < 1, "adapter_rank", "at least 1"),
+        (not 0 < cfg.adapter_alpha < float("inf"), "adapter_alpha", "above 0"),
+        (not has_scale and cfg.adapter_alpha != ALPHA, "adapter_alpha", f"left out with --adapter {BOTTLENECK}"),
+        (size is not None and size < 1, "target_adapter_size", "at least 1"),
+        (cfg.no_prompt and cfg.gate_input not in (None, HIDDEN), "gate_input", f"{HIDDEN} with --no-prompt"),
+        (is_source and paths, "pemt_sources", f"left out with --pemt-stage {SOURCE}"),
+        (cfg.gate_input is not None and not paths, "gate_input", "left out without --pemt-sources to weigh"),
+        (size is not None and is_source, "target_adapter_size", f"left out with --pemt-stage {SOURCE}"),
+        (cfg.prompt_init != DESCRIPTION and not has_prompt(cfg), "prompt_init", f"{DESCRIPTION} without a prompt"),
+    ):
+        if is_wrong:
+            raise_invalid(f"--{name.replace('_', '-')}", rule, getattr(cfg, name))
     twice = [path for path in paths if paths.count(path) > 1]
     if twice:
         raise UserError(f"`--pemt-sources` must name each file once, but names `{twice[0]}` twice.")
@@ -124,8 +105,6 @@ def has_prompt(cfg: Any) -> bool:
     """Whether there is one: the paper's ablation of all sources has none, too."""
     return not cfg.no_prompt and (cfg.pemt_stage == SOURCE or bool(source_paths(cfg)))
 
-
-# ---- names in a model's state ----
 
 PROMPT = "encoder.prompt."
 SOURCE_PROMPTS = "encoder.prompt.sources"

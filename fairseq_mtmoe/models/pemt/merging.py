@@ -3,9 +3,7 @@
 Gates that read the prompt alone give every sentence the same weights (equation 2). LoRA under fixed weights is a change
 of the matrix beside it, and goes into it; bottlenecks are one bottleneck of rank K·r. What the prompt attended to is
 added to it. The target's own adapters stay: they come after the feed-forward layer, with a non-linearity.
-
-`separated` and `additions` hand a merged model to `transformers`: no class of the library's has adapters after
-feed-forward layers, so that its folder brings `modeling_pemt.py` along.
+A merged model's folder for `transformers` brings `modeling_pemt.py` along.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from fairseq_mtmoe.backbones.hugging_face import Additions
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.models.pemt.base_model import CorrelatedPrompt
 from fairseq_mtmoe.models.pemt.config import CORRELATION, LORA, PROMPT, SOURCE, check_options, gate_input, is_added
-from fairseq_mtmoe.models.pemt.sources import Metadata
+from fairseq_mtmoe.models.pemt.sources import Made, Metadata
 from fairseq_mtmoe.moe.adapters import ADAPTERS, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.moe.mixture import MixtureGate
 
@@ -36,27 +34,14 @@ _GATE = re.compile(r"(.+)\.mixture\.gate\.weight")
 
 @dataclass(frozen=True)
 class Merger:
-    """What a checkpoint's options say of its mixtures.
-
-    Attributes:
-        metadata: what its model was built with.
-        adapter: the kind of adapters.
-        rank: of each.
-        alpha: LoRA's scale times its rank.
-    """
+    """What a checkpoint's options say of its mixtures."""
 
     metadata: Metadata
-    adapter: str
-    rank: int
-    alpha: float
+    made: Made
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Merger:
-        """That of a checkpoint's model.
-
-        Raises:
-            UserError: it borrows from nothing, or its gates have no fixed weights.
-        """
+        """That of a checkpoint's model. Raises `UserError` where it borrows nothing, or gates have no fixed weights."""
         metadata = Metadata.from_text(options["pemt"]) if options.get("pemt") else None
         if metadata is None or not metadata.sources:
             raise UserError(
@@ -67,26 +52,20 @@ class Merger:
         if gate_input(cfg) != CORRELATION:
             rule = f"{CORRELATION} in a model to be merged: other gates' weights are each text's"
             raise_invalid("--gate-input", rule, gate_input(cfg))
-        return cls(metadata, cfg.adapter, cfg.adapter_rank, cfg.adapter_alpha)
+        return cls(metadata, Made.by(cfg))
 
     def options(self) -> dict[str, str]:
         """The options that change."""
-        rank = 0 if self.adapter == LORA else self.rank * len(self.metadata.sources)
+        rank = 0 if self.made.adapter == LORA else self.made.rank * len(self.metadata.sources)
         return {"pemt": replace(self.metadata, sources=(), merged_rank=rank).to_text()}
 
     @torch.no_grad()
     def weights(self, state: State) -> dict[str, Tensor]:
-        """The weights that the gates of all blocks give the sources, (K,) float32, by the blocks' dotted paths.
-
-        Raises:
-            UserError: the state is not what the options say.
-        """
+        """The weights that the gates of all blocks give the sources, (K,) float32, by the blocks' dotted paths."""
         summary_H = self._prompt(state).mean(0)
-        found = {}
-        for path in (match[1] for match in map(_GATE.fullmatch, state) if match):
-            gate = MixtureGate(len(self.metadata.sources), len(summary_H))
-            found[path] = _filled(gate, state, f"{path}.mixture.gate.")(summary_H)
-        return found
+        paths = (match[1] for match in map(_GATE.fullmatch, state) if match)
+        sizes = len(self.metadata.sources), len(summary_H)
+        return {path: _filled(MixtureGate(*sizes), state, f"{path}.mixture.gate.")(summary_H) for path in paths}
 
     @torch.no_grad()
     def merged(self, state: State) -> dict[str, Tensor]:
@@ -116,8 +95,9 @@ class Merger:
     def _bank(self, state: State, prefix: str) -> AdapterBank:
         _, _, input_size = _shape(state, f"{prefix}down", 3)
         output_size = _shape(state, f"{prefix}up", 3)[2]
-        scale = {"scale": self.alpha / self.rank} if self.adapter == LORA else {}
-        bank = ADAPTERS[self.adapter](len(self.metadata.sources), input_size, output_size, self.rank, **scale)
+        kind, rank = self.made.adapter, self.made.rank
+        scale = {"scale": self.made.alpha / rank} if kind == LORA else {}
+        bank = ADAPTERS[kind](len(self.metadata.sources), input_size, output_size, rank, **scale)
         return _filled(bank, state, prefix)
 
 
@@ -136,8 +116,6 @@ def _shape(state: State, name: str, dimensions: int) -> torch.Size:
         raise UserError(f"The checkpoint must have a `{name}` of {dimensions} dimensions, but has none: it is damaged.")
     return state[name].shape
 
-
-# ---- for transformers ----
 
 _CODE = Path(__file__).with_name("modeling_pemt.py")
 _PART = re.compile(r"(?P<stack>encoder|decoder)\.layers\.(?P<block>\d+)\.mixture\.(?P<part>.+)")
@@ -158,11 +136,7 @@ _LOADED_BY = {
 def separated(
     path: Path, options: Mapping[str, Any], state: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The state of a model's backbone with its heads, and what PEMT added.
-
-    Raises:
-        UserError: it is a source, or borrows from sources under gates.
-    """
+    """The state of a model's backbone with its heads, and what PEMT added; UserError for a source, and under gates."""
     if options.get("pemt_stage") == SOURCE:
         raise UserError(f"`{path}` must be of `--pemt-stage target`, but is a source for others to borrow from.")
     if Metadata.from_text(options["pemt"]).sources:
@@ -175,11 +149,7 @@ def separated(
 
 
 def additions(added: Mapping[str, Tensor], base: str, architecture: str) -> Additions:
-    """What a folder has beside the backbone's: the `added` state, under names that begin with `base`.
-
-    `architecture` is the library's class of the backbone, such as `BertModel`. Raises `UserError` where a part has no
-    name there.
-    """
+    """What a folder has beside a backbone of the class `architecture`: the `added` state; names begin with `base`."""
     tensors = {}
     for name, value in added.items():
         found = _PART.fullmatch(name)
@@ -196,17 +166,14 @@ def additions(added: Mapping[str, Tensor], base: str, architecture: str) -> Addi
             raise UserError(f"The checkpoint must be as `mtmoe merge` writes it, but has `{name}`: it is damaged.")
     own = f"Pemt{architecture}"
     loaded_by = next(loader for ending, loader in _LOADED_BY.items() if architecture.endswith(ending))
+    rows = {name.rpartition(".adapters.")[2]: len(value) for name, value in tensors.items()}
     values = {
         "architectures": [own],
         "auto_map": {loaded_by: f"{_CODE.stem}.{own}"},
         "pemt": {
-            "prompt": len(tensors.get(f"{base}prompt", ())),
-            "target": _rows(tensors, ".adapters.down.bias"),
-            "beside": _rows(tensors, ".adapters.narrow.bias"),
+            "prompt": rows.get(f"{base}prompt", 0),
+            "target": rows.get("down.bias", 0),
+            "beside": rows.get("narrow.bias", 0),
         },
     }
     return Additions(values, tensors, {_CODE.name: _CODE.read_bytes()})
-
-
-def _rows(tensors: Mapping[str, Tensor], ending: str) -> int:
-    return next((len(value) for name, value in tensors.items() if name.endswith(ending)), 0)

@@ -2,10 +2,9 @@
 
 Implements "PEMT: Multi-Task Correlation Guided Mixture-of-Experts Enables Parameter-Efficient Transfer Learning", §3.
 
-The paper has a prompt before the tokens of T5, whose positions are relative. In BERT it stands beside the tokens: its
-vectors have no places, and attention reads all in any order. So tokens keep the places that they were pretrained with,
-[CLS] is the first of them, and heads find words and passages where they are without a prompt. In a translator the
-prompt stands before the words, which keep their places, too; a source task is a language pair.
+The paper has a prompt before the tokens of T5, whose positions are relative. In BERT it stands beside the tokens, and
+in a translator before the words: its vectors have no places there, and the tokens keep those that they were pretrained
+with. In a translator a source task is a language pair.
 """
 
 from __future__ import annotations
@@ -22,24 +21,18 @@ from fairseq_mtmoe.backbones.bert import model as bert
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder, Encoded
 from fairseq_mtmoe.backbones.bert.heads import HEADS, heads_from_text
 from fairseq_mtmoe.backbones.bert.unpadding import UnpaddedBatch, unpadded
+from fairseq_mtmoe.backbones.sizes import register_sizes
 from fairseq_mtmoe.backbones.t5 import model as t5
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
-from fairseq_mtmoe.backbones.translation.conditional import ConditionalDecoder, ConditionalEncoder, conditions_of
-from fairseq_mtmoe.backbones.translation.model import Transformer, register_sizes
+from fairseq_mtmoe.backbones.translation.model import SIZES, Transformer, conditions_of
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.models.pemt.base_model import (
-    GuidedMixin,
-    PemtModel,
-    PromptMixin,
-    SearchedMixin,
-    adapter_plan,
-)
+from fairseq_mtmoe.models.pemt.base_model import GuidedMixin, PemtModel, PromptMixin, SearchedMixin, adapter_plan
 from fairseq_mtmoe.models.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig
 from fairseq_mtmoe.models.pemt.sources import load_sources
 from fairseq_mtmoe.options import names_of_tasks
 from fairseq_mtmoe.options.transformer import nested_options
-from fairseq_mtmoe.slots import SPARSITY, BatchContext, MixturePass, task_sparsity_loss
+from fairseq_mtmoe.slots import SPARSITY, BatchContext, GateInput, task_sparsity_loss
 
 
 class PemtT5Encoder(SearchedMixin, T5Encoder):
@@ -52,7 +45,7 @@ class PemtT5Encoder(SearchedMixin, T5Encoder):
         if prompt_PH is not None:
             x = torch.cat([prompt_PH.to(x.dtype).unsqueeze(1).expand(-1, x.shape[1], -1), x])
             padding_mask = F.pad(padding_mask, (len(prompt_PH), 0))
-        mixture = self.mixture_of(prompt_PH, padding_mask)
+        mixture = self.gate_input_of(prompt_PH, padding_mask)
         return self.dropout_module(x), BatchContext(task_ids, padding_mask, mixture=mixture)
 
 
@@ -103,7 +96,7 @@ class PemtBertEncoder(PromptMixin, BertEncoder):
             padding_mask = F.pad(padding_mask, (0, len(prompt_PH)))
             batch = unpadded(padding_mask, task_ids)
             x, context = batch.unpad(torch.cat([embedded_BLH, prompts_BPH], 1)), batch.context()
-        mixture = self.mixture_of(prompt_PH, padding_mask, first=tokens.shape[1])
+        mixture = self.gate_input_of(prompt_PH, padding_mask, first=tokens.shape[1])
         return x, replace(context, mixture=None if mixture is None else _of_stream(mixture, batch)), batch
 
     def _embedded(self, prompt_PH: Tensor, num_sentences: int) -> Tensor:
@@ -113,7 +106,7 @@ class PemtBertEncoder(PromptMixin, BertEncoder):
         return embedded
 
 
-def _of_stream(mixture: MixturePass, batch: UnpaddedBatch) -> MixturePass:
+def _of_stream(mixture: GateInput, batch: UnpaddedBatch) -> GateInput:
     """What gates read of a stream that has only the tokens which are no padding, or all."""
     if not batch.packed:
         return mixture
@@ -129,11 +122,7 @@ class PemtBertModel(PemtModel, bert.EncoderModel):
 
     @classmethod
     def build_model(cls, cfg: PemtBertConfig, task: Any) -> PemtBertModel:
-        """Called by fairseq.
-
-        Raises:
-            UserError: an option is wrong, a source's file is not what it must be, or the run is of several tasks.
-        """
+        """Called by fairseq. Raises `UserError` where an option or a source's file is wrong, or tasks are several."""
         config = bert.encoder_config(cfg)
         begun = load_sources(cfg, task)
         if bert.frozen_blocks(cfg, config.num_hidden_layers):
@@ -175,7 +164,7 @@ class PromptedEncoder(SearchedMixin, Encoder):
             context,
             padding_mask=None if context.padding_mask is None else padding_mask,
             prompt_length=len(x) - src_tokens.shape[1],
-            mixture=self.mixture_of(prompt_PH, padding_mask),
+            mixture=self.gate_input_of(prompt_PH, padding_mask),
         )
         return x, context, embedded
 
@@ -184,34 +173,16 @@ class GuidedDecoder(GuidedMixin, Decoder):
     """A decoder, whose gates read what the encoder says."""
 
 
-class ConditionalPromptedEncoder(PromptedEncoder, ConditionalEncoder):
-    """The same of a translator that adapts to tasks."""
-
-
-class ConditionalGuidedDecoder(GuidedDecoder, ConditionalDecoder):
-    """The same of a translator that adapts to tasks."""
-
-
 @register_model("pemt_translation", dataclass=PemtTranslationConfig)
 class PemtTranslationModel(PemtModel, Transformer):
-    """A dense translator that borrows from language pairs; `--finetune-from-model` gives it the translator's weights.
-
-    Attributes:
-        task_names: the names behind the task ids that it tells apart; none where it does not.
-    """
+    """A dense translator that borrows from language pairs; `--finetune-from-model` gives it its weights."""
 
     encoder_class, decoder_class = PromptedEncoder, GuidedDecoder
-    conditional_encoder_class, conditional_decoder_class = ConditionalPromptedEncoder, ConditionalGuidedDecoder
-    task_names: list[str]
+    task_names: list[str]  # behind the task ids that it tells apart
 
     @classmethod
     def build_model(cls, cfg: PemtTranslationConfig, task: Any) -> PemtTranslationModel:
-        """Called by fairseq.
-
-        Raises:
-            UserError: an option is out of its range, a source's file is not what it must be, or the task trains several
-                language pairs.
-        """
+        """Called by fairseq. Raises `UserError` where an option or a source's file is wrong, or pairs are several."""
         no_recomputing = ("checkpoint_activations", "offload_activations")
         for name in ("cross_self_attention", "quant_noise_pq", "base_layers", *no_recomputing):
             if getattr(cfg, name):
@@ -232,6 +203,6 @@ class PemtTranslationModel(PemtModel, Transformer):
         return scaled
 
 
-t5.register_sizes("pemt_t5", t5.PUBLISHED)
-bert.register_sizes("pemt_bert", {"minilm": bert.MINILM, "base": bert.BASE, "large": bert.LARGE})
-register_sizes("pemt_translation")
+register_sizes("pemt_t5", t5.PUBLISHED)
+register_sizes("pemt_bert", {"minilm": bert.MINILM, "base": bert.BASE, "large": bert.LARGE})
+register_sizes("pemt_translation", SIZES)

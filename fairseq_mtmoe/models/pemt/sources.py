@@ -1,8 +1,4 @@
-"""What models of PEMT borrow from: sources' files, what is noted of them in checkpoints, and how a run finds them.
-
-A source's file is what one task taught: its adapters, its prompt, and what they were made on. It is a file of
-`torch.save` with a checksum (`checkpoints/checksum.py`), of which loading executes nothing.
-"""
+"""What models of PEMT borrow from: sources' files, what is noted of them in checkpoints, and how a run finds them."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Required, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -44,9 +40,6 @@ _Tokens = Annotated[tuple[_Token, ...], typed.Rule("tokens of a sentence", lambd
 _Alpha = Annotated[float, typed.Rule("a number of at least 0", lambda alpha: 0 <= alpha < float("inf"))]
 
 
-# ---- what checkpoints note ----
-
-
 @dataclass(frozen=True)
 class SourceMetadata:
     """A source that a model borrows from: its task, the description of it, and how long its prompt is; 0 without."""
@@ -58,21 +51,13 @@ class SourceMetadata:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a model was built with.
+    """What a model was built with."""
 
-    Attributes:
-        task: which it is trained on.
-        description: the sentence that its prompt begins as.
-        tokens: the sentence's, in the model's dictionary.
-        sources: in the order of the gates' weights.
-        merged_rank: of the one adapter in each layer that sources were folded into (`merging.py`); 0 without.
-    """
-
-    task: str
-    description: str
-    tokens: _Tokens
-    sources: tuple[SourceMetadata, ...]
-    merged_rank: _Count = 0
+    task: str  # which it is trained on
+    description: str  # the sentence that its prompt begins as
+    tokens: _Tokens  # the sentence's, in the model's dictionary
+    sources: tuple[SourceMetadata, ...]  # in the order of the gates' weights
+    merged_rank: _Count = 0  # of the one adapter in each layer that sources were folded into (`merging.py`); 0 without
 
     def to_text(self) -> str:
         """In JSON."""
@@ -93,55 +78,46 @@ class Metadata:
             ) from error
 
 
-# ---- a source's file ----
-
-
 @dataclass(frozen=True)
 class Made:
-    """What a source's adapters fit to: all sources of a model, and the model, have the same.
+    """What a source's adapters fit to: all sources of a model, and the model, have the same."""
 
-    Attributes:
-        backbone: its `fingerprint`.
-        adapter: the kind, as `--adapter` names it.
-        rank: of each adapter.
-        alpha: LoRA's scale times its rank; without a meaning for other kinds.
-        has_prompt: whether it was trained with one.
-    """
-
-    backbone: str
-    adapter: str
-    rank: int
-    alpha: _Alpha
-    has_prompt: bool
+    backbone: str  # its `fingerprint`
+    adapter: str  # the kind, as `--adapter` names it
+    rank: int  # of each adapter
+    alpha: _Alpha  # LoRA's scale times its rank; without a meaning for other kinds
+    has_prompt: bool  # whether it was trained with one
 
     @classmethod
     def by(cls, cfg: Any) -> Made:
         """What adapters fit to that have these options; of no backbone yet."""
-        return cls(
-            "", cfg.adapter, cfg.adapter_rank, cfg.adapter_alpha if cfg.adapter == LORA else 0.0, has_prompt(cfg)
-        )
+        alpha = cfg.adapter_alpha if cfg.adapter == LORA else 0.0
+        return cls("", cfg.adapter, cfg.adapter_rank, alpha, has_prompt(cfg))
+
+
+# What a file says of its source
+_ABOUT: dict[str, Any] = {
+    name: Required[kind]
+    for name, kind in {"task": _Name, "description": str, **get_type_hints(Made, include_extras=True)}.items()
+}
 
 
 @dataclass(frozen=True)
 class Source:
     """What one task taught.
 
-    Attributes:
-        task: its name.
-        description: the sentence that its prompt began as; empty without a prompt.
-        made: how.
-        tensors: in float32; the adapters' by their names in the model, without the first dimension of a bank that
-            counts its members, and the prompt's (N, H), if there is one.
+    Its tensors, in float32, are the adapters' by their names in the model, without the first dimension of a bank that
+    counts its members, and the prompt's (N, H), if there is one.
     """
 
     task: _Name
-    description: str
+    description: str  # the sentence that its prompt began as; empty without a prompt
     made: Made
     tensors: dict[str, Tensor]
 
     @property
     def metadata(self) -> SourceMetadata:
-        """What is noted of it."""
+        """The source as a checkpoint notes it."""
         return SourceMetadata(self.task, self.description, len(self.tensors.get(PROMPT, ())))
 
     def save(self, path: str | Path) -> None:
@@ -152,21 +128,16 @@ class Source:
 
 def load(path: str | Path) -> Source:
     """The source in a file of `Source.save`. Raises `UserError` where the file is missing, damaged or another."""
+    rule = f"`{path}` must be a source's file, which `--pemt-stage source` writes"
     if not os.path.lexists(path):
-        raise UserError(f"`{path}` must be a source's file, which `--pemt-stage source` writes, but there is none.")
+        raise UserError(f"{rule}, but there is none.")
     content = file_io.load(str(path), mapped=True, remedy="write it anew by a run of `--pemt-stage source`")
     about, tensors = content.get(KIND), content.get("model")
     if not isinstance(about, dict) or not isinstance(tensors, dict):
-        found = _what_it_is(path, content)
-        raise UserError(f"`{path}` must be a source's file, which `--pemt-stage source` writes, but is {found}.")
-    for kind in ({"task": _Name, "description": str}, Made):
-        names = kind if isinstance(kind, dict) else [field.name for field in fields(kind)]
-        missing = [name for name in names if name not in about]
-        if missing:
-            raise UserError(f"`{path}` must say the {missing[0]} of its source, but does not.")
-        fault = typed.fault(about, kind)
-        if fault is not None:
-            raise UserError(f"`{path}` must say the {fault.place} of its source, but says {fault.found}.")
+        raise UserError(f"{rule}, but is {_what_it_is(path, content)}.")
+    fault = typed.fault(about, _ABOUT)
+    if fault is not None:
+        raise UserError(f"`{path}` must say the {fault.place} of its source, but says {fault.found}.")
     if PROMPT in tensors and tensors[PROMPT].dim() != 2:
         raise UserError(f"`{PROMPT}` in `{path}` must be a row of vectors, but has {tensors[PROMPT].dim()} dimensions.")
     if about["has_prompt"] != (PROMPT in tensors):
@@ -210,23 +181,13 @@ def expect_same(path: str, found: Made, wanted: Made) -> None:
 
 
 def expect_tensors(path: str, source: Source, adapters: Mapping[str, Tensor], width: int) -> None:
-    """Raise the `UserError` that names a tensor that a source lacks, has in another shape, or has beyond the model's.
-
-    `adapters` are the model's of one source, without values, and its prompts have this `width`.
-    """
-    length = max(1, source.metadata.length)
-    prompt = {PROMPT: torch.empty(length, width, device="meta")} if PROMPT in source.tensors else {}
-    check_tensors(path, {**adapters, **prompt}, source.tensors)
-
-
-# ---- the backbone that adapters fit to ----
+    """See `check_tensors`; `adapters` are the model's of one source, and its prompts have this `width`."""
+    prompt = torch.empty(max(1, source.metadata.length), width, device="meta")
+    check_tensors(path, {**adapters, **({PROMPT: prompt} if PROMPT in source.tensors else {})}, source.tensors)
 
 
 def fingerprint(parameters: Iterable[tuple[str, Tensor]], left_out: Mapping[str, int] | None = None) -> str:
-    """Return a digest that tells a backbone's weights from others, in 64 hex digits.
-
-    `parameters` are the backbone's alone, each once. The digest does not cover the number of last rows in `left_out`.
-    """
+    """Return a digest of a backbone's parameters, each once, but for the number of last rows in `left_out`; in hex."""
     digest = hashlib.sha256()
     for name, value in sorted(parameters, key=lambda entry: entry[0]):
         covered = value[: len(value) - left_out[name]] if left_out and name in left_out else value
@@ -239,8 +200,8 @@ def fingerprint(parameters: Iterable[tuple[str, Tensor]], left_out: Mapping[str,
 def earlier_fingerprints(parameters: Sequence[tuple[str, Tensor]], left_out: Mapping[str, int]) -> Iterator[str]:
     """Yield the digests that 0.1.11 and before gave a backbone, which covered the rows of languages and tasks.
 
-    The backbone as it is comes first, then the backbone before its last language or task was added, its last two, …,
-    at most `MOST_ADDED`, since each is a digest of all weights. See `fingerprint`; `left_out` are the rows of all.
+    First that of the backbone as it is, then before its last language or task was added, its last two, …, at most
+    `MOST_ADDED`. `left_out` are the rows of all.
     """
     tasks = {name for name in left_out if name.endswith(TASK_EMBEDDINGS)}
     for added in range(min(MOST_ADDED, max(left_out.values(), default=0))):
@@ -258,36 +219,25 @@ def backbone(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def rows_of_languages(parameters: Iterable[tuple[str, Tensor]], symbols: int) -> dict[str, int]:
     """Return the number of last rows that stand for languages or tasks, by the name of the backbone's tensor.
 
-    `mtmoe add-task` adds to these; adapters of other languages do not depend on what it adds. `symbols` is the number
-    of symbols at the end of the vocabulary that stand for languages.
+    `mtmoe add-task` adds to these, and adapters do not depend on it. `symbols` of the vocabulary stand for languages.
     """
     counts = {name: symbols for name, _ in parameters if name.endswith(VOCABULARY) and symbols}
     return counts | {name: len(value) for name, value in parameters if name.endswith(TASK_EMBEDDINGS)}
 
 
-# ---- what a run begins with ----
-
-
 @dataclass(frozen=True)
 class LoadedSources:
-    """What a model is built with.
+    """What a model is built with."""
 
-    Attributes:
-        metadata: its task and its sources, as noted in its checkpoints.
-        sources: by their files' names; none in a model that gets a checkpoint's weights.
-        language_symbols: see `protocols.TaskDescription`.
-    """
-
-    metadata: Metadata
-    sources: Mapping[str, Source]
-    language_symbols: int = 0
+    metadata: Metadata  # its task and its sources, as noted in its checkpoints
+    sources: Mapping[str, Source]  # by their files' names; none in a model that gets a checkpoint's weights
+    language_symbols: int = 0  # see `protocols.TaskDescription`
 
 
 def load_sources(cfg: Any, task: Any) -> LoadedSources:
     """Return what a model is built with: a new one with its sources, one of a checkpoint without.
 
-    Sources that only a checkpoint names are filled in. Raises `UserError` where an option is wrong, the task does not
-    describe itself, or a source's file, or the checkpoint that the run begins with, is not what it must be.
+    Sources that only a checkpoint names are filled in. Raises `UserError` where an option, a file or the task is wrong.
     """
     begins_with = task.options_to_go_on_with() if isinstance(task, GoesOn) and not cfg.pemt else {}
     _expect_same_stage(cfg, task, begins_with)
@@ -339,11 +289,7 @@ def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> N
 
 
 def _kept_sources(cfg: Any, begins_with: Mapping[str, Any]) -> tuple[SourceMetadata, ...]:
-    """The sources in the checkpoint that a run goes on from, which stand for files that are not there or not named.
-
-    Without names these are filled in, as the checkpoint's run had them; none where all files are there. Raises
-    `UserError` where the checkpoint, whose model's options are `begins_with`, has not as many as are named.
-    """
+    """The sources in the checkpoint of a model with options `begins_with`, where files are not there or not named."""
     paths = source_paths(cfg)
     if cfg.pemt_stage == SOURCE or (paths and all(map(os.path.isfile, paths))):
         return ()

@@ -21,10 +21,10 @@ from tests.helpers.encoders import HEADS
 from tests.helpers.t5 import ALL_CONFIGS, texts, tiny_t5
 
 from fairseq_mtmoe.models.ca_mtl import CAMTLModel  # isort: skip
-from fairseq_mtmoe.models.ca_mtl.config import CAMTLConfig  # isort: skip
+from fairseq_mtmoe.models.ca_mtl.model import CAMTLConfig  # isort: skip
 from fairseq_mtmoe.models.mt_tag import MTDenseModel, MTTaGModel  # isort: skip
-from fairseq_mtmoe.models.t5.config import FineTunedT5Config  # isort: skip
-from fairseq_mtmoe.models.mt_tag.config import MTDenseConfig, MTTaGConfig  # isort: skip
+from fairseq_mtmoe.models.t5.model import FineTunedT5Config  # isort: skip
+from fairseq_mtmoe.models.mt_tag.model import MTDenseConfig, MTTaGConfig  # isort: skip
 
 TRAINED = {"dropout": 0.0, "attention_dropout": 0.0}
 

@@ -14,7 +14,7 @@ from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots import (
     AdapterPlan,
     BatchContext,
-    MixturePass,
+    GateInput,
     adapted,
     adapter_blocks,
     dense,
@@ -76,7 +76,7 @@ def measured(block, h, through, padding=None):
 @kinds
 def test_a_block_computes_layer_mixture_target_adapter_and_residual(backbone, kind):
     block, h, summary = filled(backbone, kind=kind, **MIXED), stream(), torch.randn(B, D)
-    through = MixturePass(summary, wants_similarities=True)
+    through = GateInput(summary, wants_similarities=True)
     padding = torch.zeros(B, L, dtype=torch.bool)
     padding[1, 3:] = True
     output = measured(block, h, through, padding)
@@ -114,7 +114,7 @@ def test_one_source_is_that_sources_own_block(backbone, kind):
     gate = target.mixture.gate.weight.clone()
     missing, unexpected = target.load_state_dict(source.state_dict(), strict=False)
     assert (missing, unexpected) == (["mixture.gate.weight"], []) and gate.any()
-    output = target.feed_forward(stream(), BatchContext(mixture=MixturePass(torch.randn(D))))
+    output = target.feed_forward(stream(), BatchContext(mixture=GateInput(torch.randn(D))))
     assert torch.equal(output, source.feed_forward(stream(), BatchContext()))
 
 
@@ -123,7 +123,7 @@ def test_one_source_is_that_sources_own_block(backbone, kind):
 @pytest.mark.parametrize("target_size", [None, 3])
 def test_merged_is_unmerged(backbone, kind, target_size):
     block, summary = filled(backbone, kind=kind, **{**MIXED, "target_size": target_size}), torch.randn(D)
-    through = MixturePass(summary)
+    through = GateInput(summary)
     wanted = block.feed_forward(stream(), BatchContext(mixture=through))
     merge_adapters(block, through.weights[block])
     torch.testing.assert_close(block.feed_forward(stream(), BatchContext()), wanted, rtol=0, atol=1e-5)
@@ -145,7 +145,7 @@ def test_a_target_adapter_alone():
 @kinds
 def test_a_gate_may_read_what_its_layer_reads(kind):
     block = filled("t5", kind=kind, num_adapters=K, summary_size=H)
-    through = MixturePass(lambda branch_input: branch_input[:2].mean(0))
+    through = GateInput(lambda branch_input: branch_input[:2].mean(0))
     block.feed_forward(stream(), BatchContext(mixture=through))
     wanted = (block.final_layer_norm(stream())[:2].mean(0) @ block.mixture.gate.weight.t()).softmax(-1)
     torch.testing.assert_close(through.weights[block], wanted)
@@ -153,7 +153,7 @@ def test_a_gate_may_read_what_its_layer_reads(kind):
 
 def test_gates_are_asked_once_while_a_text_grows():
     block = filled("t5", kind="lora", **MIXED)
-    context = BatchContext(mixture=MixturePass(torch.randn(D)))
+    context = BatchContext(mixture=GateInput(torch.randn(D)))
     asked = []
     block.mixture.seen.enabled = True
     block.mixture.gate.register_forward_hook(lambda *_: asked.append(1))
@@ -166,7 +166,7 @@ def test_gates_are_asked_once_while_a_text_grows():
 
 def test_the_loss_is_of_all_layers_of_all_passes():
     blocks = [filled("t5", seed, kind="lora", **MIXED) for seed in range(3)]
-    passes = [MixturePass(torch.randn(D), wants_similarities=True) for _ in range(2)]
+    passes = [GateInput(torch.randn(D), wants_similarities=True) for _ in range(2)]
     h = stream()
     for block, through in zip(blocks, (passes[0], passes[0], passes[1]), strict=True):
         h = measured(block, h, through)
@@ -174,7 +174,7 @@ def test_the_loss_is_of_all_layers_of_all_passes():
     assert len(set(map(float, similarities))) == 3
     loss = task_sparsity_loss(passes)
     torch.testing.assert_close(loss, -sum(similarities) / 3)
-    unwanted = MixturePass(torch.randn(D))
+    unwanted = GateInput(torch.randn(D))
     measured(blocks[0], h, unwanted)
     assert not unwanted.similarities and len(unwanted.weights) == 1
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_mtmoe.models.base_sparse.config import BaseMoEConfig
+from fairseq_mtmoe.models.base_sparse.model import BaseMoEConfig
 from fairseq_mtmoe.moe import BaseGate, BaseRouting, SwitchGate
 from fairseq_mtmoe.moe.gates import GATES
 from fairseq_mtmoe.slots import BatchContext, ExpertPlan, SlotBlock, dense, expert_blocks, expert_layers, expert_slots

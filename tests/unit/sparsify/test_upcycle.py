@@ -9,7 +9,7 @@ import torch
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.base_sparse.config import DenseConfig
+from fairseq_mtmoe.models.base_sparse.model import DenseConfig
 from fairseq_mtmoe.optim.state import OptimizerState, trained_parameters
 from fairseq_mtmoe.sparsify import upcycle as upcycling
 from tests.helpers.models import SIZES, batch, dense_model, moe_model

@@ -6,7 +6,7 @@ import torch
 from fairseq_mtmoe.backbones.bert.config import BERT_BASE, BERT_LARGE, MINILM
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.moe.gates import BaseGate, SwitchGate, TaskGate
-from fairseq_mtmoe.slots import ExpertPlan, expert_layers, expert_slots
+from fairseq_mtmoe.slots import AdapterPlan, ExpertPlan, expert_layers, expert_slots
 from tests.helpers.bert import TINY, batch, in_all_places, perturb, tiny_encoder
 
 GATES = {"base": BaseGate, "task": TaskGate, "switch": SwitchGate}
@@ -63,6 +63,15 @@ def test_first_states_alone_are_the_same(gate):
     last.load.enabled = True  # whose counts are of all tokens
     encoder(**batch(), task_ids=IDS, firsts_only=True)
     assert (seen[1] == 3) == (gate == "task") and seen[0] == seen[2] > 3
+
+
+def test_the_last_block_computes_first_tokens_alone_where_no_gate_of_adapters_reads_the_others():
+    plan = AdapterPlan("lora", 2)
+    encoder, widths = tiny_encoder(slot_plans=dict.fromkeys(range(TINY.num_hidden_layers), plan)), []
+    encoder.layers[-1].fc1.register_forward_hook(lambda module, inputs, output: widths.append(output.shape[:2].numel()))
+    whole, first = (encoder(**batch(), firsts_only=alone).hidden for alone in (False, True))
+    torch.testing.assert_close(first, whole[:, :1])
+    assert widths in ([21, 3], [17, 3])
 
 
 def test_padding_is_nobodys():

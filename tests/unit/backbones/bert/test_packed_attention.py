@@ -1,5 +1,7 @@
 """Attention of packed sentences against the same by torch's own operations, gradients included."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from fairseq_mtmoe.backbones.bert import attention as module
 from fairseq_mtmoe.backbones.bert.attention import Packing, SelfAttention, dropout_scales, packed_attention
 from fairseq_mtmoe.backbones.bert.unpadding import unpadded
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import has_batched_products
+from tests.helpers.pairwise import pairwise
 
 pytestmark = pytest.mark.skipif(not has_batched_products(torch.empty(0)), reason="this build of torch has no MKL")
 
@@ -66,40 +69,26 @@ def test_sentences_read_themselves(lengths, dropout_p, monkeypatch):
     assert_equal_with_gradients(found, slowly(*tensors, lengths, lengths, *scales), tensors)
 
 
-@pytest.mark.parametrize("lengths", [(5, 5, 5), (7, 1, 4, 7, 2), (3, 0, 6)])
-def test_one_token_of_each_sentence_reads(lengths):
+@pairwise(lengths=[(5, 5, 5), (7, 1, 4, 7, 2), (3, 0, 6)], of_heads=[None, 1, HEADS], readers=["all", "first"])
+def test_a_bias_is_added_to_each_sentences_scores_of_all_tokens_or_of_the_first(lengths, of_heads, readers):
     query, key, value = inputs(*lengths)
-    query = torch.randn(len(lengths), WIDTH).requires_grad_()
-    readers = torch.ones(len(lengths), dtype=torch.long)
-    packing = Packing.of(readers, torch.tensor(lengths), WIDTH, HEADS)
-    wanted = slowly(query, key, value, readers.tolist(), lengths)
-    assert_equal_with_gradients(packed_attention(query, key, value, packing, 0.0), wanted, (query, key, value))
-
-
-@pytest.mark.parametrize("lengths", [(5, 5, 5), (7, 1, 4, 7, 2), (3, 0, 6)])
-@pytest.mark.parametrize("of_heads", [1, HEADS])
-@pytest.mark.parametrize("readers", ["all", "first"])
-def test_a_bias_is_added_to_each_sentences_scores(lengths, of_heads, readers):
-    query, key, value = inputs(*lengths)
-    bias = torch.randn(len(lengths), of_heads, 8, 8, requires_grad=True)
+    bias = None if of_heads is None else torch.randn(len(lengths), of_heads, 8, 8, requires_grad=True)
     counts = torch.tensor(lengths)
     reading = counts if readers == "all" else torch.ones_like(counts)
     query = query if readers == "all" else torch.randn(len(lengths), WIDTH).requires_grad_()
     found = packed_attention(query, key, value, Packing.of(reading, counts, WIDTH, HEADS), 0.0, bias)
     wanted = slowly(query, key, value, reading.tolist(), lengths, bias=bias)
-    assert_equal_with_gradients(found, wanted, (query, key, value, bias))
+    assert_equal_with_gradients(found, wanted, (query, key, value, *([] if bias is None else [bias])))
 
 
-@pytest.mark.parametrize("shape", [(6, 6), (3, 1, 6, 6), (HEADS, 6, 6), None])
-@pytest.mark.parametrize("firsts_only", [False, True])
-@pytest.mark.parametrize("lengths", [(6, 6, 6), (6, 2, 5)])
+@pairwise(shape=[(6, 6), (3, 1, 6, 6), (HEADS, 6, 6), None], firsts_only=[False, True], lengths=[(6, 6, 6), (6, 2, 5)])
 def test_the_layer_is_the_same_in_both_forms(lengths, firsts_only, shape, monkeypatch):
     torch.manual_seed(1)
     layer = SelfAttention(WIDTH, HEADS, dropout=0.0).train()
     mask = torch.arange(6) >= torch.tensor(lengths).unsqueeze(1)
     bias = None if shape is None else torch.randn(shape, requires_grad=True)
     rows = unpadded(mask)
-    rows = rows.for_firsts() if firsts_only else rows
+    rows = dataclasses.replace(rows, firsts_only=firsts_only)
     x = torch.randn(1, sum(lengths), WIDTH, requires_grad=True)
     found = layer(x, rows, bias)
     taken = []

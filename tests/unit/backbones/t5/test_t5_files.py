@@ -16,8 +16,8 @@ from fairseq_mtmoe.backbones.t5.key_map import KEYS
 from fairseq_mtmoe.backbones.t5.model import T5Model, whole_state
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.nlu.text_split import Pieces
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
+from tests.helpers.refused import refused
 from tests.helpers.t5 import (
     ALL_CONFIGS,
     CONFIGS,
@@ -112,7 +112,7 @@ def test_pieces_of_a_folder_of_transformers_5(tmp_path):
     tokenizer = transformers.T5Tokenizer.from_pretrained(tmp_path)
     files.write_folder(pretrained(), tmp_path / "folder")
     (tmp_path / "folder" / "spiece.model").unlink()
-    with pytest.raises(UserError, match=r"must have `spiece\.model`, the T5's model of SentencePiece, or `tokenizer"):
+    with refused("folder", "spiece.model", "tokenizer.json"):
         files.read_folder(tmp_path / "folder")
     tokenizer.save_pretrained(tmp_path / "folder")
     pieces = Pieces(files.read_folder(tmp_path / "folder").model.sentencepiece)
@@ -123,45 +123,40 @@ def test_pieces_of_a_folder_of_transformers_5(tmp_path):
     whole = read_json(path)
     for changes in ({"model": {"type": "BPE"}}, {"normalizer": {"type": "NFC"}}, {"pre_tokenizer": None}):
         path.write_text(json.dumps({**whole, **changes}))
-        with pytest.raises(UserError, match=r"take the `spiece\.model` of the T5 that this one was trained from"):
+        with refused("tokenizer.json", "spiece.model"):
             files.read_folder(tmp_path / "folder")
 
 
-def test_names_are_there_and_back():
-    for config in CONFIGS.values():
-        keys = KEYS[config.is_gated]
-        for name in pretrained(config).state:
-            assert keys.our_key(keys.hugging_face_key(name)) == name
-        assert keys.our_key("decoder.embed_tokens.weight") is None
-        for name in (
-            "encoder.block.0.layer.1.EncDecAttention.q.weight",
-            "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight",
-            "shared.bias",
-            "pooler.weight",
-            "encoder.block.00.layer.0.layer_norm.weight",
-        ):
-            with pytest.raises(KeyError):
-                keys.our_key(name)
+@both
+def test_names_are_there_and_back(config):
+    keys, of_all = KEYS[config.is_gated], "layer.0.SelfAttention.relative_attention_bias.weight"
+    for name in pretrained(config).state:
+        assert keys.our_key(keys.hugging_face_key(name)) == name
+    assert keys.our_key("decoder.embed_tokens.weight") is None
+    blocks = (f"encoder.block.{name}" for name in ("0.layer.1.EncDecAttention.q.weight", f"1.{of_all}", f"00.{of_all}"))
+    for name in (*blocks, "shared.bias", "pooler.weight"):
+        with pytest.raises(KeyError):
+            keys.our_key(name)
 
 
-WRONG = [
-    ({"model_type": "bert"}, "`model_type` must be t5, but is 'bert' instead"),
-    ({"d_model": None}, "must have `d_model`"),
-    ({"num_layers": 0}, "`num_layers` must be a whole number from 1"),
-    ({"feed_forward_proj": "gated-silu"}, "`feed_forward_proj` must be one of relu, gated-gelu"),
-    ({"dropout_rate": 1}, "`dropout_rate` must be from 0 to below 1"),
-    ({"relative_attention_num_buckets": 6}, "`relative_attention_num_buckets` must be a multiple of 4"),
-    ({"relative_attention_max_distance": 4}, "less than twice the largest distance 4"),
-    ({"pad_token_id": 40}, "`pad_token_id` must be below `vocab_size` 40"),
-    ({"tie_word_embeddings": 1}, "`tie_word_embeddings` must be true or false"),
-    ({"initializer_factor": 0}, "`initializer_factor` must be a number above 0"),
-]
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("model_type", "bert"), ("num_layers", 0), ("feed_forward_proj", "gated-silu"), ("dropout_rate", 1)),
+        *(("relative_attention_num_buckets", 6), ("pad_token_id", 40), ("tie_word_embeddings", 1)),
+        *(("initializer_factor", 0), ("num_decoder_layers", 5000)),
+    ],
+)
+def test_impossible_sizes_are_refused(name, value):
+    with refused(name):
+        read_config({**TINY.for_hugging_face(), name: value})
 
 
-@pytest.mark.parametrize(("changes", "sentence"), WRONG, ids=[sentence for _, sentence in WRONG])
-def test_impossible_sizes_are_refused(changes, sentence):
-    with pytest.raises(UserError, match=sentence):
-        read_config({**TINY.for_hugging_face(), **changes})
+def test_sizes_that_lack_or_contradict_each_other_are_refused():
+    with refused("config.json", "d_model"):
+        read_config({**TINY.for_hugging_face(), "d_model": None})
+    with refused("relative_attention_num_buckets"):
+        read_config({**TINY.for_hugging_face(), "relative_attention_max_distance": 4})
 
 
 def test_what_a_config_leaves_out_is_hugging_faces_default():
@@ -171,25 +166,21 @@ def test_what_a_config_leaves_out_is_hugging_faces_default():
 
 
 def test_other_files_are_refused(tmp_path):
-    path = tmp_path / "t5.pt"
-    wanted = pretrained()
-    for changes, sentence in (
-        ({"state": {}}, "must have a tensor `encoder.embed_tokens.weight`, but has none"),
-        ({"state": {**wanted.state, "more": torch.zeros(1)}}, "the tensors of its sizes alone, but has `more`"),
-        ({"config": TINY_1_1}, "must have a tensor `encoder.layers.0.fc1_gate.weight`"),
+    path, wanted = tmp_path / "t5.pt", pretrained()
+    for changes, name in (
+        ({"state": {}}, "encoder.embed_tokens.weight"),
+        ({"state": {**wanted.state, "more": torch.zeros(1)}}, "more"),
+        ({"config": TINY_1_1}, "encoder.layers.0.fc1_gate.weight"),
+        ({"sentencepiece": b""}, "t5.pt"),
     ):
         dataclasses.replace(wanted, **changes).save(path)
-        with pytest.raises(UserError, match=sentence):
+        with refused(name, first=False):
             files.load(path)
-    dataclasses.replace(wanted, sentencepiece=b"").save(path)
-    with pytest.raises(UserError, match="must hold a model of SentencePiece, but holds none"):
-        files.load(path)
-    file_io.save({"t5": {"d_models": 1}, "sentencepiece": torch.zeros(1, dtype=torch.uint8), "model": {}}, str(path))
-    with pytest.raises(UserError, match="has other sizes"):
-        files.load(path)
-    file_io.save({"encoder": {}}, str(path))
-    with pytest.raises(UserError, match="must be a file of `mtmoe import-hf` with a T5"):
-        files.load(path)
-    file_io.save({"cfg": {"model": {"t5": "{}"}}, "model": {}}, str(path))
-    with pytest.raises(UserError, match="but is a checkpoint, with which a run begins by `--finetune-from-model`"):
-        files.load(path)
+    for content, names in (
+        ({"t5": {"d_models": 1}, "sentencepiece": torch.zeros(1, dtype=torch.uint8), "model": {}}, ()),
+        ({"encoder": {}}, ("mtmoe import-hf",)),
+        ({"cfg": {"model": {"t5": "{}"}}, "model": {}}, ("mtmoe import-hf", "--finetune-from-model")),
+    ):
+        file_io.save(content, str(path))
+        with refused("t5.pt", *names):
+            files.load(path)

@@ -105,18 +105,6 @@ def test_fairseq_writes_with_it_what_hugging_face_writes(config):
         assert best["tokens"][:6].tolist() == tokens[1:].tolist()
 
 
-@both
-def test_a_beams_scores_are_those_of_whole_texts(config):
-    model, source = tiny_t5(config), texts((11, 6, 3))
-    for text, hypotheses in zip(source, search(model, source, beam=3), strict=True):
-        assert len(hypotheses) == 3
-        for found in hypotheses:
-            tokens = found["tokens"].unsqueeze(0)
-            scores, _ = model(text.unsqueeze(0), None, shifted(tokens, config))
-            wanted = scores.log_softmax(-1).gather(2, tokens.unsqueeze(2)).flatten()
-            torch.testing.assert_close(found["positional_scores"], wanted, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(("config", "millions"), [(T5_BASE, 222.9), (T5_1_1_BASE, 247.6)])
 def test_sizes_are_the_published_ones(config, millions):
     with torch.device("meta"):

@@ -22,7 +22,7 @@ def test_a_moving_average_keeps_the_last_norms():
     assert torch.equal(kept(**batch())[0], model(**batch())[0])
 
 
-class Conditional:
+class Shifted:
     """Mixed into a block: its self-attention's output moves by a vector of each sentence's task."""
 
     def __init__(self, *arguments):
@@ -33,33 +33,31 @@ class Conditional:
         return super().attend(x, context, *others) + self.shift(context.task_ids)
 
 
-class ConditionalEncoderBlock(Conditional, EncoderBlock):
-    pass
+class ShiftedEncoderBlock(Shifted, EncoderBlock): ...
 
 
-class ConditionalDecoderBlock(Conditional, DecoderBlock):
-    pass
+class ShiftedDecoderBlock(Shifted, DecoderBlock): ...
 
 
-class ConditionalEncoder(Encoder):
+class ShiftedEncoder(Encoder):
     def build_encoder_layer(self, cfg):
-        return self.fill_next(ConditionalEncoderBlock(cfg), cfg)
+        return self.fill_next(ShiftedEncoderBlock(cfg), cfg)
 
 
-class ConditionalDecoder(Decoder):
+class ShiftedDecoder(Decoder):
     def build_decoder_layer(self, cfg, no_encoder_attn=False):
-        return self.fill_next(ConditionalDecoderBlock(cfg, no_encoder_attn), cfg)
+        return self.fill_next(ShiftedDecoderBlock(cfg, no_encoder_attn), cfg)
 
 
-class ConditionalModel(BaseMoEModel):
-    encoder_class, decoder_class = ConditionalEncoder, ConditionalDecoder
+class ShiftedModel(BaseMoEModel):
+    encoder_class, decoder_class = ShiftedEncoder, ShiftedDecoder
 
 
 def test_a_system_puts_blocks_of_its_own_into_the_stacks(monkeypatch):
-    monkeypatch.setattr("tests.helpers.models.BaseMoEModel", ConditionalModel)
+    monkeypatch.setattr("tests.helpers.models.BaseMoEModel", ShiftedModel)
     model = moe_model()
-    assert {type(block) for block in model.encoder.layers} == {ConditionalEncoderBlock}
-    assert {type(block) for block in model.decoder.layers} == {ConditionalDecoderBlock}
+    assert {type(block) for block in model.encoder.layers} == {ShiftedEncoderBlock}
+    assert {type(block) for block in model.decoder.layers} == {ShiftedDecoderBlock}
     assert [*expert_layers(model)] == ["encoder.layers.1", "decoder.layers.1"]
     one, other = (model(**{**batch(), "task_ids": torch.full((4,), task)})[0] for task in (0, 1))
     assert not torch.allclose(one, other)

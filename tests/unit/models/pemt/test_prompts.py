@@ -46,12 +46,6 @@ def test_correlation_is_equations_3_and_4():
     torch.testing.assert_close(prompt.weight.grad, queries.grad)
 
 
-def test_a_source_of_one_vector_gives_that_vector():
-    prompt = CorrelatedPrompt(OWN, WIDTH, [1]).eval()
-    prompt.take_sources_([torch.full((1, WIDTH), 3.0)])
-    assert torch.equal(prompt(), torch.full((OWN, WIDTH), 3.0))
-
-
 def test_dropout_is_of_attention_and_of_training_alone():
     prompt, _ = correlated()
     assert torch.equal(prompt(), prompt())
@@ -75,14 +69,6 @@ def test_products_beyond_half_precision_are_finite(dtype):
     assert found.dtype == dtype and found.isfinite().all()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert prompt.float()().isfinite().all()
-
-
-def test_what_it_keeps_of_its_sources_is_saved_and_does_not_train():
-    prompt, _ = correlated()
-    assert [name for name, _ in prompt.named_parameters()] == ["weight"]
-    other = CorrelatedPrompt(OWN, WIDTH, LENGTHS).eval()
-    other.load_state_dict(prompt.state_dict())
-    assert torch.equal(other(), prompt())
 
 
 def test_it_begins_as_its_description_or_at_random_and_alike():
