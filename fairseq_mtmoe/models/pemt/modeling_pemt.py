@@ -1,7 +1,6 @@
 """Models of `transformers` with what a merged PEMT has beside its backbone: a prompt, and adapters.
 
-`mtmoe export-hf` copies this file into the folder of such a model, which then needs nothing else of fairseq_mtmoe:
-`AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)`.
+`mtmoe export-hf` copies this file into their folders, which load by `from_pretrained(…, trust_remote_code=True)`.
 """
 
 from typing import Any
@@ -91,19 +90,6 @@ class PemtT5ForConditionalGeneration(T5ForConditionalGeneration):
         return super().forward(attention_mask=mask, encoder_outputs=encoder_outputs, **kwargs)
 
 
-def adapt(model: Any, encoder: Any, config: Any) -> None:
-    """Give a model's BERT or RoBERTa its prompt and adapters."""
-    parts = config.pemt
-    for layer in encoder.encoder.layer:
-        layer.adapters = Adapters(config.hidden_size, parts["target"], parts["beside"])
-        layer.adapters.stand_at(layer.intermediate, layer.output.dense)
-    if parts["prompt"]:
-        encoder.prompt = nn.Parameter(torch.zeros(parts["prompt"], config.hidden_size))
-        encoder.register_forward_pre_hook(add_prompt, with_kwargs=True)
-        encoder.register_forward_hook(remove_prompt)
-    model.post_init()
-
-
 def add_prompt(encoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The prompt comes after each text, as tokens of the first type without a position."""
     names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
@@ -133,33 +119,36 @@ def remove_prompt(encoder: Any, inputs: Any, output: Any) -> Any:
     return output
 
 
-class PemtBertModel(BertModel):
+class Adapted(nn.Module):
+    """Mixed into a BERT or RoBERTa, which gets a prompt and adapters."""
+
+    post_init: Any
+
+    def __init__(self, config: Any, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        parts: Any = config.pemt
+        encoder: Any = getattr(self, config.model_type, self)
+        for layer in encoder.encoder.layer:
+            layer.adapters = Adapters(config.hidden_size, parts["target"], parts["beside"])
+            layer.adapters.stand_at(layer.intermediate, layer.output.dense)
+        if parts["prompt"]:
+            encoder.prompt = nn.Parameter(torch.zeros(parts["prompt"], config.hidden_size))
+            encoder.register_forward_pre_hook(add_prompt, with_kwargs=True)
+            encoder.register_forward_hook(remove_prompt)
+        self.post_init()
+
+
+class PemtBertModel(Adapted, BertModel):
     """BERT's states."""
 
-    def __init__(self, config: Any, **kwargs: Any) -> None:
-        super().__init__(config, **kwargs)
-        adapt(self, self, config)
 
-
-class PemtRobertaModel(RobertaModel):
+class PemtRobertaModel(Adapted, RobertaModel):
     """RoBERTa's states."""
 
-    def __init__(self, config: Any, **kwargs: Any) -> None:
-        super().__init__(config, **kwargs)
-        adapt(self, self, config)
 
-
-class PemtBertForSequenceClassification(BertForSequenceClassification):
+class PemtBertForSequenceClassification(Adapted, BertForSequenceClassification):
     """BERT with the head of its task."""
 
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        adapt(self, self.bert, config)
 
-
-class PemtRobertaForSequenceClassification(RobertaForSequenceClassification):
+class PemtRobertaForSequenceClassification(Adapted, RobertaForSequenceClassification):
     """RoBERTa with the head of its task."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        adapt(self, self.roberta, config)
