@@ -217,10 +217,12 @@ def newest(folder: Path, name: re.Pattern[str], count: int, upper_bound: int | N
     except OSError as error:
         raise UserError(f"`--inputs` must be one folder to find checkpoints in, but `{folder}` is none.") from error
     numbers = {int(match[1]): match[0] for match in matches if upper_bound is None or int(match[1]) <= upper_bound}
-    option = "--num-epoch-checkpoints" if name is EPOCHS else "--num-update-checkpoints"
+    option, example = "--num-epoch-checkpoints", "checkpoint3.pt"
+    if name is UPDATES:
+        option, example = "--num-update-checkpoints", "checkpoint_2_500.pt"
     bound = "" if upper_bound is None else f" up to {upper_bound}"
     if not numbers:
-        raise UserError(f"`{folder}` must hold checkpoints{bound} for `{option}`, but has none.")
+        raise UserError(f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has none.")
     if not 1 <= count <= len(numbers):
         raise_invalid(option, f"from 1 to the {len(numbers)} such checkpoints of `{folder}`{bound}", count)
     return [folder / numbers[number] for number in sorted(numbers, reverse=True)[:count]]
