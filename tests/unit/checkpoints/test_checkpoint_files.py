@@ -45,9 +45,6 @@ def flip_a_weight(path):
         file.write(b"\1")
 
 
-# ---- loading ----
-
-
 def test_what_is_saved_and_copied_loads(tmp_path):
     first, second = str(tmp_path / "a.pt"), str(tmp_path / "b.pt")
     file_io.save_anywhere(state(), first, in_background=True)
@@ -95,9 +92,6 @@ def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path):
         raise UserError("none is good")
 
 
-# ---- writing ----
-
-
 def test_a_damaged_copy_is_not_made(tmp_path):
     last, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
     file_io.save(state(), str(last))
@@ -143,9 +137,6 @@ def test_a_folder_that_cannot_be_written_is_one_sentence_at_the_start(tmp_path):
     (tmp_path / "file").write_text("")
     with refused("--save-dir"):
         file_io.expect_writable(str(tmp_path / "file" / "new"))
-
-
-# ---- each file of a checkpoint is looked up by its name once ----
 
 
 @pytest.fixture(scope="module")
@@ -210,9 +201,6 @@ def test_a_file_that_takes_its_place_meanwhile_is_not_read(tmp_path, mapped):
     assert torch.equal(read["model"]["w"], torch.ones(3))
     path.unlink()
     assert torch.equal(read["model"]["w"], torch.ones(3))
-
-
-# ---- the suggested fallback: the newest checkpoint that is good ----
 
 
 def test_the_newest_good_one_is_suggested(tmp_path, monkeypatch):

@@ -28,9 +28,6 @@ FC1 = "decoder.layers.1.moe.experts.fc1_weight"
 ALL = ExpertPlacement(4, 0, 4)
 
 
-# ---- a state apart, and together again ----
-
-
 @pytest.mark.parametrize("flat", [False, True])
 def test_the_shared_part_has_no_experts_and_the_content_nothing_else(flat):
     state, parameters = trained(4, flat)
@@ -91,9 +88,6 @@ def test_what_a_run_does_not_save_its_parts_do_not_have_either():
     assert_same(join(shared_part, content), state)
 
 
-# ---- files ----
-
-
 @pytest.mark.parametrize(("num_experts", "writers", "flat"), [(4, 1, True), (4, 4, False), (8, 2, True)])
 def test_what_some_processes_wrote_any_others_read(tmp_path, num_experts, writers, flat):
     """Also from one file, as stock fairseq writes it."""
@@ -134,9 +128,6 @@ def test_a_dense_checkpoint_is_taken_as_it_is(checkpoint, parts, tmp_path):
     assert_same(whole(tmp_path / "dense.pt", state), state)
     assert "last_optimizer_state" not in whole(tmp_path / "dense.pt", state, ["model"])
     assert [has_experts(one) for one in (state, checkpoint[0], load_shared_part(parts))] == [False, True, True]
-
-
-# ---- shards ----
 
 
 def test_reading_takes_what_overlaps_from_each_file_and_keeps_it(checkpoint, parts):

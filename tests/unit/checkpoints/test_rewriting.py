@@ -28,9 +28,6 @@ def write(path):
     return path
 
 
-# ---- orphans ----
-
-
 def test_what_no_shared_part_names_is_removed_and_nothing_else(parts, tmp_path):
     kept = files_of(parts)
     stale = expert_folder(parts) / "00112233445566aa"
@@ -62,9 +59,6 @@ def test_all_stays_beside_a_shared_part_that_cannot_be_read_or_has_another_name(
     for path in (parts, tmp_path / "model.bin"):
         remove_orphans(path)
     assert stale.exists() and len(files_of(parts)) == 3 and other.exists()
-
-
-# ---- copies ----
 
 
 def test_a_copy_shares_the_files_and_outlives_the_original(checkpoint, parts, tmp_path):
@@ -103,9 +97,6 @@ def test_a_copy_that_lacks_a_file_changes_nothing(parts, tmp_path):
         copy_with_experts(parts, target)
     assert len(files_of(target)) == 2
     assert_same(read(target), state)
-
-
-# ---- experts in other files ----
 
 
 @pytest.mark.parametrize(("flat", "whole_before"), [(False, True), (True, False)])
@@ -170,9 +161,6 @@ def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
             rewriting.write_in_parts(source, path, size)
     assert [file.name for file in files_of(target)] == ["0-3.pt"] and not expert_folder(tmp_path / "other.pt").exists()
     assert_same(read(target), state)
-
-
-# ---- averages ----
 
 
 def mean_of(states):

@@ -69,8 +69,6 @@ def test_wide_indices_of_wide_stretches():
         assert draw.numbering.locate(int(indices[3])) == (0, int(sentences[3]))
 
 
-# ---- a share of the examples ----
-
 SHARES = (0.001, 0.1, 0.33, 0.5, 1.0)
 
 
