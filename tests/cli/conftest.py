@@ -1,8 +1,8 @@
-"""A run that several files' tests look at: each worker of the tests trains it once."""
+"""Data that several files' tests train on: each worker of the tests makes it once."""
 
 import pytest
 
-from tests.helpers.benchmark import make_benchmark, make_encoder, make_unlabelled, train_tasks, validate, validated
+from tests.helpers.benchmark import make_benchmark, make_encoder, make_unlabelled
 
 
 @pytest.fixture(scope="session")
@@ -13,18 +13,3 @@ def benchmark_data(tmp_path_factory):
     make_unlabelled(folder)
     make_encoder(folder / "encoder.pt")
     return folder
-
-
-@pytest.fixture(scope="session")
-def mixture(benchmark_data, tmp_path_factory):
-    """The folder of a run that has learned all tasks; what it wrote is in `log.txt`."""
-    folder = tmp_path_factory.mktemp("mixture")
-    options = ("--init-encoder", benchmark_data / "encoder.pt", "--max-update", 300, "--validate-interval", 2)
-    (folder / "log.txt").write_text(train_tasks(benchmark_data, folder, *options))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def figures(benchmark_data, mixture):
-    """What `fairseq-validate` says of it."""
-    return validated(validate(benchmark_data, mixture / "checkpoint_best.pt"))

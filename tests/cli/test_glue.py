@@ -1,104 +1,121 @@
-"""Language understanding through the real commands: mixtures, metrics, resuming, and stages."""
+"""Language understanding through the real commands: mixtures, metrics, resuming, stages and predictions."""
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
-from tests.helpers.benchmark import TASKS, logged, make_related_task, train_tasks, validate, validated
+from fairseq_mtmoe.data.nlu.reading import read_split
+from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
+from fairseq_mtmoe.tasks._benchmark.metrics import score
+from tests.helpers.benchmark import TASKS, logged, make_related_task, task_arguments, train_tasks, validate, validated
 from tests.helpers.commands import run
+from tests.helpers.training import run_here
+
+pytestmark = pytest.mark.slow
+NAMES = TASKS.split(",")
+METRICS = {"cola": "matthews", "stsb": "spearman", "copa": "accuracy", "wic": "accuracy"}
+FILES = {"cola": "CoLA.tsv", "stsb": "STS-B.tsv", "copa": "COPA.jsonl", "wic": "WiC.jsonl"}
 
 
-@pytest.mark.slow
-def test_it_learns_a_mixture_of_all_kinds(figures):
-    for name in ("cola_matthews", "stsb_spearman", "copa_accuracy", "wic_accuracy", "small", "all"):
-        assert figures[name] >= 90, (name, figures)
-    mean = sum(figures[name] for name in ("cola_matthews", "stsb_spearman", "copa_accuracy", "wic_accuracy")) / 4
-    assert figures["all"] == pytest.approx(mean, abs=0.01)
+@pytest.fixture(scope="module")
+def mixture(benchmark_data, tmp_path_factory):
+    """The folder of a run that has learned all tasks; what it wrote is in `log.txt`."""
+    folder = tmp_path_factory.mktemp("mixture")
+    options = ("--init-encoder", benchmark_data / "encoder.pt", "--max-update", 225, "--lr", 0.004,
+               "--validate-interval", 4)  # fmt: skip
+    (folder / "log.txt").write_text(train_tasks(benchmark_data, folder, *options))
+    return folder
 
 
-def scores_in(folder):
-    return json.loads((folder / "scores.json").read_text())
+@pytest.fixture(scope="module")
+def validation(benchmark_data, mixture, tmp_path_factory):
+    """A validation of it: the options, what was written, and the figures in its line."""
+    options = ("--results-path", tmp_path_factory.mktemp("validated") / "scores")
+    output = validate(benchmark_data, mixture / "checkpoint_best.pt", *options)
+    return options, output, validated(output)
 
 
-@pytest.mark.slow
-def test_a_validation_prints_and_writes_the_scores_of_its_line(benchmark_data, mixture, figures, tmp_path):
-    """In two processes one writes, and replaces its own scores."""
-    for processes in (1, 2):
-        options = ("--results-path", tmp_path / "scores", "--distributed-world-size", processes)
-        output = validate(benchmark_data, mixture / "checkpoint_best.pt", *options)
-        assert validated(output) == figures
-        assert output.stdout.count("Small") == 1 and output.stdout.count("scores.json") == 1
-        written = scores_in(tmp_path / "scores")
-        assert list(written["tasks"]) == TASKS.split(",")
-        for name, task in written["tasks"].items():
-            assert task["score"] == pytest.approx(figures[f"{name}_{task['metric']}"], abs=0.01)
-            assert task["examples"] == 60 and 0 <= task["standard_error"] < 10
-            (found,) = task["sets"].values()
-            assert found["majority"].keys() == {task["metric"], *found["also"]} and found["constant"] == ""
-            assert found["majority"][task["metric"]] < task["score"]
-        for name in ("small", "all"):
-            assert written["averages"][name]["score"] == pytest.approx(figures[name], abs=0.02)
-        settings = written["settings"]
-        assert (settings["model"], settings["seed"], settings["trained_tasks"]) == ("mt_tag", 1, TASKS.split(","))
-        assert settings["encoder"] == {"layers": 2, "width": 16} and 0 < settings["updates"] <= 300
-        cell = f"{written['averages']['all']['score']:.2f} ±"
-        assert cell in output.stdout and cell in (tmp_path / "scores" / "scores.md").read_text()
-    arguments = ("--path", mixture / "checkpoint_best.pt", "--out", tmp_path / "evaluated", "--cpu")
-    assert cell in run("mtmoe", "evaluate", benchmark_data, *arguments).stdout
-    assert scores_in(tmp_path / "evaluated")["tasks"] == written["tasks"]
+def events_of(folder):
+    return [json.loads(line) for line in (folder / "mtmoe.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
-def test_the_log_has_the_loss_of_every_task(mixture):
-    """In an epoch each has a quarter of the examples, so that their mean is the loss that is trained on."""
-    figures = logged((mixture / "log.txt").read_text(), "train_wall")
-    losses = [figures[f"{task}_loss"] for task in TASKS.split(",")]
-    assert sum(losses) / 4 == pytest.approx(figures["loss"], abs=2e-3) and len(set(losses)) == 4
+def model_of(path):
+    return torch.load(path)["model"]
 
 
-@pytest.mark.slow
-def test_the_run_log_has_every_task(mixture):
-    events = [json.loads(line) for line in (mixture / "mtmoe.jsonl").read_text().splitlines()]
+def test_it_learns_a_mixture_of_all_kinds(mixture, validation):
+    """In an epoch each has a quarter of the examples, so that the mean of their losses is the loss."""
+    figures = validation[2]
+    scores = [figures[f"{task}_{metric}"] for task, metric in METRICS.items()]
+    assert min(*scores, figures["small"]) >= 90 and figures["all"] == pytest.approx(sum(scores) / 4, abs=0.01), figures
+    trained = logged((mixture / "log.txt").read_text(), "train_wall")
+    losses = [trained[f"{task}_loss"] for task in NAMES]
+    assert sum(losses) / 4 == pytest.approx(trained["loss"], abs=2e-3) and len(set(losses)) == 4
+    events = events_of(mixture)
     last = [event for event in events if event["event"] == "valid"][-1]
-    assert set(last["tasks"]) == set(TASKS.split(","))
+    assert set(last["tasks"]) == set(NAMES) and last["groups"]["all"]["mean"] >= 90
     assert events[0]["event"] == "run" and events[0]["seed"] == 1
-    assert last["groups"]["all"]["mean"] >= 90
     experts = [event for event in events if event["event"] == "experts"][-1]
-    assert experts["task_names"] == TASKS.split(",") and len(experts["layers"]) == 2
+    assert experts["task_names"] == NAMES and len(experts["layers"]) == 2
 
 
-@pytest.mark.slow
+def test_a_validation_prints_and_writes_the_scores_of_its_line(benchmark_data, mixture, validation, tmp_path):
+    """In two processes one writes, and replaces its own scores."""
+    options, output, figures = validation
+    checkpoint = mixture / "checkpoint_best.pt"
+    again = validate(benchmark_data, checkpoint, *options, joined=2)
+    assert validated(again) == figures
+    for shown in (output.stdout, again.stdout):
+        assert shown.count("Small") == 1 and shown.count("scores.json") == 1
+    written = json.loads((options[1] / "scores.json").read_text())
+    assert list(written["tasks"]) == NAMES
+    for name, task in written["tasks"].items():
+        assert task["score"] == pytest.approx(figures[f"{name}_{task['metric']}"], abs=0.01)
+        assert task["examples"] == 60 and 0 <= task["standard_error"] < 10
+        (found,) = task["sets"].values()
+        assert found["majority"].keys() == {task["metric"], *found["also"]} and found["constant"] == ""
+        assert found["majority"][task["metric"]] < task["score"]
+    for name in ("small", "all"):
+        assert written["averages"][name]["score"] == pytest.approx(figures[name], abs=0.02)
+    settings = written["settings"]
+    assert (settings["model"], settings["seed"], settings["trained_tasks"]) == ("mt_tag", 1, NAMES)
+    assert settings["encoder"] == {"layers": 2, "width": 16} and 0 < settings["updates"] <= 225
+    cell = f"{written['averages']['all']['score']:.2f} ±"
+    arguments = ("--path", checkpoint, "--out", tmp_path / "evaluated", "--cpu")
+    evaluated = run("mtmoe", "evaluate", benchmark_data, *arguments)
+    shown = (output.stdout, again.stdout, evaluated.stdout, (options[1] / "scores.md").read_text())
+    assert all(cell in text for text in shown)
+    assert json.loads((tmp_path / "evaluated" / "scores.json").read_text())["tasks"] == written["tasks"]
+
+
 def test_resuming_changes_no_bit(benchmark_data, tmp_path):
     """Also the sampling, which the run that goes on changes."""
-    options = ("--init-encoder", benchmark_data / "encoder.pt", "--dropout", 0.1, "--virtual-epoch-size", 160,
+    options = ("--init-encoder", benchmark_data / "encoder.pt", "--dropout", 0.1, "--virtual-epoch-size", 80,
                "--sampling-method", "uniform-then-natural", "--natural-from-epoch", 2, "--train-share", "cola=0.2",
-               "--disable-validation", "--save-interval-updates", 7)  # fmt: skip
-    train_tasks(benchmark_data, tmp_path / "whole", *options, "--max-update", 21)
-    for updates in (7, 21):
-        train_tasks(benchmark_data, tmp_path / "parts", *options, "--max-update", updates)
-    whole, parts = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("whole", "parts"))
+               "--disable-validation", "--save-interval-updates", 4)  # fmt: skip
+    for name, updates in (("whole", 11), ("parts", 4), ("parts", 11)):
+        run_here(task_arguments(benchmark_data, tmp_path / name, *options, "--max-update", updates))
+    whole, parts = (model_of(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "parts"))
     assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
-    events = [json.loads(line) for line in (tmp_path / "parts" / "mtmoe.jsonl").read_text().splitlines()]
-    shares = {event["epoch"]: event["probabilities"]["cola"] for event in events if event["event"] == "sampling"}
+    events = [event for event in events_of(tmp_path / "parts") if event["event"] == "sampling"]
+    shares = {event["epoch"]: event["probabilities"]["cola"] for event in events}
     assert shares == {1: 0.25, 2: pytest.approx(60 / 960), 3: pytest.approx(60 / 960)}
 
 
-@pytest.mark.slow
 def test_a_new_task_begins_with_a_related_ones_gate(benchmark_data, mixture, tmp_path):
     """From the mixture's checkpoint alone, which has the encoder and the tokenizer; of few examples."""
-    train_tasks(
-        benchmark_data, tmp_path, "--glue-tasks", "rte", "--finetune-from-model", mixture / "checkpoint_best.pt",
-        "--reuse-gate", "wic", "--max-update", 1, "--lr", 0, "--train-share", "rte=0.1",
-    )  # fmt: skip
-    begun = json.loads((tmp_path / "mtmoe.jsonl").read_text().splitlines()[0])
+    options = ("--glue-tasks", "rte", "--finetune-from-model", mixture / "checkpoint_best.pt", "--reuse-gate", "wic",
+               "--max-update", 1, "--lr", 0, "--train-share", "rte=0.1")  # fmt: skip
+    run_here(task_arguments(benchmark_data, tmp_path, *options))
+    begun = events_of(tmp_path)[0]
     assert (begun["sizes"], begun["train_shares"], begun["train_share_seed"]) == ({"rte": 30}, {"rte": 0.1}, 1)
-    new = torch.load(tmp_path / "checkpoint_last.pt")["model"]
-    old = torch.load(mixture / "checkpoint_best.pt")["model"]
+    new, old = model_of(tmp_path / "checkpoint_last.pt"), model_of(mixture / "checkpoint_best.pt")
     gates = [key for key in new if key.endswith("gate.weight")]
     assert len(gates) == 2
     for key in gates:
-        assert torch.equal(new[key], old[key][TASKS.split(",").index("wic")].unsqueeze(0))
+        assert torch.equal(new[key], old[key][NAMES.index("wic")].unsqueeze(0))
     assert {key for key in new if key.startswith("heads.")} == {"heads.rte.weight", "heads.rte.bias"}
     assert torch.equal(new["encoder.layers.0.moe.experts.fc1_weight"], old["encoder.layers.0.moe.experts.fc1_weight"])
 
@@ -119,3 +136,38 @@ def test_two_stages_learn_from_few_examples_what_single_task_cannot(benchmark_da
         found[name] = logged(output, "mine_accuracy")["mine_accuracy"]
     assert losses["single"] < 0.05, "it learns its examples"
     assert found["two stages"] >= 95 and found["single"] <= 75, found
+
+
+# ---- predictions ----
+
+
+def answers(folder, task):
+    """The predictions in a file, by key."""
+    text = (folder / FILES[task]).read_text()
+    if FILES[task].endswith(".tsv"):
+        header, *lines = (line.split("\t") for line in text.splitlines())
+        assert header == ["index", "prediction"]
+        return {int(key): float(label) for key, label in lines}
+    numbers = {"true": 1.0, "false": 0.0, 0: 0.0, 1: 1.0}
+    return {record["idx"]: numbers[record["label"]] for record in map(json.loads, text.splitlines())}
+
+
+def test_predictions_have_the_scores_of_validation(benchmark_data, mixture, validation, tmp_path):
+    """Test data is validation data without labels. Those of validation data come in the place of other files."""
+    folders = {subset: tmp_path / subset for subset in ("test", "valid")}
+    folders["valid"].mkdir()
+    (folders["valid"] / "RTE.tsv").write_text("old")
+    for subset, folder in folders.items():
+        arguments = ("--path", mixture / "checkpoint_best.pt", "--batch-size", 16, "--cpu", "--subset", subset)
+        run("mtmoe", "predict", benchmark_data, *arguments, "--out", folder, "--overwrite")
+        assert sorted(path.name for path in folder.iterdir()) == sorted(FILES.values())
+    rows = chosen_rows(load_tables(), NAMES)
+    for task, metric in METRICS.items():
+        labels = np.array([example.label for example in read_split(benchmark_data, rows[task], "valid")], dtype=float)
+        predicted = answers(folders["test"], task)
+        assert list(predicted) == list(range(1000, 1060)), task
+        found = score(metric, labels, np.array(list(predicted.values())))
+        assert round(found, 2) == validation[2][f"{task}_{metric}"], task
+        assert answers(folders["valid"], task) == {key - 1000: value for key, value in predicted.items()}, task
+    values = list(answers(folders["test"], "stsb").values())
+    assert min(values) >= 0 and max(values) <= 5

@@ -1,9 +1,7 @@
 """What two processes save: stock commands read it, and a process that cannot write costs nothing but the run."""
 
-import functools
 import re
-import socket
-from contextlib import ExitStack
+import shutil
 
 import pytest
 import torch
@@ -15,9 +13,9 @@ from fairseq_mtmoe.checkpoints import assemble, file_io
 from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.training import failures
 from tests.golden.old_runs import OLD, RUNS
-from tests.helpers.commands import PLUGIN, generate, run, start_command
+from tests.helpers.commands import PLUGIN, generate, run, run_joined
 from tests.helpers.digits import make_digit_corpus
-from tests.helpers.processes import SECONDS, run_processes
+from tests.helpers.processes import run_processes
 from tests.helpers.training import train_here
 
 OPTIONS = ("--num-experts", 4, "--max-tokens", 250, "--save-interval-updates", 3, "--expert-gates", "base,task")
@@ -56,24 +54,13 @@ def test_generation_reads_all_experts(saved, corpus):
 
 def validate(path, data, world_size):
     """The loss that `fairseq-validate` prints, in so many processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     command = (
         "fairseq-validate", data, *PLUGIN, "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc",
         "--encoder-langtok", "tgt", "--decoder-langtok", "--path", path, "--cpu", "--batch-size", 24,
         "--valid-subset", "valid", "--log-format", "simple", "--num-workers", 0,
     )  # fmt: skip
-    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
-    with ExitStack() as running:
-        processes = [
-            running.enter_context(start_command(*command, environment={**places, "RANK": str(rank)}))
-            for rank in range(world_size)
-        ]
-        codes = [process.wait(SECONDS) for process in processes]
-        output = processes[0].out() + processes[0].err()
-    assert codes == [0] * world_size, output
-    return float(re.findall(r"valid .*\| loss ([\d.]+)", output)[-1])
+    result = run_joined(world_size, *command) if world_size > 1 else run(*command)
+    return float(re.findall(r"valid .*\| loss ([\d.]+)", result.stdout + result.stderr)[-1])
 
 
 def test_validation_is_the_same_in_any_number_of_processes(saved, corpus):
@@ -86,43 +73,31 @@ def test_validation_is_the_same_in_any_number_of_processes(saved, corpus):
 # ---- what cannot be written ----
 
 
-def a_full_disk_in_the_second(rank):
-    if rank == 1:
+def raising(error):
+    def fail(*args, **kwargs):
+        raise error
 
-        def refuse(path, content):
-            raise UserError(f"`{path}` cannot be written: No space left on device.")
-
-        assemble.write_shard = refuse
+    return fail
 
 
-def a_fault_in_the_first(rank):
-    if rank == 0:
-
-        def fail(*args, **kwargs):
-            raise ValueError("Nobody foresaw this.\nAnd more.")
-
-        file_io.save = fail
-
-
-def no_memory_in(rank_that_fails, rank):
-    if rank == rank_that_fails:
-
-        def fail(*args, **kwargs):
-            raise MemoryError(f"no memory in {rank}")
-
-        utils.move_to_cpu = fail
-
-
-def a_folder_of_its_own_in_the_second(rank):
-    if rank == 1:
-        write = assemble.write_shard
+def break_saving(kind):
+    """Let a save fail in this process."""
+    write = assemble.write_shard
+    if kind == "a full disk":
+        assemble.write_shard = raising(UserError("`x` cannot be written: No space left on device."))
+    elif kind == "a fault":
+        file_io.save = raising(ValueError("Nobody foresaw this.\nAnd more."))
+    elif kind == "no memory":
+        utils.move_to_cpu = raising(MemoryError("no memory"))
+    else:
         assemble.write_shard = lambda folder, content: write(f"{folder}/elsewhere", content)
 
 
-def go_on(rank, data, folder, fail):
+def go_on(rank, data, folder, kind, rank_that_fails):
     """The sentence that ends a run which cannot save any more."""
     register()
-    fail(rank)
+    if rank == rank_that_fails:
+        break_saving(kind)
     try:
         train_two(rank, data, folder, 6)
     except (UserError, ValueError, MemoryError) as error:
@@ -131,24 +106,22 @@ def go_on(rank, data, folder, fail):
 
 
 @pytest.mark.parametrize(
-    ("fail", "words"),
+    ("kind", "rank", "words"),
     [
-        (a_full_disk_in_the_second, "No space left on device"),
-        (a_fault_in_the_first, "Nobody foresaw this."),
-        (functools.partial(no_memory_in, 0), "no memory in 0"),
-        (functools.partial(no_memory_in, 1), "no memory in 1"),
-        (a_folder_of_its_own_in_the_second, "`--save-dir` must be one folder that all machines of the run share"),
+        ("a full disk", 1, "No space left on device"),
+        ("a fault", 0, "Nobody foresaw this."),
+        ("no memory", 1, "no memory"),
+        ("a folder of its own", 1, "`--save-dir` must be one folder that all machines of the run share"),
     ],
 )
-def test_a_save_that_fails_in_one_process_ends_all_and_costs_nothing(fail, words, corpus, tmp_path):
-    run_processes(train_two, 2, corpus, tmp_path, 3)
-    before = {path: path.read_bytes() for path in tmp_path.glob("checkpoint*/**/*.pt")}
-    before |= {path: path.read_bytes() for path in tmp_path.glob("*.pt")}
+def test_a_save_that_fails_in_one_process_ends_all_and_costs_nothing(kind, rank, words, saved, corpus, tmp_path):
+    folder = shutil.copytree(saved[0], tmp_path / "run", ignore=shutil.ignore_patterns("whole.pt"))
+    before = {path: path.read_bytes() for path in folder.glob("**/*.pt")}
     assert len(before) == 3 * 3  # last, best and the interval's, in three files each
-    for sentence in run_processes(go_on, 2, corpus, tmp_path, fail):
+    for sentence in run_processes(go_on, 2, corpus, folder, kind, rank):
         assert words in sentence
     assert all(path.read_bytes() == content for path, content in before.items())
-    assert {path.name for path in tmp_path.glob("*.pt")} == {path.name for path in before if path.parent == tmp_path}
+    assert {*folder.glob("*.pt")} == {path for path in before if path.parent == folder}
 
 
 # ---- what it costs ----
@@ -187,7 +160,7 @@ def test_processes_copy_what_they_write_and_agree_beside_the_gpus(corpus, tmp_pa
     assert all(".moe.experts." in name for name in second)
 
 
-def refused(rank, data, options):
+def refusal(rank, data, options):
     with pytest.raises(Exception) as caught:
         train_here(data, *options)
     return str(find_user_error(caught.value))
@@ -198,4 +171,4 @@ def test_a_whole_checkpoint_of_another_size_is_named_where_each_process_takes_it
     options = (tmp_path, *RUNS["sparse"], "--restore-file", path, "--encoder-embed-dim", 16)
     right = "`--encoder-embed-dim` must be 8 and `--decoder-embed-dim` 8"
     sentence = f"{right} to load `{path}`, but they are 16 and 16 instead."
-    assert run_processes(refused, 2, OLD / "data", options) == [sentence, sentence]
+    assert run_processes(refusal, 2, OLD / "data", options) == [sentence, sentence]
