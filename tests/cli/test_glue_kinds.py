@@ -1,29 +1,38 @@
-"""Labels of words and rankings of any number of candidates through the real commands: learned, scored, written down."""
+"""Answers of other kinds through the real commands: labels of words, rankings and spans are learned and written."""
 
+import gzip
 import json
 
 import pytest
 from seqeval.metrics import f1_score
 
-from tests.helpers.benchmark import make_encoder, make_words_and_entities, train_tasks, validate, validated
+from fairseq_mtmoe.data.nlu.answers import best
+from tests.helpers.benchmark import (
+    make_benchmark,
+    make_encoder,
+    make_questions,
+    make_words_and_entities,
+    task_arguments,
+    validate,
+    validated,
+)
 from tests.helpers.commands import run
+from tests.helpers.training import run_here
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kinds")
+    make_benchmark(folder, {"train": 200, "dev": 40})
     make_words_and_entities(folder, {"train": 200, "dev": 40})
+    make_questions(folder, {"train": 200, "dev": 60})
     make_encoder(folder / "encoder.pt")
     return folder
 
 
-@pytest.fixture(scope="module")
-def checkpoint(data):
-    """Of a run that has learned both. Its sequences are so short that sentences lose words."""
-    options = ("--glue-tasks", "record,wnut17", "--init-encoder", data / "encoder.pt", "--max-epoch", 12,
-               "--max-positions", 11, "--arch", "mt_dense")  # fmt: skip
-    train_tasks(data, data / "run", *options)
-    return data / "run" / "checkpoint_best.pt"
+# ---- words and rankings ----
 
 
 def sentences(text):
@@ -31,8 +40,12 @@ def sentences(text):
     return [[line.split("\t") for line in part.splitlines()] for part in text.removesuffix("\n").split("\n\n")]
 
 
-@pytest.mark.slow
-def test_what_is_written_has_the_scores_of_a_validation_in_any_number_of_processes(data, checkpoint, tmp_path):
+def test_what_is_written_has_the_scores_of_a_validation_in_any_number_of_processes(data, tmp_path):
+    """The sequences are so short that sentences lose words."""
+    options = ("--glue-tasks", "record,wnut17", "--init-encoder", data / "encoder.pt", "--max-epoch", 8, "--lr", 0.005,
+               "--max-positions", 11, "--arch", "mt_dense")  # fmt: skip
+    run_here(task_arguments(data, tmp_path / "run", *options))
+    checkpoint = tmp_path / "run" / "checkpoint_best.pt"
     figures = [
         validated(validate(data, checkpoint, "--batch-size", size, "--distributed-world-size", processes))
         for processes, size in ((1, 16), (2, 5))
@@ -58,3 +71,54 @@ def test_what_is_written_has_the_scores_of_a_validation_in_any_number_of_process
         for line, query in zip(written, queries, strict=True)
     ]
     assert 100 * sum(hits) / len(hits) == pytest.approx(one["record_exact-match"], abs=0.006)
+
+
+# ---- spans ----
+
+
+@pytest.fixture(scope="module")
+def run_folder(data, tmp_path_factory):
+    """A run that has learned them beside CoLA, without a validation."""
+    folder = tmp_path_factory.mktemp("run")
+    options = ("--glue-tasks", "squad,cola", "--init-encoder", data / "encoder.pt", "--max-update", 250,
+               "--lr", 0.005)  # fmt: skip
+    run_here(task_arguments(data, folder, *options, "--sampling-method", "uniform", "--disable-validation"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def figures(data, run_folder):
+    return validated(validate(data, run_folder / "checkpoint_last.pt"))
+
+
+def test_they_are_learned_beside_another_task(figures):
+    assert figures["squad_f1"] >= 80 and figures["squad_em"] >= 50 and figures["cola_matthews"] >= 80, figures
+    assert figures["squad_f1"] > figures["squad_em"] and figures["all"] == pytest.approx(
+        (figures["squad_f1"] + figures["cola_matthews"]) / 2, abs=0.01
+    )
+
+
+@pytest.mark.rare
+def test_several_processes_score_alike(data, run_folder, figures, tmp_path):
+    """Four, of which each has some windows of a question."""
+    options = ("--distributed-world-size", 4, "--batch-size", 3, "--results-path", tmp_path / "scores")
+    found = validated(validate(data, run_folder / "checkpoint_last.pt", *options))
+    names = ("squad_f1", "squad_em", "cola_matthews", "all")
+    assert [found[name] for name in names] == [figures[name] for name in names]
+    (scores,) = json.loads((tmp_path / "scores" / "scores.json").read_text())["tasks"]["squad"]["sets"].values()
+    assert scores["examples"] == 60 and round(scores["score"], 2) == figures["squad_f1"]
+
+
+def test_what_is_written_has_these_scores(data, run_folder, figures, tmp_path):
+    """By SQuAD's rules, of the text as the passage has it."""
+    run("mtmoe", "predict", data, "--path", run_folder / "checkpoint_last.pt", "--subset", "valid", "--cpu",
+        "--batch-size", 7, "--out", tmp_path / "out")  # fmt: skip
+    answers = json.loads((tmp_path / "out" / "squad.json").read_text())
+    lines = gzip.decompress((data / "MRQA/dev/SQuAD.jsonl.gz").read_bytes()).decode().splitlines()[1:]
+    asked = {one["qid"]: (one, record["context"]) for record in map(json.loads, lines) for one in record["qas"]}
+    assert list(answers) == list(asked)
+    assert all(answers[key] in context for key, (_, context) in asked.items())
+    for name in ("f1", "em"):
+        scores = [best(name, answers[key], one["answers"]) for key, (one, _) in asked.items()]
+        assert round(100 * sum(scores) / len(scores), 2) == figures[f"squad_{name}"]
+    assert any(answer != answer.lower() for answer in answers.values())
