@@ -1,15 +1,19 @@
-"""A process that fails, is killed or falls silent ends the others soon, with a sentence."""
+"""A process that fails, is killed or falls silent ends the others soon, with a sentence; and so does Ctrl-C."""
 
+import os
+import signal
 import time
 
 import pytest
 
+from fairseq_mtmoe.checkpoints import assemble
 from tests.helpers.commands import start_command, training_arguments
 from tests.helpers.digits import make_digit_corpus
 from tests.kill.runs import free_address
 
-TIMEOUT = 15  # seconds of `--distributed-timeout`, which a busy machine may need to start both processes
+TIMEOUT = 10  # seconds of `--distributed-timeout`, which a busy machine may need to start both processes
 PATIENCE = 10  # seconds that an end may take beyond it
+SECONDS = 120  # many times what any wait takes on an idle machine
 
 # Before fairseq-train in one of two processes: at the third call of a method of the trainer something happens. The
 # place is the method's name, the happening a statement, of the second process unless it asks.
@@ -32,19 +36,6 @@ def method(*args, **kwargs):
 
 setattr(SparseTrainer, place, method)
 """
-HAPPENINGS = {
-    "raises": "raise ValueError('a bug')",
-    "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
-    "is silent": "time.sleep(1000)",
-    "is not waited for": "raise UserError('The disk is full.') if rank else time.sleep(1000)",
-    "has no disk": "raise UserError('The disk is full.') if rank == 0 else 0",
-}
-PLACES = {
-    "in a step": ("train_step", ()),
-    "in a validation": ("valid_step", ("--validate-interval-updates", 1)),
-    "before sparsification": ("train_step", ("--dense-updates", 2)),
-}
-CASES = [("raises", "in a step"), ("is killed", "in a validation"), ("is silent", "before sparsification")]
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +43,16 @@ def corpus(tmp_path_factory):
     return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=200, valid=40, test=4)
 
 
-@pytest.mark.parametrize(("happening", "place"), CASES)
-def test_the_other_process_ends_soon_and_says_why(happening, place, corpus, tmp_path):
-    method, options = PLACES[place]
+@pytest.mark.parametrize(
+    ("happening", "method", "options"),
+    [
+        ("raise ValueError('a bug')", "train_step", ()),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "valid_step", ("--validate-interval-updates", 1)),
+        ("time.sleep(1000)", "train_step", ("--dense-updates", 2)),
+    ],
+    ids=["raises in a step", "is killed in a validation", "is silent before sparsification"],
+)
+def test_the_other_process_ends_soon_and_says_why(happening, method, options, corpus, tmp_path):
     options = ("--num-experts", 4, "--max-tokens", 120, "--distributed-timeout", TIMEOUT, *options)
     first, second = (start(rank, method, happening, corpus, tmp_path, *options) for rank in range(2))
     with first, second:
@@ -70,7 +68,12 @@ def test_the_other_process_ends_soon_and_says_why(happening, place, corpus, tmp_
 
 
 @pytest.mark.parametrize(
-    ("happening", "method"), [("is not waited for", "train_step"), ("has no disk", "save_checkpoint")]
+    ("happening", "method"),
+    [
+        ("raise UserError('The disk is full.') if rank else time.sleep(1000)", "train_step"),
+        ("raise UserError('The disk is full.') if rank == 0 else 0", "save_checkpoint"),
+    ],
+    ids=["is not waited for", "has no disk"],
 )
 def test_the_first_sentence_ends_all_wherever_they_are(happening, method, corpus, tmp_path):
     """One sleeps, as it would in an exchange on a GPU; of a dense model only the first process saves."""
@@ -92,5 +95,26 @@ def start(rank, method, happening, corpus, folder, *options):
         "--distributed-backend", "gloo", "--distributed-world-size", 2, "--distributed-no-spawn",
         "--distributed-init-method", f"file://{folder}/meeting", "--distributed-rank", rank,
     )  # fmt: skip
-    before = BEFORE.format(values=(rank, method, HAPPENINGS[happening], str(folder)))
+    before = BEFORE.format(values=(rank, method, happening, str(folder)))
     return start_command("fairseq-train", *training_arguments(corpus, folder, *joined, *options), before=before)
+
+
+def test_ctrl_c_reaches_all_processes_of_a_terminal_and_the_run_saves(tmp_path):
+    """With a worker that loads data; tests/cli/test_slurm.py has two processes."""
+    corpus = make_digit_corpus(tmp_path / "digits", train=3000, valid=4, test=4)
+    options = ("--num-experts", 2, "--max-tokens", 120, "--log-interval", 1, "--num-workers", 1)
+    with start_command("fairseq-train", *training_arguments(corpus, tmp_path, *options)) as process:
+        deadline = time.monotonic() + SECONDS
+        while "num_updates=3," not in process.out():
+            assert time.monotonic() < deadline, process.err()[-3000:]
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(SECONDS) == 130
+        written = process.out() + process.err()
+    path = tmp_path / "checkpoint_last.pt"
+    updates = assemble.load_shared_part(path)["optimizer_history"][-1]["num_updates"]
+    assert "Traceback" not in written and "rror:" not in written, written[-3000:]
+    assert updates >= 3 and [line for line in written.splitlines() if line.startswith("SIG")] == [
+        "SIGINT: the run saves after this update and ends; a second signal ends it at once.",
+        f"SIGINT ended the run after update {updates}: the same command goes on from `{path}`.",
+    ]
