@@ -54,7 +54,8 @@ def command(
 
     register()
     from fairseq_mtmoe.data.nlu.answers import file_names
-    from fairseq_mtmoe.evaluation.predictor import Inference, Predictor
+    from fairseq_mtmoe.evaluation.predictor import Predictor
+    from fairseq_mtmoe.evaluation.stored import Inference
 
     if settings["max_tokens"] is None and settings["batch_size"] is None:
         settings["batch_size"] = 32

@@ -182,7 +182,7 @@ class Measure:
     """Lets a task's data pass through a model up to its first block."""
 
     def __init__(self, data: str, subset: str, batch_size: int, cpu: bool) -> None:
-        from fairseq_mtmoe.evaluation.predictor import Inference
+        from fairseq_mtmoe.evaluation.stored import Inference
 
         self.data, self._subset = data, subset
         self._inference = Inference(batch_size, cpu=cpu)

@@ -1,39 +1,229 @@
-"""What adapts a network to each sentence's task; pure torch, of no backbone.
+"""What adapts a network to each sentence's task (CA-MTL, §2.1), and which parameters do; pure torch, of no backbone.
 
-Implements "Conditionally Adaptive Multi-Task Learning" (CA-MTL), §2.1.
+FiLM is `(1 + γ(z))·x + β(z)`, with γ and β one linear map of a task's embedding z. Tasks are few, tokens many: γ and β
+of all tasks are worked out once a pass, (K, F), and each token takes its task's row. While a text grows word by word
+they are worked out once for all (`Tasks.keeping`).
 """
 
-from fairseq_mtmoe.conditioning.attention import ConditionalAttentionBias, block_width
-from fairseq_mtmoe.conditioning.film import FiLM, TaskEmbeddings, Tasks
-from fairseq_mtmoe.conditioning.modules import (
-    ALIGNMENT,
-    ATTENTION,
-    BOTTLENECK,
-    NORM,
-    PARTS,
-    ConditionalAlignment,
-    ConditionalBottleneck,
-    ConditionalLayerNorm,
-    apply_norm,
-    conditional_names,
-    with_new_conditions,
-)
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
-__all__ = [
-    "ALIGNMENT",
-    "ATTENTION",
-    "BOTTLENECK",
-    "NORM",
-    "PARTS",
-    "ConditionalAlignment",
-    "ConditionalAttentionBias",
-    "ConditionalBottleneck",
-    "ConditionalLayerNorm",
-    "FiLM",
-    "TaskEmbeddings",
-    "Tasks",
-    "apply_norm",
-    "block_width",
-    "conditional_names",
-    "with_new_conditions",
-]
+import torch
+from torch import LongTensor, Tensor, nn
+from torch.nn import functional as F
+
+STD = 0.02  # of initial weights, as in the authors' code
+NARROWING = 3
+ATTENTION, NORM, ALIGNMENT, BOTTLENECK = PARTS = ("attention", "norm", "alignment", "bottleneck")
+
+
+class FiLM(nn.Module):
+    """The map from tasks' embeddings of size `dim` (D) to γ and β for `features` (F) numbers."""
+
+    def __init__(self, dim: int, features: int) -> None:
+        super().__init__()
+        self.linear = initialized(nn.Linear(dim, 2 * features))
+
+    def parameters_of(self, z_KD: Tensor) -> tuple[Tensor, Tensor]:
+        """γ and β of each task, (K, F) both; 0 for an embedding of zeros, until the map's bias is trained."""
+        gamma_KF, beta_KF = self.linear(z_KD).chunk(2, -1)
+        return gamma_KF, beta_KF
+
+    def scale_and_shift_of(self, z_KD: Tensor) -> tuple[Tensor, Tensor]:
+        """1 + γ and β of each task, (K, F) both."""
+        gamma_KF, beta_KF = self.parameters_of(z_KD)
+        return 1 + gamma_KF, beta_KF
+
+    def forward(self, x: Tensor, z_KD: Tensor, task_ids: LongTensor) -> Tensor:
+        """`x` (…, B, F) modulated by the tasks `task_ids` (B,) of its sentences, or of its tokens."""
+        return modulated(x, *self.scale_and_shift_of(z_KD), task_ids)
+
+
+def modulated(x: Tensor, scale_KF: Tensor, shift_KF: Tensor, task_ids: LongTensor) -> Tensor:
+    """`scale·x + shift` with the rows of each sentence's task; `x` is (…, B, F)."""
+    return x * scale_KF.index_select(0, task_ids) + shift_KF.index_select(0, task_ids)
+
+
+def initialized(linear: nn.Linear) -> nn.Linear:
+    """With weights from N(0, 0.02²) and biases of 0."""
+    nn.init.normal_(linear.weight, std=STD)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+    return linear
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What a pass gives conditional modules, with gradients."""
+
+    raw_KD: Tensor  # the table itself, which alignment reads
+    shared_KD: Tensor  # through the map that all other modules share
+    kept: dict[nn.Module, tuple[Tensor, Tensor]] | None = field(default=None, compare=False)  # see `keeping`
+
+    def keeping(self) -> Self:
+        """The same for many passes, such as of words that come one by one: each module is asked once."""
+        return replace(self, kept={})
+
+    def once(self, module: nn.Module, make: Callable[[Self], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """What a module makes of the tasks: made now, or kept."""
+        if self.kept is None:
+            return make(self)
+        if module not in self.kept:
+            self.kept[module] = make(self)
+        return self.kept[module]
+
+
+class TaskEmbeddings(nn.Module):
+    """One table (K, D), of zeros at first, where FiLM is the identity, and the linear map for all but alignment."""
+
+    def __init__(self, num_tasks: int, dim: int, transforms: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_tasks, dim))
+        self.transform = initialized(nn.Linear(dim, dim)) if transforms else None
+
+    def forward(self) -> Tasks:
+        return Tasks(self.weight, self.weight if self.transform is None else self.transform(self.weight))
+
+
+class ConditionalLayerNorm(nn.LayerNorm):
+    """`h = (a-μ)/σ · γ_0·(1+γ(z)) + β_0 + β(z)` (§2.1.3, equation 3), with a pretrained norm's `weight` and `bias`."""
+
+    def __init__(self, size: int, dim: int, eps: float = 1e-5) -> None:
+        super().__init__(size, eps)
+        self.film = FiLM(dim, size)
+
+    @classmethod
+    def from_norm(cls, norm: Any, dim: int) -> Self:
+        """With the parameters of a layer norm, torch's or fairseq's, which it then takes the place of."""
+        conditional = cls(norm.normalized_shape[0], dim, norm.eps).to(norm.weight)
+        conditional.weight, conditional.bias = norm.weight, norm.bias
+        return conditional
+
+    def forward(self, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:  # type: ignore[override]
+        """`x` (…, B, H) normed for the tasks `task_ids` (B,) of its sentences, or of its tokens."""
+        normed = F.layer_norm(x, self.normalized_shape, eps=self.eps)
+        return modulated(normed, *tasks.once(self, self._of_tasks), task_ids)
+
+    def _of_tasks(self, tasks: Tasks) -> tuple[Tensor, Tensor]:
+        """Scale and shift of each task, (K, H) both."""
+        gamma_KH, beta_KH = self.film.parameters_of(tasks.shared_KD)
+        return self.weight * (1 + gamma_KH), self.bias + beta_KH
+
+
+def apply_norm(norm: nn.Module, x: Tensor, tasks: Tasks | None, task_ids: LongTensor | None) -> Tensor:
+    """`x` after a layer norm, conditional or not."""
+    normed: Tensor = norm(x, tasks, task_ids) if isinstance(norm, ConditionalLayerNorm) else norm(x)
+    return normed
+
+
+class ConditionalAlignment(nn.Module):
+    """`x·R(z)` between the embeddings and the first block (§2.1.2, equation 2), with `R(z) = FiLM(R; z)`.
+
+    R begins as the identity. No matrix is made of a task: `x·R(z) = (1 + γ(z))·(x·R) + β(z)·Σ_i x_i`.
+    """
+
+    def __init__(self, dim: int, size: int) -> None:
+        super().__init__()
+        self.film = FiLM(dim, size)
+        self.weight = nn.Parameter(torch.eye(size))
+
+    def forward(self, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
+        """`x` (…, B, H) aligned for the tasks `task_ids` (B,) of its sentences, or of its tokens."""
+        scale_KH, beta_KH = tasks.once(self, lambda tasks: self.film.scale_and_shift_of(tasks.raw_KD))
+        aligned = F.linear(x, self.weight.t()) * scale_KH.index_select(0, task_ids)
+        return aligned + x.sum(-1, keepdim=True) * beta_KH.index_select(0, task_ids)
+
+
+class ConditionalBottleneck(nn.Module):
+    """`B(x) = up(down(FiLM(norm(x); z)))` (§2.1.4), linear from H to H/3 to H; at first 0 if it `begins_at_zero`."""
+
+    def __init__(self, dim: int, size: int, begins_at_zero: bool, norm: nn.LayerNorm | None = None) -> None:
+        super().__init__()
+        self.layer_norm = norm
+        narrow = max(1, size // NARROWING)
+        self.film = FiLM(dim, size)
+        self.down = initialized(nn.Linear(size, narrow))
+        self.up = initialized(nn.Linear(narrow, size))
+        if begins_at_zero:
+            nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
+        """Of `x` (…, B, H) and its tasks, shaped as `x`."""
+        if self.layer_norm is not None:
+            x = apply_norm(self.layer_norm, x, tasks, task_ids)
+        of_tasks = tasks.once(self, lambda tasks: self.film.scale_and_shift_of(tasks.shared_KD))
+        output: Tensor = self.up(self.down(modulated(x, *of_tasks, task_ids)))
+        return output
+
+
+def block_width(positions: int, size: int) -> int:
+    """The tokens of a block, of H/L blocks for L `positions` and H, the `size` (§2.1.1): 22 for BERT base's 128."""
+    blocks = max(1, size // positions)
+    return -(-positions // blocks)
+
+
+class ConditionalAttentionBias(nn.Module):
+    """M(z) of conditional attention, `softmax(M(z) + QKᵀ/√d)·V` (§2.1.1), `M(z) = ⊕_n FiLM(A_n; z)` for all heads.
+
+    Tokens of the same block of neighbours get `(1 + γ_j(z))·A_ij + β_j(z)`, all others 0. A has a row for each of
+    `positions`, and as many columns as γ and β, the `width` of a block. A token beyond `positions` is as the one that
+    is `positions` before it: the pattern begins anew, and blocks do not reach over its end.
+    """
+
+    def __init__(self, dim: int, positions: int, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.film = FiLM(dim, width)
+        self.weight = nn.Parameter(torch.zeros(positions, width))
+
+    def of_tasks(self, tasks: Tasks, length: int) -> Tensor:
+        """M(z) of every task for sentences of up to `length` tokens, (K, L, L): rows read, columns are read."""
+        gamma_KW, beta_KW = (part.unsqueeze(1) for part in self.film.parameters_of(tasks.shared_KD))
+        row_L, place_L, in_block_LL = self._pattern(length)
+        values_KLW = (1 + gamma_KW) * self.weight.index_select(0, row_L) + beta_KW
+        return values_KLW.index_select(2, place_L) * in_block_LL
+
+    def row_of_tasks(self, tasks: Tasks, place: int) -> Tensor:
+        """The row of M(z) of every task at one place, up to it, (K, place + 1): for words that come one by one."""
+        row = place % len(self.weight)
+        num_before, num_in_block = place - row % self.width, row % self.width + 1
+        of_tasks = tasks.once(self, lambda tasks: self.film.parameters_of(tasks.shared_KD))
+        gamma_KW, beta_KW = (part[:, :num_in_block] for part in of_tasks)
+        return F.pad((1 + gamma_KW) * self.weight[row, :num_in_block] + beta_KW, (num_before, 0))
+
+    def forward(self, tasks: Tasks, task_ids: LongTensor, length: int, place_BL: Tensor | None = None) -> Tensor:
+        """What is added to scores (B, 1, L, L) of sentences whose tokens' places are `place_BL`, or those in a row."""
+        bias_KLL = self.of_tasks(tasks, length)
+        if place_BL is None:
+            return bias_KLL.index_select(0, task_ids).unsqueeze(1)
+        # An embedding's gradient, unlike an index's, has an order of its sum that is always the same.
+        rows_BLL = F.embedding(task_ids.unsqueeze(1) * length + place_BL, bias_KLL.flatten(0, 1))
+        return rows_BLL.gather(2, place_BL.unsqueeze(1).expand_as(rows_BLL)).unsqueeze(1)
+
+    def _pattern(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each token its row of A and its place in its block, (L,); which are of the same block, (L, L)."""
+        positions = len(self.weight)
+        place_L = torch.arange(length, device=self.weight.device)
+        row_L = place_L % positions
+        begin_L = place_L - row_L % self.width  # the block's first token, also of the last and shorter one
+        return row_L, row_L % self.width, begin_L.unsqueeze(1) == begin_L
+
+
+# All parameters of these; of a conditional norm FiLM's, since the others are those of the norm that it was made from.
+_OF_CONDITIONS = (TaskEmbeddings, FiLM, ConditionalAttentionBias, ConditionalAlignment, ConditionalBottleneck)
+
+
+def conditional_names(model: nn.Module) -> Iterator[str]:
+    """The names of the parameters that a model has because it adapts to tasks."""
+    for path, module in model.named_modules():
+        if isinstance(module, _OF_CONDITIONS):
+            for name, _ in module.named_parameters(prefix=path):
+                yield name
+
+
+def with_new_conditions(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state of a model that adapts to no tasks, with what else `model` has as it is now; any other as it is."""
+    own, new = model.state_dict(), set(conditional_names(model))
+    tables = {f"{path}.weight" for path, module in model.named_modules() if isinstance(module, TaskEmbeddings)}
+    return {**({} if tables & state.keys() else {name: own[name] for name in new}), **state}

@@ -1,25 +1,27 @@
-"""The modules said slowly: sentence by sentence, with each task's own matrices, by the fast forms' parameters.
-
-Tests compare outputs and every gradient.
-"""
-
-from __future__ import annotations
+"""The modules said slowly: sentence by sentence, with each task's own matrices. Tests compare outputs and gradients."""
 
 import torch
 from torch import LongTensor, Tensor
 
-from fairseq_mtmoe.conditioning.attention import ConditionalAttentionBias
-from fairseq_mtmoe.conditioning.film import FiLM, Tasks
-from fairseq_mtmoe.conditioning.modules import ConditionalAlignment, ConditionalBottleneck, ConditionalLayerNorm
+from fairseq_mtmoe.conditioning import (
+    ConditionalAlignment,
+    ConditionalAttentionBias,
+    ConditionalBottleneck,
+    ConditionalLayerNorm,
+    FiLM,
+    Tasks,
+)
 
 
 def film(module: FiLM, x: Tensor, z_D: Tensor) -> Tensor:
-    """FiLM of whatever has F columns, by one task's embedding."""
+    gamma_F, beta_F = _gamma_and_beta(module, z_D)
+    return (1 + gamma_F) * x + beta_F
+
+
+def _gamma_and_beta(module: FiLM, z_D: Tensor) -> tuple[Tensor, Tensor]:
     weight, bias = module.linear.weight, module.linear.bias
     features = len(weight) // 2
-    gamma_F = weight[:features] @ z_D + bias[:features]
-    beta_F = weight[features:] @ z_D + bias[features:]
-    return (1 + gamma_F) * x + beta_F
+    return weight[:features] @ z_D + bias[:features], weight[features:] @ z_D + bias[features:]
 
 
 def layer_norm(module: ConditionalLayerNorm, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
@@ -29,21 +31,15 @@ def layer_norm(module: ConditionalLayerNorm, x: Tensor, tasks: Tasks, task_ids: 
         mean = sentence_LH.mean(-1, keepdim=True)
         variance = (sentence_LH - mean).square().mean(-1, keepdim=True)
         unit_LH = (sentence_LH - mean) / (variance + module.eps).sqrt()
-        size = len(module.weight)
-        maps, biases = module.film.linear.weight, module.film.linear.bias
-        gamma_H = maps[:size] @ tasks.shared_KD[task] + biases[:size]
-        beta_H = maps[size:] @ tasks.shared_KD[task] + biases[size:]
+        gamma_H, beta_H = _gamma_and_beta(module.film, tasks.shared_KD[task])
         normed.append(unit_LH * (module.weight * (1 + gamma_H)) + module.bias + beta_H)
     return torch.stack(normed)
 
 
 def alignment(module: ConditionalAlignment, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
     """Equation 2 of a batch (B, L, H), with the matrix of each sentence's task."""
-    aligned = [
-        sentence_LH @ film(module.film, module.weight, tasks.raw_KD[task])
-        for sentence_LH, task in zip(x, task_ids, strict=True)
-    ]
-    return torch.stack(aligned)
+    matrices = (film(module.film, module.weight, tasks.raw_KD[task]) for task in task_ids)
+    return torch.stack([sentence_LH @ matrix for sentence_LH, matrix in zip(x, matrices, strict=True)])
 
 
 def bottleneck(module: ConditionalBottleneck, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.slots import SPARSITY
-from fairseq_mtmoe.task_types import TaskType, Uncertainty
+from fairseq_mtmoe.task_types.task_type import TaskType, Uncertainty
 
 
 @runtime_checkable

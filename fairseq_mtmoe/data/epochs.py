@@ -1,10 +1,4 @@
-"""The position in an epoch, counted so that any number of processes can resume from it.
-
-fairseq saves how many batches one process has seen, which is another position in the data for any other number of
-processes. Here the batches of all processes are counted too, and what is left of the epoch is dealt out anew.
-"""
-
-from __future__ import annotations
+"""The position in an epoch, counted over the batches of all processes: any number of processes can resume from it."""
 
 import itertools
 from collections.abc import Sequence
@@ -20,9 +14,8 @@ from fairseq_mtmoe.protocols import ResumesDraws
 class SharedEpochIterator(iterators.EpochBatchIterator):
     """fairseq's batches of an epoch, resumable with another number of processes and another `--update-freq`.
 
-    The state has what fairseq's has, and `batches_in_epoch`: the batches that all processes together have seen; `seed`,
-    which shuffled them; and `sampling`, what the dataset saves of its draws. A state without the first, from
-    fairseq or from before, goes on with as many processes as it was made with.
+    The state is fairseq's with `batches_in_epoch`, which all processes have seen; `seed`, which shuffled them; and
+    `sampling`, what the dataset saves of its draws. One of fairseq's own goes on with its number of processes.
     """
 
     epoch: int
@@ -36,11 +29,10 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
     def _begin_after(self, batches: int, group: int) -> None:
         """Resume after so many batches of all processes, of which a `group` stays together in grouped shuffling.
 
-        fairseq's training loop counts updates: a process's batches, divided by `--update-freq` and rounded up, both
-        for where it resumes and for where the epoch ends. Resumed in the middle of an update, the two round
-        differently; the loop then takes the epoch to be over before its last update, or not over, and repeats it. So
-        the iterator's own count begins at `_first`, the start of the update in which the position is, and counts whole
-        updates from there; `iterations_in_epoch` and `state_dict` take `_first` off again.
+        fairseq's training loop rounds a process's batches divided by `--update-freq` up, where it resumes and where the
+        epoch
+        ends: in the middle of an update the two differ, and the epoch would end too early or begin anew. So the
+        iterator's count begins at `_first`, the start of the update that the position is in.
         """
         self._batches_before, self._group = batches, group
         own = batches // self.num_shards
@@ -101,10 +93,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         return rest
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
-        """This process's share of the batches that are left, in fairseq's order; the shares are padded to one length.
-
-        `fix_batches_to_gpus` is for data that is fetched ahead, which fairseq's multilingual data is not either.
-        """
+        """This process's share of the batches that are left, in fairseq's order, padded to one length."""
         batches = list(self.frozen_batches)
         if shuffle:
             counts = self.dataset.batch_counts if isinstance(self.dataset, ResumesDraws) else [len(batches)]
@@ -120,10 +109,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
 
 
 def shuffled(batches: list[Any], seed: int, group: int, counts: Sequence[int]) -> list[Any]:
-    """fairseq's order of the batches: shuffled in groups, without the batches that fill no group.
-
-    Each part of an epoch, of so many batches as `counts` says, is shuffled by itself.
-    """
+    """fairseq's order of the batches: shuffled in groups, each part of an epoch by itself; what fills no group goes."""
     found: list[Any] = []
     with data_utils.numpy_seed(seed):
         for end, count in zip(itertools.accumulate(counts), counts, strict=True):

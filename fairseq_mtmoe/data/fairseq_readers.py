@@ -1,10 +1,4 @@
-"""What fairseq reads itself on the way of every task: dictionaries, SentencePiece models, lines to translate.
-
-These readers take the place of fairseq's, and say in a sentence what is wrong with a file, and where. What fairseq
-makes of a file that is as it should be stays the same.
-"""
-
-from __future__ import annotations
+"""What fairseq reads itself: dictionaries, SentencePiece models, lines; here with a sentence for what is wrong."""
 
 import functools
 import io
@@ -67,17 +61,13 @@ def checking_the_model(original: Callable[[Any, Any], None]) -> Callable[[Any, A
 
 
 class PiecesOfLines(SentencepieceBPE):  # type: ignore[misc]
-    """Cuts lines that are not in pieces yet, by the model of a `path`, and joins the pieces of what is made of them.
-
-    Whoever cuts lines before has every symbol as it is, in and out.
-    """
+    """Cuts lines that are not in pieces yet, by the model of a `path`, and joins the pieces of translations then."""
 
     def __init__(self, path: str) -> None:
         super().__init__(SentencepieceConfig(sentencepiece_model=path))
         self._cuts = False
 
     def encode(self, x: str) -> str:
-        """Return the pieces of a line, with spaces between them."""
         if not x or PIECE in x:
             return x
         self._cuts = True
@@ -85,16 +75,12 @@ class PiecesOfLines(SentencepieceBPE):  # type: ignore[misc]
         return pieces
 
     def decode(self, x: str) -> str:
-        """Return the text of pieces."""
         text: str = super().decode(x) if self._cuts and PIECE in x else x
         return text
 
 
 def read_lines(input: str, buffer_size: int) -> Iterator[list[str]]:
-    """The lines of a file, or of the standard input for `-`, without white space around them, so many at a time.
-
-    Takes the place of `fairseq_cli.interactive.buffered_read`. A line feed ends a line, and nothing else does.
-    """
+    """The stripped lines of a file, or of the standard input for `-`, in groups; a line feed alone ends a line."""
     lines = _decoded(input)
     while group := list(itertools.islice(lines, buffer_size)):
         yield group

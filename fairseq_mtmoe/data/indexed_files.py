@@ -1,11 +1,8 @@
 """How many sentences a binarized file holds, read from its index without loading it, and whether it is whole.
 
-The formats are those that `fairseq-preprocess` writes: `mmap` (the default), and the older `lazy` and `cached`. fairseq
-believes what an index says and maps the file, so all of it is checked before fairseq sees it: that each sentence has a
-length and begins where the one before ends, that the data is there, and that its numbers are ids of the dictionary.
+The formats are `fairseq-preprocess`'s: `mmap`, and the older `lazy` and `cached`. fairseq believes an index and maps
+the file, so lengths, addresses and numbers are checked before.
 """
-
-from __future__ import annotations
 
 import os
 import struct
@@ -38,24 +35,14 @@ class _Index:
 def count_sentences(prefix: str, impl: str | None = None, may_be_empty: bool = False) -> int | None:
     """The number of sentences in `prefix.bin`, or None if its format is another than those above.
 
-    Args:
-        prefix: the files' path without `.idx` and `.bin`.
-        impl: fairseq's `--dataset-impl`, if it is given.
-        may_be_empty: whether sentences may have no token, as lists of alignments may.
-
-    Raises:
-        UserError: the files are not there, empty, damaged, or of another format than `impl`.
+    Sentences may be empty in lists of alignments. UserError: the files are damaged, or of another format than `impl`.
     """
     index = _read_index(prefix, impl, 0 if may_be_empty else 1)
     return None if index is None else index.sentences
 
 
 def check_ids(prefix: str, symbols: int, impl: str | None = None) -> None:
-    """See that all numbers in `prefix.bin` are ids of a dictionary of so many symbols; this reads the file.
-
-    Raises:
-        UserError: there is another number; or see `count_sentences`.
-    """
+    """See that all numbers in `prefix.bin` are ids of a dictionary of so many symbols (UserError: one is not)."""
     index = _read_index(prefix, impl, 1)
     if index is None:
         return
@@ -129,11 +116,7 @@ def _numbers(content: np.ndarray, start: int, count: int, kind: type[np.integer]
 
 
 def _count_tokens(lengths: np.ndarray, addresses: np.ndarray, unit: int, least: int) -> int:
-    """The sum of the lengths of sentences that lie one behind the other, in blocks: there may be billions.
-
-    Raises:
-        ValueError: a sentence is shorter than `least`, or lies elsewhere.
-    """
+    """The sum of the sentences' lengths, in blocks; `ValueError` where one is too short or elsewhere."""
     tokens = 0
     for start, end in pairwise([*range(0, len(lengths), _BLOCK), len(lengths)]):
         block = lengths[start:end].astype(np.int64)

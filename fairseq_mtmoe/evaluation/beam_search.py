@@ -1,21 +1,13 @@
-"""fairseq's beam search for what an evaluation asks of it: the best hypothesis of each sentence, and nothing beside.
+"""fairseq's beam search for the best hypothesis of each sentence alone, which it finds for less.
 
-It finds what fairseq's `SequenceGenerator` with its plain search does, for less:
-
-- As long as a sentence has one hypothesis, up to its first free word, it has one row, where fairseq computes as many
-  equal ones as the beam is wide.
-- Scores of all words are made for some hundred rows at a time, in the same memory, and read there once, a few rows at a
-  time that fit into a cache: their normaliser, and the best of each row. fairseq makes them for all rows, and writes
-  them anew five times a step.
-- Weights of attention, scores of single words, and all hypotheses but the best are not kept.
-
-Each sentence has the limit of its own length, where fairseq has one for a batch.
+A sentence with one hypothesis, up to its first free word, has one row, not as many as the beam is wide. Scores of all
+words are made for some hundred rows at a time, in the same memory, and read once, a few rows at a time that fit into a
+cache. Attention's weights, scores of single words and other hypotheses are not kept. Each sentence has the limit of its
+own length, where fairseq has one for a batch.
 
 Letters: `S` sentences, `N` of them that are left, `B` hypotheses of each (the beam; 1 at first), `R` = N·B rows, `L`
 words so far, `V` words of the dictionary, `C` columns of them, `K` candidates.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,12 +29,10 @@ _AT_ONCE = 1 << 18  # scores that fit into a core's own cache
 
 
 class BeamSearch:
-    """Takes the place of fairseq's generator in a task's `inference_step`.
+    """Takes the place of fairseq's `generator`, which has a plain search, in a task's `inference_step`.
 
-    Args:
-        generator: fairseq's, with its plain search; models, beam, limits and length penalty are its own.
-        goes_on: says, of whether a sentence of this process is left, whether one of any process is. The models then
-            read as often in all processes, which have each other's experts. None: this process is alone.
+    `goes_on` says whether any process has a sentence left, of whether this one has: processes with each other's experts
+    read equally often. None: this process is alone.
     """
 
     def __init__(self, generator: Any, goes_on: Callable[[bool], bool] | None = None) -> None:
@@ -55,13 +45,9 @@ class BeamSearch:
 
     @torch.no_grad()
     def generate(
-        self,
-        models: Sequence[Any],
-        sample: dict[str, Any],
-        prefix_tokens: Tensor | None = None,
-        constraints: None = None,
-        bos_token: int | None = None,
-    ) -> list[list[dict[str, Tensor]]]:
+        self, models: Sequence[Any], sample: dict[str, Any], prefix_tokens: Tensor | None = None,
+        constraints: None = None, bos_token: int | None = None,
+    ) -> list[list[dict[str, Tensor]]]:  # fmt: skip
         """The best hypothesis of each sentence, in the form of fairseq's generators, by whose `models` it searches.
 
         Of `prefix_tokens` (S, 1) each sentence must begin with one; `bos_token` is what the decoder reads first.
@@ -162,7 +148,7 @@ def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 class _Reader:
-    """The models, and what they remember of a batch.
+    """The models, and their states of a batch.
 
     A sentence has `width` rows: 1 as long as it has one hypothesis, if the models can part it later; else the beam.
     """
@@ -190,7 +176,7 @@ class _Reader:
         return self._memory.given(log_probs_RV, asked_R, may_end)
 
     def reorder(self, order_R: Tensor) -> None:
-        """Let rows go on from the rows that `order_R` names, of as many for each sentence as the beam is wide."""
+        """Let rows go on from the rows `order_R`, of as many for each sentence as the beam is wide."""
         if self.width < self._beam:
             self._share_source()
             for model, state in zip(self._ensemble.models, self._states, strict=True):
@@ -205,43 +191,29 @@ class _Reader:
 
 
 class _Beams:
-    """The hypotheses of a batch.
-
-    Args:
-        limit_S: words of a sentence at most, its end not counted.
-        width: rows of a sentence at first; of several all but one count for nothing. From the first free word on
-        `beam`. first: what the decoder reads first.
-        eos: ends a hypothesis.
-        penalty: the exponent of a hypothesis' length, by which its score is divided.
-
-    Attributes:
-        tokens_RL: what the decoder reads.
-        best: the words of each sentence's best hypothesis, with its end.
-    """
+    """The hypotheses of a batch, which end at `eos`; scores are divided by the length to the power of `penalty`."""
 
     def __init__(self, limit_S: Tensor, width: int, beam: int, first: int, eos: int, penalty: float) -> None:
+        # `limit_S` are words of a sentence at most, without its end; of `width` rows of a sentence at first one counts.
         self._beam, self._eos, self._penalty, self._limit_N = beam, eos, penalty, limit_S
         sentences = len(limit_S)
-        self.tokens_RL = limit_S.new_full((sentences * width, 1), first)
+        self.tokens_RL = limit_S.new_full((sentences * width, 1), first)  # what the decoder reads
         self._total_NB = torch.full((sentences, width), NEVER, device=limit_S.device)
         self._total_NB[:, 0] = 0
         self._sentence_N = torch.arange(sentences, device=limit_S.device)
         self._ended_N = torch.zeros_like(limit_S)
         self._best_S = torch.full((sentences,), NEVER, device=limit_S.device)
-        self.best: list[Tensor] = [limit_S.new_full((1,), eos)] * sentences
+        self.best: list[Tensor] = [limit_S.new_full((1,), eos)] * sentences  # each one's best hypothesis, with its end
 
     @property
     def is_growing(self) -> bool:
-        """Whether a sentence is left."""
         return len(self._sentence_N) > 0
 
     @property
     def length(self) -> int:
-        """Words that the decoder reads, with the first."""
         return self.tokens_RL.shape[1]
 
     def append(self, words_R: Tensor, scores_R: Tensor) -> None:
-        """Let every row go on with its word."""
         self.tokens_RL = torch.cat([self.tokens_RL, words_R.unsqueeze(1)], 1)
         self._total_NB = self._total_NB + scores_R.view_as(self._total_NB)
 
@@ -281,7 +253,7 @@ class _Beams:
         return total_NK, words_NBK.flatten(1).gather(1, places_NK), places_NK // words_NBK.shape[2]
 
     def _end(self, ends_NB: Tensor, total_NB: Tensor, parents_NB: Tensor) -> None:
-        """Remember the hypotheses that end, where they are a sentence's best, up to as many as the beam is wide."""
+        """Keep the hypotheses that end, where they are a sentence's best, up to as many as the beam is wide."""
         if not ends_NB.any():
             return
         counted_NB = ends_NB & (ends_NB.cumsum(1) + self._ended_N.unsqueeze(1) <= self._beam)
@@ -307,7 +279,7 @@ def _without_holes(left_N: Tensor) -> Tensor:
 
 
 def projection(model: Any) -> Tensor | None:
-    """The matrix (V, H) that makes logits of the decoder's features: on a CPU, where that is all that makes them."""
+    """The matrix (V, H) that alone makes logits of the decoder's features, on a CPU; None where other parts do, too."""
     if not isinstance(model, TransformerModelBase):
         return None
     own = type(model).get_normalized_probs, type(model.decoder).output_layer, type(model.decoder).forward
@@ -323,6 +295,5 @@ def projection(model: Any) -> Tensor | None:
 
 
 def can_widen(model: Any) -> bool:
-    """Whether a model's sentences can begin with one row, and have several later."""
     decoder = getattr(model, "decoder", None)
     return isinstance(decoder, Decoder) and decoder.shares_beams

@@ -1,11 +1,8 @@
 """Prices for a checkpoint that was trained without them: what its run would have kept had its weights stood still.
 
-The model takes the run's own training steps, with its batches and its dropout, but without gradients and updates: after
-the batches of each update the running means of prices move, as in training. A moving average of the weights has scores
-of its own, and gets prices of its own.
+The model takes the run's own training steps, with its batches and dropout, but without gradients: after each update the
+running means of prices move, as in training. A moving average of the weights gets prices of its own.
 """
-
-from __future__ import annotations
 
 import copy
 import itertools
@@ -48,20 +45,13 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class LayerPrices:
-    """What calibration gave to one layer.
-
-    Attributes:
-        layer: its block's place in the model, `decoder.layers.3` for example.
-        lowest, highest: of its prices, whose mean is 0, in units of the scores.
-        greedy_load, load: the tokens of the fullest expert as a multiple of the mean, in evaluation by scores alone and
-            at these prices, on the batches of a few updates that the prices do not know.
-    """
+    """What calibration gave to one `layer`: the range of its prices, whose mean is 0, in units of the scores."""
 
     layer: str
     lowest: float
     highest: float
-    greedy_load: float
-    load: float
+    greedy_load: float  # the fullest expert's tokens as a multiple of the mean, by scores alone,
+    load: float  # and at these prices
 
 
 @dataclass(frozen=True)
@@ -73,20 +63,12 @@ class Calibrated:
 
 
 def calibrate(
-    checkpoint: str,
-    data: str,
-    updates: int,
-    max_tokens: int | None = None,
-    cpu: bool = False,
+    checkpoint: str, data: str, updates: int, max_tokens: int | None = None, cpu: bool = False,
     advance: Callable[[int, int], None] = lambda done, total: None,
-) -> Calibrated:
+) -> Calibrated:  # fmt: skip
     """Return a checkpoint with the prices that so many further updates would leave, did they not change its weights.
 
-    The checkpoint is left as it is. `advance` is called after each update with how many there were and will be.
-
-    Raises:
-        UserError: the checkpoint is missing or damaged, not of a translation model with BASE layers, or does not fit
-            the data; or the data is missing or damaged.
+    `advance` is called after each update with how many there were and will be.
     """
     # Opened twice, as it is in its file and as fairseq upgrades it; whether it was the same is for the caller to see.
     original = load_shared_part(stored.existing(checkpoint), mapped=True)
@@ -143,7 +125,6 @@ class _Run:
             return [sample for _, samples in itertools.islice(drawn, _LOOKED_AT) for sample in samples]
 
     def prices(self) -> dict[str, Tensor]:
-        """The model's, by key, on the CPU."""
         return {key: value.cpu().clone() for key, value in prices_of(self.model.state_dict()).items()}
 
     def look_at(self, samples: Samples) -> list[LayerPrices]:
@@ -154,11 +135,9 @@ class _Run:
             if isinstance(module, MoELayer) and isinstance(module.gate, BaseGate)
         }
         greedy, priced = (self._loads(list(layers.values()), way, samples) for way in ("greedy", "prices"))
-        found = []
-        for (name, (_, gate)), *loads in zip(layers.items(), greedy, priced, strict=True):
-            mean_N = gate.prices.mean
-            found.append(LayerPrices(name, mean_N.min().item(), mean_N.max().item(), *loads))
-        return found
+        means = {name: gate.prices.mean for name, (_, gate) in layers.items()}
+        found = zip(means.items(), greedy, priced, strict=True)
+        return [LayerPrices(name, mean_N.min().item(), mean_N.max().item(), *loads) for (name, mean_N), *loads in found]
 
     def _loads(self, layers: list[tuple[MoELayer, BaseGate]], evaluation: str, samples: Samples) -> list[float]:
         for layer, gate in layers:
@@ -179,17 +158,8 @@ class _Run:
         """An option of the run; fairseq's default where its version did not have it."""
         return (self._cfg.get(group) or {}).get(name, getattr(_DEFAULTS[group], name))
 
-    # ---- batches ----
-
     def _updates(self) -> Iterator[tuple[int, Samples]]:
-        """The number of updates before each one, and its batches, as many as in one of the run's processes.
-
-        They are those that the run would train on from the beginning of its epoch on: task, sampling, sizes, seed and
-        order are the run's, as fairseq's trainer asks for them.
-
-        Raises:
-            UserError: the data is damaged or of another dictionary, or no sentence is short enough.
-        """
+        """The number of updates before each one, and its batches, from the beginning of the run's epoch on."""
         place, number = _beginning(self._place), self._num_updates
         epoch = self._epoch(place.get(_DRAWN) or place["epoch"], number, load=True)
         _ = epoch.frozen_batches  # before it learns which epoch it is for
@@ -230,7 +200,6 @@ class _Run:
         )
 
     def _groups(self, epoch: Any) -> Iterator[Samples]:
-        """As fairseq's training loop."""
         batches = epoch.next_epoch_itr(
             fix_batches_to_gpus=self._option("distributed_training", "fix_batches_to_gpus"),
             shuffle=epoch.next_epoch_idx > self._option("dataset", "curriculum"),
@@ -239,8 +208,6 @@ class _Run:
         freq = freqs[min(epoch.epoch, len(freqs)) - 1]
         whole_only = self._option("optimization", "skip_remainder_batch")
         yield from iterators.GroupedIterator(batches, freq, skip_remainder_batch=whole_only)
-
-    # ---- task and model ----
 
     def _new_task(self) -> Any:
         with self._naming_missing_files():
@@ -285,7 +252,7 @@ class _Run:
 
 
 def _beginning(place: Mapping[str, Any]) -> dict[str, Any]:
-    """The beginning of the epoch that a place is in; what was remembered of the draws up to there stays."""
+    """The beginning of the epoch that a place is in, with what was saved of the draws up to there."""
     epoch = place.get("epoch")
     if not isinstance(epoch, int) or epoch < 1:
         return {"epoch": 1}
@@ -294,7 +261,7 @@ def _beginning(place: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dictionaries_of_pairs(task: Any) -> dict[str, tuple[Dictionary, Dictionary]]:
-    """The language pairs of one of fairseq's own tasks, each with its source's and its target's dictionary."""
+    """The pairs of one of fairseq's own tasks, each with its source's and its target's dictionary."""
     if isinstance(task, TranslationMultiSimpleEpochTask):
         sides = {pair: pair.split("-") for pair in task.lang_pairs}
         return {pair: (task.dicts[source], task.dicts[target]) for pair, (source, target) in sides.items()}
@@ -302,7 +269,7 @@ def _dictionaries_of_pairs(task: Any) -> dict[str, tuple[Dictionary, Dictionary]
 
 
 def _training_settings(state: dict[str, Any], path: str, data: str) -> Any:
-    """Those of the checkpoint's task, on other data; what it read from files of the run, as the task remembers it."""
+    """The checkpoint's task settings on other data; what came from files of the run is as the task remembers it."""
     settings = stored.task_settings(state, path)
     rebuild.check_name(path, state, "criterion")
     stored.change(settings, data=data)
@@ -311,6 +278,4 @@ def _training_settings(state: dict[str, Any], path: str, data: str) -> Any:
         stored.change(settings, lang_pairs=",".join(remembered["lang_pairs"]))
     if "langs" in remembered:
         stored.change(settings, langs=",".join(remembered["langs"]), lang_dict=None)
-    if stored.setting(settings, "eval_bleu"):
-        stored.change(settings, eval_bleu=False)
     return settings

@@ -1,7 +1,5 @@
 """COMET (Rei et al. 2020), by unbabel-comet and a model that is there: nothing is downloaded."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -14,11 +12,7 @@ from fairseq_mtmoe.io.files import regular_file
 
 
 class Comet:
-    """A model of COMET's, from a `checkpoints/model.ckpt` of what `comet-score --to_json` and its like download.
-
-    Raises:
-        UserError: unbabel-comet is not installed, or the file is no checkpoint of it.
-    """
+    """A model of COMET's, from a `checkpoints/model.ckpt` that `comet-score` and its like download."""
 
     name = "COMET"
 
@@ -45,11 +39,7 @@ class Comet:
 
 
 def signature_of(path: Path) -> str:
-    """Return what a model's scores are to be quoted with.
-
-    Raises:
-        UserError: there is no such file.
-    """
+    """Return what a model's scores are to be quoted with; `UserError` where there is no such file."""
     with open(regular_file(path, "a checkpoint of COMET"), "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     try:

@@ -1,13 +1,8 @@
-"""What a model's first block is given of each task's data, summed up as covariances: Σ x xᵀ over all tokens.
+"""The covariances Σ x xᵀ of what a model's first block is given of each task's data.
 
-Tokens are those of the sequences that the model reads, so a text that is in several of them counts in each: COPA's
-premise and ReCoRD's passage once for every candidate, and the overlap of a passage's windows once for every window.
-
-The data passes through batch by batch, and of each only what stands before the first block is computed: embeddings, and
-a conditional alignment where the model has one. What is kept of it is one matrix (H, H) in float64.
+Tokens are those of the sequences that the model reads; a text in several of them, such as a candidate's premise or the
+overlap of windows, counts in each. Of each batch only what stands before the first block is computed.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -59,11 +54,7 @@ class CovarianceSums:
 def covariance_sums(
     predictor: Predictor, sets: Iterable[PredictedSet], advance: Callable[[int], None] = lambda count: None
 ) -> CovarianceSums:
-    """Return the sums over the sets of one task, of which one after the other is read.
-
-    Raises:
-        UserError: a file is not what the table says, or the model gives no finite numbers.
-    """
+    """Return the sums over the sets of one task, which are read one after the other."""
     width = predictor.model.encoder.config.hidden_size
     sums = CovarianceSums(np.zeros((width, width)))
     for chosen in sets:

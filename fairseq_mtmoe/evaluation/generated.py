@@ -1,10 +1,7 @@
 """What fairseq-generate leaves: lines `S-`, `T-`, `H-` and `D-` with the numbers of sentences, in any order.
 
-Each direction has files of its own, several where it was translated in shards. What else stands there (a log, scores of
-words, alignments) is passed over.
+Each direction has files of its own, several where it was translated in shards. All other lines are passed over.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,6 +11,7 @@ from pathlib import Path
 from fairseq.data.data_utils import post_process
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.evaluation.translator import subword_marks
 from fairseq_mtmoe.io.files import text_lines
 
 _LINE = re.compile(r"([STHD])-([0-9]+)\t(.*)")
@@ -29,28 +27,18 @@ Found = dict[str, dict[int, Scored]]  # by kind of line and sentence
 
 @dataclass(frozen=True)
 class Generated:
-    """The texts of one direction, by the numbers of their sentences.
-
-    Attributes:
-        missing: sentences between the first and the last that the files do not have: fairseq-generate leaves out those
-            that are too long, and the last batch where its size is no multiple of 8.
-        unended: files without fairseq-generate's last line, of which nobody can see whether they are whole.
-    """
+    """The texts of one direction, by the numbers of their sentences."""
 
     sources: list[str]
     hypotheses: list[str]
     references: list[str]
     altered: int  # references that have `<<unk>>`
-    missing: int
-    unended: list[Path]
+    missing: int  # sentences between the first and the last that fairseq-generate left out
+    unended: list[Path]  # files without fairseq-generate's last line, which may not be whole
 
 
 def read_generated(files: Sequence[Path], joining: str | None = None) -> Generated:
-    """Return the best hypotheses of a direction from the files of all its shards; without `joining` as the text looks.
-
-    Raises:
-        UserError: a file is missing or torn, two of them differ about a sentence, or there is nothing to compare with.
-    """
+    """Return a direction's best hypotheses (UserError: files are torn, or differ about a sentence)."""
     found: Found = {kind: {} for kind in "STHD"}
     unended = [file for file in files if not _read(file, found)]
     names, references = ", ".join(map(str, files)), found["T"]
@@ -71,18 +59,14 @@ def read_generated(files: Sequence[Path], joining: str | None = None) -> Generat
         )
     lines, right = ([texts[number][1] for number in numbers] for texts in (hypotheses, references))
     sources = [_LANGUAGE.sub("", found["S"].get(number, (0, ""))[1]) for number in numbers]
-    joining = _joining(lines) if joining is None else joining
+    joining = subword_marks([word for line in lines for word in line.split(" ")]) if joining is None else joining
     altered = sum("<<unk>>" in line for line in right)
-    sources, lines, right = (_joined(texts, joining) for texts in (sources, lines, right))
+    sources, lines, right = ([post_process(text, joining) for text in texts] for texts in (sources, lines, right))
     return Generated(sources, lines, right, altered, missing, unended)
 
 
 def named_files(arguments: Iterable[str]) -> dict[str, list[Path]]:
-    """Return the files of each pair, of arguments such as `en-de=FILE,FILE` or of paths that name a pair.
-
-    Raises:
-        UserError: nothing says which pair a file is of, or several things do.
-    """
+    """Return the files of each pair, of arguments such as `en-de=FILE,FILE` or of paths that name one pair."""
     found: dict[str, list[Path]] = {}
     for argument in arguments:
         name, sign, paths = argument.partition("=")
@@ -105,7 +89,7 @@ def _pair_in(path: str) -> str:
 
 
 def _read(file: Path, found: Found) -> bool:
-    """Add what a file has, of several hypotheses of a sentence the best; returns whether its last line is there."""
+    """Add what a file has, of a sentence's hypotheses the best; returns whether the file's last line is there."""
     is_ended = False
     for line in text_lines(file, "what fairseq-generate wrote"):
         match = _LINE.fullmatch(line)
@@ -130,15 +114,3 @@ def _scored(file: Path, number: int, text: str) -> Scored:
         raise UserError(
             f"`{file}` must have a score before each hypothesis, but sentence {number} has none."
         ) from error
-
-
-def _joining(lines: Sequence[str]) -> str:
-    """How the words of hypotheses join, from their marks."""
-    words = [word for line in lines for word in line.split(" ")]
-    if sum(word.startswith("▁") for word in words) > 0.1 * len(words):
-        return "sentencepiece"
-    return "subword_nmt" if sum(word.endswith("@@") for word in words) > 0.01 * len(words) else "none"
-
-
-def _joined(lines: Sequence[str], joining: str) -> list[str]:
-    return list(lines) if joining == "none" else [post_process(line, joining) for line in lines]

@@ -1,19 +1,11 @@
 """Translating the test sets of several pairs together: a batch holds sentences of like lengths, of whatever pairs.
 
-What belongs to a pair goes with its rows: the language token of the source and the ids of task and languages with the
-sentence, the token that the decoder begins with by fairseq's prefix tokens. No layer of this package looks from one
-sentence to another when it evaluates, so hypotheses are those of `Translator.translate`, which a test compares: there
-fairseq searches, here `beam_search.py`, which finds the same.
-
-`--max-len-a` is the exception: fairseq counts the longest source of a batch. Here each sentence has the limit of its
-own length, whatever it is translated with.
+What belongs to a pair goes with its rows: language tokens, ids, and fairseq's prefix tokens. No layer looks from one
+sentence to another, so hypotheses are those of `Translator.translate`, but with `--max-len-a`, where fairseq counts the
+longest source of a batch: here each sentence has the limit of its own length.
 """
 
-from __future__ import annotations
-
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any
@@ -22,70 +14,36 @@ import numpy as np
 import torch
 from fairseq.data import data_utils
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
-from torch import Tensor
 
 from fairseq_mtmoe.data.mixtures.dataset import sizes_of
+from fairseq_mtmoe.data.translation.collating import merged
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
-from fairseq_mtmoe.evaluation.translator import Batch, Decoding, Direction, Translation, Translator
+from fairseq_mtmoe.evaluation.translator import Batch, Decoding, Direction, Sentence, Translation, Translator
 
-Known = Mapping[str, Mapping[int, str]]
-
-# In a batch, where nobody says how large it is: as in a test set by itself. Of 50 together thousands are so short that
-# a batch would hold them all, with room for the words of all their hypotheses.
+# In a batch, where no option says how large it is. Of 50 test sets together thousands of sentences are so short that
+# one batch would hold them all, with room for all their hypotheses.
 MOST_SENTENCES = 1000
 
 
-@dataclass(frozen=True)
-class _Sentence:
-    """One to translate: of which pair, which line, how long its source is and the longer of its sides."""
-
-    pair: str
-    number: int
-    source: int
-    tokens: int
-
-
 class Mixture:
-    """The test sets of several pairs, each once, ready to be translated together.
-
-    Raises:
-        UserError: see `Translator.direction`; or a sentence is longer than `--max-tokens`.
-    """
+    """The test sets of several pairs, each once, ready to be translated together."""
 
     def __init__(self, translator: Translator, pairs: Sequence[str], subset: str) -> None:
         self._translator = translator
         self._directions = {pair: translator.direction(pair, subset) for pair in pairs}
         self._search = BeamSearch(self._directions[pairs[0]].generator)  # all have one target dictionary
         self._batches = _batches(self._directions.values(), translator.decoding)
-
-    @property
-    def sentences(self) -> int:
-        """How many there are to translate."""
-        return sum(map(len, self._batches))
+        self.sentences = sum(map(len, self._batches))
 
     def __len__(self) -> int:
-        """How many batches there are."""
         return len(self._batches)
 
     def translate(
-        self, note: Callable[[Batch], object] = lambda batch: None, known: Known = MappingProxyType({})
+        self, note: Callable[[Batch], object] = lambda batch: None, known: Batch = MappingProxyType({})
     ) -> Iterator[Translation]:
-        """The translations of each pair, as soon as its last sentence is there; see `Translator.translate`."""
-        hypotheses = {pair: dict(known.get(pair, {})) for pair in self._directions}
-        left = Counter(sentence.pair for batch in self._batches for sentence in batch)
-        yield from (direction.translation({}) for pair, direction in self._directions.items() if not left[pair])
-        for number, batch in enumerate(self._batches):
-            if not all(one.number in hypotheses[one.pair] for one in batch):
-                found = self.translate_batch(number)
-                for pair, texts in found.items():
-                    hypotheses[pair].update(texts)
-                note(found)
-            pairs = Counter(sentence.pair for sentence in batch)
-            left.subtract(pairs)
-            for pair in filter(pairs.__contains__, self._directions):
-                if left[pair] == 0:
-                    yield self._directions[pair].translation(hypotheses[pair])
+        """See `Translator.translations`."""
+        return self._translator.translations(self._directions, self._batches, self.translate_batch, note, known)
 
     def translate_batch(self, number: int) -> Batch:
         """The hypotheses of a batch; the first has the longest sentences."""
@@ -103,33 +61,24 @@ class Mixture:
         return found
 
 
-def _batches(directions: Iterable[Direction], decoding: Decoding) -> list[list[_Sentence]]:
-    """All sentences that are not too long, in batches, the longest first: what does not fit into memory shows at once.
-
-    Which these are depends on the data and the options alone.
-    """
-    sentences: dict[str | None, list[_Sentence]] = {}
+def _batches(directions: Iterable[Direction], decoding: Decoding) -> list[list[Sentence]]:
+    """All sentences that are not too long, in batches, the longest first, so that what does not fit shows at once."""
+    sentences: dict[str | None, list[Sentence]] = {}
     for direction in directions:
         kept = direction.fitting(np.arange(len(direction.dataset)))
         # fairseq's search takes one token in the place of ends for a whole batch
         together = sentences.setdefault(direction.pair if _replaces_ends(direction.task) else None, [])
-        for number, sizes in zip(kept.tolist(), _sizes(direction, kept).tolist(), strict=True):
-            together.append(_Sentence(direction.pair, number, sizes[0], max(sizes)))
+        data = direction.dataset
+        lengths = data.sizes_of(kept) if hasattr(data, "sizes_of") else sizes_of(data)[kept]
+        for number, sizes in zip(kept.tolist(), lengths.tolist(), strict=True):
+            together.append(Sentence(direction.pair, number, sizes[0], max(sizes)))
     is_free = (decoding.max_tokens, decoding.batch_size) == (None, None)
     limits = decoding.tokens_of_a_batch, MOST_SENTENCES if is_free else decoding.batch_size
     batches = [batch for together in sentences.values() if together for batch in _cut(together, *limits)]
     return sorted(batches, key=lambda batch: -max(sentence.source for sentence in batch))
 
 
-def _sizes(direction: Direction, numbers: np.ndarray) -> np.ndarray:
-    """(n, S) the lengths of sentences, of source and target."""
-    dataset = direction.dataset
-    sizes: np.ndarray = dataset.sizes_of(numbers) if hasattr(dataset, "sizes_of") else sizes_of(dataset)[numbers]
-    return sizes
-
-
-def _cut(sentences: list[_Sentence], max_tokens: int | None, max_sentences: int | None) -> Iterator[list[_Sentence]]:
-    """Batches of sentences of like lengths."""
+def _cut(sentences: list[Sentence], max_tokens: int | None, max_sentences: int | None) -> Iterator[list[Sentence]]:
     ordered = sorted(sentences, key=lambda one: (one.source, one.tokens))
     tokens = np.array([sentence.tokens for sentence in ordered], dtype=np.int64)
     if max_tokens is not None and tokens.max() > max_tokens:
@@ -139,13 +88,8 @@ def _cut(sentences: list[_Sentence], max_tokens: int | None, max_sentences: int 
         yield [ordered[int(place)] for place in batch]
 
 
-def _collated(
-    directions: Mapping[str, Direction], batch: Sequence[_Sentence]
-) -> tuple[list[_Sentence], dict[str, Any]]:
-    """The sentences, longest source first, and the batch of fairseq's form whose rows they are.
-
-    Each direction's own data set collates its sentences, to the same lengths.
-    """
+def _collated(directions: Mapping[str, Direction], batch: Sequence[Sentence]) -> tuple[list[Sentence], dict[str, Any]]:
+    """The sentences, longest source first, and their batch, collated to the same lengths by each direction's data."""
     pad_to = {"source": max(one.source for one in batch), "target": max(one.tokens for one in batch)}
     places = {pair: place for place, pair in enumerate(directions)}
     parts, sentences = [], []
@@ -155,19 +99,7 @@ def _collated(
         parts.append(dataset.collater([dataset[number] for number in of_pair], pad_to_length=pad_to))
         sentences += [of_pair[number] for number in parts[-1]["id"].tolist()]
     order = sorted(range(len(sentences)), key=lambda row: -sentences[row].source)
-    return [sentences[row] for row in order], _merged(parts, torch.tensor(order))
-
-
-def _merged(parts: Sequence[dict[str, Any]], order: Tensor) -> dict[str, Any]:
-    """One batch of several, with whatever has a row for each sentence."""
-    merged: dict[str, Any] = {}
-    for name, value in parts[0].items():
-        values = [part[name] for part in parts]
-        if isinstance(value, Mapping):
-            merged[name] = _merged(values, order)
-        elif isinstance(value, Tensor):
-            merged[name] = torch.cat(values).index_select(0, order)
-    return merged
+    return [sentences[row] for row in order], merged(parts, torch.tensor(order))
 
 
 def _prefix(task: Any) -> int | None:

@@ -1,13 +1,13 @@
-"""A checkpoint's model and settings, for commands that use it with data of their own: nothing in it is executed."""
-
-from __future__ import annotations
+"""A checkpoint's model and settings for commands that use it with other data; nothing in it is executed."""
 
 import copy
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from fairseq import checkpoint_utils
+import torch
+from fairseq import checkpoint_utils, utils
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig, open_dict
@@ -19,25 +19,42 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import whole_models
 
-# Tasks that translate one pair at a time at inference.
-TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")
-# Tasks of the table of tasks, which are scored by their own metrics.
-OF_BENCHMARKS = ("glue", "text_to_text")
+TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")  # at inference of one pair at a time
+OF_BENCHMARKS = ("glue", "text_to_text")  # scored by the metrics of the table of tasks
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How to compute, in fairseq's words; `UserError` for two types of half precision at once."""
+
+    batch_size: int | None = None
+    max_tokens: int | None = None
+    fp16: bool = False
+    bf16: bool = False
+    cpu: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fp16 and self.bf16:
+            raise_invalid("--bf16", "off with --fp16", self.bf16)
+
+    @property
+    def use_cuda(self) -> bool:
+        return torch.cuda.is_available() and not self.cpu
+
+    def moved(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """A batch on the model's device."""
+        moved: dict[str, Any] = utils.move_to_cuda(sample) if self.use_cuda else sample
+        return moved
 
 
 def existing(path: str) -> str:
-    """The path of a checkpoint, which is there: fairseq would look a relative one up elsewhere too."""
+    """The path of a checkpoint that is there; fairseq would look a relative one up elsewhere too."""
     return str(regular_file(path, "a checkpoint file"))
 
 
 def read(path: str) -> dict[str, Any]:
-    """Return a checkpoint with all experts, without the optimizer's state, most of the file's size.
-
-    Raises:
-        UserError: it is missing or damaged; see `loading.load_checkpoint_to_cpu`.
-    """
-    with whole_models():
-        # The task is looked at below, and the model when it is built.
+    """Return a checkpoint with all experts, without the optimizer's state (UserError: see `load_checkpoint_to_cpu`)."""
+    with whole_models():  # the task is checked below, and the model when it is built
         state = loading.load(existing(path), loading.LoadContext(kinds=()))
     state.pop("last_optimizer_state", None)
     return state
@@ -46,11 +63,7 @@ def read(path: str) -> dict[str, Any]:
 def task_settings(
     state: dict[str, Any], path: str, tasks: Sequence[str] = TASKS, what: str = "a task that translates"
 ) -> Any:
-    """Return a copy of the settings of a checkpoint's task, for `change` and fairseq's `setup_task`.
-
-    Raises:
-        UserError: it is of another task than `tasks`, which are `what` in a sentence for users.
-    """
+    """Return a copy of a checkpoint's task settings, for `change` and `setup_task`, without scoring by BLEU."""
     cfg = convert_namespace_to_omegaconf(state["args"]) if state.get("args") is not None else state.get("cfg")
     task = cfg.get("task") if cfg is not None else None
     name = getattr(task, "task", None) if isinstance(task, Namespace) else (task or {}).get("_name")
@@ -62,6 +75,8 @@ def task_settings(
         raise_invalid(path, rule, name)
     rebuild.check_name(path, state, "task")  # fairseq may find another name in it
     settings = copy.deepcopy(task)
+    if setting(settings, "eval_bleu"):
+        change(settings, eval_bleu=False)
     for side in ("left_pad_source", "left_pad_target"):
         if isinstance(settings, Namespace) and hasattr(settings, side):
             # fairseq's multilingual task evaluates a string, and takes what it made of it for False the next time.
@@ -70,11 +85,7 @@ def task_settings(
 
 
 def build_model(task: Any, state: dict[str, Any], path: str) -> Any:
-    """Return the model of a checkpoint that was read.
-
-    Raises:
-        UserError: it is of an unknown model, or does not fit the task's data.
-    """
+    """Return the model of a checkpoint that was read (UserError: it is unknown, or does not fit the task's data)."""
     models, _, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task, state=state)
     return models[0]
 
@@ -94,7 +105,6 @@ def setting(settings: Any, name: str) -> Any:
 
 
 def change(settings: Any, **values: Any) -> None:
-    """Give settings other values."""
     if isinstance(settings, DictConfig):
         with open_dict(settings):
             settings.update(values)
@@ -103,11 +113,7 @@ def change(settings: Any, **values: Any) -> None:
 
 
 def check_pair(folder: str, subset: str, pair: str, dictionaries: Sequence[Dictionary]) -> bool:
-    """Return whether both files of a pair are there; stock fairseq's tasks take any number for an id.
-
-    Raises:
-        UserError: one of them is damaged, or holds ids beyond its dictionary, source's or target's.
-    """
+    """Whether a pair's files are there (UserError: ids beyond a dictionary, which stock fairseq's tasks take)."""
     source, target = pair.split("-")
     prefixes = [find_side(folder, subset, source, target, lang) for lang in (source, target)]
     for prefix, dictionary in zip(prefixes, dictionaries, strict=True):

@@ -1,12 +1,9 @@
-"""The test sets of a data directory: which pairs it has, in which tiers, their source text and their references.
+"""The test sets of a data directory: its pairs, their tiers, their source text and their references.
 
-References are the text of a test set, where the data directory has it: `raw/test.en-de.de` beside `test.en-de.de.bin`,
-as `mtmoe prepare` writes it, and further references of the same sentences in `raw/test.en-de.de.1`, `.2` and so on. A
-binarized file alone does not hold the text: words that the dictionary does not have are lost, and fairseq-generate
-compares with `<<unk>>` in their place.
+References are the text of a test set where the data directory has it: `raw/test.en-de.de` beside `test.en-de.de.bin`,
+and further ones in `raw/test.en-de.de.1`, `.2` and so on. A binarized file has lost the words that are not in the
+dictionary, and fairseq-generate compares with `<<unk>>` in their place.
 """
-
-from __future__ import annotations
 
 import os
 import unicodedata
@@ -31,11 +28,7 @@ _ANYTHING = "\ue000"  # stands for an unknown word; Unicode gives it to no chara
 
 
 def folders(data: str) -> list[Path]:
-    """Return the folders of a fairseq data argument: one, or shards, joined by colons or in a directory of their own.
-
-    Raises:
-        UserError: one of them does not exist.
-    """
+    """Return the folders of a fairseq data argument: one, or shards, with colons or in a directory of their own."""
     paths = [Path(path) for path in utils.split_paths(with_shards(data))]
     for path in paths:
         if not path.is_dir():
@@ -44,13 +37,7 @@ def folders(data: str) -> list[Path]:
 
 
 def sizes_of(data: str, subset: str) -> dict[str, int]:
-    """Return the sentences of every pair that has a file `<subset>.<source>-<target>.<target>.idx`.
-
-    Like fairseq, which reads validation and test sets from the first of several shards.
-
-    Raises:
-        UserError: no pair has such a subset, or a file is empty or truncated.
-    """
+    """Return the sentences of every pair with a file `<subset>.<source>-<target>.<target>.idx` in the first shard."""
     folder = folders(data)[0]
     sizes = _sizes(folder, subset)
     if not sizes:
@@ -79,11 +66,7 @@ def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
 
 
 def choose_pairs(sizes: Mapping[str, int], trained: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Return the pairs to evaluate: the wanted ones, else those of the directory that were trained on, else all.
-
-    Raises:
-        UserError: a wanted pair has no data.
-    """
+    """Return the pairs to evaluate: the wanted ones, else those of the directory that were trained on, else all."""
     for pair in wanted:
         if size_of(pair, sizes) is None:
             raise_invalid("--lang-pairs", f"pairs that the data directory has ({', '.join(sorted(sizes))})", pair)
@@ -103,16 +86,12 @@ def _sizes(folder: Path, subset: str) -> dict[str, int]:
 
 
 class Speller:
-    """From tokens to text, as fairseq-generate does it.
-
-    `post_process` is how fairseq puts words together, such as `sentencepiece`; tokens of `ignored` are no text.
-    """
+    """From tokens to text, as fairseq-generate does it; tokens of `ignored` are no text."""
 
     def __init__(self, dictionary: Dictionary, post_process: str | None, ignored: Iterable[int] = ()) -> None:
         self.dictionary, self._post_process, self._ignored = dictionary, post_process, set(ignored)
 
     def __call__(self, tokens: torch.Tensor, unknown: str) -> str:
-        """The text, with `unknown` for each unknown word."""
         text: str = self.dictionary.string(
             tokens.tolist(), self._post_process, extra_symbols_to_ignore=self._ignored, unk_string=unknown
         )
@@ -121,8 +100,6 @@ class Speller:
 
 @dataclass(frozen=True)
 class References:
-    """The references of one test set, in the order of its files."""
-
     lines: list[str]
     file: str  # where they are from, in the data directory
     altered: int  # lines that are not the text, because the dictionary does not have some of their words
@@ -130,14 +107,7 @@ class References:
 
 
 def load_references(data: str, subset: str, pair: str, spell: Speller, way: str) -> References:
-    """Return the references of a pair's test set, spelled by the dictionary of the target language.
-
-    By the way `TEXT` they are the text in `raw/`, and the binarized words where there is none; `FAIRSEQ` is these
-    always.
-
-    Raises:
-        UserError: the text in `raw/` is not that of the binarized file, or further references are not as many.
-    """
+    """Return a pair's references: those in `raw/` if there are any, by `FAIRSEQ` always the binarized words."""
     side = _Side(data, subset, pair, pair.partition("-")[2], spell)
     if way == TEXT and side.raw.exists():
         lines = side.text()
@@ -148,7 +118,7 @@ def load_references(data: str, subset: str, pair: str, spell: Speller, way: str)
 
 
 def load_sources(data: str, subset: str, pair: str, spell: Speller) -> list[str]:
-    """Return the source text of a pair's test set: in `raw/`, else the binarized words; see `load_references`."""
+    """Return the source text of a pair's test set: in `raw/`, else the binarized words."""
     side = _Side(data, subset, pair, pair.partition("-")[0], spell)
     return side.text() if side.raw.exists() else side.spelled(spell.dictionary.unk_string())
 
@@ -168,15 +138,10 @@ class _Side:
         self.sentences: list[torch.Tensor] = [dataset[number] for number in range(len(dataset))]
 
     def spelled(self, unknown: str) -> list[str]:
-        """The binarized words, with `unknown` for each unknown one."""
         return [self._spell(tokens, unknown) for tokens in self.sentences]
 
     def text(self) -> list[str]:
-        """The lines in `raw/`.
-
-        Raises:
-            UserError: they cannot be what was binarized, line by line.
-        """
+        """The lines in `raw/`; `UserError` where they cannot be what was binarized, line by line."""
         raw, lines, advice = self.raw, _lines(self.raw), "put the right text there, or give `--references fairseq`"
         if len(lines) != len(self.sentences):
             found = f"({len(self.sentences)} lines), but has {len(lines)}"
@@ -206,7 +171,7 @@ def _further(raw: Path, count: int) -> tuple[list[str], ...]:
 
 
 def _letters(text: str) -> str:
-    """What of a line tokenizing, lower-casing and SentencePiece's normalisation leave: letters and digits."""
+    """The letters and digits of a line, which tokenizing, lower-casing and SentencePiece's normalisation leave."""
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     return "".join(character for character in folded if character.isalnum() or character == _ANYTHING)
 

@@ -1,18 +1,16 @@
 """A model that is loaded once and translates any language pair of its data directory.
 
-The steps are those of fairseq-generate: the same batches, the task's own generator and inference step, the same way
-from tokens to text, so that hypotheses are the same, and references and scores, too, where that is asked for.
-`mixing.py` has the same with sentences of several pairs in a batch.
+Batches, generator, inference step and spelling are fairseq-generate's, and so hypotheses are, too, and references and
+scores where that is asked for. `mixing.py` has the same with sentences of several pairs in a batch.
 """
-
-from __future__ import annotations
 
 import copy
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,43 +19,38 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from omegaconf import OmegaConf
 
+from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
-from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.evaluation.stored import build_model, change, check_pair, placed, read, setting, task_settings
+from fairseq_mtmoe.evaluation import stored
+from fairseq_mtmoe.evaluation.stored import Inference, change, setting
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references, load_sources
 from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.protocols import NamesTasks
 
-# Written for an unknown word of a hypothesis, because nobody else writes it. `<unk>` would be taken apart, and its
-# pieces found in the references: in their `<<unk>>` above all.
+# An unknown word of a hypothesis. Pieces of `<unk>` would be found in references, in their `<<unk>>` above all.
 UNKNOWN = "⁇"
 
-# The hypotheses of a batch, by pair and by their sentences' numbers in the pair's files.
-Batch = Mapping[str, Mapping[int, str]]
+Batch = Mapping[str, Mapping[int, str]]  # hypotheses by pair and by their sentences' numbers in the pair's files
+
+
+class Sentence(NamedTuple):
+    """One to translate: its pair and line; where batches go by them the lengths of its source and its longer side."""
+
+    pair: str
+    number: int
+    source: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """Options of fairseq-generate, with its names and defaults; and how BASE layers route, as trained if None.
-
-    Raises:
-        UserError: there are two types of half precision at once.
-    """
+class Decoding(Inference):
+    """Options of fairseq-generate, with its names and defaults; and how BASE layers route, as trained if None."""
 
     beam: int = 5
     lenpen: float = 1.0
     max_len_a: float = 0.0
     max_len_b: int = 200
-    max_tokens: int | None = None
-    batch_size: int | None = None
-    fp16: bool = False
-    bf16: bool = False
-    cpu: bool = False
     base_evaluation: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.fp16 and self.bf16:
-            raise_invalid("--bf16", "off with --fp16", self.bf16)
 
     @property
     def tokens_of_a_batch(self) -> int | None:
@@ -67,8 +60,6 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Translation:
-    """The detokenised text of one test set, in the order of its files."""
-
     pair: str
     hypotheses: list[str]
     references: list[str]
@@ -82,23 +73,19 @@ class Translation:
 
 @dataclass(frozen=True)
 class Direction:
-    """The test set of one pair with everything that translates it: fairseq's task, data set and generator.
-
-    `limits` are the positions that task and models have; hypotheses are compared as `compares` says, `TEXT` or
-    `FAIRSEQ`.
-    """
+    """The test set of one pair with what translates it: fairseq's task, data set and generator."""
 
     pair: str
     task: Any
     dataset: Any
     generator: Any
-    limits: Any
+    limits: Any  # the positions of task and models
     references: References
     spell: Speller
-    compares: str
+    compares: str  # `TEXT` or `FAIRSEQ`
 
     def fitting(self, order: np.ndarray) -> np.ndarray:
-        """Those sentences of `order` that are not too long, which are read where the data set reads ahead."""
+        """The sentences of `order` that are not too long, which are read where the data set reads ahead."""
         kept: np.ndarray = self.task.filter_indices_by_size(
             order, self.dataset, self.limits, ignore_invalid_inputs=True
         )
@@ -130,34 +117,24 @@ class Direction:
 class Translator:
     """Models (several are an ensemble) and the settings that they were trained with.
 
-    Args:
-        langs: replaces the checkpoint's list of languages, for a checkpoint whose list is not found any more.
-        post_process: how fairseq puts words together (`sentencepiece`, `subword_nmt`, …); found out if not given.
-        references: `text`, or `fairseq` for what fairseq-generate compares: binarized references, with `<unk>` in
-            hypotheses and without the sentences that are left out.
-
-    Raises:
-        UserError: a checkpoint is missing, damaged, not a translation model's, or does not fit the data directory.
+    `langs` replaces the checkpoint's list of languages, where its file is gone; `post_process` is how fairseq puts
+    words together (`sentencepiece`, `subword_nmt`, …), or found out; `references` are `text`, or `fairseq` for what
+    fairseq-generate compares: binarized ones, `<unk>` in hypotheses, and no sentences that it leaves out.
     """
 
     def __init__(
-        self,
-        data: str,
-        checkpoints: Sequence[str],
-        decoding: Decoding,
-        langs: Sequence[str] = (),
-        post_process: str | None = None,
-        references: str = TEXT,
-    ) -> None:
+        self, data: str, checkpoints: Sequence[str], decoding: Decoding, langs: Sequence[str] = (),
+        post_process: str | None = None, references: str = TEXT,
+    ) -> None:  # fmt: skip
         self.data = with_shards(data)
         self.decoding, self.post_process, self.references = decoding, post_process, references
-        self.use_cuda = torch.cuda.is_available() and not decoding.cpu
+        self.moved = decoding.moved
         self.generation = GenerationConfig(
             beam=decoding.beam, lenpen=decoding.lenpen, max_len_a=decoding.max_len_a, max_len_b=decoding.max_len_b
         )
         self._paths = list(checkpoints)
-        self._states = [read(path) for path in checkpoints]
-        self._task_cfg = task_settings(self._states[0], checkpoints[0])
+        self._states = [stored.read(path) for path in checkpoints]
+        self._task_cfg = stored.task_settings(self._states[0], checkpoints[0])
         if langs:
             as_text = isinstance(setting(self._task_cfg, "langs"), str)
             change(self._task_cfg, langs=",".join(langs) if as_text else list(langs), lang_dict=None)
@@ -168,7 +145,7 @@ class Translator:
 
     @property
     def trained_pairs(self) -> list[str]:
-        """The language pairs that the first checkpoint was trained on, as far as it says."""
+        """The language pairs that the first checkpoint says it was trained on."""
         pairs = (self._task_state or {}).get("lang_pairs") or setting(self._task_cfg, "lang_pairs")
         if pairs:
             return pairs.split(",") if isinstance(pairs, str) else list(pairs)
@@ -176,39 +153,29 @@ class Translator:
         return [f"{source}-{target}"] if source and target else []
 
     def translate(
-        self,
-        pair: str,
-        subset: str,
-        note: Callable[[Batch], object] = lambda batch: None,
+        self, pair: str, subset: str, note: Callable[[Batch], object] = lambda batch: None,
         known: Mapping[int, str] = MappingProxyType({}),
-    ) -> Translation:
-        """Translate the test set of one pair, in the batches of fairseq-generate.
-
-        `note` is told the hypotheses of every finished batch; batches of nothing but `known` ones are not translated
-        again.
-        """
+    ) -> Translation:  # fmt: skip
+        """Translate the test set of one pair, in fairseq-generate's batches; see `translations`."""
         direction = self.direction(pair, subset)
-        hypotheses = dict(known)
-        for numbers in self._batches(direction):
-            if all(number in known for number in numbers):
-                continue
-            sample = self.moved(direction.dataset.collater([direction.dataset[number] for number in numbers]))
+        batches = [[Sentence(pair, number) for number in numbers] for numbers in self._batches(direction)]
+
+        def translate(batch: int) -> Batch:
+            items = [direction.dataset[one.number] for one in batches[batch]]
+            sample = self.moved(direction.dataset.collater(items))
             outputs = direction.task.inference_step(direction.generator, self.models, sample)
-            found = {number: direction.text(outputs[row]) for row, number in enumerate(sample["id"].tolist())}
-            hypotheses.update(found)
-            note({pair: found})
-        return direction.translation(hypotheses)
+            numbers = sample["id"].tolist()
+            return {pair: {number: direction.text(output) for number, output in zip(numbers, outputs, strict=True)}}
+
+        (text,) = self.translations({pair: direction}, batches, translate, note, {pair: known})
+        return text
 
     def direction(self, pair: str, subset: str) -> Direction:
-        """Return what is needed to translate the test set of one pair.
-
-        Raises:
-            UserError: its files are damaged, or of another dictionary than the model's.
-        """
+        """Return what is needed to translate a pair's test set (UserError: it is of another dictionary)."""
         task = self._task(pair)
         self._load_models(task)
         dictionary = task.target_dictionary
-        check_pair(utils.split_paths(self.data)[0], subset, pair, (task.source_dictionary, dictionary))
+        stored.check_pair(utils.split_paths(self.data)[0], subset, pair, (task.source_dictionary, dictionary))
         task.load_dataset(subset)
         generator = task.build_generator(self.models, self.generation)
         limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in self.models])
@@ -216,19 +183,36 @@ class Translator:
         spell = self._speller(dictionary, generator.symbols_to_strip_from_output)
         return Direction(pair, task, task.dataset(subset), generator, limits, references, spell, self.references)
 
+    @staticmethod
+    def translations(
+        directions: Mapping[str, Direction], batches: Sequence[Sequence[Sentence]], translate: Callable[[int], Batch],
+        note: Callable[[Batch], object], known: Mapping[str, Mapping[int, str]],
+    ) -> Iterator[Translation]:  # fmt: skip
+        """The translations of each pair, as soon as its last sentence is there; `known` ones are not made again.
+
+        `translate` gives the hypotheses of a batch by its number, and `note` is told them.
+        """
+        hypotheses = {pair: dict(known.get(pair, {})) for pair in directions}
+        left = Counter(sentence.pair for batch in batches for sentence in batch)
+        yield from (direction.translation(hypotheses[pair]) for pair, direction in directions.items() if not left[pair])
+        for number, batch in enumerate(batches):
+            if not all(one.number in hypotheses[one.pair] for one in batch):
+                found = translate(number)
+                for pair, texts in found.items():
+                    hypotheses[pair].update(texts)
+                note(found)
+            pairs = Counter(sentence.pair for sentence in batch)
+            left.subtract(pairs)
+            for pair in filter(pairs.__contains__, directions):
+                if left[pair] == 0:
+                    yield directions[pair].translation(hypotheses[pair])
+
     def release(self) -> None:
-        """Let the models go, and the memory that they take: what is left to do needs text alone."""
         self.models = []
-        if self.use_cuda:
+        if self.decoding.use_cuda:
             torch.cuda.empty_cache()
 
-    def moved(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """A batch, where the models are."""
-        moved: dict[str, Any] = utils.move_to_cuda(sample) if self.use_cuda else sample
-        return moved
-
     def sources(self, pair: str, subset: str) -> list[str]:
-        """Return the source text of a pair's test set, in the order of its files; see `load_sources`."""
         return load_sources(self.data, subset, pair, self._speller(self._task(pair).source_dictionary))
 
     def _speller(self, dictionary: Dictionary, ignored: Sequence[int] = ()) -> Speller:
@@ -239,8 +223,6 @@ class Translator:
         settings = copy.deepcopy(self._task_cfg)
         source, _, target = pair.partition("-")
         change(settings, data=self.data, source_lang=source, target_lang=target)
-        if setting(settings, "eval_bleu"):
-            change(settings, eval_bleu=False)
         task = tasks.setup_task(settings)
         if self._task_state:
             task.load_state_dict(self._task_state)
@@ -252,35 +234,29 @@ class Translator:
 
     def _kept(self, dictionary: Dictionary) -> Dictionary:
         """The same dictionary, once for all tasks: of 50 directions it would take gigabytes."""
-        known = next((known for known in self._dictionaries if known == dictionary), None)
-        if known is None:
+        if dictionary not in self._dictionaries:
             self._dictionaries.append(dictionary)
-        return known or dictionary
+        return self._dictionaries[self._dictionaries.index(dictionary)]
 
     def _load_models(self, task: Any) -> None:
         """Build the models, with the first task, and learn from them which tasks they tell apart."""
         if self.models:
             return
-        self.models = [
-            self._prepared(build_model(task, state, path))
-            for state, path in zip(self._states, self._paths, strict=True)
-        ]
+        for state, path in zip(self._states, self._paths, strict=True):
+            model = stored.build_model(task, state, path)
+            if (evaluation := self.decoding.base_evaluation) is not None:
+                for gate in base_gates(model):
+                    gate.routing = replace(gate.routing, evaluation=evaluation)
+            stored.placed(model, self.decoding.fp16, self.decoding.bf16, self.decoding.use_cuda)
+            model.prepare_for_inference_(OmegaConf.structured(FairseqConfig(generation=self.generation)))
+            self.models.append(model)
         self._states = []
         self._task_names = task.task_names if isinstance(task, NamesTasks) else None
 
-    def _prepared(self, model: Any) -> Any:
-        if self.decoding.base_evaluation is not None:
-            for gate in base_gates(model):
-                gate.routing = replace(gate.routing, evaluation=self.decoding.base_evaluation)
-        placed(model, self.decoding.fp16, self.decoding.bf16, self.use_cuda)
-        model.prepare_for_inference_(OmegaConf.structured(FairseqConfig(generation=self.generation)))
-        return model
-
     def _batches(self, direction: Direction) -> Iterator[list[int]]:
-        """The sentences of each batch: fairseq-generate's, then those that it drops.
+        """The sentences of each batch: fairseq-generate's, then those that it drops (a last batch of no multiple of 8).
 
-        The limit of `--max-len-a` is of a batch's longest source, so what a sentence's translation is depends on its
-        batch. fairseq-generate drops the last batch if its size is not a multiple of 8.
+        A sentence's translation depends on its batch: the limit of `--max-len-a` is of a batch's longest source.
         """
         dataset = direction.dataset
         dataset.set_epoch(1)
@@ -300,14 +276,13 @@ class Translator:
 
 def joining_of(data: str, dictionary: Dictionary) -> str | None:
     """How the symbols of a data directory's dictionary form words; see `subword_marks`."""
-    if os.path.exists(os.path.join(utils.split_paths(data)[0], "spm.model")):
-        return "sentencepiece"
-    return subword_marks(dictionary)
+    has_model = os.path.exists(os.path.join(utils.split_paths(data)[0], SENTENCEPIECE))
+    return "sentencepiece" if has_model else subword_marks(dictionary.symbols)
 
 
-def subword_marks(dictionary: Dictionary) -> str | None:
-    """How the dictionary's symbols form words: `sentencepiece` (▁), `subword_nmt` (@@), or None: each is a word."""
-    few = 0.01 * len(dictionary)
-    if sum(symbol.startswith("▁") for symbol in dictionary.symbols) > few:
+def subword_marks(symbols: Sequence[str]) -> str | None:
+    """How symbols form words: `sentencepiece` (▁), `subword_nmt` (@@), or None: each is a word."""
+    few = 0.01 * len(symbols)
+    if sum(symbol.startswith("▁") for symbol in symbols) > few:
         return "sentencepiece"
-    return "subword_nmt" if sum(symbol.endswith("@@") for symbol in dictionary.symbols) > few else None
+    return "subword_nmt" if sum(symbol.endswith("@@") for symbol in symbols) > few else None

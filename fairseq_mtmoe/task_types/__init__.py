@@ -1,40 +1,21 @@
-"""Task types: what a task of the table asks of an example, one small class for each kind.
+"""Task types: what a task of the table asks of an example, a class for each kind; no other module tells kinds apart."""
 
-A class has the size of the task's head and, from the head's numbers, the loss, the prediction and the columns of
-metrics; see `task_type.py`. No other module tells kinds apart.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
-from fairseq_mtmoe.task_types.choices import Classification, Ranking, Regression, WordPair
-from fairseq_mtmoe.task_types.task_type import Predictions, TaskType, Uncertainty, flattened
+from fairseq_mtmoe.task_types.task_type import Classification, Ranking, Regression, TaskType, WordPair
 from fairseq_mtmoe.task_types.tokens import Span, WordLabels
 
-__all__ = [
-    "Classification",
-    "Predictions",
-    "Ranking",
-    "Regression",
-    "Span",
-    "TaskType",
-    "Uncertainty",
-    "WordLabels",
-    "WordPair",
-    "flattened",
-    "task_type_of",
-]
-
-KINDS: Mapping[Kind, type[TaskType]] = {
-    Kind.classification: Classification,
-    Kind.regression: Regression,
-    Kind.ranking: Ranking,
-    Kind.word_pair: WordPair,
-    Kind.span: Span,
-    Kind.word_labels: WordLabels,
+_OF_KIND: Mapping[Kind, Callable[[TaskRow], TaskType]] = {
+    Kind.classification: lambda row: Classification(len(row.labels)),
+    Kind.regression: lambda row: Regression(*row.bounds),
+    Kind.ranking: lambda row: Ranking() if row.is_open else Ranking(("accuracy",)),  # labels are no names to compare
+    Kind.word_pair: lambda row: WordPair(len(row.labels)),
+    Kind.span: lambda row: Span(row.longest_answer),
+    Kind.word_labels: lambda row: WordLabels(tuple(row.labels)),
 }
 
 
 def task_type_of(row: TaskRow) -> TaskType:
     """Return the type of a task of the table."""
-    return KINDS[row.kind].of(row)
+    return _OF_KIND[row.kind](row)

@@ -1,6 +1,4 @@
-"""The interface of a task type, its uncertainty (CA-MTL, equations 4 and 5), and the predictions of a set."""
-
-from __future__ import annotations
+"""Task types with one answer for a text, what all types are, and a set's uncertainty (CA-MTL, §2.2) and predictions."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,10 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 from torch.special import entr, ndtr
 
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
-from fairseq_mtmoe.data.nlu.table import TaskRow
+from fairseq_mtmoe.data.nlu import answers
+from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 
 DROPOUT_DRAWS = 2  # outputs under dropout that a spread is taken of: each costs a pass over a task's candidates
 
@@ -41,10 +41,9 @@ def entropy_of(logits: Tensor) -> Uncertainty:
 def halves_of(draws: Tensor, labels: Tensor) -> Uncertainty:
     """How undecided a model is in which half of E examples, by their numbers, each one is: (E, K) draws, (E,) labels.
 
-    An example's number is taken to be normally distributed around the mean of its draws m_i, with a variance of
-    s² + σ_i²: s² is the mean squared error of all E, σ_i² the variance of the example's draws. So it is above the mean
-    of all m_i with a probability of `Φ((m_i - m) / √(s² + σ_i²))`, and the entropy is that of a choice of two, which
-    classifications can be compared with, whatever the unit.
+    An example's number is taken to be normally distributed around the mean of its draws m_i, with the variance s² +
+    σ_i²: s² is the mean squared error of all E, σ_i² the variance of its draws. The entropy is that of a choice with
+    the probability of being above the mean of all m_i, `Φ((m_i - m) / √(s² + σ_i²))`, whatever the unit.
     """
     draws, labels = draws.double(), labels.double()  # of values that differ little
     said_E = draws.mean(1)
@@ -55,10 +54,7 @@ def halves_of(draws: Tensor, labels: Tensor) -> Uncertainty:
 
 
 def flattened(examples: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the example that each predicted value of a batch is of, and these values, (V,) both.
-
-    `predictions` are (E,), or (E, …) filled up with NaN, which is left out.
-    """
+    """Return the example that each value is of, and these values, (V,) both, of (E,) or (E, …) without NaN."""
     if predictions.dim() == 1:
         return examples, predictions
     is_one = ~predictions.flatten().isnan()
@@ -67,17 +63,11 @@ def flattened(examples: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of E examples.
+    """The predicted values of E examples, one or more of each."""
 
-    Attributes:
-        examples_E: their numbers in the set, in order.
-        values_V: the predicted values, one or more for each, one example's after another's.
-        starts_E: where each example's begin in them, and the last one's end, (E+1,).
-    """
-
-    examples_E: NDArray[np.int64]
+    examples_E: NDArray[np.int64]  # the examples' numbers in the set, in order
     values_V: Values
-    starts_E: NDArray[np.int64]
+    starts_E: NDArray[np.int64]  # where each example's values begin, and the last one's end, (E+1,)
 
     @classmethod
     def gathered(cls, examples_V: NDArray[np.int64], values_V: Values) -> Self:
@@ -96,10 +86,7 @@ class Predictions:
 
 
 def only_answer(texts: Sequence[LabelText]) -> str:
-    """Return the answer that a model gave to every one of several examples; empty where it gave others too.
-
-    `texts` are of `Scored.label_text`; of words a line for each, with the label behind a tab.
-    """
+    """Return the answer that a model gave to every one of several examples, by `Scored.label_text`, or nothing."""
     found = {line.rpartition("\t")[2] for text in texts for line in str(text).split("\n")}
     return found.pop() if len(found) == 1 and len(texts) > 1 else ""
 
@@ -109,11 +96,7 @@ class Scored(ABC):
 
     @abstractmethod
     def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
-        """What `tasks._benchmark.metrics` makes a metric of, over the units that it is of: examples, or others.
-
-        A single column is what each unit reached, of which the metric is the mean; of two the first has labels and the
-        second predictions.
-        """
+        """What `tasks._benchmark.metrics` makes a metric of: a column, whose mean it is, or labels and predictions."""
 
     @abstractmethod
     def label_text(self, split: Any, predictions: Predictions, labels: Labels) -> list[LabelText]:
@@ -121,41 +104,156 @@ class Scored(ABC):
 
 
 class TaskType(Scored):
-    """A kind of task, with what its row says of it.
+    """A kind of task, with what its row says of it."""
 
-    Attributes:
-        metrics: those of `tasks._benchmark.metrics` that can score it.
-        dropout_draws: how many outputs under dropout its `uncertainty` is told from; 0 where one without tells it.
-    """
-
-    dropout_draws: ClassVar[int] = 0
-    metrics: tuple[str, ...] = ("accuracy", "matthews", "spearman", "f1")
-
-    @classmethod
-    @abstractmethod
-    def of(cls, row: TaskRow) -> Self:
-        """That of a task."""
+    dropout_draws: ClassVar[int] = 0  # outputs under dropout that `uncertainty` needs; 0: one without dropout tells it
+    metrics: tuple[str, ...] = ("accuracy", "matthews", "spearman", "f1")  # that can score it
 
     @property
     @abstractmethod
     def head(self) -> HeadSize:
-        """The size of its head, which says what of the encoder's states the head reads, too."""
+        """The size of its head, which also says what of the encoder's states the head reads."""
 
     @abstractmethod
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
-        """The sum of the losses, float32, of a head's numbers (E, …) in any precision and labels (E, …) of a batch."""
+        """The sum of the losses, float32, of a head's numbers (E, …) in any precision and labels (E, …)."""
 
     @abstractmethod
     def predictions(self, numbers: Tensor) -> Tensor:
-        """What the head predicts of each example, as it is scored and submitted, (E, …), float32; NaN fills up."""
+        """The predictions as they are scored and submitted, (E, …), float32; NaN fills up."""
 
     @abstractmethod
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
         """How uncertain the model is of each example (CA-MTL, equation 4).
 
-        Numbers are (E, …), of a kind with `dropout_draws` (E, draws, …); labels tell where there is nothing to answer
-        alone.
+        Numbers are (E, …), or (E, draws, …) with `dropout_draws`; labels alone tell where there is nothing to answer.
         """
 
     def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
         return split.labels_E[predictions.examples_E], predictions.values_V
+
+
+@dataclass(frozen=True)
+class Classification(TaskType):
+    """One of the labels; the head reads [CLS] (MT-TaG, equation 7). Labels (E,) count from 0; numbers are (E, C)."""
+
+    metrics = (*TaskType.metrics, "macro-f1", "exact-match")
+
+    num_labels: int
+
+    @property
+    def head(self) -> HeadSize:
+        return HeadSize(self.num_labels)
+
+    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy divided by log C, so that tasks of more classes do not weigh more (MT-TaG, §3.3)."""
+        return F.cross_entropy(numbers.float(), labels.long(), reduction="sum") / math.log(numbers.shape[1])
+
+    def predictions(self, numbers: Tensor) -> Tensor:
+        return numbers.argmax(1).float()
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        return entropy_of(numbers)
+
+    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+        labels_E, predictions_E = super().columns(metric, split, predictions)
+        if metric != "exact-match":
+            return labels_E, predictions_E
+        return (right_questions(split.keys_E[predictions.examples_E].tolist(), labels_E != predictions_E),)
+
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
+        return [labels[number] for number in predictions.values_V.astype(np.int64).tolist()]
+
+
+def right_questions(keys_E: Sequence[str], is_wrong_E: NDArray[np.bool_]) -> Values:
+    """1 for each question of which no answer is wrong, else 0; keys of one question differ after the last / alone."""
+    questions_E = [key.rpartition("/")[0] or key for key in keys_E]
+    _, question_E = np.unique(questions_E, return_inverse=True)
+    right_Q: Values = (np.bincount(question_E, is_wrong_E) == 0).astype(np.float64)
+    return right_Q
+
+
+@dataclass(frozen=True)
+class WordPair(Classification):
+    """One of the labels, about two words; the head reads these beside [CLS]."""
+
+    @property
+    def head(self) -> HeadSize:
+        return HeadSize(self.num_labels, num_words=2)
+
+
+@dataclass(frozen=True)
+class Ranking(TaskType):
+    """One of the candidates, each of which is a sequence of its own; numbers are (E, C).
+
+    Labels (E, C) are 1 for right ones, 0 for others and NaN where an example has fewer. `exact-match` and `text-f1`
+    compare names with the right one that is most alike, as ReCoRD's evaluation does.
+    """
+
+    metrics: tuple[str, ...] = ("accuracy", "exact-match", "text-f1")
+
+    @property
+    def head(self) -> HeadSize:
+        return HeadSize(1, has_bias=False)  # which would be the same for all candidates
+
+    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        """Minus the log of the probability of all right candidates together, over log C; one alone costs nothing."""
+        is_none = labels.isnan()
+        logs = numbers.float().masked_fill(is_none, -math.inf).log_softmax(1)
+        right = logs.masked_fill(labels != 1, -math.inf).logsumexp(1)
+        candidates = (~is_none).sum(1).clamp(min=2)
+        return -(right / candidates.log()).sum()
+
+    def predictions(self, numbers: Tensor) -> Tensor:
+        return numbers.argmax(1).float()
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        return entropy_of(numbers.float().masked_fill(labels.isnan(), -math.inf))
+
+    def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
+        chosen_E = split.row_offsets_E[predictions.examples_E] + predictions.values_V.astype(np.int64)
+        if metric == "accuracy" or not len(split.names):
+            return (split.is_correct_S[chosen_E].astype(np.float64),)
+        reached = []
+        for example, chosen in zip(predictions.examples_E.tolist(), chosen_E.tolist(), strict=True):
+            first, end = split.row_offsets_E[example : example + 2]
+            right = first + np.flatnonzero(split.is_correct_S[first:end] == 1)
+            reached.append(answers.best(metric, split.names[chosen], [split.names[number] for number in right]))
+        return (np.array(reached),)
+
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
+        """The candidate's name where they have some."""
+        chosen_E = predictions.values_V.astype(np.int64)
+        if not len(split.names):
+            return [labels[number] for number in chosen_E.tolist()]
+        return [split.names[number] for number in (split.row_offsets_E[predictions.examples_E] + chosen_E).tolist()]
+
+
+@dataclass(frozen=True)
+class Regression(TaskType):
+    """A number from `low` to `high`; the head reads [CLS] (MT-TaG, equation 8). Labels and numbers are (E,), (E, 1)."""
+
+    dropout_draws: ClassVar[int] = DROPOUT_DRAWS
+    metrics = ("spearman", "pearson")
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    @property
+    def head(self) -> HeadSize:
+        return HeadSize(1)
+
+    def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
+        return F.mse_loss(numbers.squeeze(1).float(), labels.float(), reduction="sum")
+
+    def predictions(self, numbers: Tensor) -> Tensor:
+        """The numbers within the bounds."""
+        return numbers.squeeze(1).float().clamp(self.low, self.high)
+
+    def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
+        """Which half of the examples each is in, which is not in the paper; numbers are (E, draws, 1)."""
+        return halves_of(numbers.squeeze(2), labels)
+
+    def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
+        """Without digits beyond float32's."""
+        return [float(str(np.float32(value))) for value in predictions.values_V]

@@ -1,7 +1,5 @@
 """What a model of texts writes of an example, which is a label only where it is the text of one."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Sequence
@@ -13,8 +11,7 @@ from fairseq_mtmoe.data.nlu import answers
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.text_split import Pieces, TextSplit, answer_texts_of, form_of, label_texts, stepped
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.task_types.choices import right_questions
-from fairseq_mtmoe.task_types.task_type import LabelText, Predictions, Scored, Values
+from fairseq_mtmoe.task_types.task_type import LabelText, Predictions, Scored, Values, right_questions
 
 logger = logging.getLogger(__name__)
 
@@ -30,21 +27,17 @@ DETERMINERS = frozenset(  # which T5 leaves out before it compares what pronouns
 class TextTaskType(Scored):
     """A task's answers as texts. Predicted values are the tokens of what was written, with an end.
 
-    An answer that is no label counts as wrong, as in T5's own evaluation, and its share is the metric `no-label`: it is
-    of no class for accuracy and Matthews' correlation, of the wrong one for F1, and below all values of a regression.
-
-    Raises:
-        UserError: two labels are one text to the pieces.
+    An answer that is no label counts as wrong, as in T5's own evaluation: it is of no class for accuracy and Matthews'
+    correlation, of the wrong one for F1, and below all values of a regression. Its share is the metric `no-label`.
     """
 
     row: TaskRow
     pieces: Pieces
 
     def __post_init__(self) -> None:
-        labels = self.labels
-        if len(set(labels)) < len(labels):
-            shown = ", ".join(label_texts(self.row))
-            raise_invalid("spiece.model", f"one that tells the labels of {self.row.title} ({shown}) apart", labels)
+        if len(set(self.labels)) < len(self.labels):
+            rule = f"one that tells the labels of {self.row.title} ({', '.join(label_texts(self.row))}) apart"
+            raise_invalid("spiece.model", rule, self.labels)
 
     @property
     def labels(self) -> list[str]:
@@ -53,7 +46,7 @@ class TextTaskType(Scored):
 
     @property
     def most_tokens(self) -> int | None:
-        """So many tokens before its end show of any answer whether it is a label, and which; None where none are."""
+        """So many tokens show of any answer whether it is a label, and which; None where none are."""
         row, step = self.row, form_of(self.row).step
         texts = label_texts(row)
         if row.kind is Kind.regression:
@@ -63,7 +56,6 @@ class TextTaskType(Scored):
         return max(len(self.pieces.numbers(text)) for text in texts) + 1 if texts else None
 
     def written(self, predictions: Predictions) -> list[str]:
-        """The text of each example's answer."""
         return [self.pieces.text(values.astype(np.int64).tolist()) for _, values in predictions]
 
     def columns(self, metric: str, split: TextSplit, predictions: Predictions) -> tuple[Values, ...]:
@@ -81,11 +73,11 @@ class TextTaskType(Scored):
 
     @property
     def _none(self) -> float:
-        """Stands for an answer that is none: of a regression it is below all."""
+        """Stands for an answer that is none."""
         return self.row.bounds[0] - 1 if self.row.kind is Kind.regression else NONE
 
     def values(self, split: TextSplit, predictions: Predictions, written: Sequence[str]) -> Values:
-        """Each answer as a label's number or a regression's value, (E,); see the class for what is none."""
+        """Each answer as a label's number or a regression's value, (E,)."""
         if form_of(self.row).referent:
             examples = (split.examples[n] for n in predictions.examples_E.tolist())
             return np.array([names_the_same(text, one.referent) for text, one in zip(written, examples, strict=True)])
@@ -103,7 +95,7 @@ class TextTaskType(Scored):
         return min(max(value, low), high) if math.isfinite(value) else self._none
 
     def label_text(self, split: TextSplit, predictions: Predictions, labels: Sequence[str | int]) -> list[LabelText]:
-        """See `TaskType`; an answer that is no label is the first one, and a regression's the least."""
+        """An answer that is no label is the first one, and a regression's the least."""
         written = self.written(predictions)
         if not has_labels(self.row):
             return [*written]
@@ -118,29 +110,26 @@ class TextTaskType(Scored):
 
 def metrics_of_text(row: TaskRow) -> tuple[str, ...]:
     """The metrics that can score what a model of texts writes of a task."""
+    of_classes = ("accuracy", "matthews", "f1", "macro-f1")
     of_kind = {
-        Kind.classification: ("accuracy", "matthews", "f1", "macro-f1", "exact-match"),
-        Kind.word_pair: ("accuracy", "matthews", "f1", "macro-f1"),
+        Kind.classification: (*of_classes, "exact-match"),
+        Kind.word_pair: of_classes,
         Kind.regression: ("spearman", "pearson"),
         Kind.ranking: ("accuracy",) if row.labels else ("exact-match", "text-f1"),
         Kind.span: ("em", "f1"),
-        Kind.word_labels: (),
     }
-    return of_kind[row.kind]
+    return of_kind.get(row.kind, ())
 
 
 def has_labels(row: TaskRow) -> bool:
-    """Whether an answer is one of several texts, or a number, and not any text."""
     return bool(row.labels) or row.kind is Kind.regression
 
 
 def names_the_same(answer: str, referent: str) -> float:
-    """Whether a written noun is the one that a pronoun is asked about: 1 or 0, and -1 for no noun at all.
-
-    As in T5's evaluation: one has all words of the other, without determiners, and both or none have an apostrophe.
-    """
+    """Whether a written noun is the one that a pronoun is asked about, as T5 compares them: 1 or 0, -1 for no noun."""
     words, right = ({word for word in text.lower().split() if word not in DETERMINERS} for text in (answer, referent))
     if not words:
         return NONE
+    # One has all words of the other, and both or none have an apostrophe.
     has_apostrophe = ["'" in " ".join(found) for found in (words, right)]
     return float(has_apostrophe[0] == has_apostrophe[1] and (words <= right or right <= words))

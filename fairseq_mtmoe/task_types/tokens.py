@@ -1,10 +1,7 @@
 """Task types of tokens: the span of a passage that answers a question, and a label for each word."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
@@ -13,7 +10,6 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.bert.heads import UNREAD, HeadSize
 from fairseq_mtmoe.data.nlu import answers
-from fairseq_mtmoe.data.nlu.table import TaskRow
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 from fairseq_mtmoe.task_types.task_type import Labels, LabelText, Predictions, TaskType, Uncertainty, Values, entropy_of
 
@@ -22,37 +18,25 @@ from fairseq_mtmoe.task_types.task_type import Labels, LabelText, Predictions, T
 class Span(TaskType):
     """The tokens of a window from one that begins the answer to one that ends it (Devlin et al., 2019, §4.2).
 
-    Numbers are (E, L, 2): how well a token begins the answer, and ends it. Labels are the two tokens, (E, 2). A window
-    without the answer has it at [CLS], the first token. Examples are windows, and metrics and files are of questions. A
-    predicted answer has at most `longest` tokens.
+    Numbers are (E, L, 2): how well a token begins the answer, and ends it; labels the two tokens, (E, 2), [CLS] twice
+    in a window without it. Examples are windows, metrics and files of questions.
     """
 
     metrics = ("f1", "em")
 
     longest: int = 30
 
-    @classmethod
-    def of(cls, row: TaskRow) -> Self:
-        return cls(row.longest_answer)
-
     @property
     def head(self) -> HeadSize:
-        """Two numbers for each token of the passage, and for [CLS]."""
         return HeadSize(2, num_words=1, per_token=True)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy of the beginning and of the end, divided by log P² for the P tokens that either can be.
-
-        That is MT-TaG's division by log |C|, where a class is one of the P² pairs: a guess costs 1, as in other tasks.
-        """
+        """Cross-entropy of beginning and end over log P² for P tokens: a class is one of P² pairs; a guess costs 1."""
         losses_E2 = F.cross_entropy(numbers.float(), labels.long(), reduction="none")
         return (losses_E2.sum(1) / (2 * torch.log(_num_tokens(numbers)))).sum()
 
     def predictions(self, numbers: Tensor) -> Tensor:
-        """The passage's best pair of tokens, the first not after the last, (E, 3): how good, first, last.
-
-        How good is the sum of the two numbers, as in BERT: so windows of one passage can be compared.
-        """
+        """The best pair of the passage's tokens, (E, 3): the sum of their numbers, the first and the last."""
         begins_EL, ends_EL = numbers.float().unbind(2)
         begins_EL = begins_EL.index_fill(1, begins_EL.new_zeros(1, dtype=torch.long), 2 * UNREAD)  # [CLS] is no answer
         ends_ELK = F.pad(ends_EL, (0, self.longest - 1), value=2 * UNREAD).unfold(1, self.longest, 1)
@@ -62,18 +46,17 @@ class Span(TaskType):
         return torch.stack([best_E, first_E.float(), (first_E + further_E).float()], dim=1)
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
-        """The entropy of the beginning and that of the end, which are drawn apart; at most log P² as in the loss."""
+        """The entropy of the beginning and that of the end; at most log P² as in the loss."""
         is_read = numbers > UNREAD / 2
         logits = numbers.float().masked_fill(~is_read, -math.inf).transpose(1, 2)
         return Uncertainty(entropy_of(logits).entropy.sum(1), 2 * torch.log(_num_tokens(numbers)))
 
     def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
-        """See `TaskType`: what the answer of each question reaches, compared with the right one that is most alike."""
+        """What each question's answer reaches, compared with the right one that is most alike."""
         pairs = zip(self.label_text(split, predictions, ()), split.passages.rights, strict=True)
         return (np.array([answers.best(metric, str(answer), right) for answer, right in pairs]),)
 
     def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
-        """See `TaskType`: each question's answer as its passage has it."""
         return [*split.passages.found(split, predictions.examples_E, predictions.values_V.reshape(-1, 3))]
 
 
@@ -87,16 +70,12 @@ class WordLabels(TaskType):
     """One of the labels for each word; the head reads the word's first token (Devlin et al., 2019, §5.3).
 
     Numbers are (E, W, C), labels (E, W), and NaN where a sentence has fewer words. A word without a token, such as one
-    that was cut off with the end of its sentence, has no part in the loss; O, the first label, is predicted for it.
+    that was cut off, has no part in the loss; O, the first label, is predicted for it.
     """
 
     metrics = ("entity-f1",)
 
     labels: tuple[str, ...]
-
-    @classmethod
-    def of(cls, row: TaskRow) -> Self:
-        return cls(tuple(row.labels))
 
     @property
     def head(self) -> HeadSize:
@@ -114,16 +93,12 @@ class WordLabels(TaskType):
         return numbers.argmax(2).float().masked_fill(is_none, math.nan)
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
-        """The mean entropy of the labels of a sentence's words: of those that the loss is of."""
+        """The mean entropy of the labels of a sentence's words in the loss."""
         mean_E = _mean_of_words(entropy_of(numbers).entropy, labels)
         return Uncertainty(mean_E, mean_E.new_full(mean_E.shape, math.log(numbers.shape[2])))
 
     def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
-        """See `TaskType`: of each sentence how many entities were found, how many predicted, and how many there are.
-
-        Entities are those of seqeval, which reads labels as CoNLL's own evaluation does: an I- that follows nothing of
-        its type begins an entity.
-        """
+        """Of each sentence the entities that were found, predicted and are there, as seqeval and CoNLL read them."""
         from seqeval.metrics.sequence_labeling import get_entities
 
         counts = []
@@ -135,7 +110,7 @@ class WordLabels(TaskType):
         return hits_E, found_E, there_E
 
     def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
-        """See `TaskType`: a line for each word, with its label in the second column."""
+        """A line for each word, with its label in the second column."""
         starts = split.word_starts_E.tolist()
         return [
             "\n".join(f"{split.names[starts[example] + n]}\t{labels[int(label)]}" for n, label in enumerate(numbers))
@@ -144,6 +119,5 @@ class WordLabels(TaskType):
 
 
 def _mean_of_words(values_EW: Tensor, labels: Tensor) -> Tensor:
-    """The mean over the words of each sentence that have labels, (E,)."""
     is_word = ~labels.isnan()
     return values_EW.where(is_word, 0).sum(1) / is_word.sum(1).clamp(min=1)

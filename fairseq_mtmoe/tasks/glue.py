@@ -22,7 +22,8 @@ from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.slots.slot import unwrapped
-from fairseq_mtmoe.task_types import TaskType, task_type_of
+from fairseq_mtmoe.task_types import task_type_of
+from fairseq_mtmoe.task_types.task_type import TaskType
 from fairseq_mtmoe.tasks._benchmark.config import GlueConfig
 from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fairseq_mtmoe import register
 from fairseq_mtmoe.backbones.bert.model import note_sizes
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
-from fairseq_mtmoe.task_types import Classification, Ranking, Regression, WordPair
+from fairseq_mtmoe.task_types.task_type import Classification, Ranking, Regression, WordPair
 
 register()
 

@@ -1,14 +1,9 @@
-"""A step's candidates as one sample of fairseq's form: what goes through the model, and what to make the batch of.
-
-The data loader's worker collates the candidates, and fairseq moves them to the model's device; the examples themselves
-stay where they are, and those that are chosen are collated anew, a batch as any other way of sampling could have drawn.
-"""
-
-from __future__ import annotations
+"""A step's candidates as one sample of fairseq's form: what goes through the model, and what to make the batch of."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -23,18 +18,14 @@ TASKS_AT_ONCE = 8  # a pass without gradients of so many batches takes less memo
 
 @dataclass(frozen=True)
 class Candidates:
-    """A step's candidates, each example once.
-
-    Their tensors travel as arrays: a data loader's worker would send each tensor by a file of its own.
-    """
+    """A step's candidates, each example once, with arrays for tensors, of which a worker would send each by a file."""
 
     items: tuple[Item, ...]  # each with its task's number and a `PLACE`
     count: int  # of them that are to be chosen
     tensors: frozenset[str] = frozenset()  # the names of an example's values that are tensors
 
     @classmethod
-    def of(cls, items: Iterable[Item], count: int) -> Candidates:
-        """Candidates of examples with tensors."""
+    def of(cls, items: Iterable[Item], count: int) -> Self:
         items = list(items)
         tensors = {name for _, example in items for name, value in example.items() if isinstance(value, Tensor)}
         plain = [
@@ -52,19 +43,17 @@ class Candidates:
 
     @property
     def task_C(self) -> np.ndarray:
-        """The number of each one's task, (C,)."""
         return np.array([task for task, _ in self.items])
 
 
 def candidate_batch(
     collate: Callable[[Sequence[Item]], Batch], items: Sequence[Item], dropout_draws: Sequence[int]
 ) -> Batch:
-    """A sample with the `CANDIDATES` of a step, and the batches in which they go through the model.
+    """A sample with the `CANDIDATES` of a step, each example once, and the batches in which they go through the model.
 
-    `PASSES` are those without dropout, shortest examples first, so that they are hardly padded: always as many of them,
-    because experts in other processes wait for each. `DROPOUT_PASS` has the examples of tasks with `dropout_draws`, so
-    often one after the other. A batch has as `id` the numbers of its candidates. Where it would be empty, it is of the
-    first candidate, of whom it tells nothing. What is twice among the `items` is a candidate once.
+    `PASSES` are those without dropout, shortest examples first: always as many of them, because experts in other
+    processes wait for each. `DROPOUT_PASS` has the examples of tasks with `dropout_draws`, so often. A batch's `id` are
+    the numbers of its candidates; an empty one is of the first candidate.
     """
     count = max(Counter(task for task, _ in items).values())
     once = [*{(task, example[PLACE]): (task, example) for task, example in items}.values()]

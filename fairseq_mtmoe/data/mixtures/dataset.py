@@ -1,11 +1,8 @@
 """Several tasks under one index, and batches that know the task of each of their examples.
 
-A task here is what is sampled and validated by its name: a benchmark's task, or a language pair of translation. What a
-model is told of an example is its *task id*, which several tasks may share. fairseq collates a mixed batch with the
-first dataset alone, which gives every example that one's ids; here each example keeps its own, as `task_ids` (B,).
+A task is what is sampled and validated by its name: a benchmark's task, or a language pair of translation. What a model
+is told of an example is its *task id*, which several tasks may share: `task_ids` (B,).
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,8 +16,6 @@ from fairseq_mtmoe.errors import UserError
 
 Item = tuple[int, dict[str, Any]]  # the number of a task in the mixture, and an example of its dataset
 Batch = dict[str, Any]
-
-
 # Makes a batch of fairseq's form of examples, at least one: of the datasets of all tasks, the examples, and the least
 # length of each side. It has any order: `id` (B,) says of each row which of the examples' own `id`s it is of.
 Collate = Callable[[Sequence[FairseqDataset], Sequence[Item], Mapping[str, int] | None], Batch]
@@ -55,7 +50,6 @@ class MixtureDataset(FairseqDataset):
         return task, self.datasets[task][example]
 
     def sizes_of(self, indices: np.ndarray) -> np.ndarray:
-        """(V, S) the lengths of examples, of each of their S sides."""
         tasks, examples = self.numbering.locate_all(indices)
         sizes = np.empty((len(indices), sizes_of(self.datasets[0]).shape[1]), dtype=np.int64)
         for task, dataset in enumerate(self.datasets):
@@ -67,7 +61,6 @@ class MixtureDataset(FairseqDataset):
         return max(self.size(index))
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """The same of many examples."""
         longest_V: np.ndarray = self.sizes_of(indices).max(axis=1)
         return longest_V
 
@@ -76,7 +69,6 @@ class MixtureDataset(FairseqDataset):
         return tuple(int(length) for length in sizes_of(self.datasets[task])[example])
 
     def check_fit(self, indices: np.ndarray, max_tokens: int | None) -> None:
-        """Raise a `UserError` if an example is longer than `max_tokens`."""
         longest = 0 if max_tokens is None else int(self.num_tokens_vec(indices).max(initial=0))
         if max_tokens is not None and longest > max_tokens:
             raise UserError(
@@ -94,9 +86,7 @@ class MixtureDataset(FairseqDataset):
     def batch_by_size(
         self, indices: np.ndarray, max_tokens: int | None = None, *args: Any, **kwargs: Any
     ) -> list[np.ndarray]:
-        """fairseq's batches of these indices, and the last one, which fairseq drops where it holds fewer examples than
-        `--required-batch-size-multiple`: those would never be seen, not even in a test.
-        """
+        """fairseq's batches, and the last one, which fairseq drops if it is no multiple of the required size."""
         self.check_fit(indices, max_tokens)
         batches = super().batch_by_size(indices, max_tokens, *args, **kwargs) if len(indices) else []
         rest = indices[sum(len(batch) for batch in batches) :]

@@ -1,7 +1,5 @@
 """The training data: in each epoch the examples that the sampling plan draws from the tasks."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
@@ -25,60 +23,46 @@ PADDING = "padding"  # of a training batch: how many of its positions are paddin
 
 
 class TaskLoader(Protocol):
-    """Loads the data of several tasks."""
+    """Loads the data of several tasks.
+
+    `keys` are the tasks' names in the sampling plan, `shard_sizes` the numbers of examples in each one's shards,
+    and `kind` is what a task is in a sentence for users; `load` gives each one's dataset (default: the first shard).
+    """
 
     @property
-    def split(self) -> str:
-        """`train`, …"""
+    def split(self) -> str: ...
 
     @property
-    def keys(self) -> Sequence[str]:
-        """A name for each task, as the sampling plan has them."""
+    def keys(self) -> Sequence[str]: ...
 
     @property
-    def shard_sizes(self) -> Sequence[Sequence[int]]:
-        """Per task, the number of examples in each of its shards."""
+    def shard_sizes(self) -> Sequence[Sequence[int]]: ...
 
     @property
-    def kind(self) -> str:
-        """What a task is, in a sentence for users."""
+    def kind(self) -> str: ...
 
-    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
-        """Each task's dataset, from these of its shards (default: the first)."""
+    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]: ...
 
 
 class TrainingMixture(MixtureDataset):
-    """The examples of one epoch; `set_epoch` draws those of another, and loads other shards where it is their turn.
+    """The examples of one epoch, or candidates for them, which follow from plan, epoch and the updates before it.
 
-    Everything follows from the plan, the epoch and, where the temperature goes by updates, their number before it: a
-    resumed run sees the same batches. Where the plan draws candidates, batches are of these (see `candidate_batch`).
-
-    Args:
-        dropout_draws: of each task, how often a candidate's uncertainty needs it under dropout; 0 (by default) where a
-            pass without dropout tells.
+    `dropout_draws`: of each task, how often a candidate's uncertainty needs it under dropout.
     """
 
     def __init__(
-        self,
-        loader: TaskLoader,
-        plan: SamplingPlan,
-        task_ids: Sequence[int],
-        collate: Collate,
-        epoch: int = 1,
-        updates: int = 0,
-        dropout_draws: Sequence[int] = (),
-    ) -> None:
+        self, loader: TaskLoader, plan: SamplingPlan, task_ids: Sequence[int], collate: Collate, epoch: int = 1,
+        updates: int = 0, dropout_draws: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         super().__init__(task_ids, collate)
         self.dropout_draws = list(dropout_draws) or [0] * len(self.task_ids)
-        self.loader = loader
-        self.plan = plan
+        self.loader, self.plan = loader, plan
         self.updates = updates  # so far: those before the next epoch that is drawn
         plan.begin(updates)
         self.epoch = 0
         self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the examples of an epoch, counted from 1; which these are is worked out by `order`."""
         if epoch == self.epoch:
             return
         self.draw = self.plan.draw(epoch, self.updates)
@@ -94,10 +78,7 @@ class TrainingMixture(MixtureDataset):
         return saved_plan(self.plan, epoch)
 
     def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool:
-        """See `ResumesDraws`; says what has changed since.
-
-        The state of a checkpoint of version 0.1.0 has the `options` of its task in the place of `sampling`.
-        """
+        """See `ResumesDraws`; logs what has changed. A state of 0.1.0 has its task's `options` and no `sampling`."""
         epoch, saved = state["epoch"], state.get("sampling")
         if saved is not None:
             before = restored_plan(saved)
@@ -133,22 +114,17 @@ class TrainingMixture(MixtureDataset):
         return task, {**example, PLACE: place, LENGTH: self.num_tokens(index)}
 
     def collater(self, items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None) -> Batch:
-        """As the mixture's, or a step's candidates."""
         if items and self.draws_candidates:
             return candidate_batch(self.chosen_batch, items, self.dropout_draws)
         return with_padding(super().collater(items, pad_to_length))
 
     def chosen_batch(self, items: Sequence[Item]) -> Batch:
-        """A batch of these examples themselves."""
         return with_padding(super().collater(items))
 
     def epoch_batches(
         self, max_sizes: Any, max_tokens: int | None, max_sentences: int | None, multiple: int, per_update: int = 1
     ) -> tuple[list[np.ndarray], np.ndarray]:
-        """The batches of the epoch's examples, part after part, and the indices of those that are too long for any.
-
-        The limits are those of `order` and `batch_ends`; `per_update` batches of all processes make an update.
-        """
+        """The epoch's batches, part after part, by the limits of `order` and `batch_ends`, and what is too long."""
         limits, said = (max_tokens, max_sentences, multiple), f"[{self.loader.split}] epoch {self.epoch} draws"
         if self.draws_candidates:
             ranks = ranked(self.draw, *self._lengths(max_sizes))
@@ -170,8 +146,8 @@ class TrainingMixture(MixtureDataset):
     ) -> list[tuple[Order, list[np.ndarray]]]:
         """The order and batches of each of the epoch's parts, which are those of its start, or come to be known here.
 
-        How long the first one is follows from how many updates the epoch takes as one part, and how long each of the
-        others is from what the one before it takes: of fewer examples more are padded.
+        The first one's length follows from the updates of the epoch as one part, each other from those of the one
+        before.
         """
         plan, epoch = self.plan, self.epoch
 
@@ -196,21 +172,15 @@ class TrainingMixture(MixtureDataset):
         return found
 
     def _lengths(self, max_sizes: Any) -> tuple[list[np.ndarray], Any]:
-        """The lengths of each task's examples, and the limit of each side."""
         sizes = [sizes_of(dataset) for dataset in self.datasets]
         return sizes, [max_sizes] * sizes[0].shape[1] if isinstance(max_sizes, int | float) else max_sizes
 
     def order(self, max_sizes: Any = None, draw: Draw | None = None, part: int = 0) -> Order:
-        """The epoch's examples, or those of a part's draw, by the lengths of their sides.
-
-        Examples that are longer than `max_sizes`, fairseq's limit of each side, are left out; those of equal lengths
-        are in another order in each epoch.
-        """
+        """An epoch's examples, or a part's, that are no longer than `max_sizes`, by length; equal ones are shuffled."""
         (sizes, limits), key = self._lengths(max_sizes), self.plan.order_key(self.epoch, part)
         return order_by_length(draw or self.draw, sizes, key, limits, torch.get_num_threads())
 
     def ordered_indices(self) -> np.ndarray:
-        """The same without a limit, in the type that fairseq's `batch_by_size` takes."""
         return self.order().indices.astype(np.int64)
 
     def batches(

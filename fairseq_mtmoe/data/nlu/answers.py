@@ -1,10 +1,7 @@
-"""Answers: how alike two of them are, and the files of predictions that benchmarks' servers take.
+"""How alike two answers are, and the files of predictions that benchmarks' servers take.
 
-Texts are compared by the rules of SQuAD's own evaluation (Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine
-Comprehension of Text", §5, and its `evaluate-v1.1.py`); MRQA's and ReCoRD's evaluations do the same.
+Texts are compared as SQuAD's `evaluate-v1.1.py` does (Rajpurkar et al., 2016, §5), and so MRQA's and ReCoRD's.
 """
-
-from __future__ import annotations
 
 import json
 import re
@@ -28,12 +25,11 @@ def normalized(text: str) -> str:
 
 
 def exact_match(answer: str, right: str) -> float:
-    """1 where both are the same after normalization, else 0."""
     return float(normalized(answer) == normalized(right))
 
 
 def f1(answer: str, right: str) -> float:
-    """Of the words of both after normalization, each as often as it is there; 0 where they share none."""
+    """F1 of the words of both after normalization; 0 where they share none."""
     words, right_words = normalized(answer).split(), normalized(right).split()
     shared = (Counter(words) & Counter(right_words)).total()
     return 2 * shared / (len(words) + len(right_words)) if shared else 0.0
@@ -43,7 +39,7 @@ ALIKE = {"em": exact_match, "exact-match": exact_match, "f1": f1, "text-f1": f1}
 
 
 def best(metric: str, answer: str, right: Iterable[str]) -> float:
-    """Return how alike an answer and the most alike one of those that are right are, by a metric of `ALIKE`."""
+    """Return how alike an answer and the most alike right one are, by a metric of `ALIKE`."""
     return max(ALIKE[metric](answer, one) for one in right)
 
 
@@ -58,22 +54,12 @@ def submission_of(name: str, row: TaskRow, split: str) -> Submission:
 
 
 def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
-    """Return the names of the files of all tasks' predictions."""
     return {submission_of(name, row, split).file for name, row in rows.items() for split in row.splits}
 
 
 def written(submission: Submission, keys: Iterable[str], texts: Iterable[str | int | float]) -> str:
     """Return the content of a file of predictions."""
     return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, texts, strict=True))))
-
-
-def _tsv(answers: Sequence[Answer]) -> Iterable[str]:
-    return ["index\tprediction", *(f"{key}\t{label}" for key, label in answers)]
-
-
-def _jsonl(answers: Sequence[Answer]) -> Iterable[str]:
-    """With the number that a key was in the file, if it was one."""
-    return (json.dumps({"idx": int(key) if key.isdecimal() else key, "label": label}) for key, label in answers)
 
 
 def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
@@ -88,8 +74,10 @@ def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
 
 
 _FORMS: Mapping[Form, Callable[[Sequence[Answer]], Iterable[str]]] = {
-    Form.tsv: _tsv,
-    Form.jsonl: _jsonl,
+    Form.tsv: lambda answers: ["index\tprediction", *(f"{key}\t{label}" for key, label in answers)],
+    Form.jsonl: lambda answers: (  # with the number that a key was in the file, if it was one
+        json.dumps({"idx": int(key) if key.isdecimal() else key, "label": label}) for key, label in answers
+    ),
     Form.multirc: _multirc,
     Form.squad: lambda answers: [json.dumps(dict(answers))],
     Form.conll: lambda answers: (line for _, text in answers for line in (str(text), "")),

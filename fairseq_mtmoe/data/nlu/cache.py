@@ -1,7 +1,5 @@
 """Tokenized splits on the disk: each is made once, and anew when a file, its row or the tokenizer changes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -27,7 +25,7 @@ from fairseq_mtmoe.io.files import replacing
 logger = logging.getLogger(__name__)
 
 FORM = 2  # of the files; a version that reads or tokenizes otherwise has another one
-# The fields of a split that a file has, with their names there.
+# Fields of a split by their names in a file.
 STORED = {"row_offsets_E": "firsts_E", "is_correct_S": "rights_S", "segment_start_S": "seconds_S"}
 ARRAYS = {one.name: STORED.get(one.name, one.name) for one in fields(TokenizedSplit)}
 del ARRAYS["names"], ARRAYS["passages"]
@@ -37,16 +35,12 @@ NAMES = ("names_bytes", "names_starts")
 def tokenized_split(
     root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True
 ) -> TokenizedSplit:
-    """Return the tokens of a split: from the cache, or read, tokenized and put there.
-
-    Raises:
-        UserError: the split is not there, or is not what the row says.
-    """
+    """Return the tokens of a split: from the cache, or read, tokenized and put there."""
     read = partial(read_split, root, row, split, labelled)
 
     def make() -> dict[str, Any]:
         made = _made(name, row, split, tokenizer, read())
-        arrays = {stored: np.asarray(getattr(made, field)) for field, stored in ARRAYS.items()}
+        arrays = {stored: getattr(made, field) for field, stored in ARRAYS.items()}
         return arrays | dict(zip(NAMES, (made.names.tokens_T, made.names.starts_N), strict=True))
 
     parts = (tokenizer.fingerprint, tokenizer.max_length, labelled)
@@ -60,18 +54,19 @@ def tokenized_split(
 def _made(name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, examples: Sequence[Example]) -> TokenizedSplit:
     if row.stride is not None and row.stride > tokenizer.max_length:
         raise_invalid(f"{name}: stride", f"at most the {tokenizer.max_length} tokens of a window", row.stride)
-    is_span = row.kind is Kind.span
+    is_span, said = row.kind is Kind.span, []
     made = tokenize_windows(tokenizer, examples, row.stride) if is_span else tokenizer.tokenize(examples)
     if made.num_lost:
         lost = f"{made.num_lost} of {len(made)} questions have an answer that no window has as a whole"
-        logger.warning(f"{name}, {split}: {lost}, and are trained as if it were in none")
+        said.append(f"{lost}, and are trained as if it were in none")
     if made.num_truncated:
         share = made.num_truncated / (len(made.starts_S) - 1)
         limit = f"longer than {tokenizer.max_length} tokens and lost their ends"
-        logger.warning(f"{name}, {split}: {made.num_truncated} texts ({share:.1%}) were {limit}")
+        said.append(f"{made.num_truncated} texts ({share:.1%}) were {limit}")
     if without_token := int((made.words_W < 0).sum()):
-        of_all = f"{without_token} of {len(made.words_W)} words"
-        logger.warning(f"{name}, {split}: {of_all} have no token and count as {row.labels[0]}")
+        said.append(f"{without_token} of {len(made.words_W)} words have no token and count as {row.labels[0]}")
+    for sentence in said:
+        logger.warning(f"{name}, {split}: {sentence}")
     return made
 
 
@@ -79,11 +74,7 @@ def stored_arrays(
     cache: Path, root: Path, name: str, row: TaskRow, split: str, form: int, parts: Sequence[Any],
     arrays: Sequence[str], make: Callable[[], Mapping[str, NDArray[Any]]], kind: str = "",
 ) -> Mapping[str, NDArray[Any]]:  # fmt: skip
-    """Return a split's arrays from a file of the cache; they are made if there is none, or a damaged one.
-
-    The split's files count as changed by their size and time; `parts` are whatever else the arrays follow from, `form`
-    is of the file in the cache, and `kind` stands in its name.
-    """
+    """Return a split's arrays from the cache, or make them; they follow from its files' times, and `parts`."""
     files = source_files(root, row, split)
     states = [(os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     key = hashlib.sha256(json.dumps([states, [form, asdict(row), split, *parts]], default=str).encode()).hexdigest()

@@ -1,10 +1,4 @@
-"""Tokenized examples as fairseq's datasets, and batches of several tasks' examples.
-
-A batch has a row for each sequence that the encoder reads: one for most examples, several for those of a ranking, whose
-examples may have different numbers of candidates.
-"""
-
-from __future__ import annotations
+"""Tokenized examples as fairseq's datasets, and batches of several tasks' examples, with a row for each sequence."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,10 +19,7 @@ NO_WORD = -2  # in the place of a word's first token; both as heads know them
 
 
 class TaskDataset(FairseqDataset):
-    """The examples of a task's split; of a span task each window is one.
-
-    `sizes` (E, 1) are the tokens that an example takes in a batch: of its longest sequence, times their number.
-    """
+    """A split's examples, or a span task's windows; `sizes` (E, 1): the longest sequence times their number."""
 
     def __init__(self, split: TokenizedSplit) -> None:
         super().__init__()
@@ -43,8 +34,8 @@ class TaskDataset(FairseqDataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         """`tokens` and `seconds` of each sequence, the example's `label` and `spans`.
 
-        The label is a number; or, of a ranking, which of its candidates are right, (C,); or the labels of words, (W,),
-        whose first tokens are the spans; or the first and the last token of a window's answer, with the passage's span.
+        The label is a number; of a ranking, which candidates are right, (C,); the labels of words, (W,), whose first
+        tokens are the spans; or the first and last token of a window's answer, with the passage's span.
         """
         split, sequences = self.split, slice(*self._row_offsets_E[index : index + 2])
         label: Any
@@ -70,8 +61,6 @@ class TaskDataset(FairseqDataset):
 
 
 class TaskCollate:
-    """Makes a batch of examples of several tasks (see `data.mixtures`)."""
-
     def __init__(self, padding: int, tasks: Sequence[str]) -> None:
         self.padding = padding
         self.tasks = list(tasks)
@@ -81,12 +70,11 @@ class TaskCollate:
     ) -> Batch:
         """A batch of E examples in R rows: the items in their order.
 
-        `net_input` has `src_tokens` (R, L), `segments` (R, L), the type of each token, and, for each task by its name,
-        which has E_t of the examples: `rows` (E_t, C), those of its candidates, and -1 where an example has fewer than
-        others; and `spans` (E_t, W, 2), the tokens of the W words that they are about, or of a window's passage.
-        `target` has each task's labels, float64: (E_t,); or, of a ranking, (E_t, C): 1 for right candidates, 0 for
-        others, NaN where there is none; or, of windows, the first and the last token of the answer (E_t, 2).
-        `candidates` (E,) says how many rows each example has.
+        `net_input` has `src_tokens` (R, L), `segments` (R, L), the type of each token, and by task, with E_t of the
+        examples, `rows` (E_t, C), those of its candidates, -1 where there are fewer, and `spans` (E_t, W, 2), the
+        tokens of the W words that they are about, or of a window's passage. `target` has each task's labels, float64:
+        (E_t,); of a ranking (E_t, C), 1 for right candidates, 0 for others, NaN where there is none; of windows the
+        first and the last token of the answer (E_t, 2). `candidates` (E,) says how many rows each example has.
         """
         examples = [example for _, example in items]
         tokens = [torch.from_numpy(sequence) for example in examples for sequence in example["tokens"]]
@@ -97,14 +85,16 @@ class TaskCollate:
             row[: len(sequence)] = sequence
         candidates = torch.tensor([len(example["tokens"]) for example in examples])
         rows, spans, target = self._by_task(items, candidates)
-        seconds = [second for example in examples for second in example["seconds"]]
+        seconds = torch.tensor([second for example in examples for second in example["seconds"]]).unsqueeze(1)
+        place = torch.arange(width)
+        segments = (place >= seconds) & (place < torch.tensor(lengths).unsqueeze(1))  # from the second text to the end
         return {
             "id": torch.tensor([example["id"] for example in examples]),
             "nsentences": len(examples),
             "ntokens": sum(lengths),
             "net_input": {
                 "src_tokens": src_tokens,
-                "segments": _segments(lengths, seconds, width),
+                "segments": segments.long(),
                 "rows": rows,
                 "spans": spans,
             },
@@ -115,7 +105,6 @@ class TaskCollate:
     def _by_task(
         self, items: Sequence[Item], candidates: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """Rows, spans and labels of each task's examples."""
         starts = (candidates.cumsum(0) - candidates).tolist()
         of_task: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for start, (number, example) in zip(starts, items, strict=True):
@@ -138,9 +127,3 @@ def _filled_up(values: Sequence[NDArray[np.generic]], filling: float) -> Tensor:
     for row, value in zip(filled, values, strict=True):
         row[: len(value)] = value
     return torch.from_numpy(filled)
-
-
-def _segments(lengths: list[int], seconds: list[int], width: int) -> Tensor:
-    """1 from the second text on, to the end of the sequence."""
-    place = torch.arange(width)
-    return ((place >= torch.tensor(seconds).unsqueeze(1)) & (place < torch.tensor(lengths).unsqueeze(1))).long()

@@ -1,9 +1,7 @@
-"""Files of tasks in the forms in which their authors distribute them: each line becomes a record of named fields.
+"""Files of tasks in their authors' forms: each line becomes a record of named fields.
 
 Lines end at line feeds alone: texts hold other characters that Python takes for ends of lines.
 """
-
-from __future__ import annotations
 
 import csv
 import gzip
@@ -40,14 +38,10 @@ Item = TypeVar("Item")
 
 @dataclass
 class Lines:
-    """A file that is read.
+    """A file that is read, as the table says of its `source`; everything in it may have a `label`.
 
-    Attributes:
-        path, source: of the file, and what the table says of it.
-        label: of everything in it, if it has one.
-        skip_ragged: leave lines out that have another number of fields.
-        skip_unplaced: leave questions out none of whose answers is where it is said to be.
-        left_out: how many were, for what reason.
+    Lines of another number of fields (`skip_ragged`), and questions none of whose answers is where it is said to be
+    (`skip_unplaced`), are not refused but left out; `left_out` counts them by reason.
     """
 
     path: Path
@@ -63,14 +57,13 @@ class Lines:
         return UserError(f"`{self.path}`, {unit} {number}: {why}.")
 
     def numbered(self) -> Iterator[tuple[int, str]]:
-        """The lines with their numbers, without their ends; empty ones are none."""
+        """The lines with their numbers, without their ends and without empty ones."""
         for number, line in enumerate(self.whole(), 1):
             line = line.rstrip("\r\n")
             if line:
                 yield number, line
 
     def whole(self) -> Iterator[str]:
-        """All lines with their ends."""
         most, encoding = _MOST.get(self.source.format, MAX_LINE), self.source.encoding
         room = 4 * most + 2  # bytes of so many characters and an end
         path = regular_file(self.path)
@@ -102,22 +95,20 @@ class Record:
 
     @property
     def names(self) -> str:
-        """Those of its fields, for sentences."""
         return ", ".join(map(str, self.fields))
 
     def wrong(self, why: str) -> UserError:
-        """The error that something is wrong in it."""
         return self.lines.wrong(self.number, why)
 
     def text(self, name: str) -> str:
-        """A field as a text; its absence is a `UserError`."""
+        """A field as a text (UserError: it is absent)."""
         value = self.fields.get(name)
         if value is None:
             raise self.wrong(f"must have the field {name}, but has {self.names}")
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def items(self, name: str, kind: type[Item]) -> list[Item]:
-        """A field with several values of one type; its absence, and another type, is a `UserError`."""
+        """A field's values, all of one type (UserError: they are not, or it is absent)."""
         found = self.fields.get(name)
         if not isinstance(found, list) or not all(type(item) is kind for item in found):
             says = f"{found!r:.80}" if name in self.fields else self.names
@@ -126,30 +117,19 @@ class Record:
 
 
 def records(lines: Lines) -> Iterator[Record]:
-    """The records of a file in the form that its source says.
-
-    Raises:
-        UserError: the file, or a line of it, has another form; the sentence names both.
-    """
+    """The records of a file in the form that its source says (UserError: it, or a line of it, has another one)."""
     for number, fields in _READERS[lines.source.format](lines):
         if lines.label is not None:
             fields[LABEL_FIELD] = lines.label
         yield Record(lines, number, fields)
 
 
-def _from_tsv(lines: Lines) -> Numbered:
-    return _with_columns(lines, ((number, line.split("\t")) for number, line in lines.numbered()))
-
-
 def _from_csv(lines: Lines) -> Numbered:
-    def rows() -> Iterator[tuple[int, list[str]]]:
-        reader = csv.reader(lines.whole(), strict=True)
-        try:
-            yield from ((reader.line_num, row) for row in reader if row)
-        except csv.Error as error:
-            raise lines.wrong(reader.line_num + 1, f"must be comma-separated values, but {error}") from error
-
-    return _with_columns(lines, rows())
+    reader = csv.reader(lines.whole(), strict=True)
+    try:
+        yield from _with_columns(lines, ((reader.line_num, row) for row in reader if row))
+    except csv.Error as error:
+        raise lines.wrong(reader.line_num + 1, f"must be comma-separated values, but {error}") from error
 
 
 def _with_columns(lines: Lines, rows: Iterator[tuple[int, list[str]]]) -> Numbered:
@@ -157,10 +137,10 @@ def _with_columns(lines: Lines, rows: Iterator[tuple[int, list[str]]]) -> Number
     for number, row in rows:
         if len(row) == len(columns):
             yield number, dict(zip(columns, row, strict=True))
-        elif lines.skip_ragged:
-            lines.left_out["another number of fields"] += 1
-        else:
+        elif not lines.skip_ragged:
             raise lines.wrong(number, f"must have {len(columns)} fields, but has {len(row)}")
+        else:
+            lines.left_out["another number of fields"] += 1
 
 
 def _from_jsonl(lines: Lines) -> Numbered:
@@ -187,11 +167,10 @@ def _parsed(text: str) -> Any:
 
 
 class _WrongRecord(Exception):
-    """Something in a record is wrong; the message is the end of a sentence."""
+    """The end of the sentence that says what is wrong in a record."""
 
 
 def _from_objects(what: str, parts_of: Callable[[Any], Iterator[Fields]], lines: Lines) -> Numbered:
-    """The parts of each object of a file with an object in each line."""
     for number, record in _from_jsonl(lines):
         yield from _parts(lines, number, record, what, parts_of)
 
@@ -212,17 +191,16 @@ def _lack(error: Exception) -> str:
 
 def _multirc(record: Any) -> Iterator[Fields]:
     passage = record["passage"]
+    text = passage["text"]
     for question in passage["questions"]:
         for answer in question["answers"]:
             yield {
                 **answer,
-                "passage": passage["text"],
+                "passage": text,
                 "question": question["question"],
                 "answer": answer["text"],
-                # as T5 reads it
-                "paragraph": passage["text"].replace("<br>", " ").replace("<b>", "").replace("</b>", ""),
-                # the three numbers by which a submission names an answer
-                "key": f"{record['idx']}/{question['idx']}/{answer['idx']}",
+                "paragraph": text.replace("<br>", " ").replace("<b>", "").replace("</b>", ""),  # as T5 reads it
+                "key": f"{record['idx']}/{question['idx']}/{answer['idx']}",  # by which a submission names an answer
             }
 
 
@@ -322,8 +300,8 @@ def _mrqa(record: Any) -> Iterator[Fields]:
 def _from_conll(lines: Lines) -> Numbered:
     """A record for each sentence, with a list for each column; its number is that of its first line.
 
-    Fields are between tabs, or, in a line without one, between spaces. Sentences end at lines of nothing but white
-    space and at `-DOCSTART-`. A line that begins a sentence with `# ` and does not end with a label is a comment.
+    Fields are between tabs, or, in a line without one, between spaces. Sentences end at lines of white space and at
+    `-DOCSTART-`. A line that begins a sentence with `# ` and does not end with a label is a comment.
     """
     columns, width = lines.source.columns, 0
     first, sentence = 1, list[list[str]]()
@@ -346,10 +324,6 @@ def _from_conll(lines: Lines) -> Numbered:
         sentence.append(fields)
 
 
-def _from_lines(lines: Lines) -> Numbered:
-    return ((number, {"text": line}) for number, line in lines.numbered())
-
-
 def _from_whole_file(lines: Lines) -> Numbered:
     text = " ".join(line for _, line in lines.numbered())
     return iter([(1, {"text": text})] if text else [])
@@ -360,7 +334,7 @@ _MOST = {
     Format.squad: MAX_FILE,
 }
 _READERS: Mapping[Format, Callable[[Lines], Numbered]] = {
-    Format.tsv: _from_tsv,
+    Format.tsv: lambda lines: _with_columns(lines, ((number, line.split("\t")) for number, line in lines.numbered())),
     Format.csv: _from_csv,
     Format.jsonl: _from_jsonl,
     Format.multirc: partial(_from_objects, "a passage with questions and answers", _multirc),
@@ -369,6 +343,6 @@ _READERS: Mapping[Format, Callable[[Lines], Numbered]] = {
     Format.squad: _from_squad,
     Format.mrqa: partial(_from_objects, "a passage with questions and answers", _mrqa),
     Format.conll: _from_conll,
-    Format.lines_by_label: _from_lines,
+    Format.lines_by_label: lambda lines: ((number, {"text": line}) for number, line in lines.numbered()),
     Format.files_by_label: _from_whole_file,
 }

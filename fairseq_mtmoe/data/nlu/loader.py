@@ -1,12 +1,8 @@
-"""The data of a benchmark's tasks, split by split, for the mixtures; or a share of it, as few-shot studies train on.
-
-A share (MT-TaG, §5.2) has the same examples in every run.
-"""
-
-from __future__ import annotations
+"""The data of a benchmark's tasks, split by split, for the mixtures; or a share of it (MT-TaG, §5.2)."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -30,23 +26,14 @@ Split = TypeVar("Split", bound=TokenizedSplit | TextSplit)
 
 
 class BenchmarkLoader(Generic[Split]):
-    """Loads a split of all tasks: a `TaskLoader` of one shard for each set.
-
-    Attributes:
-        split: `train`, `valid` or `test`.
-        rows: of the tasks.
-        keys, tasks, sets: of each set its name (a task's own, or `mnli/mismatched`), its task, and what it consists of.
-    """
+    """Loads a split of all tasks: a `TaskLoader` of one shard for each set, such as `mnli/mismatched`."""
 
     kind = "task"
 
     def __init__(
-        self,
-        rows: Mapping[str, TaskRow],
-        split: str,
-        read: Callable[[str, TaskRow, str], Split],
+        self, rows: Mapping[str, TaskRow], split: str, read: Callable[[str, TaskRow, str], Split],
         dataset_of: Callable[[Split], FairseqDataset],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.split, self.rows, self._dataset_of = split, rows, dataset_of
         sets = [(name, row, key) for name, row in rows.items() for key in row.sets(split)]
         self.keys = [key.replace(split, name, 1) for name, _, key in sets]
@@ -54,7 +41,6 @@ class BenchmarkLoader(Generic[Split]):
         self.sets = [read(*one) for one in sets]
 
     def keep(self, few_of: Callable[[str, Split], Split]) -> None:
-        """Keep some of each set's examples alone, and say how many there are."""
         counts = []
         for n, (task, split) in enumerate(zip(self.tasks, self.sets, strict=True)):
             self.sets[n] = few_of(task, split)
@@ -68,50 +54,33 @@ class BenchmarkLoader(Generic[Split]):
         return [(split.num_rows,) for split in self.sets]
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
-        """Each set's dataset."""
         return [self._dataset_of(split) for split in self.sets]
 
 
 def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
-    """Return each task's share of its training examples by `--train-share`: `0.1`, `qqp=0.05,mnli=0.01` or both.
-
-    Raises:
-        UserError: it names a task that the tables do not know, or one twice, or a share is out of its range.
-    """
+    """Return each task's share of its training examples by `--train-share`: `0.1`, `qqp=0.05,mnli=0.01` or both."""
     found: dict[str, float] = {}
     for part in text.split(",") if text else ():
         name, equals, share = part.rpartition("=")
         if equals and name not in tasks:
             raise_invalid("--train-share", f"of tasks among {', '.join(tasks)}", text)
-        if name in found or not _is_share(share):
-            rule = "shares above 0 and at most 1: one for all tasks, tasks' own, or both, such as 0.1,qqp=0.01"
-            raise_invalid("--train-share", rule, text)
-        found[name] = float(share)
+        with suppress(ValueError):
+            if name not in found and 0 < float(share) <= 1:
+                found[name] = float(share)
+                continue
+        rule = "shares above 0 and at most 1: one for all tasks, tasks' own, or both, such as 0.1,qqp=0.01"
+        raise_invalid("--train-share", rule, text)
     common = found.pop("", 1.0)
     return {name: found.get(name, common) for name in tasks}
 
 
-def _is_share(text: str) -> bool:
-    try:
-        return 0 < float(text) <= 1
-    except ValueError:
-        return False
-
-
 def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) -> TokenizedSplit:
-    """Return a share of a split's examples, in their order: of each label alike, or of low and high values.
-
-    The seed names the draw, in which a smaller share's examples are among a larger one's.
-    """
+    """Return a share of a split's examples, of each label alike, or of low and high values."""
     return _chosen(split, stratified_share(_strata(split.labels_E, is_regression, GROUPS), share, seed))
 
 
 def drawn_examples(labels_E: NDArray[np.float64], count: int, seed: int, is_regression: bool) -> NDArray[np.int64]:
-    """Return the numbers of `count` examples, drawn as `few_of` draws a share.
-
-    Raises:
-        UserError: they are fewer than there are labels.
-    """
+    """Return the numbers of `count` examples, drawn as `few_of` draws a share (UserError: fewer than labels)."""
     strata_E = _strata(labels_E, is_regression, min(GROUPS, count))
     num_strata = len(np.unique(strata_E))
     if count < num_strata:

@@ -1,11 +1,9 @@
 """The examples of a task's split: which file there is, what its records mean, and what is left out."""
 
-from __future__ import annotations
-
 import logging
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +25,7 @@ NO_LABEL = ("", "?", "-1")  # what some copies of a benchmark have in the place 
 
 @dataclass(frozen=True)
 class Span:
-    """Characters `start` to `end` (excluded) of one of an example's texts, which is counted from 0."""
+    """Characters `start` to `end` (excluded) of one of an example's texts, which are counted from 0."""
 
     text: int
     start: int
@@ -36,58 +34,38 @@ class Span:
 
 @dataclass(frozen=True)
 class Example:
-    """An example of a task, before it is tokenized.
+    """An example of a task, before it is tokenized; test data has no label, `right`, `answers` and `tags`."""
 
-    Attributes:
-        candidates: the texts that the encoder reads, one or two; of a ranking as many times as there are choices.
-        label: the class, counted from 0, or the first choice that is right; the value of a regression; whether a word
-            has a label; None in test data.
-        key: by which a benchmark's submission names it.
-        spans: the words that a question is about, in `candidates[0]`; or where its answer stands there.
-        right: of a ranking, all choices that are right; of test data none.
-        names: of a ranking of any number of candidates, what a submission calls each of them.
-        answers: the texts that are right, of a question about a passage; of test data none.
-        words: where words have labels, those of the one text, in which a space is between them.
-        tags: their labels; of test data none.
-        reads: what a model of texts reads, where it is asked for; see `TextForm`.
-        referent: what its answer is compared with, where the form names one.
-    """
-
-    candidates: tuple[tuple[str, ...], ...]
-    label: int | float | None
-    key: str
-    spans: tuple[Span, ...] = ()
-    right: tuple[int, ...] = ()
-    names: tuple[str, ...] = ()
-    answers: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    tags: tuple[int, ...] = ()
-    reads: str = ""
-    referent: str = ""
+    candidates: tuple[tuple[str, ...], ...]  # one text or two for each of a ranking's choices, or once
+    label: int | float | None  # class, from 0; first right choice; regression's value; whether a word has a label
+    key: str  # by which a benchmark's submission names it
+    spans: tuple[Span, ...] = ()  # in `candidates[0]`, the words that it is about; or where its answer stands
+    right: tuple[int, ...] = ()  # of a ranking, all choices that are right
+    names: tuple[str, ...] = ()  # of an open ranking, what a submission calls each candidate
+    answers: tuple[str, ...] = ()  # of a question about a passage, the texts that are right
+    words: tuple[str, ...] = ()  # where words have labels, those of the one text, with a space between them
+    tags: tuple[int, ...] = ()  # and their labels
+    reads: str = ""  # what a model of texts reads; see `TextForm`
+    referent: str = ""  # and what its answer is compared with
 
 
 def expect_files(root: Path, rows: Iterable[TaskRow], split: str) -> None:
-    """See that all sets of a split are there, before any is read.
-
-    Raises:
-        UserError: some are not; the sentence names what was looked for, of all tasks.
-    """
-    _expect(root, [(row, key) for row in rows for key in row.sets(split)])
+    """See that all sets of a split are there (UserError: some are not; it names what was looked for, of all tasks)."""
+    missing = [(row, key) for row in rows for key in row.sets(split) if not is_there(root, row, key)]
+    if missing:
+        raise _missing(root, missing)
 
 
 def is_there(root: Path, row: TaskRow, split: str) -> bool:
-    """Whether a split is there in one of its forms."""
     return _find(root, row, split) is not None
 
 
-def _expect(root: Path, sets: Sequence[tuple[TaskRow, str]]) -> None:
-    missing = [(row, key) for row, key in sets if not is_there(root, row, key)]
-    if missing:
-        files = [" or ".join(source.file for source in row.splits.get(key, [])) or "nothing" for row, key in missing]
-        titles = ", ".join(dict.fromkeys(row.title for row, _ in missing))
-        splits = " and ".join(dict.fromkeys(key.partition("/")[0] for _, key in missing))
-        are = "is" if len(files) == 1 else "are"
-        raise UserError(f"`{root}` must have the {splits} data of {titles}, but {', '.join(files)} {are} not there.")
+def _missing(root: Path, sets: Sequence[tuple[TaskRow, str]]) -> UserError:
+    files = [" or ".join(source.file for source in row.splits.get(key, [])) or "nothing" for row, key in sets]
+    titles = ", ".join(dict.fromkeys(row.title for row, _ in sets))
+    splits = " and ".join(dict.fromkeys(key.partition("/")[0] for _, key in sets))
+    are = "is" if len(files) == 1 else "are"
+    return UserError(f"`{root}` must have the {splits} data of {titles}, but {', '.join(files)} {are} not there.")
 
 
 def _find(root: Path, row: TaskRow, split: str) -> tuple[Path, Source] | None:
@@ -97,9 +75,9 @@ def _find(root: Path, row: TaskRow, split: str) -> tuple[Path, Source] | None:
 
 
 def _source(root: Path, row: TaskRow, split: str) -> tuple[Path, Source]:
-    _expect(root, [(row, split)])
     found = _find(root, row, split)
-    assert found is not None
+    if found is None:
+        raise _missing(root, [(row, split)])
     return found
 
 
@@ -111,11 +89,7 @@ def source_files(root: Path, row: TaskRow, split: str) -> list[Path]:
 
 
 def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True, as_text: bool = False) -> list[Example]:
-    """Return the examples of a split, in the order of its file.
-
-    Raises:
-        UserError: no file is there, a line is not what the row says, or nothing is in it.
-    """
+    """Return the examples of a split, in the order of its file."""
     folder, source = _source(root, row, split)
     read: list[Example] = []
     for path, label in _files(folder, source, row.labels):
@@ -144,9 +118,7 @@ def _files(folder: Path, source: Source, labels: list[str]) -> list[tuple[Path, 
 
 
 def _part(examples: list[Example], source: Source) -> list[Example]:
-    if not source.part:
-        return examples
-    start, end = (round(share * len(examples)) for share in source.part)
+    start, end = (round(share * len(examples)) for share in source.part or (0, 1))
     if source.part_seed is None:
         return examples[start:end]
     drawn = np.random.default_rng(source.part_seed).permutation(len(examples))[start:end]
@@ -154,7 +126,6 @@ def _part(examples: list[Example], source: Source) -> list[Example]:
 
 
 def _chosen(folder: Path, source: Source, found: Iterable[Record]) -> Iterator[Record]:
-    """Those that the lists of ids choose."""
     lists = (source.keep_ids, source.leave_ids)
     keep, leave = (_ids(folder / name, len(source.ids)) if name else None for name in lists)
     for record in found:
@@ -172,14 +143,12 @@ def _ids(path: Path, size: int) -> set[tuple[str, ...]]:
 
 
 def _with_text(record: Record, form: TextForm, example: Example) -> Example:
-    """The example with what its record is to a model of texts."""
-
     def said(name: str) -> str:
         value = record.fields.get(name)
         return ", ".join(map(str, value)) if isinstance(value, list) else record.text(name)
 
-    referent = said(form.referent) if form.referent else ""
-    return replace(example, reads=FORM_FIELD.sub(lambda match: said(match[1]), form.reads), referent=referent)
+    reads = FORM_FIELD.sub(lambda match: said(match[1]), form.reads)
+    return replace(example, reads=reads, referent=said(form.referent) if form.referent else "")
 
 
 def _example(record: Record, row: TaskRow, labelled: bool) -> Example | None:
@@ -204,7 +173,6 @@ def _example(record: Record, row: TaskRow, labelled: bool) -> Example | None:
 
 
 def _open_ranking(record: Record, row: TaskRow, labelled: bool, asked: Example) -> Example:
-    """The example of a ranking whose record lists its candidates."""
     choices = record.items(row.choices[0], str)
     names = record.items(row.names, str) if row.names else choices
     if not choices or len(names) != len(choices):
@@ -220,10 +188,7 @@ def _open_ranking(record: Record, row: TaskRow, labelled: bool, asked: Example) 
 
 
 def _question(record: Record, asked: Example) -> Example | None:
-    """A question about a passage, with its answers, of which some may be nowhere in there; None if it is left out.
-
-    A model cannot learn from answers that are nowhere, but its own answer is scored by their texts alone.
-    """
+    """A question about a passage, with its answers; None if it is left out, as one with nothing to learn."""
     answers = record.fields["answers"]
     if answers is None:
         raise record.wrong(f"must have answers to be trained or scored on, but has none; {WITHOUT_LABELS}")
@@ -240,10 +205,7 @@ def _question(record: Record, asked: Example) -> Example | None:
 
 
 def _places(record: Record, passage: str) -> tuple[Span, ...]:
-    """Where the answers stand in the passage.
-
-    MRQA's were found by programs, and those that are not there are left out; a person marked SQuAD's.
-    """
+    """Where the answers stand: MRQA's were found by programs, and wrong ones are left out; a person marked SQuAD's."""
     spans = []
     for text, start, end in record.fields["places"]:
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= len(passage)):
@@ -263,7 +225,6 @@ def _letters(text: object) -> str:
 
 
 def _labelled_words(record: Record, row: TaskRow, labelled: bool, key: str) -> Example:
-    """The example of a sentence, whose record lists its words and their labels."""
     words = tuple(record.items(row.texts[0], str))
     if not words:
         raise record.wrong("must have words, but has none")
@@ -302,8 +263,9 @@ def _label(record: Record, row: TaskRow) -> int | float | None:
     if row.kind is Kind.regression:
         low, high = row.bounds
         rule = f"a number from {low} to {high}"
-        if low <= (score := _number(value)) <= high:
-            return score
+        with suppress(ValueError):
+            if low <= (score := float(value)) <= high:
+                return score
     else:
         rule = f"one of {', '.join(row.labels)}"
         if value in row.labels:
@@ -311,13 +273,6 @@ def _label(record: Record, row: TaskRow) -> int | float | None:
     if value in NO_LABEL:
         raise _without_label(record, row, f"is {value!r}")
     raise record.wrong(f"the label must be {rule}, but is {value!r:.80} instead")
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def _expect_label(record: Record, row: TaskRow) -> None:

@@ -99,14 +99,16 @@ class Source:
     count: int = 0
 
     def rules(self, row: TaskRow) -> Iterator[Rule]:
-        by_label, is_conll, part = self.format in BY_LABEL, self.format is Format.conll, self.part
+        by_label, is_conll, part, seed = self.format in BY_LABEL, self.format is Format.conll, self.part, self.part_seed
         yield _is_encoding(self.encoding), "encoding", "one that Python knows"
         is_part = not part or (len(part) == 2 and 0 <= part[0] < part[1] <= 1)
         yield is_part, "part", "two shares from 0 to 1, from and to"
-        is_seed = self.part_seed is None or (bool(part) and self.part_seed >= 0)
-        yield is_seed, "part_seed", "at least 0, and only beside a part"
-        has_columns = bool(self.columns) or not is_conll
-        yield has_columns, "columns", "the fields of a line, the word's and the label's among them"
+        yield seed is None or (bool(part) and seed >= 0), "part_seed", "at least 0, and only beside a part"
+        yield (
+            bool(self.columns) or not is_conll,
+            "columns",
+            "the fields of a line, the word's and the label's among them",
+        )
         has_ids = bool(self.ids) or not (self.keep_ids or self.leave_ids)
         yield has_ids, "ids", "the fields that an id consists of, where examples are chosen by id"
         is_below = not (by_label and Path(self.file).is_absolute())
@@ -127,10 +129,9 @@ class Submission:
     labels: list[Any] = field(default_factory=list)
 
     def rules(self, row: TaskRow, split: str) -> Iterator[Rule]:
-        num_labels, form = len(row.labels), self.form
+        count, form = len(row.labels), self.form
         yield Path(self.file).name == self.file, "file", "a file's name"
-        fits = not self.labels or len(self.labels) == num_labels
-        yield fits, "labels", f"as many as the task's, {num_labels}"
+        yield not self.labels or len(self.labels) == count, "labels", f"as many as the task's, {count}"
         is_labelled = (form is Form.conll) == (row.kind is Kind.word_labels)
         yield is_labelled, "form", "conll where words have labels, and only there"
         has_keys = form is not Form.multirc or all(one.format is Format.multirc for one in row.splits[split])
@@ -148,16 +149,15 @@ class TextForm:
     step: float = 0.2
 
     def rules(self, row: TaskRow) -> Iterator[Rule]:
-        num_labels = len(row.labels)
-        is_said = row.kind is not Kind.word_labels
-        yield is_said, "", "absent where words have labels, which no text says", self.reads
+        count, writes = len(row.labels), self.writes
+        low, high = row.bounds if row.kind is Kind.regression else (0, 0)
+        yield row.kind is not Kind.word_labels, "", "absent where words have labels, which no text says", self.reads
         yield bool(FORM_FIELD.search(self.reads)), "reads", "a text with fields of the files in braces"
-        fits = not self.writes or len(self.writes) == len(set(self.writes)) == num_labels
-        yield fits, "writes", f"as many different texts as labels, {num_labels}"
-        is_pair = not self.referent or (num_labels == 2 and not self.writes)
+        fits = not writes or len(writes) == len(set(writes)) == count
+        yield fits, "writes", f"as many different texts as labels, {count}"
+        is_pair = not self.referent or (count == 2 and not writes)
         yield is_pair, "referent", "of a task with two labels, of which nothing is written"
         yield 0 < self.step < math.inf, "step", "above 0"
-        low, high = row.bounds if row.kind is Kind.regression else (0, 0)
         is_coarse = (high - low) / self.step <= MAX_STEPS
         yield is_coarse, "step", f"one that divides the bounds into at most {MAX_STEPS:,} numbers"
 
@@ -229,9 +229,8 @@ class TaskRow:
         elif self.kind is Kind.span:
             are_two = len(texts) == 2 and not labels
             yield are_two, "texts", "the question and the passage of a span, which has no labels"
-            for name in ("stride", "longest_answer"):
-                value = getattr(self, name)
-                yield value is None or value >= 1, name, "a number of tokens, at least 1"
+            yield self.stride is None or self.stride >= 1, "stride", "a number of tokens, at least 1"
+            yield self.longest_answer >= 1, "longest_answer", "a number of tokens, at least 1"
         else:
             are_different = len(set(labels)) == len(labels) and (self.is_open or len(labels) >= 2)
             yield are_different, "labels", "two or more different ones"
@@ -243,11 +242,7 @@ class TaskRow:
 
 
 def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
-    """Return the rows of the package and of a user's tables by their names; a later row replaces an earlier one.
-
-    Raises:
-        UserError: a file is no table, or a row is wrong; the sentence says which and why.
-    """
+    """Return the rows of the package and of a user's tables by their names; a later row replaces an earlier one."""
     rows = dict(_own_rows())
     for path in paths:
         rows |= _rows_of(path, rows)
@@ -258,11 +253,7 @@ def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
 
 
 def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, TaskRow]:
-    """Return the rows of these names, in their order; the name of a benchmark stands for its tasks.
-
-    Raises:
-        UserError: a name is unknown, a task comes twice, or has no training data.
-    """
+    """Return the rows of these names, in their order; the name of a benchmark stands for its tasks."""
     benchmarks = _benchmarks(rows)
     chosen: list[str] = []
     for name in names:
@@ -271,10 +262,9 @@ def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, 
         chosen += benchmarks.get(name, [name])
     if len(set(chosen)) < len(chosen):
         raise_invalid("--glue-tasks", "different tasks", ",".join(names))
-    for name in chosen:
-        if not rows[name].sets("train"):
-            rule = f"tasks with training data; the head of {rows[name].head} predicts this one"
-            raise_invalid("--glue-tasks", rule, name)
+    if untrained := [name for name in chosen if not rows[name].sets("train")]:
+        rule = f"tasks with training data; the head of {rows[untrained[0]].head} predicts this one"
+        raise_invalid("--glue-tasks", rule, untrained[0])
     return {name: rows[name] for name in chosen}
 
 
@@ -293,7 +283,6 @@ def _rows_of(path: Path, before: Mapping[str, TaskRow]) -> dict[str, TaskRow]:
 
 
 def _benchmarks(rows: Mapping[str, TaskRow]) -> dict[str, list[str]]:
-    """The tasks of each benchmark."""
     benchmarks: dict[str, list[str]] = {}
     for task, row in rows.items():
         for benchmark in row.benchmarks:
@@ -313,19 +302,19 @@ def _row(path: Path, name: str, given: Any, known: Mapping[str, TaskRow]) -> Tas
     row = structured(TaskRow, where, fields, _other(where, given["like"], splits, known) if is_like else None)
     for split, sources in splits.items():
         if str(split).partition("/")[0] not in SPLITS or not isinstance(sources, list) or not sources:
-            rule = f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files"
-            raise_invalid(f"{where}: splits", rule, split)
+            raise_invalid(
+                f"{where}: splits", f"{', '.join(SPLITS)}, or one of them with `/` and a name, with files", split
+            )
         row.splits[split] = [structured(Source, f"{where}: {split}", source) for source in sources]
-    for split, sources in row.splits.items():
-        for source in sources:
-            _expect(f"{where}: {split}", source, source.rules(row))
+    for split, source in ((split, source) for split, sources in row.splits.items() for source in sources):
+        _expect(f"{where}: {split}", source, source.rules(row))
     _expect(where, row, row.rules())
     if row.text_form is not None:
         _expect(f"{where}: text_form", row.text_form, row.text_form.rules(row))
+    where = f"{where}: submissions"
     if not isinstance(submissions, dict) or not set(submissions) <= set(row.sets("test")):
         found = ", ".join(row.sets("test")) or "there are none"
-        raise_invalid(f"{where}: submissions", f"for sets of the test data ({found})", submissions)
-    where = f"{where}: submissions"
+        raise_invalid(where, f"for sets of the test data ({found})", submissions)
     row.submissions |= {split: structured(Submission, where, submission) for split, submission in submissions.items()}
     for split, submission in row.submissions.items():
         _expect(where, submission, submission.rules(row, split))
@@ -346,16 +335,14 @@ def _expect(where: str, part: object, rules: Iterable[Rule]) -> None:
     for holds, name, rule, *wrong in rules:
         if not holds:
             value = wrong[0] if wrong else getattr(part, name)
-            shown = value.name if isinstance(value, Enum) else value
-            raise_invalid(f"{where}: {name}" if name else where, rule, shown)
+            raise_invalid(f"{where}: {name}" if name else where, rule, value.name if isinstance(value, Enum) else value)
 
 
 def _is_encoding(name: str) -> bool:
     try:
-        codecs.lookup(name)
+        return bool(codecs.lookup(name))
     except LookupError:
         return False
-    return True
 
 
 def _rules_of_head(row: TaskRow, rows: Mapping[str, TaskRow]) -> Iterator[Rule]:

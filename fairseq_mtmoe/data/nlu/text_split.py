@@ -1,17 +1,12 @@
-"""Tasks as texts that a model reads and writes, by the rows' `text_form`: tokenized, as data sets, in batches.
-
-Tokens are the pieces of a T5's SentencePiece model.
-"""
-
-from __future__ import annotations
+"""Tasks as texts that a model reads and writes, by the rows' `text_form`: in T5's pieces, as data sets, in batches."""
 
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import sentencepiece
@@ -37,11 +32,7 @@ PADDING, END, UNKNOWN = "<pad>", "</s>", "<unk>"  # T5's pieces 0, 1 and 2
 
 
 class Pieces:
-    """A model of SentencePiece whose first pieces are T5's.
-
-    Raises:
-        UserError: it is none, or its first pieces are others.
-    """
+    """A model of SentencePiece whose first pieces are T5's (UserError: it is another)."""
 
     padding, end, unknown = range(3)
 
@@ -63,7 +54,6 @@ class Pieces:
         return int(self._model.get_piece_size())
 
     def __iter__(self) -> Iterator[str]:
-        """The pieces, in the order of their numbers."""
         return (str(self._model.id_to_piece(number)) for number in range(len(self)))
 
     def numbers(self, text: str) -> list[int]:
@@ -90,7 +80,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """How texts become tokens: at most `max_source` are read, and `max_target` written, each with an end."""
+    """How texts become tokens: at most so many are read, and written, each with an end."""
 
     pieces: Pieces
     max_source: int
@@ -99,39 +89,26 @@ class TextTokenizer:
 
 @dataclass(frozen=True)
 class TextSplit:
-    """The E examples of a split.
+    """The E examples of a split."""
 
-    Attributes:
-        sources: what is read of each, (E,) runs.
-        targets: what is to be written; of examples without labels an end alone.
-        labels_E: as in `Example`; NaN where there is none.
-        keys_E: as in `Example`.
-        num_truncated: texts that were too long when the split was tokenized.
-        read: reads the examples.
-    """
-
-    sources: TokenRuns
-    targets: TokenRuns
-    labels_E: NDArray[np.float64]
+    sources: TokenRuns  # what is read of each, (E,) runs
+    targets: TokenRuns  # what is to be written; of examples without labels an end alone
+    labels_E: NDArray[np.float64]  # as in `Example`; NaN where there is none
     keys_E: NDArray[np.str_]
-    num_truncated: int
-    read: Callable[[], Sequence[Example]]
+    num_truncated: int  # texts that were too long when the split was tokenized
+    read: Callable[[], Sequence[Example]]  # reads the examples
 
     @cached_property
     def examples(self) -> Sequence[Example]:
-        """Those of the split; they are read when one is asked for, so that training keeps none."""
+        """The examples, which are read when one is asked for, so that training keeps none."""
         return self.read()
 
     def __len__(self) -> int:
         return len(self.labels_E)
 
-    @property
-    def num_rows(self) -> int:
-        """How many examples a data set of it has."""
-        return len(self)
+    num_rows = property(__len__)  # how many examples a data set of it has
 
-    def chosen(self, numbers: NDArray[np.int64]) -> TextSplit:
-        """The split of these examples alone."""
+    def chosen(self, numbers: NDArray[np.int64]) -> Self:
         return replace(
             self,
             sources=self.sources.chosen(numbers),
@@ -143,7 +120,6 @@ class TextSplit:
 
 
 def form_of(row: TaskRow) -> TextForm:
-    """How a task is asked in text; the row has one."""
     assert row.text_form is not None
     return row.text_form
 
@@ -176,7 +152,7 @@ def stepped(value: float, step: float) -> str:
 
 
 def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
-    """What is trained on: as in T5, an example for each of several right candidates, and of referents the true ones."""
+    """What is trained on, as in T5: an example for each right candidate, and of referents the true ones."""
     if form_of(row).referent:
         return [example for example in examples if example.label == TRUE]
     if row.is_open:
@@ -187,21 +163,14 @@ def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
 def text_split(
     root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True
 ) -> TextSplit:
-    """Return the tokens of a split: from the cache, or read, tokenized and put there; see `cache.stored_arrays`.
-
-    Raises:
-        UserError: the split is not there, or is not what the row says.
-    """
+    """Return the tokens of a split: from the cache, or read, tokenized and put there."""
 
     def read() -> list[Example]:
         examples = read_split(root, row, split, labelled, as_text=True)
         return taught(row, examples) if labelled and split.partition("/")[0] == "train" else examples
 
     parts = (tokenizer.pieces.fingerprint, tokenizer.max_source, tokenizer.max_target, labelled)
-
-    def make() -> dict[str, NDArray[np.generic]]:
-        return _made(f"{name}, {split}", row, tokenizer, read())
-
+    make = partial(_made, f"{name}, {split}", row, tokenizer, read)
     arrays = stored_arrays(cache, root, name, row, split, FORM, parts, ARRAYS, make, kind="text.")
     sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = (arrays[name] for name in ARRAYS)
     runs = TokenRuns(sources, source_starts), TokenRuns(targets, target_starts)
@@ -209,7 +178,7 @@ def text_split(
 
 
 def _made(
-    name: str, row: TaskRow, tokenizer: TextTokenizer, examples: Sequence[Example]
+    name: str, row: TaskRow, tokenizer: TextTokenizer, read: Callable[[], Sequence[Example]]
 ) -> dict[str, NDArray[np.generic]]:
     def tokenized(texts: Sequence[str], most: int, what: str) -> tuple[TokenRuns, int]:
         runs, cut = tokenizer.pieces.runs(texts, most)
@@ -218,6 +187,7 @@ def _made(
             logger.warning(f"{name}: {share} were longer than {most} tokens and lost their ends")
         return runs, cut
 
+    examples = read()
     right = [next(iter(answer_texts_of(row, example)), "") for example in examples]
     sources, cut_sources = tokenized([example.reads for example in examples], tokenizer.max_source, "texts")
     targets, cut_targets = tokenized(right, tokenizer.max_target, "answers")
@@ -248,19 +218,13 @@ class TextDataset(FairseqDataset):
 
 
 class TextCollate:
-    """Makes a batch of examples (see `data.mixtures`)."""
-
     def __init__(self, padding: int, first: int) -> None:
         self.padding, self.first = padding, first
 
     def __call__(
         self, datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None
     ) -> Batch:
-        """A batch of E examples: the items in their order.
-
-        `net_input` has `src_tokens` (E, J), `src_lengths` (E,) and `prev_output_tokens` (E, L), what the decoder reads
-        when it is to write `target` (E, L).
-        """
+        """Of the items, in order: `src_tokens` (E, J), `src_lengths` (E,), `prev_output_tokens` and `target` (E, L)."""
         examples = [example for _, example in items]
 
         def padded(side: str) -> Tensor:

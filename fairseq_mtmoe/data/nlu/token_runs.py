@@ -1,25 +1,20 @@
-"""Tokens of many texts in arrays, as fast as they can be had: texts of words that were seen before cost no tokenizing.
+"""Tokens of many texts in arrays.
 
-BERT's tokenizer never looks across a space. So a text's tokens are those of its words, and most words of a benchmark's
-texts are the same few: each is tokenized once, which takes a tenth of the time. Whether a tokenizer is of this kind is
-read from its own description; others, such as RoBERTa's, are given whole texts. Tests compare the two.
+BERT's tokenizer never looks across a space: each word is tokenized once, which takes a tenth of the time. Whether a
+tokenizer is of this kind is read from its description; others are given whole texts.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.nlu.tokenizer_files import guarded
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 MOST_WORDS = 1_000_000  # that are remembered, about 200 MB
 
@@ -33,13 +28,11 @@ class TokenRuns:
 
     @classmethod
     def of(cls, runs: Sequence[Sequence[int]]) -> Self:
-        """From lists."""
         starts_N = ends(lengths_of(runs))
         return cls(np.fromiter(chain.from_iterable(runs), dtype=np.int32, count=starts_N[-1]), starts_N)
 
     @property
     def lengths_N(self) -> NDArray[np.int64]:
-        """How many tokens each run has."""
         return np.diff(self.starts_N)
 
     def __len__(self) -> int:
@@ -48,7 +41,7 @@ class TokenRuns:
     def __getitem__(self, number: int) -> Any:
         return self.tokens_T[self.starts_N[number] : self.starts_N[number + 1]]
 
-    def joined(self, more: TokenRuns) -> TokenRuns:
+    def joined(self, more: "TokenRuns") -> "TokenRuns":
         """These runs, and more after them."""
         starts_N = np.concatenate([self.starts_N, more.starts_N[1:] + self.starts_N[-1]])
         return TokenRuns(np.concatenate([self.tokens_T, more.tokens_T]), starts_N)
@@ -67,7 +60,6 @@ class Strings(TokenRuns):
 
     @classmethod
     def of_texts(cls, texts: Sequence[str]) -> Self:
-        """From a list."""
         encoded = [whole_characters(text).encode() for text in texts]
         return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends(lengths_of(encoded)))
 
@@ -82,7 +74,6 @@ def whole_characters(text: str) -> str:
 
 
 def lengths_of(runs: Sequence[Sized]) -> NDArray[np.int64]:
-    """How long each run is, (N,)."""
     return np.fromiter(map(len, runs), dtype=np.int64, count=len(runs))
 
 
@@ -91,26 +82,18 @@ def ends(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
-Encode = Callable[[Sequence[str]], TokenRuns]  # a run for each text, without marks around it
-
-
-class WholeTexts:
-    """Each text by the `tokenizers` library."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-
-    def __call__(self, texts: Sequence[str]) -> TokenRuns:
-        with guarded("`tokenizer.json` must make tokens of any text"):
-            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return TokenRuns.of([encoding.ids for encoding in encodings])
+def whole_texts(tokenizer: Any, texts: Sequence[str]) -> TokenRuns:
+    """A run for each text, without marks around it, by the `tokenizers` library."""
+    with guarded("`tokenizer.json` must make tokens of any text"):
+        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    return TokenRuns.of([encoding.ids for encoding in encodings])
 
 
 class WordByWord:
-    """Each word by the library, once; for tokenizers that `splits_at_spaces`."""
+    """The same word by word, each of them once; for tokenizers that `splits_at_spaces`."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._encode = WholeTexts(tokenizer)
+    def __init__(self, tokenizer: Any) -> None:
+        self._encode = partial(whole_texts, tokenizer)
         self._number: dict[str, int] = {}
         self._runs = TokenRuns.of([])
 
@@ -127,17 +110,13 @@ class WordByWord:
         return TokenRuns(found.tokens_T, found.starts_N[ends(lengths_of(words))])
 
 
-def encoder_for(tokenizer: Tokenizer) -> Encode:
+def encoder_for(tokenizer: Any) -> Callable[[Sequence[str]], TokenRuns]:
     """The faster one of those that are right."""
-    return (WordByWord if splits_at_spaces(tokenizer) else WholeTexts)(tokenizer)
+    return WordByWord(tokenizer) if splits_at_spaces(tokenizer) else partial(whole_texts, tokenizer)
 
 
-def splits_at_spaces(tokenizer: Tokenizer) -> bool:
-    """Whether a text's tokens are those of the parts between its spaces.
-
-    BERT's normalizer and pre-tokenizer look at single characters, WordPiece at what is between spaces and punctuation;
-    tokens that were added are looked for before, and could have a space in them.
-    """
+def splits_at_spaces(tokenizer: Any) -> bool:
+    """Whether a text's tokens are those of the parts between its spaces: added ones could have a space in them."""
     described = json.loads(tokenizer.to_str())
     kinds = [(described[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
     added = described["added_tokens"]

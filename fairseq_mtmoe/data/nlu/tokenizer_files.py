@@ -1,23 +1,20 @@
 """One tokenizer of the `tokenizers` library from the files of an encoder's folder, whatever their age.
 
-The library panics, aborts or fills the memory at some files that it reads. BERT's and RoBERTa's parts do not; a file
-with others is tried in a process of its own first.
+The library panics, aborts or fills the memory at some files. BERT's and RoBERTa's parts do not; a file with others is
+tried in a process of its own first.
 """
-
-from __future__ import annotations
 
 import importlib
 import json
 import string
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq_mtmoe.errors import UserError, first_line
 from fairseq_mtmoe.io.isolated import Lost, isolated
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+Tokenizer = Any  # the library's: translation does without it
 
 # Parts that hold no pattern, table or text that could make them crash, or a text grow.
 SIMPLE = {
@@ -45,11 +42,7 @@ def guarded(what: str) -> Iterator[None]:
 
 
 def load_tokenizer(serialized: str) -> Tokenizer:
-    """Return the tokenizer that a `tokenizer.json` describes, which reads any text, without padding and truncation.
-
-    Raises:
-        UserError: it describes none, or one that crashes, or makes no or too many tokens of a text.
-    """
+    """Return the tokenizer of a `tokenizer.json` (UserError: it crashes, or makes no or too many tokens of a text)."""
     check_installed()
     is_simple = _is_simple(serialized)
     try:
@@ -66,18 +59,16 @@ def _expect_no_fault(serialized: str) -> None:
 
 def _try(serialized: str, is_simple: bool) -> Tokenizer:
     """The tokenizer, once it has read texts that show whether it works."""
-    from tokenizers import Tokenizer
+    import tokenizers
 
     with guarded("`tokenizer.json` must be one of `tokenizers`"):
-        tokenizer = Tokenizer.from_str(serialized)
+        tokenizer = tokenizers.Tokenizer.from_str(serialized)
         tokenizer.no_padding()
         tokenizer.no_truncation()  # whose rule is not quite BERT's
         for text in (_TRIAL, *(() if is_simple else _repeated_patterns(serialized))):
             normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
             if len(normal) > GROWTH * len(text):
-                rule = f"must not make a text over {GROWTH} times as long"
-                found = f"makes {len(normal)} characters of {len(text)}"
-                raise UserError(f"`tokenizer.json` {rule}, but {found}.")
+                raise UserError(f"`tokenizer.json` must not make a text over {GROWTH} times as long, but does.")
             tokenizer.encode(text)
         if not {0, 1} <= set(tokenizer.encode("a", "a").sequence_ids):
             raise UserError("`tokenizer.json` must make tokens of any text, but makes none of `a`.")
@@ -120,23 +111,16 @@ def check_installed() -> None:
 
 
 def serialized_tokenizer(files: Mapping[str, str]) -> str:
-    """What stands, or would stand, in the folder's `tokenizer.json`.
-
-    The files are `tokenizer.json`; or BERT's `vocab.txt`; or RoBERTa's `vocab.json` and `merges.txt`; and
-    `tokenizer_config.json`.
-
-    Raises:
-        UserError: there is no tokenizer in them, or they are damaged.
-    """
+    """What stands, or would stand, in a folder's `tokenizer.json`, made of BERT's or RoBERTa's vocabulary."""
     check_installed()
     if "tokenizer.json" in files:
         return files["tokenizer.json"]
     with guarded("The tokenizer's files must be BERT's or RoBERTa's"):
         settings = json.loads(files.get("tokenizer_config.json", "{}"))
         if "vocab.txt" in files:
-            return _word_piece(files["vocab.txt"], settings).to_str()
+            return str(_word_piece(files["vocab.txt"], settings).to_str())
         if {"vocab.json", "merges.txt"} <= set(files):
-            return _byte_level(files["vocab.json"], files["merges.txt"], settings).to_str()
+            return str(_byte_level(files["vocab.json"], files["merges.txt"], settings).to_str())
     raise UserError(f"The tokenizer's files must be BERT's or RoBERTa's, but are {', '.join(files) or 'none'}.")
 
 
@@ -155,9 +139,8 @@ def _byte_level(vocabulary: str, merges: str, settings: Mapping[str, Any]) -> To
     from tokenizers.implementations.byte_level_bpe import ByteLevelBPETokenizer
     from tokenizers.processors import RobertaProcessing
 
-    pieces = json.loads(vocabulary)
+    pieces, prefix = json.loads(vocabulary), bool(settings.get("add_prefix_space", False))
     lines = [line.partition(" ") for line in merges.split("\n") if line and not line.startswith("#version")]
-    prefix = bool(settings.get("add_prefix_space", False))
     pairs = [(first, second) for first, _, second in lines]
     tokenizer = ByteLevelBPETokenizer(pieces, pairs, add_prefix_space=prefix)._tokenizer
     end, start = (("</s>", pieces["</s>"]), ("<s>", pieces["<s>"]))

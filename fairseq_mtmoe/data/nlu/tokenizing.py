@@ -1,13 +1,11 @@
 """From texts to tokens, by the tokenizer that an encoder was trained with."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +14,6 @@ from fairseq_mtmoe.data.nlu.reading import Example, Span
 from fairseq_mtmoe.data.nlu.token_runs import Strings, TokenRuns, encoder_for, ends, lengths_of, whole_characters
 from fairseq_mtmoe.data.nlu.tokenizer_files import guarded, load_tokenizer
 from fairseq_mtmoe.errors import UserError, raise_invalid
-
-if TYPE_CHECKING:
-    from tokenizers import Encoding
 
 logger = logging.getLogger(__name__)
 
@@ -29,54 +24,33 @@ WHOLE_TEXT = (0, 1)  # [CLS], in the place of a word that is cut off
 
 @dataclass(frozen=True)
 class TokenizedSplit:
-    """The examples of a split: E of them, of S sequences (a ranking has several each), of T tokens.
+    """The examples of a split: E of them, of S sequences (a ranking has several each), of T tokens."""
 
-    Attributes:
-        tokens_T: of all sequences, one after the other.
-        starts_S: where each sequence begins in them, and the last one ends, (S+1,).
-        segment_start_S: each sequence's first token of type 1 (BERT's second text); its length where there is none.
-        row_offsets_E: the first sequence of each example, and the end, (E+1,).
-        labels_E: as in `Example`; NaN where there is none.
-        is_correct_S: of a ranking, which candidates are right, 1 or 0, and NaN where unknown; of others of length 0.
-        names: of a ranking of any number of candidates, what each is called, (S,); where words have labels, all W
-            words; of others none.
-        spans_EW: the tokens of the W words that an example is about: first, and the one after the last, (E, W, 2).
-        keys_E: as in `Example`.
-        num_truncated: sequences that were too long when the split was tokenized.
-        passages_S2: of a span task, whose sequences are windows of passages: the tokens of a window that are the
-            passage's: first, and the one after the last, (S, 2); else there are none, (0, 2).
-        offsets_S: how many tokens of its passage are before a window.
-        answers_S2: the first and the last token of the answer in a window; [CLS] twice where it is not in there.
-        num_lost: questions whose answer no window has as a whole.
-        passages: of a span task, the `windows.Passages` that have its texts.
-        words_W: where words have labels, each word's first token in its sequence, and -1 where it has none, because its
-            sentence lost its end or the tokenizer has nothing for it.
-        tags_W: their labels; NaN where there is none.
-        word_starts_E: the first word of each example, and the end, (E+1,); of length 0 where words have no labels.
-    """
-
-    tokens_T: NDArray[np.int32]
-    starts_S: NDArray[np.int64]
-    segment_start_S: NDArray[np.int32]
-    row_offsets_E: NDArray[np.int64]
-    labels_E: NDArray[np.float64]
-    is_correct_S: NDArray[np.float32]
-    names: Strings
-    spans_EW: NDArray[np.int32]
-    keys_E: NDArray[np.str_]
-    num_truncated: int
-    passages_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), dtype=np.int32))
-    offsets_S: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
-    answers_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), dtype=np.int32))
-    num_lost: int = 0
-    passages: Any = None
-    words_W: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
-    tags_W: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
-    word_starts_E: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    tokens_T: NDArray[np.int32]  # of all sequences, one after the other
+    starts_S: NDArray[np.int64]  # where each sequence begins in them, and the last one ends, (S+1,)
+    segment_start_S: NDArray[np.int32]  # each one's first token of type 1 (BERT's second text); its length if none is
+    row_offsets_E: NDArray[np.int64]  # the first sequence of each example, and the end, (E+1,)
+    labels_E: NDArray[np.float64]  # as in `Example`; NaN where there is none
+    is_correct_S: NDArray[np.float32]  # of a ranking: which candidates are right, 1 or 0, NaN where unknown; else (0,)
+    names: Strings  # of an open ranking what each candidate is called, (S,); where words have labels all W words
+    spans_EW: NDArray[np.int32]  # the tokens of the W words that an example is about: first, one after last, (E, W, 2)
+    keys_E: NDArray[np.str_]  # as in `Example`
+    num_truncated: int  # sequences that were too long when the split was tokenized
+    # Of a span task, whose sequences are windows: the passage's tokens in a window, first and one after last;
+    # the tokens before a window; the answer's first and last token, [CLS] twice where it is not there.
+    passages_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), np.int32))
+    offsets_S: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    answers_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), np.int32))
+    num_lost: int = 0  # questions whose answer no window has as a whole
+    passages: Any = None  # the `windows.Passages` that have the texts
+    # Where words have labels: each word's first token in its sequence, -1 if it was cut off or nothing is left of it;
+    # their labels, NaN where there is none; the first word of each example, and the end, (E+1,).
+    words_W: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    tags_W: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    word_starts_E: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def has_windows(self) -> bool:
-        """Whether it is a span task's."""
         return len(self.passages_S2) > 0
 
     @property
@@ -89,14 +63,7 @@ class TokenizedSplit:
 
 
 class TextTokenizer:
-    """A tokenizer of the `tokenizers` library, with a limit on length.
-
-    A text that several examples share, such as a passage, is tokenized once; see `token_runs.py` for its words. A
-    sequence of over `max_length` tokens with its marks loses some as in BERT (see `kept_lengths`).
-
-    Raises:
-        UserError: `serialized` is no `tokenizer.json`, or the limit leaves no room for text.
-    """
+    """A tokenizer of the `tokenizers` library; sequences of over `max_length` tokens are cut by `kept_lengths`."""
 
     def __init__(self, serialized: str, max_length: int) -> None:
         if max_length < 8:
@@ -104,6 +71,7 @@ class TextTokenizer:
         self._tokenizer = load_tokenizer(serialized)
         self._encode = encoder_for(self._tokenizer)
         self._marks = [Marks.of(self._tokenizer.encode("a", pair)) for pair in (None, "a")]
+        self.pair_marks = self._marks[1]  # around two texts
         least = max(mark.size for mark in self._marks) + 2
         if least > max_length:
             raise_invalid("--max-positions", f"at least {least}, room for the tokenizer's marks and a text", max_length)
@@ -115,19 +83,14 @@ class TextTokenizer:
         self.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
 
     def numbers(self, text: str) -> list[int]:
-        """The tokens of a text of any length, without marks."""
         found: list[int] = self.encodings([text])[0].ids
         return found
 
-    @property
-    def pair_marks(self) -> Marks:
-        """The tokens around two texts."""
-        return self._marks[1]
-
-    def encodings(self, texts: Sequence[str]) -> list[Encoding]:
+    def encodings(self, texts: Sequence[str]) -> list[Any]:
         """The library's account of texts, without marks: their tokens, and where these stand."""
         with guarded("`tokenizer.json` must make tokens of any text"):
-            return self._tokenizer.encode_batch([whole_characters(text) for text in texts], add_special_tokens=False)
+            found = self._tokenizer.encode_batch([whole_characters(text) for text in texts], add_special_tokens=False)
+        return list(found)
 
     def tokenize(self, examples: Sequence[Example]) -> TokenizedSplit:
         """The tokens of examples, all of which are about equally many words."""
@@ -181,7 +144,6 @@ class TextTokenizer:
         }
 
     def _spans(self, examples: Sequence[Example], sizes_S5: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """The tokens of the words that examples are about, in sequences of parts of these sizes; one for each."""
         if not examples[0].spans:
             return []
         texts = list(dict.fromkeys(chain.from_iterable(example.candidates[0] for example in examples)))
@@ -195,7 +157,6 @@ class TextTokenizer:
         return spans
 
     def _words(self, examples: Sequence[Example], sizes_S5: NDArray[np.int64]) -> list[int]:
-        """The first token of each word of examples whose words have labels; -1 where there is none."""
         if not examples[0].words:
             return []
         encodings = self.encodings([example.candidates[0][0] for example in examples])
@@ -207,10 +168,7 @@ class TextTokenizer:
 
 
 def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """The first token of each word of a text, which are those with a space between them; -1 where a word has none.
-
-    `offsets` are the characters that each token stands for, from and to.
-    """
+    """The first token of each word of a text, by the characters of its tokens; -1 where a word has none."""
     lengths_W = lengths_of(words)
     starts_W = ends(lengths_W + 1)[:-1]
     char_offsets_N2 = np.array([*offsets, (np.iinfo(np.int64).max,) * 2], dtype=np.int64)
@@ -220,7 +178,6 @@ def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> li
 
 
 def _is_correct(examples: Sequence[Example]) -> NDArray[np.float32]:
-    """See `TokenizedSplit`."""
     if all(len(example.candidates) == 1 and not example.names for example in examples):
         return np.empty(0, dtype=np.float32)
     found = (
@@ -230,7 +187,7 @@ def _is_correct(examples: Sequence[Example]) -> NDArray[np.float32]:
     return np.fromiter(chain.from_iterable(found), dtype=np.float32)
 
 
-def _tokens_of(span: Span, encoding: Encoding, first: int, length: int) -> tuple[int, int]:
+def _tokens_of(span: Span, encoding: Any, first: int, length: int) -> tuple[int, int]:
     """The tokens of a word in a sequence, of whose text `length` tokens are kept from `first` on."""
     tokens = [encoding.char_to_token(place) for place in range(span.start, span.end)]
     kept = [token for token in tokens if token is not None and token < length]
@@ -242,17 +199,13 @@ def _tokens_of(span: Span, encoding: Encoding, first: int, length: int) -> tuple
 
 @dataclass(frozen=True)
 class Marks:
-    """The tokens around one text or two: [CLS] before the first, [SEP] after each; `runs` are those in order.
-
-    `tells_second` is whether the second text's tokens are of type 1.
-    """
+    """The tokens around one text or two: [CLS] before the first, [SEP] after each; `runs` are those in order."""
 
     runs: list[NDArray[np.int32]]
-    tells_second: bool
+    tells_second: bool  # the second text's tokens are of type 1
 
     @classmethod
-    def of(cls, encoding: Encoding) -> Marks:
-        """Those that a sequence has."""
+    def of(cls, encoding: Any) -> Self:
         places = list(zip(encoding.sequence_ids, encoding.ids, strict=True))
         groups = [(text, [token for _, token in group]) for text, group in groupby(places, lambda place: place[0])]
         runs = {n: np.array(tokens, dtype=np.int32) for n, (text, tokens) in enumerate(groups) if text is None}
@@ -262,7 +215,6 @@ class Marks:
 
     @property
     def size(self) -> int:
-        """How many tokens they are."""
         return sum(map(len, self.runs))
 
 

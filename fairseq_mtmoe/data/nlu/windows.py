@@ -1,15 +1,13 @@
 """Questions about passages that may be too long for an encoder: each window of a passage is a sequence of its own.
 
 Windows are BERT's (Devlin et al., 2019, §4.2; `run_squad.py`): the question, and as much of the passage as there is
-room for, from every `stride`-th token on. In training a window is an example; one that does not hold the whole answer
-has it at [CLS]. A prediction is the best one of all windows of a passage (`Passages`).
+room for, from every `stride`-th token on. In training one without the whole answer has it at [CLS].
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
 from unicodedata import combining
 
 import numpy as np
@@ -25,9 +23,8 @@ LONGEST_QUESTION = 64  # tokens, as in BERT; and at most half of the room
 AT_FIRST = (0, 0)  # [CLS], in the place of an answer that is not in a window
 
 
-@dataclass(frozen=True)
-class PlacedTokens:
-    """The tokens of a text; `char_offsets_N2` has the characters that each stands for: from, and to."""
+class PlacedTokens(NamedTuple):
+    """The tokens of a text, and the characters that each stands for in the text as it is given: from, and to."""
 
     ids: NDArray[np.int32]
     char_offsets_N2: NDArray[np.int32]
@@ -39,12 +36,14 @@ class PlacedTokens:
         return (first, last) if first <= last else None
 
 
-def placed_tokens(tokenizer: TextTokenizer, texts: Sequence[str]) -> Iterator[PlacedTokens]:
-    """Those of texts. Places are of the text as it is given, whatever the tokenizer makes of its letters."""
-    for start in range(0, len(texts), CHUNK):
-        for encoding in tokenizer.encodings(texts[start : start + CHUNK]):
+def placed_tokens(tokenizer: TextTokenizer, texts: Iterable[str]) -> dict[str, PlacedTokens]:
+    found, asked = dict[str, PlacedTokens](), list(dict.fromkeys(texts))
+    for start in range(0, len(asked), CHUNK):
+        some = asked[start : start + CHUNK]
+        for text, encoding in zip(some, tokenizer.encodings(some), strict=True):
             char_offsets_N2 = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-            yield PlacedTokens(np.array(encoding.ids, dtype=np.int32), char_offsets_N2)
+            found[text] = PlacedTokens(np.array(encoding.ids, dtype=np.int32), char_offsets_N2)
+    return found
 
 
 def window_starts(length: int, room: int, stride: int) -> list[int]:
@@ -57,8 +56,7 @@ def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stri
     marks, made = tokenizer.pair_marks, list[_Windows]()
     for chunk in range(0, len(examples), CHUNK):
         asked = examples[chunk : chunk + CHUNK]
-        texts = dict.fromkeys(text for example in asked for text in example.candidates[0])
-        tokens = dict(zip(texts, placed_tokens(tokenizer, list(texts)), strict=True))
+        tokens = placed_tokens(tokenizer, chain.from_iterable(example.candidates[0] for example in asked))
         for example in asked:
             question, passage = (tokens[text] for text in example.candidates[0])
             spans = [found for span in example.spans if (found := passage.of_span(span)) is not None]
@@ -84,8 +82,7 @@ def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stri
     )
 
 
-@dataclass(frozen=True)
-class _Windows:
+class _Windows(NamedTuple):
     """The windows of a question's passage; see `TokenizedSplit`."""
 
     runs: list[NDArray[np.int32]]
@@ -97,12 +94,9 @@ class _Windows:
 
 
 def _windows(
-    tokenizer: TextTokenizer,
-    stride: int,
-    question: NDArray[np.int32],
-    passage: NDArray[np.int32],
+    tokenizer: TextTokenizer, stride: int, question: NDArray[np.int32], passage: NDArray[np.int32],
     spans: Sequence[tuple[int, int]],
-) -> _Windows:
+) -> _Windows:  # fmt: skip
     room = tokenizer.max_length - tokenizer.pair_marks.size
     kept = question[: min(LONGEST_QUESTION, room // 2)]
     room -= len(kept)
@@ -114,18 +108,14 @@ def _windows(
     for start, part in zip(starts, parts, strict=True):
         held = ((a - start, b - start) for a, b in spans if a >= start and b < start + len(part))
         answers.append(next(((first + a, first + b) for a, b in held), AT_FIRST))
-    return _Windows(
-        runs=[np.concatenate([before, kept, between, part, after]) for part in parts],
-        passages=[(first, first + len(part)) for part in parts],
-        starts=starts,
-        answers=answers,
-        is_cut=len(kept) < len(question),
-        is_lost=bool(spans) and all(answer == AT_FIRST for answer in answers),
-    )
+    runs = [np.concatenate([before, kept, between, part, after]) for part in parts]
+    passages = [(first, first + len(part)) for part in parts]
+    is_lost = bool(spans) and all(answer == AT_FIRST for answer in answers)
+    return _Windows(runs, passages, starts, answers, len(kept) < len(question), is_lost)
 
 
 class Passages:
-    """The passages of a set. They are read when the first answer is asked for, so that training keeps no texts."""
+    """The passages of a set, which are read when the first answer is asked for: training keeps no texts."""
 
     def __init__(self, read: Callable[[], Sequence[Example]], tokenizer: TextTokenizer) -> None:
         self._read, self._tokenizer = read, tokenizer
@@ -137,9 +127,8 @@ class Passages:
     @cached_property
     def _places(self) -> dict[str, NDArray[np.int32]]:
         """Where the tokens of each passage stand in it."""
-        texts = list(dict.fromkeys(example.candidates[0][1] for example in self._examples))
-        tokens = placed_tokens(self._tokenizer, texts)
-        return {text: placed.char_offsets_N2 for text, placed in zip(texts, tokens, strict=True)}
+        tokens = placed_tokens(self._tokenizer, (example.candidates[0][1] for example in self._examples))
+        return {text: placed.char_offsets_N2 for text, placed in tokens.items()}
 
     @property
     def rights(self) -> list[tuple[str, ...]]:
@@ -147,12 +136,10 @@ class Passages:
         return [example.answers for example in self._examples]
 
     def found(self, split: TokenizedSplit, windows_N: NDArray[np.int64], spans_N3: NDArray[np.float64]) -> list[str]:
-        """The text that answers each question: the best span of all windows of its passage.
+        """The text that answers each question, as its passage has it: the best span of all windows, or nothing.
 
-        It is as the passage has it, in its case and with its accents; empty where nothing in the passage was found.
-        `spans_N3` has of the windows of these numbers how good the best span is, and its first and last token; [CLS] is
-        none. Of
-        equally good spans that of the first window counts.
+        `spans_N3` has of windows how good the best span is, and its first and last token, [CLS] for none; of equally
+        good ones that of the first window counts.
         """
         question_N = np.searchsorted(split.row_offsets_E, windows_N, side="right") - 1
         order = np.lexsort((windows_N, -spans_N3[:, 0], question_N))

@@ -1,10 +1,8 @@
 """Batches of sentences of several language pairs, longest source first.
 
-With `--enable-lang-ids` every sentence keeps its own languages' ids, `src_lang_id` and `tgt_lang_id` (B, 1), which
-fairseq takes from the first pair for all of them.
+With `--enable-lang-ids` every sentence keeps its own languages' ids, `src_lang_id` and `tgt_lang_id` (B, 1); fairseq
+gives all of them the first pair's.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +15,7 @@ from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
 
 
 class PairCollate:
-    """A `Collate` of several language pairs, by `one_collater` for all of them or by each pair's dataset."""
+    """A `Collate` of language pairs, by `one_collater` for all of them or by each pair's dataset."""
 
     def __init__(self, one_collater: bool = True) -> None:
         self.one_collater = one_collater
@@ -48,19 +46,21 @@ def _collate_apart(
         by_pair.setdefault(pair, []).append(sample)
     batches = [datasets[pair].collater(samples, pad_to_length=pad_to) for pair, samples in by_pair.items()]
     lengths = torch.cat([batch["net_input"]["src_lengths"] for batch in batches])
-    order = lengths.sort(descending=True, stable=True)[1]
+    counts = {name: sum(batch[name] for batch in batches) for name in ("nsentences", "ntokens")}
+    kept = [{name: batch[name] for name in ("id", "net_input", "target")} for batch in batches]
+    return {**merged(kept, lengths.sort(descending=True, stable=True)[1]), **counts}
 
-    def merged(parts: Sequence[Mapping[str, Tensor]], name: str) -> Tensor:
-        return torch.cat([part[name] for part in parts]).index_select(0, order)
 
-    inputs = [batch["net_input"] for batch in batches]
-    return {
-        "id": merged(batches, "id"),
-        "nsentences": sum(batch["nsentences"] for batch in batches),
-        "ntokens": sum(batch["ntokens"] for batch in batches),
-        "net_input": {name: merged(inputs, name) for name in ("src_tokens", "src_lengths", "prev_output_tokens")},
-        "target": merged(batches, "target"),
-    }
+def merged(batches: Sequence[Mapping[str, Any]], order: Tensor) -> Batch:
+    """One batch of several, with all that has a row for each sentence, in this order."""
+    found: Batch = {}
+    for name, value in batches[0].items():
+        values = [batch[name] for batch in batches]
+        if isinstance(value, Mapping):
+            found[name] = merged(values, order)
+        elif isinstance(value, Tensor):
+            found[name] = torch.cat(values).index_select(0, order)
+    return found
 
 
 def _add_language_ids(batch: Batch, datasets: Sequence[FairseqDataset], pairs_B: Sequence[int]) -> None:
@@ -71,7 +71,7 @@ def _add_language_ids(batch: Batch, datasets: Sequence[FairseqDataset], pairs_B:
 
 
 def language_ids(dataset: FairseqDataset) -> tuple[int | None, int | None]:
-    """The ids of a pair's source and target language, which its dataset knows if `--enable-lang-ids` asks for them."""
+    """The ids of a pair's source and target language, which its dataset knows with `--enable-lang-ids`."""
     plain = dataset
     while not isinstance(plain, LanguagePairDataset):
         plain = plain.dataset

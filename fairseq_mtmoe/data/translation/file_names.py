@@ -3,8 +3,6 @@
 Binarized, a side has the suffixes `.bin` and `.idx`. The files of a pair serve its reversed pair, too.
 """
 
-from __future__ import annotations
-
 import filecmp
 import os
 import re
@@ -30,7 +28,6 @@ class Side:
 
     @property
     def pair(self) -> str:
-        """`en-de`"""
         return f"{self.source}-{self.target}"
 
 
@@ -40,18 +37,16 @@ def side_name(split: str, pair: str, lang: str) -> str:
 
 
 def dictionary_name(lang: str) -> str:
-    """`dict.de.txt`"""
     return f"dict.{lang}.txt"
 
 
 def joined_dictionary(folder: str | Path) -> str | None:
-    """Return one of the dictionaries in a folder where all of them are the same; None where they differ."""
+    """Return one of the dictionaries in a folder where all are the same; else None."""
     paths = sorted(map(str, Path(folder).glob(dictionary_name("*"))))
     return paths[0] if paths and all(filecmp.cmp(paths[0], path, shallow=False) for path in paths) else None
 
 
 def read_side_name(name: str) -> Side | None:
-    """What `side_name` made a name of; None if it is another name."""
     match = _SIDE.fullmatch(name)
     return Side(*match.groups()) if match else None
 

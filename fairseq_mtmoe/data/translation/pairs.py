@@ -1,11 +1,8 @@
 """Finding and loading the data of language pairs, with checks before anything is loaded.
 
-A pair may lie in several shards (`--data a:b:c`). The sizes of all of them are known at the start, so that sampling
-follows the sizes of the whole data whichever shard is loaded: from the record of sizes, where `mtmoe prepare corpora`
-made one and without a look into the other shards, or else from the index files.
+A pair may lie in several shards (`--data a:b:c`). The sizes of all are known at the start, from the record of sizes of
+`mtmoe prepare corpora` or from the index files, so that sampling follows the whole data whichever shard is loaded.
 """
-
-from __future__ import annotations
 
 import itertools
 import os
@@ -27,7 +24,7 @@ from fairseq_mtmoe.errors import UserError
 
 @dataclass(frozen=True)
 class PairSource:
-    """One language pair of one kind of data ("main" unless `--extra-data` names others), and its shards' folders."""
+    """One language pair of one kind of data ("main", or of `--extra-data`), and its shards' folders."""
 
     category: str
     source: str
@@ -36,7 +33,6 @@ class PairSource:
 
     @property
     def name(self) -> str:
-        """`en-de`"""
         return f"{self.source}-{self.target}"
 
     @property
@@ -69,10 +65,7 @@ def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
 
 
 class PairLoader:
-    """The language pairs of one split: their sizes, and their data sets on demand.
-
-    Where they are to `combine`, `train1`, `train2`, … belong to `train`, as in fairseq.
-    """
+    """The language pairs of one split: sizes, and data sets on demand; `combine`: `train1`, … belong to `train`."""
 
     kind = "pair"  # see `data.mixtures.training.TaskLoader`
 
@@ -105,18 +98,14 @@ class PairLoader:
 
     def _find_pair(self, category: str, pair: str, folders: list[str]) -> PairSource:
         source, target = pair.split("-")
-
-        def has_pair(folder: str) -> bool:
-            return all(find_side(folder, self.split, source, target, lang) for lang in (source, target))
-
         recorded = self._recorded_sizes(source, target, folders)
         self._recorded |= {(pair, folder): size for folder, size in recorded.items()}
-        holding = tuple(recorded) or tuple(folder for folder in folders if has_pair(folder))
+        langs, name = (source, target), f"{side_name(self.split, pair, source)}{INDEX}"
+        there = (folder for folder in folders if all(find_side(folder, self.split, *langs, lang) for lang in langs))
+        holding = tuple(recorded) or tuple(there)
         if not holding:
-            raise UserError(
-                f"The pair {pair} has no {self.split} data in {', '.join(folders)}: "
-                f"there is no {side_name(self.split, pair, source)}{INDEX}, nor one of the reversed pair."
-            )
+            missing = f"there is no {name}, nor one of the reversed pair"
+            raise UserError(f"The pair {pair} has no {self.split} data in {', '.join(folders)}: {missing}.")
         return PairSource(category, source, target, holding if self.is_training else holding[:1])
 
     def _recorded_sizes(self, source: str, target: str, folders: list[str]) -> dict[str, int]:
@@ -146,10 +135,8 @@ class PairLoader:
             sentences = sentences_of(source, self.manager.get_source_dictionary(pair.source), impl)
             others = sentences_of(target, self.manager.get_target_dictionary(pair.target), impl)
             if sentences != others:
-                raise UserError(
-                    f"`{source}` and `{target}` must hold the same number of sentences, "
-                    f"but hold {sentences} and {others}."
-                )
+                rule = f"must hold the same number of sentences, but hold {sentences} and {others}"
+                raise UserError(f"`{source}` and `{target}` {rule}.")
             # fairseq repeats the primary data only where there is other data beside it.
             is_repeated = not number and self._has_more(pair.source, pair.target, folder)
             total += sentences * (int(self.manager.args.upsample_primary) if is_repeated else 1)

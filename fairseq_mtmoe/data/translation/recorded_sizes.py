@@ -1,11 +1,8 @@
-"""The shards of a data directory, and the number of training pairs in each by the `sizes.json` of every shard.
+"""The shards of a data directory, and their training pairs' sizes by the `sizes.json` of every shard.
 
-`mtmoe prepare corpora` writes it, such as `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000]}}`: by
-pair the sizes of the shards that have it, in their order. So the sizes of the whole data are known without a look into
-its other shards, which may be many and far away.
+`mtmoe prepare corpora` writes `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000]}}`: by pair the
+sizes of the shards that have it, in order. So no look into the other shards, which may be many and far away, is needed.
 """
-
-from __future__ import annotations
 
 import itertools
 import os
@@ -20,8 +17,6 @@ from fairseq_mtmoe.io.typed import fault
 
 FILE_NAME = "sizes.json"
 SPLIT = "train"  # the only one that has shards
-
-
 _RECORD: Any = {"shards": Required[list[str]], "train": Required[dict[str, list[int]]]}
 
 
@@ -42,10 +37,7 @@ def _record(folder: str) -> dict[str, Any]:
 
 
 def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
-    """For each of these folders its training pairs by language pair, `{"en-de": 1000000, …}`.
-
-    Nothing unless all folders are shards of one data directory that records its sizes.
-    """
+    """For each of these folders its training pairs, `{"en-de": 1000000, …}`; none unless one record has them all."""
     record = _record(folders[0])
     shards, sizes = record["shards"], record["train"]
     places = [os.path.split(os.path.abspath(folder)) for folder in folders]
@@ -62,10 +54,7 @@ def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
 
 
 def with_shards(data: str) -> str:
-    """fairseq's data argument, with the shards of a directory in the place of one that has nothing else.
-
-    Those that the first one's `sizes.json` names, so that a missing one is missed; without it all that are there.
-    """
+    """fairseq's data argument, with its shards, of the first one's record or all, in place of a directory of them."""
     if "://" in data:  # as fairseq: another store's, which nobody looks into
         return data
     return os.pathsep.join(itertools.chain.from_iterable(map(_shards, data.split(os.pathsep))))

@@ -1,11 +1,7 @@
-"""High, mid and low resource: the tiers in which results are reported.
+"""High, mid and low resource: the tiers of results ("Tricks for Training Sparse Translation Models", §3).
 
-"Tricks for Training Sparse Translation Models", §3, groups its languages by the amount of training data. A data
-directory may say itself which pair is in which tier, in `tiers.json`: `{"high": ["en-de"], "mid": ["ro"], "low": […]}`,
-pairs or target languages.
+A data directory may say which pair or target language is in which tier, in `tiers.json`: `{"high": ["en-de"], …}`.
 """
-
-from __future__ import annotations
 
 import logging
 import os
@@ -26,11 +22,9 @@ FILE_NAME = "tiers.json"
 def load_tiers(
     data_dir: str | Path, sizes: Mapping[str, int], languages: Collection[str] | None = None
 ) -> dict[str, str]:
-    """The tier of every pair, of which `sizes` has the training sentences ("en-de").
+    """The tier of every pair, of which `sizes` has the training sentences ("en-de"), by the file or else by size.
 
-    One that the file does not name, or every one without a file, is `high` with at least half as many as the largest,
-    `low` with less than an eighth, else `mid`; one without training data has no tier then. Names of languages that are
-    neither theirs nor among `languages`, and may be misspelt, are warned of unless that is None.
+    Names that are neither languages of the pairs nor among `languages` are warned of, unless that is None.
     """
     path = Path(data_dir) / FILE_NAME
     tiers = read_tiers(path) if os.path.lexists(path) else {}
@@ -48,7 +42,7 @@ def load_tiers(
 
 
 def tier_of_size(size: int, largest: int) -> str:
-    """The tier of a pair by its number of training sentences and that of the largest pair."""
+    """`high` with at least half as many sentences as the largest pair, `low` with less than an eighth, else `mid`."""
     if 2 * size >= largest:
         return "high"
     return "low" if 8 * size < largest else "mid"

@@ -23,7 +23,7 @@ from fairseq_mtmoe.data.nlu.reading import source_files
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, read_json
-from fairseq_mtmoe.task_types import Classification, Predictions, Regression
+from fairseq_mtmoe.task_types.task_type import Classification, Predictions, Regression
 from fairseq_mtmoe.tasks._benchmark.metrics import Values, score, standard_error
 
 

@@ -32,8 +32,7 @@ from fairseq_mtmoe.data.nlu.table import TaskRow, load_tables
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.protocols import TaskDescription
-from fairseq_mtmoe.task_types import Predictions, flattened
-from fairseq_mtmoe.task_types.task_type import Scored, only_answer
+from fairseq_mtmoe.task_types.task_type import Predictions, Scored, flattened, only_answer
 from fairseq_mtmoe.tasks._benchmark.config import BenchmarkConfig
 from fairseq_mtmoe.tasks._benchmark.metrics import check_installed, check_metric, score
 from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport, majority_scores

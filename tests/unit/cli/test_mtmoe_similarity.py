@@ -13,7 +13,8 @@ from fairseq_mtmoe.analysis.similarity import TaskInputs, similarity
 from fairseq_mtmoe.cli.similarity import command
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.first_inputs import covariance_sums
-from fairseq_mtmoe.evaluation.predictor import Inference, Predictor
+from fairseq_mtmoe.evaluation.predictor import Predictor
+from fairseq_mtmoe.evaluation.stored import Inference
 from tests.helpers.benchmark import make_benchmark, make_encoder, save_untrained
 
 TASKS = ("cola", "stsb", "copa")

@@ -18,12 +18,11 @@ from fairseq_mtmoe.conditioning import (
 )
 from tests.helpers.models import perturb
 
-K, D, H, HEADS = 3, 5, 6, 2
+K, D, H, HEADS, LENGTH = 3, 5, 6, 2, 11
 TASK_IDS = torch.tensor([2, 0, 2, 1])
 MODULES = {
     "alignment": (lambda: ConditionalAlignment(D, H), reference.alignment),
     "layer norm": (lambda: ConditionalLayerNorm(H, D), reference.layer_norm),
-    "bottleneck": (lambda: ConditionalBottleneck(D, H, begins_at_zero=False), reference.bottleneck),
     "bottleneck with a norm": (
         lambda: ConditionalBottleneck(D, H, begins_at_zero=False, norm=ConditionalLayerNorm(H, D)),
         reference.bottleneck,
@@ -71,14 +70,6 @@ def test_a_module_is_its_reference_for_sentences_and_for_tokens(name):
     assert_same(by_token, right, module, table, inputs=[x_BLH])
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_sentence_is_changed_by_its_own_task_alone(name):
-    table, module = trained_table(), MODULES[name][0]()
-    perturb(module, 0.3)
-    gradient_KD = torch.autograd.grad(module(torch.randn(7, 1, H), table(), TASK_IDS[:1]).sum(), table.weight)[0]
-    assert gradient_KD[2].any() and not gradient_KD[:2].any()
-
-
 def test_film_modulates_by_one_plus_gamma_and_beta():
     table, film = trained_table(), FiLM(D, H)
     perturb(film)
@@ -107,13 +98,6 @@ def test_a_new_table_makes_every_module_the_identity():
     assert not ConditionalAttentionBias(D, 9, 4)(tasks, TASK_IDS, 11).any()
 
 
-def test_a_new_table_parts_the_tasks_with_its_first_gradient():
-    torch.manual_seed(1)
-    table, norm = TaskEmbeddings(K, D), ConditionalLayerNorm(H, D)
-    gradient = torch.autograd.grad(weighted(norm(torch.randn(7, 4, H), table(), TASK_IDS)), table.weight)[0]
-    assert len({tuple(row) for row in gradient.tolist()}) == K
-
-
 def test_a_conditional_norm_keeps_the_parameters_of_the_norm_that_it_replaces():
     plain = torch.nn.LayerNorm(H, 1e-3).double()
     norm = ConditionalLayerNorm.from_norm(plain, D)
@@ -124,7 +108,7 @@ def test_a_conditional_norm_keeps_the_parameters_of_the_norm_that_it_replaces():
 # ---- attention ----
 
 
-@pytest.mark.parametrize("length", [1, 3, 4, 9, 10, 13, 22])
+@pytest.mark.parametrize("length", [1, 4, 9, 10, 22])
 def test_the_bias_is_the_direct_sum_of_blocks_at_any_length(length):
     """Positions 9 in blocks of 4, 4 and 1, which begin anew beyond."""
     table, module = trained_table(), ConditionalAttentionBias(D, 9, 4)
@@ -134,26 +118,9 @@ def test_the_bias_is_the_direct_sum_of_blocks_at_any_length(length):
     assert_same(module(tasks, TASK_IDS, length), slow, module, table)
 
 
-def test_a_short_batch_has_the_corner_of_a_long_ones_bias():
-    module = ConditionalAttentionBias(D, 9, 4)
-    perturb(module)
-    tasks = trained_table()()
-    assert torch.equal(module.of_tasks(tasks, 6), module.of_tasks(tasks, 17)[:, :6, :6])
-
-
-def test_tokens_of_other_blocks_are_not_biased():
-    module = ConditionalAttentionBias(D, 9, 4)
-    perturb(module)
-    bias_LL = module.of_tasks(trained_table()(), 9)[0]
-    blocks = torch.block_diag(torch.ones(4, 4), torch.ones(4, 4), torch.ones(1, 1)).bool()
-    assert torch.equal(bias_LL != 0, blocks)
-
-
-@pytest.mark.parametrize(
-    ("positions", "size", "width"), [(128, 768, 22), (128, 1024, 16), (256, 1024, 64), (128, 16, 128)]
-)
-def test_a_block_is_as_wide_as_in_the_paper(positions, size, width):
-    assert block_width(positions, size) == width
+def test_a_block_is_as_wide_as_in_the_paper():
+    sizes = [(128, 768), (128, 1024), (256, 1024), (128, 16)]
+    assert [block_width(*positions_and_size) for positions_and_size in sizes] == [22, 16, 64, 128]
 
 
 def slow_attention(layer, x_BLH, bias_LL, num_tokens):
@@ -166,13 +133,16 @@ def slow_attention(layer, x_BLH, bias_LL, num_tokens):
     return layer.out_proj(read.transpose(0, 1).flatten(1))
 
 
-@pytest.mark.parametrize("in_place", ["every place", "real tokens"])
-@pytest.mark.parametrize("num_tokens", [1, 4, 5, 9, 11])  # a block's end, and both sides of the next one's beginning
+# One token, a block's end, and both sides of the next one's beginning.
+@pytest.mark.parametrize(
+    ("num_tokens", "in_place"),
+    [(1, "every place"), (4, "real tokens"), (5, "every place"), (9, "real tokens"), (11, "real tokens")],
+)
 def test_padding_is_never_attended_to_whatever_the_bias_says(num_tokens, in_place):
     """With padding from each position on, against a sentence without padding, gradients included."""
     table, module = trained_table(), ConditionalAttentionBias(D, 9, 4)
     perturb(module, 2.0)
-    length, real = 11, slice(0, num_tokens)
+    length, real = LENGTH, slice(0, num_tokens)
     layer = SelfAttention(H, HEADS, dropout=0.0)
     x_BLH = torch.randn(1, length, H, generator=torch.Generator().manual_seed(2), requires_grad=True)
     mask = (torch.arange(length) >= num_tokens).unsqueeze(0)
@@ -181,3 +151,29 @@ def test_padding_is_never_attended_to_whatever_the_bias_says(num_tokens, in_plac
     fast = rows.pad(layer(rows.unpad(x_BLH), rows, module(tasks, task_ids, length)))
     slow = slow_attention(layer, x_BLH, reference.attention_bias(module, tasks, 1, length), num_tokens)
     assert_same(fast[0, real], slow[real], module, table, layer, inputs=[x_BLH])
+
+
+def test_sentences_that_are_padded_on_the_left_have_the_bias_of_their_own_places():
+    table, module = trained_table(), ConditionalAttentionBias(D, 9, 4)  # of blocks of 4, 4 and 1
+    perturb(module)
+    padding_B = torch.tensor([0, 3, 10, 5])
+    place_BL = (torch.arange(LENGTH) - padding_B.unsqueeze(1)).clamp(min=0)
+    found = module(table(), TASK_IDS, LENGTH, place_BL)
+    assert found.shape == (4, 1, LENGTH, LENGTH)
+    total, right = 0.0, 0.0
+    for bias_LL, task, padding in zip(found[:, 0], TASK_IDS.tolist(), padding_B.tolist(), strict=True):
+        slow_LL = reference.attention_bias(module, table(), task, LENGTH - padding)
+        torch.testing.assert_close(bias_LL[padding:, padding:], slow_LL)
+        weights = torch.linspace(-1, 2, slow_LL.numel()).view_as(slow_LL)
+        total, right = total + (bias_LL[padding:, padding:] * weights).sum(), right + (slow_LL * weights).sum()
+    parameters = [*table.parameters(), *module.parameters()]
+    for one, other in zip(*(torch.autograd.grad(value, parameters) for value in (total, right)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_row_is_that_of_all():
+    table, module = trained_table(), ConditionalAttentionBias(D, 9, 4)  # of blocks of 4, 4 and 1
+    perturb(module)
+    tasks, all_KLL = table(), module.of_tasks(table(), 20)
+    for place in range(20):
+        torch.testing.assert_close(module.row_of_tasks(tasks, place), all_KLL[:, place, : place + 1])

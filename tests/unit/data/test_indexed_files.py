@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fairseq_mtmoe.data import indexed_files
 from fairseq_mtmoe.data.indexed_files import check_ids, count_sentences
-from fairseq_mtmoe.errors import UserError
 from tests.helpers.damage import damaged, value_or_sentence
+from tests.helpers.refused import refused
 
 SENTENCES = [torch.arange(4, 4 + length) for length in (3, 1, 5, 2)]
 
@@ -27,12 +27,7 @@ def write(prefix, sentences, impl="mmap", vocab_size=100):
     return str(prefix)
 
 
-def cut(path, size):
-    path.write_bytes(path.read_bytes()[:size])
-
-
-@pytest.mark.parametrize("impl", ["mmap", "lazy", "cached"])
-@pytest.mark.parametrize("vocab_size", [100, 10**6])
+@pytest.mark.parametrize(("impl", "vocab_size"), [("mmap", 100), ("mmap", 10**6), ("lazy", 100), ("cached", 10**6)])
 def test_it_counts_what_fairseq_wrote(impl, vocab_size, tmp_path):
     prefix = write(tmp_path / "train.en-de.en", SENTENCES, impl, vocab_size)
     assert count_sentences(prefix) == len(indexed_dataset.make_dataset(prefix, impl)) == 4
@@ -40,27 +35,28 @@ def test_it_counts_what_fairseq_wrote(impl, vocab_size, tmp_path):
 
 @pytest.mark.parametrize("impl", ["mmap", "cached"])
 def test_an_empty_file_is_refused(impl, tmp_path):
-    with pytest.raises(UserError, match=r"train.en-de.en.bin` must hold at least one sentence, but is empty"):
+    with refused("train.en-de.en.bin"):
         count_sentences(write(tmp_path / "train.en-de.en", [], impl))
 
 
-@pytest.mark.parametrize("impl", ["mmap", "cached"])
-@pytest.mark.parametrize("suffix", ["idx", "bin"])
-@pytest.mark.parametrize("share", [0.99, 0.5, 0.1, 0.0])
+@pytest.mark.parametrize(
+    ("impl", "suffix", "share"),
+    [("mmap", "idx", 0.99), ("mmap", "bin", 0.5), ("cached", "idx", 0), ("cached", "bin", 0.9)],
+)
 def test_a_truncated_file_is_refused(impl, suffix, share, tmp_path):
     prefix = write(tmp_path / "train.en-de.en", SENTENCES, impl)
     path = tmp_path / f"train.en-de.en.{suffix}"
-    cut(path, int(path.stat().st_size * share))
-    with pytest.raises(UserError, match=rf"train.en-de.en.{suffix}` must be a whole file, but is truncated"):
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    with refused(path.name):
         count_sentences(prefix)
 
 
 def test_an_index_with_an_unknown_type_is_refused(tmp_path):
-    prefix = write(tmp_path / "train.en-de.en", SENTENCES, "mmap")
-    index = bytearray((tmp_path / "train.en-de.en.idx").read_bytes())
+    prefix = write(tmp_path / "x", SENTENCES, "mmap")
+    index = bytearray((tmp_path / "x.idx").read_bytes())
     index[17] = 99
-    (tmp_path / "train.en-de.en.idx").write_bytes(index)
-    with pytest.raises(UserError, match="truncated or damaged"):
+    (tmp_path / "x.idx").write_bytes(index)
+    with refused("x.idx"):
         count_sentences(prefix)
 
 
@@ -75,11 +71,10 @@ def test_other_formats_have_no_count(tmp_path):
 def test_the_format_must_be_that_of_the_option(tmp_path):
     prefix = write(tmp_path / "x", SENTENCES, "cached")
     assert count_sentences(prefix, "cached") == count_sentences(prefix, "lazy") == 4
-    with pytest.raises(UserError, match=r"`--dataset-impl` must be cached or lazy, the format of .*, but is 'mmap'"):
-        count_sentences(prefix, "mmap")
     (tmp_path / "text").write_text("1 2\n3\n")
-    with pytest.raises(UserError, match=r"`--dataset-impl` must be raw, the format of .*text, but is None"):
-        count_sentences(str(tmp_path / "text"))
+    for wrong in ((prefix, "mmap"), (str(tmp_path / "text"),)):
+        with refused("--dataset-impl"):
+            count_sentences(*wrong)
 
 
 @pytest.mark.parametrize("suffix", ["idx", "bin"])
@@ -87,10 +82,10 @@ def test_what_is_no_file_is_one_sentence(suffix, tmp_path):
     prefix = write(tmp_path / "x", SENTENCES)
     path = tmp_path / f"x.{suffix}"
     path.unlink()
-    with pytest.raises(UserError, match=rf"x\.{suffix}` must be .*, but there is none"):
+    with refused(path.name):
         count_sentences(prefix)
     os.mkfifo(path)
-    with pytest.raises(UserError, match=rf"x\.{suffix}` must be .*, but is a pipe instead"):
+    with refused(path.name):
         count_sentences(prefix)
 
 
@@ -113,24 +108,23 @@ def with_index(tmp_path, impl, change):
     return prefix
 
 
-WRONG = {
-    "a negative length": ("lengths", 1, -1),
-    "no length": ("lengths", 1, 0),
-    "a longer length": ("lengths", 3, 3),
-    "the longest length": ("lengths", 0, 2**31 - 1),
-    "an address before the file": ("addresses", 0, -8),
-    "an address far behind the file": ("addresses", 2, 2**60),
-    "an address inside another sentence": ("addresses", 2, 2),
-    "the last address inside another sentence": ("addresses", 3, 2),
-}
+WRONG = [
+    ("lengths", 1, -1),
+    ("lengths", 1, 0),
+    ("lengths", 0, 2**31 - 1),
+    ("addresses", 0, -8),
+    ("addresses", 2, 2**60),
+    ("addresses", 2, 2),  # inside another sentence
+    ("addresses", 3, 2),
+]
 
 
 @pytest.mark.parametrize("impl", ["mmap", "cached"])
-@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("wrong", WRONG)
 def test_an_index_that_points_elsewhere_is_refused(impl, wrong, tmp_path):
     name, place, value = wrong
     prefix = with_index(tmp_path, impl, lambda parts: parts[name].__setitem__(place, value))
-    with pytest.raises(UserError, match=r"x\.(idx|bin)` must be a whole file, but is truncated or damaged"):
+    with refused():
         count_sentences(prefix)
     assert count_sentences(with_index(tmp_path, impl, lambda parts: None)) == 4
 
@@ -138,24 +132,19 @@ def test_an_index_that_points_elsewhere_is_refused(impl, wrong, tmp_path):
 def test_lists_of_alignments_may_be_empty(tmp_path):
     prefix = write(tmp_path / "x", [*SENTENCES, torch.arange(0)])
     assert count_sentences(prefix, may_be_empty=True) == 5
-    with pytest.raises(UserError, match="damaged"):
+    with refused("x.idx"):
         count_sentences(prefix)
 
 
-@pytest.mark.parametrize("impl", ["mmap", "cached"])
-@pytest.mark.parametrize("vocab_size", [100, 10**6, 10**10])
+@pytest.mark.parametrize(("impl", "vocab_size"), [("mmap", 100), ("mmap", 10**6), ("cached", 10**10)])
 def test_ids_outside_the_dictionary_are_refused(impl, vocab_size, tmp_path):
     prefix = write(tmp_path / "x", SENTENCES, impl, vocab_size)  # ids 4 to 8
     check_ids(prefix, 9)
-    with pytest.raises(UserError, match=r"x\.bin` must hold ids from 0 to 7, those of its dictionary, but holds 8;"):
+    with refused("x.bin"):
         check_ids(prefix, 8)
-
-
-@pytest.mark.parametrize("impl", ["mmap", "cached"])
-def test_negative_ids_are_refused(impl, tmp_path):
-    prefix = write(tmp_path / "x", [*SENTENCES, torch.tensor([-1])], impl, 10**10)
-    with pytest.raises(UserError, match=r"x\.bin` must hold ids from 0 to 99, .* but holds -1; preprocess it again"):
-        check_ids(prefix, 100)
+    negative = write(tmp_path / "negative", [*SENTENCES, torch.tensor([-1])], impl, 10**10)
+    with refused("negative.bin"):
+        check_ids(negative, 100)
 
 
 def test_millions_of_tokens_take_no_time(tmp_path, monkeypatch):
@@ -172,7 +161,7 @@ def test_millions_of_tokens_take_no_time(tmp_path, monkeypatch):
     assert time.process_time() - start < 1
 
 
-@settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_what_passes_can_be_read_and_all_else_is_a_sentence(tmp_path, data):
     prefix = write(tmp_path / "x", SENTENCES, data.draw(st.sampled_from(["mmap", "cached"])))

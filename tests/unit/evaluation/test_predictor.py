@@ -11,10 +11,12 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.predictor import Inference, Predictor, choose_sets
+from fairseq_mtmoe.evaluation.predictor import Predictor, choose_sets
+from fairseq_mtmoe.evaluation.stored import Inference
 from fairseq_mtmoe.task_types import task_type_of
 from tests.golden.old_runs import OLD
 from tests.helpers.benchmark import make_encoder, save_untrained
+from tests.helpers.refused import refused
 
 PAIRS = [(a, b) for a in ("a b", "d", "j j j") for b in ("c", "e f g", "h", "i a")]
 ON_CPU = Inference(batch_size=2, cpu=True)
@@ -32,14 +34,9 @@ def data(tmp_path_factory):
     table = ["index\tsentence1\tsentence2", *(f"{10 + n}\t{a}\t{b}" for n, (a, b) in enumerate(PAIRS))]
     for name in ("MNLI/test_matched.tsv", "diagnostic/diagnostic.tsv", "RTE/test.tsv", "WNLI/test.tsv"):
         write(folder / name, table)
-    write(
-        folder / "RTE/test.jsonl",
-        [json.dumps({"premise": a, "hypothesis": b, "idx": n}) for n, (a, b) in enumerate(PAIRS)],
-    )
-    write(
-        folder / "AX-b/AX-b.jsonl",
-        [json.dumps({"sentence1": a, "sentence2": b, "idx": n}) for n, (a, b) in enumerate(PAIRS)],
-    )
+    for name, first, second in (("RTE/test", "premise", "hypothesis"), ("AX-b/AX-b", "sentence1", "sentence2")):
+        records = [{first: a, second: b, "idx": n} for n, (a, b) in enumerate(PAIRS)]
+        write(folder / f"{name}.jsonl", map(json.dumps, records))
     questions = [{"question": a, "idx": n, "answers": [{"text": b, "idx": 0}]} for n, (a, b) in enumerate(PAIRS)]
     write(folder / "MultiRC/test.jsonl", [json.dumps({"idx": 0, "passage": {"text": "a", "questions": questions}})])
     make_encoder(folder / "encoder.pt")
@@ -105,17 +102,8 @@ def test_batches_of_so_many_tokens_in_half_precision(data, files):
 
 def predict(data, *arguments):
     """`mtmoe predict`, in this process."""
-    arguments = [
-        "predict",
-        str(data),
-        "--path",
-        str(data / "checkpoint.pt"),
-        "--batch-size",
-        "2",
-        "--cpu",
-        *map(str, arguments),
-    ]
-    return CliRunner().invoke(commands, arguments)
+    given = ["predict", str(data), "--path", str(data / "checkpoint.pt"), "--batch-size", "2", "--cpu"]
+    return CliRunner().invoke(commands, [*given, *map(str, arguments)])
 
 
 def test_the_command(data, files):
@@ -133,10 +121,7 @@ def test_a_folder_with_something_in_it(data, tmp_path, names):
     for name in names:
         (tmp_path / name).write_text("old")
     result = predict(data, "--out", tmp_path, *(["--overwrite"] if len(names) > 1 else []))
-    rule = (
-        "one that has nothing else to lose, such as notes.txt" if len(names) > 1 else "empty, or given with --overwrite"
-    )
-    assert str(result.exception) == f"`the output folder` must be {rule}, but is '{tmp_path}' instead."
+    assert isinstance(result.exception, UserError) and result.exception.names == ("the output folder",)
     assert sorted(path.name for path in tmp_path.iterdir()) == names and (tmp_path / "RTE.tsv").read_text() == "old"
 
 
@@ -145,15 +130,13 @@ def test_nothing_is_written_where_a_file_is_wrong(data, tmp_path):
     write(tmp_path / "RTE/test.tsv", ["index\tsentence1\tsentence2", "0\ta"])
     (tmp_path / "checkpoint.pt").symlink_to(data / "checkpoint.pt")
     result = predict(tmp_path, "--out", tmp_path / "out")
-    assert isinstance(result.exception, UserError) and "line 2: must have 3 fields, but has 2" in str(result.exception)
+    assert isinstance(result.exception, UserError)
     assert not any("out" in path.name for path in tmp_path.iterdir())
 
 
 def test_nothing_to_predict(data):
     predictor = Predictor(str(data), str(data / "checkpoint.pt"), ON_CPU)
-    with pytest.raises(
-        UserError, match=r"must have the valid data of a task of the model \(mnli, rte, multirc, stsb\)"
-    ):
+    with refused(data.name):
         predictor.choose("valid")
 
 
@@ -199,17 +182,14 @@ def test_a_users_table(data, tmp_path):
     assert (sets[-1].key, sets[-1].head, sets[-1].submission.file) == ("mine", "rte", "mine.tsv")
     (tmp_path / "table.yaml").write_text(TABLE % "mine" + "  submissions: {test: {file: RTE.tsv}}\n")
     predictor = Predictor(str(data), str(data / "checkpoint.pt"), ON_CPU, str(tmp_path / "table.yaml"))
-    with pytest.raises(
-        UserError, match=r"`mine: submissions: file` must be another one than that of rte, but is 'RTE.tsv'"
-    ):
+    with refused("mine: submissions: file"):
         predictor.choose("test")
 
 
 def test_a_head_of_another_size_predicts_nothing(data):
     rows = Predictor(str(data), str(data / "checkpoint.pt"), ON_CPU).table
-    choice = choose_sets(
-        data, rows, {"rte": HeadSize(2), "mnli": HeadSize(2)}, "test", lambda row: task_type_of(row).head
-    )
+    heads = {"rte": HeadSize(2), "mnli": HeadSize(2)}
+    choice = choose_sets(data, rows, heads, "test", lambda row: task_type_of(row).head)
     assert [one.key for one in choice.sets] == ["rte", "superglue_rte", "axb"]
     assert "mnli" in choice.headless and "ax" in choice.headless
 
@@ -220,21 +200,11 @@ def test_weights_that_are_not_finite(data, tmp_path):
     torch.save(state, tmp_path / "nan.pt")
     predictor = Predictor(str(data), str(tmp_path / "nan.pt"), ON_CPU)
     sets = [one for one in predictor.choose("test").sets if one.head == "rte"]
-    with pytest.raises(UserError, match=r"nan.pt` must give finite numbers for rte, but does not"):
+    with refused("nan.pt"):
         predictor.predict(sets[0], *predictor.read(sets[:1]))
 
 
-def test_a_checkpoint_of_another_task(data):
-    with pytest.raises(
-        UserError, match=r"must be a checkpoint of language understanding \(glue, text_to_text\), but is 'translation_h"
-    ):
-        Predictor(str(data), str(OLD / "sparse" / "checkpoint_last.pt"), ON_CPU)
-
-
-def test_a_pretrained_encoder_is_no_checkpoint(data):
-    result = CliRunner().invoke(commands, ["predict", str(data), "--path", str(data / "encoder.pt"), "--cpu"])
-    assert str(result.exception) == (
-        f"`{data / 'encoder.pt'}` must be a checkpoint of a run, but is none; a file of `mtmoe import-hf` is what a "
-        "run begins with, and a source's file is for `--pemt-sources`."
-    )
-    assert not (data / "predictions" / "encoder-test").exists()
+def test_a_checkpoint_of_another_task_or_a_pretrained_encoder(data):
+    for path in (OLD / "sparse" / "checkpoint_last.pt", data / "encoder.pt"):
+        with refused(path.name):
+            Predictor(str(data), str(path), ON_CPU)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.backbones.bert.heads import UNREAD, TaskHeads
-from fairseq_mtmoe.task_types import Span
+from fairseq_mtmoe.task_types.tokens import Span
 
 PASSAGES = [(3, 9), (2, 4), (5, 5), (1, 10)]  # the third is empty
 LABELS = [(4, 6), (0, 0), (0, 0), (9, 9)]
@@ -38,14 +38,8 @@ def test_the_loss_is_that_of_one_of_all_pairs():
     expected.backward()
     torch.testing.assert_close(fast.grad, slow.grad, rtol=1e-5, atol=1e-6)
     assert fast.grad[2, 0].abs().max() < 1e-6, "an empty passage teaches nothing"
-
-
-@pytest.mark.parametrize("dtype", [torch.float16])
-def test_half_precision(dtype):
-    labels = torch.tensor(LABELS)
-    loss = Span().loss(numbers(dtype), labels)
-    assert loss.dtype == torch.float32
-    assert loss.item() == pytest.approx(Span().loss(numbers(), labels).item(), rel=0.02)
+    half = Span().loss(numbers(torch.float16), torch.tensor(LABELS))
+    assert half.dtype == torch.float32 and half.item() == pytest.approx(expected.item(), rel=0.02)
 
 
 def slow_prediction(one, passage, longest):
@@ -53,7 +47,7 @@ def slow_prediction(one, passage, longest):
     return max((one[a, 0].item() + one[b, 1].item(), a, b) for a, b in pairs if a <= b < a + longest)
 
 
-@pytest.mark.parametrize("longest", [1, 3, 30])
+@pytest.mark.parametrize("longest", [1, 3])
 def test_the_best_span_of_the_passage(longest):
     windows = [0, 1, 3]
     found = Span(longest).predictions(numbers()[windows]).tolist()
@@ -89,11 +83,7 @@ def test_heads_read_the_passage_and_the_first_token():
         is_read = place == 0 or spans[row, 0, 0] <= place < spans[row, 0, 1]
         expected = hidden[rows[row, 0], place] @ head.weight.T + head.bias if is_read else torch.full((2,), UNREAD)
         torch.testing.assert_close(found[row, place], expected)
-
-
-def test_heads_without_examples_give_nothing_with_a_graph():
-    heads = TaskHeads(5, {"squad": Span().head})
-    nothing = heads(torch.randn(3, 1, 5), {}, {})["squad"]
+    nothing = heads(hidden[:3, :1], {}, {})["squad"]  # without examples, but with a graph
     assert nothing.shape == (0, 1, 2)
     nothing.sum().backward()
-    assert heads["squad"].weight.grad.count_nonzero() == 0
+    assert head.weight.grad.count_nonzero() == 0

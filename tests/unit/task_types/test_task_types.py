@@ -1,6 +1,7 @@
 """Kinds of answers: what the rows of the table make of them."""
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from fairseq_mtmoe.backbones.bert.heads import heads_to_text
 from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.table import Kind, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
-from fairseq_mtmoe.task_types import Predictions, Ranking, task_type_of
-from fairseq_mtmoe.task_types.task_type import only_answer
+from fairseq_mtmoe.task_types import task_type_of
+from fairseq_mtmoe.task_types.task_type import Classification, Predictions, Ranking, Regression, only_answer
 from tests.helpers.benchmark import serialized_tokenizer
 
 OLD_HEADS = (  # in checkpoints of 0.1.5
@@ -22,12 +23,9 @@ OLD_HEADS = (  # in checkpoints of 0.1.5
 )
 
 
-@pytest.mark.parametrize(
-    ("said", "only"),
-    [(["yes", "yes"], "yes"), (["yes", "no"], ""), (["a\tO\nb\tO", "c\tO"], "O"), (["a\tO\nb\tB-x", "c\tO"], "")],
-)
-def test_the_only_answer_to_several_examples(said, only):
-    assert only_answer(said) == only
+def test_the_only_answer_to_several_examples():
+    several = [["yes", "yes"], ["yes", "no"], ["yes"], ["a\tO\nb\tO", "c\tO"], ["a\tO\nb\tB-x", "c\tO"]]
+    assert list(map(only_answer, several)) == ["yes", "", "", "O", ""]
 
 
 def test_every_kind_has_a_class():
@@ -40,12 +38,6 @@ def test_heads_are_those_of_old_checkpoints():
     rows = load_tables()
     heads = {name: task_type_of(rows[name]).head for name in ("mnli", "stsb", "copa", "wic")}
     assert heads_to_text(heads) == OLD_HEADS
-
-
-@pytest.mark.parametrize("candidates", [2, 5])
-def test_a_guess_among_any_number_costs_1(candidates):
-    loss = Ranking().loss(torch.zeros(3, candidates), torch.eye(candidates)[[0, 1, 1]])
-    assert loss.item() == pytest.approx(3)
 
 
 NONE = math.nan
@@ -70,6 +62,7 @@ def test_the_loss_of_a_ranking_written_out():
     assert numbers.grad.isfinite().all() and not numbers.grad[is_none].any() and not numbers.grad[2].any()
     assert all(numbers.grad[row][~is_none[row]].abs().min() > 1e-3 for row in (0, 1, 3))
     assert Ranking().predictions(numbers).tolist() == [2, 0, 0, 3]
+    assert Ranking().loss(torch.zeros(3, 5), torch.eye(5)[[0, 1, 1]]).item() == pytest.approx(3), "a guess costs 1"
 
 
 def ranked(names, right, predictions):
@@ -102,3 +95,61 @@ def test_exact_match_of_multirc_is_of_whole_questions():
     assert sorted(answer.columns("exact-match", split, predictions)[0].tolist()) == [0, 0, 0, 1]
     labels, predictions = answer.columns("f1", split, predictions)
     assert labels.tolist() == [1, 0, 1, 1, 0, 1] and predictions.tolist() == [1, 0, 0, 0, 1, 0]
+
+
+NO_LABELS = torch.zeros(3, 3)
+
+
+@pytest.mark.parametrize("answer", [Classification(3), Ranking()])
+def test_one_of_several_has_the_entropy_of_the_choices(answer):
+    numbers = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
+    entropy, most = answer.uncertainty(numbers, NO_LABELS)
+    p = numbers.softmax(1)
+    torch.testing.assert_close(entropy, -(p * p.log()).sum(1))
+    torch.testing.assert_close(most, torch.full((3,), math.log(3)))
+
+
+def test_entropies_are_of_full_precision_and_finite():
+    numbers = torch.tensor([[0.0, 0.001], [6e4, -6e4], [-1e4, 0.0]], dtype=torch.float16)
+    entropy = Classification(2).uncertainty(numbers, NO_LABELS).entropy
+    assert entropy.dtype == torch.float32 and entropy[1:].tolist() == [0, 0]
+    assert 0.69314 < entropy[0] <= math.log(2)
+
+
+def test_candidates_that_are_not_there_are_no_choice():
+    numbers = torch.tensor([[1.0, 2.0, 9.0], [0.0, 0.0, 0.0], [5.0, -9.0, 9.0]])
+    labels = torch.tensor([[1.0, 0.0, math.nan], [0.0, 1.0, 0.0], [1.0, math.nan, math.nan]])
+    entropy, most = Ranking().uncertainty(numbers, labels)
+    torch.testing.assert_close(entropy[0], Classification(2).uncertainty(numbers[:1, :2], NO_LABELS).entropy[0])
+    torch.testing.assert_close(most, torch.tensor([2.0, 3.0, 1.0]).log())
+    assert entropy[1] == most[1] and entropy[2] == most[2] == 0
+
+
+def binary_entropy(p):
+    return -(p * math.log(p) + (1 - p) * math.log(1 - p)) if 0 < p < 1 else 0.0
+
+
+def regression(draws, labels):
+    entropy, most = Regression().uncertainty(draws.unsqueeze(2), labels)
+    assert most.tolist() == pytest.approx([math.log(2)] * len(draws))
+    return entropy
+
+
+def test_a_regression_is_as_uncertain_as_the_choice_of_its_half_written_out():
+    draws = torch.tensor([[1.0, 1.2, 0.8], [3.0, 3.0, 3.0], [5.0, 6.0, 4.0], [4.0, 2.0, 3.0]])
+    labels = torch.tensor([1.5, 2.0, 5.0, 3.5])
+    said = [1.0, 3.0, 5.0, 3.0]
+    error = sum((one - label) ** 2 for one, label in zip(said, labels.tolist(), strict=True)) / 4
+    right = []
+    for one, variance in zip(said, (0.04, 0.0, 1.0, 1.0), strict=True):
+        p = NormalDist().cdf((one - sum(said) / 4) / math.sqrt(error + variance))
+        right.append(binary_entropy(p))
+    torch.testing.assert_close(regression(draws, labels), torch.tensor(right))
+    torch.testing.assert_close(regression(100 * draws + 7, 100 * labels + 7), torch.tensor(right))  # in another unit
+
+
+def test_a_regression_at_its_edges():
+    assert regression(torch.tensor([[2.0, 4.0]]), torch.tensor([9.0])).tolist() == pytest.approx([math.log(2)])  # alone
+    exact = torch.tensor([1.0, 3.0])
+    assert regression(exact.unsqueeze(1).expand(2, 2), exact).tolist() == [0, 0]  # without dropout, and all right
+    assert regression(torch.full((3, 2), 0.1), torch.full((3,), 0.1)).isfinite().all()

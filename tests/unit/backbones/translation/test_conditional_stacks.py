@@ -8,8 +8,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch.nn import functional as F
 
 from fairseq_mtmoe.checkpoints import mismatch
-from fairseq_mtmoe.conditioning import PARTS, reference
-from fairseq_mtmoe.conditioning.film import FiLM
+from fairseq_mtmoe.conditioning import PARTS, FiLM, reference
 from tests.helpers.models import batch, dense_model, moe_model, perturb, stub_task, without_ids
 from tests.helpers.pairwise import pairwise
 from tests.helpers.refused import refused

@@ -41,11 +41,7 @@ def test_language_tokens_are_the_pairs(options, digits):
 
 def test_the_order_does_not_change_between_validations(digits):
     task = digit_task(digits)
-    task.load_dataset("valid")
-    iterator = task.get_batch_iterator(task.dataset("valid"), max_tokens=80)
-    first, second = (
-        [batch["id"].tolist() for batch in iterator.next_epoch_itr(shuffle=False, set_dataset_epoch=False)]
-        for _ in range(2)
-    )
+    first, second = ([batch["id"].tolist() for batch in batches(task)] for _ in range(2))
     assert first == second
-    assert task.get_batch_iterator(task.dataset("valid"), max_tokens=80) is iterator
+    valid = task.dataset("valid")
+    assert task.get_batch_iterator(valid, max_tokens=80) is task.get_batch_iterator(valid, max_tokens=80)

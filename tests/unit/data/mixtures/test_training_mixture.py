@@ -36,7 +36,6 @@ def shards(tmp_path_factory):
 KINDS = {
     "pass": HEATED,
     "virtual epochs": {**HEATED, "virtual_epoch_size": 70},
-    "concat": {"virtual_epoch_size": 70},
     "candidates": {"sampling_method": "uncertainty", "virtual_epoch_size": 70},
     "weights": {"sampling_weights": "{'main:en-aa': 1, 'main:en-bb': 2, 'main:en-cc': 3}"},
 }
@@ -44,7 +43,7 @@ KINDS = {
 
 @pytest.mark.parametrize(
     ("kind", "stop"),
-    [("pass", 3), ("virtual epochs", 20), ("concat", 20), ("candidates", 3), ("candidates", 20), ("weights", 3)],
+    [("pass", 3), ("virtual epochs", 20), ("candidates", 3), ("weights", 20)],
 )
 def test_resuming_in_the_middle_of_an_epoch_continues_the_same_batches(kind, stop, digits, shards):
     for data in (str(digits), shards):

@@ -6,7 +6,7 @@ import pytest
 
 from fairseq_mtmoe.data.nlu.reading import Example, read_split
 from fairseq_mtmoe.data.nlu.table import load_tables
-from fairseq_mtmoe.errors import UserError
+from tests.helpers.refused import refused
 
 ROW = """
 mine:
@@ -46,58 +46,50 @@ def test_columns_comments_and_ends_of_sentences(tmp_path, write, row):
 
 
 def test_the_last_column_may_be_missing_in_data_to_predict(tmp_path, write, row):
-    path = write("a.conll", "Ann NNP\n\nran VBD\noff RP\n")
+    write("a.conll", "Ann NNP\n\nran VBD\noff RP\n")
     found = read_split(tmp_path, row, "train", labelled=False)
     assert [(example.words, example.tags, example.label) for example in found] == [
         (("Ann",), (), None), (("ran", "off"), (), None),
     ]  # fmt: skip
-    with pytest.raises(UserError, match="line 1: must have a label in the field label to be trained") as error:
+    with refused("a.conll", "mtmoe predict"):
         read_split(tmp_path, row, "train")
-    assert str(path) in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "line", "says"),
+    ("content", "line"),
     [
-        ("Ann N B-x\n\nran V\n", 3, "must have 3 fields, but has 2"),
-        ("Ann N B-x\n# a comment inside\n", 2, "must have 3 fields, but has 4"),
-        ("# one\n\nAnn N B-x\nran V B-y\n", 4, "the label of 'ran' must be one of O, B-x, I-x, but is 'B-y' instead"),
-        ("Ann N B-x\nr\xe9 V O\n".encode("latin-1"), 2, "must be text in utf-8, but has the byte 0xe9"),
+        ("Ann N B-x\n\nran V\n", 3),
+        ("Ann N B-x\n# a comment inside\n", 2),
+        ("# one\n\nAnn N B-x\nran V B-y\n", 4),
+        ("Ann N B-x\nr\xe9 V O\n".encode("latin-1"), 2),
     ],
 )
-def test_wrong_columns(tmp_path, write, row, content, line, says):
-    path = write("a.conll", content)
-    with pytest.raises(UserError) as error:
+def test_wrong_columns(tmp_path, write, row, content, line):
+    write("a.conll", content)
+    with refused("a.conll") as caught:
         read_split(tmp_path, row, "train")
-    assert str(error.value).startswith(f"`{path}`, line {line}: {says}")
+    assert f", line {line}: " in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("record", "says"),
-    [
-        ({"word": ["a", "b"], "label": ["O"]}, "must have a label for each of 2 words, but has 1"),
-        ({"word": [], "label": []}, "must have words, but has none"),
-        ({"word": "a b", "label": ["O"]}, "must have in the field word a list of str, but has 'a b'"),
-        ({"word": ["a"]}, "must have a label in the field label to be trained"),
-    ],
+    "record",
+    [{"word": ["a", "b"], "label": ["O"]}, {"word": [], "label": []}, {"word": "a b", "label": ["O"]}, {"word": ["a"]}],
 )
-def test_wrong_lists(tmp_path, write, row, record, says):
+def test_wrong_lists(tmp_path, write, row, record):
     write("b.jsonl", json.dumps({"word": ["c"], "label": ["O"]}) + "\n" + json.dumps(record))
-    with pytest.raises(UserError, match="line 2: ") as error:
+    with refused("b.jsonl") as caught:
         read_split(tmp_path, row, "valid")
-    assert says in str(error.value)
+    assert ", line 2: " in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "says"),
+    ("before", "after", "field"),
     [
-        ("labels: [O,", "labels: [", "mine: labels` must be O, and then B- and I- with an entity's type, but is 'B-x'"),
-        ("texts: [word]", "texts: [word, pos]", "mine: texts` must be the field with the words"),
-        ("kind: word_labels", "kind: classification", "mine: train: format` must be another one where words have no"),
+        ("labels: [O,", "labels: [", "labels"),
+        ("texts: [word]", "texts: [word, pos]", "texts"),
+        ("kind: word_labels", "kind: classification", "train: format"),
     ],
 )
-def test_wrong_rows(write, before, after, says):
-    path = write("table.yaml", ROW.replace(before, after))
-    with pytest.raises(UserError) as error:
-        load_tables([path])
-    assert says in str(error.value)
+def test_wrong_rows(write, before, after, field):
+    with refused(f"table.yaml: mine: {field}"):
+        load_tables([write("table.yaml", ROW.replace(before, after))])

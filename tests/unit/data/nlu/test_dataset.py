@@ -1,16 +1,18 @@
-import json
+"""Batches of several tasks' examples, and shares of a task's examples."""
+
+from dataclasses import fields
 
 import numpy as np
+import pytest
 import torch
 from tokenizers.implementations import BertWordPieceTokenizer
 
 from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
-from fairseq_mtmoe.data.nlu.cache import tokenized_split
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
-from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
+from fairseq_mtmoe.data.nlu.loader import few_of, shares_of
 from fairseq_mtmoe.data.nlu.reading import Example, Span
-from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
+from tests.helpers.refused import refused
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij"]
 TOKENIZER = TextTokenizer(
@@ -75,20 +77,60 @@ def test_rankings_of_different_numbers_of_candidates():
     assert [names[number] for number in range(len(names))] == [*"bcdbbc"]
 
 
-def test_loading_a_benchmark(tmp_path, write):
-    header = "index\tsentence1\tsentence2\tgold_label\n"
-    for name in ("dev_matched", "dev_mismatched", "train"):
-        write(f"MNLI/{name}.tsv", header + "0\ta\tb\tneutral\n" * len(name))
-    record = {"premise": "a", "choice1": "b", "choice2": "c", "question": "cause", "label": 0, "idx": 0}
-    for name in ("train", "val"):
-        write(f"COPA/{name}.jsonl", json.dumps(record))
-    rows = {name: load_tables()[name] for name in ("mnli", "copa")}
+LETTERS = WORDS[4:]
 
-    def read(name, row, key):
-        return tokenized_split(tmp_path, name, row, key, TOKENIZER, tmp_path / "cache")
 
-    train, valid = (BenchmarkLoader(rows, split, read, TaskDataset) for split in ("train", "valid"))
-    assert (train.keys, train.tasks, train.shard_sizes) == (["mnli", "copa"], ["mnli", "copa"], [(5,), (1,)])
-    assert (valid.keys, valid.tasks) == (["mnli", "mnli/mismatched", "copa"], ["mnli", "mnli", "copa"])
-    assert [len(dataset) for dataset in valid.load()] == [11, 14, 1]
-    assert np.array_equal(valid.load()[2].sizes, train.load()[1].sizes)
+def word_pairs(draw, count):
+    texts = [" ".join(draw.choice(LETTERS, size=draw.integers(1, 6))) for _ in range(count)]
+    return [Example(((text, "c"),), n % 3, str(n), (Span(0, 0, 1), Span(1, 0, 1))) for n, text in enumerate(texts)]
+
+
+def rankings(draw, count):
+    def candidates(number):
+        return tuple((text, str(draw.choice(LETTERS))) for text in draw.choice(LETTERS, size=number))
+
+    return [
+        Example(candidates(2 + n % 3), n % 2, str(n), right=(n % 2,), names=tuple("abcd"[: 2 + n % 3]))
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("make", [word_pairs, rankings])
+def test_what_is_kept_is_as_if_it_was_tokenized_alone(make):
+    examples = make(np.random.default_rng(5), 200)
+    few = few_of(TOKENIZER.tokenize(examples), 0.1, seed=1, is_regression=False)
+    alone = TOKENIZER.tokenize([examples[int(key)] for key in few.keys_E])
+    assert len(few) == 20 and np.bincount(few.labels_E.astype(int)).min() >= 6
+    for field in fields(few):
+        found, expected = (np.asarray(getattr(split, field.name)) for split in (few, alone))
+        assert np.array_equal(found, expected) and found.dtype == expected.dtype, field.name
+
+
+def test_a_regression_keeps_low_and_high_values():
+    draw = np.random.default_rng(5)
+    values = draw.permutation(np.round(5 * draw.random(500) ** 2, 2))
+    examples = [Example((("a",),), float(value), str(n)) for n, value in enumerate(values)]
+    few = few_of(TOKENIZER.tokenize(examples), 0.04, seed=1, is_regression=True)
+    low, high = np.quantile(values, [0.2, 0.8])
+    assert len(few) == 20
+    assert 3 <= np.sum(few.labels_E < low) <= 5 and 3 <= np.sum(few.labels_E > high) <= 5
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        (None, (1, 1)),
+        ("", (1, 1)),
+        ("0.1", (0.1, 0.1)),
+        ("mnli=0.01,rte=0.5", (0.01, 0.5)),
+        ("rte=1e-3,0.2", (0.2, 0.001)),
+    ],
+)
+def test_shares_of_tasks(text, shares):
+    assert shares_of(text, ["mnli", "rte"]) == dict(zip(("mnli", "rte"), shares, strict=True))
+
+
+@pytest.mark.parametrize("text", ["0", "nan", "half", "0.1,0.2", "rte=0.1,rte=0.1", "cola=0.1"])
+def test_a_wrong_share_is_one_sentence(text):
+    with refused("--train-share"):
+        shares_of(text, ["mnli", "rte"])

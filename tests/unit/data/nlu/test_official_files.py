@@ -1,4 +1,4 @@
-"""Every row of the table on small files in its authors' form: as they are, damaged in known ways, and in any."""
+"""Every row of the table on small files in its authors' form: with labels and without, damaged in known ways or any."""
 
 import copy
 import gzip
@@ -13,9 +13,9 @@ from fairseq_mtmoe.data.nlu.reading import Example, Span, read_split
 from fairseq_mtmoe.data.nlu.table import BY_LABEL, Kind, load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.data.nlu.windows import tokenize_windows
-from fairseq_mtmoe.errors import UserError
 from tests.helpers.benchmark import serialized_tokenizer
 from tests.helpers.damage import damaged, value_or_sentence
+from tests.helpers.refused import refused
 
 ROWS = load_tables()
 
@@ -154,6 +154,11 @@ UNLABELLED = {
     "mnli": tsv(PARSED.removesuffix("|"), "8|1|1e|travel|x|x|x|x|It is.|It was."),
     "qnli": tsv("index|question|sentence", "8|Who?|Ann."),
     **dict.fromkeys(("rte", "wnli"), tsv("index|sentence1|sentence2", "8|A.|B.")),
+    "boolq": jsonl({"question": "is it so", "passage": "It is.", "idx": 8}),
+    "wic": jsonl({**WIC, "idx": 8, "label": None}),
+    "wsc": jsonl({"text": WSC["text"], "target": WSC["target"], "idx": 8}),
+    "copa": jsonl({**COPA, "idx": 8, "label": None}),
+    "record": jsonl({"passage": RECORD["passage"], "qas": [{"query": "@placeholder ran.", "idx": 8}]}),
 }
 
 
@@ -188,20 +193,34 @@ def test_every_split_in_the_authors_form(task, tmp_path, write):
 # ---- damaged in known ways ----
 
 
+def test_mrpcs_own_test_data_has_the_numbers_and_order_of_glues(tmp_path, write):
+    columns, row = "#1 ID|#2 ID|#1 String|#2 String", ROWS["mrpc"]
+    own = write("MRPC/msr_paraphrase_test.txt", tsv(f"\ufeffQuality|{columns}", "1|11|12|A|B\r", "0|21|22|C|D\r"))
+    write("MRPC/test.tsv", tsv(f"index|{columns}", "0|11|12|A|B", "1|21|22|C|D"))
+    both = read_split(tmp_path, row, "test", labelled=False)
+    assert [example.label for example in read_split(tmp_path, row, "test")] == [1, 0]
+    own.unlink()
+    assert read_split(tmp_path, row, "test", labelled=False) == both
+
+
 @pytest.mark.parametrize(
     ("task", "content"),
-    [
-        *((task, b"") for task in ("wnut17", "yelp", "rotten_tomatoes")),
-        *((task, b"\n\n") for task in ("mnli", "squad", "imdb")),
-        *((task, b"\xef\xbb\xbf") for task in ("cola", "boolq")),
-    ],
+    [("rte", tsv("index|sentence1|sentence2|label", "0|A|B|-1")), ("multirc", multirc(("C", None))), ("stsb", None)],
+)
+def test_data_without_labels_is_not_scored(tmp_path, write, task, content):
+    path = write(ROWS[task].splits["test"][0].file, content or UNLABELLED[task])
+    with refused(path.name, "mtmoe predict"):
+        read_split(tmp_path, ROWS[task], "test")
+
+
+@pytest.mark.parametrize(
+    ("task", "content"), [("wnut17", b""), ("rotten_tomatoes", b""), ("squad", b"\n\n"), ("boolq", b"\xef\xbb\xbf")]
 )
 def test_files_without_examples_are_named(task, content, tmp_path, write):
     source = ROWS[task].splits["train"][0]
-    path = write_source(write, source, content)
-    with pytest.raises(UserError, match=f"must have examples of {ROWS[task].title}, but has none") as error:
+    write_source(write, source, content)
+    with refused(source.file):
         read_split(tmp_path, ROWS[task], "train")
-    assert str(path.parent.parent if "*" in source.file else path.parent) in str(error.value)
 
 
 def record(entity=None, query=None, answer=None, text=RECORD["passage"]["text"]):
@@ -215,31 +234,27 @@ def record(entity=None, query=None, answer=None, text=RECORD["passage"]["text"])
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    "content",
     [
-        (record({"start": 50, "end": 60}), "an entity must stand in the passage of 31 .* to stand from 50 to 60"),
-        (record({"end": 31}), "said to stand from 8 to 31"),
-        (record({"start": None}), "said to stand from None to 10"),
-        (record(text=["Ann"]), "the passage must be a text, but is \\['Ann'\\] instead"),
-        (record(query={"query": "Who?"}), "a query must be a text with @placeholder in it, but is 'Who\\?' instead"),
-        (record(answer={"text": ["Ann"]}), "must have answers among the passage's entities, but has \\['Ann'\\]"),
+        record({"end": 31}),
+        record({"start": None}),
+        record(text=["Ann"]),
+        record(query={"query": "Who?"}),
+        record(answer={"text": ["Ann"]}),
     ],
 )
-def test_a_wrong_line_of_records(content, why, tmp_path, write):
-    path = write_source(write, ROWS["record"].splits["train"][0], content)
-    with pytest.raises(UserError, match=why) as error:
+def test_a_wrong_line_of_records(content, tmp_path, write):
+    write_source(write, ROWS["record"].splits["train"][0], content)
+    with refused("train.jsonl") as caught:
         read_split(tmp_path, ROWS["record"], "train")
-    assert str(error.value).startswith(f"`{path}`, line 2: ") and "lacks" not in str(error.value)
+    assert ", line 2: " in str(caught.value) and "lacks" not in str(caught.value)
 
 
 # ---- damaged in any way ----
 
 
-ANY = ["stsb", "multirc", "wic", "wsc", "yelp", "imdb", "record", "newsqa", "wnut17"]
-
-
-@pytest.mark.parametrize("task", ANY)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@pytest.mark.parametrize("task", ["stsb", "multirc", "wic", "wsc", "yelp", "imdb", "record", "newsqa", "wnut17"])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_any_file_becomes_tokens_or_a_sentence(task, tmp_path_factory, data):
     root, row = tmp_path_factory.getbasetemp() / f"damaged-{task}", ROWS[task]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.nlu.reading import Example, Span, read_split
 from fairseq_mtmoe.data.nlu.table import load_tables
-from fairseq_mtmoe.errors import UserError
 from tests.helpers.damage import damaged, value_or_sentence
+from tests.helpers.refused import refused
 
 ROW = load_tables()["squad"]
 PASSAGE = "Ann Öz ran. So Ann won."
@@ -56,12 +56,15 @@ def test_mrqas_file(tmp_path, write, packed):
 
 
 def test_questions_without_answers_are_counted(tmp_path, write, caplog):
+    """In training; one whose answers are nowhere in the passage is scored, as in MRQA's own evaluation."""
     nowhere = [{"text": "Bea", "char_spans": [[0, 2]]}]
     records = [mrqa(answers=[], detected_answers=[]), mrqa(detected_answers=nowhere), mrqa(detected_answers=[])]
     path = write("MRQA/train/SQuAD.jsonl", lines(*records))
     assert read(tmp_path) == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]  # which can be scored
     assert f"{path}: 1 examples are left out: the question has no answer" in caplog.text
     assert f"{path}: 1 examples are left out: no answer is where it is said to be in the passage" in caplog.text
+    write("MRQA/dev/SQuAD.jsonl", lines(mrqa(detected_answers=nowhere)))
+    assert read_split(tmp_path, ROW, "valid") == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]
 
 
 def without(record, name):
@@ -69,54 +72,41 @@ def without(record, name):
 
 
 WRONG_SQUAD = [
-    ([], "must be one of SQuAD's, articles of paragraphs, but has a value of another kind among its fields"),
-    (squad(without(question(), "id")), "question 1: must be a question with its answers, but lacks 'id'"),
-    (squad(question(), question(answers=[{"text": "Ann"}])), "question 2: must be a question .* lacks 'answer_start'"),
-    (squad(without(question(), "answers")), "question 1: must have answers to be trained or scored on"),
-    (
-        squad(question(answers=[{"text": "Ann", "answer_start": 16}])),
-        "an answer must be 'Ann' where it stands, but is ",
-    ),
-    (squad(question(), context=None), "question 1: must have the field context"),
-    (squad(question(question="who \ud800")), "must be an object in JSON, but has half a character in it"),
+    [],
+    squad(without(question(), "id")),
+    squad(question(answers=[{"text": "Ann", "answer_start": 16}])),
+    squad(question(), context=None),
+    squad(question(question="who \ud800")),
 ]
 
 
-@pytest.mark.parametrize(("content", "why"), WRONG_SQUAD)
-def test_a_wrong_file_of_squads(content, why, tmp_path, write):
-    path = write("SQuAD/train-v1.1.json", json.dumps(content))
-    with pytest.raises(UserError, match=why) as error:
+@pytest.mark.parametrize("content", WRONG_SQUAD)
+def test_a_wrong_file_of_squads(content, tmp_path, write):
+    write("SQuAD/train-v1.1.json", json.dumps(content))
+    with refused("train-v1.1.json"):
         read(tmp_path)
-    assert str(error.value).startswith(f"`{path}`") and "\n" not in str(error.value)
 
 
 WRONG_MRQA = [
-    ({"context": PASSAGE, "qas": [without(mrqa()["qas"][0], "detected_answers")]}, "lacks 'detected_answers'"),
-    (mrqa(detected_answers=[{"text": "Ann"}]), "lacks 'char_spans'"),
-    (mrqa(detected_answers=[{"text": "Ann", "char_spans": [[0]]}]), "but has a value of another kind among its fields"),
-    (mrqa(detected_answers=[{"text": "won.", "char_spans": [[20, 23]]}]), "said to stand from 20 to 24"),
-    (mrqa(answers=["Ann", 7]), "must be a list of texts, but is"),
+    {"context": PASSAGE, "qas": [without(mrqa()["qas"][0], "detected_answers")]},
+    mrqa(detected_answers=[{"text": "Ann", "char_spans": [[0]]}]),
+    mrqa(detected_answers=[{"text": "won.", "char_spans": [[20, 23]]}]),
+    mrqa(answers=["Ann", 7]),
 ]
 
 
-@pytest.mark.parametrize(("record", "why"), WRONG_MRQA)
-def test_a_wrong_line_of_mrqas(record, why, tmp_path, write):
-    path = write("MRQA/train/SQuAD.jsonl", lines({"header": {}}, mrqa(), record))
-    with pytest.raises(UserError, match=why) as error:
+@pytest.mark.parametrize("record", WRONG_MRQA)
+def test_a_wrong_line_of_mrqas(record, tmp_path, write):
+    write("MRQA/train/SQuAD.jsonl", lines({"header": {}}, mrqa(), record))
+    with refused("SQuAD.jsonl") as caught:
         read(tmp_path)
-    assert str(error.value).startswith(f"`{path}`, line 3: ") and "\n" not in str(error.value)
+    assert ", line 3: " in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("damage", "why"),
-    [
-        (lambda packed: b"no gzip", "Not a gzipped file"),
-        (lambda packed: packed[:-12], "ended before the end-of-stream"),
-    ],
-)
-def test_a_damaged_packed_file(damage, why, tmp_path, write):
-    path = write("MRQA/train/SQuAD.jsonl.gz", damage(gzip.compress(lines(mrqa()).encode())))
-    with pytest.raises(UserError, match=f"`{path}` must be a whole file of gzip, but .*({why})"):
+@pytest.mark.parametrize("damage", [lambda packed: b"no gzip", lambda packed: packed[:-12]])
+def test_a_damaged_packed_file(damage, tmp_path, write):
+    write("MRQA/train/SQuAD.jsonl.gz", damage(gzip.compress(lines(mrqa()).encode())))
+    with refused("SQuAD.jsonl.gz"):
         read(tmp_path)
 
 
@@ -128,11 +118,3 @@ def test_any_file_is_read_or_refused_in_a_sentence(tmp_path_factory, data):
     path.write_bytes(data.draw(damaged(json.dumps(squad(question())).encode())))
     found = value_or_sentence(lambda: read_split(path.parents[1], ROW, "train"))
     assert found is None or len(found) > 0
-
-
-def test_a_question_whose_answers_are_nowhere_in_the_passage_is_scored(tmp_path, write, caplog):
-    """As in MRQA's own evaluation, which compares texts."""
-    nowhere = [{"text": "Bea", "char_spans": [[0, 2]]}]
-    write("MRQA/dev/SQuAD.jsonl", lines(mrqa(detected_answers=nowhere)))
-    assert read_split(tmp_path, ROW, "valid") == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]
-    assert "left out" not in caplog.text

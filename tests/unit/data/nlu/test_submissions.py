@@ -1,14 +1,17 @@
+"""How alike two answers are, by hand from SQuAD's rules, and the files of predictions that servers take."""
+
 import json
 
 import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.data.nlu.answers import file_names, submission_of, written
+from fairseq_mtmoe.data.nlu.answers import best, exact_match, f1, file_names, normalized, submission_of, written
 from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
-from fairseq_mtmoe.task_types import Predictions, task_type_of
+from fairseq_mtmoe.task_types import task_type_of
+from fairseq_mtmoe.task_types.task_type import Predictions
 from tests.helpers.benchmark import serialized_tokenizer
 
 ROWS = load_tables()
@@ -24,15 +27,8 @@ def content(task, keys, predictions, split="test"):
     return written(submission, keys, said)
 
 
-@pytest.mark.parametrize(
-    ("task", "predictions", "labels"),
-    [
-        ("mnli", [0, 2], ["contradiction", "neutral"]),
-        ("sick", [0, 1], ["CONTRADICTION", "ENTAILMENT"]),  # of no benchmark
-    ],
-)
-def test_tables(task, predictions, labels):
-    assert content(task, ["7", "3"], predictions) == f"index\tprediction\n7\t{labels[0]}\n3\t{labels[1]}\n"
+def test_tables():
+    assert content("mnli", ["7", "3"], [0, 2]) == "index\tprediction\n7\tcontradiction\n3\tneutral\n"
 
 
 def test_values_within_bounds():
@@ -44,12 +40,7 @@ def test_values_within_bounds():
 
 @pytest.mark.parametrize(
     ("task", "predictions", "labels"),
-    [
-        ("boolq", [1, 0], ["true", "false"]),
-        ("copa", [1, 0], [1, 0]),
-        ("wic", [0, 1], ["false", "true"]),
-        ("wsc", [1, 0], ["True", "False"]),
-    ],
+    [("boolq", [1, 0], ["true", "false"]), ("copa", [1, 0], [1, 0]), ("wsc", [1, 0], ["True", "False"])],
 )
 def test_lines_of_objects(task, predictions, labels):
     lines = content(task, ["4", "0"], predictions).splitlines()
@@ -88,7 +79,6 @@ def test_answers_to_questions_are_one_object():
 @pytest.mark.parametrize(
     ("task", "split", "file"),
     [
-        ("mnli", "test/mismatched", "MNLI-mm.tsv"),
         ("mnli", "valid/mismatched", "MNLI-mm.tsv"),
         ("rotten_tomatoes", "test", "rotten_tomatoes.tsv"),
         ("sick", "test/hard", "sick-hard.tsv"),
@@ -98,3 +88,30 @@ def test_answers_to_questions_are_one_object():
 def test_names_of_files(task, split, file):
     assert submission_of(task, ROWS[task], split).file == file
     assert file in file_names(ROWS) | {"sick-hard.tsv"}
+
+
+def test_what_is_compared():
+    texts = ["The  Quick, brown\nfox!", "an a-team the theatre", "“Ann”", "The"]  # of ASCII's punctuation alone
+    assert list(map(normalized, texts)) == ["quick brown fox", "ateam theatre", "“ann”", ""]
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "share"),
+    [
+        ("the October 1973", "October, 1973", 1),
+        ("October", "October 1973", 2 * 1 * 0.5 / 1.5),
+        ("in in October", "in October", 2 * (2 / 3) * 1 / (2 / 3 + 1)),  # each word as often as it is there
+        ("the", "a", 0),  # nothing is left of either
+    ],
+)
+def test_f1(answer, right, share):
+    assert f1(answer, right) == pytest.approx(share)
+
+
+def test_exact_matches():
+    assert [exact_match("The May.", one) for one in ("may", "May 1973")] == [1, 0]
+    assert exact_match("the", "a") == 1  # SQuAD's own rule
+
+
+def test_the_most_alike_counts():
+    assert best("f1", "October 1973", ["May", "October", "in October 1973"]) == pytest.approx(0.8)

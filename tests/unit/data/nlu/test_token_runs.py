@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
 from fairseq_mtmoe.data.nlu import token_runs as module
-from fairseq_mtmoe.data.nlu.token_runs import TokenRuns, WholeTexts, WordByWord, encoder_for, ends, splits_at_spaces
+from fairseq_mtmoe.data.nlu.token_runs import TokenRuns, WordByWord, encoder_for, ends, splits_at_spaces, whole_texts
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdeé中.,'-", "ab", "##a", "##b", "##ab", "##é"]
 ODD = list("\u0301\u00a0\u3000\u2028\t\n\r\x00\ufffd\u200b\ud55c\u1112\u1161İßΣﬁ")
@@ -37,14 +38,14 @@ def assert_same(found, wanted):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"lowercase": False, "strip_accents": False}, {"handle_chinese_chars": False, "clean_text": False}],
+    [{}, {"lowercase": False, "strip_accents": False, "handle_chinese_chars": False, "clean_text": False}],
     ids=str,
 )
 def test_texts_have_the_tokens_of_their_words(options):
     tokenizer = word_piece(**options)
     tokenizer.add_special_tokens(["[SEP]", "[MASK]", "[UNK]"])
     assert splits_at_spaces(tokenizer)
-    by_words, whole = WordByWord(tokenizer), WholeTexts(tokenizer)
+    by_words, whole = WordByWord(tokenizer), partial(whole_texts, tokenizer)
 
     @settings(max_examples=60, deadline=None, database=None)
     @given(st.one_of(TEXTS, st.lists(PARTS, max_size=3)))
@@ -54,8 +55,8 @@ def test_texts_have_the_tokens_of_their_words(options):
     same()
 
 
-def test_words_are_tokenized_once():
-    tokenizer, seen = word_piece(), []
+def test_words_are_tokenized_once(monkeypatch):
+    seen, tokenizer = [], word_piece()
     by_words = WordByWord(tokenizer)
     encode = by_words._encode
     by_words._encode = lambda words: seen.extend(words) or encode(words)
@@ -63,14 +64,9 @@ def test_words_are_tokenized_once():
     assert_same(by_words(texts), encode(texts))
     by_words(["ab b"])
     assert sorted(seen) == ["", "a", "ab", "b"]
-
-
-def test_words_are_forgotten_when_there_are_many(monkeypatch):
-    monkeypatch.setattr(module, "MOST_WORDS", 2)
-    tokenizer = word_piece()
-    by_words, whole = WordByWord(tokenizer), WholeTexts(tokenizer)
-    for texts in (["a b ab"], ["b é", "a"], ["é"]):
-        assert_same(by_words(texts), whole(texts))
+    monkeypatch.setattr(module, "MOST_WORDS", 2)  # there are more, which are forgotten
+    for texts in (["b é", "a"], ["é"]):
+        assert_same(by_words(texts), encode(texts))
     assert len(by_words._number) <= 3
 
 
@@ -85,7 +81,7 @@ def test_words_are_forgotten_when_there_are_many(monkeypatch):
     ids=["bytes", "a token with a space", "a normalized token", "no words"],
 )
 def test_other_tokenizers_are_given_whole_texts(tokenizer):
-    assert isinstance(encoder_for(tokenizer), WholeTexts)
+    assert not isinstance(encoder_for(tokenizer), WordByWord)
 
 
 def test_runs_are_chosen_whole_or_in_part():

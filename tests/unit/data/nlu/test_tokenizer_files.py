@@ -6,7 +6,7 @@ import pytest
 from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.tokenizer_files import guarded, serialized_tokenizer
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
-from fairseq_mtmoe.errors import UserError
+from tests.helpers.refused import refused
 
 BERT = {"vocab.txt": "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "Ab", "ab", "##c", "é", "e"]) + "\n"}
 PIECES = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5, "ab": 6, "Ġ": 7, "Ġa": 8}
@@ -28,47 +28,34 @@ def test_robertas_pieces_have_two_ends_between_texts_and_no_second_type():
     assert tokens(ROBERTA, "ab", "b") == ([0, 6, 2, 2, 5, 2], [6])
 
 
-@pytest.mark.parametrize(
-    "files",
-    [{}, {"merges.txt": ""}, {"vocab.json": "{", "merges.txt": ""}, {**BERT, "tokenizer_config.json": "["},
-     {"vocab.json": "{}", "merges.txt": "a b"}],
-)  # fmt: skip
+@pytest.mark.parametrize("files", [{}, {"vocab.json": "{", "merges.txt": ""}, {**BERT, "tokenizer_config.json": "["}])
 def test_files_that_are_no_tokenizer(files):
-    with pytest.raises(UserError, match="must be BERT's or RoBERTa's, but"):
+    with refused():
         serialized_tokenizer(files)
 
 
 WHOLE = json.loads(serialized_tokenizer(BERT))
 DOUBLED = {"type": "Replace", "pattern": {"String": "q"}, "content": "qq"}
 NO_TOKENIZERS = {
-    "a panic while loading": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}, "Cannot parse"),
-    "a panic while encoding": ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "must be non-zero"),
-    "a table of 8 GB": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////w=="}}, "SIGABRT"),
-    "a growing text": ({"normalizer": {"type": "Sequence", "normalizers": [DOUBLED] * 12}}, "over 32 times as long"),
-    "a pattern that never ends": (
-        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}},
-        "retry-limit",
-    ),
-    "no pieces": ({"model": {**WHOLE["model"], "vocab": {}}}, r"Missing \[UNK\]"),
-    "no pieces, and no unknown one": ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "makes none of `a`"),
-    "marks without their ids": (
-        {"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[NO]", "type_id": 0}}],
-                            "pair": [], "special_tokens": {}}}, "no entry found",
-    ),
-}  # fmt: skip
+    "a panic while encoding": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "a table of 8 GB": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////w=="}},
+    "a growing text": {"normalizer": {"type": "Sequence", "normalizers": [DOUBLED] * 12}},
+    "a pattern that never ends": {
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    },
+    "no pieces": {"model": {**WHOLE["model"], "vocab": {}}},
+    "no pieces, and no unknown one": {"model": {"type": "BPE", "vocab": {}, "merges": []}},
+}
 
 
-@pytest.mark.parametrize(("changes", "sentence"), NO_TOKENIZERS.values(), ids=NO_TOKENIZERS)
-def test_a_tokenizer_that_crashes_or_explodes_is_refused(changes, sentence):
-    with pytest.raises(UserError, match=f"`tokenizer.json` must .*{sentence}"):
+@pytest.mark.parametrize("changes", NO_TOKENIZERS.values(), ids=NO_TOKENIZERS)
+def test_a_tokenizer_that_crashes_or_explodes_is_refused(changes):
+    with refused("tokenizer.json"):
         TextTokenizer(json.dumps({**WHOLE, **changes}), 16)
 
 
 def test_a_panic_in_the_middle_of_data_is_said():
-    with (
-        pytest.raises(UserError, match="must make tokens of any text, but it burns"),
-        guarded("`tokenizer.json` must make tokens of any text"),
-    ):
+    with refused("tokenizer.json"), guarded("`tokenizer.json` must make tokens of any text"):
         raise type("PanicException", (BaseException,), {})("it burns")
     with pytest.raises(KeyboardInterrupt), guarded("x"):
         raise KeyboardInterrupt
@@ -76,7 +63,7 @@ def test_a_panic_in_the_middle_of_data_is_said():
 
 def test_a_library_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(UserError, match="`tokenizers` must be installed for language understanding"):
+    with refused("tokenizers"):
         serialized_tokenizer(BERT)
 
 

@@ -9,7 +9,7 @@ from tokenizers.implementations import BertWordPieceTokenizer
 
 from fairseq_mtmoe.data.nlu.reading import Example, Span
 from fairseq_mtmoe.data.nlu.tokenizing import WHOLE_TEXT, TextTokenizer, kept_lengths
-from fairseq_mtmoe.errors import UserError
+from tests.helpers.refused import refused
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij", "##b", "##c"]
 
@@ -31,12 +31,8 @@ def single(*texts, label=1, spans=()):
 
 def test_one_text_and_two(serialized):
     split = TextTokenizer(serialized, 16).tokenize([single("a bc", label=None), single("a", "d e")])
-    assert words(split, 0) == "[CLS] a b ##c [SEP]"
-    assert words(split, 1) == "[CLS] a [SEP] d e [SEP]"
-    assert split.segment_start_S.tolist() == [5, 3]
-    assert split.row_offsets_E.tolist() == [0, 1, 2]
+    assert [words(split, n) for n in range(2)] == ["[CLS] a b ##c [SEP]", "[CLS] a [SEP] d e [SEP]"]
     assert np.isnan(split.labels_E[0]) and split.labels_E[1] == 1
-    assert len(split) == 2
 
 
 def one_by_one(first, second, room):
@@ -59,16 +55,9 @@ def test_cut_off_words_are_the_whole_text(serialized, caplog):
     assert "was cut off" in caplog.text
 
 
-def test_chunks_change_nothing(serialized, monkeypatch):
-    examples = [single("a " * (1 + n % 5), label=n) for n in range(10)]
-    whole = TextTokenizer(serialized, 16).tokenize(examples)
-    monkeypatch.setattr("fairseq_mtmoe.data.nlu.tokenizing.CHUNK", 3)
-    parts = TextTokenizer(serialized, 16).tokenize(examples)
-    assert np.array_equal(whole.tokens_T, parts.tokens_T) and np.array_equal(whole.starts_S, parts.starts_S)
-
-
-def test_any_split_is_that_of_one_example_after_the_other(serialized):
-    """Texts alone and in pairs, rankings, shared texts, empty ones, and long ones."""
+def test_any_split_is_that_of_one_example_after_the_other(serialized, monkeypatch):
+    """Texts alone and in pairs, rankings, shared texts, empty ones, and long ones, in chunks."""
+    monkeypatch.setattr("fairseq_mtmoe.data.nlu.tokenizing.CHUNK", 7)
     draw, tokenizer = random.Random(1), TextTokenizer(serialized, 9)
 
     def text():
@@ -80,38 +69,30 @@ def test_any_split_is_that_of_one_example_after_the_other(serialized):
         candidates = tuple((*texts[:-1], text()) for _ in range(draw.choice([1, 1, 3])))
         examples.append(Example(candidates, 1, "k"))
     found = tokenizer.tokenize(examples)
-    alone = [tokenizer.tokenize([Example((texts,), 1, "k")]) for e in examples for texts in e.candidates]
-    marks = {1: ([2], [3]), 2: ([2], [3], [3])}
-    for sequence, (texts, one) in enumerate(
-        zip((texts for e in examples for texts in e.candidates), alone, strict=True)
-    ):
+    every = [texts for example in examples for texts in example.candidates]
+    alone = [tokenizer.tokenize([Example((texts,), 1, "k")]) for texts in every]
+    for sequence, (texts, one) in enumerate(zip(every, alone, strict=True)):
         ids = [tokenizer._tokenizer.encode(part, add_special_tokens=False).ids for part in texts]
         room = 9 - 1 - len(texts)
         kept = one_by_one(*map(len, ids), room) if len(ids) == 2 else [min(len(ids[0]), room)]
-        runs = marks[len(texts)]
-        wanted = [
-            *runs[0],
-            *itertools.chain(*(part[:n] + run for part, n, run in zip(ids, kept, runs[1:], strict=True))),
-        ]
+        wanted = [2, *itertools.chain(*([*part[:n], 3] for part, n in zip(ids, kept, strict=True)))]
         start, end = found.starts_S[sequence : sequence + 2]
         assert found.tokens_T[start:end].tolist() == one.tokens_T.tolist() == wanted
-        assert (
-            found.segment_start_S[sequence] == one.segment_start_S[0] == (kept[0] + 2 if len(ids) == 2 else len(wanted))
-        )
+        second = kept[0] + 2 if len(ids) == 2 else len(wanted)
+        assert found.segment_start_S[sequence] == one.segment_start_S[0] == second
     assert found.num_truncated == sum(one.num_truncated for one in alone) > 0
     assert np.diff(found.row_offsets_E).tolist() == [len(example.candidates) for example in examples]
 
 
 def test_wrong_tokenizers(serialized):
-    with pytest.raises(UserError, match=r"`tokenizer.json` must be one of `tokenizers`, but"):
+    with refused("tokenizer.json"):
         TextTokenizer(json.dumps({"model": "none"}), 16)
-    with pytest.raises(UserError, match=r"`--max-positions` must be at least 8"):
+    with refused("--max-positions"):
         TextTokenizer(serialized, 7)
+    with refused("tokenizer.json"):
+        TextTokenizer(serialized.replace("[PAD]", "[FILL]"), 16)
 
 
 def test_padding_is_the_tokenizers(serialized):
-    assert TextTokenizer(serialized, 16).padding == 0
     roberta = Tokenizer.from_str(serialized.replace("[PAD]", "<pad>"))
-    assert TextTokenizer(roberta.to_str(), 16).padding == 0
-    with pytest.raises(UserError, match=r"must have one of the tokens \[PAD\] or <pad>, but has none"):
-        TextTokenizer(serialized.replace("[PAD]", "[FILL]"), 16)
+    assert TextTokenizer(serialized, 16).padding == TextTokenizer(roberta.to_str(), 16).padding == 0

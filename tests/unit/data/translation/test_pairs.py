@@ -1,13 +1,15 @@
 """Finding pairs and their shards, sizes of all shards at the start, and one sentence for what is wrong."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fairseq_mtmoe.data.translation.file_names import Side, find_side, indexed_sides, read_side_name, side_name
 from fairseq_mtmoe.data.translation.pairs import PairLoader
-from fairseq_mtmoe.errors import UserError
 from tests.helpers.digits import digit_dictionary, digit_task, make_digit_corpus, write_digits
+from tests.helpers.refused import refused
 
 
 def loader(data, split="train", combine=False, **options):
@@ -60,17 +62,37 @@ def test_extra_data_is_for_training_only(digits, tmp_path):
 def test_a_pair_without_data_and_sides_of_different_length_are_refused(digits, tmp_path):
     copy = shutil.copytree(digits, tmp_path / "data")
     write_digits(f"{copy}/train.en-bb.bb", [np.array([1, 2])], digit_dictionary())
-    with pytest.raises(UserError, match="must hold the same number of sentences, but hold 50 and 1"):
+    with refused("train.en-bb.en", "train.en-bb.bb"):
         loader(copy)
     (copy / "train.en-bb.bb.idx").unlink()
-    with pytest.raises(UserError, match=r"The pair en-bb has no train data in .*: there is no train.en-bb.en.idx"):
+    with refused():
         loader(copy)
 
 
-@pytest.mark.parametrize("suffix", ["bin", "idx"])
-def test_a_truncated_shard_is_refused_before_anything_is_loaded(suffix, shards):
-    path = shards.split(":")[2] + f"/train.en-aa.aa.{suffix}"
-    with open(path, "rb+") as file:
-        file.truncate(100)
-    with pytest.raises(UserError, match="must be a whole file, but is truncated"):
+def test_a_truncated_shard_is_refused_before_anything_is_loaded(shards):
+    path = Path(shards.split(":")[2]) / "train.en-aa.aa.bin"
+    path.write_bytes(path.read_bytes()[:100])
+    with refused(path.name):
         loader(shards)
+
+
+@pytest.mark.parametrize("split", ["train", "train1", "test.v2"])
+def test_a_name_says_what_it_was_made_of(split):
+    for source, target, lang in (("en", "de", "en"), ("en_XX", "zh_Hans", "zh_Hans"), ("kab", "fr", "fr")):
+        side = Side(split, source, target, lang)
+        assert read_side_name(side_name(split, side.pair, side.lang)) == side
+
+
+def test_indices_say_which_sides_are_there(tmp_path):
+    others = ("train.en-de.en.bin", "valid.en-de.en", "dict.en.txt", "train.en.en.idx", "train.align.en-de.idx")
+    for name in ("train.en-de.en.idx", "test.en-de.de.idx", *others):
+        (tmp_path / name).touch()
+    assert indexed_sides(tmp_path) == [Side("test", "en", "de", "de"), Side("train", "en", "de", "en")]
+
+
+@pytest.mark.parametrize("suffix", ["", ".idx"])
+def test_a_pairs_files_serve_the_reversed_pair(suffix, tmp_path):
+    (tmp_path / f"test.en-de.de{suffix}").touch()
+    assert find_side(tmp_path, "test", "en", "de", "de") == find_side(tmp_path, "test", "de", "en", "de")
+    assert find_side(tmp_path, "test", "de", "en", "de") == str(tmp_path / "test.en-de.de")
+    assert find_side(tmp_path, "test", "en", "de", "en") is None

@@ -11,7 +11,7 @@ from torch import nn
 from fairseq_mtmoe.data.mixtures.candidates import Candidates, candidate_batch
 from fairseq_mtmoe.moe import BaseGate
 from fairseq_mtmoe.slots import expert_layers
-from fairseq_mtmoe.task_types import Regression
+from fairseq_mtmoe.task_types.task_type import Regression
 from fairseq_mtmoe.tasks._multitask.selection import Selection, SelectionRecord, choose
 from tests.helpers.models import batch, moe_model
 
