@@ -12,7 +12,7 @@ from fairseq_mtmoe.moe.mixture import layer_similarity
 from fairseq_mtmoe.moe.reference import slow_mixture, slow_similarity
 from tests.helpers.refused import refused
 
-L, B, D, H, K, R = 3, 4, 10, 6, 3, 2
+L, B, D, H, K, R = 5, 4, 10, 6, 3, 2
 KINDS = {
     "lora": lambda k=K, r=R: LoraBank(k, D, H, r, scale=1.3),
     "bottleneck": lambda k=K, r=R: BottleneckBank(k, D, H, r),

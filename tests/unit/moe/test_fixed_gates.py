@@ -59,3 +59,4 @@ def test_there_must_be_an_expert_for_each_task():
     for experts, tasks in ((2, 3), (4, 0)):
         with refused("num_experts"):
             build_gate("fixed", experts, H, tasks)
+    assert build_gate("fixed", 3, H, 3).num_tasks == 3
