@@ -36,7 +36,7 @@ from torch import Tensor
 from wmt15_models import FULL, SMALL, RandomTexts, Size
 
 from fairseq_mtmoe.analysis.scores import score_pair
-from fairseq_mtmoe.cli._quiet import quiet_fairseq
+from fairseq_mtmoe.cli._shared import quiet_fairseq
 from fairseq_mtmoe.evaluation.mixing import Mixture
 from fairseq_mtmoe.evaluation.translator import Decoding, Direction, Translator
 

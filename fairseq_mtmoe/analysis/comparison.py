@@ -1,7 +1,4 @@
-"""Several systems, each of one run or more: what they reach in the mean, how far seeds lie apart, and who is ahead.
-
-Scores are those of `fairseq-validate --task glue` or of `mtmoe evaluate`; what follows does not know which.
-"""
+"""Several systems, each of one run or more: what they reach in the mean, how far seeds lie apart, and who is ahead."""
 
 from __future__ import annotations
 
@@ -11,10 +8,15 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from fairseq_mtmoe.analysis.published import PublishedRow, counted_metrics, published_row
 from fairseq_mtmoe.analysis.rows import ALL
 from fairseq_mtmoe.analysis.score_files import CA_MTL, MAJORITY, TITLES, Scores
-from fairseq_mtmoe.analysis.score_tables import CA_MTL_NOTE, MAJORITY_NOTE
+from fairseq_mtmoe.analysis.score_tables import (
+    CA_MTL_NOTE,
+    MAJORITY_NOTE,
+    PublishedRow,
+    counted_metrics,
+    published_row,
+)  # fmt: skip
 from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, document, with_error
 from fairseq_mtmoe.errors import UserError
 
@@ -62,11 +64,8 @@ class System:
         before, after = first.spreads(), self.spreads()
         if seeds:
             return seeds, {name: spread([their[s][name] - own[s][name] for s in seeds]) for name in before}
-        return [], {
-            name: Spread(of.mean - was.mean, math.hypot(was.deviation, of.deviation),
-                         math.hypot(was.standard_error, of.standard_error))
-            for name, was in before.items() for of in [after[name]]
-        }  # fmt: skip
+        both = {name: (was, after[name]) for name, was in before.items()}
+        return [], {name: Spread(b.mean - a.mean, *map(math.hypot, a[1:], b[1:])) for name, (a, b) in both.items()}
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -76,20 +75,15 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def systems_of(named: Mapping[str, Iterable[Scores]]) -> list[System]:
-    """Systems of runs, of which those with the same seed and different tasks complete each other.
-
-    Raises:
-        UserError: two runs have the same seed and a task in common, or one cannot be compared with the first.
-    """
+    """Systems of runs that can be compared; those with the same seed and different tasks complete each other."""
     runs = {name: _completed(name, of) for name, of in named.items()}
     first = next(iter(runs.values()))[0]
-    for name, of in runs.items():
-        for run in of:
-            if wrong := _what_differs(run, first):
-                raise UserError(
-                    f"Runs must have scores of the same data to be compared, but {run.folders[0]} ({name}) has {wrong} "
-                    f"{first.folders[0]}."
-                )
+    for name, run in ((name, run) for name, of in runs.items() for run in of):
+        if wrong := _what_differs(run, first):
+            raise UserError(
+                f"Runs must have scores of the same data to be compared, but {run.folders[0]} ({name}) has {wrong} "
+                f"{first.folders[0]}."
+            )
     # CA-MTL's average is left out where runs have not the same metrics, as older files of scores.
     counted = {tuple(counted_metrics(run, first.own)) for of in runs.values() for run in of}
     averages = [name for name in first.groups if first.pairs or name in TITLES]
@@ -137,8 +131,7 @@ def mean_table(systems: Sequence[System]) -> Table:
     first = systems[0].runs[0]
     known, averages, rows = first.majority, systems[0].averages, []
     for system in systems:
-        spreads = system.spreads()
-        seeds = _seeds(run.seed for run in system.runs)
+        spreads, seeds = system.spreads(), _seeds(run.seed for run in system.runs)
         rows.append([system.name, seeds, *(str(spreads[name]) for name in (*first.own, *averages))])
     cells = [f"{known[task]:.2f}" if task in known else "" for task in first.own]
     majority = [MAJORITY, "", *cells, *("" for _ in averages)]
@@ -183,22 +176,19 @@ def notes(systems: Sequence[System]) -> list[str]:
     found += [MAJORITY_NOTE] if systems[0].runs[0].majority else []
     found += [CA_MTL_NOTE] if ALL + CA_MTL in systems[0].averages else []
     found += [f"{name}, {sentence}" for name, run in _named(systems) if run.tasks for sentence in run.remarks]
-    return [*found, *filter(None, map(_uneven, systems)), *dict.fromkeys(row.note for row in published(systems))]
+    for system in systems:
+        known = [run.settings.get("updates") for run in system.runs if len(run.folders) == 1]
+        updates = sorted({int(number) for number in known if number is not None})
+        if len(updates) > 1:
+            numbers = ", ".join(map(str, updates))
+            found.append(f"The runs of {system.name} were trained for different numbers of updates: {numbers}.")
+    return [*found, *dict.fromkeys(row.note for row in published(systems))]
 
 
 def _named(systems: Sequence[System]) -> list[tuple[str, Scores]]:
     """All runs, by their systems and seeds."""
     return [(f"{system.name}, seed {'unknown' if run.seed is None else run.seed}", run)
             for system in systems for run in system.runs]  # fmt: skip
-
-
-def _uneven(system: System) -> str:
-    """A sentence where a system's runs are of different lengths; empty where they are not, or nobody knows."""
-    known = [run.settings.get("updates") for run in system.runs if len(run.folders) == 1]
-    updates = sorted({int(number) for number in known if number is not None})
-    numbers = ", ".join(map(str, updates))
-    sentence = f"The runs of {system.name} were trained for different numbers of updates: {numbers}."
-    return sentence if len(updates) > 1 else ""
 
 
 def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
@@ -211,30 +201,24 @@ def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str
 
 def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
     """Return the comparison in JSON: settings, systems with their runs, the majority class, differences, and papers."""
-    first = systems[0]
-    differences = {}
+    first, of_first = systems[0], systems[0].runs[0]
+
+    def split(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        of = {name: one._asdict() if isinstance(one, Spread) else one for name, one in found.items()}
+        averages = {name: of[name] for name in first.averages}
+        return {"scores": {task: of[task] for task in of_first.own}, "averages": averages}
+
+    found, differences = {}, {}
+    for system in systems:
+        runs = [{"seed": run.seed, "folders": run.folders, "checkpoints": run.checkpoints, **split(system.figures(run))}
+                for run in system.runs]  # fmt: skip
+        found[system.name] = {"runs": runs, **split(system.spreads())}
     for system in systems[1:]:
-        seeds, found = system.difference(first)
-        differences[system.name] = {"paired_seeds": seeds, **_split(first, found, first.runs[0].own)}
+        seeds, between = system.difference(first)
+        differences[system.name] = {"paired_seeds": seeds, **split(between)}
+    papers = [{"system": row.system, "encoder": row.encoder, "source": row.source, "scores": row.figures}
+              for row in published(systems)]  # fmt: skip
     return as_json({
-        "settings": {"subset": first.runs[0].subset, "compared_with": first.name, **made_by},
-        "systems": {of.name: {"runs": [_run_fields(of, run) for run in of.runs],
-                              **_split(of, of.spreads(), of.runs[0].own)} for of in systems},
-        "majority": first.runs[0].majority,
-        "differences": differences,
-        "published": [
-            {"system": row.system, "encoder": row.encoder, "source": row.source, "scores": row.figures}
-            for row in published(systems)
-        ],
+        "settings": {"subset": of_first.subset, "compared_with": first.name, **made_by}, "systems": found,
+        "majority": of_first.majority, "differences": differences, "published": papers,
     })  # fmt: skip
-
-
-def _run_fields(system: System, run: Scores) -> dict[str, Any]:
-    folders = {"seed": run.seed, "folders": run.folders, "checkpoints": run.checkpoints}
-    return {**folders, **_split(system, system.figures(run), run.own)}
-
-
-def _split(system: System, found: Mapping[str, Any], tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Scores by task, and averages by group."""
-    of = {name: one._asdict() if isinstance(one, Spread) else one for name, one in found.items()}
-    return {"scores": {task: of[task] for task in tasks}, "averages": {name: of[name] for name in system.averages}}

@@ -1,7 +1,5 @@
 """Evaluations beside the first one, metric by metric: every pair, tier and all pairs, with significance."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +9,7 @@ import sacrebleu
 
 from fairseq_mtmoe.analysis.eval_folders import Evaluation, metrics_of, outputs_of
 from fairseq_mtmoe.analysis.score_tables import counted, digits_of
-from fairseq_mtmoe.analysis.scores import SPBLEU, PieceBleu, signatures_of
+from fairseq_mtmoe.analysis.scores import SPBLEU, PieceBleu
 from fairseq_mtmoe.analysis.significance import LEVEL, Comparison, Draws, compared, draw
 from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, document, with_error
 
@@ -49,20 +47,10 @@ class Differences:
 
 
 def find_differences(
-    evaluations: Sequence[Evaluation],
-    sampling: Sampling,
-    pieces: PieceBleu | None = None,
+    evaluations: Sequence[Evaluation], sampling: Sampling, pieces: PieceBleu | None = None,
     advance: Callable[[str], None] = lambda pair: None,
-) -> list[Differences]:
-    """Of every evaluation but the first, by every metric that all pairs have; without `pieces` there is no spBLEU.
-
-    Args:
-        evaluations: two or more, of the same test sets.
-        advance: is told the name of every pair that is done.
-
-    Raises:
-        UserError: texts do not give the score that is beside them.
-    """
+) -> list[Differences]:  # fmt: skip
+    """Of every evaluation but the first, by every metric that all pairs have; without `pieces` there is no spBLEU."""
     first, *others = evaluations
     metrics = [name for name in metrics_of(evaluations) if name != SPBLEU or pieces is not None]
     draws: dict[tuple[int, str], dict[str, Draws]] = {(at, name): {} for at in range(len(others)) for name in metrics}
@@ -119,10 +107,9 @@ def notes(found: Sequence[Differences], sampling: Sampling) -> list[str]:
 def to_markdown(found: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]) -> str:
     """The tables, what their figures are, and what they are made of."""
     tables = [f"## {one.title}\n\n{difference_table(one).in_markdown()}" for one in found]
-    systems = {of.name: f"{of.folder}, {of.checkpoint}" for of in _systems(found)}
+    systems = {of.name: f"{of.folder}, {of.scores.checkpoints[0]}" for of in _systems(found)}
     lines = bullets({**systems, **_settings(found, sampling, made_by)})
-    signatures = signatures_of(found[0].first.scores.pairs.values())
-    lines += [f"- `{signature}` ({', '.join(pairs)})" for signature, pairs in signatures.items()]
+    lines += [f"- `{signature}`{pairs}" for signature, pairs in found[0].first.scores.signatures.items()]
     return document([*tables, *notes(found, sampling)], lines)
 
 
@@ -143,9 +130,8 @@ def to_json(found: Sequence[Differences], sampling: Sampling, made_by: Mapping[s
                            **asdict(of)}  # fmt: skip
         averages = {name: {"pairs": len(scores.groups[name]), **asdict(of)} for name, of in one.groups.items()}
         differences.setdefault(one.other.name, {})[one.metric] = {"pairs": pairs, "averages": averages}
-    systems = {of.name: {"folder": str(of.folder), "checkpoint": of.checkpoint} for of in _systems(found)}
-    settings = _settings(found, sampling, made_by)
-    return as_json({"settings": settings, "systems": systems, "differences": differences})
+    systems = {of.name: {"folder": str(of.folder), "checkpoint": of.scores.checkpoints[0]} for of in _systems(found)}
+    return as_json({"settings": _settings(found, sampling, made_by), "systems": systems, "differences": differences})
 
 
 def _systems(found: Sequence[Differences]) -> list[Evaluation]:

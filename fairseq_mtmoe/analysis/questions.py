@@ -1,7 +1,5 @@
 """What charts, pages and training ask of figures: shares, entropies, what moved or is alike, what to show."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
@@ -32,13 +30,10 @@ def entropies(counts_TN: Values) -> Values:
     NaN of a task without tokens, and of a single expert.
     """
     totals_T = counts_TN.sum(axis=1)
-    num_experts = counts_TN.shape[1]
-    if num_experts < 2:
-        return np.full(len(counts_TN), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares_TN = counts_TN / totals_T[:, None]
         terms_TN = np.where(shares_TN > 0, -shares_TN * np.log(shares_TN), 0.0)
-    found_T: Values = terms_TN.sum(axis=1) / np.log(num_experts)
+        found_T: Values = terms_TN.sum(axis=1) / np.log(counts_TN.shape[1])
     return np.where(totals_T > 0, found_T, np.nan)
 
 
@@ -53,8 +48,7 @@ def used_experts(counts_TN: Values) -> NDArray[np.bool_]:
 def gate_similarities(weight_TNH: NDArray[np.floating]) -> Values:
     """(T, T) cosines between the gates that T tasks have in a layer; NaN beside a gate that chooses nothing.
 
-    What a gate's rows have in common, which adds the same to the scores of all experts, is taken away first. Experts
-    are the same in all gates of a layer, so rows need no matching.
+    What a gate's rows have in common, which adds the same to the scores of all experts, is taken away first.
     """
     weights = weight_TNH.astype(np.float64)
     rows = (weights - weights.mean(axis=1, keepdims=True)).reshape(len(weights), -1)
@@ -71,37 +65,29 @@ def plane_of(table_KD: NDArray[np.floating]) -> tuple[Values, tuple[float, float
     """
     centred_KD = table_KD.astype(np.float64) - table_KD.astype(np.float64).mean(axis=0)
     left_KR, lengths_R, _ = np.linalg.svd(centred_KD, full_matrices=False)
-    places_KR = np.zeros((len(table_KD), 2))
-    count = min(2, len(lengths_R))
-    places_KR[:, :count] = left_KR[:, :count] * lengths_R[:count]
-    furthest = np.take_along_axis(places_KR, np.abs(places_KR).argmax(axis=0)[np.newaxis], axis=0)
-    places_KR *= np.where(furthest < 0, -1.0, 1.0)
-    variances = np.zeros(2)
-    variances[:count] = lengths_R[:count] ** 2
-    first, second = variances / max(float((lengths_R**2).sum()), 1e-300)
-    return places_KR, (float(first), float(second))
+    places_K2 = np.pad(left_KR * lengths_R, ((0, 0), (0, 2)))[:, :2]
+    furthest = np.take_along_axis(places_K2, np.abs(places_K2).argmax(axis=0)[np.newaxis], axis=0)
+    first, second, *_ = np.pad(lengths_R**2, (0, 2)) / max(float((lengths_R**2).sum()), 1e-300)
+    return places_K2 * np.where(furthest < 0, -1.0, 1.0), (float(first), float(second))
 
 
 def unmoved(validations: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict[str, list[str]]:
-    """The layers whose gates have hardly learned, by what says so.
+    """The layers whose gates have hardly learned in the last validations, which must agree, by what says so.
 
     A gate's gradients are proportional to `blend`: while that is near 0, the gate moves by chance.
-
-    Args:
-        validations: the last ones, which must agree: by layer `blend` and `moved`, as in the run log's event `gates`.
     """
+
+    def most(layer: str, name: str) -> float:
+        values = [one.get(layer, {}).get(name) for one in validations]
+        return max(math.inf if value is None else abs(value) for value in values)
+
     found: dict[str, list[str]] = {}
     for layer in validations[-1] if validations else ():
-        if _most(validations, layer, "moved") < LEAST_MOVED:
+        if most(layer, "moved") < LEAST_MOVED:
             found.setdefault(f"weights moved by less than {LEAST_MOVED:g} of their first length", []).append(layer)
-        elif _most(validations, layer, "blend") < LEAST_BLEND:
+        elif most(layer, "blend") < LEAST_BLEND:
             found.setdefault(f"`blend` is between -{LEAST_BLEND:g} and {LEAST_BLEND:g}", []).append(layer)
     return found
-
-
-def _most(validations: Sequence[Mapping[str, Mapping[str, float | None]]], layer: str, name: str) -> float:
-    values = [one.get(layer, {}).get(name) for one in validations]
-    return max(math.inf if value is None else abs(value) for value in values)
 
 
 def shares(row: Row) -> Values:
@@ -128,11 +114,6 @@ def evenly(count: int, most: int) -> list[int]:
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most)).tolist()})
 
 
-def by_resource(tasks: Sequence[str], data: Mapping[str, float]) -> list[str]:
-    """The tasks with the most training data first; tasks of which nothing is known keep their order, last."""
-    return sorted(tasks, key=lambda task: -data.get(task, 0.0))
-
-
 def expert_tasks(run: Run) -> list[str]:
     """The tasks whose experts are counted, in the model's order."""
     return [task for task in dict.fromkeys(row.task for row in run.of("experts")) if task != EVERYBODY]
@@ -148,7 +129,7 @@ def shown_tasks(run: Run) -> list[str]:
 
     Of a benchmark all tasks up to ten: it has few, and each asks for something else.
     """
-    ranked = by_resource(expert_tasks(run), run.data)
+    ranked = sorted(expert_tasks(run), key=lambda task: -run.data.get(task, 0.0))
     most = 10 if run.unit == "task" else 4
     return ranked if len(ranked) <= most else ranked[: most // 2] + ranked[-(most // 2) :]
 

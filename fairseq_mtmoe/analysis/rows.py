@@ -1,28 +1,13 @@
 """The one form of a figure: a row, with a value at each of its moments, and the reader that makes rows of a run log.
 
-A run's log becomes rows of these groups, whose metrics are
-
-| group | metrics | task, layer |
-|---|---|---|
-| `all`, `tier`, `pair` | `ppl`, `loss`, `bleu`, `chrf` of a validation | the tier or pair |
-| `task`, `group` | a benchmark's metrics and `loss`; `mean` | the task's set, or the group |
-| `train` | what training says of itself (`TRAINED`) | |
-| `sampling` | `probability`, `temperature` | the pair or task |
-| `selection` | `share` of what was trained on, `entropy` of the candidates, `share_of_data` | the task |
-| `experts` | `tokens` of each of N experts in validation: a value is (N,) | the task and the layer |
-| `gates` | `blend`, `moved`, `changed` | the layer |
-| `sources` | `weight`, `mean weight` at the last validation | the source and the layer |
-| `exchange` | `seconds`, `megabytes` of one update | the layer |
-
-Scores of test sets are rows of one moment (`score_files.py`). Where a log speaks of several validation subsets, the
-first one counts.
+`README.md` lists the groups of rows and their metrics. Of several validation subsets the first one counts.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +20,6 @@ from fairseq_mtmoe.data.translation.tiers import FROM_LOW
 from fairseq_mtmoe.errors import UserError
 
 Values = NDArray[np.float64]
-Fields = dict[str, Any]
 TIERS = FROM_LOW
 ALL = "all"
 VALIDATION = ("all", "tier", "group", "pair", "task")
@@ -47,6 +31,7 @@ TRAINED = ("loss", "nll_loss", "lr", "gnorm", "clip", "wps", "ups", "wpb", "bsz"
 EVERYBODY = "all tokens"
 """The task of a layer that is not told whose tokens it has."""
 UNITS = {"target": "language", "source": "language", "pair": "pair"}
+SEVERAL_RUNS = "it is of several runs, and each needs a folder of its own."
 
 
 @dataclass(frozen=True)
@@ -98,7 +83,7 @@ class Row:
 
     def at(self, places: Sequence[int]) -> Row:
         """The row at some of its moments."""
-        return Row(**{**vars(self), "moments": self.moments.at(places), "value": self.value[list(places)]})
+        return replace(self, moments=self.moments.at(places), value=self.value[list(places)])
 
 
 def chosen_rows(rows: Iterable[Row], *groups: str, **wanted: str) -> list[Row]:
@@ -109,22 +94,15 @@ def chosen_rows(rows: Iterable[Row], *groups: str, **wanted: str) -> list[Row]:
 
 @dataclass
 class Run:
-    """A run log, read.
-
-    Attributes:
-        data: see `data_shares`.
-        unit: what a task is, whose experts are counted: "language", "pair" or "task".
-        sparsified: the updates at which a dense model became sparse, with the number of experts.
-        had_candidates: whether epochs of candidates, of which uncertainty sampling trains on some, are left out.
-    """
+    """A run log, read."""
 
     name: str
     events: list[Event]
     rows: list[Row]
-    data: dict[str, float] = field(default_factory=dict)
-    unit: str = "language"
-    sparsified: list[tuple[int, int | None]] = field(default_factory=list)
-    had_candidates: bool = False
+    data: dict[str, float]  # see `data_shares`
+    unit: str  # what a task is, whose experts are counted: "language", "pair" or "task"
+    sparsified: list[tuple[int, int | None]]  # when a dense model became sparse, with the number of experts
+    had_candidates: bool  # whether epochs of uncertainty sampling's candidates are left out
 
     def of(self, *groups: str, **wanted: str) -> list[Row]:
         """The rows of these groups with these values of other fields."""
@@ -137,9 +115,10 @@ def read_run(path: str | Path, name: str | None = None) -> Run:
 
 
 def run_of(events: list[Event], name: str) -> Run:
-    """The run that logged these events."""
+    """The run that logged these events; of a figure without any value there is no row, but of sources and selection."""
     readers = (_validation, _training, _sampling, _selection, _experts, _gates, _sources, _exchange)
-    rows = [Row(name, **fields) for reader in readers for fields in reader(events)]
+    every = [replace(row, run=name) for reader in readers for row in reader(events) if len(row.value)]
+    rows = [row for row in every if row.group in ("sources", "selection") or not np.isnan(row.value).all()]
     runs, sizes = of_kind(events, "run"), of_kind(events, "sparsified")
     is_benchmark = any(row.group == "task" for row in rows)
     unit = "task" if is_benchmark else UNITS.get(runs[-1].get("task_ids", "target") if runs else "target", "language")
@@ -164,7 +143,7 @@ def of_kind(events: Iterable[Event], kind: str) -> list[Event]:
 
 
 def of_first_subset(events: Iterable[Event], kind: str) -> list[Event]:
-    """Those of the validation subset that the log speaks of first."""
+    """The events of one kind about the validation subset that the first of them names."""
     found = of_kind(events, kind)
     return [event for event in found if event.get("subset") == found[0].get("subset")]
 
@@ -185,12 +164,17 @@ def data_shares(events: Iterable[Event]) -> dict[str, float]:
     return shares
 
 
-def _common(events: Sequence[Event], group: str, update: str = "update") -> Fields:
-    """What rows of one kind of events share: when these happened, as far as such events say it, and the subset."""
+def _rows_of(events: Sequence[Event], group: str, update: str = "update") -> Callable[..., Row]:
+    """What makes a row of a metric's values at these events; NaN stands for moments that such events do not say."""
     told = FIELDS[events[0]["event"]] if events else {}
     keys = (update, "minutes", "tokens", "epoch")
-    found = Moments(*(_column(events, key) if key in told else np.full(len(events), np.nan) for key in keys))
-    return {"group": group, "moments": found, "subset": str(events[0].get("subset", "")) if events else ""}
+    moments = Moments(*(_column(events, key) if key in told else np.full(len(events), np.nan) for key in keys))
+    subset = str(events[0].get("subset", "")) if events else ""
+
+    def row(metric: str, value: Values, task: str = "", layer: str = "", group: str = group) -> Row:
+        return Row("", group, metric, moments, value, task, layer, subset)
+
+    return row
 
 
 def _column(events: Sequence[Event], *path: str) -> Values:
@@ -208,24 +192,18 @@ def _names(events: Iterable[Event], key: str) -> list[str]:
     return list(dict.fromkeys(name for event in events for name in event.get(key, {})))
 
 
-def _known(fields: Fields) -> list[Fields]:
-    """The row, if it has a value."""
-    return [] if np.isnan(fields["value"]).all() else [fields]
-
-
-def _validation(events: Sequence[Event]) -> Iterable[Fields]:
+def _validation(events: Sequence[Event]) -> Iterator[Row]:
     """All, then tiers or groups, then pairs or tasks."""
     chosen = of_first_subset(events, "valid")
-    common = _common(chosen, ALL)
+    row = _rows_of(chosen, ALL)
     for metric in OF_TEXT:
-        yield from _known({**common, "metric": metric, "task": ALL, "value": _column(chosen, "all", metric)})
+        yield row(metric, _column(chosen, "all", metric), ALL)
     for key, group in (("tiers", "tier"), ("pairs", "pair"), ("groups", "group"), ("tasks", "task")):
         names = _names(chosen, key)
         for name in [tier for tier in TIERS if tier in names] if key == "tiers" else names:
             figures: list[Event] = [event.get(key, {}).get(name, {}) for event in chosen]
             for metric in _metrics(figures):
-                fields = {"group": group, "metric": metric, "task": name, "value": _column(figures, metric)}
-                yield from _known({**common, **fields})
+                yield row(metric, _column(figures, metric), name, group=group)
 
 
 def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -236,12 +214,10 @@ def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
     return [metric for metric in found if metric not in FALLING] + [metric for metric in found if metric == "loss"]
 
 
-def _training(events: Sequence[Event]) -> Iterable[Fields]:
+def _training(events: Sequence[Event]) -> Iterator[Row]:
     chosen = of_kind(events, "train")
-    common = _common(chosen, "train")
-    for metric in TRAINED:
-        if any(metric in event for event in chosen):
-            yield {**common, "metric": metric, "value": _column(chosen, metric)}
+    row = _rows_of(chosen, "train")
+    yield from (row(metric, _column(chosen, metric)) for metric in TRAINED)
 
 
 def _drawn(events: Sequence[Event]) -> list[Event]:
@@ -252,48 +228,43 @@ def _drawn(events: Sequence[Event]) -> list[Event]:
     return [event for event in known if not event.get("of_candidates", "uncertainty" in methods)]
 
 
-def _sampling(events: Sequence[Event]) -> Iterable[Fields]:
+def _sampling(events: Sequence[Event]) -> Iterator[Row]:
     """The temperature, and each pair's probability, the most frequent at the start first."""
     chosen = _drawn(events)
-    common = _common(chosen, "sampling", "updates_before")
-    if chosen:
-        yield {**common, "metric": "temperature", "value": _column(chosen, "temperature")}
+    row = _rows_of(chosen, "sampling", "updates_before")
+    yield row("temperature", _column(chosen, "temperature"))
     drawn: list[Event] = [event.get("probabilities", {}) for event in chosen]
     first = {pair: share for probabilities in reversed(drawn) for pair, share in probabilities.items()}
     for pair in sorted(first, key=lambda pair: (-(first[pair] or 0.0), pair)):
-        yield {**common, "metric": "probability", "task": pair, "value": _column(drawn, pair)}
+        yield row("probability", _column(drawn, pair), pair)
 
 
-def _selection(events: Sequence[Event]) -> Iterable[Fields]:
+def _selection(events: Sequence[Event]) -> Iterator[Row]:
     """A task that some events do not know was trained on 0 examples there."""
     chosen = of_kind(events, "selection")
-    common = _common(chosen, "selection")
+    row = _rows_of(chosen, "selection")
     totals = np.array([max(1, sum(event.get("trained", {}).values())) for event in chosen], np.float64)
     for task in _names(chosen, "trained"):
-        trained = np.nan_to_num(_column(chosen, "trained", task))
-        yield {**common, "metric": "share", "task": task, "value": trained / totals}
-        yield {**common, "metric": "entropy", "task": task, "value": _column(chosen, "relative_entropy", task)}
-    if chosen:
-        yield {**common, "metric": "share_of_data", "value": _column(chosen, "share_of_data")}
+        yield row("share", np.nan_to_num(_column(chosen, "trained", task)) / totals, task)
+        yield row("entropy", _column(chosen, "relative_entropy", task), task)
+    yield row("share_of_data", _column(chosen, "share_of_data"))
 
 
-def _experts(events: Sequence[Event]) -> Iterable[Fields]:
+def _experts(events: Sequence[Event]) -> Iterator[Row]:
     """Layers in the model's order, tasks in theirs; without tasks and layers that had no token."""
     chosen = of_first_subset(events, "experts")
-    common = {**_common(chosen, "experts"), "metric": "tokens"}
+    row = _rows_of(chosen, "experts")
     tasks = list(dict.fromkeys(task for event in chosen for task in event.get("task_names", ())))
     for layer in _names(chosen, "layers"):
         counts = [_counts(event, layer) for event in chosen]
-        sizes = {len(row) for of in counts for row in of.values()}
+        sizes = {len(found) for of in counts for found in of.values()}
         if len(sizes) > 1:
-            raise UserError(
-                f"The run log must have the same number of experts in {layer} at all updates, but has not: it is of "
-                "several runs, and each needs a folder of its own."
-            )
+            rule = f"the same number of experts in {layer} at all updates"
+            raise UserError(f"The run log must have {rule}, but has not: {SEVERAL_RUNS}")
         for task in [*tasks, EVERYBODY]:
             if any(task in of for of in counts):
                 values = np.array([of.get(task, [np.nan] * max(sizes)) for of in counts], np.float64)
-                yield {**common, "task": task, "layer": layer, "value": values}
+                yield row("tokens", values, task, layer)
 
 
 def _counts(event: Event, layer: str) -> dict[str, list[float]]:
@@ -303,43 +274,34 @@ def _counts(event: Event, layer: str) -> dict[str, list[float]]:
     return {name: row for name, row in zip(whose, rows, strict=True) if sum(row) > 0} if len(rows) == len(whose) else {}
 
 
-def _gates(events: Sequence[Event]) -> Iterable[Fields]:
+def _gates(events: Sequence[Event]) -> Iterator[Row]:
     chosen = of_first_subset(events, "gates")
-    common = _common(chosen, "gates")
+    row = _rows_of(chosen, "gates")
     for metric in OF_GATES:
         for layer in _names(chosen, "layers"):
-            values = _column(chosen, "layers", layer, metric)
-            yield from _known({**common, "metric": metric, "layer": layer, "value": values})
+            yield row(metric, _column(chosen, "layers", layer, metric), layer=layer)
 
 
-def _sources(events: Sequence[Event]) -> Iterable[Fields]:
-    """What the last validation says."""
-    chosen = of_first_subset(events, "sources")[-1:]
-    if not chosen:
-        return
-    names = list(chosen[0].get("sources", ()))
-    common = {**_common(chosen, "sources"), "subset": str(chosen[0].get("target", ""))}
-    weights = {layer: np.array(found, np.float64) for layer, found in chosen[0].get("layers", {}).items()}
-    for layer, found in weights.items():
-        if len(found) != len(names):
-            raise UserError(
-                f"The run log must have a weight for each of the {len(names)} sources in {layer}, but has "
-                f"{len(found)}: it is of several runs, and each needs a folder of its own."
-            )
-    known = [values for values in weights.values() if not np.isnan(values).any()]
-    means = {"": np.mean(known, axis=0)} if known and names else {}
-    for layer, values in {**means, **weights}.items():
-        metric = "weight" if layer else "mean weight"
-        for name, value in zip(names, values, strict=True):
-            yield {**common, "metric": metric, "task": name, "layer": layer, "value": np.array([value])}
+def _sources(events: Sequence[Event]) -> Iterator[Row]:
+    """What the last validation says; the subset of these rows is the task that borrows."""
+    for event in of_first_subset(events, "sources")[-1:]:
+        row, names = _rows_of([{**event, "subset": event.get("target", "")}], "sources"), event.get("sources", ())
+        weights = {layer: np.array(found, np.float64) for layer, found in event.get("layers", {}).items()}
+        for layer, found in weights.items():
+            if len(found) != len(names):
+                rule = f"a weight for each of the {len(names)} sources in {layer}"
+                raise UserError(f"The run log must have {rule}, but has {len(found)}: {SEVERAL_RUNS}")
+        known = [values for values in weights.values() if not np.isnan(values).any()]
+        means = {"": np.mean(known, axis=0)} if known and names else {}
+        for layer, values in {**means, **weights}.items():
+            for name, value in zip(names, values, strict=True):
+                yield row("weight" if layer else "mean weight", np.array([value]), name, layer)
 
 
-def _exchange(events: Sequence[Event]) -> Iterable[Fields]:
+def _exchange(events: Sequence[Event]) -> Iterator[Row]:
     """What one update sends to other processes, in the mean of a stretch."""
     chosen = [event for event in of_kind(events, "expert_comm") if event.get("updates") and event.get("layers")]
-    common = _common(chosen, "exchange")
-    updates = _column(chosen, "updates")
+    row, updates = _rows_of(chosen, "exchange"), _column(chosen, "updates")
     for layer in _names(chosen, "layers"):
         for metric, key, scale in (("seconds", "seconds", 1.0), ("megabytes", "bytes", 1e-6)):
-            values = scale * _column(chosen, "layers", layer, key) / updates
-            yield from _known({**common, "metric": metric, "layer": layer, "value": values})
+            yield row(metric, scale * _column(chosen, "layers", layer, key) / updates, layer=layer)

@@ -3,20 +3,19 @@
 Nothing here needs fairseq or torch, so that a log can be read on any machine. `README.md` lists the events.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Required
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes, regular_file
-from fairseq_mtmoe.io.typed import Rule, Text, fault
+from fairseq_mtmoe.io.typed import Fault, Rule, Text, fault
 
 FILE_NAME = "mtmoe.jsonl"
 ROOT = Path(__file__).parents[2]
@@ -88,10 +87,9 @@ FIELDS: dict[str, dict[str, Any]] = {
 """What the fields that pictures use must be; others, and other kinds of events, may hold anything."""
 
 
-def what_is_wrong(event: Event) -> str | None:
+def what_is_wrong(event: Event) -> Fault | None:
     """Which field of an event is not what it must be, as the second half of a sentence; None if all are."""
-    found = fault(event, FIELDS.get(event["event"], Any))
-    return None if found is None else str(found)
+    return fault(event, FIELDS.get(event["event"], Any))
 
 
 class RunLog:
@@ -101,37 +99,28 @@ class RunLog:
         self.path = Path(path)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one event as a line. Numbers, numpy's and tensors' too, that are not finite become null.
-
-        Raises:
-            UserError: the file cannot be written (a full disk, a folder without write permission), or is none.
-        """
+        """Append one event as a line (UserError: it cannot be written); numbers that are not finite become null."""
         if self.path.exists():
             regular_file(self.path, "a run log")
-        line = json.dumps(_plain({"event": event, **fields}), ensure_ascii=False, allow_nan=False)
+        line = json.dumps(plain({"event": event, **fields}), ensure_ascii=False, allow_nan=False)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered, and a single write: what an interruption leaves is at most one incomplete last line.
-            with open(self.path, "ab", buffering=0) as file:
-                start = b"" if _ends_with_newline(self.path) else b"\n"
+            with open(self.path, "ab+", buffering=0) as file:
+                file.seek(max(0, file.seek(0, 2) - 1))
+                start = b"" if file.read(1) in (b"", b"\n") else b"\n"
                 file.write(start + line.encode("utf-8", "replace") + b"\n")
         except OSError as error:
             raise UserError(f"The run log {self.path} cannot be written: {error.strerror or error}.") from error
 
 
 def read(path: str | Path) -> list[Event]:
-    """The events of a run log, oldest first, as the run that was carried on in the end saw them.
+    """The events of a run log (or of a run's folder), oldest first, as the run that was carried on in the end saw them.
 
-    A run that is interrupted and resumed repeats the events since its last checkpoint. So an event takes back
-    earlier lines of its kind (and validation subset) about the same or a later update; an event without
-    `update` is ordered by its `epoch`, then its `part`, and one with neither replaces the earlier one; but a run
-    `started` when it first did. Lines that an interruption cut off are skipped.
-
-    Args:
-        path: the log, or the run's folder with the log in it.
-
-    Raises:
-        UserError: there is no such log, the file holds no event at all, or an event's field is not what it must be.
+    A run that is interrupted and resumed repeats the events since its last checkpoint. So an event takes back earlier
+    lines of its kind (and validation subset) about the same or a later update; an event without `update` is ordered by
+    its `epoch`, then its `part`, and one with neither replaces the earlier one; but a run `started` when it first did.
+    Lines that an interruption cut off are skipped (UserError: no event is left, or one is not what it must be).
     """
     file = Path(path) / FILE_NAME if os.path.isdir(path) else Path(path)
     if not os.path.lexists(file):
@@ -144,18 +133,13 @@ def read(path: str | Path) -> list[Event]:
     if content and not any(event["event"] in FIELDS for event in lines.values()):
         raise UserError(f"{file} holds no events: it is not a run log, or it is damaged.")
     for number, event in lines.items():
-        wrong = what_is_wrong(event)
-        if wrong is not None:
+        if (wrong := what_is_wrong(event)) is not None:
             raise UserError(f"Line {number} of the run log `{file}` {wrong}; remove the line to read the others.")
-    return _as_it_went(list(lines.values()))
-
-
-def _as_it_went(events: list[Event]) -> list[Event]:
-    """Without what later events take back; a run's last start says when the first one was."""
-    started = next((event["started"] for event in events if event["event"] == "run" and event.get("started")), None)
+    starts = (event["started"] for event in lines.values() if event["event"] == "run" and event.get("started"))
+    started = next(starts, None)
     kept: list[Event] = []
     earliest: dict[tuple[str, str], tuple[float, float]] = {}
-    for event in reversed(events):
+    for event in reversed(lines.values()):
         kind = (event["event"], str(event.get("subset", "")))
         moment = _moment(event)
         if moment < earliest.get(kind, (math.inf, 0.0)):
@@ -180,20 +164,14 @@ def _parse(line: bytes) -> Event | None:
     return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
 
 
-def _ends_with_newline(path: Path) -> bool:
-    with open(path, "rb") as file:
-        file.seek(max(0, file.seek(0, 2) - 1))
-        return file.read(1) in (b"", b"\n")
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """`value` with numpy numbers, arrays and tensors as Python numbers and lists, and NaN and infinities as None."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if hasattr(value, "tolist"):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -201,21 +179,15 @@ def provenance() -> dict[str, str | None]:
     """What makes a result: `version`, `commit` (None where the package is no clone or git is missing), `command`."""
     from fairseq_mtmoe import __version__
 
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    return {"version": __version__, "commit": _commit(), "command": command}
-
-
-def _commit() -> str | None:
-    if not (ROOT / ".git").exists():  # a folder above it may be a clone of something else
-        return None
-    changed = _git("status", "--porcelain", "--untracked-files=no")
-    found = _git("rev-parse", "--short", "HEAD")
-    return found and found + (" with uncommitted changes" if changed else "")
+    is_clone = (ROOT / ".git").exists()  # a folder above it may be a clone of something else
+    commit = _git("rev-parse", "--short", "HEAD") if is_clone else None
+    if commit and _git("status", "--porcelain", "--untracked-files=no"):
+        commit += " with uncommitted changes"
+    return {"version": __version__, "commit": commit, "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}
 
 
 def _git(*arguments: str) -> str | None:
     command = ["git", "-C", str(ROOT), *arguments]
-    try:
+    with suppress(FileNotFoundError):  # no git on this machine
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
-    except FileNotFoundError:  # no git on this machine
-        return None
+    return None

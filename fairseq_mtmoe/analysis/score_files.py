@@ -1,17 +1,6 @@
 """Files of scores as rows of one moment: of pairs (`mtmoe evaluate`), or of tasks (`fairseq-validate`).
 
-| group | metrics | task, subset |
-|---|---|---|
-| `pair` | BLEU, chrF++, spBLEU and others | the pair |
-| `tier`, `all` | means over pairs, every pair counting the same | the tier |
-| `set` | a task's metrics over one of its sets, its own one first | the task and the set |
-| `task` | the means over its sets | the task |
-| `group` | `score`: the mean of its tasks' own metrics | the group |
-
-Averages of tasks are those of MT-TaG's tables: every task counts once, also one with several sets (MNLI), over the
-small tasks and over all. CA-MTL's stand beside them where they differ: every set counts once, by its F1 if it has one
-(MRPC, QQP). Rows of the run `majority` have what one label for every example scores. Scores and errors of tasks are in
-percent.
+`README.md` lists the groups of rows. Rows of the run `majority` have what one label for every example scores.
 """
 
 from __future__ import annotations
@@ -29,7 +18,7 @@ import numpy as np
 
 from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.rows import ALL, TIERS, Moments, Row, chosen_rows
-from fairseq_mtmoe.analysis.scores import Count, PairScore, score_of, signatures_of
+from fairseq_mtmoe.analysis.scores import Count, PairScore, score_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
 from fairseq_mtmoe.io.typed import Name, Rule, Text, between, fault
@@ -72,10 +61,8 @@ class Scores:
         rows: of pairs, or of tasks and their sets.
         groups: the pairs or tasks of each tier or group that has an average, all of them last.
         data: by pair or task, what must be the same of each where scores are compared.
-        settings: of the evaluation.
         pairs: as they were scored, in the order of tables: low tier first.
         tasks: as JSON has them.
-        folders, checkpoints: of these scores.
     """
 
     rows: list[Row]
@@ -86,7 +73,6 @@ class Scores:
     tasks: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     folders: tuple[str, ...] = ()
     checkpoints: tuple[str, ...] = ()
-    seed: int | None = None
 
     def of(self, *groups: str, **wanted: str) -> list[Row]:
         """The rows of these groups with these values of other fields."""
@@ -104,6 +90,15 @@ class Scores:
     def subset(self) -> str:
         """Which was scored, such as `test`."""
         return str(self.settings.get("subset", ""))
+
+    @cached_property
+    def seed(self) -> int | None:
+        """That of the training: a benchmark's settings say it, and the run log near an evaluation or its checkpoint."""
+        if self.tasks:
+            return self.settings.get("seed")
+        near = [place for folder in map(Path, self.folders[:1]) for place in (folder, *folder.absolute().parents[:2])]
+        near += [Path(name.partition(":")[0]).parent for name in self.checkpoints[:1]]
+        return next((int(seed) for seed in (_of_run(folder, "seed") for folder in near) if seed is not None), None)
 
     @cached_property
     def averages(self) -> list[Row]:
@@ -146,8 +141,12 @@ class Scores:
 
     @property
     def signatures(self) -> dict[str, str]:
-        """The signatures that occur, and which pairs each is of, where it is not of all, in brackets."""
-        found = signatures_of(self.pairs.values())
+        """The signatures that occur, such as `BLEU …`, and which pairs each is of, where not of all, in brackets."""
+        of_pairs = {pair: one.signatures for pair, one in self.pairs.items()}
+        found: dict[str, list[str]] = {}
+        for metric in dict.fromkeys(metric for of in of_pairs.values() for metric in of):
+            for pair in (pair for pair, of in of_pairs.items() if metric in of):
+                found.setdefault(f"{metric} {of_pairs[pair][metric]}", []).append(pair)
         return {of: "" if len(pairs) == len(self.pairs) else f" ({', '.join(pairs)})" for of, pairs in found.items()}
 
     def title(self, task: str) -> str:
@@ -178,12 +177,6 @@ def mean_row(group: str, task: str, metric: str, rows: Sequence[Row], n: int | N
     return score_row(group, task, metric, mean, len(rows) if n is None else n, error, run=run)
 
 
-def in_tiers(tiers: Mapping[str, str]) -> dict[str, list[str]]:
-    """The pairs of every tier that occurs, low to high, and of all tiers together."""
-    found = {tier: [pair for pair, of in tiers.items() if of == tier] for tier in TIERS}
-    return {**{tier: pairs for tier, pairs in found.items() if pairs}, ALL: list(tiers)}
-
-
 def in_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
     """The tasks of each group, where there are several; of tasks without one nothing."""
     found: dict[str, list[str]] = {}
@@ -201,27 +194,27 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
             for metric, value in one.figures.items()]  # fmt: skip
     same = {"data": settings.get("data_sha256"), "kind of references": settings.get("references")}
     data = {pair: {"BLEU signature": one.bleu_signature, **same} for pair, one in pairs.items()}
-    return Scores(rows, in_tiers({pair: one.tier for pair, one in pairs.items()}), data, settings, pairs)
+    tiers = {tier: [pair for pair, one in pairs.items() if one.tier == tier] for tier in TIERS}
+    groups = {**{tier: members for tier, members in tiers.items() if members}, ALL: list(pairs)}
+    return Scores(rows, groups, data, settings, pairs)
 
 
 def scores_of_tasks(tasks: Mapping[str, dict[str, Any]], settings: Mapping[str, Any]) -> Scores:
     """Rows of tasks and their sets, which are as JSON has them."""
     rows: list[Row] = []
+    data: dict[str, dict[str, Any]] = {}
     for task, record in tasks.items():
-        of_sets = [row for name, one in record["sets"].items() for row in _set_rows(task, record["metric"], name, one)]
-        examples = sum(one["examples"] for one in record["sets"].values())
-        for run, metric in dict.fromkeys((row.run, row.metric) for row in of_sets):
-            same = [row for row in of_sets if (row.run, row.metric) == (run, metric)]
-            if len(same) == len(record["sets"]):
-                rows.append(mean_row("task", task, metric, same, examples, run))
+        metric, sets = record["metric"], record["sets"]
+        of_sets = [row for name, one in sets.items() for row in _set_rows(task, metric, name, one)]
+        for run, of in dict.fromkeys((row.run, row.metric) for row in of_sets):
+            same = [row for row in of_sets if (row.run, row.metric) == (run, of)]
+            if len(same) == len(sets):
+                rows.append(mean_row("task", task, of, same, sum(one["examples"] for one in sets.values()), run))
         rows += of_sets
+        data[task] = {"metric": metric, "set of data": [(name, one["data_sha256"]) for name, one in sets.items()]}
     small = [task for task, record in tasks.items() if record["small"]]
     named = in_groups({task: record.get("group", "") for task, record in tasks.items()})
     groups = {**({SMALL: small} if small else {}), **named, ALL: list(tasks)}
-    data = {}
-    for task, record in tasks.items():
-        digests = [(name, one["data_sha256"]) for name, one in record["sets"].items()]
-        data[task] = {"metric": record["metric"], "set of data": digests}
     return Scores(rows, groups, data, settings, {}, tasks)
 
 
@@ -246,9 +239,7 @@ def scores_in(content: Any) -> Scores:
 
 def expanded(pattern: str) -> list[Path]:
     """The folders that a pattern with `*`, `?` or `[…]` stands for; no shell expands it after `name=`."""
-    if not glob.has_magic(pattern):
-        return [Path(pattern)]
-    found = sorted(map(Path, glob.glob(pattern)))
+    found = sorted(map(Path, glob.glob(pattern))) if glob.has_magic(pattern) else [Path(pattern)]
     if not found:
         raise UserError(f"`{pattern}` must stand for folders of runs, but no file has such a name.")
     return found
@@ -277,22 +268,15 @@ def score_file(path: Path) -> Path:
     )
 
 
-def read_scores(path: Path) -> Scores:
-    """The scores of a run, with the seed of its training; raises `UserError` where there are none."""
+def read_scores(path: Path, rule: str = "the scores of fairseq-validate --task glue or of mtmoe evaluate") -> Scores:
+    """The scores in a folder of scores, or of a run; raises `UserError` where there are none."""
     file = score_file(path)
     content = read_json(file, "scores")
     try:
         scores = scores_in(content)
     except ValueError as error:
-        raise UserError(
-            f"`{file}` must hold the scores of fairseq-validate --task glue or of mtmoe evaluate, but holds something "
-            "else."
-        ) from error
-    checkpoint = str(scores.settings.get("checkpoint", ""))
-    places = (path, file.parent.parent.parent, Path(checkpoint.partition(":")[0]).parent)
-    logged = (_of_run(folder, "seed") for folder in places if not scores.tasks)
-    seed = scores.settings.get("seed") if scores.tasks else next((int(one) for one in logged if one is not None), None)
-    return replace(scores, folders=(str(file.parent),), checkpoints=(checkpoint,), seed=seed)
+        raise UserError(f"`{file}` must hold {rule}, but holds something else.") from error
+    return replace(scores, folders=(str(file.parent),), checkpoints=(str(scores.settings.get("checkpoint", "")),))
 
 
 def _of_run(folder: Path, name: str) -> Any:

@@ -1,12 +1,14 @@
-"""Scores as a table, Markdown, LaTeX and JSON: the files that `mtmoe evaluate` and `fairseq-validate` leave."""
+"""Scores as a table, Markdown, LaTeX and JSON, beside published figures (`published.yaml`)."""
 
-from __future__ import annotations
-
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from fairseq_mtmoe.analysis.published import PublishedRow
-from fairseq_mtmoe.analysis.rows import Row
+import yaml
+
 from fairseq_mtmoe.analysis.score_files import CA_MTL, JSON_FILE, LATEX_FILE, MAJORITY, MARKDOWN_FILE, TITLES, Scores
 from fairseq_mtmoe.analysis.scores import FIELDS
 from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, with_error
@@ -23,6 +25,90 @@ MAJORITY_NOTE = (
 CA_MTL_NOTE = "(CA-MTL): every set counts once, by its F1 where it has one."
 
 
+TABLES = Path(__file__).with_name("published.yaml")
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """What a paper reports of one system; `published.yaml` says what the fields are."""
+
+    system: str
+    source: str
+    encoder: str
+    sizes: Mapping[str, int]
+    subset: str
+    remark: str
+    model: str
+    figures: Mapping[str, float]
+    conditional: str = ""
+    single_task: bool = False
+    averages: Mapping[str, float] = field(default_factory=dict)
+    further: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def note(self) -> str:
+        """Where the figures are from, in a sentence."""
+        return f"Paper: {self.source}; {self.remark}. Averages are over the tasks shown."
+
+    @property
+    def title(self) -> str:
+        """The system and its encoder, for a column's head or a row's."""
+        return f"{self.system}, {self.encoder} (paper)"
+
+    def mean_of(self, figures: Iterable[tuple[str, str]]) -> str:
+        """The cell of the mean over tasks by the metrics beside them, `""` for their own; empty if one is missing."""
+        known = [self.further.get(metric, {}).get(task) if metric else self.figures.get(task)
+                 for task, metric in figures]  # fmt: skip
+        found = [figure for figure in known if figure is not None]
+        return f"{fmean(found):.1f}" if found and len(found) == len(known) else ""
+
+    def average(self, scores: Scores, name: str) -> str:
+        """The cell of an average; one that the paper prints stands where all that it has averages of are shown."""
+        group = name.removesuffix(CA_MTL)
+        printed = self.averages.get(group) if self.averages.keys() <= scores.groups.keys() else None
+        cell = "" if printed is None else f"{printed:.1f}"
+        if name == group:
+            is_theirs = any(row.task == name + CA_MTL for row in scores.averages)
+            return self.mean_of((task, "") for task in scores.groups[name]) or ("" if is_theirs else cell)
+        return self.mean_of(counted_metrics(scores, scores.groups[group])) or cell
+
+
+def counted_metrics(scores: Scores, tasks: Iterable[str]) -> list[tuple[str, str]]:
+    """Task and metric of what CA-MTL's average counts; no metric where it is the task's own."""
+    counted = scores.counted(tasks)
+    return [(row.task, "" if row.metric == scores.own[row.task].metric else row.metric) for row in counted]
+
+
+@functools.cache
+def published_rows() -> tuple[PublishedRow, ...]:
+    """All rows, in the order of the file."""
+    tables = yaml.safe_load(TABLES.read_text(encoding="utf-8"))
+    every = [(table, system, row) for table in tables for system, row in table.pop("rows").items()]
+    return tuple(PublishedRow(system, **table, **row) for table, system, row in every)
+
+
+def published_row(scores: Scores) -> PublishedRow | None:
+    """The row of the same system with an encoder of the same sizes on the same split, if it has one of the tasks.
+
+    A model that began with other tasks, `finetune_from_model`, is no single-task model.
+    """
+    settings = scores.settings
+    model, trained = str(settings.get("model")), settings.get("trained_tasks")
+    is_single = isinstance(trained, list) and len(trained) == 1 and not settings.get("finetune_from_model")
+    kind = (is_single, _parts(settings.get("conditional")), settings.get("encoder"), settings.get("subset"))
+    for row in published_rows():
+        same_model = model == row.model or model.startswith(f"{row.model}_")  # with a size's name
+        same_kind = (row.single_task, _parts(row.conditional), row.sizes, row.subset) == kind
+        if same_model and same_kind and not row.figures.keys().isdisjoint(scores.own):
+            return row
+    return None
+
+
+def _parts(conditional: object) -> frozenset[str]:
+    """Of a comma-separated list; `none` is none of them."""
+    return frozenset(str(conditional or "").split(",")) - {"", "none"}
+
+
 def score_table(scores: Scores, published: PublishedRow | None = None) -> Table:
     """A row for each pair, or each task and set, and the averages; beside tasks stand a paper's figures."""
     return _pair_table(scores) if scores.pairs else _task_table(scores, published)
@@ -30,18 +116,13 @@ def score_table(scores: Scores, published: PublishedRow | None = None) -> Table:
 
 def _pair_table(scores: Scores) -> Table:
     metrics = [row.metric for row in scores.averages if row.task == "all"]
+    figures = {(row.task, row.metric): row.figure for row in (*scores.rows, *scores.averages)}
 
-    def cells(rows: list[Row]) -> list[str]:
-        values = {row.metric: row.figure for row in rows}
-        return [f"{values[metric]:.{digits_of(metric)}f}" for metric in metrics]
+    def cells(name: str) -> list[str]:
+        return [f"{figures[name, metric]:.{digits_of(metric)}f}" for metric in metrics]
 
-    rows = [
-        [pair, of.tier, f"{of.sentences}", *cells(scores.of("pair", task=pair))] for pair, of in scores.pairs.items()
-    ]
-    below = [
-        [name, counted("pair", len(pairs)), "", *cells([row for row in scores.averages if row.task == name])]
-        for name, pairs in scores.groups.items()
-    ]
+    rows = [[pair, of.tier, f"{of.sentences}", *cells(pair)] for pair, of in scores.pairs.items()]
+    below = [[name, counted("pair", len(pairs)), "", *cells(name)] for name, pairs in scores.groups.items()]
     return Table(["pair", "tier", "sentences", *metrics], rows, below, texts=2)
 
 
@@ -104,10 +185,8 @@ def to_json(scores: Scores) -> str:
             averages[row.task] = {"tasks": row.n, "score": row.figure, "standard_error": row.stderr}
         else:
             of = averages.setdefault(row.task, {"pairs": row.n})
-            field = FIELDS.get(row.metric)
-            of.update(
-                {field[0]: row.figure} if field else {"metrics": {**of.get("metrics", {}), row.metric: row.figure}}
-            )
+            field, *_ = FIELDS.get(row.metric, ("",))
+            (of if field else of.setdefault("metrics", {}))[field or row.metric] = row.figure
     if scores.pairs:
         pairs = {pair: score.fields for pair, score in scores.pairs.items()}
         return as_json({"settings": dict(scores.settings), "pairs": pairs, "averages": averages})
@@ -131,9 +210,8 @@ def to_markdown(scores: Scores, published: PublishedRow | None = None) -> str:
 
 def to_latex(scores: Scores) -> str:
     """The table of pairs, and the signatures as a comment."""
-    return "".join(
-        [*(f"% {signature}{pairs}\n" for signature, pairs in scores.signatures.items()), score_table(scores).in_latex()]
-    )
+    comments = [f"% {signature}{pairs}\n" for signature, pairs in scores.signatures.items()]
+    return "".join([*comments, score_table(scores).in_latex()])
 
 
 def remove_scores(folder: Path) -> None:

@@ -1,16 +1,11 @@
-"""BLEU, chrF++, spBLEU and other scores of a language pair, as in tables 1 and 2 of "Tricks for Training Sparse
-Translation Models".
+"""BLEU, chrF++, spBLEU and other scores of a language pair, counted by sacreBLEU, with its signatures.
 
-sacreBLEU does the counting, so that the numbers carry its signatures and can be compared across papers. spBLEU is BLEU
-over the pieces of a SentencePiece model (Goyal et al. 2022, "The Flores-101 evaluation benchmark"): here of a file that
-is there, which its signature names.
+spBLEU is BLEU over the pieces of a SentencePiece model (Goyal et al. 2022, "The Flores-101 evaluation benchmark").
 """
-
-from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,22 +97,10 @@ def score_of(fields: dict[str, Any]) -> PairScore:
     return PairScore(**fields)
 
 
-def signatures_of(scores: Iterable[PairScore]) -> dict[str, list[str]]:
-    """Every signature that occurs, "BLEU …", "chrF++ …" and so on, with the pairs that it holds for."""
-    found: dict[str, list[str]] = {}
-    of_pairs = {score.pair: score.signatures for score in scores}
-    for metric in dict.fromkeys(metric for signatures in of_pairs.values() for metric in signatures):
-        for pair, signatures in of_pairs.items():
-            if metric in signatures:
-                found.setdefault(f"{metric} {signatures[metric]}", []).append(pair)
-    return found
-
-
 def bleu_tokenizer(language: str) -> str:
     """The name of sacreBLEU's tokeniser for a target language such as `de`, `zh_CN`, `ja_XX` or `kor`.
 
-    Japanese and Korean need dictionaries (`pip install "sacrebleu[ja,ko]"`). Where these are absent, BLEU is over
-    characters, which depends on nothing; the signature then says `tok:char`.
+    Without the dictionaries that Japanese and Korean need, `sacrebleu[ja,ko]`, it is `char`.
     """
     code = language.replace("-", "_").split("_")[0].lower()
     name, modules = _TOKENIZERS.get(_THREE_LETTERS.get(code, code), ("13a", ()))
@@ -125,11 +108,9 @@ def bleu_tokenizer(language: str) -> str:
 
 
 def scorer_of(metric: str, pair: str) -> Any:
-    """sacreBLEU's metric for a pair; spBLEU's takes texts that `PieceBleu` cut."""
-    if metric == "chrF++":
-        return CHRF(word_order=2)
-    # force: no warning about sentences that end in " .", which some test sets do.
-    return BLEU(tokenize="none" if metric == SPBLEU else bleu_tokenizer(pair.rpartition("-")[2]), force=True)
+    """sacreBLEU's metric for a pair, without warnings about ends in " ."; spBLEU's takes texts that `PieceBleu` cut."""
+    tokenizer = "none" if metric == SPBLEU else bleu_tokenizer(pair.rpartition("-")[2])
+    return CHRF(word_order=2) if metric == "chrF++" else BLEU(tokenize=tokenizer, force=True)
 
 
 class PieceBleu:
@@ -139,12 +120,10 @@ class PieceBleu:
         content = read_bytes(path, "a SentencePiece model")
         self._model = SentencePieceProcessor()
         try:
-            # Its constructor takes an empty file for no file.
-            self._model.load_from_serialized_proto(content)
+            self._model.load_from_serialized_proto(content)  # the constructor takes an empty file for no file
         except RuntimeError as error:
             raise UserError(f"`{path}` must be a SentencePiece model, but is not one.") from error
-        self.sha256 = hashlib.sha256(content).hexdigest()
-        self.name = f"spm-{path.name}-{self.sha256[:8]}"
+        self.name = f"spm-{path.name}-{hashlib.sha256(content).hexdigest()[:8]}"
 
     def cut(self, lines: Sequence[str | None]) -> list[Any]:
         """Sentences as pieces with spaces between them; None where a sentence has no further reference."""
@@ -159,22 +138,13 @@ class PieceBleu:
 
 
 def score_pair(
-    pair: str,
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    tier: str = "",
-    more_references: Sequence[Sequence[str]] = (),
-    pieces: PieceBleu | None = None,
-) -> PairScore:
+    pair: str, hypotheses: Sequence[str], references: Sequence[str], tier: str = "",
+    more_references: Sequence[Sequence[str]] = (), pieces: PieceBleu | None = None,
+) -> PairScore:  # fmt: skip
     """BLEU and chrF++ of detokenised sentences of one language pair, written `en-de`; with `pieces` spBLEU, too.
 
     BLEU equals that of `fairseq-generate --scoring sacrebleu --sacrebleu-tokenizer T` with this language's T.
-
-    Args:
-        more_references: further lists, with "" where a sentence has no further reference.
-
-    Raises:
-        UserError: there are no sentences, or not as many hypotheses as references.
+    `more_references` are further lists, with "" where a sentence has no further reference.
     """
     if not references:
         raise UserError(f"The test set of {pair} holds no sentence to score: prepare the data again.")

@@ -1,13 +1,10 @@
 """Whether a system's translations are better than another's, or chance in drawing the test set could say so.
 
 The tests are sacreBLEU's (`sacrebleu.significance`): the paired bootstrap (Koehn 2004, "Statistical Significance Tests
-for Machine Translation Evaluation") and approximate randomisation (Riezler and Maxwell 2005). sacreBLEU tests one
-language pair, and keeps no scores of a resample or trial. Here a metric stands in for its own that notes them, so that
-a tier is tested by the same draws: sentences are drawn within each pair, and resample (trial) i of the tier is the mean
-over its pairs of their scores in resample (trial) i. The rest is computed for a tier as sacreBLEU does for a pair.
+for Machine Translation Evaluation") and approximate randomisation (Riezler and Maxwell 2005). Here a metric stands in
+for its own that notes the scores of resamples and trials, so that a tier is tested by the same draws: resample (trial)
+i of the tier is the mean over its pairs of their scores in resample (trial) i.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,17 +30,11 @@ class SystemOutput(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """The scores of two systems, the first one's above, on one test set, or their means over several.
+    """The scores of two systems, the first one's above, on one test set, or their means over several."""
 
-    Attributes:
-        scores: (2, 1): over all sentences.
-        resamples: (2, samples): on sentences that the bootstrap drew with replacement, the same for both.
-        trials: (2, trials): with sentences' translations exchanged between them by chance.
-    """
-
-    scores: Values
-    resamples: Values
-    trials: Values
+    scores: Values  # (2, 1), over all sentences
+    resamples: Values  # (2, samples), on sentences that the bootstrap drew with replacement, the same for both
+    trials: Values  # (2, trials), with sentences' translations exchanged between them by chance
 
 
 @dataclass(frozen=True)
@@ -51,12 +42,10 @@ class Comparison:
     """By how much a system is above the first one.
 
     Attributes:
-        first, other: the systems' scores.
-        first_error, other_error: half the width of their 95% confidence intervals, by the bootstrap.
-        difference: the other's score less the first one's.
+        first_error, other_error: half the width of the scores' 95% confidence intervals, by the bootstrap.
         interval: the middle 95% of the differences in the bootstrap's resamples.
-        p_bootstrap, p_randomisation: how often chance alone gives such a difference, of either sign, by either test;
-            1 where there is no difference (for which sacreBLEU gives the smallest p).
+        p_bootstrap, p_randomisation: how often chance alone gives such a difference, of either sign; 1 where there is
+            no difference (for which sacreBLEU gives the smallest p).
     """
 
     first: float
@@ -80,25 +69,22 @@ class SentenceMean:
     def _extract_corpus_statistics(self, figures: Sequence[float], references: object) -> Values:
         return np.stack([np.asarray(figures, np.float64), np.ones(len(figures))], axis=1)
 
-    def _aggregate_and_compute(self, stats: NDArray[Any]) -> Score:
+    def _aggregate_and_compute(self, stats: Any) -> Any:
         return self._compute_score_from_stats(np.asarray(stats).sum(0))
 
-    def _compute_score_from_stats(self, stats: NDArray[Any]) -> Score:
+    def _compute_score_from_stats(self, stats: Any) -> Any:
         return Score("mean", float(stats[0] / stats[1]))
 
 
-class _NotingMetric:
+class _NotingMetric(SentenceMean):
     """A metric for sacreBLEU's tests that knows the other system's statistics already, and notes the scores."""
 
     def __init__(self, metric: Any, statistics: Values) -> None:
         self._metric, self._statistics = metric, statistics
         self.noted: list[float] = []
 
-    def _extract_corpus_statistics(self, hypotheses: object, references: object) -> Values:
+    def _extract_corpus_statistics(self, figures: object, references: object) -> Values:
         return self._statistics
-
-    def _aggregate_and_compute(self, stats: Any) -> Any:
-        return self._compute_score_from_stats(np.asarray(stats).sum(0))
 
     def _compute_score_from_stats(self, stats: Any) -> Any:
         score = self._metric._compute_score_from_stats(stats)
@@ -107,11 +93,7 @@ class _NotingMetric:
 
 
 def output_of(metric: Any, hypotheses: Sequence[Any], references: Sequence[Sequence[str | None]] = ()) -> SystemOutput:
-    """What a metric says of one system's translations (or figures of these), and leaves `metric` with its signature.
-
-    Args:
-        references: one list, or several, with None where a sentence has no further reference.
-    """
+    """What a metric says of one system's translations (or figures of these), and leaves `metric` with its signature."""
     statistics = metric._extract_corpus_statistics(hypotheses, references)
     score = float(metric._aggregate_and_compute(statistics).score)
     return SystemOutput(score, np.asarray(statistics, np.float64))  # whole numbers are exact in float64
@@ -120,12 +102,7 @@ def output_of(metric: Any, hypotheses: Sequence[Any], references: Sequence[Seque
 def draw(
     metric: Any, first: SystemOutput, other: SystemOutput, seed: int, samples: int = SAMPLES, trials: int = TRIALS
 ) -> Draws:
-    """Run both of sacreBLEU's tests of two systems on one test set.
-
-    Args:
-        metric: which both outputs are of.
-        seed: `SACREBLEU_SEED` of `sacrebleu --paired-bs` and `--paired-ar`, which then say the same.
-    """
+    """Run both of sacreBLEU's tests of two systems on one test set; `seed` is its `SACREBLEU_SEED`."""
 
     def noted(test: Any, number: int) -> Values:
         noting = _NotingMetric(metric, other.statistics)
@@ -150,10 +127,7 @@ def half_interval(scores: Values) -> float:
 
 
 def compared(draws: Sequence[Draws]) -> Comparison:
-    """What the draws of a test set say, or of several with as many draws, each of which counts the same.
-
-    They are read as by sacreBLEU's tests; no difference at all is never significant.
-    """
+    """What the draws of a test set say, or of several with as many draws, each of which counts the same."""
     scores, resamples, trials = (np.mean(of, axis=0) for of in zip(*draws, strict=True))
     first, other = map(float, scores[:, 0])
     between = resamples[1] - resamples[0]

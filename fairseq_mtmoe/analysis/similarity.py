@@ -1,13 +1,7 @@
 """How alike the tasks' data looks to a model: covariance similarity (CA-MTL, equation 7, after Wu et al. 2020).
 
-Of each task i, X_i (N_i, H) are the inputs of the first block, a row for each token of its data that is no padding. Its
-covariance is X_iᵀX_i, which the paper does not centre, and neither do we. U_i D_i U_iᵀ is its best approximation of the
-least rank that holds 99% of the sum of its singular values, and
-
-    CovSim_ij = ‖(U_i D_i^½)ᵀ U_j D_j^½‖_F / (‖U_i D_i^½‖_F ‖U_j D_j^½‖_F),
-
-from 0 for data in orthogonal subspaces to 1 for data along one line. A task is less than 1 alike to itself where its
-data has more than one direction.
+CovSim_ij = ‖(U_i D_i^½)ᵀ U_j D_j^½‖_F / (‖U_i D_i^½‖_F ‖U_j D_j^½‖_F), from 0 in orthogonal subspaces to 1 along one
+line, with U_i D_i U_iᵀ the best approximation of X_iᵀX_i of the least rank that holds 99% of its spectrum.
 """
 
 from __future__ import annotations
@@ -41,35 +35,20 @@ SINGLE_NOTE = (
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """What a model's first block is given of a task's data.
-
-    Attributes:
-        sums_HH: Σ x xᵀ over the tokens, (H, H).
-        tokens: how many there are.
-    """
+    """What a model's first block is given of a task's data: Σ x xᵀ over its tokens, (H, H), and their number."""
 
     sums_HH: Matrix
     tokens: int
 
     @cached_property
     def factor_HR(self) -> Matrix:
-        """The factor of the sums."""
-        return factor(self.sums_HH)
-
-    @property
-    def rank(self) -> int:
-        """How many directions hold 99% of the spectrum."""
-        return len(self.factor_HR.T)
-
-
-def factor(covariance_HH: Matrix) -> Matrix:
-    """U D^½ of a covariance, (H, R), R the least rank that holds 99% of the spectrum."""
-    values_H, vectors_HH = np.linalg.eigh(covariance_HH)
-    values_H = values_H[::-1].clip(min=0)  # rounding leaves some a little below 0
-    held_H = np.cumsum(values_H)
-    rank = int(np.searchsorted(held_H, HELD * held_H[-1])) + 1
-    factor_HR: Matrix = vectors_HH[:, ::-1][:, :rank] * np.sqrt(values_H[:rank])
-    return factor_HR
+        """U D^½ of the sums, (H, R), R the least rank that holds 99% of the spectrum."""
+        values_H, vectors_HH = np.linalg.eigh(self.sums_HH)
+        values_H = values_H[::-1].clip(min=0)  # rounding leaves some a little below 0
+        held_H = np.cumsum(values_H)
+        rank = int(np.searchsorted(held_H, HELD * held_H[-1])) + 1
+        factor_HR: Matrix = vectors_HH[:, ::-1][:, :rank] * np.sqrt(values_H[:rank])
+        return factor_HR
 
 
 def similarity(one_HR: Matrix, other_HS: Matrix) -> float:
@@ -77,23 +56,9 @@ def similarity(one_HR: Matrix, other_HS: Matrix) -> float:
     return float(np.linalg.norm(one_HR.T @ other_HS) / (np.linalg.norm(one_HR) * np.linalg.norm(other_HS)))
 
 
-def means_with_others(similarities_TT: Matrix) -> list[float]:
-    """Each task's mean similarity to the T - 1 other tasks, CovSim_i."""
-    means_T = (similarities_TT.sum(axis=1) - similarities_TT.diagonal()) / (len(similarities_TT) - 1)
-    found: list[float] = means_T.tolist()
-    return found
-
-
 @dataclass(frozen=True)
 class ModelSimilarities:
-    """How alike T tasks are to a model, or each to a model of its own.
-
-    Attributes:
-        name: of the model, or of the models.
-        checkpoints: that were looked at.
-        inputs: of each task, by its name.
-        scores: of the tasks as far as known, in percent.
-    """
+    """How alike T tasks are to a model, or each to a model of its own; their scores in percent, as far as known."""
 
     name: str
     checkpoints: Sequence[str]
@@ -112,7 +77,9 @@ class ModelSimilarities:
 
     def means(self, other: ModelSimilarities | None = None) -> dict[str, float]:
         """CovSim_i of each task: its mean similarity to the other tasks here, or there."""
-        return dict(zip(self.inputs, means_with_others(self.between(other or self)), strict=True))
+        between_TT = self.between(other or self)
+        means_T = (between_TT.sum(axis=1) - between_TT.diagonal()) / (len(between_TT) - 1)
+        return dict(zip(self.inputs, means_T.tolist(), strict=True))
 
     def improvements(self, other: ModelSimilarities) -> dict[str, float]:
         """By how many percent of the other's score this one's is above it, of each task with a score above 0 there."""
@@ -131,7 +98,7 @@ def _square(model: ModelSimilarities) -> Table:
     rows, means = [], model.means()
     for (task, inputs), values in zip(model.inputs.items(), model.between(model).tolist(), strict=True):
         cells = ["" if other == task else f"{value:.4f}" for other, value in zip(model.tasks, values, strict=True)]
-        rows.append([task, f"{inputs.tokens:,}", str(inputs.rank), *cells, f"{means[task]:.4f}"])
+        rows.append([task, f"{inputs.tokens:,}", str(inputs.factor_HR.shape[1]), *cells, f"{means[task]:.4f}"])
     return Table(["task", "tokens", "rank", *model.tasks, "mean"], rows)
 
 
@@ -178,11 +145,6 @@ def _fields(model: ModelSimilarities, alone: ModelSimilarities | None) -> dict[s
     for (task, inputs), row in zip(model.inputs.items(), model.between(model).tolist(), strict=True):
         others = {name: value for name, value in zip(model.tasks, row, strict=True) if name != task}
         more = {name: of[task] for name, of in optional.items() if task in of}
-        found[task] = {
-            "tokens": inputs.tokens,
-            "rank": inputs.rank,
-            "mean": means[task],
-            "similarities": others,
-            **more,
-        }
+        counts = {"tokens": inputs.tokens, "rank": inputs.factor_HR.shape[1]}
+        found[task] = {**counts, "mean": means[task], "similarities": others, **more}
     return {"checkpoints": list(model.checkpoints), "tasks": found}

@@ -1,17 +1,15 @@
 """A table that is shown on the screen and written to Markdown and LaTeX with the same cells, and what is around it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table as ScreenTable
 from tabulate import SEPARATING_LINE, tabulate
 
+from fairseq_mtmoe.analysis.run_log import plain
 from fairseq_mtmoe.io.pages import markdown_table
 
 # What stands for bold type while LaTeX's own signs are escaped; Unicode gives these to no character.
@@ -21,18 +19,13 @@ _SIGNS = {"±": r"$\pm$", "−": "$-$", _BOLD: r"\textbf{", _END: "}"}
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells, and others below a line.
-
-    Attributes:
-        texts: how many of the first columns hold text; numbers are aligned to the right.
-        bold: whether the rows below the line sum up, and are bold.
-    """
+    """Rows of cells, and others below a line."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     below: Sequence[Sequence[str]] = ()
-    texts: int = 1
-    bold: bool = True
+    texts: int = 1  # the number of first columns that hold text; numbers are aligned to the right
+    bold: bool = True  # the rows below the line sum up
 
     def on_screen(self, title: str = "") -> ScreenTable:
         """For rich's console."""
@@ -85,12 +78,4 @@ def document(parts: Iterable[str], lines: Iterable[str]) -> str:
 
 def as_json(content: object) -> str:
     """JSON for people too, with null for what is not finite."""
-    return json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

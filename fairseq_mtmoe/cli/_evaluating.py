@@ -3,36 +3,185 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
+from fairseq_mtmoe.analysis import score_files
 from fairseq_mtmoe.analysis import scores as scoring
-from fairseq_mtmoe.analysis.score_files import JSON_FILE, LATEX_FILE, MARKDOWN_FILE, Scores
-from fairseq_mtmoe.analysis.score_tables import score_table
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, LATEX_FILE, MARKDOWN_FILE, Scores, scores_of_pairs
+from fairseq_mtmoe.analysis.score_tables import remove_scores, score_table, write_scores
 from fairseq_mtmoe.analysis.scores import PairScore, PieceBleu
-from fairseq_mtmoe.cli._quiet import progress_bar
-from fairseq_mtmoe.cli._score_folder import ScoreFolder, as_file
+from fairseq_mtmoe.cli._shared import progress_bar, say
 from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import plain_code
 from fairseq_mtmoe.data.translation.tiers import read_tiers
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import read_bytes
+from fairseq_mtmoe.io.files import check_writable, read_bytes, read_json, write_text
+from fairseq_mtmoe.io.journal import Journal, entries
+from fairseq_mtmoe.io.typed import Name, Rule, Text
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.comet import Comet
     from fairseq_mtmoe.evaluation.translator import Batch, Translation, Translator
+
+JOURNAL = "unfinished.jsonl"
+
+_PLACES = ("checkpoint", "data")  # settings that say where something is; what is there has a digest
+_Number = Annotated[Text, Rule("a sentence's number", lambda value: value.isdecimal() and len(value) < 12)]
+_NOTE = {"settings": dict[Text, Any], "batch": dict[Name, dict[_Number, Text]], "score": PairScore}
+_DIGESTS = {"checkpoint_sha256": "another checkpoint", "data_sha256": "other data"}
+
+
+class ScoreFolder:
+    """Where the results of one evaluation go: a folder that is made when the first one is there.
+
+    `known` and `scored` are what an interrupted one left: hypotheses by pair and number of the sentence, and scores.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, object], overwrite: bool) -> None:
+        self.folder = folder
+        self.settings: dict[str, object] = json.loads(json.dumps(settings))
+        self.known: dict[str, dict[int, str]] = {}
+        self.scored: dict[str, PairScore] = {}
+        self._overwrite = overwrite
+        self._before: Mapping[str, PairScore] = {}
+        self._journal: Journal | None = None
+
+    def finished(self) -> Scores | None:
+        """The scores of these settings, if the folder has them; else None (UserError: it may not be written to)."""
+        if (self.folder / JSON_FILE).exists():
+            try:
+                found = score_files.scores_in(read_json(self.folder / JSON_FILE, "scores of mtmoe evaluate"))
+            except ValueError:
+                found = Scores([], {}, {})
+            self._before = found.pairs
+            differing = self._differing(found.settings)
+            is_whole = (self.folder / MARKDOWN_FILE).is_file() and all(map(self.has_texts, found.pairs.values()))
+            if not differing and is_whole:
+                return found
+            self._refuse("the scores", differing)
+        elif (left := self._left()) is not None:
+            self._refuse("an unfinished evaluation", self._differing(left[0]))
+        else:  # what nobody says the origin of is perhaps not ours
+            texts = sorted(path.name for kind in ("hyp", "ref*") for path in self.folder.glob(f"*-*.{kind}"))
+            if texts and not self._overwrite:
+                raise UserError(
+                    f"`{self.folder}` holds {texts[0]} without scores that say what it is; give another folder as "
+                    "--out, or --overwrite to replace it."
+                )
+        check_writable(self.folder)
+        return None
+
+    def begin(self) -> None:
+        """Take up what an interrupted evaluation left, and note what is done (UserError: another one writes there)."""
+        self._journal = Journal(self.folder / JOURNAL)
+        left = self._left()
+        if left is not None and not self._differing(left[0]):
+            for entry in left[1]:
+                for pair, texts in entry.get("batch", {}).items():
+                    self.known.setdefault(pair, {}).update({int(number): text for number, text in texts.items()})
+                if "score" in entry:
+                    self.scored[entry["score"]["pair"]] = PairScore(**entry["score"])
+            return
+        self._journal.clear()
+        self._journal.add({"settings": self.settings})
+
+    def note(self, batch: Mapping[str, Mapping[int, str]]) -> None:
+        """Note the hypotheses of a finished batch."""
+        assert self._journal is not None
+        self._journal.add({"batch": batch})
+
+    def write_texts(
+        self, score: PairScore, hypotheses: Sequence[str], references: Sequence[Sequence[str]],
+        by_sentence: Mapping[str, Sequence[float]],
+    ) -> None:  # fmt: skip
+        """Write what was compared of one pair; from the first pair on, the folder has no scores of before."""
+        remove_scores(self.folder)
+        self._remove_texts(score.pair)
+        for number, lines in enumerate(references):
+            write_text(self.folder / f"{score.pair}.ref{number or ''}", as_file(lines))
+        for name, figures in by_sentence.items():
+            write_text(self.folder / f"{score.pair}.{name.lower()}", as_file([repr(figure) for figure in figures]))
+        write_text(self.folder / f"{score.pair}.hyp", as_file(hypotheses))
+        if self._journal is not None:
+            self._journal.add({"score": {"pair": score.pair, **score.fields}})
+
+    def has_texts(self, score: PairScore) -> bool:
+        """Whether the texts of a pair are there as they were scored."""
+        references = [f"ref{number or ''}" for number in range(1 + score.more_references)]
+        files = [self.folder / f"{score.pair}.{kind}" for kind in ("hyp", *references, *map(str.lower, score.metrics))]
+        if not all(path.is_file() for path in files):
+            return False
+        digest = hashlib.sha256(read_bytes(files[0])).hexdigest()
+        return score.hypotheses_sha256 in ("", digest)  # scores of before 0.1.8 have none
+
+    def write_scores(self, results: Sequence[PairScore]) -> Scores:
+        """Write the scores of all pairs, and remove the texts of those that were there before and are not now."""
+        for pair in self._before.keys() - {result.pair for result in results}:
+            self._remove_texts(pair)
+        scores = scores_of_pairs(results, self.settings)
+        write_scores(self.folder, scores)
+        if self._journal is not None:
+            self._journal.remove()
+        return scores
+
+    def close(self) -> None:
+        """Let others write to the folder; what is unfinished stays noted."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def _remove_texts(self, pair: str) -> None:
+        for pattern in ("hyp", "ref", "ref[0-9]*", "comet"):
+            for path in self.folder.glob(f"{pair}.{pattern}"):
+                path.unlink()
+
+    def _left(self) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+        """The settings and notes of an evaluation that was interrupted."""
+        first, *others = entries(self.folder / JOURNAL, _NOTE) or [{}]
+        return (first["settings"], others) if "settings" in first else None
+
+    def _refuse(self, what: str, differing: Sequence[str]) -> None:
+        if differing and not self._overwrite:
+            otherwise = "give another folder as --out, or --overwrite to replace them"
+            raise UserError(f"`{self.folder}` holds {what} of {', '.join(differing)}; {otherwise}.")
+
+    def _differing(self, settings: Mapping[str, object]) -> list[str]:
+        """What the scores in the folder were made with that is otherwise now."""
+        names = [name for name in {**settings, **self.settings}
+                 if name not in _PLACES and settings.get(name) != self.settings.get(name)]  # fmt: skip
+        if not all(name in settings for name in _DIGESTS):
+            return ["another version of fairseq_mtmoe"]
+        return [_DIGESTS.get(name, f"{name} {settings.get(name)} (now {self.settings.get(name)})") for name in names]
+
+
+def as_file(lines: Sequence[str]) -> str:
+    """The content of a file with these lines."""
+    return "".join(f"{line}\n" for line in lines)
+
+
+def digest_of_data(folder: Path, subset: str) -> str:
+    """A SHA-256 of the files of a data directory that decide about the scores of one subset."""
+    patterns = (f"{subset}.*", f"raw/{subset}.*", "dict.*.txt", "tiers.json", "spm.model")
+    found = hashlib.sha256()
+    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
+        if path.is_file():
+            found.update(f"{path.relative_to(folder)}\0".encode())
+            with open(path, "rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
 
 
 @dataclass
 class Measures:
     """What all pairs are scored with, besides BLEU and chrF++, as the command line says."""
 
-    tiers: NamedTiers | None
+    tiers: NamedTiers | None  # that the command line gives
     piece_bleu: PieceBleu | None
     comet_file: Path | None
     cpu: bool
@@ -56,10 +205,6 @@ class Measures:
         if self.comet_file is not None and self.comet is None:
             self.comet = Comet(self.comet_file, gpus=0 if self.cpu else None)
 
-    def tiers_of(self, pairs: Sequence[str]) -> dict[str, str]:
-        """The tiers that the command line gives to pairs."""
-        return {} if self.tiers is None else self.tiers.of(pairs)
-
     def write(
         self, text: Translation, tier: str, sources: Callable[[], Sequence[str]], folder: ScoreFolder
     ) -> PairScore:
@@ -68,24 +213,18 @@ class Measures:
         known = folder.scored.get(text.pair)
         if known is not None and known.hypotheses_sha256 == digest and folder.has_texts(known):
             return known
-        score = scoring.score_pair(
-            text.pair, text.hypotheses, text.references, tier, text.more_references, self.piece_bleu
-        )
+        pieces = self.piece_bleu
+        score = scoring.score_pair(text.pair, text.hypotheses, text.references, tier, text.more_references, pieces)
         score = replace(
-            score,
-            references=text.reference_file,
-            altered_references=text.altered,
-            untranslated=text.untranslated,
-            left_out=text.left_out,
-            hypotheses_sha256=digest,
-        )
+            score, references=text.reference_file, altered_references=text.altered, untranslated=text.untranslated,
+            left_out=text.left_out, hypotheses_sha256=digest,
+        )  # fmt: skip
         by_sentence = {}
         if self.comet is not None:
             name, all_sources = self.comet.name, sources()
             found = self.comet([all_sources[number] for number in text.numbers], text.hypotheses, text.references)
-            by_sentence = {name: found}
-            mean, signature = sum(found) / len(found), self.comet.signature
-            score = replace(score, metrics={name: mean}, metric_signatures={name: signature})
+            by_sentence, signatures = {name: found}, {name: self.comet.signature}
+            score = replace(score, metrics={name: sum(found) / len(found)}, metric_signatures=signatures)
         folder.write_texts(score, text.hypotheses, [text.references, *text.more_references], by_sentence)
         return score
 
@@ -124,31 +263,21 @@ def translate_and_score(
             sources = partial(translator.sources, text.pair, subset)
             score = measures.write(text, tiers.get(text.pair, ""), sources, folder)
             line = f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} sentences"
-            console.print("; ".join([line, *score.remarks]), highlight=False, soft_wrap=True)
+            say(["; ".join([line, *score.remarks])], console)
             results.append(score)
     return results
 
 
 def show(scores: Scores, folder: Path) -> None:
     """Print the table of pairs and averages, and sacreBLEU's signatures."""
-    console = Console()
-    console.print(score_table(scores).on_screen())
-    for signature, pairs in scores.signatures.items():
-        console.print(f"{signature}{pairs}", soft_wrap=True, highlight=False, markup=False)
-    for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE):
-        if (folder / name).exists():  # before 0.1.8 there was no LaTeX
-            console.print(str(folder / name), soft_wrap=True, highlight=False, markup=False)
+    Console().print(score_table(scores).on_screen())
+    say(f"{signature}{pairs}" for signature, pairs in scores.signatures.items())
+    files = [folder / name for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE)]
+    say(file for file in files if file.exists())  # before 0.1.8 there was no LaTeX
 
 
 class NamedTiers:
-    """Tiers by pair or language, in any spelling of their codes.
-
-    Attributes:
-        identity: the name, with a digest of what it stands for.
-
-    Raises:
-        UserError: there is no such recipe or file, or it names no tier.
-    """
+    """Tiers by pair or language, in any spelling of their codes; raises `UserError` where the name is of none."""
 
     def __init__(self, name: str) -> None:
         if name.endswith(".json"):
@@ -159,19 +288,13 @@ class NamedTiers:
         if not any(tiers.values()):
             raise UserError(f"`--tiers` must be a recipe or a file that names tiers, but {name} does not.")
         self.identity = f"{name} {hashlib.sha256(read_bytes(path)).hexdigest()[:8]}"
-        self._tiers = {_plain(member): tier for tier, members in tiers.items() for member in members}
+        self._tiers = {self._plain(member): tier for tier, members in tiers.items() for member in members}
+
+    @staticmethod
+    def _plain(name: str) -> str:
+        return "-".join(map(plain_code, name.split("-")))
 
     def of(self, pairs: Sequence[str]) -> dict[str, str]:
         """The tiers of those pairs that it names: by the pair, else by its target, else by its source."""
-        found = {}
-        for pair in pairs:
-            source, _, target = pair.partition("-")
-            names = [_plain(name) for name in (pair, target, source)]
-            tier = next((self._tiers[name] for name in names if name in self._tiers), None)
-            if tier is not None:
-                found[pair] = tier
-        return found
-
-
-def _plain(name: str) -> str:
-    return "-".join(map(plain_code, name.split("-")))
+        names = [(pair, name) for pair in pairs for name in (*pair.split("-", 1), pair)]  # the last one counts
+        return {pair: self._tiers[plain] for pair, name in names if (plain := self._plain(name)) in self._tiers}

@@ -1,13 +1,11 @@
 """A trained model in the terms of Hugging Face's classes, from a checkpoint of any of our runs."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -31,24 +29,17 @@ HEADS, ENCODER = "heads.", "encoder."
 WITH_CODE = "; its prompt and adapters need `trust_remote_code=True`, as no class of transformers has them"
 # What tokenizers call the tokens that `transformers` wants to know by their tasks: BERT's and RoBERTa's.
 TOKENS = {
-    "pad_token": ("[PAD]", "<pad>"),
-    "cls_token": ("[CLS]", "<s>"),
-    "sep_token": ("[SEP]", "</s>"),
-    "unk_token": ("[UNK]", "<unk>"),
-    "mask_token": ("[MASK]", "<mask>"),
-}
+    "pad_token": ("[PAD]", "<pad>"), "cls_token": ("[CLS]", "<s>"), "sep_token": ("[SEP]", "</s>"),
+    "unk_token": ("[UNK]", "<unk>"), "mask_token": ("[MASK]", "<mask>"),
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Exported:
-    """An encoder or T5 as a folder of Hugging Face's, with additions such as a head.
-
-    `said` is what these are, and what of a checkpoint there is no place for, as the end of a sentence.
-    """
+class Exported(NamedTuple):
+    """An encoder or T5 as a folder of Hugging Face's, with additions such as a head."""
 
     model: PretrainedEncoder | PretrainedT5
     additions: tuple[Additions, ...] = ()
-    said: str = ""
+    said: str = ""  # what these are, and what of a checkpoint there is no place for, as the end of a sentence
 
     def write(self, folder: Path) -> str:
         """Write the folder, completely or not at all; returns what it holds."""
@@ -63,11 +54,7 @@ class Exported:
 
 
 def exported(path: Path, content: Mapping[str, Any]) -> Exported:
-    """What a file holds, of `mtmoe import-hf` or a checkpoint.
-
-    Raises:
-        UserError: it is another, or none of Hugging Face's classes computes what its model does.
-    """
+    """What a file of `mtmoe import-hf` or a checkpoint holds (UserError: no class of Hugging Face's computes it)."""
     if "cfg" not in content and "args" not in content:
         of_kind = of_t5 if of_t5.KIND in content else of_bert
         return Exported(of_kind.load(path, content))
@@ -75,9 +62,7 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
     _expect_expressible(path, content, options)
     state = {name: value.float() for name, value in content["model"].items()}
     try:
-        if options.get("t5"):
-            return _t5(path, content, options, state)
-        return _encoder(path, content, options, state)
+        return (_t5 if options.get("t5") else _encoder)(path, content, options, state)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
@@ -119,11 +104,9 @@ def _t5(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], stat
 
 def _encoder(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]) -> Exported:
     config = replace(
-        EncoderConfig(**json.loads(options["encoder"])),
-        hidden_dropout_prob=options["dropout"],
-        attention_probs_dropout_prob=options["attention_dropout"],
-        has_pooler=False,
-    )
+        EncoderConfig(**json.loads(options["encoder"])), hidden_dropout_prob=options["dropout"],
+        attention_probs_dropout_prob=options["attention_dropout"], has_pooler=False,
+    )  # fmt: skip
     state, added = separated(path, options, state) if options.get("pemt") else (state, None)
     own = {name.removeprefix(ENCODER): value for name, value in state.items() if not name.startswith(HEADS)}
     check_tensors(path, of_bert.wanted_tensors(config), own)
@@ -140,10 +123,7 @@ def _encoder(path: Path, content: Mapping[str, Any], options: Mapping[str, Any],
 def _head(
     content: Mapping[str, Any], config: EncoderConfig, sizes: Mapping[str, HeadSize], state: Mapping[str, Tensor]
 ) -> tuple[Additions | None, str]:
-    """The head of the only task, if a class has one of its kind; and what is said of heads.
-
-    Such a head reads [CLS] alone, and gives one number for each label, or a value.
-    """
+    """The head of the only task, if it reads [CLS] alone, and what is said of heads."""
     ((task, size), *others) = sizes.items()
     if others or not size.has_bias or size.num_words or size.per_token or size.per_word:
         named = f"the heads of {', '.join(sizes)}, of which a class has one" if others else f"the head of {task}"
@@ -170,11 +150,8 @@ def _tokenizer_files(serialized: str, config: EncoderConfig) -> dict[str, str]:
     """The files by which AutoTokenizer reads text as the model did; its own class would normalize as it likes."""
     tokenizer = load_tokenizer(serialized)
     inputs = ["input_ids", *(["token_type_ids"] if config.type_vocab_size > 1 else []), "attention_mask"]
-    settings: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": config.max_positions,
-        "model_input_names": inputs,
-    }
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.max_positions,
+                                "model_input_names": inputs}  # fmt: skip
     for kind, names in TOKENS.items():
         if found := [name for name in names if tokenizer.token_to_id(name) is not None]:
             settings[kind] = found[0]

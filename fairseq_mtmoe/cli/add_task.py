@@ -1,24 +1,22 @@
 """`mtmoe add-task`: a checkpoint with one more task."""
 
-from __future__ import annotations
-
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from torch import Tensor
 
-from fairseq_mtmoe.cli._quiet import quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import output_file
 
 
 @click.command("add-task")
-@click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("checkpoint", type=PATH)
+@click.argument("out", type=PATH)
 @click.option("--task", "name", required=True, metavar="NAME",
               help="The new task: one of the table of tasks; of a translation model a language pair with --task-ids "
               "pair, else a language.")  # fmt: skip
@@ -46,6 +44,7 @@ def command(
 
     output_file("OUT", out, overwrite, CHECKPOINT=checkpoint)
     register()
+    from fairseq_mtmoe.backbones.bert.heads import heads_from_text
     from fairseq_mtmoe.checkpoints import rebuild
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
     from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_task
@@ -55,12 +54,16 @@ def command(
     state = load_shared_part(checkpoint, mapped=True)
     rebuild.check(checkpoint, state, ["model"])
     options = model_options(state) or {}
-    if options.get("heads"):
-        change = _task_of_benchmark(options, name, task_table, seed)
-    elif options.get("task_names"):
-        change = _task_of_translation(state, options, name)
-    else:
+    heads = heads_from_text(options["heads"]) if options.get("heads") else {}
+    tasks = list(heads) or (options.get("task_names") or "").split(",")
+    if tasks == [""]:
         raise UserError(f"`{checkpoint}` must be of a model that tells tasks apart, but is not.")
+    if name in tasks:
+        raise_invalid("--task", f"none of the checkpoint's tasks {', '.join(tasks)}", name)
+    if heads:
+        change = _task_of_benchmark(options, name, task_table, seed)
+    else:
+        change = _task_of_translation(state, options, name)
     before = Described.of(without_memory(checkpoint, state, options))
     after = Described.of(without_memory(checkpoint, state, {**options, **change.options}, change.symbols))
     result = with_task(state, NewTask(change.tasks, begins_as, change.head, seed), before, after)
@@ -73,20 +76,17 @@ def command(
         click.echo(f"Its languages are in the order --langs {','.join(change.task_state['langs'])}.")
 
 
-@dataclass(frozen=True)
-class _Change:
-    """What a new task makes of a checkpoint."""
+class _Change(NamedTuple):
+    """What a new task makes of a checkpoint: of its options and its task's settings those that change."""
 
-    tasks: Sequence[str]  # that it has
-    options: Mapping[str, Any]  # of its model that change
-    head: Mapping[str, Tensor] = field(default_factory=dict)  # the new parameters
-    symbols: int = 0  # by which its vocabulary grows
-    task_state: Mapping[str, Any] = field(default_factory=dict)  # settings of its task that change
+    tasks: Sequence[str]
+    options: Mapping[str, Any]
+    head: Mapping[str, Tensor] = {}
+    symbols: int = 0  # by which the vocabulary grows
+    task_state: Mapping[str, Any] = {}
 
 
 def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | None, seed: int) -> _Change:
-    import json
-
     import torch
 
     from fairseq_mtmoe.backbones.bert.heads import TaskHeads, heads_from_text, heads_to_text
@@ -98,7 +98,6 @@ def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | 
     trained = [task for task, row in rows.items() if row.sets("train")]
     if name not in trained:
         raise_invalid("--task", f"a task with training data in the tables of tasks, {', '.join(trained)}", name)
-    _expect_new(name, list(heads))
     size = task_type_of(rows[name]).head
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -108,7 +107,6 @@ def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | 
 
 def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], name: str) -> _Change:
     tasks, settings = options["task_names"].split(","), state.get("task_state") or {}
-    _expect_new(name, tasks)
     langs = settings.get("langs") or []
     if settings.get("task_ids") == "pair":
         if not (re.fullmatch("[^-]+-[^-]+", name) and set(name.split("-")) <= set(langs)):
@@ -130,8 +128,3 @@ def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], n
 def _with_name(options: Mapping[str, Any], name: str) -> dict[str, str]:
     names = options.get("task_names")
     return {"task_names": f"{names},{name}"} if names else {}
-
-
-def _expect_new(name: str, tasks: Sequence[str]) -> None:
-    if name in tasks:
-        raise_invalid("--task", f"none of the checkpoint's tasks {', '.join(tasks)}", name)

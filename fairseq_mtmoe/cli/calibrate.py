@@ -1,26 +1,19 @@
 """`mtmoe calibrate`: prices for the BASE layers of a checkpoint, from training batches."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.table import Table
 
-from fairseq_mtmoe.cli._quiet import progress_bar, quiet_fairseq
+from fairseq_mtmoe.analysis.tables import Table
+from fairseq_mtmoe.cli._shared import PATH, progress_bar, quiet_fairseq
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, output_file, regular_file
 
-if TYPE_CHECKING:
-    from fairseq_mtmoe.evaluation.calibration import Calibrated, LayerPrices
-
 
 @click.command("calibrate")
-@click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("checkpoint", type=PATH)
+@click.argument("out", type=PATH)
 @click.argument("data")
 @click.option("--updates", type=click.IntRange(1), default=100, show_default=True,
               help="Updates to pass through the model. With the usual --price-memory of 0.95 the first of 100 counts "
@@ -34,12 +27,10 @@ def command(
 ) -> None:
     """Write to OUT the CHECKPOINT with prices for its BASE layers, from training batches of DATA.
 
-    In training BASE layers share tokens out evenly, which has a price for each expert; since 0.1.2 a run keeps the mean
-    of these prices, and evaluation routes by them as training did. This gives prices to a checkpoint of before, or new
-    ones to any: those that its run would have kept, had it gone on for --updates with a learning rate of 0. Batches are
-    the run's own, with its sampling, sizes, seed and dropout, from the beginning of the epoch that CHECKPOINT is in; an
-    update has those of one process. A moving average of the weights (--store-ema) gets prices of its own. All else
-    stays as it is: the optimizer's state, the place in the data, and where the experts are.
+    Since 0.1.2 a run keeps the mean of the prices at which BASE layers share tokens out evenly, and evaluation routes
+    by them. This gives prices to an older checkpoint, or new ones to any: those that its run would have kept, had it
+    gone on for --updates with a learning rate of 0, with its own sampling, sizes, seed and dropout. A moving average
+    of the weights (--store-ema) gets prices of its own. All else stays as it is.
 
     Prints for each layer its prices, and the load of its fullest expert as a multiple of the mean, by scores alone and
     by prices, on the batches of 8 more updates.
@@ -52,16 +43,22 @@ def command(
     from fairseq_mtmoe.checkpoints.file_io import peek
     from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
     from fairseq_mtmoe.checkpoints.sharding import expert_folder, is_shared_part
+    from fairseq_mtmoe.evaluation.calibration import calibrate
 
     if is_shared_part(peek(checkpoint) or {}):
         expert_folder(out)  # what cannot be written is said before the work
     check_writable(out.parent)
     read = _identity(checkpoint)
-    calibrated = _calibrated(str(checkpoint), data, updates, max_tokens, cpu)
+    with progress_bar("updates") as progress:
+        bar = progress.add_task("calibrating", total=None)
+        calibrated = calibrate(str(checkpoint), data, updates, max_tokens, cpu,
+                               lambda done, total: progress.update(bar, completed=done, total=total))  # fmt: skip
     if _identity(checkpoint) != read:
         raise UserError(f"`{checkpoint}` was replaced meanwhile, by its run perhaps: calibrate a copy of it.")
     save_with_experts(calibrated.state, checkpoint, out)
-    _show(calibrated.layers)
+    rows = [(one.layer, f"{one.lowest:+.3f}", f"{one.highest:+.3f}", f"{one.greedy_load:.2f}", f"{one.load:.2f}")
+            for one in calibrated.layers]  # fmt: skip
+    Console().print(Table(["layer", "prices from", "to", "load by scores", "load by prices"], rows).on_screen())
     beside = f", experts in {expert_folder(out)}" if is_shared_part(calibrated.state) else ""
     click.echo(f"{out}: prices of {updates} update{'s' * (updates != 1)}{beside}")
     told = calibrated.state["cfg"]["model"].get("base_evaluation", "prices")
@@ -71,29 +68,5 @@ def command(
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
     """What a file that took its place would differ in."""
-    if not path.exists():
-        return None
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _calibrated(checkpoint: str, data: str, updates: int, max_tokens: int | None, cpu: bool) -> Calibrated:
-    from fairseq_mtmoe.evaluation.calibration import calibrate
-
-    with progress_bar("updates") as progress:
-        bar = progress.add_task("calibrating", total=None)
-
-        def advance(done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total)
-
-        return calibrate(checkpoint, data, updates, max_tokens, cpu, advance)
-
-
-def _show(layers: Sequence[LayerPrices]) -> None:
-    table = Table("layer")
-    for column in ("prices from", "to", "load by scores", "load by prices"):
-        table.add_column(column, justify="right")
-    for layer in layers:
-        prices = (f"{layer.lowest:+.3f}", f"{layer.highest:+.3f}")
-        table.add_row(layer.layer, *prices, f"{layer.greedy_load:.2f}", f"{layer.load:.2f}")
-    Console().print(table)
+    found = path.stat() if path.exists() else None
+    return found and (found.st_ino, found.st_mtime_ns, found.st_size)

@@ -1,14 +1,10 @@
 """`mtmoe compare`: what systems reach over several seeds, or how far evaluations lie apart beyond chance."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fairseq_mtmoe.analysis import comparison, differences
 from fairseq_mtmoe.analysis.differences import SEED, Sampling
@@ -17,7 +13,7 @@ from fairseq_mtmoe.analysis.run_log import provenance
 from fairseq_mtmoe.analysis.score_files import expanded, read_scores
 from fairseq_mtmoe.analysis.scores import PieceBleu
 from fairseq_mtmoe.analysis.significance import SAMPLES, TRIALS
-from fairseq_mtmoe.cli._tables import say, show
+from fairseq_mtmoe.cli._shared import PATH, progress_bar, say, show
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import check_writable, write_text
 
@@ -26,11 +22,11 @@ JSON_FILE, MARKDOWN_FILE, LATEX_FILE, PICTURE_FILE = (f"comparison.{suffix}" for
 
 @click.command("compare")
 @click.argument("systems", nargs=-1, required=True, metavar="RESULTS… | NAME=RUN,…")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the tables as files, and for a picture.")
+@click.option("--out", type=PATH, help="Folder for the tables as files, and for a picture.")
 @click.option("--seed", type=click.IntRange(0), help=f"Of the drawing of sentences; by default {SEED}.")
 @click.option("--samples", type=click.IntRange(1), metavar="N",
               help=f"Draws of each test; by default {SAMPLES:,} resamples and {TRIALS:,} trials.")  # fmt: skip
-@click.option("--spm", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--spm", type=PATH, metavar="FILE",
               help="The SentencePiece model of mtmoe evaluate --spm; without it spBLEU is left out.")  # fmt: skip
 def command(
     systems: tuple[str, ...], out: Path | None, seed: int | None, samples: int | None, spm: Path | None
@@ -43,23 +39,20 @@ def command(
     mtmoe compare 'mt_dense=runs/dense-*' 'mt_tag=runs/tag-*' 'single=runs/single-*' --out results
 
     RESULTS is a folder of mtmoe evaluate, or a run's folder with one below scores/. Prints how far the others are above
-    the first, by every metric, for each pair, tier and all pairs, and whether chance in drawing the test sets'
-    sentences could say so: sacreBLEU's paired bootstrap and approximate randomisation. A tier's figure is the mean over
-    its pairs, whose sentences are drawn pair by pair. The same seed gives the same figures.
+    the first, by every metric, for each pair, tier and all pairs, and whether chance in drawing sentences could say so:
+    sacreBLEU's paired bootstrap and approximate randomisation. A tier's figure is the mean over its pairs.
 
     RUN is a folder with scores.json, or a run's folder with one below scores/, as fairseq-validate --results-path (of
-    --task glue) and mtmoe evaluate write them. Patterns with * and ? stand for all folders that they fit. Runs of a
-    system that have the same seed and different tasks complete each other, as those of models that were trained for one
-    task each. Prints a row for each system, the mean over seeds ± its standard error for each task and average, beside
-    what papers report of the same system with the same encoder; and how far the other systems are above the first,
-    paired by seed where both have it.
+    --task glue) and mtmoe evaluate write them. Runs of a system that have the same seed and different tasks complete
+    each other. Prints for each system the mean over seeds ± its standard error for each task and average, beside what
+    papers report of the same system with the same encoder; and how far the other systems are above the first, paired
+    by seed where both have it.
     """
     if out is not None:
         check_writable(out)
     if len(systems) > 1 and not any("=" in argument for argument in systems):
         draws = Sampling(SEED if seed is None else seed, samples or SAMPLES, samples or TRIALS)
-        pieces = None if spm is None else PieceBleu(spm)
-        compare_evaluations([Path(argument) for argument in systems], out, draws, pieces)
+        compare_evaluations([*map(Path, systems)], out, draws, None if spm is None else PieceBleu(spm))
         return
     for option, value in {"--seed": seed, "--samples": samples, "--spm": spm and str(spm)}.items():
         if value is not None:
@@ -77,16 +70,11 @@ def command(
 
 
 def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampling, pieces: PieceBleu | None) -> None:
-    """Print how far evaluations are above the first, and whether that is chance; write it to `out`, if there is one.
-
-    Raises:
-        UserError: a folder has no evaluation, or is not of the same test sets.
-    """
+    """Print how far evaluations are above the first, and whether that is chance; write it to `out`, if there is one."""
     from fairseq_mtmoe.analysis.charts import models, save
 
     evaluations = read_evaluations(folders)
-    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("pairs"),
-                  TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:  # fmt: skip
+    with progress_bar("pairs") as progress:
         advance = partial(progress.update, progress.add_task("", total=len(evaluations[0].texts)), advance=1)
         found = differences.find_differences(evaluations, draws, pieces, lambda pair: advance(description=pair))
     for one in found:
@@ -102,11 +90,7 @@ def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampli
 
 
 def read_systems(arguments: Sequence[str]) -> list[comparison.System]:
-    """The systems that `NAME=RUN,…` stand for, whose runs can be compared.
-
-    Raises:
-        UserError: an argument is none, a run has no scores, or runs cannot be compared.
-    """
+    """The systems that `NAME=RUN,…` stand for, whose runs can be compared; raises `UserError` where they cannot."""
     systems: dict[str, list[Path]] = {}
     for argument in arguments:
         name, sign, folders = argument.partition("=")

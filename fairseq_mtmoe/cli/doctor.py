@@ -1,10 +1,4 @@
-"""`mtmoe doctor`: what this machine has of what a run needs, on one screen.
-
-Whatever is looked at may be missing or broken: nothing of it is imported before its line, and an error is what the line
-says.
-"""
-
-from __future__ import annotations
+"""`mtmoe doctor`: what this machine has of what a run needs; an error of an import is what its line says."""
 
 import importlib
 import importlib.metadata
@@ -19,8 +13,8 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from rich.console import Console
@@ -28,6 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fairseq_mtmoe import __version__
+from fairseq_mtmoe.cli._shared import cores
 from fairseq_mtmoe.errors import first_line
 
 GIB = 2**30
@@ -37,16 +32,14 @@ DRAWING = ("altair", "vl-convert-python")  # which a node may be without
 MARKS = {"fine": "[green]✓[/]", "less": "[yellow]–[/]", "missing": "[red]✗[/]"}
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """What there is, and what to do if that is not enough."""
 
     text: str
     advice: str = ""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """A line of the screen."""
 
     name: str
@@ -123,8 +116,7 @@ def _look_at_nccl() -> Finding:
 
     if not distributed.is_nccl_available():
         return Finding("torch is built without it; gloo joins processes")
-    version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-    return Finding(version)
+    return Finding(".".join(map(str, torch.cuda.nccl.version())))  # type: ignore[no-untyped-call]
 
 
 def _look_at_gpus() -> Finding:
@@ -138,8 +130,8 @@ def _look_at_gpus() -> Finding:
         return Finding("none that torch can use: a CPU computes", driver if is_hidden else "")
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     kinds = Counter(f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}" for gpu in gpus)
-    one = {gpu.major for gpu in gpus} <= set(GROUPED_MM_MAJORS)
-    how = "one kernel for all experts" if one else "a product for each expert"
+    has_one = {gpu.major for gpu in gpus} <= set(GROUPED_MM_MAJORS)
+    how = "one kernel for all experts" if has_one else "a product for each expert"
     return Finding(f"{', '.join(f'{count} × {kind}' for kind, count in kinds.items())}; in bfloat16 {how}")
 
 
@@ -178,8 +170,8 @@ def _look_at_kernels() -> Finding:
     if not kernels.BUILDS:
         return Finding(f"none loads (this processor has {capability})", "balanced assignment takes ten times as long: "
                        "`make install` builds them where there is a C++ compiler, a wheelhouse has them")  # fmt: skip
-    used, *slower = kernels.BUILDS
-    return Finding(f"{used} is used, of {', '.join((used, *slower))}; this processor has {capability}")
+    used = next(iter(kernels.BUILDS))
+    return Finding(f"{used} is used, of {', '.join(kernels.BUILDS)}; this processor has {capability}")
 
 
 def look_at_packages() -> Finding:
@@ -215,10 +207,8 @@ def look_at_optional_packages() -> Finding:
 def _look_at_processor() -> Finding:
     import torch
 
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = os.environ.get("OMP_NUM_THREADS", "not set")
-    return Finding(f"{mine} of {os.cpu_count()} cores for this process; torch takes {torch.get_num_threads()} threads "
-                   f"(OMP_NUM_THREADS: {threads})")  # fmt: skip
+    threads = f"{torch.get_num_threads()} threads (OMP_NUM_THREADS: {os.environ.get('OMP_NUM_THREADS', 'not set')})"
+    return Finding(f"{cores()} of {os.cpu_count()} cores for this process; torch takes {threads}")
 
 
 def _look_at_memory() -> Finding:

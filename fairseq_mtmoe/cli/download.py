@@ -1,7 +1,5 @@
 """`mtmoe download`: the corpora of a recipe, as far as they are openly available."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Sequence
@@ -13,23 +11,24 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from fairseq_mtmoe.cli._shared import PATH, say
 from fairseq_mtmoe.data.corpora.raw_files import Item, items_of
 from fairseq_mtmoe.data.corpora.recipes.recipe import SHIPPED, load_recipe
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable
 
-_HELP = f"""Download the corpora of RECIPE ({", ".join(SHIPPED)}, or your own file) into the folder RAW.
+
+@click.command(
+    "download",
+    help=f"""Download the corpora of RECIPE ({", ".join(SHIPPED)}, or your own file) into RAW.
 
 What is there is kept, what broke off goes on, and every file is verified. At the end stands what must be got by hand.
-"""
-
-
-@click.command("download", help=_HELP)
+""",
+)
 @click.argument("recipe_name", metavar="RECIPE")
-@click.argument("raw", type=click.Path(path_type=Path))
+@click.argument("raw", type=PATH)
 @click.option("--list", "only_list", is_flag=True, help="Show all files, licences and what is there; fetch nothing.")
 def command(recipe_name: str, raw: Path, only_list: bool) -> None:
-    """See `_HELP`."""
     items = items_of(load_recipe(recipe_name, "RECIPE").corpora)
     if not items:
         click.echo(f"The recipe {recipe_name} takes text of your own: there is nothing to download.")
@@ -39,9 +38,9 @@ def command(recipe_name: str, raw: Path, only_list: bool) -> None:
         return
     check_writable(raw)
     failed = _download([item for item in items if item.address], raw)
-    there = sum(_is_there(raw / item.file) for item in items)
+    there = sum(os.path.exists(raw / item.file) for item in items)
     click.echo(f"{there} of {len(items)} files are in {raw}.")
-    by_hand = [item for item in items if not item.address and not _is_there(raw / item.file)]
+    by_hand = [item for item in items if not item.address and not os.path.exists(raw / item.file)]
     if by_hand:
         click.echo("By hand:")
     for item in by_hand:
@@ -57,19 +56,16 @@ def command(recipe_name: str, raw: Path, only_list: bool) -> None:
     click.echo(f"Then: {then}{' (or, without what is missing, with --skip-missing)' if there < len(items) else ''}")
 
 
-def _is_there(path: Path) -> bool:
-    """Whether it is there; unlike Path.exists this can be asked of a name that is too long, too."""
-    return os.path.exists(path)
-
-
 def _show(items: Sequence[Item], raw: Path) -> None:
     """A line for each file: what it is, how large, under which licence, and whether it is there."""
     table = Table("file", "size", "licence", "from", "there")
     for item in items:
         path = raw / item.file
         part = path.with_name(f"{path.name}.part")
-        size = path.stat().st_size if _is_there(path) else item.size
-        state = "yes" if _is_there(path) else f"{decimal(part.stat().st_size)} of it" if _is_there(part) else "no"
+        is_there = os.path.exists(path)  # unlike `Path.exists` this can be asked of a name that is too long, too
+        size = path.stat().st_size if is_there else item.size
+        begun = f"{decimal(part.stat().st_size)} of it" if os.path.exists(part) else "no"
+        state = "yes" if is_there else begun
         origin = item.address or f"by hand: {item.by_hand}"
         table.add_row(item.file, "?" if size is None else decimal(size), item.licence, origin, state)
     Console(width=None if Console().is_terminal else 250).print(table)
@@ -106,5 +102,4 @@ class _Shown:
 
     def waits(self, item: Item, reason: str, pause: float) -> None:
         """Say so above the bars."""
-        line = f"{item.file} from {item.host}: {reason}; tried again in {pause:.0f} s"
-        self._progress.console.print(line, soft_wrap=True, highlight=False, markup=False)
+        say([f"{item.file} from {item.host}: {reason}; tried again in {pause:.0f} s"], self._progress.console)

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from fairseq_mtmoe.analysis.scores import PieceBleu
 from fairseq_mtmoe.checkpoints import checksum
-from fairseq_mtmoe.cli import _benchmark_scores
-from fairseq_mtmoe.cli._benchmark_scores import result_folders
-from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, show, translate_and_score
-from fairseq_mtmoe.cli._quiet import quiet_fairseq
-from fairseq_mtmoe.cli._runs import names
-from fairseq_mtmoe.cli._score_folder import ScoreFolder, as_file, digest_of_data
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.checkpoints.file_io import peek
+from fairseq_mtmoe.cli import _evaluating as evaluating
+from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, ScoreFolder
+from fairseq_mtmoe.cli._shared import PATH, names, quiet_fairseq
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.analysis.score_files import Scores
     from fairseq_mtmoe.evaluation.translator import Decoding
+
+BENCHMARK_BATCH = 32
+# Of a benchmark's tasks; the others say how to translate.
+BENCHMARK_OPTIONS = ("places", "models", "outs", "subset", "batch_size", "max_tokens", "fp16", "cpu")
 
 
 @click.command("evaluate")
@@ -36,14 +41,14 @@ if TYPE_CHECKING:
               "benchmark's tasks valid, whose labels are known.")  # fmt: skip
 @click.option("--lang-pairs", callback=names, metavar="A-B,…",
               help="Pairs to evaluate; by default those of DATA that the model was trained on.")  # fmt: skip
-@click.option("--out", "outs", multiple=True, type=click.Path(path_type=Path),
+@click.option("--out", "outs", multiple=True, type=PATH,
               help="Folder for the results, one for each --path; by default scores/CHECKPOINT-SUBSET beside the "
               "checkpoint.")  # fmt: skip
 @click.option("--tiers", metavar="NAME|FILE", help="A recipe, or a file such as tiers.json, that says which pair or "
               "language is in which tier; by default DATA's tiers.json, else training sizes.")  # fmt: skip
-@click.option("--spm", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--spm", type=PATH, metavar="FILE",
               help="Give spBLEU, too: by this SentencePiece model, such as Flores-200's.")  # fmt: skip
-@click.option("--comet", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--comet", type=PATH, metavar="FILE",
               help="Give COMET, too: by this checkpoint (checkpoints/model.ckpt); needs unbabel-comet.")  # fmt: skip
 @click.option("--beam", type=click.IntRange(1), default=5, show_default=True, help="Beam size.")
 @click.option("--lenpen", type=float, default=1.0, show_default=True, help="Length penalty: > 1 favours longer output.")
@@ -72,28 +77,16 @@ if TYPE_CHECKING:
 @quiet_fairseq()
 @click.pass_context
 def command(
-    ctx: click.Context,
-    /,
-    places: tuple[str, ...],
-    models: tuple[str, ...],
-    subset: str,
-    outs: tuple[Path, ...],
-    from_generate: bool,
-    overwrite: bool,
-    tiers: str | None,
-    spm: Path | None,
-    comet: Path | None,
-    **settings: Any,
-) -> None:
+    ctx: click.Context, /, places: tuple[str, ...], models: tuple[str, ...], subset: str, outs: tuple[Path, ...],
+    from_generate: bool, overwrite: bool, tiers: str | None, spm: Path | None, comet: Path | None, **settings: Any,
+) -> None:  # fmt: skip
     """Translate the test set of every language pair of DATA and score it.
 
-    Settings of the task, such as --langs and --decoder-langtok, are those that the model was trained with. Batches hold
-    sentences of like lengths, of whatever pairs; hypotheses are those of one pair at a time. Prints a table, and writes
+    Settings of the task, such as --langs, are those that the model was trained with. Prints a table, and writes
     scores.json, scores.md, scores.tex and the texts that were compared, en-de.hyp and en-de.ref, to the output folder;
-    scores that it has already, of the same model, data and settings, are shown again. What an interrupted evaluation
-    had done is not done again. BLEU equals that of sacrebleu on the two files, and with --references fairseq that of
-    fairseq-generate --scoring sacrebleu. Further references of all sentences are read from DATA/raw/test.en-de.de.1, .2
-    and so on. A sentence that is too long for the model counts as one with an empty translation.
+    scores that it has already are shown again, and an interrupted evaluation goes on. BLEU equals that of sacrebleu on
+    the two files, and with --references fairseq that of fairseq-generate --scoring sacrebleu. Further references are
+    read from DATA/raw/test.en-de.de.1, .2 and so on. One that is too long for the model has an empty translation.
 
     Of a checkpoint of --task glue or text_to_text DATA is the benchmarks' folder, and each task's own metric is printed
     and written, by what fairseq-validate --results-path does; options of translation are refused.
@@ -107,10 +100,10 @@ def command(
     from fairseq_mtmoe import register
 
     register()
-    benchmark = None if from_generate else _benchmark_scores.task_of(models)
+    benchmark = None if from_generate else _benchmark_of(models)
     if benchmark is not None:
         _expect_counts(places, models, outs)
-        _benchmark_scores.evaluate(benchmark, ctx)
+        _evaluate_benchmark(benchmark, ctx)
         return
     # All of these fail before anything is translated.
     named, pieces = None if tiers is None else NamedTiers(tiers), None if spm is None else PieceBleu(spm)
@@ -128,7 +121,7 @@ def command(
             scores = _evaluate(places[0], model.split(":"), subset, settings, measures, folder)
         else:
             click.echo(f"{folder.folder} has the scores of this model, data and settings already.", err=True)
-        show(scores, folder.folder)
+        evaluating.show(scores, folder.folder)
 
 
 def _expect_counts(places: Sequence[str], models: Sequence[str], outs: Sequence[Path]) -> None:
@@ -150,11 +143,10 @@ def _folders(
     named = ("references", "lang_pairs", "langs", "post_process", "tiers", "spm", "comet")
     decided = {
         "data": data, "subset": subset, **asdict(_decoding(settings)), **{name: settings[name] for name in named},
-        "version": __version__, "data_sha256": digest_of_data(test_sets.folders(data)[0], subset),
+        "version": __version__, "data_sha256": evaluating.digest_of_data(test_sets.folders(data)[0], subset),
     }  # fmt: skip
-    places = result_folders(models, subset, outs)
     found = []
-    for model, place in zip(models, places, strict=True):
+    for model, place in zip(models, _result_folders(models, subset, outs), strict=True):
         digests = [checksum.identity(existing(path)) for path in model.split(":")]
         own = {"checkpoint": model, "checkpoint_sha256": digests}
         found.append(ScoreFolder(place, {**own, **decided}, overwrite))
@@ -162,13 +154,9 @@ def _folders(
 
 
 def _evaluate(
-    data: str,
-    checkpoints: Sequence[str],
-    subset: str,
-    settings: Mapping[str, Any],
-    measures: Measures,
+    data: str, checkpoints: Sequence[str], subset: str, settings: Mapping[str, Any], measures: Measures,
     folder: ScoreFolder,
-) -> Scores:
+) -> Scores:  # fmt: skip
     """Translate and score all pairs with one model, or an ensemble."""
     from fairseq_mtmoe.evaluation import test_sets
     from fairseq_mtmoe.evaluation.translator import Translator
@@ -177,12 +165,11 @@ def _evaluate(
     how = {name: settings[name] for name in ("langs", "post_process", "references")}
     translator = Translator(data, checkpoints, _decoding(settings), **how)
     pairs = test_sets.choose_pairs(sizes, translator.trained_pairs, settings["lang_pairs"])
-    tiers = test_sets.tiers_of(data, [*translator.trained_pairs, *pairs]) | measures.tiers_of(pairs)
+    named = measures.tiers.of(pairs) if measures.tiers else {}
+    tiers = test_sets.tiers_of(data, [*translator.trained_pairs, *pairs]) | named
     measures.load()
-    try:
-        return folder.write_scores(translate_and_score(translator, pairs, subset, tiers, measures, folder))
-    finally:
-        folder.close()
+    with closing(folder):
+        return folder.write_scores(evaluating.translate_and_score(translator, pairs, subset, tiers, measures, folder))
 
 
 def _decoding(settings: Mapping[str, Any]) -> Decoding:
@@ -205,7 +192,7 @@ def _score_generated(
     for file in dict.fromkeys(file for one in found.values() for file in one.unended):
         unsure = "whether it is whole cannot be seen"
         click.echo(f"{file} has no line `Generate … with beam=…` at its end: {unsure}.", err=True)
-    references = "".join(f"{pair}\n{as_file(one.references)}" for pair, one in sorted(found.items()))
+    references = "".join(f"{pair}\n{evaluating.as_file(one.references)}" for pair, one in sorted(found.items()))
     subsets = {name[1] for path in paths if (name := re.fullmatch(r"generate-(.+)\.txt", path.name))}
     settings = {
         "checkpoint": ",".join(map(str, paths)), "data": "",
@@ -217,18 +204,78 @@ def _score_generated(
     folder = ScoreFolder(out, settings, overwrite)
     scores = folder.finished()
     if scores is None:
-        tiers, results = measures.tiers_of(list(found)), []
+        tiers, results = measures.tiers.of(list(found)) if measures.tiers else {}, []
         measures.load()
         folder.begin()
-        try:
+        with closing(folder):
             for pair, one in found.items():
                 names = ", ".join(path.name for path in files[pair])
-                numbers = range(len(one.hypotheses))
-                text = Translation(
-                    pair, one.hypotheses, one.references, names, one.altered, 0, numbers=numbers, left_out=one.missing
-                )
+                text = Translation(pair, one.hypotheses, one.references, names, one.altered, 0,
+                                   numbers=range(len(one.hypotheses)), left_out=one.missing)  # fmt: skip
                 results.append(measures.write(text, tiers.get(pair, ""), partial(list, one.sources), folder))
             scores = folder.write_scores(results)
-        finally:
-            folder.close()
-    show(scores, out)
+    evaluating.show(scores, out)
+
+
+def _benchmark_of(models: Sequence[str]) -> str | None:
+    """The task of a benchmark, `glue` or `text_to_text`, that all checkpoints are of; None where they translate."""
+    from fairseq_mtmoe.evaluation.stored import OF_BENCHMARKS, existing
+
+    found = {}
+    for model in models:
+        cfg = (peek(existing(model.split(":")[0])) or {}).get("cfg")
+        task = cfg.get("task") if isinstance(cfg, Mapping) else None
+        found[model] = str(task.get("_name", "")) if isinstance(task, Mapping) else ""
+    names = set(found.values())
+    if not names & set(OF_BENCHMARKS):
+        return None
+    if len(names) > 1:
+        shown = ", ".join(f"{model} ({name})" for model, name in found.items())
+        raise_invalid("--path", "checkpoints of one task in one evaluation", shown)
+    return names.pop()
+
+
+def _evaluate_benchmark(task: str, ctx: click.Context) -> None:
+    """Score each checkpoint on the tasks that it was trained on, print a table, and write `scores.json` and `.md`."""
+    given = ctx.params
+    named = {name for name in given if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    for parameter in ctx.command.params:
+        if parameter.name in named and parameter.name not in BENCHMARK_OPTIONS:
+            raise UserError(
+                f"`{parameter.opts[0]}` must be left out with checkpoints of `--task {task}`, which are scored as "
+                "`fairseq-validate` does, but was given."
+            )
+    for model in given["models"]:
+        if ":" in model:
+            raise_invalid("--path", f"one checkpoint with `--task {task}`, and no ensemble", model)
+    subset = given["subset"] if "subset" in named else "valid"  # which has labels
+    outs = _result_folders(given["models"], subset, given["outs"])
+    for model, out in zip(given["models"], outs, strict=True):
+        _validate(task, model, out, subset, given)
+
+
+def _result_folders(models: Sequence[str], subset: str, outs: Sequence[Path]) -> Sequence[Path]:
+    """The folder for each model's results, as given or beside its first checkpoint (UserError: two are the same)."""
+    first = [Path(model.split(":")[0]) for model in models]
+    places = outs or [path.parent / "scores" / f"{path.stem}-{subset}" for path in first]
+    if len({os.path.realpath(place) for place in places}) < len(places):
+        raise_invalid("--out", "another folder for each --path", ", ".join(map(str, places)))
+    return places
+
+
+def _validate(task: str, model: str, out: Path, subset: str, given: Mapping[str, Any]) -> None:
+    """Call what `fairseq-validate` calls, with the same options, in one process."""
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq_cli import validate
+
+    batches = {"--max-tokens": given["max_tokens"], "--batch-size": given["batch_size"]}
+    if not any(batches.values()):
+        batches["--batch-size"] = BENCHMARK_BATCH
+    arguments = [given["places"][0], "--task", task, "--path", model, "--valid-subset", subset]
+    arguments += ["--results-path", str(out), "--distributed-world-size", "1"]
+    arguments += [text for name, value in batches.items() if value for text in (name, str(value))]
+    arguments += [f"--{name}" for name in ("fp16", "cpu") if given[name]]
+    parsed = options.parse_args_and_arch(options.get_validation_parser(), arguments)
+    named = options.parse_args_and_arch(options.get_validation_parser(), arguments, suppress_defaults=True)
+    validate.main(convert_namespace_to_omegaconf(parsed), override_args=named)

@@ -1,17 +1,15 @@
 """`mtmoe export-hf`: an encoder or T5, trained or imported, as a folder that Hugging Face's `transformers` loads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click
 
-from fairseq_mtmoe.cli._quiet import quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
 
 
 @click.command("export-hf")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
-@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL", type=PATH)
+@click.argument("folder", metavar="FOLDER", type=PATH)
 @quiet_fairseq()
 def command(model: Path, folder: Path) -> None:
     """Write MODEL, a checkpoint of a dense encoder or T5 or a file of `mtmoe import-hf`, to the new FOLDER.

@@ -1,20 +1,17 @@
 """`mtmoe import-hf`: a pretrained encoder or T5 from a folder of Hugging Face's."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fairseq_mtmoe.cli._quiet import quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
 from fairseq_mtmoe.io.files import output_file, read_json
 
 
 @click.command("import-hf")
-@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
-@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="FOLDER", type=PATH)
+@click.argument("output", metavar="OUT", type=PATH)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(folder: Path, output: Path, overwrite: bool) -> None:
@@ -29,22 +26,17 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
     from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
 
     output_file("OUT", output, overwrite)
+    imported: Any
     if of_t5.is_of_t5(read_json(folder / CONFIG, "the `config.json` of a model's folder")):
-        t5 = of_t5.read_folder(folder)
-        t5.model.save(output)
-        sizes = t5.model.config
-        blocks = f"t5, {sizes.num_layers} and {sizes.num_decoder_layers} blocks of {sizes.d_model}"
-        click.echo(f"{output}: {blocks}, {_counted(t5.model.state, '', len(t5.left_out))}")
-        return
-    imported = of_bert.read_folder(folder)
+        imported, more = of_t5.read_folder(folder), ""
+        config = imported.model.config
+        blocks = f"t5, {config.num_layers} and {config.num_decoder_layers} blocks of {config.d_model}"
+    else:
+        imported = of_bert.read_folder(folder)
+        config = imported.model.config
+        blocks = f"{config.model_type}, {config.num_hidden_layers} blocks of {config.hidden_size}"
+        more = f", {'with' if config.has_pooler else 'without'} a pooler"
     imported.model.save(output)
-    config = imported.model.config
-    blocks = f"{config.model_type}, {config.num_hidden_layers} blocks of {config.hidden_size}"
-    pooler = f"{'with' if config.has_pooler else 'without'} a pooler"
-    click.echo(f"{output}: {blocks}, {_counted(imported.model.state, pooler, len(imported.left_out))}")
-
-
-def _counted(state: Mapping[str, Any], more: str, left_out: int) -> str:
-    millions = sum(value.numel() for value in state.values()) / 1e6
-    parts = [f"{millions:.1f} million parameters", *([more] if more else [])]
-    return f"{', '.join(parts)}; {left_out} other tensor{'s' * (left_out != 1)} left out"
+    millions, others = sum(value.numel() for value in imported.model.state.values()) / 1e6, len(imported.left_out)
+    left_out = f"{others} other tensor{'s' * (others != 1)} left out"
+    click.echo(f"{output}: {blocks}, {millions:.1f} million parameters{more}; {left_out}")

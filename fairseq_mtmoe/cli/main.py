@@ -1,7 +1,5 @@
 """`mtmoe`: the commands beside fairseq's own."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

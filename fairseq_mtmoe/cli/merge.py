@@ -1,19 +1,17 @@
 """`mtmoe merge`: a model that borrows from sources, with its gates folded into what they weigh."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click
 
-from fairseq_mtmoe.cli._quiet import quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import output_file
 
 
 @click.command("merge")
-@click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("checkpoint", type=PATH)
+@click.argument("out", type=PATH)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(checkpoint: Path, out: Path, overwrite: bool) -> None:

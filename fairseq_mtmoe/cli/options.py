@@ -1,15 +1,9 @@
-"""`mtmoe options`: what can be chosen on fairseq's command line when the plugin is loaded, with the defaults.
-
-Nothing is named here: whatever the package has registered with fairseq is a choice.
-"""
-
-from __future__ import annotations
+"""`mtmoe options`: whatever the package has registered with fairseq, with the options and defaults of each."""
 
 import argparse
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import click
 from rich.console import Console
@@ -19,21 +13,13 @@ from rich.table import Table
 from fairseq_mtmoe.errors import raise_invalid
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option of the command line.
-
-    Args:
-        flag: `--num-experts`.
-        default: with the architecture that was asked for.
-        meaning: as in `--help`.
-        is_ours: whether nothing of fairseq's own of this kind (architecture, task, …) has an option of this name.
-    """
+class Option(NamedTuple):
+    """An option of the command line, with its default in the architecture that was asked for."""
 
     flag: str
     default: Any
     meaning: str
-    is_ours: bool
+    is_ours: bool  # nothing of fairseq's own of this kind (architecture, task, …) has an option of this name
 
 
 @click.command("options")
@@ -48,7 +34,6 @@ def command(name: str | None) -> None:
         table = _overview() if name is None else _table(name, options_of(name))
     finally:
         logging.disable(logging.NOTSET)
-    # In a file or a pipe, lines are as long as they must be.
     console = Console() if Console().is_terminal else Console(width=150)
     console.print(table)
     if name is None:
@@ -61,21 +46,13 @@ def choices() -> dict[str, str]:
 
 
 def options_of(name: str) -> list[Option]:
-    """The options of one of `choices()`: first those that fairseq does not have.
-
-    Raises:
-        UserError: it is none of them.
-    """
+    """The options of one of `choices()` (UserError: it is none), first those that fairseq does not have."""
     known = choices()
     if name not in known:
         raise_invalid("NAME", f"one of {', '.join(known)}", name)
     kind = known[name]
-    theirs = _names_of_fairseq(kind)
-    values = _defaults(kind, name)
-    found = [
-        Option(_flag(key), values.get(key), meaning, key not in theirs)
-        for key, meaning in _meanings(_registries()[kind][name]).items()
-    ]
+    theirs, values, meanings = _names_of_fairseq(kind), _defaults(kind, name), _meanings(_registries()[kind][name])
+    found = [Option(_flag(key), values.get(key), meaning, key not in theirs) for key, meaning in meanings.items()]
     return sorted(found, key=lambda option: not option.is_ours)
 
 
@@ -124,8 +101,7 @@ def _defaults(kind: str, name: str) -> dict[str, Any]:
     values = cfg["model" if kind == "arch" else kind]
     if kind == "task":
         values.data = None
-    plain = OmegaConf.to_container(OmegaConf.create(values), resolve=True, enum_to_str=True)
-    return cast(dict[str, Any], plain)
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(values), resolve=True, enum_to_str=True))
 
 
 def shown(default: Any) -> str:
@@ -146,9 +122,8 @@ def _table(name: str, options: list[Option]) -> Table:
 
 def _overview() -> Table:
     """A row for each registered class, which may have several names."""
-    table = Table(
-        "choice", "names", "options that fairseq does not have", title="fairseq_mtmoe adds", title_justify="left"
-    )
+    head = ("choice", "names", "options that fairseq does not have")
+    table = Table(*head, title="fairseq_mtmoe adds", title_justify="left")
     for kind, known in _registries().items():
         theirs = _names_of_fairseq(kind)
         for registered in dict.fromkeys(filter(_is_ours, known.values())):

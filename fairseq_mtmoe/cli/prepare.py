@@ -1,7 +1,5 @@
 """`mtmoe prepare`: data directories for fairseq, from corpora, gettext catalogs or plain text."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -15,8 +13,8 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from fairseq_mtmoe.cli._long_runs import cores, stopped_by_sigterm
-from fairseq_mtmoe.cli._tables import show_table
+from fairseq_mtmoe.analysis.tables import Table
+from fairseq_mtmoe.cli._shared import PATH, cores, names, say, stopped_by_sigterm
 from fairseq_mtmoe.data.corpora import build, data_dir, report
 from fairseq_mtmoe.data.corpora.blocks import HARMLESS
 from fairseq_mtmoe.data.corpora.build import BuildOptions
@@ -39,27 +37,20 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.pages import visible
 
 DEFAULT_PACKAGES = ("pycountry", "django", "sphinx")
-
-BYTES_FOR_A_PROCESS = 4 << 20
-"""Of raw files: with fewer, to start another process takes longer than it saves."""
+BYTES_FOR_A_PROCESS = 4 << 20  # of raw files: with fewer, to start another process takes longer than it saves
 
 command = click.Group("prepare", help="Make a data directory that fairseq-train reads.")
-
-PATH = click.Path(path_type=Path)
 _DEFAULTS = BuildOptions()
 
 _vocabulary_option = click.option(
-    "--vocabulary-from",
-    type=PATH,
-    metavar="DATA",
+    "--vocabulary-from", type=PATH, metavar="DATA",
     help="Take the vocabulary of this data directory, for a model that was trained on it, in the place of a new one.",
-)
+)  # fmt: skip
 _allow_unequal_option = click.option(
-    "--allow-unequal",
-    is_flag=True,
+    "--allow-unequal", is_flag=True,
     help="Take the first lines of two training files of which one has more lines, as many as both have. Without it such"
     " files end the run: where a line is missing, all pairs after it are shifted.",
-)
+)  # fmt: skip
 
 
 # ---- a recipe's corpora ----
@@ -68,61 +59,31 @@ _allow_unequal_option = click.option(
 @command.command("corpora")
 @click.argument("raw", type=PATH)
 @click.argument("data", type=PATH)
-@click.option(
-    "--recipe",
-    "recipe_name",
-    required=True,
-    help="wmt15, ml50, catalogs or folder, or a file (docs/recipes.md): what DATA is made of.",
-)
-@click.option(
-    "--vocab-size",
-    type=click.IntRange(8, LARGEST_SIZE),
-    help=f"Pieces of the vocabulary, with `--recipe folder`.  [default: {SIZE_RULE}]",
-)
-@click.option(
-    "--character-coverage",
-    type=float,
-    help=f"Share of the characters, by frequency, that the vocabulary has, from {LEAST_COVERAGE} to 1, with `--recipe"
-    " folder`.  [default: 0.9995]",
-)
-@click.option(
-    "--held-out",
-    type=click.IntRange(1),
-    help="Pairs for each of validation and test that are taken from the training text of pairs without such files, with"
-    " `--recipe folder`.  [default: 1000]",
-)
+@click.option("--recipe", "recipe_name", required=True,
+              help="wmt15, ml50, catalogs or folder, or a file (docs/recipes.md): what DATA is made of.")  # fmt: skip
+@click.option("--vocab-size", type=click.IntRange(8, LARGEST_SIZE),
+              help=f"Pieces of the vocabulary, with `--recipe folder`.  [default: {SIZE_RULE}]")  # fmt: skip
+@click.option("--character-coverage", type=float,
+              help=f"Share of the characters, by frequency, that the vocabulary has, from {LEAST_COVERAGE} to 1, with "
+              "`--recipe folder`.  [default: 0.9995]")  # fmt: skip
+@click.option("--held-out", type=click.IntRange(1),
+              help="Pairs for each of validation and test that are taken from the training text of pairs without such "
+              "files, with `--recipe folder`.  [default: 1000]")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), help="Processes that clean and encode.  [default: one per core]")
 @click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster that does so instead: tcp://host:8786.")
 @_vocabulary_option
-@click.option(
-    "--on-bad-line",
-    type=click.Choice(["stop", "drop", "salvage"]),
-    default="drop",
-    show_default=True,
-    help="What to do about training lines that cannot be read as pairs: end the run, or leave them out and list them in"
-    " DATA/bad_lines.tsv. A file that is cut short or damaged ends the run, too, unless what is before that is to be"
-    " salvaged. Validation and test sets are read whole, or end the run.",
-)
+@click.option("--on-bad-line", type=click.Choice(["stop", "drop", "salvage"]), default="drop", show_default=True,
+              help="What to do about training lines that cannot be read as pairs: end the run, or leave them out and "
+              "list them in DATA/bad_lines.tsv. A file that is cut short or damaged ends the run, too, unless what is "
+              "before that is to be salvaged. Validation and test sets are read whole, or end the run.")  # fmt: skip
 @_allow_unequal_option
 @click.option("--skip-missing", is_flag=True, help="Leave out the corpora whose files are not below RAW.")
-@click.option(
-    "--overwrite",
-    is_flag=True,
-    help="Replace DATA although it was made from something else; what that leaves as it is, is not done again.",
-)
+@click.option("--overwrite", is_flag=True, help="Replace DATA although it was made from something else; what that "
+              "leaves as it is, is not done again.")  # fmt: skip
 def corpora_command(
-    raw: Path,
-    data: Path,
-    recipe_name: str,
-    workers: int | None,
-    scheduler: str | None,
-    vocabulary_from: Path | None,
-    on_bad_line: Any,
-    allow_unequal: bool,
-    skip_missing: bool,
-    overwrite: bool,
-    **settings: Any,
-) -> None:
+    raw: Path, data: Path, recipe_name: str, workers: int | None, scheduler: str | None, vocabulary_from: Path | None,
+    on_bad_line: Any, allow_unequal: bool, skip_missing: bool, overwrite: bool, **settings: Any,
+) -> None:  # fmt: skip
     """Make DATA from the corpora of a recipe below the folder RAW: read, clean, split, vocabulary, binarize, shard.
 
     What was done stays in .DATA.work beside DATA, with a log. Run again after whatever end, it goes on from there. With
@@ -143,7 +104,8 @@ def corpora_command(
     if made is None:
         click.echo(f"{data} is up to date.")
         return
-    show_table(*report.pair_table(made))
+    head, rows = report.pair_table(made)
+    Console().print(Table(head, rows[:-1], rows[-1:], texts=2, bold=False).on_screen())
     _warn(made)
     click.echo(f"Wrote {data}; what was dropped and why: {data / 'report.html'}")
     place = shlex.quote(str(data))
@@ -155,13 +117,9 @@ def corpora_command(
 
 
 def _with_settings(
-    recipe: Recipe,
-    name: str,
-    vocabulary_from: Path | None,
-    vocab_size: int | None,
-    character_coverage: float | None,
+    recipe: Recipe, name: str, vocabulary_from: Path | None, vocab_size: int | None, character_coverage: float | None,
     held_out: int | None,
-) -> Recipe:
+) -> Recipe:  # fmt: skip
     """The recipe with what the command line says in the place of defaults."""
     vocabulary = {"vocab-size": vocab_size, "character-coverage": character_coverage}
     for option, value in {**vocabulary, "held-out": held_out}.items():
@@ -220,24 +178,19 @@ def _build_options(function: Any) -> Any:
 
 @command.command("catalogs")
 @click.argument("out", type=PATH)
-@click.option("--packages", help=f"Installed packages to read, by comma.  [default: {','.join(DEFAULT_PACKAGES)}]")
+@click.option(
+    "--packages", callback=names, help=f"Installed packages to read, by comma.  [default: {','.join(DEFAULT_PACKAGES)}]"
+)
 @click.option("--folder", "folders", multiple=True, type=PATH, help="Folder to read instead; repeatable.")
-@click.option("--langs", default="", help="Target languages, by comma.  [default: all that are large enough]")
+@click.option("--langs", callback=names, help="Target languages, by comma.  [default: all that are large enough]")
 @click.option("--max-langs", type=click.IntRange(1), help="Number of languages to keep, evenly along their sizes.")
 @click.option("--valid-size", default=100, show_default=True, help="Validation messages of each language.")
 @click.option("--test-size", default=200, show_default=True, help="Test messages of each language.")
 @_build_options
 def catalogs_command(
-    out: Path,
-    packages: str | None,
-    folders: tuple[Path, ...],
-    langs: str,
-    max_langs: int | None,
-    valid_size: int,
-    test_size: int,
-    overwrite: bool,
-    **build_options: Any,
-) -> None:
+    out: Path, packages: tuple[str, ...], folders: tuple[Path, ...], langs: tuple[str, ...], max_langs: int | None,
+    valid_size: int, test_size: int, overwrite: bool, **build_options: Any,
+) -> None:  # fmt: skip
     """Make OUT from human translations in gettext catalogs: English to many languages.
 
     The catalogs are those of installed packages, or of folders such as /usr/share/locale, or of both if both are given.
@@ -249,9 +202,9 @@ def catalogs_command(
     for split, size in sizes.items():
         if size < 1:
             raise_invalid(f"--{split}-size", "at least 1", size)
-    names = _names(packages) if packages is not None else [] if folders else list(DEFAULT_PACKAGES)
-    wanted = _names(langs)
-    catalogs = find_catalogs(names, folders, wanted)
+    chosen = packages or (() if folders else DEFAULT_PACKAGES)
+    wanted = list(langs)
+    catalogs = find_catalogs(list(chosen), folders, wanted)
     hashes = [content_hash(catalog.path) for catalog in catalogs]
 
     def fill(folder: Path, tools: Tools) -> Report:
@@ -260,27 +213,16 @@ def catalogs_command(
         sources = describe_sources(catalogs, split["damaged"])
         return {"pairs": pairs, "sources": sources, "left_out": split["left_out"]}
 
-    files = [
-        (catalog.source, f"{catalog.source}/{catalog.name}", catalog.path, sha)
-        for catalog, sha in zip(catalogs, hashes, strict=True)
-    ]
+    files = [(one.source, f"{one.source}/{one.name}", one.path, sha) for one, sha in zip(catalogs, hashes, strict=True)]
     further = {**sizes, "langs": wanted, "max_langs": max_langs}
     _write(out, "catalogs", options, further, files, fill, overwrite, given)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 @command.command("text")
 @click.argument("raw", type=PATH)
 @click.argument("out", type=PATH)
-@click.option(
-    "--tiers",
-    "tiers_file",
-    type=PATH,
-    help='File such as {"high": ["de"], "low": ["et"]}.  [default: RAW/tiers.json if there is one, else by size]',
-)
+@click.option("--tiers", "tiers_file", type=PATH, help='File such as {"high": ["de"], "low": ["et"]}.  '
+              "[default: RAW/tiers.json if there is one, else by size]")  # fmt: skip
 @_allow_unequal_option
 @_build_options
 def text_command(
@@ -324,20 +266,13 @@ def _given_vocabulary(build_options: dict[str, Any]) -> GivenVocabulary | None:
 
 
 def _write(
-    out: Path,
-    command: str,
-    options: BuildOptions,
-    further: Mapping[str, object],
-    files: Sequence[tuple[str, str, Path, str]],
-    fill: Callable[[Path, Tools], Report],
-    overwrite: bool,
+    out: Path, command: str, options: BuildOptions, further: Mapping[str, object],
+    files: Sequence[tuple[str, str, Path, str]], fill: Callable[[Path, Tools], Report], overwrite: bool,
     given: GivenVocabulary | None,
-) -> None:
+) -> None:  # fmt: skip
     """Fill `out` and show its report, unless it is up to date. Until it is there, what was done is in `.OUT.work`.
 
-    Args:
-        further: what decides about the data directory besides `options`.
-        files: that it is made from: of what, name, place and hash.
+    `options` and `further` decide about it; `files` are those that it is made from: of what, name, place and hash.
     """
     deciding = asdict(options)
     if given is not None:
@@ -366,9 +301,9 @@ def _write(
             report.write(folder, made)
             write_manifest(folder, raw)
         shutil.rmtree(work.path)
-    show_table(*report.text_table(made))
-    for hint in report.hints(made):
-        Console().print(hint, soft_wrap=True, highlight=False, markup=False)
+    head, rows = report.text_table(made)
+    Console().print(Table(head, rows[:-1], rows[-1:], texts=2, bold=False).on_screen())
+    say(report.hints(made))
     click.echo(f"Wrote {out}; what was dropped and why: {out / 'report.md'}")
     if given is not None:
         click.echo(given.how_to_go_on(out))

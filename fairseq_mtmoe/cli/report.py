@@ -1,13 +1,11 @@
 """`mtmoe report`: one page that shows runs, which opens from the disk, and stays fresh while they go on."""
 
-from __future__ import annotations
-
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,8 +13,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer
-from fairseq_mtmoe.cli._long_runs import stopped_by_sigterm
-from fairseq_mtmoe.cli._runs import check_drawing
+from fairseq_mtmoe.cli._shared import PATH, check_drawing, stopped_by_sigterm
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import check_writable, output_file, write_text
 
@@ -24,11 +21,11 @@ SUFFIXES = (".html", ".htm")
 
 
 @click.command("report")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN…")
-@click.argument("out", type=click.Path(path_type=Path), metavar="OUT.html")
-@click.option("--scores", multiple=True, type=click.Path(path_type=Path), metavar="FOLDER",
-              help="Folder of mtmoe evaluate or fairseq-validate, once for each RUN; by default the one in RUN/scores."
-              )  # fmt: skip
+@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN…")
+@click.argument("out", type=PATH, metavar="OUT.html")
+@click.option("--scores", multiple=True, type=PATH, metavar="FOLDER",
+              help="Folder of mtmoe evaluate or fairseq-validate, once for each RUN; by default the one in "
+              "RUN/scores.")  # fmt: skip
 @click.option("--watch", type=click.FloatRange(min=1), metavar="SECONDS",
               help="Look again after so many seconds, until interrupted, and make the page anew when there is "
               "something new; an open page shows it.")  # fmt: skip
@@ -52,13 +49,16 @@ def command(runs: tuple[Path, ...], out: Path, scores: tuple[Path, ...], watch: 
     if watch is not None and not math.isfinite(watch):
         raise_invalid("--watch", "a number of seconds", watch)
     places = list(map(os.path.realpath, runs))
-    twice = {str(run) for run, place in zip(runs, places, strict=True) if places.count(place) > 1}
-    if twice:
+    if twice := {str(run) for run, place in zip(runs, places, strict=True) if places.count(place) > 1}:
         raise_invalid("RUN…", "different runs", ", ".join(sorted(twice)))
     output_file("OUT.html", out, overwrite, **{f"RUN `{run}`": run for run in runs})
     check_writable(out.parent)
-    with _progress() as advance:
-        gatherer = Gatherer(runs, scores, advance)
+    console = Console(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("")
+        say_pair = partial(progress.update, bar)
+        gatherer = Gatherer(runs, scores, lambda pair: say_pair(description=f"confidence of scores: {pair}"))
         write_page(gatherer.gather(watch), out)
         click.echo(str(out))
         if watch is not None:
@@ -76,8 +76,7 @@ def write_page(facts: Facts, out: Path) -> None:
 def keep_fresh(gatherer: Gatherer, out: Path, seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
     """Make the page anew whenever there is something new, until interrupted; then once more, as one that stays.
 
-    What cannot be read at the moment, because it is just being written, is read the next time; in the end the page has
-    what could be read last.
+    What cannot be read at the moment is read the next time; in the end the page has what could be read last.
     """
     shown, said = gatherer.stamp(), ""
     try:
@@ -89,10 +88,9 @@ def keep_fresh(gatherer: Gatherer, out: Path, seconds: float, sleep: Callable[[f
                     write_page(gatherer.gather(seconds), out)
                     shown, said = stamp, ""
                 except UserError as error:
-                    text = f"not fresh: {error}"
-                    if text != said:
-                        click.echo(text, err=True)
-                    said = text
+                    if str(error) != said:
+                        click.echo(f"not fresh: {error}", err=True)
+                    said = str(error)
     except KeyboardInterrupt:
         pass
     finally:
@@ -102,13 +100,3 @@ def keep_fresh(gatherer: Gatherer, out: Path, seconds: float, sleep: Callable[[f
             if gatherer.latest is not None:
                 write_page(replace(gatherer.latest, watched=None), out)
             raise
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """What is told of pairs whose scores are resampled, on a terminal."""
-    console = Console(stderr=True)
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True,
-                  disable=not console.is_terminal) as shown:  # fmt: skip
-        bar = shown.add_task("")
-        yield lambda pair: shown.update(bar, description=f"confidence of scores: {pair}")

@@ -1,7 +1,5 @@
 """`mtmoe reshard`: a checkpoint with its experts in other files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,13 +7,14 @@ import click
 from rich.console import Console
 from rich.progress import track
 
+from fairseq_mtmoe.cli._shared import PATH
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import output_file
 
 
 @click.command("reshard")
-@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
-@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("source", metavar="IN", type=PATH)
+@click.argument("target", metavar="OUT", type=PATH)
 @click.option("--experts-per-file", type=int, metavar="K", help="Experts in each file, in the folder OUT's .experts.")
 @click.option("--single-file", is_flag=True, help="All experts in OUT itself, as one process saves them.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")

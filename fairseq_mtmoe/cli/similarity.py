@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
@@ -16,11 +19,14 @@ from fairseq_mtmoe.analysis.rows import run_names
 from fairseq_mtmoe.analysis.run_log import provenance
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, SCORES, read_scores
 from fairseq_mtmoe.analysis.similarity import ModelSimilarities, TaskInputs, notes, tables, to_json, to_markdown
-from fairseq_mtmoe.cli._quiet import quiet_fairseq
-from fairseq_mtmoe.cli._runs import CHECKPOINTS, check_drawing, checkpoint_of, names
-from fairseq_mtmoe.cli._tables import say, show
+from fairseq_mtmoe.cli._shared import CHECKPOINTS, PATH, check_drawing, checkpoint_of, names, quiet_fairseq, say, show
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import check_writable, write_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairseq_mtmoe.evaluation.predictor import PredictedSet, Predictor
 
 NAME = "similarity"
 SINGLE = "single-task"
@@ -46,24 +52,19 @@ class LookedAt:
 
 
 @click.command("similarity")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN [SINGLE_TASK_RUN…]")
+@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN [SINGLE_TASK_RUN…]")
 @click.option("--data", metavar="GLUE_DIR", help="The data directory; by default that of RUN's training.")
 @click.option("--subset", type=click.Choice(["train", "valid", "test"]), default="valid", show_default=True,
               help="Which examples to look at; of all of them.")  # fmt: skip
 @click.option("--tasks", "chosen", callback=names, metavar="A,B,…", help="By default all that every model has.")
-@click.option("--out", type=click.Path(path_type=Path), help=f"Folder for the results; by default RUN/{NAME}.")
+@click.option("--out", type=PATH, help=f"Folder for the results; by default RUN/{NAME}.")
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Examples in a batch.")
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
 @quiet_fairseq()
 def command(
-    runs: tuple[Path, ...],
-    data: str | None,
-    subset: str,
-    chosen: tuple[str, ...],
-    out: Path | None,
-    batch_size: int,
+    runs: tuple[Path, ...], data: str | None, subset: str, chosen: tuple[str, ...], out: Path | None, batch_size: int,
     cpu: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Compare the covariances of tasks in a model, and in models that were trained for one task each.
 
     \b
@@ -86,19 +87,21 @@ def command(
     from fairseq_mtmoe.analysis.charts import save
 
     register()
-    measure = Measure(data if data is not None else together[0].data, subset, batch_size, cpu)
-    labels = run_names([one.run for one in together])
-    with measure.progress:
+    data = data if data is not None else together[0].data
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), TextColumn("{task.completed} examples"), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        measure = partial(inputs_of, data=data, subset=subset, batch_size=batch_size, cpu=cpu, progress=progress)
         models = [
             ModelSimilarities(name, [str(one.checkpoint)], measure(one, tasks), one.scores)
-            for name, one in zip(labels, together, strict=True)
+            for name, one in zip(run_names([one.run for one in together]), together, strict=True)
         ]
         single = None
         if alone:
             inputs = {task: measure(alone[task], [task])[task] for task in tasks}
             scores = {task: of[task] for task in tasks if task in (of := alone[task].scores)}
             single = ModelSimilarities(SINGLE, [str(alone[task].checkpoint) for task in tasks], inputs, scores)
-    settings = {"data": measure.data, "subset": subset, **provenance()}
+    settings = {"data": data, "subset": subset, **provenance()}
     for title, table in tables(models, single).items():
         show(table.on_screen(title))
     say(notes(single))
@@ -114,18 +117,13 @@ def command(
 
 
 def look_at(run: Path) -> LookedAt:
-    """What the checkpoint of a run says of itself.
-
-    Raises:
-        UserError: there is none, or it is of another task.
-    """
+    """What the checkpoint of a run says of itself (UserError: there is none, or it is of another task)."""
     from fairseq_mtmoe.checkpoints.file_io import peek
 
     checkpoint = run if run.is_file() else checkpoint_of(run)
     if checkpoint is None:
-        raise UserError(
-            f"`{run}` must be a run's folder with {' or '.join(CHECKPOINTS)}, or a checkpoint, but is none."
-        )
+        rule = f"a run's folder with {' or '.join(CHECKPOINTS)}, or a checkpoint"
+        raise UserError(f"`{run}` must be {rule}, but is none.")
     cfg = (peek(checkpoint) or {}).get("cfg") or {}
     try:
         tasks, encoder = json.loads(cfg["model"]["heads"]), json.loads(cfg["model"]["encoder"])
@@ -135,11 +133,7 @@ def look_at(run: Path) -> LookedAt:
 
 
 def sorted_out(known: Sequence[LookedAt]) -> tuple[list[LookedAt], dict[str, LookedAt]]:
-    """The models of several tasks, and by their tasks those of one.
-
-    Raises:
-        UserError: there is no model of several tasks, a task has two of its own, or encoders are of different widths.
-    """
+    """The models of several tasks, and by their tasks those of one; raises `UserError` where they do not fit."""
     together = [one for one in known if len(one.tasks) > 1]
     if not together:
         raise_invalid("RUN", "a run of several tasks", str(known[0].run))
@@ -158,11 +152,7 @@ def sorted_out(known: Sequence[LookedAt]) -> tuple[list[LookedAt], dict[str, Loo
 
 
 def common_tasks(together: Sequence[LookedAt], alone: Mapping[str, LookedAt], chosen: Sequence[str]) -> list[str]:
-    """The tasks to compare, in the order of the first model; of the others a line says that they are left out.
-
-    Raises:
-        UserError: one that was chosen is none of these, or there is only one.
-    """
+    """The tasks to compare (UserError: one alone, or another was chosen); a line says which others are left out."""
     common = [task for task in together[0].tasks if all(task in one.tasks for one in together)]
     common = [task for task in common if task in alone or not alone]
     for task in chosen:
@@ -178,38 +168,67 @@ def common_tasks(together: Sequence[LookedAt], alone: Mapping[str, LookedAt], ch
     return tasks
 
 
-class Measure:
-    """Lets a task's data pass through a model up to its first block."""
+def inputs_of(
+    one: LookedAt, tasks: Sequence[str], data: str, subset: str, batch_size: int, cpu: bool, progress: Progress
+) -> dict[str, TaskInputs]:
+    """Some tasks' inputs in a model (UserError: the data directory has not the data of one)."""
+    from fairseq_mtmoe.evaluation.predictor import Predictor
+    from fairseq_mtmoe.evaluation.stored import Inference
 
-    def __init__(self, data: str, subset: str, batch_size: int, cpu: bool) -> None:
-        from fairseq_mtmoe.evaluation.stored import Inference
+    predictor = Predictor(data, str(one.checkpoint), Inference(batch_size, cpu=cpu))
+    sets = predictor.choose(subset).sets
+    found: dict[str, TaskInputs] = {}
+    for task in tasks:
+        own = [chosen for chosen in sets if chosen.name == chosen.head == task]
+        if not own:
+            raise UserError(f"`{data}` must have {subset} data of {task}, but has none; leave it out by `--tasks`.")
+        bar = progress.add_task(f"{one.run.name}: {task}", total=None)
+        found[task] = covariance_sums(predictor, own, partial(progress.advance, bar))
+        progress.remove_task(bar)
+    return found
 
-        self.data, self._subset = data, subset
-        self._inference = Inference(batch_size, cpu=cpu)
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), TextColumn("{task.completed} examples"), TimeElapsedColumn())
-        self.progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
 
-    def __call__(self, one: LookedAt, tasks: Sequence[str]) -> dict[str, TaskInputs]:
-        """Some tasks' inputs in a model.
+def covariance_sums(predictor: Predictor, sets: Iterable[PredictedSet], advance: Callable[[int], None]) -> TaskInputs:
+    """Σ x xᵀ of the first block's inputs over the tokens of one task's sets, which are read one after the other.
 
-        Raises:
-            UserError: the data directory has not the data of one.
-        """
-        from fairseq_mtmoe.evaluation.first_inputs import covariance_sums
-        from fairseq_mtmoe.evaluation.predictor import Predictor
+    Tokens are those of the sequences that the model reads, so a text that is in several of them counts in each.
+    """
+    import torch
 
-        predictor = Predictor(self.data, str(one.checkpoint), self._inference)
-        sets = predictor.choose(self._subset).sets
-        found: dict[str, TaskInputs] = {}
-        for task in tasks:
-            own = [chosen for chosen in sets if chosen.name == chosen.head == task]
-            if not own:
-                raise UserError(
-                    f"`{self.data}` must have {self._subset} data of {task}, but has none; leave it out by `--tasks`."
-                )
-            bar = self.progress.add_task(f"{one.run.name}: {task}", total=None)
-            sums = covariance_sums(predictor, own, partial(self.progress.advance, bar))
-            self.progress.remove_task(bar)
-            found[task] = TaskInputs(sums.sums_HH, sums.tokens)
-        return found
+    width, tokens = predictor.model.encoder.config.hidden_size, 0
+    sums_HH = np.zeros((width, width))
+    for chosen in sets:
+        (examples,) = predictor.read([chosen])
+        for sample in predictor.batches(chosen, examples):
+            with torch.no_grad():
+                x_NH = first_inputs(predictor.model, sample["net_input"]).double()
+                sums_HH += (x_NH.T @ x_NH).cpu().numpy()
+            tokens += len(x_NH)
+            advance(len(sample["id"]))
+        if not np.isfinite(sums_HH).all():
+            raise UserError(f"`{predictor.checkpoint}` must give finite numbers for {chosen.key}, but does not.")
+    return TaskInputs(sums_HH, tokens)
+
+
+class _Reached(Exception):
+    """A pass came to its first block, and need not go on."""
+
+
+def first_inputs(model: Any, net_input: dict[str, Any]) -> Tensor:
+    """Return the rows (N, H) of an encoder's first block's input that are no padding."""
+    found: list[Tensor] = []
+
+    def reached(block: Any, arguments: tuple[Any, ...]) -> None:
+        x, _, batch = arguments
+        found.append(batch.pad(x))
+        raise _Reached
+
+    hook = model.encoder.layers[0].register_forward_pre_hook(reached)
+    try:
+        with suppress(_Reached):
+            model(**net_input)
+    finally:
+        hook.remove()
+    (x_BLH,) = found
+    real_NH: Tensor = x_BLH[net_input["src_tokens"].ne(model.encoder.config.pad_token_id)]
+    return real_NH

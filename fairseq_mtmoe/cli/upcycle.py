@@ -1,7 +1,5 @@
 """`mtmoe upcycle`: a sparse checkpoint from a dense one."""
 
-from __future__ import annotations
-
 import dataclasses
 from argparse import SUPPRESS
 from pathlib import Path
@@ -9,6 +7,7 @@ from typing import get_args
 
 import click
 
+from fairseq_mtmoe.cli._shared import PATH
 from fairseq_mtmoe.io.files import output_file
 
 
@@ -16,37 +15,29 @@ class _WithExpertOptions(click.Command):
     """Has the options of sparse models as its own, once it is called: `mtmoe --help` does not wait for fairseq."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from fairseq_mtmoe import register
+
+        register()
+        from fairseq_mtmoe.options.experts import RunOptions
+        from fairseq_mtmoe.options.transformer import FlatTransformerConfig
+        from fairseq_mtmoe.sparsify.upcycle import sparse_models
+
         *own, show_help = super().get_params(ctx)
-        return [*own, *_expert_options(), show_help]
-
-
-def _expert_options() -> list[click.Option]:
-    """What the registered sparse models have beside the options of dense ones and of runs; None where not given."""
-    from fairseq_mtmoe import register
-
-    register()
-    from fairseq_mtmoe.options.experts import RunOptions
-    from fairseq_mtmoe.options.transformer import FlatTransformerConfig
-    from fairseq_mtmoe.sparsify.upcycle import sparse_models
-
-    dense = {field.name for kind in (FlatTransformerConfig, RunOptions) for field in dataclasses.fields(kind)}
-    found = {field.name: field for kind in sparse_models().values() for field in dataclasses.fields(kind)}
-    return [
-        click.Option(
-            ["--" + name.replace("_", "-")],
-            type=next(iter(get_args(field.type)), field.type),  # `float` of `Optional[float]`
-            required=name == "num_experts",
-            help=str(field.metadata["help"]),
-            hidden=field.metadata["help"] == SUPPRESS,
-        )
-        for name, field in found.items()
-        if name not in dense and name != "dense_updates"  # there are none to come
-    ]
+        dense = {field.name for kind in (FlatTransformerConfig, RunOptions) for field in dataclasses.fields(kind)}
+        found = {field.name: field for kind in sparse_models().values() for field in dataclasses.fields(kind)}
+        more = [
+            click.Option(["--" + name.replace("_", "-")], required=name == "num_experts",
+                         type=next(iter(get_args(field.type)), field.type),  # `float` of `Optional[float]`
+                         help=str(field.metadata["help"]), hidden=field.metadata["help"] == SUPPRESS)
+            for name, field in found.items()
+            if name not in dense and name != "dense_updates"  # there are none to come
+        ]  # fmt: skip
+        return [*own, *more, show_help]
 
 
 @click.command("upcycle", cls=_WithExpertOptions)
-@click.argument("dense", type=click.Path(path_type=Path))
-@click.argument("sparse", type=click.Path(path_type=Path))
+@click.argument("dense", type=PATH)
+@click.argument("sparse", type=PATH)
 @click.option("--model", default="base_moe", show_default=True, help="Which sparse model to make.")
 @click.option("--seed", type=int, default=1, show_default=True,
               help="Of the gates' initial values, and of units drawn anew.")  # fmt: skip

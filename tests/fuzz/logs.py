@@ -14,7 +14,7 @@ from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.score_files import scores_of_tasks
 from fairseq_mtmoe.analysis.score_tables import write_scores
 from fairseq_mtmoe.analysis.scores import PairScore
-from fairseq_mtmoe.cli._score_folder import JOURNAL, ScoreFolder
+from fairseq_mtmoe.cli._evaluating import JOURNAL, ScoreFolder
 from tests.fuzz.commands import mtmoe
 from tests.fuzz.harness import Reader
 from tests.fuzz.odd_values import ODD, replace_one

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer, run_report
-from fairseq_mtmoe.analysis.report.scores import Sample, ScoresOfRun
+from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer, Sample, ScoresOfRun, run_report
 from fairseq_mtmoe.analysis.rows import Row, run_of
-from fairseq_mtmoe.analysis.score_files import NOW
+from fairseq_mtmoe.analysis.score_files import NOW, Scores
 from tests.helpers.corpus_reports import HOSTILE as LINES
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.figure_logs import translation
@@ -48,7 +47,7 @@ def made_up_facts(pairs: int = 3, updates: int = 1000, runs: int = 1, samples: i
             for pair in names
             for line in range(1, samples + 1)
         ]  # fmt: skip
-        scores = ScoresOfRun(rows, dict.fromkeys(names, "low"), "test", "checkpoint_best.pt", samples=texts)
+        scores = ScoresOfRun(Scores([], {}, {}, {"subset": "test"}), rows, texts)
         found.append(run_report(run_of(events, f"run-{number}"), scores))
     made = {"version": "0.1.12", "commit": "0123abc", "date": "2026-11-23T06:00:00+00:00"}
     return Facts(made, None, found, [], [])

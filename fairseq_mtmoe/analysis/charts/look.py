@@ -1,21 +1,17 @@
 """What all charts share: shapes, palette, and files. Sizes are in pixels of a screen.
 
-A chart's points are mappings: `x` and `y`, the `line` that they belong to, the `panel` that it is in, and further
-fields for what appears when a mouse is over them.
+A chart's points are mappings: `x` and `y`, the `line` that they belong to, the `panel` that it is in, and others.
+Colours are Okabe and Ito's, or viridis where there are many lines: both can be told apart with any colour vision.
 """
-
-from __future__ import annotations
 
 import math
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import altair as alt
-import numpy as np
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import replacing
@@ -49,25 +45,16 @@ def percent(share: float) -> str:
     return f"{100 * share:.{0 if share >= 0.1 else 1 if share >= 0.01 else 2}f}%"
 
 
-def data_of(points: Iterable[Point] | str) -> alt.NamedData | alt.InlineData:
+def data_of(points: list[Point] | str) -> alt.NamedData | alt.InlineData:
     """Points as a chart's data; a name where a page brings them."""
-    return alt.NamedData(points) if isinstance(points, str) else alt.InlineData(list(points))
+    return alt.NamedData(points) if isinstance(points, str) else alt.InlineData(points)
 
 
 def lines(
-    points: list[Point] | str,
-    x: str,
-    y: str = "",
-    *,
-    log: bool = False,
-    axis: str = "",
-    size: tuple[int, int] = (420, 260),
-    columns: int = 2,
-    low: float | None = None,
-    high: float | None = None,
-    sides: Sides = "independent",
-    hover: bool = False,
-) -> Chart:
+    points: list[Point] | str, x: str, y: str = "", *, log: bool = False, axis: str = "",
+    size: tuple[int, int] = (420, 260), columns: int = 2, low: float | None = None, high: float | None = None,
+    sides: Sides = "independent", hover: bool = False,
+) -> Chart:  # fmt: skip
     """Lines over moments, in a panel for each `panel`; where a point is `sparse`, a vertical line with this text.
 
     The vertical axis has numbers in d3's format `axis`, and ends at `low` and `high`; `sides` says whether each panel
@@ -107,19 +94,12 @@ def order_of(points: list[Point] | str, field: str) -> list[str]:
     return [] if isinstance(points, str) else list(dict.fromkeys(point[field] for point in points if field in point))
 
 
-def colors(names: Sequence[str]) -> alt.Scale:
-    """One for each, that can be told apart in grey too."""
-    found = PALETTE if len(names) <= len(PALETTE) else shades(len(names))
-    return alt.Scale(domain=list(names) or alt.Undefined, range=list(found))
-
-
-@cache
-def shades(count: int) -> list[str]:
-    """`count` colours of viridis, dark to light; the lightest, unreadable on white, are left out."""
-    stops = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (170, 220, 50))
-    places = [index / max(1, count - 1) for index in range(count)]
-    channels = [np.interp(places, np.linspace(0, 1, len(stops)), values) for values in zip(*stops, strict=True)]
-    return ["#" + "".join(f"{round(one):02x}" for one in mixed) for mixed in zip(*channels, strict=True)]
+def colors(names: Sequence[str], few: Sequence[str] = PALETTE, extent: tuple[float, float] = (0, 0.85)) -> alt.Scale:
+    """One of few for each name, or else of viridis, without its end that is unreadable on white."""
+    domain = list(names) or alt.Undefined
+    if len(names) <= len(few):
+        return alt.Scale(domain=domain, range=list(few))
+    return alt.Scale(domain=domain, scheme=alt.SchemeParams("viridis", extent=list(extent)))
 
 
 def panels(chart: Chart, columns: int, order: Sequence[str]) -> Chart:
@@ -129,18 +109,9 @@ def panels(chart: Chart, columns: int, order: Sequence[str]) -> Chart:
 
 
 def heat(
-    cells: list[Point] | str,
-    x: str,
-    y: str,
-    *,
-    scheme: Any = "viridis",
-    domain: tuple[float, float] | None = None,
-    middle: float | None = None,
-    axis: str = ".2f",
-    step: int = 26,
-    columns: int = 4,
-    written: bool = False,
-) -> Chart:
+    cells: list[Point] | str, *, scheme: Any = "viridis", domain: tuple[float, float] | None = None,
+    middle: float | None = None, axis: str = ".2f", step: int = 26, written: bool = False,
+) -> Chart:  # fmt: skip
     """A map of `value` over `column` and `row` in cells of `step` pixels, in a panel for each `panel`.
 
     `middle` has the scheme's middle colour; values, in d3's format `axis`, stand in the cells if they are `written`.
@@ -148,12 +119,12 @@ def heat(
     scale = alt.Scale(scheme=scheme, domain=list(domain) if domain else alt.Undefined,
                       domainMid=alt.Undefined if middle is None else middle)  # fmt: skip
     base = alt.Chart().encode(
-        x=alt.X("column:O", title=x or None, sort=order_of(cells, "column") or None, axis=alt.Axis(labelAngle=-90)),
-        y=alt.Y("row:O", title=y or None, sort=order_of(cells, "row") or None),
+        x=alt.X("column:O", title=None, sort=order_of(cells, "column") or None, axis=alt.Axis(labelAngle=-90)),
+        y=alt.Y("row:O", title=None, sort=order_of(cells, "row") or None),
     )
     cell = base.mark_rect().encode(
         color=alt.Color("value:Q", title=None, scale=scale, legend=alt.Legend(format=axis)),
-        tooltip=[alt.Tooltip("row:N", title=y or " "), alt.Tooltip("column:N", title=x or " "),
+        tooltip=[alt.Tooltip("row:N", title=" "), alt.Tooltip("column:N", title=" "),
                  alt.Tooltip("value:Q", format=axis)],
     )  # fmt: skip
     text = base.transform_filter("isValid(datum.value)").mark_text(fontSize=9).encode(
@@ -162,7 +133,7 @@ def heat(
     )  # fmt: skip
     chart = alt.layer(cell, *([text] if written else []), data=data_of(cells))
     sized = chart.properties(width=step * most(cells, "column"), height=step * most(cells, "row"))
-    return panels(sized, columns, order_of(cells, "panel")).resolve_scale(x="independent", y="independent")
+    return panels(sized, 4, order_of(cells, "panel")).resolve_scale(x="independent", y="independent")
 
 
 def most(points: list[Point] | str, field: str) -> int:

@@ -1,8 +1,4 @@
-"""Charts of checkpoints and evaluations: how alike tasks' gates are, a map of task embeddings, how alike tasks look to
-a model and what they gained (CA-MTL, figure 6), how far evaluations are above the first.
-"""
-
-from __future__ import annotations
+"""Charts of checkpoints and evaluations: gates, task embeddings, similarities (CA-MTL, figure 6), and differences."""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,29 +22,17 @@ GATES_NOTE = (
     "Cosine between the weights of two tasks' gates, without what all experts' rows have in common, which chooses "
     "nothing. Near 0: the gates have nothing to do with each other, as at the start."
 )
-EMBEDDINGS_NOTE = (
-    "The first two principal components of the tasks' embeddings, with their shares of the variance between tasks."
-)
-SIMILARITY_NOTE = (
-    "CovSim of the inputs of the first block over all tokens of two tasks (equation 7 of CA-MTL): 0 in orthogonal "
-    "subspaces, 1 along one line."
-)
+EMBEDDINGS_NOTE = "The first two principal components of the tasks' embeddings, with their shares of the variance."
+SIMILARITY_NOTE = "CovSim of the first inputs (equation 7 of CA-MTL): 0 in orthogonal subspaces, 1 along one line."
 GAINED_NOTE = (
     "Each task in a model of all tasks: its mean covariance similarity to the others, and its score beside that of the "
     "model that was trained on it alone. At 0: the same similarity between these models, each of one task."
 )
-DIFFERENCES_NOTE = (
-    f"Lines: the middle 95% of the differences over bootstrap resamples. Filled: p < {LEVEL:g} by approximate "
-    "randomisation."
-)
+DIFFERENCES_NOTE = f"Lines: the middle 95% of bootstrap resamples. Filled: p < {LEVEL:g} by approximate randomisation."
 
 
 def gates(runs: Mapping[str, tuple[Sequence[str], Mapping[str, Array]]]) -> Chart:
-    """Of one run a panel for the mean over its layers, and one for each layer; of several the mean of each.
-
-    Args:
-        runs: by their names the T tasks, and by layer the gates' weights (T, N, H).
-    """
+    """Of one run, tasks and weights (T, N, H) by layer, a panel for the mean and each layer; of several the means."""
     found: dict[str, tuple[Sequence[str], Matrix]] = {}
     for name, (tasks, weights) in runs.items():
         layers = {layer: gate_similarities(weight) for layer, weight in weights.items()}
@@ -87,7 +71,7 @@ def _matrices(found: Panels, scheme: str, domain: tuple[float, float], middle: f
             cells.append({"row": tasks[row], "column": tasks[column], "value": value, "dark": dark, "panel": panel})
     most = max(len(tasks) for tasks, _ in found.values())
     written = most <= MOST_WRITTEN
-    return heat(cells, "", "", scheme=scheme, domain=domain, middle=middle, step=30 if written else 14, written=written)
+    return heat(cells, scheme=scheme, domain=domain, middle=middle, step=30 if written else 14, written=written)
 
 
 def embeddings(runs: Mapping[str, tuple[Sequence[str], Array]]) -> Chart:

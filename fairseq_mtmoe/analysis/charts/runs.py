@@ -1,9 +1,6 @@
-"""Charts of run logs: sampling over epochs, experts of a language over training (figures 1, 3, 4 of "Tricks for
-Training Sparse Translation Models"), validation perplexity (figure 2); a benchmark's metrics; what uncertainty sampling
-trains on (CA-MTL, figures 5 and 8); what is borrowed from which source (PEMT, figure 4); how far gates moved.
+"""Charts of run logs: figures 1 to 4 of "Tricks for Training Sparse Translation Models", a benchmark's metrics, what
+uncertainty sampling trains on (CA-MTL, figures 5 and 8), what is borrowed (PEMT, figure 4), how far gates moved.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +20,7 @@ SELECTION_NOTE = (
     "Above: of which tasks the examples are that were trained on since the point before. Below: how uncertain the "
     "model is of a task's candidates, entropy in shares of the most that it can be."
 )
-SOURCES_NOTE = (
-    "Each bar: the weights that the layers' gates give the sources, in the mean over the validation's sentences."
-)
+SOURCES_NOTE = "Each bar: the weights that a layer's gates give the sources, in the mean over validation sentences."
 MOVED_NOTE = (
     "Moved: the least share of these tokens that changed their expert from the first to the last update shown (total "
     "variation distance)."
@@ -34,11 +29,8 @@ MOVED_NOTE = (
 
 def points_of(row: Row, x: Values, line: str, panel: str = "") -> list[Point]:
     """A row's points at known places of the x axis."""
-    return [
-        {"x": known(place), "y": known(value), "line": line, "panel": panel}
-        for place, value in zip(x, row.value, strict=True)
-        if math.isfinite(place)
-    ]
+    both = [(known(place), known(value)) for place, value in zip(x, row.value, strict=True)]
+    return [{"x": place, "y": value, "line": line, "panel": panel} for place, value in both if place is not None]
 
 
 def sampling(runs: Sequence[Run]) -> Chart:
@@ -55,13 +47,12 @@ def sampling(runs: Sequence[Run]) -> Chart:
             above += points_of(row, x, line, run.name)
         for row in run.of("sampling", metric="temperature"):
             below += points_of(row, x, "temperature", run.name)
-    parts = [
-        lines(above, "", "sampling probability", log=True, axis="~%", size=(380, max(220, 12 * most)),
-              columns=len(runs), sides="shared"),
-        lines(below, over, "temperature", size=(380, 80), columns=len(runs), sides="shared"),
-    ]  # fmt: skip
+    parts = [lines(above, "" if below else over, "sampling probability", log=True, axis="~%",
+                   size=(380, max(220, 12 * most)), columns=len(runs), sides="shared")] if above else []  # fmt: skip
+    if below:
+        parts.append(lines(below, over, "temperature", size=(380, 80), columns=len(runs), sides="shared"))
     what = "task" if runs[0].unit == "task" else "language pair"
-    return finished(_stacked(parts[not above :]), f"How often each {what} is drawn")
+    return finished(_stacked(parts), f"How often each {what} is drawn")
 
 
 def _stacked(parts: Iterable[Chart]) -> Chart:
@@ -76,22 +67,10 @@ def sampling_axis(rows: Sequence[Row]) -> tuple[str, Values]:
 
 
 def experts(
-    runs: Sequence[Run],
-    tasks: Sequence[str] = (),
-    layers: Sequence[str] = (),
-    updates: Sequence[int] = (),
-    *,
+    runs: Sequence[Run], tasks: Sequence[str] = (), layers: Sequence[str] = (), updates: Sequence[int] = (), *,
     named: bool = False,
-) -> Chart:
-    """Each expert's share of a task's validation tokens: a row per task, a column per layer (and run).
-
-    Beside a task stands its share of the first run's training data.
-
-    Args:
-        runs: runs with expert layers.
-        tasks, layers, updates: what is shown; without them `shown_tasks`, `shown_layers` and `moments` choose.
-        named: even a single run's name is in its columns, as it is one of several that are looked at.
-    """
+) -> Chart:  # fmt: skip
+    """Each expert's share of a task's validation tokens: a row per task, a column per layer (and run, if `named`)."""
     rows = list(tasks) or shown_tasks(runs[0])
     data = {task: f"{task}, {percent(share)} of data" if (share := runs[0].data.get(task)) else task for task in rows}
     bars = [
@@ -103,13 +82,13 @@ def experts(
     ]
     names = list(dict.fromkeys(bar["moment"] for bar in bars if bar["moment"]))
     highest = max((bar["share"] or 0.0 for bar in bars), default=1.0) or 1.0
-    ramp = look.EARLY_TO_LATE[-len(names) :] if len(names) <= 3 else look.shades(len(names))[::-1]
+    ramp = look.colors(names, look.EARLY_TO_LATE[-min(3, len(names)) :], (0.85, 0))
     base = alt.Chart().encode(x=alt.X("expert:O", title="expert", axis=alt.Axis(labelOverlap=True, labelAngle=0)))
     bar = base.transform_filter("isValid(datum.share)").mark_bar().encode(
         y=alt.Y("share:Q", title=None, axis=alt.Axis(format="%", tickCount=4),
                 scale=alt.Scale(domain=[0, 1.2 * highest])),
         xOffset=alt.XOffset("moment:N", sort=names),
-        color=alt.Color("moment:N", title=None, sort=None, scale=alt.Scale(domain=names, range=list(ramp))),
+        color=alt.Color("moment:N", title=None, sort=None, scale=ramp),
     )  # fmt: skip
     even = alt.Chart().mark_rule(color=look.GREY, strokeDash=[2, 2]).encode(y="even:Q")
     text = alt.Chart().mark_text(align="right", baseline="top", fontSize=9, y=2)
@@ -191,12 +170,10 @@ def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
     """The metric of every task's set and the averages, in percent: lines of one run, or a panel each of several."""
     found: list[Point] = []
     measured = [(run, row, _title(row)) for run in runs for row in _measured(run)]
-    titles = list(dict.fromkeys((row.task, title) for _, row, title in measured))
-    for wanted in dict(titles).items():
-        for run, row, title in measured:
-            if (row.task, title) == wanted:
-                line = with_last(title, row.value, "{:.1f}".format) if len(runs) == 1 else run.name
-                found += points_of(row, _over(row, over), line, "" if len(runs) == 1 else title)
+    order = list(dict.fromkeys(title for _, _, title in measured))
+    for run, row, title in sorted(measured, key=lambda one: order.index(one[2])):
+        line = with_last(title, row.value, "{:.1f}".format) if len(runs) == 1 else run.name
+        found += points_of(row, _over(row, over), line, "" if len(runs) == 1 else title)
     size = (520, max(320, 16 * len(measured))) if len(runs) == 1 else (280, 180)
     return finished(lines(found, over, "percent", size=size, columns=3), "Metrics in validation")
 
@@ -217,8 +194,8 @@ def selection(runs: Sequence[Run]) -> Chart:
     for metric, title in (("share", "share of what was trained on"), ("entropy", "relative entropy")):
         found: list[Point] = []
         for run in runs:
-            seen = run.of("selection", metric="share_of_data")[0].figure
-            panel = f"{run.name}: {percent(seen)} of the data" if math.isfinite(seen) else run.name
+            seen = [row.figure for row in run.of("selection", metric="share_of_data") if math.isfinite(row.figure)]
+            panel = f"{run.name}: {percent(seen[0])} of the data" if seen else run.name
             for row in run.of("selection", metric=metric):
                 line = with_last(row.task, row.value, percent) if len(runs) == 1 else row.task
                 found += points_of(row, row.moments.update, line, panel)
@@ -239,14 +216,12 @@ def sources(runs: Sequence[Run]) -> Chart:
         panel = f"{run.name}: {rows[0].subset}, update {rows[0].moments.update[-1]:,.0f}"
         weights += [(row, row.layer or ALL_LAYERS, panel) for row in rows]
     names = list(dict.fromkeys(row.task for row, _, _ in weights))
-    bars: list[Point] = [
-        {"x": x, "y": known(row.figure), "line": row.task, "panel": panel, "order": names.index(row.task)}
-        for row, x, panel in weights
-    ]
+    bars = [{"x": x, "y": known(row.figure), "line": row.task, "panel": panel, "order": names.index(row.task)}
+            for row, x, panel in weights]  # fmt: skip
     chart = alt.Chart(look.data_of(bars)).mark_bar(stroke="white").encode(
         x=alt.X("x:N", title=None, sort=None, axis=alt.Axis(labelLimit=300)),
         y=alt.Y("y:Q", title=None, axis=alt.Axis(format="%"), stack="zero"),
-        color=alt.Color("line:N", title=None, sort=None, scale=alt.Scale(range=look.shades(len(names)))),
+        color=alt.Color("line:N", title=None, sort=None, scale=look.colors(names, ())),
         order=alt.Order("order:Q"),
         tooltip=["line:N", alt.Tooltip("y:Q", format=".1%")],
     ).properties(width=alt.Step(26), height=170)  # fmt: skip

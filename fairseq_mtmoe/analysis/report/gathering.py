@@ -1,31 +1,31 @@
-"""What a page shows of runs, read from their folders; again and again where they are watched.
-
-Of each run what was run and how far it is; of several, where their settings differ and what they have in common.
-"""
-
-from __future__ import annotations
+"""What a page shows of runs, read from their folders; again and again where they are watched."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fairseq_mtmoe.analysis.differences import Differences, find_differences
-from fairseq_mtmoe.analysis.eval_folders import read_evaluations
+import numpy as np
+
+from fairseq_mtmoe.analysis.differences import SEED, Differences, Sampling, find_differences
+from fairseq_mtmoe.analysis.eval_folders import Evaluation, metrics_of, outputs_of, read_evaluations
 from fairseq_mtmoe.analysis.questions import entropies, evenly
-from fairseq_mtmoe.analysis.report.scores import SAMPLING, ScoresOfRun, shown_scores
 from fairseq_mtmoe.analysis.report.warnings import Warned, warnings_of
 from fairseq_mtmoe.analysis.rows import Row, Run, of_kind, read_run, run_names
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, Event, is_plain, provenance
-from fairseq_mtmoe.analysis.score_files import JSON_FILE, score_file, score_files
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, MAJORITY, Scores, read_scores, score_file, score_files
+from fairseq_mtmoe.analysis.scores import SPBLEU
+from fairseq_mtmoe.analysis.significance import SAMPLES, Values, half_interval, resampled
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import text_lines
 
 Compared = list[tuple[str, str, Differences]]
-MOST_ENTROPIES = 100
-MOST_MOMENTS = {"experts": 30, "gates": MOST_ENTROPIES, "sampling": 300, "selection": 300, "exchange": 300}
+MOST_MOMENTS = {"experts": 30, "entropy": 100, "gates": 100, "sampling": 300, "selection": 300, "exchange": 300}
 """Of heat maps of experts, and of epochs."""
 FIRST = ("data", "commit", "hardware", "started", "seed")
 NOT_OPTIONS = {
@@ -33,25 +33,33 @@ NOT_OPTIONS = {
     *("parameters", "multiplications", *FIRST),
 }
 SIZES = {"parameters": "parameters", "multiplications": "multiplications per token"}
+SAMPLING = Sampling(SEED, SAMPLES, 1000)
+"""Fewer trials than `mtmoe compare` makes, for a page that may be made anew again and again."""
+Z_95 = 1.96
+OF_A_PAIR = 5
+LONGEST = 600
+"""Characters of a text; what is longer is cut."""
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a run is; None where nobody knows.
+class Sample:
+    """One translation; `line` of the test set is from 1."""
 
-    Attributes:
-        best: the update, metric and value of the validation with the lowest perplexity, or of a benchmark with the
-            highest mean over its tasks.
-        finished: whether it has made the updates that `--max-update` says.
-    """
+    pair: str
+    line: int
+    source: str | None
+    references: tuple[str, ...]
+    hypothesis: str
 
-    updates: int
-    minutes: float | None
-    tokens: int | None
-    epoch: int | None
-    skipped: int | None
-    best: tuple[int, str, float] | None
-    finished: bool | None
+
+@dataclass
+class ScoresOfRun:
+    """What a folder of scores says of a run."""
+
+    scores: Scores = field(default_factory=lambda: Scores([], {}, {}))
+    rows: list[Row] = field(default_factory=list)  # of pairs or tasks, then of tiers or groups, with their confidence
+    samples: list[Sample] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -61,7 +69,7 @@ class RunReport:
     name: str
     unit: str
     setup: dict[str, Any]
-    progress: Progress
+    progress: dict[str, Any]
     rows: list[Row]
     sparsified: list[tuple[int, int | None]]
     scores: ScoresOfRun
@@ -71,40 +79,26 @@ class RunReport:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that a page shows.
-
-    Attributes:
-        watched: seconds between two looks; None of a page that does not change.
-        comparisons: of runs that have translated the same test sets: the names of two, and how far they are apart.
-    """
+    """Everything that a page shows."""
 
     made: dict[str, str | None]
-    watched: float | None
+    watched: float | None  # seconds between two looks; None of a page that does not change
     runs: list[RunReport]
-    comparisons: Compared
+    comparisons: Compared  # the names of two runs with the same test sets, and how far they are apart
     notes: list[str]
 
 
 class Gatherer:
-    """Reads runs' folders into facts; what takes long is not done again as long as its files are the same.
+    """Reads runs' folders or logs into facts; what takes long is not done again as long as its files are the same.
 
-    Args:
-        runs: folders with a run log, or run logs.
-        score_folders: one for each run; empty: those that lie in the runs' folders, where there are some.
-        advance: is told the name of every pair whose scores are resampled.
-
-    Attributes:
-        latest: what was gathered last.
+    Without `score_folders` scores are those in the runs' folders; `advance` is told the pairs that are resampled.
     """
 
     def __init__(
-        self,
-        runs: Sequence[Path],
-        score_folders: Sequence[Path] = (),
-        advance: Callable[[str], None] = lambda pair: None,
+        self, runs: Sequence[Path], score_folders: Sequence[Path] = (), advance: Callable[[str], None] = lambda _: None
     ) -> None:
         self.runs, self._score_folders, self._advance = list(runs), list(score_folders), advance
-        self.latest: Facts | None = None
+        self.latest: Facts | None = None  # what was gathered last
         self._scores: dict[Path, tuple[object, ScoresOfRun]] = {}
         self._comparisons: tuple[object, tuple[Compared, list[str]]] = (None, ([], []))
 
@@ -115,20 +109,14 @@ class Gatherer:
         return [_stamp(path) for path in (*logs, *scores)]
 
     def gather(self, watched: float | None = None) -> Facts:
-        """All that is known now; somebody looks again after `watched` seconds.
-
-        Raises:
-            UserError: a run has no log, or it or scores are damaged.
-        """
-        names, files = run_names(self.runs), self._score_files()
-        scores = [self._of_run(one[0]) if len(one) == 1 else ScoresOfRun() for one in files]
-        found = [run_report(read_run(path, name), of) for path, name, of in zip(self.runs, names, scores, strict=True)]
-        comparisons, notes = self._compared(dict(zip(names, scores, strict=True)))
-        unnamed = [
-            f"Scores of `{run}` are not shown: there are {len(one)} folders of them, and `--scores` names none."
-            for run, one in zip(self.runs, files, strict=True)
-            if len(one) > 1
-        ]
+        """All that is known now; somebody looks again after `watched` seconds (UserError: something is damaged)."""
+        found, unnamed = [], []
+        for path, name, files in zip(self.runs, run_names(self.runs), self._score_files(), strict=True):
+            found.append(run_report(read_run(path, name), self._of_run(*files) if len(files) == 1 else ScoresOfRun()))
+            if len(files) > 1:
+                there = f"there are {len(files)} folders of them, and `--scores` names none"
+                unnamed.append(f"Scores of `{path}` are not shown: {there}.")
+        comparisons, notes = self._compared(found)
         made = {**provenance(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
         self.latest = Facts(made, watched, found, comparisons, unnamed + notes)
         return self.latest
@@ -145,19 +133,19 @@ class Gatherer:
             self._scores[file] = stamp, shown_scores(file, self._advance)
         return self._scores[file][1]
 
-    def _compared(self, scores: dict[str, ScoresOfRun]) -> tuple[Compared, list[str]]:
+    def _compared(self, runs: Sequence[RunReport]) -> tuple[Compared, list[str]]:
         """Every run with texts but the first beside the first, by every metric; or why not."""
-        folders = {name: of.evaluation.folder for name, of in scores.items() if of.evaluation is not None}
+        folders = {run.name: Path(run.scores.scores.folders[0]) for run in runs if run.scores.scores.pairs}
         stamp = [_stamp(folder / JSON_FILE) for folder in folders.values()]
         if len(folders) < 2:
             return [], []
         if self._comparisons[0] != stamp:
             try:
                 evaluations = read_evaluations(list(folders.values()))
-                name_of = {id(one): name for name, one in zip(folders, evaluations, strict=True)}
-                found = find_differences(evaluations, SAMPLING, None, self._advance)
-                of_names = [(name_of[id(one.first)], name_of[id(one.other)], one) for one in found]
-                self._comparisons = stamp, (of_names, [])
+                name_of = dict(zip((one.name for one in evaluations), folders, strict=True))
+                every = find_differences(evaluations, SAMPLING, None, self._advance)
+                found = [(name_of[one.first.name], name_of[one.other.name], one) for one in every]
+                self._comparisons = stamp, (found, [])
             except UserError as error:
                 self._comparisons = stamp, ([], [f"Scores are not compared: {error}"])
         return self._comparisons[1]
@@ -166,9 +154,8 @@ class Gatherer:
 def run_report(run: Run, scores: ScoresOfRun) -> RunReport:
     """What a page shows of one run, with no more moments of experts and epochs than it has room for."""
     setup = setup_of(run)
-    rows = [row.at(evenly(len(row.value), MOST_MOMENTS.get(row.group, len(row.value)))) for row in run.rows]
-    of_experts = [row.at(evenly(len(row.value), MOST_ENTROPIES)) for row in run.of("experts")]
-    rows += [replace(row, group="entropy", metric="entropy", value=entropies(row.value)) for row in of_experts]
+    spread = [replace(row, group="entropy", metric="entropy", value=entropies(row.value)) for row in run.of("experts")]
+    rows = [row.at(evenly(len(row.value), MOST_MOMENTS.get(row.group, len(row.value)))) for row in run.rows + spread]
     notes = {
         "The run has logged nothing yet.": not run.events,
         "Options, versions and hardware are not shown: the run log is of before 0.1.10.":
@@ -189,26 +176,23 @@ def _stamp(path: Path) -> tuple[str, int, int] | None:
     return str(path), status.st_mtime_ns, status.st_size
 
 
-def progress_of(run: Run) -> Progress:
-    """How far it is, by the last events that say so."""
+def progress_of(run: Run) -> dict[str, Any]:
+    """How far it is, by the last events that say so; `best` is the update, metric and value of the best validation."""
     events, trained = run.events, of_kind(run.events, "train")
     measured = [event for event in events if event["event"] in ("train", "valid")]
     updates = max((int(event["update"]) for event in events if "update" in event), default=0)
     most, tokens = setup_of(run)["options"].get("max_update"), _last(measured, "tokens")
     is_limited = isinstance(most, int) and not isinstance(most, bool) and most > 0
-    return Progress(
-        updates, _last(measured, "minutes"), None if tokens is None else int(tokens),
-        max((int(event["epoch"]) for event in of_kind(events, "sampling")), default=None),
-        int(_last(trained, "skipped") or 0) if trained else None, _best(run), updates >= most if is_limited else None,
-    )  # fmt: skip
-
-
-def _best(run: Run) -> tuple[int, str, float] | None:
     means = run.of("group", metric="mean")
-    chosen = [row for row in means if row.task == "all"] or means[-1:] or run.of("all", "tier", "pair", "task")[:1]
-    if not chosen or (place := chosen[0].place_of_best) is None:
-        return None
-    return int(chosen[0].moments.update[place]), chosen[0].metric, float(chosen[0].value[place])
+    shown = [row for row in means if row.task == "all"] or means[-1:] or run.of("all", "tier", "pair", "task")[:1]
+    best = [(int(row.moments.update[place]), row.metric, float(row.value[place]))
+            for row in shown if (place := row.place_of_best) is not None]  # fmt: skip
+    return {
+        "updates": updates, "minutes": _last(measured, "minutes"), "tokens": None if tokens is None else int(tokens),
+        "epoch": max((int(event["epoch"]) for event in of_kind(events, "sampling")), default=None),
+        "skipped": int(_last(trained, "skipped") or 0) if trained else None,
+        "best": best[0] if best else None, "finished": updates >= most if is_limited else None,
+    }  # fmt: skip
 
 
 def _last(events: Sequence[Event], name: str) -> Any:
@@ -232,31 +216,20 @@ def setup_of(run: Run) -> dict[str, Any]:
     }
 
 
-@dataclass
-class Setups:
-    """Settings by name, that differ (a value for each run) or are common; the commands of runs, as far as known.
+def compare_setups(setups: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
+    """Settings of `setup_of` that differ, with a value for each run, and those in common: of one run all that it has.
 
     A value that a run does not have, or that is a default, is empty.
     """
-
-    runs: list[str]
-    differing: list[tuple[str, list[str]]] = field(default_factory=list)
-    common: list[tuple[str, str]] = field(default_factory=list)
-    commands: list[tuple[str, str]] = field(default_factory=list)
-
-
-def setups_of(setups: Mapping[str, Mapping[str, Any]]) -> Setups:
-    """Compare setups, as `setup_of` returns them, by the runs' names; of one run everything is in common."""
-    found, settings = Setups(list(setups)), [_settings(setup) for setup in setups.values()]
-    folders = [setup.get("folder") or "" for setup in setups.values()]
+    differing, common, settings = [], [], [_settings(setup) for setup in setups]
+    folders = [setup.get("folder") or "" for setup in setups]
     for name in dict.fromkeys(name for one in settings for name in one):
         values = [one.get(name, "") for one in settings]
         if len({_meant(name, value, folder) for value, folder in zip(values, folders, strict=True)}) > 1:
-            found.differing.append((name, values))
+            differing.append((name, values))
         elif values[0]:
-            found.common.append((name, values[0]))
-    found.commands = [(name, one["command"]) for name, one in setups.items() if one.get("command")]
-    return found
+            common.append((name, values[0]))
+    return differing, common
 
 
 def _settings(setup: Mapping[str, Any]) -> dict[str, str]:
@@ -281,3 +254,63 @@ def _meant(name: str, value: str, folder: str) -> str:
     if not value or (name != "data" and os.sep not in value):
         return value
     return ":".join(os.path.normpath(os.path.join(folder, part)) for part in value.split(":"))
+
+
+def shown_scores(file: Path, advance: Callable[[str], None]) -> ScoresOfRun:
+    """A folder's scores, with confidence and some translations where its texts are there."""
+    scores, rows = read_scores(file), []
+    for row in (*scores.of("task"), *scores.averages) if scores.tasks else ():
+        task = row.task if row.group == "group" else f"{scores.title(row.task)} ({row.metric})"
+        metric = MAJORITY if row.run else "score"  # all metrics of tasks are one column, and the majority class another
+        rows.append(replace(row, run="", task=task, metric=metric, stderr=Z_95 * row.stderr))
+    if scores.tasks:
+        return ScoresOfRun(scores, rows)
+    (evaluation,) = read_evaluations([file.parent])
+    errors = errors_of(evaluation, advance)
+    found = [(row, errors.get((row.task, row.metric), math.nan)) for row in (*scores.rows, *scores.averages)]
+    return ScoresOfRun(scores, [replace(row, stderr=error) for row, error in found], *samples_of(evaluation))
+
+
+def errors_of(evaluation: Evaluation, advance: Callable[[str], None]) -> dict[tuple[str, str], float]:
+    """Half of the 95% confidence interval of each score, by sacreBLEU's bootstrap; nothing of spBLEU."""
+    draws: dict[str, dict[str, Values]] = {name: {} for name in metrics_of([evaluation]) if name != SPBLEU}
+    for pair in evaluation.texts:
+        for metric, of in draws.items():
+            scorer, (output,) = outputs_of(metric, pair, [evaluation])
+            of[pair] = resampled(scorer, output, SAMPLING.seed_of(pair), SAMPLING.samples)
+        advance(pair)
+    members = {**{pair: [pair] for pair in evaluation.texts}, **evaluation.scores.groups}
+    return {
+        (name, metric): half_interval(np.mean([of[pair] for pair in pairs], axis=0))
+        for metric, of in draws.items()
+        for name, pairs in members.items()
+    }
+
+
+def samples_of(evaluation: Evaluation) -> tuple[list[Sample], list[str]]:
+    """Some translations of each pair, and what to say of sources that `raw/` of the data directory does not have."""
+    found: list[Sample] = []
+    missing: dict[str, Path] = {}
+    data = evaluation.scores.settings.get("data")
+    for pair, texts in evaluation.texts.items():
+        name, sources = f"{evaluation.scores.subset}.{pair}.{pair.partition('-')[0]}", list[str]()
+        file = Path(data if isinstance(data, str) else "DATA") / "raw" / name
+        with suppress(UserError):
+            sources = text_lines(file) if isinstance(data, str) else []
+        if len(sources) != len(texts.hypotheses):  # there is another test set by now
+            missing[pair], sources = file, []
+        lengths = [len(line or "") for line in texts.references[0]]
+        ordered = sorted(range(len(lengths)), key=lambda place: (lengths[place], place))
+        number = min(OF_A_PAIR, len(ordered))  # in the middle of the first fifth by length, of the second, and so on
+        for place in (ordered[(2 * part + 1) * len(ordered) // (2 * number)] for part in range(number)):
+            references = tuple(_cut(lines[place] or "") for lines in texts.references if lines[place])
+            source = _cut(sources[place]) if sources else None
+            found.append(Sample(pair, place + 1, source, references, _cut(texts.hypotheses[place])))
+    more = f" (and of {len(missing) - 1} pairs more)" if len(missing) > 1 else ""
+    said = [f"Sources of translations are not shown of {pair}{more}: there is no {file} to read them from."
+            for pair, file in missing.items()]  # fmt: skip
+    return found, said[:1]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

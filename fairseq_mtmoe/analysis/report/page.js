@@ -57,14 +57,11 @@ const tableOf = (caption, heads, rows, foot = []) => {
 };
 
 // ---- what the reader chose: it outlives a reload of the page in this window
-const remembered = () => {
-  try { return JSON.parse(sessionStorage.getItem(KEY)) ?? {}; } catch { return {}; }
-};
+const remembered = () => { try { return JSON.parse(sessionStorage.getItem(KEY)) ?? {}; } catch { return {}; } };
 const state = {theme: 'auto', x: 'update', from: 0, hidden: [], open: {}, choices: {}, ...remembered()};
 const keep = () => {
-  try {
-    sessionStorage.setItem(KEY, JSON.stringify({...state, at: scrollY, focus: document.activeElement?.id}));
-  } catch { /* no storage */ }
+  try { sessionStorage.setItem(KEY, JSON.stringify({...state, at: scrollY, focus: document.activeElement?.id})); }
+  catch { /* no storage */ }
 };
 const chosen = (name, otherwise) => state.choices[name] ?? otherwise;
 const choose = (name, value) => { state.choices[name] = value; keep(); };
@@ -120,10 +117,9 @@ const shade = (at, of) => {
   return `hsl(${Math.round(270 - 200 * share)} 60% ${Math.round((isDark() ? 45 : 28) + 28 * share)}%)`;
 };
 const config = () => {
-  const style = getComputedStyle(document.body), of = name => style.getPropertyValue(`--v-${name}`).trim();
-  const dark = isDark() && !printing,
-    [text, soft, grid] = dark ? ['#e6e9ed', '#a0a9b4', '#2c343d'] : ['#1b1f24', '#57606a', '#e6eaef'];
-  return {background: null, font: of('font') || 'system-ui, "Noto Sans", sans-serif', view: {stroke: null},
+  const [text, soft, grid] = isDark() && !printing ? ['#e6e9ed', '#a0a9b4', '#2c343d']
+    : ['#1b1f24', '#57606a', '#e6eaef'];
+  return {background: null, font: 'system-ui, "Noto Sans", sans-serif', view: {stroke: null},
     axis: {labelColor: soft, titleColor: soft, gridColor: grid, domainColor: soft, tickColor: soft,
       titleFontWeight: 'normal', labelLimit: 140},
     header: {labelColor: text, labelFontSize: 12},
@@ -193,10 +189,9 @@ const linesSpec = (view, width) => {
     unique(view.points.filter(point => point.panel === panel).map(point => point.x)).length));
   const legend = names.length > 1
     ? {title: null, orient: 'bottom', symbolType: 'stroke', columns: Math.max(1, Math.floor(width / 170))} : null;
-  const color = {field: 'line', type: 'nominal',
-    scale: {domain: names, range: names.map(name => view.color(name, names))}, legend};
-  const dash = {field: 'line', type: 'nominal', legend,
-    scale: {domain: names, range: names.map(name => view.dash(name, names))}};
+  const scaled = of => ({field: 'line', type: 'nominal', legend,
+    scale: {domain: names, range: names.map(name => of(name, names))}});
+  const color = scaled(view.color), dash = scaled(view.dash);
   spec.datasets = {points: view.points};
   Object.assign(spec.facet, {sort: panels});
   spec.columns = columns;
@@ -217,16 +212,12 @@ const linesSpec = (view, width) => {
   return spec;
 };
 const linesTable = (caption, view) => {
-  const columns = unique(view.points.filter(point => !point.sparse).map(point =>
-    JSON.stringify([point.panel, point.line])));
-  const at = new Map();
-  view.points.filter(point => !point.sparse).forEach(point => {
-    if (!at.has(point.x)) at.set(point.x, {});
-    at.get(point.x)[JSON.stringify([point.panel, point.line])] = point.y;
-  });
-  const heads = columns.map(column => unique(JSON.parse(column).filter(name => name)).join(': '));
-  return tableOf(caption, [AXES[view.x], ...heads],
-    [...at.entries()].sort((a, b) => a[0] - b[0]).map(([x, of]) => [x, ...columns.map(column => of[column] ?? null)]));
+  const at = new Map(), points = view.points.filter(point => !point.sparse);
+  const nameOf = point => unique([point.panel, point.line].filter(name => name)).join(': ');
+  points.forEach(point => at.set(point.x, (at.get(point.x) ?? new Map()).set(nameOf(point), point.y)));
+  const names = unique(points.map(nameOf));
+  return tableOf(caption, [AXES[view.x], ...names],
+    [...at.entries()].sort((a, b) => a[0] - b[0]).map(([x, of]) => [x, ...names.map(name => of.get(name) ?? null)]));
 };
 
 const lineSection = ({id, title, groups, by, only, x: ownAxis}) => {
@@ -336,14 +327,15 @@ const heatTable = (caption, cells) => {
 // shares(moment, layer, task) are those of the experts, or null where nothing was counted.
 const unpacked = ({packed, layers, tasks, sizes}) => {
   const bytes = new DataView(Uint8Array.from(atob(packed), sign => sign.charCodeAt(0)).buffer);
-  const starts = layers.map((_, at) => tasks.length * sizes.slice(0, at).reduce((a, b) => a + b, 0));
-  const ofMoment = tasks.length * sizes.reduce((a, b) => a + b, 0);
+  const starts = [...layers, ''].map((_, at) => tasks.length * sizes.slice(0, at).reduce((a, b) => a + b, 0));
   return (moment, layer, task) => {
-    const first = moment * ofMoment + starts[layer] + task * sizes[layer];
+    const first = moment * starts.at(-1) + starts[layer] + task * sizes[layer];
     const of = Array.from({length: sizes[layer]}, (_, expert) => bytes.getUint16(2 * (first + expert), true));
     return of[0] === NOTHING ? null : of.map(share => share / WHOLE);
   };
 };
+const runChoice = (id, runs, run, onpick) => runs.length > 1
+  ? choice(`${id}-run`, 'run', runs.map(one => [one, facts.runs[one].name]), run, onpick) : null;
 const expertSection = ({id, title}) => {
   const with_ = facts.runs.map((_, run) => run).filter(run => facts.experts[run]);
   if (!with_.length) return;
@@ -375,8 +367,7 @@ const expertSection = ({id, title}) => {
   const show = () => {
     const {moment, layer, task} = place(), {updates, layers, tasks} = of(), unit = facts.runs[run()].unit;
     controls.replaceChildren(...[
-      with_.length > 1 ? choice('experts-run', 'run', with_.map(one => [one, facts.runs[one].name]), run(),
-        set('run')) : null,
+      runChoice('experts', with_, run(), set('run')),
       choice('experts-rows', 'rows are', [['tasks', `${unit}s`], ['layers', 'layers'], ['updates', 'updates']],
         kind(), set('rows')),
       tick('experts-sorted', 'experts by their main user', chosen('experts.sorted', false), set('sorted')),
@@ -397,15 +388,12 @@ const sourceSection = ({id, title}) => {
   const with_ = unique(facts.rows.filter(row => row.g === 'sources').map(row => row.r));
   if (!with_.length) return;
   const run = () => Number(chosen('sources.run', with_[0]));
-  const cells = () => facts.rows.filter(row => row.g === 'sources'
-    && row.r === run()).map(row => ({row: row.l || 'all layers', column: row.t, value: row.v[0], panel: ''}));
+  const cells = () => facts.rows.filter(row => row.g === 'sources' && row.r === run())
+    .map(row => ({row: row.l || 'all layers', column: row.t, value: row.v[0], panel: ''}));
   const chart = new Chart('sources-chart', 'Weights of the sources',
     width => heatSpec(cells(), width, 'source', 'weight'), () => heatTable('Weights of the sources', cells()));
-  const picked = with_.length > 1
-    ? choice('sources-run', 'run', with_.map(one => [one, facts.runs[one].name]), run(),
-      value => { choose('sources.run', value); chart.renew(); }) : null;
-  section(id, title, el('p', {class: 'soft'}, 'What is borrowed from which source, at the last validation.'), picked,
-    chart.figure);
+  section(id, title, el('p', {class: 'soft'}, 'What is borrowed from which source, at the last validation.'),
+    runChoice('sources', with_, run(), value => { choose('sources.run', value); chart.renew(); }), chart.figure);
 };
 
 // ---- scores and translations
@@ -422,9 +410,9 @@ const scoreSection = () => {
   const digits = value => value && Math.abs(value) < 0.005 ? Math.ceil(-Math.log10(2 * Math.abs(value))) : 2;
   const signed = value => `${value > 0 ? '+' : ''}${fixed(value, digits(value))}`;
   const runs = () => shownRuns().filter(run => Object.values(values[metric()]).some(of => of[run]));
+  const majority = set => Object.values(values.majority[set.key] ?? {})[0]?.[0];
   const cellsOf = set => [set.label, set.tier,
-    ...(values.majority ? [{show: fixed(Object.values(values.majority[set.key] ?? {})[0]?.[0]),
-      by: Object.values(values.majority[set.key] ?? {})[0]?.[0]}] : []),
+    ...(values.majority ? [{show: fixed(majority(set)), by: majority(set)}] : []),
     ...runs().map(run => {
       const [value, error] = values[metric()][set.key]?.[run] ?? [];
       return {show: known(error) ? `${fixed(value)} ± ${fixed(error)}` : fixed(value), by: value ?? null};
@@ -454,8 +442,8 @@ const scoreSection = () => {
       if (layer.encoding.y) layer.encoding.y.sort = rows;
       if (layer.encoding.color) Object.assign(layer.encoding.color,
         {scale, legend: names.length > 1 ? {orient: 'bottom', title: null} : null});
-      if (layer.encoding.fill) { layer.encoding.fill.condition.scale = scale;
-        layer.encoding.fill.value = 'transparent'; }
+      if (layer.encoding.fill) Object.assign(layer.encoding.fill, {value: 'transparent',
+        condition: {...layer.encoding.fill.condition, scale}});
       if (layer.encoding.x?.title) layer.encoding.x.title = `difference in ${metric()} from ${against()[0].first}`;
     });
     return made;

@@ -1,16 +1,13 @@
 """The page: facts of runs in one HTML file (`page.html.j2`, `page.css`, `page.js`, and Vega, which draws the charts).
 
-A section is a list of rows of some groups, shown as a chart with a table below; `SECTIONS` says which. Charts are the
-shapes of `charts/look.py`, whose points the page's script takes from the rows that a reader chose. Where there is more
-than a page has room for, moments are left out, and translations: the best of each curve and peaks of training stay.
+A section is a list of rows of some groups; `SECTIONS` says which. Charts are the shapes of `charts/look.py`, whose
+points the page's script takes from the rows that a reader chose. Text of a log or a translation stays text.
 """
-
-from __future__ import annotations
 
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,25 +16,18 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from fairseq_mtmoe.analysis.differences import Differences
 from fairseq_mtmoe.analysis.questions import FIGURES, evenly, shares
-from fairseq_mtmoe.analysis.report.gathering import Facts, RunReport, setups_of
-from fairseq_mtmoe.analysis.report.scores import Sample
+from fairseq_mtmoe.analysis.report.gathering import Facts, RunReport, Sample, compare_setups
 from fairseq_mtmoe.analysis.report.warnings import RANK
 from fairseq_mtmoe.analysis.rows import ALL, VALIDATION, Row, Values
 from fairseq_mtmoe.analysis.significance import LEVEL
 from fairseq_mtmoe.io.pages import policy_hash, templates, visible
 
 HERE = Path(__file__).parent
-CELLS = 500_000
-"""Shares of experts on a page, of all runs together: 1.3 MB."""
-NUMBERS = 250_000
-"""Of curves of validation and training, of all runs together: 1.5 MB."""
-TEXTS = 900_000
-"""Bytes of translations on a page, of all runs together."""
+# On a page, of all runs together: shares of experts (1.3 MB), numbers of curves (1.5 MB), bytes of translations.
+CELLS, NUMBERS, TEXTS = 500_000, 250_000, 900_000
 MOST_POINTS = 2000  # of training
-NOTHING, WHOLE = 65_535, 10_000
-"""A packed share where no token was counted, and one of 1."""
+NOTHING, WHOLE = 65_535, 10_000  # a packed share where no token was counted, and one of 1
 SPEED = ("wps", "ups", "wpb", "bsz", "padding", "gb_free", "expert_comm_ms")
 SECTIONS: list[dict[str, Any]] = [
     {"id": "curves", "title": "Validation", "groups": VALIDATION, "by": "task"},
@@ -62,27 +52,27 @@ TITLES = {
     "seconds": "seconds per update", "megabytes": "megabytes per update", **FIGURES,
 }  # fmt: skip
 PERCENT = ("probability", "share", "share_of_data", "changed", "padding")
+# In JSON: no sign can end the `<script>` element or a line of a program.
 _SPELLED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def page_of(facts: Facts) -> str:
     """A report as HTML: the same bytes for the same facts."""
-    data, notes = data_of(facts)
-    style, vega, own = _file("page.css"), _vega(), _file("page.js")
+    data, left_out = data_of(facts)
+    look = templates(HERE)
+    style = look.from_string('{% include "basics.css" %}\n{% include "page.css" %}').render()
+    scripts = [_vega(), (HERE / "page.js").read_text(encoding="utf-8")]
+    differing, common = compare_setups([run.setup for run in facts.runs])
     warned = [(warning, number) for number, run in enumerate(facts.runs) for warning in run.warnings]
-    return templates(HERE).get_template("page.html.j2").render(
-        facts=facts,
-        title=" · ".join(visible(run.name) for run in facts.runs),
-        warnings=sorted(warned, key=lambda one: RANK.index(one[0].severity)),
-        notes={**_notes(facts), **dict.fromkeys(notes, ())},
-        setups=setups_of({run.name: run.setup for run in facts.runs}),
-        sparks=[_spark(run.rows) for run in facts.runs],
-        figure=_figure,
-        style=Markup(style),
-        scripts=[Markup(vega), Markup(own)],
-        hashes=[policy_hash(vega), policy_hash(own)],
-        style_hash=policy_hash(style),
-        data=Markup(as_script(data)),
+    notes = {note: [run.name for run in facts.runs if note in run.notes] for run in facts.runs for note in run.notes}
+    of_all = [note for note, names in notes.items() if len(names) == len(facts.runs)]
+    return look.get_template("page.html.j2").render(
+        facts=facts, title=" · ".join(visible(run.name) for run in facts.runs), differing=differing, common=common,
+        warnings=sorted(warned, key=lambda one: RANK.index(one[0].severity)), figure=_figure,
+        notes={**dict.fromkeys(facts.notes, ()), **notes, **dict.fromkeys([*of_all, *left_out], ())},
+        sparks=[_spark(run.rows) for run in facts.runs], style=Markup(style), style_hash=policy_hash(style),
+        scripts=[*map(Markup, scripts)], hashes=[*map(policy_hash, scripts)],
+        data=Markup(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_SPELLED)),
     )  # fmt: skip
 
 
@@ -95,8 +85,7 @@ def data_of(facts: Facts) -> tuple[dict[str, Any], list[str]]:
     found: list[dict[str, Any]] = []
     for number, row in ((number, row) for number, of in enumerate(rows) for row in of if row.group != "experts"):
         key = b"".join(values.tobytes() for values in vars(row.moments).values())
-        if key not in places:
-            places[key] = len(moments)
+        if places.setdefault(key, len(moments)) == len(moments):
             moments.append({name: numbers(values, 10) for name, values in vars(row.moments).items()})
         found.append({"r": number, "g": row.group, "m": row.metric, "t": visible(row.task), "l": visible(row.layer),
                       "a": places[key], "v": numbers(row.value)})  # fmt: skip
@@ -124,20 +113,14 @@ def numbers(values: Values | Sequence[float], digits: int = 5) -> list[float | i
     ]
 
 
-def as_script(data: Mapping[str, Any]) -> str:
-    """JSON that a `<script>` element may hold: no sign in it can end the element or a line of a program."""
-    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_SPELLED)
-
-
 @cache
 def specs() -> dict[str, Any]:
     """The shapes of charts, whose points the page brings."""
     from fairseq_mtmoe.analysis.charts import look, models
 
-    charts = {"lines": look.lines("points", "x", hover=True), "heat": look.heat("points", "", "", axis=".1%"),
-              "dots": models.dots("points")}  # fmt: skip
-    specs = {name: chart.to_dict() for name, chart in charts.items()}
-    return {name: {key: part for key, part in spec.items() if key != "config"} for name, spec in specs.items()}
+    heat, lines = look.heat("points", axis=".1%"), look.lines("points", "x", hover=True)
+    charts = {"lines": lines, "heat": heat, "dots": models.dots("points")}
+    return {name: {**chart.to_dict(), "config": {}} for name, chart in charts.items()}
 
 
 @cache
@@ -147,28 +130,11 @@ def _vega() -> str:
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
 
 
-@cache
-def _file(name: str) -> str:
-    text = (HERE / name).read_text(encoding="utf-8")
-    return templates(HERE).from_string('{% include "basics.css" %}\n').render() + text if name.endswith("css") else text
-
-
-def _notes(facts: Facts) -> dict[str, list[str]]:
-    """What the page does not show, with the names of the runs of which that is so; none where it is of all of them."""
-    found: dict[str, list[str]] = {note: [] for note in facts.notes}
-    for run in facts.runs:
-        for note in run.notes:
-            found.setdefault(note, []).append(run.name)
-    return {note: names if len(names) < len(facts.runs) else [] for note, names in found.items()}
-
-
 def _figure(value: float | None, digits: int = 0) -> str:
     """A number for people: a large one in millions, a smaller one in thousands; empty if nobody knows."""
-    if value is None:
-        return ""
-    if abs(value) >= 1e6:
-        return f"{value / 1e6:,.1f} M"
-    return f"{value / 1e3:,.0f} k" if abs(value) >= 10_000 else f"{value:,.{digits}f}"
+    if value is None or abs(value) < 10_000:
+        return "" if value is None else f"{value:,.{digits}f}"
+    return f"{value / 1e6:,.1f} M" if abs(value) >= 1e6 else f"{value / 1e3:,.0f} k"
 
 
 def _spark(rows: Sequence[Row]) -> str:
@@ -209,10 +175,7 @@ def _each(rows: Sequence[Row], step: int) -> list[Row]:
 
 
 def peaks(row: Row, most: int) -> Row:
-    """At most so many moments: two for each stretch, its first and its last, with its lowest and highest value.
-
-    These two come in the order in which they were.
-    """
+    """At most so many moments: the first and last of each stretch, with its lowest and highest value in their order."""
     if len(row.value) <= most:
         return row
     ends, values = [], []
@@ -230,20 +193,18 @@ def pack_experts(runs: Sequence[RunReport]) -> list[dict[str, Any] | None]:
     There are as many moments as there is room for in all runs, but two at least.
     """
     of_runs = [[row for row in run.rows if row.group == "experts"] for run in runs]
-    layouts = [({row.layer: row.value.shape[1] for row in rows}, list(dict.fromkeys(row.task for row in rows)))
-               for rows in of_runs]  # fmt: skip
-    most = max(2, CELLS // max(1, sum(sum(sizes.values()) * len(tasks) for sizes, tasks in layouts)))
-    return [_packed(rows, *layout, most) if rows else None for rows, layout in zip(of_runs, layouts, strict=True)]
+    cells = sum(row.value.shape[1] for rows in of_runs for row in rows)
+    return [_packed(rows, max(2, CELLS // cells)) if rows else None for rows in of_runs]
 
 
-def _packed(rows: Sequence[Row], sizes: Mapping[str, int], tasks: Sequence[str], most: int) -> dict[str, Any]:
+def _packed(rows: Sequence[Row], most: int) -> dict[str, Any]:
+    sizes, tasks = {row.layer: row.value.shape[1] for row in rows}, list(dict.fromkeys(row.task for row in rows))
     updates, found = rows[0].moments.update, {(row.layer, row.task): shares(row) for row in rows}
     places = evenly(len(updates), most)
     packed = []
-    for layer, size in sizes.items():
-        for task in tasks:
-            values = found.get((layer, task), np.full((len(updates), size), np.nan))[places]
-            packed.append(np.where(np.isnan(values), NOTHING, np.rint(WHOLE * values)).astype("<u2"))
+    for layer, task in ((layer, task) for layer in sizes for task in tasks):
+        values = found.get((layer, task), np.full((len(updates), sizes[layer]), np.nan))[places]
+        packed.append(np.where(np.isnan(values), NOTHING, np.rint(WHOLE * values)).astype("<u2"))
     return {
         "updates": numbers(updates[places], 10),
         "layers": [visible(layer) for layer in sizes],
@@ -257,35 +218,22 @@ def _packed(rows: Sequence[Row], sizes: Mapping[str, int], tasks: Sequence[str],
 def _scores(facts: Facts) -> dict[str, Any]:
     """By metric and test set, each run's score and the half of its interval; differences with significance."""
     rows = [(number, row) for number, run in enumerate(facts.runs) for row in run.scores.rows]
-    tiers = {task: tier for run in facts.runs for task, tier in run.scores.tiers.items()}
-    sets = {
-        (row.group, row.task): row.n for _, row in sorted(rows, key=lambda one: one[1].group not in ("pair", "task"))
-    }
+    tiers = {pair: score.tier for run in facts.runs for pair, score in run.scores.scores.pairs.items()}
+    sets: dict[str, dict[str, Any]] = {}
     values: dict[str, dict[str, dict[int, list[float | int | None]]]] = {}
     for number, row in rows:
-        of_metric = values.setdefault(visible(row.metric), {})
-        of_metric.setdefault(_key(row.group, row.task), {})[number] = numbers([row.figure, row.stderr], 6)
-    return {
-        "sets": [
-            {"key": _key(group, task), "label": visible(task), "tier": tiers.get(task, ""), "n": n,
-             "mean": group not in ("pair", "task")}
-            for (group, task), n in sets.items()
-        ],
-        "values": values,
-        "differences": [_difference(*one) for one in facts.comparisons],
-        "level": LEVEL,
-    }  # fmt: skip
-
-
-def _key(group: str, task: str) -> str:
-    return f"{group}:{visible(task)}"
-
-
-def _difference(first: str, second: str, found: Differences) -> dict[str, Any]:
-    of = {_key("pair", name): one for name, one in found.pairs.items()}
-    of |= {_key(ALL if name == ALL else "tier", name): one for name, one in found.groups.items()}
-    values = {key: numbers([one.difference, *one.interval, one.p_randomisation]) for key, one in of.items()}
-    return {"first": visible(first), "second": visible(second), "metric": visible(found.metric), "of": values}
+        label, is_mean = visible(row.task), row.group not in ("pair", "task")
+        key = f"{row.group}:{label}"
+        sets[key] = {"key": key, "label": label, "tier": tiers.get(row.task, ""), "n": row.n, "mean": is_mean}
+        values.setdefault(visible(row.metric), {}).setdefault(key, {})[number] = numbers([row.figure, row.stderr], 6)
+    differences = []
+    for first, second, found in facts.comparisons:
+        of = {f"pair:{visible(name)}": one for name, one in found.pairs.items()}
+        of |= {f"{ALL if name == ALL else 'tier'}:{visible(name)}": one for name, one in found.groups.items()}
+        apart = {key: numbers([one.difference, *one.interval, one.p_randomisation]) for key, one in of.items()}
+        names = {"first": visible(first), "second": visible(second), "metric": visible(found.metric)}
+        differences.append({**names, "of": apart})
+    return {"sets": list(sets.values()), "values": values, "differences": differences, "level": LEVEL}
 
 
 def _with_room(samples: Sequence[list[Sample]]) -> tuple[list[list[Sample]], int]:

@@ -1,7 +1,5 @@
 """What a reader of a report should know first: rules, whose bounds are said in the sentences that they make."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fairseq_mtmoe.analysis.questions import LAST, LEAST_SHARE, unmoved, used_experts
+from fairseq_mtmoe.analysis.questions import LAST, LEAST_SHARE, entropies, unmoved, used_experts
 from fairseq_mtmoe.analysis.rows import EVERYBODY, Row, Run, Values, of_first_subset, of_kind
 from fairseq_mtmoe.analysis.run_log import Event
 
@@ -30,12 +28,7 @@ RANK: tuple[Severity, ...] = ("high", "mid", "low")
 
 @dataclass(frozen=True)
 class Warned:
-    """What a reader should know first.
-
-    Attributes:
-        text: what, where, since when, by which rule, and what to do.
-        where: the `layer`, `task` and `update` that it is about, as far as it is about one.
-    """
+    """What, where, since when, by which rule, and what to do; `where` has the `layer`, `task` and `update`."""
 
     kind: str
     severity: Severity
@@ -65,10 +58,7 @@ def _enough(counts_TN: Values) -> bool:
 
 
 def dead_experts(run: Run) -> Iterator[Warned]:
-    """Of each layer, experts that in all of the last validations got less of every task than a tenth of a fair share.
-
-    A fair share is 1/N of a task's tokens. Where gates are of tasks, an expert of one task alone is used.
-    """
+    """Experts that in all of the last validations got less of every task than a tenth of a fair share, 1/N."""
     what = "token" if {row.task for row in run.of("experts")} == {EVERYBODY} else "task"
     for layer, updates, counts in _layers(run):
         unused = [set(np.flatnonzero(~used_experts(of)).tolist()) if _enough(of) else set() for of in counts]
@@ -84,13 +74,11 @@ def dead_experts(run: Run) -> Iterator[Warned]:
 
 
 def collapsed_routing(run: Run) -> Iterator[Warned]:
-    """Layers whose tokens, of all tasks together, are spread as over a quarter of the experts or fewer, or over 1.5.
-
-    As many as the exponential of the entropy of the experts' shares says, in all of the last validations.
-    """
+    """Layers whose tokens are spread as over a quarter of the experts or fewer, by the exponential of the entropy."""
     for layer, updates, counts in _layers(run):
         size = counts[0].shape[1]
-        effective = [_effective(of) if _enough(of) else math.inf for of in counts]
+        evenness = [entropies(of.sum(axis=0, keepdims=True))[0] if _enough(of) else math.inf for of in counts]
+        effective = [float(size**entropy) for entropy in evenness]
         bound = max(LEAST_EFFECTIVE, FEW_EFFECTIVE * size)
         low = [value < bound for value in effective]
         if size > 1 and all(low[-LAST:]):
@@ -101,12 +89,6 @@ def collapsed_routing(run: Run) -> Iterator[Warned]:
                 f"update {update:,}). Take gates that balance (`--expert-gates base`), a larger balance loss or fewer "
                 "experts."
             ), {"layer": layer, "update": update})  # fmt: skip
-
-
-def _effective(counts_TN: Values) -> float:
-    shares = counts_TN.sum(axis=0) / max(1.0, counts_TN.sum())
-    shares = shares[shares > 0]
-    return float(np.exp(-(shares * np.log(shares)).sum()))
 
 
 def _since(holds: Sequence[bool]) -> int:
@@ -126,16 +108,13 @@ def unmoved_gates(run: Run) -> Iterator[Warned]:
 
 
 def worse_languages(run: Run) -> Iterator[Warned]:
-    """Pairs whose perplexity rose by more than four times its noise, and 1%, while the others' fell in the median.
-
-    Compared are the means of the last three validations and of the best three in a row before them. Noise is what is
-    left of the differences between neighbouring validations: see `_noise`.
-    """
+    """Pairs whose perplexity rose by more than four times its noise, and 1%, while the others' fell in the median."""
     rows = run.of("pair", metric="ppl")
     for row in rows:
         best, by, noise = _rise(row)
-        changes = (_change(other, best) for other in rows if by and other is not row)
-        others = [change for change in changes if not math.isnan(change)]
+        logs = [np.log(np.where(other.value > 0, other.value, np.nan)) for other in rows if by and other is not row]
+        changes = [float(of[-LAST:].mean() - of[best : best + LAST].mean()) for of in logs]
+        others = [change for change in changes if math.isfinite(change)]
         if others and median(others) < 0:
             update = int(row.moments.update[best + LAST - 1])
             yield Warned("language_worse", "high" if by > MUCH_RISE else "mid", (
@@ -162,32 +141,18 @@ def past_best(run: Run) -> Iterator[Warned]:
 def _rise(row: Row) -> tuple[int, float, float]:
     """Where the best three validations in a row begin, by how much the last three are above them, and the noise.
 
-    All in logarithms of perplexity; 0 where it did not rise by more than the noise explains, or nobody can tell.
+    All in logarithms of perplexity; 0 where it did not rise by more than the noise explains, or nobody can tell. Noise
+    is by second differences, in which a slope is nothing, and which have 6 times its variance: the median is not moved
+    by single jumps, as where a dense model becomes sparse.
     """
     if len(row.value) < 3 * LAST or not (row.value > 0).all():
         return 0, 0.0, 0.0
-    logs = np.log(row.value).tolist()
-    means = [fmean(logs[place : place + LAST]) for place in range(len(logs) - LAST + 1)]
-    best = min(range(len(means) - LAST), key=means.__getitem__)
-    noise, by = _noise(logs) / math.sqrt(LAST) * math.sqrt(2), means[-1] - means[best]
+    logs = np.log(row.value)
+    means = np.convolve(logs, np.full(LAST, 1 / LAST), "valid")
+    best = int(means[:-LAST].argmin())
+    of_one = 1.4826 * float(np.median(np.abs(np.diff(logs, 2)))) / math.sqrt(6)
+    noise, by = of_one * math.sqrt(2 / LAST), float(means[-1] - means[best])
     return (best, by, noise) if by > max(NOISE_TIMES * noise, math.log1p(LEAST_RISE)) else (0, 0.0, 0.0)
-
-
-def _noise(logs: Sequence[float]) -> float:
-    """The deviation of one validation from a smooth curve: by second differences, in which a slope is nothing.
-
-    A second difference of independent noise has 6 times its variance. The median is not moved by single jumps, as where
-    a dense model becomes sparse.
-    """
-    second = [abs(a - 2 * b + c) for a, b, c in zip(logs, logs[1:], logs[2:], strict=False)]
-    return 1.4826 * median(second) / math.sqrt(6)
-
-
-def _change(row: Row, best: int) -> float:
-    """How much the last three validations are above those three, in logarithms of perplexity; NaN: nobody knows."""
-    before, after = row.value[best : best + LAST], row.value[-LAST:]
-    known = bool((before > 0).all() and (after > 0).all())
-    return float(np.log(after).mean() - np.log(before).mean()) if known else math.nan
 
 
 def skipped_updates(run: Run) -> Iterator[Warned]:
@@ -206,8 +171,7 @@ def skipped_updates(run: Run) -> Iterator[Warned]:
 
 def padding_share(run: Run) -> Iterator[Warned]:
     """More than a tenth of what was trained on is padding."""
-    known = [value for row in run.of("train", metric="padding") for value in row.value[np.isfinite(row.value)].tolist()]
-    share = fmean(known) if known else 0.0
+    share = max((fmean(row.value[np.isfinite(row.value)]) for row in run.of("train", metric="padding")), default=0.0)
     if share > MUCH_PADDING:
         yield Warned("padding", "mid" if share > MOST_PADDING else "low", (
             f"{share:.1%} of what was trained on is padding, and more than {MUCH_PADDING:.0%} costs time: batches have "
@@ -217,7 +181,7 @@ def padding_share(run: Run) -> Iterator[Warned]:
 
 
 def still_temperature(run: Run) -> Iterator[Warned]:
-    """Heating was asked for, the run is over or past the C updates of its heating, and the temperature did not move."""
+    """Heating was asked for, the run is over or past its heating updates, and the temperature did not move."""
     events, epochs = run.events, of_kind(run.events, "sampling")
     start: Event = next(reversed(of_kind(events, "run")), {"event": "run"})
     options: dict[str, Any] = start.get("options", {})

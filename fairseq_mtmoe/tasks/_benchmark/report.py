@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from fairseq_mtmoe.analysis.published import published_row
 from fairseq_mtmoe.analysis.run_log import provenance
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, scores_in, scores_of_tasks
-from fairseq_mtmoe.analysis.score_tables import notes, score_table, write_scores
+from fairseq_mtmoe.analysis.score_tables import notes, published_row, score_table, write_scores
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.data.nlu.reading import source_files

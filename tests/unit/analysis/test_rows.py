@@ -9,7 +9,7 @@ import pytest
 
 from fairseq_mtmoe.analysis.differences import Sampling, find_differences
 from fairseq_mtmoe.analysis.eval_folders import read_evaluations
-from fairseq_mtmoe.analysis.questions import by_resource, entropies, evenly, moments, shares
+from fairseq_mtmoe.analysis.questions import entropies, evenly, moments, shares
 from fairseq_mtmoe.analysis.rows import data_shares, run_names, run_of
 from tests.helpers.figure_logs import benchmark, evaluations, translation
 
@@ -92,13 +92,14 @@ def test_experts_have_the_tokens_of_tasks_and_layers_that_had_some():
 
 def test_moments_are_early_middle_late_or_those_nearest_to_the_wanted():
     for updates, wanted, places in (
-        ([10, 20, 30, 40, 100], (), [0, 3, 4]), ([10, 20], (), [0, 1]), ([7], (), [0]), ([], (), []),
+        ([10, 20, 30, 40, 100], (), [0, 3, 4]),
+        ([], (), []),
         ([10, 20, 30], (28, 9), [0, 2]),
-    ):  # fmt: skip
+    ):
         assert moments(np.array(updates, float), wanted) == places
 
 
-@pytest.mark.parametrize(("count", "most"), [(0, 5), (3, 5), (5, 5), (6, 5), (1000, 30)])
+@pytest.mark.parametrize(("count", "most"), [(0, 5), (5, 5), (6, 5)])
 def test_places_are_spread_evenly(count, most):
     places = evenly(count, most)
     assert len(places) == min(count, most)
@@ -115,7 +116,6 @@ def test_resources_are_shares_of_the_training_sentences():
     tasks = {"event": "run", "sizes": {"cola": 300, "rte": 100}, "task_names": ["rte", "cola"]}
     assert data_shares([tasks]) == {"cola": 0.75, "rte": 0.25}
     assert data_shares([{"event": "run", "sizes": {"en-de": 0}}]) == {"de": 0.0}
-    assert by_resource(["en", "lv", "xx", "fr"], data_shares([run])) == ["fr", "lv", "en", "xx"]
 
 
 def test_names_of_runs_tell_them_apart():

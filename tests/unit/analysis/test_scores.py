@@ -10,6 +10,7 @@ from fairseq_mtmoe.analysis.score_files import scores_in, scores_of_pairs
 from fairseq_mtmoe.analysis.score_tables import to_json, to_markdown
 from fairseq_mtmoe.analysis.scores import PairScore, bleu_tokenizer, score_pair
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.refused import refused
 from tests.helpers.tables import unpadded
 
 HYPOTHESES = ["The house is small .", "He goes home, now.", "A tree"]
@@ -24,7 +25,6 @@ def test_scores_and_signatures_are_those_of_sacrebleu():
     result = score_pair("de-en", HYPOTHESES, REFERENCES, "high")
     assert result.bleu == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
     assert result.chrf == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES], word_order=2).score
-    assert 0 < result.bleu < 100 and 0 < result.chrf < 100
     assert (result.pair, result.tier, result.sentences) == ("de-en", "high", 3)
     assert f"tok:13a|smooth:exp|version:{sacrebleu.__version__}" in result.bleu_signature
     assert "nc:6|nw:2" in result.chrf_signature
@@ -45,31 +45,18 @@ def test_bleu_is_that_of_fairseqs_scorer():
 
 @pytest.mark.parametrize(
     ("language", "installed", "expected"),
-    [
-        ("de", True, "13a"),
-        ("zh_CN", False, "zh"),
-        ("cmn", True, "zh"),
-        ("ja_", True, "ja-mecab"),
-        ("jpn", False, "char"),
-        ("ko_KR", True, "ko-mecab"),
-        ("kok", True, "13a"),
-    ],
+    [("kok", True, "13a"), ("cmn", False, "zh"), ("ja_XX", True, "ja-mecab"), ("kor", False, "char")],
 )
 def test_the_tokeniser_fits_the_language_and_what_is_installed(monkeypatch, language, installed, expected):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
     assert bleu_tokenizer(language) == expected
-
-
-def test_japanese_is_scored_whatever_is_installed():
-    result = score_pair("en-ja", ["私は学生です。"], ["私は先生です。"])
-    assert 0 < result.bleu < 100
-    assert "tok:char" in result.bleu_signature or "tok:ja-mecab" in result.bleu_signature
+    assert score_pair("en-ja", ["私は学生です。"], ["私は先生です。"]).bleu > 0  # whatever is installed
 
 
 def test_nothing_to_score_is_said_in_one_sentence():
     with pytest.raises(UserError, match="en-de holds no sentence"):
         score_pair("en-de", [], [])
-    with pytest.raises(UserError, match="2 sentences"):
+    with refused("hypotheses of en-de"):
         score_pair("en-de", ["a"], ["a", "b"])
 
 
@@ -100,25 +87,22 @@ def test_json_holds_every_number():
 
 
 OLD = {"tier": "low", "sentences": 10, "bleu": 30.25, "chrf": 50.0, "bleu_signature": "a", "chrf_signature": "b"}
-NO_SCORES = (
-    "3", "[]", "{}", '{"settings": {}, "pairs": []}', '{"settings": {}, "pairs": {"a": {"x": 1}}}',
-    *(json.dumps({"settings": {}, "pairs": {"en-de": OLD | {name: wrong}}}) for name, wrong in (
-        ("tier", []), ("sentences", "x"), ("bleu", "1"), ("chrf", 10**400), ("spbleu", True),
-        ("metrics", {"COMET": ""}), ("bleu_signature", "\ud800"),
-    )),
+
+
+@pytest.mark.parametrize(
+    "content",
+    [3, {}, {"pairs": []}, *({"pairs": {"en-de": {**OLD, **wrong}}} for wrong in (
+        {"bleu": "1"}, {"chrf": 10**400}, {"metrics": {"COMET": ""}}, {"bleu_signature": "\ud800"}, {"more": 1},
+    ))],
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("text", NO_SCORES, ids=range(len(NO_SCORES)))
-def test_what_holds_no_scores_is_a_value_error(text):
+def test_what_holds_no_scores_is_a_value_error(content):
     with pytest.raises(ValueError):
-        scores_in(json.loads(text))
+        scores_in({"settings": {}, **content} if content and content != 3 else content)
 
 
 def test_scores_of_0_1_0_are_read():
-    assert scores_in({"settings": {}, "pairs": {"en-de": OLD}}).pairs == {
-        "en-de": PairScore("en-de", "low", 10, 30.25, 50.0, "a", "b")
-    }
+    found = scores_in({"settings": {}, "pairs": {"en-de": OLD}}).pairs
+    assert found == {"en-de": PairScore("en-de", "low", 10, 30.25, 50.0, "a", "b")}
 
 
 def test_markdown_has_the_table_the_settings_the_signatures_and_remarks():

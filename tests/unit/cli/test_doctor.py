@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 
-import pytest
 from click.testing import CliRunner
 
 from fairseq_mtmoe.cli import doctor
@@ -33,21 +32,6 @@ def test_torch_that_is_broken_and_fairseq_that_is_missing(tmp_path):
     (torch,) = [number for number, line in enumerate(lines) if line.startswith("✗  torch")]
     assert lines[torch].endswith("OSError: libcudart.so.13: cannot open") and "pip install torch" in lines[torch + 1]
     assert sum(line[:1] in "✓–✗" for line in lines) == len(doctor.CHECKS)
-
-
-@pytest.mark.parametrize(
-    ("problem", "text", "is_necessary", "state"),
-    [
-        (KeyError("x\ny"), "KeyError: 'x\\ny'", True, "missing"),
-        (SystemExit("sorry"), "SystemExit: sorry", False, "less"),
-    ],
-)
-def test_an_error_is_what_a_line_says(problem, text, is_necessary, state):
-    def look():
-        raise problem
-
-    found = doctor.Check("thing", look, "get it", is_necessary).run()
-    assert found == (state, doctor.Finding(text, "get it"))
 
 
 def test_kernels_that_are_missing_are_slow_and_no_more(monkeypatch):

@@ -16,11 +16,12 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis import scores
-from fairseq_mtmoe.cli._score_folder import ScoreFolder
+from fairseq_mtmoe.cli._evaluating import NamedTiers, ScoreFolder
 from fairseq_mtmoe.cli.evaluate import command
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import mixing, translator
 from tests.helpers import untrained
+from tests.helpers.refused import refused
 
 PAIRS = ("en-cc", "en-bb", "en-aa")  # low, mid, high
 
@@ -112,38 +113,42 @@ def test_a_directory_of_shards_is_evaluated_by_its_name(model, result, tmp_path)
         evaluate(tmp_path / "data", *settings(model)[1:])
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (["--beam", 4], r"beam 3 \(now 4\);"),
-        (["--lang-pairs", "en-aa"], r"lang_pairs \[\] \(now \['en-aa'\]\);"),
-        ("checkpoint.pt", "another checkpoint;"),
-        ("data/raw/test.en-aa.aa", "other data;"),
-        ("scores/checkpoint-test/scores.json", "another version of fairseq_mtmoe;"),
-    ],
-)
-def test_other_scores_are_replaced_when_asked_to(model, result, tmp_path, change, words):
+def test_other_scores_are_replaced_when_asked_to(model, result, tmp_path):
     copy = shutil.copytree(model, tmp_path / "copy")
     folder = copy / "scores" / "checkpoint-test"
-    arguments = [*settings(copy), *(change if isinstance(change, list) else ())]
-    if change == "scores/checkpoint-test/scores.json":
-        old = json.loads((copy / change).read_text())
-        del old["settings"]["checkpoint_sha256"], old["settings"]["references"]
-        (copy / change).write_text(json.dumps(old))
-    elif isinstance(change, str):
-        with open(copy / change, "ab") as file:
-            file.write(b"\n")
     before = content(folder)
-    with pytest.raises(UserError, match=rf"holds the scores of {words} give another folder as --out, or --overwrite"):
-        evaluate(*arguments)
+    for arguments, words in (
+        (["--beam", 4], r"beam 3 \(now 4\);"),
+        (["--lang-pairs", "en-aa"], r"lang_pairs \[\] \(now \['en-aa'\]\);"),
+    ):
+        with pytest.raises(UserError, match=rf"holds the scores of {words} give another folder as --out, or --over"):
+            evaluate(*settings(copy), *arguments)
     assert content(folder) == before
-    if isinstance(change, list):
-        evaluate(*arguments, "--overwrite")
-        after = content(folder)
-        assert after["scores.json"] != before["scores.json"]
-        assert after.keys() == before.keys() - ({f"en-{x}.{kind}" for x in ("bb", "cc") for kind in ("hyp", "ref")}
-                                                if "--lang-pairs" in change else set())  # fmt: skip
-        assert "already" in evaluate(*arguments).stderr
+    evaluate(*settings(copy), *arguments, "--overwrite")
+    after = content(folder)
+    assert after["scores.json"] != before["scores.json"]
+    assert before.keys() - after.keys() == {f"en-{x}.{kind}" for x in ("bb", "cc") for kind in ("hyp", "ref")}
+    assert "already" in evaluate(*settings(copy), *arguments).stderr
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [("checkpoint.pt", "another checkpoint;"), ("data/raw/test.en-aa.aa", "other data;"),
+     ("scores.json", "another version of fairseq_mtmoe;")],
+)  # fmt: skip
+def test_scores_of_another_checkpoint_or_of_other_data_stay(model, result, tmp_path, changed, words):
+    copy = shutil.copytree(model, tmp_path / "copy")
+    folder = copy / "scores" / "checkpoint-test"
+    if changed == "scores.json":
+        old = json.loads((folder / changed).read_text())
+        del old["settings"]["checkpoint_sha256"], old["settings"]["references"]
+        (folder / changed).write_text(json.dumps(old))
+    else:
+        (copy / changed).write_bytes((copy / changed).read_bytes() + b"\n")
+    before = content(folder)
+    with pytest.raises(UserError, match=f"holds the scores of {words}"):
+        evaluate(*settings(copy))
+    assert content(folder) == before
 
 
 def test_what_is_missing_of_the_scores_is_made_again(model, result, tmp_path):
@@ -154,19 +159,6 @@ def test_what_is_missing_of_the_scores_is_made_again(model, result, tmp_path):
         evaluate(*settings(copy))
         after = content(copy / "scores" / "checkpoint-test")
         assert after.keys() == before.keys() and after["en-bb.hyp"] == before["en-bb.hyp"]
-
-
-def test_nothing_is_translated_before_the_folder_and_the_text_are_looked_at(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(translator.Translator, "translate", None)
-    monkeypatch.setattr(mixing.Mixture, "translate_batch", None)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="file/out` must be a folder that can be written to, but is not: Not a"):
-        evaluate(*settings(model), "--out", tmp_path / "file" / "out")
-    data = shutil.copytree(model / "data", tmp_path / "data")
-    (data / "raw" / "test.en-cc.cc").write_text("foreign\n" * 12)
-    with pytest.raises(UserError, match=r"test\.en-cc\.cc` must be the text of .*, but line 1 is another there"):
-        evaluate(data, "--path", model / "checkpoint.pt", "--out", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("references", ["text", "fairseq"])
@@ -207,11 +199,8 @@ def test_several_checkpoints_in_one_call(model, tmp_path):
     first, second = (json.loads((tmp_path / name / "scores.json").read_text()) for name in "ab")
     assert [len(one["settings"]["checkpoint_sha256"]) for one in (first, second)] == [1, 2]
     assert first["pairs"] == second["pairs"]  # an ensemble of equal models
-    for wrong, words in (
-        ([*outs[:2]], "`--out` must be given once for each of the 2 --path, or not at all, but is 1"),
-        ([*outs[:2], *outs[:2]], "`--out` must be another folder for each --path"),
-    ):
-        with pytest.raises(UserError, match=words):
+    for wrong in (outs[:2], [*outs[:2], *outs[:2]]):
+        with refused("--out"):
             evaluate(*few, "--path", own, "--path", other, *wrong)
     with pytest.raises(UserError, match="holds the scores of beam 1"):  # the second folder, before the first is begun
         evaluate(*few, "--path", own, "--path", f"{own}:{other}", "--out", tmp_path / "c", *outs[2:], "--beam", 2)
@@ -256,10 +245,6 @@ def test_further_references_and_further_metrics(model, result, tmp_path, monkeyp
     assert own == [{"src": untrained.as_text(untrained.sentences(13, 1)[3]), "mt": hypotheses[3], "ref": lines[3]}]
     for text in (shown.stdout, *((out / f"scores.{kind}").read_text() for kind in ("md", "tex"))):
         assert "spBLEU" in text and f"{score['spbleu']:.2f}" in text and f"{score['metrics']['COMET']:.4f}" in text
-    (out / "en-aa.ref1").unlink()  # made again as it was
-    evaluate(data, *settings(model)[1:], "--out", out, "--spm", tmp_path / "spm.model",
-             "--comet", tmp_path / "model.ckpt")  # fmt: skip
-    assert (out / "en-aa.ref1").read_text().splitlines() == better
 
 
 def test_comet_is_loaded_once_and_never_beside_a_translator(model, tmp_path, monkeypatch):
@@ -290,28 +275,34 @@ def test_comet_is_loaded_once_and_never_beside_a_translator(model, tmp_path, mon
         *("--path", model / "checkpoint.pt", "--out", tmp_path / "a"),
         *("--path", tmp_path / "other.pt", "--out", tmp_path / "b", "--comet", tmp_path / "model.ckpt"),
     ]
-    evaluate(*arguments)
-    assert events == ["loaded", *["free"] * 4]
-    evaluate(*arguments)
-    assert events.count("loaded") == 1  # nor where all scores are there
+    for _ in range(2):  # not loaded where all scores are there
+        evaluate(*arguments)
+        assert events == ["loaded", *["free"] * 4]
 
 
-def test_what_metrics_lack_is_said_before_anything_is_translated(model, tmp_path, monkeypatch):
+def test_bad_input_is_one_sentence_before_anything_is_translated(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(translator.Translator, "translate", None)
     monkeypatch.setattr(mixing.Mixture, "translate_batch", None)
     monkeypatch.setitem(sys.modules, "comet", None)
     (tmp_path / "file").write_text("")
-    data = shutil.copytree(model / "data", tmp_path / "data")
-    (data / "raw" / "test.en-aa.aa.1").write_text("one\n")
-    for arguments, words in (
-        (["--comet", tmp_path / "file"], "`--comet` needs unbabel-comet: `pip install unbabel-comet` brings it"),
-        (["--comet", tmp_path / "none"], "none` must be a checkpoint of COMET, but there is none"),
-        (["--spm", tmp_path / "file"], "file` must be a SentencePiece model, but is not one"),
-        (["--tiers", "nothing.json"], r"nothing\.json` must be a file of tiers, but there is none"),
-        ([], r"test\.en-aa\.aa\.1` must have a line for each of the 14 of `test\.en-aa\.aa`"),
-    ):
-        with pytest.raises(UserError, match=words):
-            evaluate(data, *settings(model)[1:], "--out", tmp_path / "out", *arguments)
-        assert not (tmp_path / "out").exists()
+    for name, text in (("another", "foreign\n" * 14), ("further", "one\n")):
+        data = shutil.copytree(model / "data", tmp_path / name)
+        (data / "raw" / f"test.en-aa.aa{'.1' if name == 'further' else ''}").write_text(text)
+    for arguments, name in (
+        (["--comet", tmp_path / "file"], "--comet"), (["--comet", tmp_path / "none"], "none"),
+        (["--spm", tmp_path / "file"], "file"), (["--tiers", "nothing.json"], "nothing.json"),
+        (["--out", tmp_path / "file" / "out"], "file/out"), (["--path", "nothing.pt", "--out", "b"], "nothing.pt"),
+        (["--lang-pairs", "en-zz"], "--lang-pairs"),
+    ):  # fmt: skip
+        outs = [] if arguments[0] == "--out" else ["--out", tmp_path / "out"]
+        with refused(name):
+            evaluate(*settings(model), *arguments, *outs)
+    for data, name in (("another", "test.en-aa.aa"), ("further", "test.en-aa.aa.1")):
+        with refused(name):
+            evaluate(tmp_path / data, *settings(model)[1:], "--out", tmp_path / "out")
+    with refused("the arguments"):
+        evaluate(model / "data")
+    assert not (tmp_path / "out").exists()
 
 
 def test_output_of_fairseq_generate_is_scored(tmp_path):
@@ -330,7 +321,7 @@ def test_output_of_fairseq_generate_is_scored(tmp_path):
     files[1].write_text(files[1].read_text().replace("drei", "zwei"))
     with pytest.raises(UserError, match="holds the scores of another checkpoint"):
         evaluate(*arguments)
-    with pytest.raises(UserError, match="`--from-generate` must be given with one --out and no --path"):
+    with refused("--from-generate"):
         evaluate(*arguments[:-2])
 
 
@@ -341,27 +332,30 @@ def train_pieces(text, path):
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["data", "--path", "nothing.pt"], r"nothing\.pt` must be a checkpoint file, but there is none"),
-        (["data", "--path", "checkpoint.pt", "--lang-pairs", "en-zz"], "`--lang-pairs` must be pairs"),
-        (["data"], "`the arguments` must be one DATA and at least one --path, but is 'data' instead"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_changes_nothing(model, arguments, sentence, monkeypatch, tmp_path):
-    monkeypatch.chdir(model)
-    with pytest.raises(UserError, match=sentence):
-        evaluate(*arguments, "--out", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_texts_of_others_are_not_replaced_unless_asked_for(model, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "en-cc.ref").write_text("mine\n")
     few = [*settings(model), "--lang-pairs", "en-cc", "--out", tmp_path / "out"]
-    with pytest.raises(UserError, match=r"holds en-cc\.ref without scores that say what it is; give another folder"):
+    with refused("out"):
         evaluate(*few)
     assert content(tmp_path / "out") == {"en-cc.ref": b"mine\n"}
     evaluate(*few, "--overwrite")
     assert len((tmp_path / "out" / "en-cc.ref").read_text().splitlines()) == 12
+
+
+def test_tiers_are_of_pairs_and_languages_in_either_spelling(tmp_path):
+    (tmp_path / "tiers.json").write_text(json.dumps({"high": ["de_DE"], "mid": ["ro"], "low": ["en-de"]}))
+    found = NamedTiers(str(tmp_path / "tiers.json")).of(["en_XX-de_DE", "cs-de", "ro_RO-en_XX", "en-fr"])
+    assert found == {"en_XX-de_DE": "low", "cs-de": "high", "ro_RO-en_XX": "mid"}
+
+
+def test_a_recipe_names_tiers_too(tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    text = "name: mine\ndirections: [en-xx]\n"
+    text += "corpora: [{name: a, pair: en-de, role: train, files: [a.en, a.de]}]\n"
+    recipe.write_text(f"{text}tiers: {{high: [de]}}\n")
+    named = NamedTiers(str(recipe))
+    assert named.of(["en-de", "en-ro"]) == {"en-de": "high"} and named.identity.startswith(f"{recipe} ")
+    recipe.write_text(text)
+    with refused("--tiers"):
+        NamedTiers(str(recipe))

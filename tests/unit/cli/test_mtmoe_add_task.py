@@ -1,23 +1,19 @@
 """`mtmoe add-task` writes a checkpoint with one more task, or one sentence and nothing."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.cli.main import commands
-from fairseq_mtmoe.errors import UserError
 from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, make_related_task, save_untrained
+from tests.helpers.invoked import mtmoe
+from tests.helpers.refused import refused
 from tests.helpers.untrained import SPARSE, make_data, save_model
 
-
-def add_task(*arguments):
-    result = CliRunner().invoke(commands, ["add-task", *map(str, arguments)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
+add_task = partial(mtmoe, "add-task")
 
 
 @pytest.fixture(scope="module")
@@ -79,18 +75,12 @@ def test_a_pair_of_known_languages_gets_a_gate(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "name", "sentence"),
-    [
-        ("tasks.pt", "wic", r"`--task` must be none of the checkpoint's tasks cola, stsb, copa, wic, but is 'wic'"),
-        ("tasks.pt", "unknown", "`--task` must be a task with training data in the tables of tasks, cola, .*'unknown'"),
-        ("languages.pt", "en-dd", "`--task` must be a language such as aa, but is 'en-dd'"),
-        ("pairs.pt", "en-dd", "`--task` must be a pair such as en-aa of the checkpoint's languages aa, bb, cc, en"),
-        ("none.pt", "rte", "none.pt` must be a checkpoint file, but there is none"),
-        ("encoder.pt", "rte", "must name the model that it is of|must be of a model that tells tasks apart"),
-    ],
-)
-def test_wrong_tasks_are_one_sentence_and_no_file(folder, tmp_path, checkpoint, name, sentence):
-    with pytest.raises(UserError, match=sentence):
+    ("checkpoint", "name", "wrong"),
+    [("tasks.pt", "wic", "--task"), ("tasks.pt", "unknown", "--task"), ("languages.pt", "en-dd", "--task"),
+     ("pairs.pt", "en-dd", "--task"), ("encoder.pt", "rte", "encoder.pt")],
+)  # fmt: skip
+def test_wrong_tasks_are_one_sentence_and_no_file(folder, tmp_path, checkpoint, name, wrong):
+    with refused(wrong):
         add_task(folder / checkpoint, tmp_path / "out.pt", "--task", name)
     assert not list(tmp_path.iterdir())
 
@@ -99,11 +89,11 @@ def test_what_is_there_is_overwritten_only_when_told(folder, tmp_path):
     out = tmp_path / "out.pt"
     out.write_text("mine")
     arguments = (folder / "pairs.pt", out, "--task", "bb-en")
-    with pytest.raises(UserError, match="`OUT` must be a file that does not exist yet"):
+    with refused("OUT"):
         add_task(*arguments)
     assert out.read_text() == "mine"
     add_task(*arguments, "--overwrite")
-    with pytest.raises(UserError, match="`OUT` must be another file than CHECKPOINT"):
+    with refused("OUT"):
         add_task(out, out, "--task", "cc-en", "--overwrite")
 
 
@@ -111,5 +101,5 @@ def test_a_file_is_not_trusted_with_other_models(folder, tmp_path):
     state = torch.load(folder / "pairs.pt", weights_only=False)
     state["cfg"]["model"]["_name"] = "wav2vec2"
     torch.save(state, tmp_path / "evil.pt")
-    with pytest.raises(UserError, match="must be of a model that is known to execute nothing of a file"):
+    with refused("evil.pt"):
         add_task(tmp_path / "evil.pt", tmp_path / "out.pt", "--task", "bb-en")

@@ -12,6 +12,7 @@ from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.cli.options import choices, options_of, shown
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.commands import REPOSITORY
+from tests.helpers.refused import refused
 
 
 def ours(name):
@@ -26,7 +27,7 @@ def run(*arguments):
     return result.output
 
 
-@pytest.mark.parametrize("name", ["mt_tag", "pemt_t5", "pemt_translation"])
+@pytest.mark.parametrize("name", ["mt_tag", "pemt_t5"])
 def test_what_a_task_or_model_fills_in_is_hidden_and_stays_an_option(name):
     """Old checkpoints and commands name it all the same."""
     flags = {option.flag for option in options_of(name)}
@@ -43,16 +44,14 @@ def test_each_option_is_ours_or_fairseqs():
         "--heating-coefficient", "--heating-epochs", "--heating-updates", "--natural-from-epoch", "--task-ids",
         "--description", "--eval-chrf",
     }  # fmt: skip
-    assert set(ours("moe_label_smoothed_cross_entropy")) == {"--load-balancing-weight"}
     assert not ours("fused_adam") and "--adam-betas" in {option.flag for option in options_of("fused_adam")}
     assert {"--num-experts", "--max-nonfinite"} <= set(ours("base_moe")) and "--dropout" not in ours("base_moe")
-    assert set(ours("base_dense_tiny")) < set(ours("base_moe"))
 
 
 def test_the_overview_names_every_choice():
     text = run()
     assert all(name in text for name in choices()) and "--heating-updates" in text
-    with pytest.raises(UserError, match=r"`NAME` must be one of .*base_moe, .*but is 'adam' instead"):
+    with refused("NAME"):
         run("adam")
 
 

@@ -1,22 +1,17 @@
 """`mtmoe upcycle` writes a sparse checkpoint, and loses none."""
 
-import pytest
-from click.testing import CliRunner
+from functools import partial
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.sharding import expert_folder
-from fairseq_mtmoe.cli.main import commands
-from fairseq_mtmoe.errors import UserError
 from tests.golden.old_runs import OLD
+from tests.helpers.invoked import mtmoe
+from tests.helpers.refused import refused
 from tests.helpers.states import trained, write_in_parts
 
+upcycle = partial(mtmoe, "upcycle")
+
 DENSE = OLD / "dense" / "checkpoint_last.pt"
-
-
-def upcycle(*arguments):
-    result = CliRunner().invoke(commands, ["upcycle", *map(str, arguments)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def test_what_is_there_is_overwritten_only_when_told(tmp_path):
@@ -24,10 +19,10 @@ def test_what_is_there_is_overwritten_only_when_told(tmp_path):
     assert upcycle(DENSE, sparse, "--num-experts", 2).startswith(f"{sparse}: 2 experts per layer, with the optimizer")
     write_in_parts(sparse, *trained(4), 2)
     before = sparse.read_bytes()
-    with pytest.raises(UserError, match="`SPARSE` must be a file that does not exist yet, or be given with `--overw"):
+    with refused("SPARSE", "--overwrite"):
         upcycle(DENSE, sparse, "--num-experts", 2)
     assert sparse.read_bytes() == before and expert_folder(sparse).exists()
-    with pytest.raises(UserError, match="`SPARSE` must be another file than DENSE"):
+    with refused("SPARSE"):
         upcycle(sparse, sparse, "--num-experts", 2, "--overwrite")
     upcycle(DENSE, sparse, "--num-experts", 3, "--overwrite")
     state = file_io.load(str(sparse))["model"]
@@ -39,10 +34,8 @@ def test_options_are_those_of_the_sparse_models_and_reach_the_one_that_is_made(t
     shown = upcycle("--help")
     given = ("--expert-interval", 1, "--base-training", "prices", "--price-memory", 0.5)
     levers = ("--expert-dropout", 0.3, "--shared-expert-dim", 6, "--expert-reinit-ratio", 0.25)
-    for flag in ("--num-experts", "--expert-gates", "--task-names", *given[::2], *levers[::2]):
-        assert f"{flag} " in shown
-    assert "SUPPRESS" not in shown and "--heads" not in shown
-    assert "--dense-updates" not in shown and "--encoder-layers" not in shown and "--max-nonfinite" not in shown
+    assert all(f"{flag} " in shown for flag in ("--num-experts", "--task-names", *given[::2], *levers[::2]))
+    assert not any(flag in shown for flag in ("SUPPRESS", "--heads", "--dense-updates", "--encoder-layers"))
     upcycle(DENSE, tmp_path / "sparse.pt", "--num-experts", 2, *given, *levers)
     options = file_io.load(str(tmp_path / "sparse.pt"))["cfg"]["model"]
     assert (options["expert_interval"], options["base_training"], options["price_memory"]) == (1, "prices", 0.5)

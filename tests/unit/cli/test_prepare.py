@@ -19,6 +19,7 @@ from fairseq_mtmoe.cli import prepare
 from fairseq_mtmoe.cli.prepare import command
 from fairseq_mtmoe.data.corpora.data_dir import content_hash, fingerprint
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.refused import refused
 
 MESSAGES = [f"{verb} the {noun}" for verb in ("Open", "Close", "Copy", "Move", "Read", "Find") for noun in
             ("file", "folder", "user", "page", "image", "letter", "table", "door", "window", "garden")]  # fmt: skip
@@ -67,7 +68,6 @@ def test_catalogs_give_a_data_directory(tmp_path, folder):
     output = run("catalogs", tmp_path / "out", "--folder", folder, *SIZES, *SMALL)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {pair: numbers["train"] for pair, numbers in report["pairs"].items()} == {"en-de": 53, "en-fr": 18}
-    assert sum(numbers["evaluation_sources_in_training"] for numbers in report["pairs"].values()) == 0
     assert report["left_out"] == {"et": 9}
     assert "en-fr" in output and "report.md" in output
     for lang in ("de", "fr"):
@@ -77,9 +77,6 @@ def test_catalogs_give_a_data_directory(tmp_path, folder):
         assert sorted(messages) == sorted(MESSAGES[: {"de": 60, "fr": 25}[lang]])
         trained = [source for source, _ in texts["train"]]
         assert trained == sorted(trained)  # in the catalog's order
-    raw = tmp_path / "out" / "raw"
-    for split in ("valid", "test"):
-        assert (raw / f"{split}.en-de.en").read_bytes() == (raw / f"{split}.en-fr.en").read_bytes()
 
 
 def pairs_of(out, split, lang):
@@ -155,26 +152,20 @@ def test_the_vocabulary_of_another_directory_is_kept_with_its_languages_first(tm
 
 
 def test_a_vocabulary_that_is_not_there_or_that_options_would_train_is_refused(tmp_path, raw):
-    with pytest.raises(UserError, match="`--vocabulary-from` must be a data directory of `mtmoe prepare`"):
-        run("text", raw, tmp_path / "out", "--vocabulary-from", tmp_path / "none")
-    with pytest.raises(UserError, match=r"spm.model` must be the SentencePiece model of a data directory"):
-        run("text", raw, tmp_path / "out", "--vocabulary-from", raw)
-    with pytest.raises(UserError, match="`--vocab-size` must be absent with `--vocabulary-from`, but is 45"):
-        run("text", raw, tmp_path / "out", "--vocabulary-from", raw, "--vocab-size", 45)
+    for wrong, name in ((["none"], "--vocabulary-from"), (["raw"], "spm.model"), (["raw", *SMALL], "--vocab-size")):
+        with refused(name):
+            run("text", raw, tmp_path / "out", "--vocabulary-from", tmp_path / wrong[0], *wrong[1:])
     assert not (tmp_path / "out").exists()
 
 
 def test_text_of_unequal_length_is_taken_only_where_that_is_asked_for(tmp_path, raw):
     lines = (raw / "train.en-de.de").read_text().splitlines()
     (raw / "train.en-de.de").write_text("\n".join(lines[:50]))
-    with pytest.raises(
-        UserError, match=r"train\.en-de\.en` must have as many lines as `.*de` \(50\), but has 52 lines"
-    ):
+    with refused("train.en-de.en", "train.en-de.de"):
         run("text", raw, tmp_path / "out", *SMALL)
     assert not (tmp_path / "out").exists()
-    assert "en-de: one of the training files has 2 lines more" in run(
-        "text", raw, tmp_path / "out", *SMALL, "--allow-unequal"
-    )
+    said = run("text", raw, tmp_path / "out", *SMALL, "--allow-unequal")
+    assert "en-de: one of the training files has 2 lines more" in said
     report = json.loads((tmp_path / "out" / "report.json").read_text())["pairs"]["en-de"]
     assert (report["train"], report["dropped"]) == (50, {"unequal": 2})
     with pytest.raises(UserError, match="was made with allow_unequal True"):
@@ -241,38 +232,34 @@ def test_wrong_input_leaves_no_trace(tmp_path, folder, raw):
         (pipes / path.name).symlink_to(path)
     (pipes / "train.en-de.de").unlink()
     os.mkfifo(pipes / "train.en-de.de")
-    for args, sentence in (
-        (("catalogs", out, "--folder", folder, "--test-size", 0), "`--test-size` must be at least 1, but is 0"),
-        (("catalogs", out, "--packages", "no_such_package"), "must be installed packages"),
-        (("text", raw, out, *SMALL, "--temperature", 0), "`--temperature` must be over 0, but is 0.0 instead"),
-        (("text", raw, out, "--vocab-size", 7), "`--vocab-size` must be from 8 to"),
-        (
-            ("text", raw, out, "--character-coverage", "nan"),
-            "`--character-coverage` must be from 0.98 to 1",
-        ),
-        (("text", raw, out, "--shards", 0), "`--shards` must be at least 1, but is 0"),
-        (("text", tmp_path / "nowhere", out), "must be a folder of text files"),
-        (("corpora", tmp_path / "nowhere", out, "--recipe", "folder"), "must be the folder RAW .* but there is none"),
-        (("text", pipes, out), r"train\.en-de\.de` must be a text file, but is a pipe instead"),
+    for args, name in (
+        (("catalogs", out, "--folder", folder, "--test-size", 0), "--test-size"),
+        (("catalogs", out, "--packages", "no_such_package"), "--packages"),
+        (("text", raw, out, *SMALL, "--temperature", 0), "--temperature"),
+        (("text", raw, out, "--vocab-size", 7), "--vocab-size"),
+        (("text", raw, out, "--character-coverage", "nan"), "--character-coverage"),
+        (("text", tmp_path / "nowhere", out), "nowhere"),
+        (("corpora", tmp_path / "nowhere", out, "--recipe", "folder"), "nowhere"),
+        (("text", pipes, out), "train.en-de.de"),
     ):
-        with pytest.raises(UserError, match=sentence):
+        with refused(name):
             run(*args)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["locale", "raw"]
 
 
 def test_an_interrupt_in_the_longest_step_acts_at_once(tmp_path, raw):
     draw = random.Random(1)
-    for lang in ("en", "de"):  # about half a minute of SentencePiece
-        words = ("".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=9)) for _ in range(300_000))
-        (raw / f"train.en-de.{lang}").write_text("".join(f"{' '.join(islice(words, 10))}\n" for _ in range(30_000)))
-    code = (
-        "import sys\n"
-        "from fairseq_mtmoe.cli import prepare\n"
-        "from fairseq_mtmoe.data.corpora.vocabulary import training\n"
-        "train = training.train_model_apart\n"
-        "training.train_model_apart = lambda *a, **b: print('training', flush=True) or train(*a, **b)\n"
-        "prepare.command(sys.argv[1:])\n"
-    )
+    for lang in ("en", "de"):  # about a quarter of a minute of SentencePiece
+        words = ("".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=9)) for _ in range(150_000))
+        (raw / f"train.en-de.{lang}").write_text("".join(f"{' '.join(islice(words, 10))}\n" for _ in range(15_000)))
+    code = """
+import sys
+from fairseq_mtmoe.cli import prepare
+from fairseq_mtmoe.data.corpora.vocabulary import training
+train = training.train_model_apart
+training.train_model_apart = lambda *a, **b: print("training", flush=True) or train(*a, **b)
+prepare.command(sys.argv[1:])
+"""
     process = subprocess.Popen([sys.executable, "-c", code, "text", raw, tmp_path / "out"], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"training\n"
     assert (tmp_path / ".out.partial").exists()

@@ -31,7 +31,7 @@ TEXTS = ["body", "nav a", ".soft", "caption", "th", ".pill", "button", ".data su
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    made = {"one": made_up_facts(4, 5000), "three": made_up_facts(13, 5000, 3), "large": made_up_facts(50, 100_000),
+    made = {"one": made_up_facts(4, 5000), "three": made_up_facts(13, 5000, 3),
             "read": read_facts(folder / "read"), "hostile": read_facts(folder / "hostile", hostile=True),
             "watched": replace(made_up_facts(3, 2000), watched=0.2)}  # fmt: skip
     for name, facts in made.items():
@@ -132,13 +132,6 @@ def test_charts_are_drawn_when_they_come_into_view_and_ask_for_nothing(opened, p
     assert page.requests() == [(pages[0] / "read.html").as_uri()] and problems(page) == []
 
 
-def test_a_large_page_draws_little_at_first(opened):
-    """50 languages, 100,000 updates: the time is measured by `benchmarks/bench_report.py`; here is the work."""
-    page = opened("large")
-    assert len(page.run(DRAWN)) <= 2
-    assert page.run("document.querySelectorAll('*').length") < 4000
-
-
 def test_a_table_has_the_numbers_of_a_chart_and_runs_can_be_left_out(opened, pages):
     page = opened("three")
     rows = page.run(TABLE % "curves-chart")
@@ -194,7 +187,7 @@ def test_the_whole_page_by_keyboard_alone(opened):
     assert {"theme", "curves-metric", "experts-layer", "As a table", "texts-search"} <= set(seen)
 
 
-@pytest.mark.parametrize(("name", "width"), [("read", 360), ("hostile", 360), ("hostile", 1100)])
+@pytest.mark.parametrize(("name", "width"), [("read", 360), ("hostile", 360)])
 def test_no_page_is_wider_than_its_window(opened, name, width):
     page = opened(name, width)
     page.run("document.querySelectorAll('details').forEach(x => x.open = true)")

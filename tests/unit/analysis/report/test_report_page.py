@@ -10,11 +10,9 @@ import lxml.html
 import numpy as np
 import pytest
 
-from fairseq_mtmoe.analysis.questions import shares
 from fairseq_mtmoe.analysis.report import page
-from fairseq_mtmoe.analysis.report.gathering import run_report, setups_of
+from fairseq_mtmoe.analysis.report.gathering import ScoresOfRun, compare_setups, run_report
 from fairseq_mtmoe.analysis.report.page import HERE, data_of, numbers, page_of, thinned
-from fairseq_mtmoe.analysis.report.scores import ScoresOfRun
 from fairseq_mtmoe.analysis.rows import VALIDATION, run_of
 from tests.helpers.reported_runs import made_up_facts, read_facts
 
@@ -76,16 +74,6 @@ def test_the_page_has_every_figure_of_the_facts(tmp_path):
     assert page_of(facts) == page_of(facts)
 
 
-def test_shares_are_packed_by_update_layer_task_and_expert(tmp_path):
-    facts = made_up_facts(3, 3000, num_experts=5)
-    (packed,) = data_of(facts)[0]["experts"]
-    values = np.frombuffer(base64.b64decode(packed["packed"]), "<u2").reshape(len(packed["updates"]), 2, 3, 5) / 10_000
-    for row in facts.runs[0].rows:
-        if row.group == "experts":
-            place = packed["layers"].index(row.layer), packed["tasks"].index(row.task)
-            np.testing.assert_allclose(values[:, *place], shares(row), atol=1e-4)
-
-
 def test_layers_of_several_sizes_are_packed_with_as_many_moments_as_there_is_room_for(monkeypatch):
     events = [{"event": "experts", "update": 5, "task_names": ["de", "fr"],
                "layers": {"a": [[1, 3], [0, 0]], "b": [[1, 2, 7], [5, 0, 0]]}}]  # fmt: skip
@@ -104,25 +92,22 @@ def test_layers_of_several_sizes_are_packed_with_as_many_moments_as_there_is_roo
     assert any("Not all validations are among the moments" in note for note in notes)
 
 
-@pytest.mark.parametrize("room", [30_000, 10])
+@pytest.mark.parametrize("room", [6000, 10])
 def test_where_there_are_too_many_curves_moments_are_left_out_and_bests_and_peaks_stay(monkeypatch, room):
+    facts = made_up_facts(5, 100_000)
+    (rows,) = [run.rows for run in facts.runs]
+    assert sum(len(row.value) for row in thinned([rows])[0]) == sum(len(row.value) for row in rows)
     monkeypatch.setattr(page, "NUMBERS", room)
-    facts = made_up_facts(5, 100_000, 2)
-    found = thinned([run.rows for run in facts.runs])
-    kept = sum(len(row.value) for rows in found for row in rows if row.group in (*VALIDATION, "train"))
+    (found,) = thinned([rows])
+    kept = sum(len(row.value) for row in found if row.group in (*VALIDATION, "train"))
     assert kept <= room or room == 10  # there is never so little room
-    for run, rows in zip(facts.runs, found, strict=True):
-        for old, new in zip(run.rows, rows, strict=True):
-            if old.group in VALIDATION:
-                assert len(new.value) < len(old.value) and new.value.min() == old.value.min()
-                assert new.moments.update[[0, -1]].tolist() == old.moments.update[[0, -1]].tolist()
-            if old.group == "train":
-                assert new.value.max() == old.value.max()
+    for old, new in zip(rows, found, strict=True):
+        if old.group in VALIDATION:
+            assert len(new.value) < len(old.value) and new.value.min() == old.value.min()
+            assert new.moments.update[[0, -1]].tolist() == old.moments.update[[0, -1]].tolist()
+        if old.group == "train":
+            assert new.value.max() == old.value.max()
     assert any("no room for every validation" in note for note in data_of(facts)[1])
-    monkeypatch.undo()
-    assert sum(len(row.value) for row in thinned([facts.runs[0].rows])[0]) == sum(
-        len(row.value) for row in facts.runs[0].rows
-    )
 
 
 def test_where_there_are_too_many_texts_each_pair_keeps_some(monkeypatch):
@@ -147,23 +132,24 @@ def test_a_run_that_said_nothing_has_a_page():
 
 
 def test_setups_say_where_runs_differ():
-    found = setups_of({
-        "a": {"options": {"lr": [0.1], "arch": "x"}, "seed": 1, "sizes": {"en-de": 1000, "en-fr": 20},
-              "versions": {"torch": "2"}},
-        "b": {"options": {"lr": [0.2], "arch": "x", "fp16": True}, "seed": 1, "commit": None},
-    })  # fmt: skip
-    assert found.runs == ["a", "b"]
-    assert dict(found.differing) == {"training sentences": ["1,020 in 2 sets", ""], "--lr": ["[0.1]", "[0.2]"],
-                                     "torch (version)": ["2", ""], "--fp16": ["", "true"]}  # fmt: skip
-    assert found.common == [("seed", "1"), ("--arch", "x")]
-    # Spellings of one path are no difference; commands are apart, since what they differ in stands in the table.
+    differing, common = compare_setups([
+        {"options": {"lr": [0.1], "arch": "x"}, "seed": 1, "sizes": {"en-de": 1000, "en-fr": 20},
+         "versions": {"torch": "2"}},
+        {"options": {"lr": [0.2], "arch": "x", "fp16": True}, "seed": 1, "commit": None},
+    ])  # fmt: skip
+    assert dict(differing) == {"training sentences": ["1,020 in 2 sets", ""], "--lr": ["[0.1]", "[0.2]"],
+                               "torch (version)": ["2", ""], "--fp16": ["", "true"]}  # fmt: skip
+    assert common == [("seed", "1"), ("--arch", "x")]
+
+
+def test_spellings_of_one_path_are_no_difference():
     setup = {"data": "data/x", "folder": "/home", "options": {"init_encoder": "a/../b.pt"}, "parameters": 12_000}
-    spelled = {"data": "/home/data/x/", "folder": "/tmp", "options": {"init_encoder": "/home/b.pt"}, "command": "<b>"}
-    found = setups_of({"a": setup, "b": {**spelled, "parameters": 24_000}})
-    assert found.differing == [("parameters", ["12,000", "24,000"])] and found.commands == [("b", "<b>")]
-    assert found.common == [("data", "data/x"), ("--init-encoder", "a/../b.pt")]
-    elsewhere = setups_of({"a": setup, "b": {**setup, "folder": "/other"}})
-    assert [name for name, _ in elsewhere.differing] == ["data", "--init-encoder"]
+    spelled = {"data": "/home/data/x/", "folder": "/tmp", "options": {"init_encoder": "/home/b.pt"}}
+    differing, common = compare_setups([setup, {**spelled, "parameters": 24_000}])
+    assert differing == [("parameters", ["12,000", "24,000"])]
+    assert common == [("data", "data/x"), ("--init-encoder", "a/../b.pt")]
+    elsewhere, _ = compare_setups([setup, {**setup, "folder": "/other"}])
+    assert [name for name, _ in elsewhere] == ["data", "--init-encoder"]
 
 
 def test_a_watched_page_is_looked_at_again_without_javascript_too():
@@ -173,18 +159,14 @@ def test_a_watched_page_is_looked_at_again_without_javascript_too():
 
 
 def test_notes_are_said_once_and_warnings_of_all_runs_are_the_most_severe_first():
-    facts = made_up_facts(3, 1000, 3)
-    facts.runs[1].notes.append("No `scores`.")
-    for run in facts.runs:
-        run.notes.append("Nothing is compared.")
-
     def change(event):
         bad = {"padding": 0.2, "skipped": 900} if event["event"] == "train" else {}
         return {**event, **bad}
 
-    warned = made_up_facts(3, 1000, 3, change=change)
-    for run, other in zip(facts.runs, warned.runs, strict=True):
-        run.warnings = other.warnings
+    facts = made_up_facts(3, 1000, 3, change=change)
+    facts.runs[1].notes.append("No `scores`.")
+    for run in facts.runs:
+        run.notes.append("Nothing is compared.")
     document = parsed(facts)
     found = [one.text_content().strip() for one in document.xpath("//section[@id='warnings']/p")]
     assert sorted(found) == ["Nothing is compared.", "run-2: No scores."]

@@ -52,18 +52,13 @@ def test_an_expert_that_gets_next_to_nothing_of_every_task_is_dead():
         "1 of 4 experts of encoder.layers.1 are hardly used: 2 got less than 10% of a fair share (1/4) of every task's "
         "tokens in the last 3 validations (since update 300)."
     )
-    of_eight = routed([[100, 100, 1, 100, 99, 80, 90, 110]] * 3)
-    assert [one["severity"] for one in warnings(of_eight) if one["kind"] == "dead_expert"] == ["mid"]
 
 
 @pytest.mark.parametrize(
     "rows",
-    [
-        [[100, 100, 1, 100], [100, 100, 0, 90], [0, 0, 90, 5]],  # one task has it for itself
-        [[10, 8, 0, 9], [3, 4, 0, 6], [5, 5, 0, 3]],  # too few tokens to tell
-        [[100, 100, 30, 100]] * 3,
-    ],
-)
+    [[[100, 100, 1, 100], [100, 100, 0, 90], [0, 0, 90, 5]],  # one task has it for itself
+     [[10, 8, 0, 9], [3, 4, 0, 6], [5, 5, 0, 3]]],  # too few tokens to tell
+)  # fmt: skip
 def test_an_expert_of_one_task_or_of_few_tokens_is_not_dead(rows):
     assert kinds(routed(rows)) == []
 
@@ -118,7 +113,6 @@ def test_a_language_that_gets_worse_while_others_get_better_is_named():
         {"rise": 0.10, "noise": 0.05, "others": -0.05},  # noise explains it
         {"rise": 0.10, "noise": 0.002, "others": 0.10},  # all of them rise
         {"rise": 0.005, "noise": 0.0002, "others": -0.05},  # less than 1%
-        {"rise": -0.05, "noise": 0.002, "others": -0.05},
         {"rise": 0.10, "noise": 0.002, "others": -0.05, "validations": 8},  # too few to tell
     ],
 )
@@ -170,11 +164,7 @@ def test_a_loss_that_is_no_number_comes_first():
 
 def moved(*validations: dict[str, dict[str, float | None]]) -> list[dict[str, Any]]:
     """Events of a run with these figures of its layers' gates, validation by validation."""
-    updates = range(100, 100 * len(validations) + 1, 100)
-    told = [
-        {"event": "gates", "update": update, "subset": "valid", "layers": layers}
-        for update, layers in zip(updates, validations, strict=True)
-    ]
+    told = [{"event": "gates", "update": 100 * number, "layers": of} for number, of in enumerate(validations, start=1)]
     return [*events_of_a_run(), *told]
 
 
@@ -192,7 +182,6 @@ def test_gates_that_hardly_moved_are_named_by_what_says_so():
     assert "validations (b, c)." in second["text"]
 
 
-@pytest.mark.parametrize("learned", [{"blend": 0.02, "moved": 1.3}, {"moved": 1.3}])
-def test_gates_that_learned_in_one_of_the_last_validations_are_not_named(learned):
+def test_gates_that_learned_in_one_of_the_last_validations_are_not_named():
     still = {"blend": 0.0, "moved": 0.0}
-    assert kinds(moved({"a": still}, {"a": learned}, {"a": still})) == []
+    assert kinds(moved({"a": still}, {"a": {"blend": 0.02, "moved": 1.3}}, {"a": still})) == []

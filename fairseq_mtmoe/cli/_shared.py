@@ -1,0 +1,101 @@
+"""What commands have in common: options, tables and progress on a terminal, checkpoints of runs, and how they end."""
+
+import importlib.util
+import logging
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fairseq_mtmoe.errors import UserError
+
+PATH = click.Path(path_type=Path)
+CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")
+WIDE = 200  # columns, where nobody says how many there are
+
+
+def checkpoint_of(run: Path) -> Path | None:
+    """The best checkpoint of a run, or else its last one; None where it has neither, or is no folder."""
+    return next((run / name for name in CHECKPOINTS if (run / name).is_file()), None)
+
+
+def names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """The non-empty entries of a comma-separated option."""
+    return tuple(entry.strip() for entry in (value or "").split(",") if entry.strip())
+
+
+def check_drawing() -> None:
+    """Raise `UserError` where Altair is not there, or what makes pictures of its charts."""
+    packages = {"altair": "altair", "vl_convert": "vl-convert-python"}
+    missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UserError(f"Charts need {' and '.join(missing)}: `pip install {' '.join(missing)}` brings it.")
+
+
+def show(table: Table) -> None:
+    """Show a table, which is not broken where nobody says how wide it may be."""
+    console = Console()
+    (console if console.is_terminal else Console(width=WIDE)).print(table)
+
+
+def say(lines: Iterable[object], console: Console | None = None) -> None:
+    """Print lines as they are."""
+    for line in lines:
+        (console or Console()).print(str(line), soft_wrap=True, highlight=False, markup=False)
+
+
+def progress_bar(units: str, console: Console | None = None) -> Progress:
+    """A bar that counts units on a terminal, on stderr."""
+    console = console or Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(units))
+    times = TimeElapsedColumn(), TimeRemainingColumn()
+    return Progress(*columns, *times, console=console, disable=not console.is_terminal)
+
+
+@contextmanager
+def quiet_fairseq() -> Iterator[None]:
+    """Within it fairseq and torch do not repeat remarks for every pair and epoch; of what we log, warnings are left."""
+    levels = {
+        **dict.fromkeys(("fairseq", "fairseq_cli"), logging.ERROR),
+        **dict.fromkeys(("fairseq_mtmoe", "hydra", "matplotlib"), logging.WARNING),
+    }
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            warnings.filterwarnings("ignore", message=".*pin_memory")
+            yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Within it a terminated run leaves through every `finally`, and so cleans up as an interrupted one does."""
+
+    def stop(signum: int, _frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
