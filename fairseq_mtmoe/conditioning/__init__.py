@@ -1,8 +1,7 @@
 """What adapts a network to each sentence's task (CA-MTL, §2.1), and which parameters do; pure torch, of no backbone.
 
-FiLM is `(1 + γ(z))·x + β(z)`, with γ and β one linear map of a task's embedding z. Tasks are few, tokens many: γ and β
-of all tasks are worked out once a pass, (K, F), and each token takes its task's row. While a text grows word by word
-they are worked out once for all (`Tasks.keeping`).
+FiLM is `(1 + γ(z))·x + β(z)`, with γ and β one linear map of a task's embedding z. γ and β of all tasks are worked out
+once a pass, (K, F), or for a text that grows word by word (`Tasks.keeping`), and each token takes its task's row.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -41,12 +40,10 @@ class FiLM(nn.Module):
 
 
 def modulated(x: Tensor, scale_KF: Tensor, shift_KF: Tensor, task_ids: LongTensor) -> Tensor:
-    """`scale·x + shift` with the rows of each sentence's task; `x` is (…, B, F)."""
     return x * scale_KF.index_select(0, task_ids) + shift_KF.index_select(0, task_ids)
 
 
 def initialized(linear: nn.Linear) -> nn.Linear:
-    """With weights from N(0, 0.02²) and biases of 0."""
     nn.init.normal_(linear.weight, std=STD)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
@@ -112,7 +109,6 @@ class ConditionalLayerNorm(nn.LayerNorm):
 
 
 def apply_norm(norm: nn.Module, x: Tensor, tasks: Tasks | None, task_ids: LongTensor | None) -> Tensor:
-    """`x` after a layer norm, conditional or not."""
     normed: Tensor = norm(x, tasks, task_ids) if isinstance(norm, ConditionalLayerNorm) else norm(x)
     return normed
 

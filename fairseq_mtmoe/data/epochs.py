@@ -45,7 +45,6 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         return int(self._batches_before // self.num_shards + super().iterations_in_epoch - self._first)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position in the epoch, or the beginning of the next one."""
         state: dict[str, Any] = super().state_dict()
         seen = self._batches_before + (super().iterations_in_epoch - self._first) * self.num_shards
         state["batches_in_epoch"] = 0 if self.end_of_epoch() else seen

@@ -33,10 +33,7 @@ class _Index:
 
 
 def count_sentences(prefix: str, impl: str | None = None, may_be_empty: bool = False) -> int | None:
-    """The number of sentences in `prefix.bin`, or None if its format is another than those above.
-
-    Sentences may be empty in lists of alignments. UserError: the files are damaged, or of another format than `impl`.
-    """
+    """The sentences of `prefix.bin` (UserError: it is damaged, or not `impl`); None if the format is another."""
     index = _read_index(prefix, impl, 0 if may_be_empty else 1)
     return None if index is None else index.sentences
 

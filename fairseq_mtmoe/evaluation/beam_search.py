@@ -1,9 +1,7 @@
 """fairseq's beam search for the best hypothesis of each sentence alone, which it finds for less.
 
-A sentence with one hypothesis, up to its first free word, has one row, not as many as the beam is wide. Scores of all
-words are made for some hundred rows at a time, in the same memory, and read once, a few rows at a time that fit into a
-cache. Attention's weights, scores of single words and other hypotheses are not kept. Each sentence has the limit of its
-own length, where fairseq has one for a batch.
+Up to its first free word a sentence has one row. Scores of all words are made for some hundred rows at a time, in the
+same memory, and read once, a few rows at a time that fit into a cache. Each sentence has the limit of its own length.
 
 Letters: `S` sentences, `N` of them that are left, `B` hypotheses of each (the beam; 1 at first), `R` = N·B rows, `L`
 words so far, `V` words of the dictionary, `C` columns of them, `K` candidates.
@@ -31,8 +29,7 @@ _AT_ONCE = 1 << 18  # scores that fit into a core's own cache
 class BeamSearch:
     """Takes the place of fairseq's `generator`, which has a plain search, in a task's `inference_step`.
 
-    `goes_on` says whether any process has a sentence left, of whether this one has: processes with each other's experts
-    read equally often. None: this process is alone.
+    `goes_on`: whether any process, all of which read equally often, has a sentence left. None: this one is alone.
     """
 
     def __init__(self, generator: Any, goes_on: Callable[[bool], bool] | None = None) -> None:
@@ -90,13 +87,11 @@ class _Memory:
         self._room = torch.empty(0)
 
     def projected(self, features_RH: Tensor, weight_VH: Tensor, asked_R: Tensor, may_end: bool) -> _Scores:
-        """Of the scores that a matrix makes of the decoder's features, on a CPU."""
         rows = [slice(start, start + _ROWS) for start in range(0, len(features_RH), _ROWS)]
         found = [self._of_rows(features_RH[some], weight_VH, asked_R[some], may_end) for some in rows]
         return _Scores(*map(torch.cat, zip(*found, strict=True)))
 
     def given(self, log_probs_RV: Tensor, asked_R: Tensor, may_end: bool) -> _Scores:
-        """Of log-probabilities that a model gives."""
         log_probs_RV.nan_to_num_(nan=NEVER, posinf=float("inf"), neginf=NEVER)
         of_asked_R = log_probs_RV.gather(1, asked_R.unsqueeze(1)).squeeze(1)
         log_probs_RV[:, self._forbidden(may_end)] = NEVER
@@ -148,10 +143,7 @@ def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 class _Reader:
-    """The models, and their states of a batch.
-
-    A sentence has `width` rows: 1 as long as it has one hypothesis, if the models can part it later; else the beam.
-    """
+    """The models, and their states of a batch; a sentence has one row as long as the models can part it later."""
 
     def __init__(self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _Memory) -> None:
         self._ensemble, self._beam, self._memory = ensemble, beam, memory
@@ -164,7 +156,6 @@ class _Reader:
             self._share_source()
 
     def read(self, tokens_RL: Tensor, asked_R: Tensor) -> _Scores:
-        """The best of the words that may come next, and one of which it is asked."""
         may_end = tokens_RL.shape[1] > 1
         if self._weight_VH is not None:
             (encoded,), (state,) = self._encoded, self._states

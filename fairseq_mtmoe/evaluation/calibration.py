@@ -66,10 +66,7 @@ def calibrate(
     checkpoint: str, data: str, updates: int, max_tokens: int | None = None, cpu: bool = False,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> Calibrated:  # fmt: skip
-    """Return a checkpoint with the prices that so many further updates would leave, did they not change its weights.
-
-    `advance` is called after each update with how many there were and will be.
-    """
+    """Return a checkpoint with the prices of so many further updates; `advance` is called after each."""
     # Opened twice, as it is in its file and as fairseq upgrades it; whether it was the same is for the caller to see.
     original = load_shared_part(stored.existing(checkpoint), mapped=True)
     state = stored.read(checkpoint)
@@ -128,7 +125,6 @@ class _Run:
         return {key: value.cpu().clone() for key, value in prices_of(self.model.state_dict()).items()}
 
     def look_at(self, samples: Samples) -> list[LayerPrices]:
-        """What the prices are like, and what they do to some batches."""
         layers = {
             name.removesuffix(".moe"): (module, module.gate)
             for name, module in self.model.named_modules()

@@ -1,7 +1,4 @@
-"""What fairseq-generate leaves: lines `S-`, `T-`, `H-` and `D-` with the numbers of sentences, in any order.
-
-Each direction has files of its own, several where it was translated in shards. All other lines are passed over.
-"""
+"""What fairseq-generate leaves: lines `S-`, `T-`, `H-` and `D-` with the numbers of sentences, among any others."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -42,7 +42,6 @@ class Mixture:
     def translate(
         self, note: Callable[[Batch], object] = lambda batch: None, known: Batch = MappingProxyType({})
     ) -> Iterator[Translation]:
-        """See `Translator.translations`."""
         return self._translator.translations(self._directions, self._batches, self.translate_batch, note, known)
 
     def translate_batch(self, number: int) -> Batch:

@@ -97,7 +97,6 @@ class Predictor:
         self._sets = _BY_TASK[stored.setting(settings, "_name")](self._task, self.model)
 
     def choose(self, subset: str) -> Choice:
-        """See `choose_sets`."""
         return choose_sets(self._root, self.table, self._sets.shapes, subset, self._sets.shape_of)
 
     def read(self, sets: Sequence[PredictedSet]) -> list[Any]:
@@ -160,7 +159,6 @@ class _ByHeads:
         return task_type_of(row).predictions(numbers) if numbers.isfinite().all() else None
 
     def scored(self, row: TaskRow) -> Scored:
-        """What makes a file of a task's predictions."""
         return task_type_of(row)
 
 

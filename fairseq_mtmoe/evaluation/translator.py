@@ -115,10 +115,9 @@ class Direction:
 
 
 class Translator:
-    """Models (several are an ensemble) and the settings that they were trained with.
+    """Models (several are an ensemble) and their settings; `langs` replaces the checkpoint's list of languages.
 
-    `langs` replaces the checkpoint's list of languages, where its file is gone; `post_process` is how fairseq puts
-    words together (`sentencepiece`, `subword_nmt`, …), or found out; `references` are `text`, or `fairseq` for what
+    `post_process` is how fairseq puts words together, or found out; `references` are `text`, or `fairseq` for what
     fairseq-generate compares: binarized ones, `<unk>` in hypotheses, and no sentences that it leaves out.
     """
 
@@ -188,7 +187,7 @@ class Translator:
         directions: Mapping[str, Direction], batches: Sequence[Sequence[Sentence]], translate: Callable[[int], Batch],
         note: Callable[[Batch], object], known: Mapping[str, Mapping[int, str]],
     ) -> Iterator[Translation]:  # fmt: skip
-        """The translations of each pair, as soon as its last sentence is there; `known` ones are not made again.
+        """The translations of each pair as soon as its last sentence is there, but for those that are `known`.
 
         `translate` gives the hypotheses of a batch by its number, and `note` is told them.
         """
@@ -254,10 +253,7 @@ class Translator:
         self._task_names = task.task_names if isinstance(task, NamesTasks) else None
 
     def _batches(self, direction: Direction) -> Iterator[list[int]]:
-        """The sentences of each batch: fairseq-generate's, then those that it drops (a last batch of no multiple of 8).
-
-        A sentence's translation depends on its batch: the limit of `--max-len-a` is of a batch's longest source.
-        """
+        """The sentences of fairseq-generate's batches, which decide translations, and of the last one that it drops."""
         dataset = direction.dataset
         dataset.set_epoch(1)
         with data_utils.numpy_seed(2):  # seed + epoch, for tasks that shuffle the sentences of one length

@@ -80,7 +80,6 @@ class Predictions:
         return len(self.examples_E)
 
     def __iter__(self) -> Iterator[tuple[int, Values]]:
-        """Each example's number, and its values."""
         for example, start, end in zip(self.examples_E.tolist(), self.starts_E, self.starts_E[1:], strict=False):
             yield example, self.values_V[start:end]
 
@@ -124,10 +123,7 @@ class TaskType(Scored):
 
     @abstractmethod
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
-        """How uncertain the model is of each example (CA-MTL, equation 4).
-
-        Numbers are (E, …), or (E, draws, …) with `dropout_draws`; labels alone tell where there is nothing to answer.
-        """
+        """How uncertain the model is of each example (CA-MTL, equation 4); numbers may be (E, draws, …)."""
 
     def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
         return split.labels_E[predictions.examples_E], predictions.values_V
@@ -222,7 +218,6 @@ class Ranking(TaskType):
         return (np.array(reached),)
 
     def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
-        """The candidate's name where they have some."""
         chosen_E = predictions.values_V.astype(np.int64)
         if not len(split.names):
             return [labels[number] for number in chosen_E.tolist()]
@@ -247,7 +242,6 @@ class Regression(TaskType):
         return F.mse_loss(numbers.squeeze(1).float(), labels.float(), reduction="sum")
 
     def predictions(self, numbers: Tensor) -> Tensor:
-        """The numbers within the bounds."""
         return numbers.squeeze(1).float().clamp(self.low, self.high)
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
@@ -255,5 +249,4 @@ class Regression(TaskType):
         return halves_of(numbers.squeeze(2), labels)
 
     def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
-        """Without digits beyond float32's."""
         return [float(str(np.float32(value))) for value in predictions.values_V]

@@ -27,8 +27,8 @@ DETERMINERS = frozenset(  # which T5 leaves out before it compares what pronouns
 class TextTaskType(Scored):
     """A task's answers as texts. Predicted values are the tokens of what was written, with an end.
 
-    An answer that is no label counts as wrong, as in T5's own evaluation: it is of no class for accuracy and Matthews'
-    correlation, of the wrong one for F1, and below all values of a regression. Its share is the metric `no-label`.
+    An answer that is no label counts as wrong, as in T5: it is of no class for accuracy and Matthews' correlation, of
+    the wrong one for F1, and below all values of a regression.
     """
 
     row: TaskRow

@@ -110,7 +110,6 @@ class WordLabels(TaskType):
         return hits_E, found_E, there_E
 
     def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
-        """A line for each word, with its label in the second column."""
         starts = split.word_starts_E.tolist()
         return [
             "\n".join(f"{split.names[starts[example] + n]}\t{labels[int(label)]}" for n, label in enumerate(numbers))

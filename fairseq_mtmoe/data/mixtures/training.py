@@ -23,11 +23,7 @@ PADDING = "padding"  # of a training batch: how many of its positions are paddin
 
 
 class TaskLoader(Protocol):
-    """Loads the data of several tasks.
-
-    `keys` are the tasks' names in the sampling plan, `shard_sizes` the numbers of examples in each one's shards,
-    and `kind` is what a task is in a sentence for users; `load` gives each one's dataset (default: the first shard).
-    """
+    """Loads the data of several tasks: their names in the plan, the sizes of their shards, and a dataset each."""
 
     @property
     def split(self) -> str: ...
@@ -45,10 +41,7 @@ class TaskLoader(Protocol):
 
 
 class TrainingMixture(MixtureDataset):
-    """The examples of one epoch, or candidates for them, which follow from plan, epoch and the updates before it.
-
-    `dropout_draws`: of each task, how often a candidate's uncertainty needs it under dropout.
-    """
+    """The examples of an epoch, or candidates, which follow from plan, epoch and the number of updates before it."""
 
     def __init__(
         self, loader: TaskLoader, plan: SamplingPlan, task_ids: Sequence[int], collate: Collate, epoch: int = 1,
@@ -144,11 +137,7 @@ class TrainingMixture(MixtureDataset):
     def _cut_parts(
         self, max_sizes: Any, limits: tuple[int | None, int | None, int], per_update: int
     ) -> list[tuple[Order, list[np.ndarray]]]:
-        """The order and batches of each of the epoch's parts, which are those of its start, or come to be known here.
-
-        The first one's length follows from the updates of the epoch as one part, each other from those of the one
-        before.
-        """
+        """The order and batches of each of the epoch's parts; a length follows from the updates of the part before."""
         plan, epoch = self.plan, self.epoch
 
         def cut(part: int | None) -> tuple[Order, list[np.ndarray]]:

@@ -1,7 +1,4 @@
-"""How alike two answers are, and the files of predictions that benchmarks' servers take.
-
-Texts are compared as SQuAD's `evaluate-v1.1.py` does (Rajpurkar et al., 2016, §5), and so MRQA's and ReCoRD's.
-"""
+"""How alike two answers are, as in SQuAD's `evaluate-v1.1.py`, and the files of predictions that servers take."""
 
 import json
 import re
@@ -58,7 +55,6 @@ def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
 
 
 def written(submission: Submission, keys: Iterable[str], texts: Iterable[str | int | float]) -> str:
-    """Return the content of a file of predictions."""
     return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, texts, strict=True))))
 
 

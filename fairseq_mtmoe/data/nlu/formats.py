@@ -38,11 +38,7 @@ Item = TypeVar("Item")
 
 @dataclass
 class Lines:
-    """A file that is read, as the table says of its `source`; everything in it may have a `label`.
-
-    Lines of another number of fields (`skip_ragged`), and questions none of whose answers is where it is said to be
-    (`skip_unplaced`), are not refused but left out; `left_out` counts them by reason.
-    """
+    """A file that is read, as the table says of its `source`; `left_out` counts what is passed over, by reason."""
 
     path: Path
     source: Source
@@ -52,7 +48,6 @@ class Lines:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def wrong(self, number: int, why: str) -> UserError:
-        """The error that something is wrong in a line, or in a question of SQuAD's, counted from 1."""
         unit = "question" if self.source.format is Format.squad else "line"
         return UserError(f"`{self.path}`, {unit} {number}: {why}.")
 

@@ -1,7 +1,6 @@
-"""The table of tasks: a row says what a task is, where its files are and what stands in them.
+"""The table of tasks: a row says what a task is, where its files are and what stands in them (`docs/task_table.md`).
 
-The package's rows are in `tasks.yaml`; a user's own file of the same form adds rows, or replaces them. Each part of a
-row has its fields and their rules; `docs/task_table.md` explains every field.
+The package's rows are in `tasks.yaml`; a user's own file of the same form adds rows, or replaces them.
 """
 
 from __future__ import annotations

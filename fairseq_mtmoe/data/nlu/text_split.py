@@ -212,7 +212,6 @@ class TextDataset(FairseqDataset):
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """`source` and `target`, the tokens of both, each with an end; a target of no tokens is no answer."""
         source, target = (torch.from_numpy(runs[index]).long() for runs in (self.sources, self.targets))
         return {"id": index, "source": source, "target": target}
 

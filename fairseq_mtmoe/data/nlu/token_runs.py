@@ -42,7 +42,6 @@ class TokenRuns:
         return self.tokens_T[self.starts_N[number] : self.starts_N[number + 1]]
 
     def joined(self, more: "TokenRuns") -> "TokenRuns":
-        """These runs, and more after them."""
         starts_N = np.concatenate([self.starts_N, more.starts_N[1:] + self.starts_N[-1]])
         return TokenRuns(np.concatenate([self.tokens_T, more.tokens_T]), starts_N)
 

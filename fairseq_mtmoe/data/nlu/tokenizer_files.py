@@ -1,7 +1,7 @@
-"""One tokenizer of the `tokenizers` library from the files of an encoder's folder, whatever their age.
+"""The tokenizer of an encoder's folder, by the `tokenizers` library.
 
-The library panics, aborts or fills the memory at some files. BERT's and RoBERTa's parts do not; a file with others is
-tried in a process of its own first.
+The library panics, aborts or fills the memory at some files: one of other parts than BERT's and RoBERTa's is tried in a
+process of its own first.
 """
 
 import importlib
@@ -58,7 +58,6 @@ def _expect_no_fault(serialized: str) -> None:
 
 
 def _try(serialized: str, is_simple: bool) -> Tokenizer:
-    """The tokenizer, once it has read texts that show whether it works."""
     import tokenizers
 
     with guarded("`tokenizer.json` must be one of `tokenizers`"):
@@ -85,7 +84,6 @@ def _is_simple(serialized: str) -> bool:
 
 
 def _kinds(part: Any) -> Iterator[str]:
-    """The kinds of a part and of the parts that it is a sequence of."""
     if part is not None:
         yield part.get("type", "BPE")
         for inner in (*part.get("normalizers", ()), *part.get("pretokenizers", ())):

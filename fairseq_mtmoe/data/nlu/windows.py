@@ -136,10 +136,9 @@ class Passages:
         return [example.answers for example in self._examples]
 
     def found(self, split: TokenizedSplit, windows_N: NDArray[np.int64], spans_N3: NDArray[np.float64]) -> list[str]:
-        """The text that answers each question, as its passage has it: the best span of all windows, or nothing.
+        """The text that answers each question: the best span of all windows, the first of equal ones, or nothing.
 
-        `spans_N3` has of windows how good the best span is, and its first and last token, [CLS] for none; of equally
-        good ones that of the first window counts.
+        `spans_N3` has of windows how good the best span is, and its first and last token, [CLS] for none.
         """
         question_N = np.searchsorted(split.row_offsets_E, windows_N, side="right") - 1
         order = np.lexsort((windows_N, -spans_N3[:, 0], question_N))

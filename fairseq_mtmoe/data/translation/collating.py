@@ -1,8 +1,4 @@
-"""Batches of sentences of several language pairs, longest source first.
-
-With `--enable-lang-ids` every sentence keeps its own languages' ids, `src_lang_id` and `tgt_lang_id` (B, 1); fairseq
-gives all of them the first pair's.
-"""
+"""Batches of sentences of several language pairs, longest source first, each with its own languages' ids, if any."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

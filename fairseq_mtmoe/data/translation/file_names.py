@@ -1,7 +1,4 @@
-"""The names of fairseq's data files: `train.en-de.de` is one side of a split of a language pair.
-
-Binarized, a side has the suffixes `.bin` and `.idx`. The files of a pair serve its reversed pair, too.
-"""
+"""The names of fairseq's data files: `train.en-de.de` is one side of a split of a pair, and of its reversed pair."""
 
 import filecmp
 import os

@@ -1,7 +1,7 @@
 """The shards of a data directory, and their training pairs' sizes by the `sizes.json` of every shard.
 
-`mtmoe prepare corpora` writes `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000]}}`: by pair the
-sizes of the shards that have it, in order. So no look into the other shards, which may be many and far away, is needed.
+`mtmoe prepare corpora` writes `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000]}}`, by pair the
+sizes of the shards that have it, so that no look into the other shards is needed.
 """
 
 import itertools
@@ -21,7 +21,6 @@ _RECORD: Any = {"shards": Required[list[str]], "train": Required[dict[str, list[
 
 
 def _record(folder: str) -> dict[str, Any]:
-    """What the record in a folder says: no shards where there is none."""
     path = Path(folder) / FILE_NAME
     if not os.path.lexists(path):
         return {"shards": [], "train": {}}

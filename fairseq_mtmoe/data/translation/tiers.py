@@ -1,7 +1,4 @@
-"""High, mid and low resource: the tiers of results ("Tricks for Training Sparse Translation Models", §3).
-
-A data directory may say which pair or target language is in which tier, in `tiers.json`: `{"high": ["en-de"], …}`.
-"""
+"""Tiers of results by resource ("Tricks for Training Sparse Translation Models", §3), or a directory's `tiers.json`."""
 
 import logging
 import os
@@ -22,10 +19,7 @@ FILE_NAME = "tiers.json"
 def load_tiers(
     data_dir: str | Path, sizes: Mapping[str, int], languages: Collection[str] | None = None
 ) -> dict[str, str]:
-    """The tier of every pair, of which `sizes` has the training sentences ("en-de"), by the file or else by size.
-
-    Names that are neither languages of the pairs nor among `languages` are warned of, unless that is None.
-    """
+    """The tier of every pair, by the file or the training sentences in `sizes`; unknown names are warned of."""
     path = Path(data_dir) / FILE_NAME
     tiers = read_tiers(path) if os.path.lexists(path) else {}
     named = {name: tier for tier, names in tiers.items() for name in names}
