@@ -171,6 +171,7 @@ def damage_list(experts):
     yield {**experts, "files": experts["files"][1:]}
     yield {**experts, "files": experts["files"][::-1]}
     yield {**experts, "files": [{**experts["files"][0], "name": "../0-1.pt"}, experts["files"][1]]}
+    yield {**experts, "files": [{**experts["files"][0], "first": 1}, experts["files"][1]]}
     yield {**experts, "files": [{**experts["files"][0], "count": "2"}, experts["files"][1]]}
     yield {**experts, "num_experts": math.inf, "files": [{**experts["files"][0], "count": math.inf}]}
     yield {key: value for key, value in experts.items() if key != "keys"}
