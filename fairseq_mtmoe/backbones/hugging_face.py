@@ -1,7 +1,4 @@
-"""Hugging Face's folders and our files of `mtmoe import-hf`, as far as backbones share them: names, sizes, tensors.
-
-Nothing in either is executed, and sizes that are read from files may be anything.
-"""
+"""Hugging Face's folders and our files of `mtmoe import-hf`, as far as backbones share them: names, sizes, tensors."""
 
 from __future__ import annotations
 

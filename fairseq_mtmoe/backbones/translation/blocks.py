@@ -122,8 +122,6 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
     ) -> tuple[Tensor, Tensor | None, None]:
         """The new residual stream; the attention to the source if it is wanted, or always in evaluation; and None.
 
-        Three of them, as fairseq's own BASE layers return, which may stand between the blocks.
-
         Args:
             x: the residual stream, (L, B, H).
             context: of this pass; its padding is the target's.

@@ -217,10 +217,7 @@ def backbone(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def rows_of_languages(parameters: Iterable[tuple[str, Tensor]], symbols: int) -> dict[str, int]:
-    """Return the number of last rows that stand for languages or tasks, by the name of the backbone's tensor.
-
-    `mtmoe add-task` adds to these, and adapters do not depend on it. `symbols` of the vocabulary stand for languages.
-    """
+    """The number of last rows that `mtmoe add-task` may add to, by tensor; `symbols` of the words are languages."""
     counts = {name: symbols for name, _ in parameters if name.endswith(VOCABULARY) and symbols}
     return counts | {name: len(value) for name, value in parameters if name.endswith(TASK_EMBEDDINGS)}
 

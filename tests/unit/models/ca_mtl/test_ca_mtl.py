@@ -48,6 +48,9 @@ def test_sizes_are_registered(size):
     names = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
     assert tuple(getattr(args, f"encoder_{name}") for name in names) == SIZES[size]
     assert getattr(args, "conditional_form", "base") == ("large" if size == "large" else "base")
+    given = Namespace(encoder_layers=3)
+    ARCH_CONFIG_REGISTRY[f"ca_mtl_{size}"](given)
+    assert (given.encoder_layers, given.encoder_embed_dim) == (3, SIZES[size][1])
 
 
 def test_of_another_size_than_the_encoder_names_the_architecture_that_takes_any():
