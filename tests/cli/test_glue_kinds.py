@@ -47,7 +47,7 @@ def test_what_is_written_has_the_scores_of_a_validation_in_any_number_of_process
     run_here(task_arguments(data, tmp_path / "run", *options))
     checkpoint = tmp_path / "run" / "checkpoint_best.pt"
     figures = [
-        validated(validate(data, checkpoint, "--batch-size", size, "--distributed-world-size", processes))
+        validated(validate(data, checkpoint, "--batch-size", size, joined=processes))
         for processes, size in ((1, 16), (2, 5))
     ]
     names = ("record_text-f1", "record_exact-match", "wnut17_entity-f1", "all")
