@@ -1,6 +1,8 @@
-"""PEMT through the real commands: sources leave files, a target borrows from them, goes on, and writes without them."""
+"""Runs of PEMT on a T5 and on an encoder: sources leave files, a target borrows from them and goes on without them."""
 
+import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,108 +11,146 @@ from fairseq_mtmoe.backbones.t5 import pretrained as model_file
 from fairseq_mtmoe.backbones.t5.model import whole_state
 from fairseq_mtmoe.models.pemt.config import is_added, is_trainable
 from fairseq_mtmoe.models.pemt.sources import load
-from tests.helpers.benchmark import logged, make_benchmark
+from tests.helpers.benchmark import logged, make_benchmark, make_encoder, make_unlabelled, task_arguments
 from tests.helpers.commands import PLUGIN, run
 from tests.helpers.pemt import adapters_of
-from tests.helpers.text_to_text import make_t5, text_arguments, train_text
+from tests.helpers.refused import refused
+from tests.helpers.text_to_text import make_t5, text_arguments
+from tests.helpers.training import run_here
 
 pytestmark = pytest.mark.slow
-BORROWING = ("--arch", "pemt_t5", "--adapter-rank", 4, "--criterion", "pemt", "--dropout", 0.1)
+# Of the encoder's sources one reads words beside [CLS], one values; of the T5's one is trained without a validation.
+T5 = SimpleNamespace(
+    arguments=text_arguments, arch="pemt_t5", init="--init-model", source="--source-task", sources=("rte", "cola"),
+    target=("--target-task", "stsb"),
+)  # fmt: skip
+BERT = SimpleNamespace(
+    arguments=task_arguments, arch="pemt_bert", init="--init-encoder", source="--glue-tasks", sources=("wic", "stsb"),
+    target=("--glue-tasks", "copa"),
+)  # fmt: skip
+of_both = pytest.mark.parametrize("kind", [T5, BERT], ids=["t5", "bert"], indirect=True)
+of_t5 = pytest.mark.parametrize("kind", [T5], ids=["t5"], indirect=True)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A made benchmark and a T5."""
+    """A made benchmark, a T5 and an encoder."""
     folder = tmp_path_factory.mktemp("pemt")
     make_benchmark(folder, {"train": 40, "dev": 12})
-    make_t5(folder / "t5.pt")
+    make_t5(folder / "pemt_t5.pt")
+    make_encoder(folder / "pemt_bert.pt")
     return folder
 
 
 @pytest.fixture(scope="module")
-def sources(data, tmp_path_factory):
-    """The folder of two sources' runs: one with validation, and one without."""
-    folder = tmp_path_factory.mktemp("sources")
-    options = (*BORROWING, "--init-model", data / "t5.pt", "--pemt-stage", "source")
-    (folder / "log.txt").write_text(
-        train_text(data, folder / "rte", "--source-task", "rte", *options, "--max-epoch", 3)
-    )
-    train_text(data, folder / "cola", "--source-task", "cola", *options, "--max-update", 5, "--disable-validation")
-    return folder
+def kind(request, data, tmp_path_factory):
+    """One of the backbones, its sources trained, in the folder `trained`."""
+    found = SimpleNamespace(**vars(request.param), trained=tmp_path_factory.mktemp("sources"))
+    for name, more in zip(
+        found.sources, (("--max-epoch", 3), ("--max-update", 5, "--disable-validation")), strict=True
+    ):
+        options = (found.source, name, *begun(found, data), "--pemt-stage", "source", *more)
+        said = run("fairseq-train", *found.arguments(data, found.trained / name, *options))
+        (found.trained / name / "log.txt").write_text(said.stdout + said.stderr)
+    return found
 
 
-def borrowing(data, folder, *names):
+def begun(kind, data):
+    options = ("--arch", kind.arch, "--adapter-rank", 4, "--criterion", "pemt", "--dropout", 0.1)
+    return (*options, kind.init, data / f"{kind.arch}.pt")
+
+
+def borrowing(kind, data, folder):
     """The options of a target that borrows from runs in a folder."""
-    files = ",".join(str(folder / name / f"{name}.pt") for name in names)
-    return ("--target-task", "stsb", *BORROWING, "--init-model", data / "t5.pt", "--pemt-sources", files)
+    files = ",".join(str(folder / name / f"{name}.pt") for name in kind.sources)
+    return (*kind.target, *begun(kind, data), "--pemt-sources", files)
 
 
 @pytest.fixture(scope="module")
-def target(data, sources, tmp_path_factory):
-    """The folder of a target's run that was ended after 3 updates and went on, when its sources were gone."""
+def target(kind, data, tmp_path_factory):
+    """The folder of a target's run that ended after 3 updates and went on; its sources were gone, or not even named."""
     folder = tmp_path_factory.mktemp("target")
-    shutil.copytree(sources, folder / "sources")
-    options = borrowing(data, folder / "sources", "rte", "cola")
-    train_text(data, folder, *options, "--max-update", 3)
+    shutil.copytree(kind.trained, folder / "sources")
+    options = borrowing(kind, data, folder / "sources")
+    run("fairseq-train", *kind.arguments(data, folder, *options, "--max-update", 3))
     shutil.rmtree(folder / "sources")
-    (folder / "log.txt").write_text(train_text(data, folder, *options, "--max-update", 6))
+    options = options if kind.arch == "pemt_t5" else options[:-2]
+    said = run("fairseq-train", *kind.arguments(data, folder, *options, "--max-update", 6))
+    (folder / "log.txt").write_text(said.stdout + said.stderr)
     return folder
 
 
-def state_of(path):
-    return torch.load(path)["model"]
+@of_both
+def test_resuming_without_sources_changes_no_bit(kind, data, target, tmp_path):
+    run_here(kind.arguments(data, tmp_path, *borrowing(kind, data, kind.trained), "--max-update", 6))
+    whole, parts = (torch.load(folder / "checkpoint_last.pt") for folder in (tmp_path, target))
+    assert whole["model"].keys() == parts["model"].keys()
+    assert [name for name, value in whole["model"].items() if not torch.equal(value, parts["model"][name])] == []
+    assert parts["cfg"]["model"]["pemt_sources"] and parts["cfg"]["model"]["pemt"] == whole["cfg"]["model"]["pemt"]
 
 
+@of_both
+def test_what_trains_is_the_task_s_own_and_all_else_stays(kind, data, target):
+    checkpoint = torch.load(target / "checkpoint_last.pt")
+    state, path = checkpoint["model"], data / f"{kind.arch}.pt"
+    if kind.arch == "pemt_t5":
+        pretrained = model_file.load(path)
+        before = whole_state(pretrained.state, pretrained.config)
+    else:
+        before = {f"encoder.{name}": value for name, value in torch.load(path)["model"].items()}
+    trained = {name for name in state if is_trainable(name, "target")}
+    kept = {name for name in state if not is_added(name) and name not in trained}
+    assert len(kept) > 20 and [name for name in kept if not torch.equal(state[name], before[name])] == []
+    assert [name for name in trained & before.keys() if torch.equal(state[name], before[name])] == []
+    assert len(checkpoint["last_optimizer_state"]["state"]) == len(trained)
+    for index, name in enumerate(kind.sources):
+        source = load(kind.trained / name / f"{name}.pt")
+        assert adapters_of(source)
+        assert all(torch.equal(state[key][index], value) for key, value in adapters_of(source).items())
+        prompt = source.tensors["prompt"]
+        assert torch.equal(state["encoder.prompt.sources"][index][: len(prompt)], prompt)
+        assert not any(key.startswith("heads") for key in source.tensors)
+
+
+@of_both
+def test_the_logs_have_both_losses_and_the_weights_and_files_of_sources(kind, target):
+    log, (first, second) = (target / "log.txt").read_text(), kind.sources
+    figures = logged(log, "sparsity_loss")
+    assert figures["loss"] > 0 and -0.5 <= figures["sparsity_loss"] <= 0.5
+    events = [json.loads(line) for line in (target / "mtmoe.jsonl").read_text().splitlines()]
+    last = [event for event in events if event["event"] == "sources"][-1]
+    assert (last["target"], last["sources"]) == (kind.target[1], [first, second]) and len(last["layers"]) >= 2
+    assert f"{kind.target[1]} borrows from {first} (in its checkpoint), {second} (in its checkpoint)" in log
+    path = kind.trained / first / f"{first}.pt"
+    assert f"wrote {path} ({path.stat().st_size / 1e3:,.0f} kB)" in path.with_name("log.txt").read_text()
+
+
+@of_both
+def test_merged_it_has_the_same_predictions(kind, data, target, tmp_path):
+    make_unlabelled(data)
+    path = target / "checkpoint_last.pt"
+    run("mtmoe", "merge", path, tmp_path / "merged.pt")
+    written = []
+    for name, one in (("whole", path), ("merged", tmp_path / "merged.pt")):
+        run("mtmoe", "predict", data, "--path", one, "--batch-size", 16, "--cpu", "--out", tmp_path / name)
+        written.append(next((tmp_path / name).iterdir()).read_text().splitlines())
+    assert written[0] == written[1] and len(written[0]) >= 12
+
+
+@of_t5
 @pytest.mark.parametrize(("name", "checkpoint"), [("rte", "checkpoint_best.pt"), ("cola", "checkpoint_last.pt")])
-def test_a_source_s_file_is_of_the_best_checkpoint_or_of_the_last(data, sources, name, checkpoint):
-    source, state = load(sources / name / f"{name}.pt"), state_of(sources / name / checkpoint)
+def test_a_source_s_file_is_of_the_best_checkpoint_or_of_the_last(kind, data, name, checkpoint):
+    path = kind.trained / name / f"{name}.pt"
+    source, state = load(path), torch.load(path.with_name(checkpoint))["model"]
     assert source.task == name and source.made.rank == 4
     assert torch.equal(source.tensors["prompt"], state["encoder.prompt.weight"])
     for key, value in adapters_of(source).items():
         assert torch.equal(value, state[key][0]) and value.abs().max() > 0
-    assert (sources / name / f"{name}.pt").stat().st_size < (data / "t5.pt").stat().st_size / 5
+    assert path.stat().st_size < (data / "pemt_t5.pt").stat().st_size / 5
 
 
-def test_what_is_frozen_stays_bit_for_bit_and_has_no_optimizer_state(data, sources, target):
-    checkpoint = torch.load(target / "checkpoint_last.pt")
-    state = checkpoint["model"]
-    t5 = model_file.load(data / "t5.pt")
-    kept = {name: value for name, value in whole_state(t5.state, t5.config).items() if "norm" not in name}
-    assert [name for name, value in kept.items() if not torch.equal(value, state[name])] == []
-    for index, name in enumerate(("rte", "cola")):
-        source = load(sources / name / f"{name}.pt")
-        for key, value in adapters_of(source).items():
-            assert torch.equal(state[key][index], value)
-        assert torch.equal(
-            state["encoder.prompt.sources"][index][: len(source.tensors["prompt"])], source.tensors["prompt"]
-        )
-    trained = [name for name in state if is_trainable(name, "target")]
-    moved = [name for name in trained if is_added(name) or not torch.equal(state[name], t5.state[name])]
-    assert moved == trained
-    assert len(checkpoint["last_optimizer_state"]["state"]) == len(trained)
-    assert checkpoint["cfg"]["model"]["pemt"]
-
-
-def test_the_log_has_both_losses(target):
-    log = (target / "log.txt").read_text()
-    figures = logged(log, "sparsity_loss")
-    assert figures["nll_loss"] == figures["loss"] > 0 and -0.5 <= figures["sparsity_loss"] <= 0.5
-
-
-def test_the_log_names_the_file_that_is_left_and_those_that_are_borrowed(sources, target):
-    path = sources / "rte" / "rte.pt"
-    assert f"wrote {path} ({path.stat().st_size / 1e3:,.0f} kB)" in (sources / "log.txt").read_text()
-    assert "stsb borrows from rte (in its checkpoint), cola (in its checkpoint)" in (target / "log.txt").read_text()
-
-
-def test_resuming_changes_no_bit(data, sources, target, tmp_path):
-    train_text(data, tmp_path, *borrowing(data, sources, "rte", "cola"), "--max-update", 6)
-    whole, parts = state_of(tmp_path / "checkpoint_last.pt"), state_of(target / "checkpoint_last.pt")
-    assert whole.keys() == parts.keys()
-    assert [name for name in whole if not torch.equal(whole[name], parts[name])] == []
-
-
-def test_it_writes_without_its_sources(data, target):
+@of_t5
+def test_it_writes_without_its_sources(kind, data, target):
     written = run(
         "fairseq-generate", data, *PLUGIN, "--task", "text_to_text", "--target-task", "stsb", "--gen-subset", "valid",
         "--path", target / "checkpoint_last.pt", "--beam", 3, "--max-len-b", 4, "--batch-size", 8, "--cpu",
@@ -119,10 +159,17 @@ def test_it_writes_without_its_sources(data, target):
     assert sum(line.startswith("H-") for line in written.stdout.splitlines()) == 12, written.stdout[-2000:]
 
 
-def test_a_source_of_another_t5_is_refused_before_anything_is_written(data, sources, tmp_path):
+@of_t5
+def test_a_source_of_another_t5_is_refused_before_anything_is_written(kind, data, tmp_path):
     make_t5(tmp_path / "other.pt", seed=2)
-    options = (*borrowing(data, sources, "rte"), "--init-model", tmp_path / "other.pt")
-    result = run("fairseq-train", *text_arguments(data, tmp_path / "run", *options), check=False)
-    assert result.returncode != 0 and "Traceback" not in result.stderr
-    assert "rte.pt` must be of a source that was trained on the weights that this run begins with" in result.stderr
+    options = (*borrowing(kind, data, kind.trained), "--init-model", tmp_path / "other.pt")
+    with refused("rte.pt"):
+        run_here(text_arguments(data, tmp_path / "run", *options))
     assert not list((tmp_path / "run").glob("*.pt"))
+
+
+@pytest.mark.parametrize("more", [("--glue-tasks", "wic,stsb"), ("--glue-tasks", "wic", "--label-smoothing", 0.1)])
+def test_several_tasks_are_refused_and_so_are_options_of_words(more, data, tmp_path):
+    with refused(more[-2]):
+        run_here(task_arguments(data, tmp_path, *begun(BERT, data), "--pemt-stage", "source", *more))
+    assert not list(tmp_path.glob("*.pt"))
