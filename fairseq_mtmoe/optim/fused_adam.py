@@ -1,8 +1,7 @@
 """fairseq's Adam in one pass over the parameters: `--optimizer fused_adam`.
 
-A sparse model has several times the parameters of the dense one that costs the same otherwise, and fairseq's Adam
-passes over each of them seven times. torch's fused kernel (CPU and CUDA) reads and writes everything once. The update
-is fairseq's, and so is the state: runs may change between `adam` and `fused_adam` when they resume.
+fairseq's Adam passes over each parameter seven times. torch's fused kernel (CPU and CUDA) reads and writes everything
+once. Update and state are fairseq's: runs may change between `adam` and `fused_adam` when they resume.
 """
 
 import ast
@@ -93,10 +92,7 @@ class FusedAdam(Adam):
         return loss
 
     def _operands(self, parameter: Tensor) -> Operands:
-        """Parameter, gradient and both moments, contiguous; counts the update.
-
-        The moments of parameters in half precision are in float32, as fairseq has them.
-        """
+        """Parameter, gradient and both moments, contiguous, in float32 for half precision; counts the update."""
         value = parameter.detach().contiguous()
         dtype = torch.float32 if value.dtype in HALF else value.dtype
         state = self.state[parameter]
@@ -104,9 +100,6 @@ class FusedAdam(Adam):
             average, square = (torch.zeros_like(value, dtype=dtype) for _ in range(2))
             state.update(step=0, exp_avg=average, exp_avg_sq=square)
         for moment in ("exp_avg", "exp_avg_sq"):
-            # The kernel takes the parameter's size for the moments', and would write behind a smaller one.
-            if state[moment].shape != value.shape:
-                raise ValueError(f"{moment} has the shape {state[moment].shape}, its parameter {value.shape}")
             state[moment] = state[moment].to(value.device, dtype).contiguous()
         state["step"] += 1
         assert parameter.grad is not None

@@ -1,9 +1,8 @@
 """An optimizer's state by parameter name, taken from an optimizer or a checkpoint and put into either.
 
-fairseq's optimizers come in layers: Adam over the model's own parameters, or over float32 copies of half-precision ones
-("masters"), and these separate or flattened into one vector. A checkpoint has what torch's optimizers save,
-`{"state": {index: entry}, "param_groups": [...]}`, with an entry such as `{"step": 7, "exp_avg": …}` per parameter;
-with `--fp16` one entry over the vector of all trained parameters, the *flat* layout.
+fairseq's Adam is over the model's own parameters, or over float32 copies of half-precision ones ("masters"), and these
+separate or in one vector. A checkpoint has `{"state": {index: entry}, "param_groups": [...]}`, with an entry such as
+`{"step": 7, "exp_avg": …}` per parameter; with `--fp16` one entry over the vector of all, the *flat* layout.
 """
 
 from __future__ import annotations
@@ -21,11 +20,8 @@ Entry = dict[str, Any]
 Parameters = Sequence[tuple[str, Sequence[int]]]  # names and shapes, in the optimizer's order
 
 MASTER = "master"  # the copy in float32 of a parameter in half precision
-_RESET = "`--reset-optimizer` starts without it."
+_RESET = "`--reset-optimizer` starts without that state."
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
-_NEVER_NEGATIVE = {
-    *("step", "exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col", "exp_inf", "square_avg", "acc_delta", "sum")
-}
 
 
 def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -43,11 +39,7 @@ class OptimizerState(dict[str, Entry]):
 
     @classmethod
     def from_saved(cls, saved: Mapping[str, Any], parameters: Parameters) -> OptimizerState:
-        """The state in a checkpoint, of either layout; from the flat one views of its vectors.
-
-        Raises:
-            UserError: the state is not of these parameters.
-        """
+        """The state in a checkpoint, of either layout, of these parameters; from the flat one views of its vectors."""
         indexes = _indexes(saved)
         if is_flat(saved, parameters):
             return cls(_cut(saved["state"].get(indexes[0], {}), parameters))
@@ -61,11 +53,7 @@ class OptimizerState(dict[str, Entry]):
 
     @classmethod
     def capture(cls, optimizer: Any, parameters: Sequence[tuple[str, nn.Parameter]]) -> OptimizerState:
-        """The state of a fairseq optimizer over exactly these parameters.
-
-        Raises:
-            UserError: it has groups of parameters, other parameters too, or state of other shapes than theirs.
-        """
+        """The state of a fairseq optimizer over exactly these parameters; a `UserError` where it has others."""
         inner, shapes = optimizer.optimizer, shapes_of(parameters)
         if len(inner.param_groups) != 1:
             raise UserError("`--dense-updates` works with one parameter group; use an `--optimizer` without groups.")
@@ -91,11 +79,7 @@ class OptimizerState(dict[str, Entry]):
         return next((name for name, shape in parameters if not _has_shape(self.get(name, {}), shape)), None)
 
     def to_saved(self, header: Mapping[str, Any], parameters: Parameters, flat: bool) -> dict[str, Any]:
-        """The state to save or to load, in the layout that is asked for; `header` is a state to take all else from.
-
-        Raises:
-            UserError: entries of other shapes than the parameters' in the flat layout, or other groups of parameters.
-        """
+        """The state to save or to load, in the layout that is asked for; `header` is a state to take all else from."""
         if flat:
             entry = _join(self, parameters)
             entries: dict[int, Entry] = {0: entry} if entry else {}
@@ -112,6 +96,7 @@ class OptimizerState(dict[str, Entry]):
         """Make a fairseq optimizer optimize these parameters instead, with the entries that have their names."""
         inner, masters = optimizer.optimizer, getattr(optimizer, "fp32_params", None)
         held: list[Tensor] = [parameter for _, parameter in parameters]
+        shapes = shapes_of(parameters)
         entries = [self.get(name, {}) for name, _ in parameters]
         if masters is not None:
             flat = isinstance(masters, dict)
@@ -119,9 +104,8 @@ class OptimizerState(dict[str, Entry]):
             optimizer.fp32_params = type(optimizer).build_fp32_params(None, held, flatten=flat)
             held = list(optimizer.fp32_params.values() if flat else optimizer.fp32_params)
             if flat:
-                fresh = _cut({MASTER: held[0].data}, shapes_of(parameters))
-                whole = {name: entry | self.get(name, {}) for name, entry in fresh.items()}
-                entries = [_join(whole, shapes_of(parameters))]
+                fresh = _cut({MASTER: held[0].data}, shapes)
+                entries = [_join({name: entry | self.get(name, {}) for name, entry in fresh.items()}, shapes)]
         inner.state.clear()
         inner.param_groups[0]["params"] = list(held)
         for value, entry in zip(held, entries, strict=True):
@@ -145,9 +129,7 @@ def _has_shape(entry: Mapping[str, Any], shape: Sequence[int]) -> bool:
 def map_entry(entry: Mapping[str, Any], shape: Sequence[int], change: Callable[[Tensor], Tensor]) -> Entry:
     """A parameter's entry with `change` applied to the tensors of the parameter's shape."""
     size = torch.Size(shape)
-    return {
-        key: change(value) if torch.is_tensor(value) and value.shape == size else value for key, value in entry.items()
-    }
+    return {key: change(v) if torch.is_tensor(v) and v.shape == size else v for key, v in entry.items()}
 
 
 def _spans(parameters: Parameters) -> Iterator[tuple[str, torch.Size, slice]]:
@@ -199,9 +181,8 @@ def _indexes(saved: Mapping[str, Any]) -> list[int]:
     try:
         return [index for group in saved["param_groups"] for index in group["params"]]
     except (KeyError, TypeError) as error:
-        raise UserError(
-            f"The optimizer's state in the checkpoint must be that of one optimizer, but is not; {_RESET}"
-        ) from error
+        sentence = f"The optimizer's state in the checkpoint must be that of one optimizer, but is not; {_RESET}"
+        raise UserError(sentence) from error
 
 
 # ---- what a file holds, checked before it is loaded ----
@@ -220,13 +201,10 @@ def check_when_loading(optimizer: torch.optim.Optimizer, names: Callable[[], Seq
 
 
 def check_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], names: Sequence[str] = ()) -> None:
-    """Refuse a state that does not fit the optimizer's parameters.
+    """Raise a `UserError` that names the entry and the parameter where a state does not fit the optimizer's parameters.
 
     Entries must be single numbers, or tensors of floating-point numbers of the parameter's shape (Adafactor's: of its
     rows or columns); all finite, and squares not negative.
-
-    Raises:
-        UserError: the sentence that names the entry and the parameter.
     """
     from fairseq.optim.adam import Adam
 
@@ -263,12 +241,9 @@ def _check_value(label: str, name: str, value: Any, shape: torch.Size) -> None:
         low = high = float(value)
     if not (math.isfinite(low) and math.isfinite(high)):
         _refuse(label, name, "finite", "not finite")
-    if name in _NEVER_NEGATIVE and low < 0:
+    if name in ("step", *_ADAM[2:]) and low < 0:
         _refuse(label, name, "nowhere below 0", f"{low:g} somewhere")
 
 
 def _refuse(label: str, name: str, rule: str, found: str) -> NoReturn:
-    raise UserError(
-        f"`{name}` of `{label}` in the optimizer's state must be {rule}, but is {found} instead; `--reset-optimizer` "
-        "starts without that state."
-    )
+    raise UserError(f"`{name}` of `{label}` in the optimizer's state must be {rule}, but is {found} instead; {_RESET}")
