@@ -1,7 +1,6 @@
-"""What a user sees when an input is wrong: one sentence, and no traceback.
+"""Wrong input is a `UserError`, of which the command line prints the sentence alone (`training/failures.py`).
 
-Every check of user input in the package raises `UserError`; `training/failures.py` makes the command line
-print its sentence alone. Invariants of our own code are asserted instead, and keep their traceback.
+Invariants of our own code are asserted instead, and keep their traceback.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-MAX_SHOWN = 300
-"""Characters of a wrong value that a sentence shows: a file can hold a value of any length."""
+MAX_SHOWN = 300  # characters of a wrong value that a sentence shows: a file can hold a value of any length
 
 
 class UserError(ValueError):
@@ -32,7 +30,7 @@ def first_line(error: object) -> str:
 
 
 def raise_invalid(name: str, rule: str, value: object) -> NoReturn:
-    """Raise the `UserError` that says which rule the input `name` breaks. Of a long value it shows the beginning."""
+    """Raise the `UserError` that says which rule the input `name` breaks, with the beginning of its value."""
     try:
         shown = repr(value)
     except (ValueError, RecursionError):  # Python spells no whole number of over 4,300 digits
@@ -42,10 +40,7 @@ def raise_invalid(name: str, rule: str, value: object) -> NoReturn:
 
 
 def find_user_error(error: BaseException | None) -> UserError | None:
-    """The `UserError` at the root of a chain of exceptions (fairseq re-raises some as bare `Exception`), if any.
-
-    What the system says of a path on the command line (no permission, a folder, too long a name) is one as well.
-    """
+    """The `UserError` in a chain of exceptions (fairseq re-raises some), or made of what the system says of a path."""
     if isinstance(error, OSError) and isinstance(error.filename, str) and _is_given(error.filename):
         return UserError(f"`{error.filename}` cannot be read or written: {error.strerror}.")
     return next((link for link in chain_of(error) if isinstance(link, UserError)), None)

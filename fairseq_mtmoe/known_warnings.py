@@ -1,8 +1,7 @@
 """Warnings that a run prints and nobody who runs it can do anything about, by name.
 
-fairseq was written for older versions of the libraries that it uses. What they say of that comes once per process,
-before what matters. Only what is named here is left out, and a user's own settings (`python -W`, PYTHONWARNINGS) come
-first.
+fairseq was written for older versions of the libraries that it uses. A user's own settings (`python -W`,
+PYTHONWARNINGS) come first.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.moe import BaseGate, MoELayer, remember_prices, running_prices
 from fairseq_mtmoe.moe.gates import base_gates
-from fairseq_mtmoe.protocols import NamesTasks, SamplesByUpdates
+from fairseq_mtmoe.protocols import FollowsUpdates, NamesTasks
 
 Samples = list[dict[str, Any]]
 
@@ -174,7 +174,7 @@ class _Run:
     def _epoch(self, number: int, num_updates: int, load: bool) -> Any:
         """As the trainer's `get_train_iterator`."""
         task = self._task
-        if isinstance(task, SamplesByUpdates):
+        if isinstance(task, FollowsUpdates):
             task.num_updates = num_updates
         if load:
             task.load_dataset(self._subset, epoch=number, combine=True)

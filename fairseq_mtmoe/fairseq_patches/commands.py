@@ -1,8 +1,5 @@
 """What fairseq's commands lack: `--help` with the options of the chosen task, model, criterion and optimizer,
 `fairseq-validate` without `--task`, `--log-format rich`, and our trainer, which `--user-dir` cannot name.
-
-fairseq prints its help before it adds the chosen options, whichever are chosen on the same command line, and looks up
-the task None where a command has no default.
 """
 
 from __future__ import annotations
@@ -29,11 +26,7 @@ _EPILOG = "`mtmoe options` lists what the plugin fairseq_mtmoe adds, with the de
 
 
 def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `parse_args_and_arch`, with the chosen options in its help; a validation's task is its checkpoint's.
-
-    Raises:
-        UserError: no task is chosen, and no checkpoint is named, or it does not say its task.
-    """
+    """fairseq's `parse_args_and_arch`, with the chosen options in its help; a validation's task is its checkpoint's."""
 
     @functools.wraps(original)
     def parse_args_and_arch(
@@ -56,9 +49,9 @@ def _task_of(path: str | None) -> str:
     if path is None:
         raise_invalid("--path", "the checkpoint to validate, or `--task` be given", path)
     state = file_io.load(path, mapped=True)
-    task = (state.get("cfg") or {}).get("task")
-    name = getattr(task, "_name", None) if isinstance(task, argparse.Namespace) else (task or {}).get("_name")
-    name = name or getattr(state.get("args"), "task", None)
+    task = (state.get("cfg") or {}).get("task") or {}
+    options = vars(task) if isinstance(task, argparse.Namespace) else task
+    name = options.get("_name") or getattr(state.get("args"), "task", None)
     if not isinstance(name, str):
         raise_invalid("--task", f"given for `{path}`, which does not say what it was trained for", None)
     return name
@@ -87,7 +80,7 @@ def _add_chosen(parser: argparse.ArgumentParser, chosen: Mapping[str, Any]) -> N
 
 
 def with_choice(choices: type[Enum]) -> type[Enum]:
-    """The same class with one more member: fairseq's configurations refer to it and were built before we came."""
+    """The same class, to which fairseq's configurations refer already, with one more member."""
     if NAME not in choices.__members__:
         member = object.__new__(choices)
         member._name_ = member._value_ = NAME
@@ -117,13 +110,10 @@ def with_rich(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def choosing_ours(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`Trainer.__new__`, which makes a `SparseTrainer` where fairseq's own trainer was asked for.
-
-    By then the training command is loaded, however it was started.
-    """
+    """`Trainer.__new__`, which makes a `SparseTrainer` where fairseq's own trainer was asked for."""
 
     def __new__(cls: type[Trainer], cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        apply_to_commands()
+        apply_to_commands()  # the training command is loaded by now, however it was started
         if cls is Trainer:
             cls = SparseTrainer
         elif not issubclass(cls, SparseTrainer) and hasattr(cfg, "distributed_training"):

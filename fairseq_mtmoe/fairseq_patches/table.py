@@ -12,118 +12,112 @@ PATCHES = (
     # ---- the interpreter ----
     Patch(
         "sys.excepthook",
-        (failures.showing_sentences,),
+        failures.showing_sentences,
         "A user's error is one sentence; a process that leaves in order can wait for the others for ever.",
     ),
     # ---- checkpoints ----
     Patch(
         "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
-        (instead(loading.load_checkpoint_to_cpu),),
+        instead(loading.load_checkpoint_to_cpu),
         "Files are checked before they are read, nothing in them is executed, and experts may be in other files.",
         "(path, arg_overrides=None, load_on_all_ranks=False)",
     ),
     Patch(
         "fairseq.checkpoint_utils.load_model_ensemble_and_task",
-        (loading.whole_models_of_files,),
+        loading.whole_models_of_files,
         "A file builds no model that is not known to be safe; what differs is a sentence.",
         "(filenames, arg_overrides=None, task=None, strict=True, suffix='', num_shards=1, state=None)",
     ),
     Patch(
         "fairseq.checkpoint_utils.save_checkpoint",
-        (saving.saving_together,),
+        saving.saving_together,
         "Where experts are in several processes all of them write; weights that are not finite are not saved.",
         "(cfg, trainer, epoch_itr, val_loss)",
     ),
     Patch(
         "fairseq.file_io.PathManager.copy",
-        (saving.copying_experts,),
+        saving.copying_experts,
         "A checkpoint's copy under its other names is complete, with its experts, or absent.",
         "(src_path, dst_path, overwrite=False)",
     ),
     # ---- data ----
     Patch(
         "fairseq.data.Dictionary.add_from_file",
-        (fairseq_readers.with_sentences,),
+        fairseq_readers.with_sentences,
         "What is wrong with a dictionary is a sentence, with the line; fairseq's own tasks read it, too.",
         "(self, f)",
     ),
     Patch(
         "fairseq.data.encoders.sentencepiece_bpe.SentencepieceBPE.__init__",
-        (fairseq_readers.checking_the_model,),
+        fairseq_readers.checking_the_model,
         "What is wrong with a SentencePiece model is a sentence; fairseq's own tasks load it, too.",
         "(self, cfg)",
     ),
     Patch(
         "fairseq_cli.interactive.buffered_read",
-        (instead(fairseq_readers.read_lines),),
+        instead(fairseq_readers.read_lines),
         "Lines end at line feeds alone, and what is no UTF-8 is a sentence, with the line.",
         "(input, buffer_size)",
     ),
     # ---- how processes start, meet and compute ----
     Patch(
         "fairseq.distributed.utils.call_main",
-        (launch.starting,),
+        launch.starting,
         "`--bf16` is no TPU; processes start on CPUs too, and as ours; the log's format; signals end runs in order.",
         "(cfg, main, **kwargs)",
     ),
     Patch(
         "fairseq.distributed.utils.all_gather_list",
-        (instead(metrics.all_gather_list),),
+        instead(metrics.all_gather_list),
         "fairseq sends by way of GPUs what processes on CPUs tell each other, in validation without a trainer, too.",
         "(data, group=None, max_size=16384)",
     ),
     # ---- commands and the trainer ----
     Patch(
         "fairseq.options.parse_args_and_arch",
-        (commands.with_chosen_options,),
+        commands.with_chosen_options,
         "fairseq prints its help before it adds the options of the chosen task, model, criterion and optimizer; "
         "`fairseq-validate` without `--task` ends in `KeyError: None`.",
         "(parser, input_args=None, ...)",
     ),
     Patch(
         "fairseq.dataclass.constants.LOG_FORMAT_CHOICES",
-        (commands.with_choice,),
+        commands.with_choice,
         "`--log-format rich` is a choice.",
     ),
     Patch(
         "fairseq.logging.progress_bar.progress_bar",
-        (commands.with_rich,),
+        commands.with_rich,
         "`--log-format rich` has a progress bar of its own.",
         "(iterator, log_format=None, log_interval=100, log_file=None, ...)",
     ),
     Patch(
         "fairseq_cli.train.validate_and_save",
-        (stopping.after_updates,),
+        stopping.after_updates,
         "An update that was left out is not validated and saved again; a signal saves and ends.",
         "(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)",
     ),
     Patch(
         "fairseq_cli.train.get_training_stats",
-        (metrics.without_unknown,),
+        metrics.without_unknown,
         "A figure that no batch since the last line had, such as the loss of one of several tasks, is shown as None.",
         "(stats)",
     ),
     Patch(
         "fairseq_cli.train.train",
-        (stopping.saving_on_signals,),
+        stopping.saving_on_signals,
         "From the first update on a signal waits for its end; what loads batches ends with an epoch.",
         "(cfg, trainer, task, epoch_itr)",
     ),
     Patch(
         "fairseq.trainer.Trainer.__new__",
-        (commands.choosing_ours,),
+        commands.choosing_ours,
         "fairseq's training command names its trainer, of which `SparseTrainer` is a subclass.",
-        "(self, cfg, task, model, criterion, quantizer=None)",
-        signature_of="fairseq.trainer.Trainer.__init__",
     ),
 )
 
 
 def apply() -> None:
-    """Put everything in place. Safe to call any number of times; a command's functions only once it is loaded.
-
-    Raises:
-        UserError: a function has another signature in the installed fairseq than the one that is replaced.
-    """
+    """Put everything in place, a command's functions only once it is loaded. Safe to call any number of times."""
     for patch in PATCHES:
         patch.apply()

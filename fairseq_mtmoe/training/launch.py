@@ -1,7 +1,6 @@
 """How the processes of a run start: how many there are, who starts them, and on which device each computes.
 
-fairseq counts GPUs, with `--cpu` too; where there are none, it starts none. Under torchrun it divides by their number,
-and overlooks torchrun where one GPU, or none, makes it expect one process.
+fairseq counts GPUs, with `--cpu` too, and starts no process without one; nor does it see torchrun then.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
-from torch.multiprocessing.spawn import ProcessExitedException, spawn
+from torch.multiprocessing.spawn import ProcessException, spawn
 
 from fairseq_mtmoe import known_warnings
 from fairseq_mtmoe.checkpoints import file_io
@@ -46,18 +45,9 @@ class Launch:
 def resolve(options: Any, cpu: bool, num_gpus: int, environment: Mapping[str, str]) -> Launch:
     """Return how the processes of a run start.
 
-    What torchrun says counts first, then an address that is given. Without either, fairseq starts one process for each
-    GPU. On CPUs one process trains, unless `--distributed-world-size` says otherwise: another number than that of the
-    GPUs, which is its default.
-
-    Args:
-        options: fairseq's options of distributed training.
-        cpu: `--cpu`.
-        num_gpus: of this machine, as far as this process may use them.
-        environment: the environment's variables.
-
-    Raises:
-        UserError: more processes are asked for than there are GPUs, and nobody starts them.
+    An address that is given counts first, then what torchrun says. Without either, fairseq starts one process for each
+    GPU. On CPUs one process trains, unless `--distributed-world-size` is another number than that of the GPUs, its
+    default. A `UserError` says that more processes than GPUs need somebody who starts them.
     """
     cpu = cpu or num_gpus == 0
     world_size, rank = options.distributed_world_size, options.distributed_rank
@@ -81,13 +71,11 @@ def resolve(options: Any, cpu: bool, num_gpus: int, environment: Mapping[str, st
 
 
 def starting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `call_main` with what `resolve` says; several processes begin with `rendezvous.distributed_main`.
-
-    With `--bf16` fairseq takes any machine for a TPU.
-    """
+    """fairseq's `call_main` with what `resolve` says; several processes begin with `rendezvous.distributed_main`."""
 
     @functools.wraps(original)
     def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
+        # With `--bf16` fairseq takes any machine for a TPU.
         if cfg.common.bf16 and cfg.common.tpu and find_spec("torch_xla") is None:
             for options in cfg.values():
                 if isinstance(options, MutableMapping) and "tpu" in options:
@@ -101,7 +89,11 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
 def _start(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
     """Call `main` in this process, or in processes that it starts."""
     options = cfg.distributed_training
-    spawned = 0 if options.pipeline_model_parallel else _resolve_options(cfg)
+    spawned = 0
+    if not options.pipeline_model_parallel:
+        launch = resolve(options, cfg.common.cpu, torch.cuda.device_count(), os.environ)
+        options.update({name: value for name, value in vars(launch).items() if name in options})
+        spawned = launch.spawn_on_cpus
     if spawned:
         options.distributed_init_method = _local_address(options)
     distributed_utils.infer_init_method(options)  # under SLURM each process has learnt its rank then
@@ -120,16 +112,6 @@ def _start(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
     return _spawn(cfg, main, {**kwargs, "start_rank": options.distributed_rank}, spawned)
 
 
-def _resolve_options(cfg: Any) -> int:
-    """Write what `resolve` says into the options; return the number of processes to start on CPUs."""
-    options = cfg.distributed_training
-    launch = resolve(options, cfg.common.cpu, torch.cuda.device_count(), os.environ)
-    for name, value in vars(launch).items():
-        if name in options:
-            options[name] = value
-    return launch.spawn_on_cpus
-
-
 def _forget_the_run_before(main: Any) -> None:
     """hydra's `--multirun` trains several runs in one process, and fairseq keeps a run's best loss on its functions."""
     for function in (checkpoint_utils.save_checkpoint, main.__globals__["should_stop_early"]):
@@ -138,11 +120,7 @@ def _forget_the_run_before(main: Any) -> None:
 
 
 def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_processes: int) -> None:
-    """Start processes on this machine, and wait for them; each finds its own rank, from `start_rank` on.
-
-    Raises:
-        UserError: one of them ended because another one failed, and said why, before that one did.
-    """
+    """Start processes on this machine, wait for them, and raise the `UserError` of the one that ended first."""
     cfg.distributed_training.distributed_rank = None
     # These import fairseq before the plugin. What the user asks for comes later, and so counts.
     asked = os.environ.get("PYTHONWARNINGS", "")
@@ -151,10 +129,14 @@ def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_proce
     said = multiprocessing.get_context("spawn").SimpleQueue()
     try:
         spawn(rendezvous.distributed_main, (main, cfg, {**kwargs, "parent": said, "register": register}), num_processes)
-    except ProcessExitedException as error:
-        if said.empty():
+    except ProcessException as error:
+        sentences: dict[int, str] = {}
+        while not said.empty():
+            index, sentence = said.get()
+            sentences.setdefault(index, sentence)
+        if error.error_index not in sentences:
             raise
-        raise UserError(said.get()) from error
+        raise UserError(sentences[error.error_index]) from error
 
 
 def _local_address(options: Any) -> str:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def without_unknown(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """The training command's `get_training_stats`: the figures of a line, without those that there are none of."""
+    """The training command's `get_training_stats`, without the figures that are None."""
 
     @functools.wraps(original)
     def get_training_stats(stats: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def without_unknown(original: Callable[..., dict[str, Any]]) -> Callable[..., di
 
 
 def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
-    """As fairseq's, the data of all processes, of any size: its buffers do not take a validation of many tasks."""
+    """As fairseq's, of any size: its buffers do not take a validation of many tasks."""
     gathered: list[Any] = [None] * dist.get_world_size(group)
     data = utils.move_to_cpu(data) if torch.cuda.is_available() else data
     dist.all_gather_object(gathered, data, group=group)
@@ -50,11 +50,10 @@ class ExpertCommLog:
     """Sums up the expert layers' records over updates; validation does not count.
 
     fairseq's metrics get `expert_comm_ms` and `expert_comm_mb` of each update, all layers together, and
-    `expert_comm_share`, of the update's wall time: this process's own, time in which it waits for others included.
+    `expert_comm_share`, of the update's wall time, waiting for others included.
 
     Args:
         slots: the blocks that have or will have experts, by dotted path.
-        enabled: does nothing otherwise.
     """
 
     def __init__(self, slots: Mapping[str, ExpertSlot], enabled: bool) -> None:
@@ -80,7 +79,7 @@ class ExpertCommLog:
             self._add(layers, begin)
 
     def _layers(self) -> dict[str, MoELayer]:
-        """Those that exchange tokens; where there will never be any, the log says so and is off from now on."""
+        """Those that exchange tokens; where there will never be any, the log says so and is off."""
         layers = {path: slot.moe for path, slot in self._slots.items() if slot.moe is not None}
         exchanged = {path: layer for path, layer in layers.items() if layer.experts.placement.is_sharded}
         if not exchanged and len(layers) == len(self._slots):
@@ -97,9 +96,8 @@ class ExpertCommLog:
         metrics.log_scalar("expert_comm_share", seconds / wall, priority=822, round=3)
         self._updates += 1
         for path, record in found.items():
-            total = self._totals.setdefault(path, {"seconds": 0.0, "bytes": 0})
-            for name, value in record.items():
-                total[name] += value
+            total = self._totals.get(path, {"seconds": 0.0, "bytes": 0})
+            self._totals[path] = {name: total[name] + value for name, value in record.items()}
 
     def report(self, task: Any, update: int) -> None:
         """Tell a task that keeps a run log the sums per layer since the last report."""

@@ -1,8 +1,7 @@
 """The options of a run: those that all ranks must share, those that are not the defaults, and those that cannot work.
 
 Processes make the same steps in the same order, of parts of the same batches: with other options they would wait for
-each other, or learn something else. So would those that exchange tokens, if anything let one of them skip a layer or go
-its own way for some updates.
+each other, or learn something else.
 """
 
 from __future__ import annotations
@@ -57,10 +56,9 @@ _OWN = {
 
 
 def shared_options(cfg: Any) -> Options:
-    """The options of fairseq's configuration that must be the same in all processes.
+    """The options that must be the same in all processes, and whether this one finds the checkpoint to go on from.
 
-    Of a path the last part, since machines can have the same folder in different places; and whether this process finds
-    the checkpoint there that the run will go on from.
+    Of a path the last part, since machines can have the same folder in different places.
     """
     found: Options = {}
     for group in _SHARED_GROUPS:
@@ -72,14 +70,13 @@ def shared_options(cfg: Any) -> Options:
     return found if checkpoint is None else found | _restored(checkpoint)
 
 
-def first_difference(one: Options, other: Options) -> str | None:
-    """The name of the first option that differs; None if there is no such."""
-    return next((name for name in [*one, *other] if one.get(name) != other.get(name)), None)
-
-
-def differing(name: str, first: Any, rank: int, value: Any) -> str:
-    """What to say of an option that is `first` in process 0 and `value` in process `rank`."""
-    return f"`{name}` must be the same in all processes, but is {first!r} in process 0 and {value!r} in process {rank}."
+def expect_same(first: Options, other: Options, rank: int) -> None:
+    """Raise a `UserError` that names the first option which is another in process `rank` than in process 0."""
+    for name in [*first, *other]:
+        one, two = first.get(name), other.get(name)
+        if one != two:
+            found = f"{one!r} in process 0 and {two!r} in process {rank}"
+            raise UserError(f"`{name}` must be the same in all processes, but is {found}.")
 
 
 def _restored(options: Any) -> Options:
@@ -95,10 +92,7 @@ def _restored(options: Any) -> Options:
 
 
 def _options_of(group: str, options: Any) -> Iterator[tuple[str, Any]]:
-    """Names and plain values of a group, which is fairseq's, or an architecture's that keeps all options as they came.
-
-    What was chosen for the group comes first, by the group's name; names in groups in it have dots.
-    """
+    """Names and plain values of a group; first what was chosen for it, by its name. Nested names have dots."""
     if OmegaConf.is_config(options):
         options = OmegaConf.to_container(options, resolve=True, enum_to_str=True)
     values = vars(options) if isinstance(options, Namespace) else options if isinstance(options, Mapping) else {}
@@ -123,7 +117,7 @@ def _flag(name: str) -> str:
 
 
 def changed_options(cfg: Any) -> dict[str, Any]:
-    """Return the options of a run's configuration that are not the defaults, by name with underscores, plain values.
+    """Return the options of a run that are not the defaults, by name with underscores, plain values.
 
     Of a model also those that its architecture set. A default that refers to another option counts as that one's.
     """
@@ -140,10 +134,9 @@ def changed_options(cfg: Any) -> dict[str, Any]:
 
 def _defaults(group: str, chosen: str | None) -> dict[str, Any]:
     """The defaults of a group's options by name; none where nobody says."""
-    kind: Any = None
+    kind: Any
     if chosen is None:
-        field = FairseqConfig.__dataclass_fields__.get(group)
-        kind = field.type if field is not None else None
+        kind = getattr(FairseqConfig.__dataclass_fields__.get(group), "type", None)
     elif group == "model":
         kind = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(chosen, chosen))
     elif group == "task":
@@ -182,12 +175,14 @@ def will_exchange(model: nn.Module, world_size: int) -> bool:
     return any(math.gcd(slot.plan.num_experts, world_size) > 1 for slot in expert_slots(model).values())
 
 
-def check_run_options(model: Any) -> None:
-    """Check numbers among a model's options of its run; of fairseq's own models they are missing.
+def is_flat(common: Any) -> bool:
+    """Whether fairseq's optimizer keeps all parameters in one float32 vector."""
+    in_place = common.memory_efficient_fp16 or common.memory_efficient_bf16
+    return bool(common.fp16 and not in_place and not common.fp16_no_flatten_grads)
 
-    Raises:
-        UserError: one is out of its range.
-    """
+
+def check_run_options(model: Any) -> None:
+    """Raise a `UserError` if a number among a model's options of its run is out of range; fairseq's have none."""
     for name, least in (("distributed_timeout", 1), ("max_nonfinite", 0)):
         value = getattr(model, name, None)
         if value is not None and value < least:
@@ -197,14 +192,8 @@ def check_run_options(model: Any) -> None:
 def refuse_full_sharding(cfg: Any) -> None:
     """Refuse `--ddp-backend fully_sharded` before a model is built, where fairscale's wrapper cannot do it.
 
-    It spreads each parameter over all processes, which take it to be the same in all of them, and it computes with
-    CUDA's streams even where there is no GPU. Experts in wrappers of their own would train all right, but a checkpoint
-    needs their parameters and moments by name, and the wrapper keeps both as shards of one nameless vector. All of
-    that vector trains, or none of it. Its parts are whole only in a training step, not where candidates pass before.
-
-    Raises:
-        UserError: the model has experts that other processes do not have, or a frozen part; uncertainty sampling
-            chooses what trains; or there is no GPU.
+    It keeps parameters and moments as shards of one nameless vector, the same in all processes, while a checkpoint
+    needs experts' by name. All of the vector trains, or none of it, and its parts are whole only in a training step.
     """
     distributed = cfg.distributed_training
     if distributed.ddp_backend != "fully_sharded":
@@ -212,38 +201,32 @@ def refuse_full_sharding(cfg: Any) -> None:
     model = cfg.model
     num_experts = getattr(model, "num_experts", 1)
     frozen = str(getattr(model, "freeze_layers", "0"))
-    for where, is_so in (
+    reasons = (
         ("with experts in several processes", math.gcd(num_experts, distributed.distributed_world_size) > 1),
         ("with `--sampling-method uncertainty`", getattr(cfg.task, "sampling_method", None) == "uncertainty"),
         (f"with `--freeze-layers {frozen}`", frozen != "0"),
         ("with `--pemt-stage`, which leaves most parameters as they are", hasattr(model, "pemt_stage")),
         ("with `--gate-lr-factor`, which must find the gates", getattr(model, "gate_lr_factor", None) not in (None, 1)),
         ("on a machine without CUDA", not torch.cuda.is_available()),
-    ):
-        if is_so:
-            _refuse_back_end(distributed, where)
-
-
-def _refuse_back_end(distributed: Any, where: str) -> None:
-    raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend)
+    )
+    where = next((where for where, is_so in reasons if is_so), None)
+    if where is not None:
+        raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend)
 
 
 def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
-    """Check fairseq's options against a model's experts.
-
-    Raises:
-        UserError: an option cannot work, in several processes or with `--dense-updates`; or fairseq would take its
-            trainer of parts of a model, which reads checkpoints in a way of its own.
-    """
-    if cfg.common.model_parallel_size > 1:
+    """Raise a `UserError` if an option cannot work with a model's experts or with `--dense-updates`."""
+    if cfg.common.model_parallel_size > 1:  # fairseq's trainer of parts of a model reads checkpoints in its own way
         raise_invalid("--model-parallel-size", "1 with `--user-dir fairseq_mtmoe`", cfg.common.model_parallel_size)
     distributed = cfg.distributed_training
+    if distributed.zero_sharding == "os" and is_flat(cfg.common):  # one vector cannot be spread by parameter
+        raise UserError("`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`.")
     sparse = unwrapped(model)  # a Protocol does not look through a wrapper's `__getattr__`
     if isinstance(sparse, BecomesSparse) and sparse.dense_updates:
         if distributed.zero_sharding != "none":
             raise_invalid("--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding)
         if distributed.ddp_backend == "fully_sharded":
-            _refuse_back_end(distributed, "with `--dense-updates`")
+            raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} with `--dense-updates`", "fully_sharded")
     if will_exchange(model, distributed.distributed_world_size):
         _refuse_with_exchange(cfg)
 
@@ -251,7 +234,7 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
 def _refuse_with_exchange(cfg: Any) -> None:
     where, distributed = "with experts in several processes", cfg.distributed_training
     if distributed.ddp_backend not in BACKENDS:
-        _refuse_back_end(distributed, where)
+        raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend)
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
         if value := getattr(cfg.model, name, 0.0):
             raise_invalid(_flag(name), f"0 {where}, which would wait for each other's layers", value)

@@ -1,8 +1,7 @@
 """The first second of a run in several processes: they meet, compare their options, and choose how to talk.
 
-fairseq's processes wait half an hour for one that does not come, without a word, and find out in the middle of a step,
-by hanging or by a traceback, that their options differ. Here they meet at torch's store first, where nothing has to be
-the same in all of them: each writes its options there, and compares those of all others with the first one's.
+fairseq's processes wait half an hour for one that does not come, and hang where their options differ. Here they meet at
+torch's store first: each writes its options there, and the first one compares them with its own.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import json
 import logging
 import socket
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.queues import SimpleQueue
 from typing import Any
@@ -21,37 +21,42 @@ from torch import distributed as dist
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
-from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
+from fairseq_mtmoe.errors import UserError, find_user_error, first_line, raise_invalid
 from fairseq_mtmoe.training import failures, screen, stopping
-from fairseq_mtmoe.training.option_check import Options, check_run_options, differing, first_difference, shared_options
+from fairseq_mtmoe.training.option_check import Options, check_run_options, expect_same, shared_options
 
 logger = logging.getLogger(__name__)
 
 CPU = "a CPU"
-_GRACE = 2  # seconds that the store stays for the others after the first process found what is wrong
-WRONG = "wrong"  # the key of what process 0 found to be wrong
 _PAUSE = 0.05  # seconds
 
 
 def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
-    """As fairseq's, also in a process that torch started, which has loaded no plugin yet.
+    """As fairseq's, and what ends this process is told to all others.
 
-    Such a process has `register` among `kwargs`. What ends one process is told to all others, which it ends, too, and
-    to the one that started them, by the queue `parent`.
-
-    Raises:
-        UserError: another process does not come, cannot be reached, or has other options.
+    A process that torch started, which has loaded no plugin yet, has among `kwargs` the plugin's `register` and a queue
+    `parent`, for its number and the sentence that ends it.
     """
     if register := kwargs.pop("register", None):
         register()
-    parent = kwargs.pop("parent", None)
-
-    def telling(cfg: Any, **kwargs: Any) -> None:
+    parent: SimpleQueue[tuple[int, str]] | None = kwargs.pop("parent", None)
+    report = failures.print_error if parent is None else lambda sentence: parent.put((i, sentence))
+    with stopping.as_command(main):
+        options = cfg.distributed_training
+        if options.distributed_rank is None:
+            options.distributed_rank = kwargs.pop("start_rank", 0) + i
+        if _place(cfg) != CPU:
+            torch.cuda.set_device(i)
         try:
-            main(cfg, **kwargs)
+            if not dist.is_initialized():
+                join(cfg, report)
+            distributed_utils.distributed_main(i, main, cfg, kwargs)
         except Exception as error:
             failures.tell(error)
             reason = failures.reason_of(error)
+            sentence = find_user_error(reason)
+            if parent is not None and sentence is not None:
+                report(str(sentence))
             if reason is error:
                 raise
             raise reason from error
@@ -59,21 +64,11 @@ def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> Non
             screen.close()
             failures.stop()
 
-    with stopping.watched_if_training(main):
-        options = cfg.distributed_training
-        if options.distributed_rank is None:
-            options.distributed_rank = kwargs.pop("start_rank", 0) + i
-        if _place(cfg) != CPU:
-            torch.cuda.set_device(i)
-        if not dist.is_initialized():
-            join(cfg, parent)
-        distributed_utils.distributed_main(i, telling, cfg, kwargs)
 
-
-def join(cfg: Any, parent: SimpleQueue[str] | None = None) -> None:
+def join(cfg: Any, report: Callable[[str], None]) -> None:
     """Join this process with the others of the run, of which `--distributed-backend` can be told by then.
 
-    What then ends this process because another one failed, it says to its `parent`, or prints it without one.
+    If another one fails from then on, `report` is called with its sentence, and this process ends.
     """
     options = cfg.distributed_training
     rank, world_size, method = options.distributed_rank, options.distributed_world_size, options.distributed_init_method
@@ -85,10 +80,11 @@ def join(cfg: Any, parent: SimpleQueue[str] | None = None) -> None:
     meeting = Rendezvous(rank, world_size, seconds)
     logger.info(f"distributed init (rank {rank}): {method}")
     store = meeting.store_at(method)
-    place = _place(cfg)
     ours = dist.PrefixStore("fairseq_mtmoe", store)  # type: ignore[attr-defined]
+    meeting.take_rank(ours)
+    failures.start(store, rank, world_size, report)
     wanted = options.distributed_backend
-    options.distributed_backend = choose_backend(wanted, meeting.agree(ours, shared_options(cfg), place))
+    options.distributed_backend = meeting.agree(ours, shared_options(cfg), _place(cfg), wanted)
     if options.distributed_backend != wanted and rank == 0:
         backend = options.distributed_backend
         logger.info(f"processes are joined by {backend}: {wanted} needs a GPU for each of them")
@@ -96,26 +92,12 @@ def join(cfg: Any, parent: SimpleQueue[str] | None = None) -> None:
         dist.init_process_group(
             options.distributed_backend, store=store, rank=rank, world_size=world_size, timeout=meeting.timeout
         )
-        if seconds is not None:
-            failures.set_timeout(seconds)
-        if place != CPU:
+        failures.set_timeout(seconds)
+        if _place(cfg) != CPU:
             dist.all_reduce(torch.zeros(1).cuda())  # as fairseq does, for NCCL to connect
     except RuntimeError as error:
         raise meeting.lost("another process", error) from error
-    failures.start(store, parent)
     logger.info(f"initialized host {socket.gethostname()} as rank {rank}")
-
-
-def choose_backend(wanted: str, places: list[str]) -> str:
-    """NCCL joins processes that have a GPU each; where two share one, or are on CPUs, gloo does.
-
-    Args:
-        wanted: `--distributed-backend`.
-        places: the GPU of each process, or `CPU`.
-    """
-    if wanted != "nccl" or (CPU not in places and len(set(places)) == len(places)):
-        return wanted
-    return "gloo"
 
 
 def _place(cfg: Any) -> str:
@@ -126,27 +108,23 @@ def _place(cfg: Any) -> str:
     return str(getattr(torch.cuda.get_device_properties(index), "uuid", f"{socket.gethostname()} {index}"))
 
 
-class Rendezvous:
-    """The store where all ranks compare their options before they do anything together.
+def choose_backend(wanted: str, places: list[str]) -> str:
+    """NCCL joins processes that have a GPU each; where two share one, or are on CPUs, gloo does."""
+    return "gloo" if wanted == "nccl" and (CPU in places or len(set(places)) < len(places)) else wanted
 
-    Args:
-        rank: of this process.
-        world_size: number of ranks.
-        seconds: `--distributed-timeout`, how long to wait for them; None as long as torch does.
-    """
+
+class Rendezvous:
+    """The store where all ranks compare their options; it waits for `seconds`, or as long as torch does."""
 
     def __init__(self, rank: int, world_size: int, seconds: float | None) -> None:
         self.rank, self.world_size = rank, world_size
         self.timeout = default_pg_timeout if seconds is None else timedelta(seconds=seconds)
         option = "" if seconds is None else " (`--distributed-timeout`)"
         self._within = f"within {self.timeout.total_seconds():g} seconds{option}"
+        self._end = 0.0
 
     def store_at(self, method: str) -> Any:
-        """The store at an address, as fairseq is given it.
-
-        Raises:
-            UserError: nobody is there.
-        """
+        """The store at an address, as fairseq is given it; a `UserError` where nobody is."""
         # With the true number the first process would wait in here for the others, and could not say for whom.
         size = self.world_size if method.startswith("file:") else 1
         try:
@@ -161,50 +139,53 @@ class Rendezvous:
         store.set_timeout(self.timeout)
         return store
 
-    def agree(self, store: Any, options: Options, place: str) -> list[str]:
-        """Compare the options with those of all processes, which call this together; returns the places of all.
-
-        Raises:
-            UserError: options differ, two processes have one rank, or not all come in time.
-        """
+    def take_rank(self, store: Any) -> None:
+        """Raise a `UserError` if another process has this one's rank: that one's run may be under way, and goes on."""
         if store.add(f"taken {self.rank}", 1) > 1:
             raise UserError(
                 f"`--distributed-rank` must be another one in each process, but two have {self.rank}; or the meeting "
                 "place of `--distributed-init-method` is a file that an earlier run left, and must be removed."
             )
-        store.set(f"process {self.rank}", json.dumps({"options": options, "place": place}))
-        end = time.monotonic() + self.timeout.total_seconds()
-        try:
-            found: list[dict[str, Any]] = []
-            for rank in range(self.world_size):
-                found.append(self._wait(store, rank, end))
-                first, other = found[0]["options"], found[-1]["options"]
-                name = first_difference(first, other)
-                if name is not None:
-                    raise UserError(differing(name, first.get(name), rank, other.get(name)))
-            return [process["place"] for process in found]
-        except UserError as error:
-            if self.rank == 0:
-                store.set(WRONG, str(error))
-                time.sleep(_GRACE)  # the store goes with this process
-            raise
 
-    def _wait(self, store: Any, rank: int, end: float) -> Any:
-        """What a process wrote. Asked for again and again: torch logs its own waits that end in vain."""
+    def agree(self, store: Any, options: Options, place: str, wanted: str) -> str:
+        """Compare the options of all processes, which call this together; returns the backend that joins them.
+
+        Args:
+            place: what this process computes on.
+            wanted: `--distributed-backend`.
+        """
+        self._end = time.monotonic() + self.timeout.total_seconds()
         try:
-            while not store.check([f"process {rank}"]):
-                if store.check([WRONG]):  # process 0 began to wait earlier
-                    raise UserError(store.get(WRONG).decode())
-                if time.monotonic() > end:
-                    raise UserError(
-                        f"Process {self.rank} of {self.world_size} waited for process {rank}, which did not come "
-                        f"{self._within}: start all of them, with the same `--distributed-world-size`, and see the "
-                        "first message of the others."
-                    )
-                time.sleep(_PAUSE)
-            return json.loads(store.get(f"process {rank}"))
+            store.set(f"process {self.rank}", json.dumps([options, place]))
+            if self.rank == 0:
+                store.set("backend", choose_backend(wanted, self._places_of_all(store, options)))
+            self._wait(store, "backend")
+            return str(store.get("backend").decode())
         except RuntimeError as error:
-            raise self.lost(f"process {rank}", error) from error
+            raise self.lost("process 0", error) from error
+
+    def _places_of_all(self, store: Any, options: Options) -> list[str]:
+        places = []
+        for rank in range(self.world_size):
+            self._wait(store, f"process {rank}")
+            other, place = json.loads(store.get(f"process {rank}"))
+            expect_same(options, other, rank)
+            places.append(place)
+        return places
+
+    def _wait(self, store: Any, key: str) -> None:
+        """Wait for a key, asked for again and again: torch logs its own waits that end in vain."""
+        while not store.check([key]):
+            if (failed := failures.heard()) is not None:
+                raise failed
+            if time.monotonic() > self._end:
+                missing = next((rank for rank in range(self.world_size) if not store.check([f"process {rank}"])), 0)
+                raise UserError(
+                    f"Process {self.rank} of {self.world_size} waited for process {missing}, which did not come "
+                    f"{self._within}: start all of them, with the same `--distributed-world-size`, and see the "
+                    "first message of the others."
+                )
+            time.sleep(_PAUSE)
 
     def lost(self, whom: str, error: Exception) -> UserError:
         """The sentence for what torch raises when another process cannot be reached."""

@@ -1,10 +1,8 @@
 """What a run goes on from: a checkpoint that is there, with the moments of the same optimizer for the same loss.
 
-fairseq trains from scratch, without a word, where the file that it was told to go on from is not there, and ends in an
-assertion where criterion or optimizer are others. It saves as the position in an epoch how many batches one process has
-seen. Tasks whose iterator counts those of all processes, such as `translation_heated`, go on exactly; for all others
-the position is converted as well as it can be. Those also draw their batches once, for the epoch in which a process
-starts: a run that goes on must draw for the same as before.
+fairseq trains from scratch where the file is not there, and ends in an assertion where criterion or optimizer are
+others. It saves how many batches one process has seen of an epoch, which is converted for tasks that do not count those
+of all. These also draw their batches once, for the epoch of a process's start: a resumed run must draw for the same.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from fairseq_mtmoe.protocols import BecomesSparse, GoesOn
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import screen
-from fairseq_mtmoe.training.option_check import with_option
+from fairseq_mtmoe.training.option_check import is_flat, with_option
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +49,7 @@ WRAPPERS = {
 
 
 def expect_what_is_asked_for(cfg: Any, suffix: str) -> None:
-    """Refuse a file to go on from that is none.
-
-    Raises:
-        UserError: that sentence.
-    """
+    """Raise a `UserError` if the file to go on from is not there, or is none."""
     path, option = asked_for(cfg, suffix) or ("", "")
     if not path:
         return
@@ -83,14 +77,8 @@ def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
 def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
     """Inside, each process reads a checkpoint itself, of a model with experts what it needs and no more.
 
-    What it has otherwise than the run is said in a sentence: model, criterion, optimizer. fairseq's way for several
-    processes is to send what the first one read, as a pickle of its options' own classes, which safe loading refuses.
-
-    Args:
-        goes_on: with the optimizer's moments; then tasks and backbone must be the checkpoint's, too.
-
-    Raises:
-        UserError: that sentence.
+    fairseq would send what the first process read, as a pickle of its options' classes, which safe loading refuses.
+    A run that `goes_on` with its moments must have the checkpoint's tasks, backbone, criterion and optimizer.
     """
     expect = trainer.task.expect_same_run if goes_on and isinstance(trainer.task, GoesOn) else None
     context: dict[str, Any] = {"expect": expect, "loaded": []}
@@ -116,6 +104,7 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
 
 
 def _refusal(trainer: Any, path: str) -> UserError | None:
+    """The sentence that names another criterion or optimizer."""
     last = trainer._optim_history[-1] if trainer._optim_history else {}
     for option, saved, own, registry in (
         ("--criterion", last.get("criterion_name"), trainer.get_criterion(), CRITERION_REGISTRY),
@@ -151,7 +140,7 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
         if placement is None or not (placement.is_sharded or is_shared_part(state)):
             return assemble.load_shared_part(path, file)
         try:
-            return assemble.load_local(path, placement, trained_shapes(trainer), is_flat(trainer), file)
+            return assemble.load_local(path, placement, trained_shapes(trainer), is_flat(trainer.cfg.common), file)
         except UserError as error:
             raise mismatch.refusal_of(model, path, file.load(mapped=True)) or error from error
 
@@ -168,17 +157,11 @@ def trained_shapes(trainer: Any) -> Parameters:
     return [(at + name, value.shape) for at, module in modules.items() for name, value in trained_parameters(module)]
 
 
-def is_flat(trainer: Any) -> bool:
-    """Whether fairseq's optimizer keeps all parameters in one float32 vector."""
-    common = trainer.cfg.common
-    return bool(common.fp16 and not common.memory_efficient_fp16 and not common.fp16_no_flatten_grads)
-
-
 # ---- the position in an epoch ----
 
 
 def begin_no_epoch_if_complete(trainer: Any) -> None:
-    """fairseq asks only after an update whether there were enough; a complete run makes no other."""
+    """Begin no epoch in a run that has made its updates: fairseq asks only after another one."""
     limit = trainer.cfg.optimization.max_update
     if limit and trainer.get_num_updates() >= limit:
         made = f"the run has made its {trainer.get_num_updates()} updates (--max-update {limit})"
@@ -187,7 +170,7 @@ def begin_no_epoch_if_complete(trainer: Any) -> None:
 
 
 def with_epoch_position(extra_state: dict[str, Any], num_processes: int, drawn: int | None) -> dict[str, Any]:
-    """What fairseq saves beside a model, with how many processes its position is of and when its batches were drawn."""
+    """What fairseq saves beside a model, with the number of processes and the epoch for which batches were drawn."""
     position = extra_state.get("train_iterator")
     if position is None or EXACT in position:
         return extra_state

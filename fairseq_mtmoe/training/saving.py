@@ -1,13 +1,11 @@
 """Checkpoints of several processes that hold different experts: each writes its own.
 
-fairseq saves in the first process alone. Where experts are exchanged, the others wait in `save_checkpoint` for what the
+fairseq saves in the first process alone. Where experts are sharded, the others wait in `save_checkpoint` for what the
 first one decides to save, and write their experts when it does; the first one writes the rest last, which makes the
 checkpoint a whole. Whatever fails in one of them fails in all, with the same sentence, and leaves the checkpoints that
-there were: a process that fails still comes to where the others wait for it, and says so there.
+there were.
 
-One training at a time saves in a folder: two would replace each other's checkpoints and remove each other's experts.
-The lock is of the kind that belongs to a process and no child of it (POSIX's, `fcntl.lockf`): however the process ends,
-the system takes it back, as does the server of a network file system, and workers that load data cannot keep it.
+One training at a time saves in a folder. The lock (POSIX's, `fcntl.lockf`) ends with its process, however that ends.
 """
 
 from __future__ import annotations
@@ -48,15 +46,10 @@ logger = logging.getLogger(__name__)
 
 
 def saving_together(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `save_checkpoint`: all processes together save what it finds due in the first one."""
+    """fairseq's `save_checkpoint`: all processes together save what it finds due in the first one, or raise."""
 
     @functools.wraps(original)
     def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
-        """Returns the path of the first file that was written, in the process that wrote it; else None.
-
-        Raises:
-            UserError: a process could not write its part; the checkpoints are then what they were before.
-        """
         trainer.expect_finite_weights()
         placement = placement_of(trainer)
         together = placement is not None and placement.is_sharded
@@ -100,11 +93,7 @@ def _lead(save: Callable[[], Any]) -> Any:
 
 
 def _follow(trainer: Any) -> None:
-    """Take part in every save until the first process is done.
-
-    Raises:
-        UserError: it failed, or had to give up because another process did.
-    """
+    """Take part in every save until the first process is done, or raise what made it fail."""
     own: Exception | None = None
     while True:
         what, value, save_id = _tell(None)
@@ -138,9 +127,6 @@ def save(trainer: Any, filename: str, extra_state: dict[str, Any], together: boo
 
     Args:
         together: other processes hold experts of it; they follow the first one, in which this is called.
-
-    Raises:
-        UserError: a process could not write its part; the checkpoint is then what it was before.
     """
     if not trainer.should_save_checkpoint_on_current_rank:
         return None
@@ -170,11 +156,7 @@ def _export_source(trainer: Any, extra_state: dict[str, Any]) -> None:
 
 
 def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str, Any]) -> str:
-    """Write this process's experts, and in the first process, when all others have written theirs, the rest.
-
-    Raises:
-        UserError: another process could not write its experts; what keeps this one from it, is raised as it is.
-    """
+    """Write this process's experts, and in the first process, when all others have written theirs, the rest."""
     leads, own = trainer.is_data_parallel_master, None
     written: dict[str, Any] | str | None
     try:
@@ -191,7 +173,10 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
             raise own or UserError(failed[0])
         if leads:
             entries = [entry for entry in everything if entry is not None]
-            _expect_files(folder, entries, trainer.cfg.checkpoint.save_dir)
+            if not all((folder / entry["name"]).is_file() for entry in entries):
+                shutil.rmtree(folder, ignore_errors=True)
+                rule = "one folder that all machines of the run share"
+                raise_invalid("--save-dir", rule, trainer.cfg.checkpoint.save_dir)
             file_io.save_anywhere(sharding.with_shard_list(shared_part, save_id, entries), filename)
     except Exception:
         if leads:
@@ -213,45 +198,25 @@ def _parts(trainer: Any, extra_state: dict[str, Any]) -> tuple[dict[str, Any], d
     return {}, utils.move_to_cpu(content_of(trainer.state_dict(), placement, shapes))
 
 
-def _expect_files(folder: Path, entries: list[dict[str, Any]], save_dir: str) -> None:
-    """Raise a `UserError` if the first process does not see what the others wrote."""
-    for entry in entries:
-        if not (folder / entry["name"]).is_file():
-            shutil.rmtree(folder, ignore_errors=True)
-            raise_invalid("--save-dir", "one folder that all machines of the run share", save_dir)
-
-
 # ---- the lock of the folder ----
 
 
 def lock_together(save_dir: str, is_first: bool) -> io.FileIO | None:
-    """Have the first process of a run hold its folder; all of them call this, and all fail if it does.
-
-    Returns:
-        in the first process a file, which holds the lock until it is closed, or the process ends; else None.
-
-    Raises:
-        UserError: another training holds the lock.
-    """
+    """`lock` in the first process; all of them call this, and all raise its `UserError`."""
     held, box = None, [""]
-    if is_first:
-        try:
-            held = lock(save_dir)
-        except UserError as error:
-            box = [str(error)]
+    try:
+        held = lock(save_dir) if is_first else None
+    except UserError as error:
+        box = [str(error)]
     if failures.several_processes():
-        dist.broadcast_object_list(box, src=0, group=failures.made_between_hosts())
+        dist.broadcast_object_list(box, src=0, group=failures.between_hosts(make=False))
     if box[0]:
         raise UserError(box[0])
     return held
 
 
 def lock(save_dir: str) -> io.FileIO | None:
-    """Lock a folder for this process; None, with a warning, where that cannot be done: training does not need it.
-
-    Raises:
-        UserError: another process holds the lock.
-    """
+    """Lock a folder until the returned file is closed; None, with a warning, where that cannot be done."""
     path, file = Path(save_dir) / LOCK_NAME, None
     try:
         file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666), "r+")
@@ -260,20 +225,12 @@ def lock(save_dir: str) -> io.FileIO | None:
         file.write(f"process {os.getpid()} of {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}".encode())
         return file
     except OSError as error:
-        holder = "" if file is None else _holder(file)
-        if holder and error.errno in (errno.EACCES, errno.EAGAIN):
+        if file is not None and error.errno in (errno.EACCES, errno.EAGAIN):
+            with file:
+                written = _HOLDER.fullmatch((file.read(300) or b"").decode(errors="replace"))
             raise UserError(
-                f"`--save-dir` must be a folder that no other training uses, but `{save_dir}` is used by {holder}: "
-                "wait for its end, or choose another folder."
+                f"`--save-dir` must be a folder that no other training uses, but `{save_dir}` is used by "
+                f"{written[0] if written else 'another process'}: wait for its end, or choose another folder."
             ) from error
-        reason = error.strerror
-    logger.warning(f"`{path}` cannot be locked ({reason}): a second training here would not be noticed")
+        logger.warning(f"`{path}` cannot be locked ({error.strerror}): a second training here would not be noticed")
     return None
-
-
-def _holder(file: io.FileIO) -> str:
-    """Who holds the lock, as that process has written it; closes the file."""
-    with file, suppress(OSError):
-        written = _HOLDER.fullmatch((file.read(300) or b"").decode(errors="replace"))
-        return written[0] if written else "another process"
-    return "another process"

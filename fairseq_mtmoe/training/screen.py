@@ -1,9 +1,7 @@
 """`--log-format rich`: one line of progress with the time left, a table at each validation, and the log in a file.
 
-fairseq's formats print everything that is known: a configuration of 5 kB, the model's modules, and a line of 900
-characters for a validation of 15 pairs. With this one the screen has what somebody who waits wants to see, and all
-else, in the words of `--log-format simple`, is in `--log-file`, by default `train.log` in `--save-dir`. Where there is
-no terminal the line of progress comes now and then.
+All else, as `--log-format simple` has it, is in `--log-file`, by default `train.log` in `--save-dir`. Where there is no
+terminal the line of progress comes now and then.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class Screen:
         self.console = console or Console()
         self.trainer: Any = None
         narrow = Column(no_wrap=True)
-        self._bar = Progress(
+        self.bar = Progress(
             TextColumn("{task.description}", table_column=narrow.copy()),
             BarColumn(10),
             MofNCompleteColumn(table_column=narrow.copy()),
@@ -65,35 +63,26 @@ class Screen:
         """Called before each update of an epoch of so many, of which some are left, this one included."""
         done = self.trainer.get_num_updates()
         if self._task is None:
-            self._task = self._bar.add_task("", total=None, completed=done, figures="")
+            self._task = self.bar.add_task("", total=None, completed=done, figures="")
             if self.console.is_terminal:
-                self._bar.start()
-        total = self._total(done + left, epoch, batches)
-        self._bar.update(self._task, description=f"epoch {epoch}", total=total, completed=done)
+                self.bar.start()
+        options = self.trainer.cfg.optimization
+        epochs_left = options.max_epoch - epoch if options.max_epoch else math.inf
+        limit = min(done + left + epochs_left * batches, options.max_update or math.inf)
+        total = limit if math.isfinite(limit) else None
+        self.bar.update(self._task, description=f"epoch {epoch}", total=total, completed=done)
         if not self.console.is_terminal and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            (task,) = self._bar.tasks
+            (task,) = self.bar.tasks
             time_left = "" if task.time_remaining is None else f", {timedelta(seconds=int(task.time_remaining))} left"
             of = "" if total is None else f" of {total:,.0f}"
             line = f"epoch {epoch}: {done:,.0f}{of} updates{time_left} {task.fields['figures']}".rstrip()
             self.console.print(line, highlight=False, soft_wrap=True)
 
-    def _total(self, epoch_end: int, epoch: int, batches: int) -> float | None:
-        """The run's updates, as far as they are known: fairseq ends at `--max-update` or `--max-epoch`."""
-        options = self.trainer.cfg.optimization
-        limits = [float(options.max_update)] if options.max_update else []
-        if options.max_epoch:
-            limits.append(epoch_end + (options.max_epoch - epoch) * batches)
-        return min((limit for limit in limits if math.isfinite(limit)), default=None)
-
     def show_figures(self, stats: Mapping[str, Any]) -> None:
-        """What the last updates came to, at the end of the line of progress."""
+        """Show what the last updates came to, at the end of the line of progress."""
         if self._task is not None:
-            self._bar.update(self._task, figures=_in_words(stats))
-
-    def show_epoch(self, epoch: int | None, stats: Mapping[str, Any]) -> None:
-        """One line for an epoch that is over."""
-        self.console.print(f"epoch {epoch}: {_in_words(stats)}", highlight=False)
+            self.bar.update(self._task, figures=_in_words(stats))
 
     def show_validation(self, subset: str, stats: Mapping[str, Any]) -> None:
         """A table of what was validated: tasks, such as language pairs, groups of them, and all of it."""
@@ -118,14 +107,9 @@ class Screen:
         if best is not None:
             self.console.print(f"best {best.removeprefix('best_')} so far {_number(stats[best]):.3f}")
 
-    def close(self) -> None:
-        """The run is over, or failed: the terminal is as it was."""
-        if self._bar.live.is_started:
-            self._bar.stop()
-
 
 def _rows(stats: Mapping[str, Any], groups: Sequence[str]) -> Iterator[Row]:
-    """The rows of a validation's table: tasks, then groups, from those with least data to those with most, then all.
+    """The rows of a validation's table: tasks, groups from those with least data to those with most, all.
 
     A figure is logged as `task_figure`; a group's mean of its tasks' metrics by the group's name alone.
     """
@@ -166,7 +150,7 @@ class RichProgressBar(progress_bar.SimpleProgressBar):
         """Called by fairseq at the end of an epoch or a validation."""
         super().print(stats, tag, step)
         if self.is_shown and self.is_training:
-            _screen.show_epoch(self.epoch, stats)
+            _screen.console.print(f"epoch {self.epoch}: {_in_words(stats)}", highlight=False)
         elif self.is_shown:
             _screen.show_validation(tag or "validation", stats)
 
@@ -179,14 +163,15 @@ def follow(trainer: Any) -> None:
 
 
 def close() -> None:
-    """The run is over in this process: its terminal is as it was. Safe to call twice."""
-    _screen.close()
+    """Leave the terminal as it was. Safe to call twice."""
+    if _screen.bar.live.is_started:
+        _screen.bar.stop()
 
 
 def log_to_file(cfg: Any) -> None:
-    """Let the screen have what is `FOR_SCREEN`, warnings and errors, and a file have everything. Safe to call twice.
+    """Show what is `FOR_SCREEN`, warnings and errors, and write everything to a file. Safe to call twice.
 
-    Processes other than the first have warnings and errors alone to say, as in fairseq.
+    Processes other than the first log warnings and errors alone, as in fairseq.
     """
     root = logging.getLogger()
     if any(isinstance(handler, RichHandler) for handler in root.handlers):
@@ -226,7 +211,7 @@ def of_command(cfg: Any, main: Callable[..., Any]) -> Iterator[None]:
 
 def is_rich(log_format: Any) -> bool:
     """Whether this is the value of `--log-format` for which this module is there."""
-    return log_format is not None and str(log_format) == NAME
+    return str(log_format) == NAME
 
 
 def _number(value: Any) -> float:

@@ -1,8 +1,7 @@
 """What an update does beyond fairseq's: experts' gradients, the gates' learning rate, non-finite updates.
 
-fairseq's `utils.clip_grad_norm_` leaves parameters with an `expert` mark out of the norm, and its flat float32 vector
-has no marks. The norm here is that of all parameters of all processes, so that all of them skip the same updates. An
-update from finite gradients can still make weights that are not finite; these are neither saved nor trained on.
+fairseq's norm leaves parameters with an `expert` mark out. The norm here is that of all parameters of all processes, so
+that all of them skip the same updates. Weights that are not finite are neither saved nor trained on.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 from fairseq.distributed import DistributedTimeoutWrapper, ModuleProxyWrapper
 from fairseq.logging import metrics
 from fairseq.nan_detector import NanDetector
-from fairseq.optim import AMPOptimizer, FairseqBMUF, FP16Optimizer, MemoryEfficientFP16Optimizer
+from fairseq.optim import FairseqBMUF
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
@@ -36,31 +35,18 @@ _DDP_OPTIONS = ("broadcast_buffers", "bucket_cap_mb", "find_unused_parameters", 
 
 
 class SkippedUpdate(Exception):
-    """Raised between the backward pass and the optimizer's step, to leave the step out.
-
-    `overflow` is what the scaler of half-precision gradients says when their scale was too large; None otherwise.
-    """
-
-    def __init__(self, overflow: OverflowError | None = None) -> None:
-        super().__init__()
-        self.overflow = overflow
+    """Raised before the optimizer's step, to leave it out; its cause is the `OverflowError` of a scaler, if any."""
 
 
 class NonfiniteUpdates:
     """Counts non-finite updates, and ends the run after `limit` in a row; with a limit of 0 at the first."""
 
     def __init__(self, limit: int, save_dir: str) -> None:
-        self.limit = limit
-        self.save_dir = save_dir
-        self.total = 0
-        self.in_a_row = 0
+        self.limit, self.save_dir = limit, save_dir
+        self.total = self.in_a_row = 0
 
     def add(self, update: int) -> None:
-        """Count one in the place of update number `update`.
-
-        Raises:
-            UserError: there were `limit` in a row.
-        """
+        """Count one in the place of update number `update`; a `UserError` if there were `limit` in a row."""
         self.total += 1
         self.in_a_row += 1
         if self.in_a_row >= self.limit:
@@ -83,7 +69,7 @@ class NonfiniteUpdates:
         return {"total": self.total, "in_a_row": self.in_a_row}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on counting from what a checkpoint kept; one of before 0.1.1 kept nothing."""
+        """Go on from what a checkpoint kept; one of before 0.1.1 kept nothing."""
         self.total, self.in_a_row = state.get("total", 0), state.get("in_a_row", 0)
 
 
@@ -100,14 +86,7 @@ def advice(save_dir: str) -> str:
 
 
 def expect_finite_weights(trainer: Any, restored: str | None, in_all_processes: bool) -> None:
-    """Refuse to save weights that are not finite, or to train on such.
-
-    Args:
-        restored: the checkpoint that they come from, or None if an update made them.
-
-    Raises:
-        UserError: some weights of this process or, where it is so asked, another are not finite.
-    """
+    """Raise a `UserError` if weights, of the checkpoint `restored` or of the last update, are not finite."""
     if are_finite(trainer.get_model().parameters(), in_all_processes):
         return
     if restored is not None:
@@ -130,20 +109,16 @@ def are_finite(weights: Iterable[Tensor], in_all_processes: bool) -> bool:
     return not spoiled.item()
 
 
-def forget_gradients(optimizer: Any) -> None:
-    """Drop the gradients, and what a half-precision optimizer without a scaler was going to multiply them by."""
+def leave_out(trainer: Any, skipped: SkippedUpdate, counts: NonfiniteUpdates | None, samples: list[Any]) -> None:
+    """Undo what a skipped update has begun, and count it; a `UserError` where there were too many."""
+    optimizer = trainer.optimizer
     optimizer.zero_grad()
     if getattr(optimizer, "scaler", None) is None and hasattr(optimizer, "_multiply_factor"):
-        optimizer._multiply_factor = 1.0
-
-
-def leave_out(trainer: Any, skipped: SkippedUpdate, counts: NonfiniteUpdates | None, samples: list[Any]) -> None:
-    """Make up for what a skipped update has begun, and count it; a `UserError` where there were too many."""
-    forget_gradients(trainer.optimizer)
+        optimizer._multiply_factor = 1.0  # of half precision without a scaler, for the gradients that are gone
     metrics.log_stop_time("train_wall")
-    if skipped.overflow is not None:
-        logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.overflow}")
-        metrics.log_scalar("loss_scale", trainer.optimizer.scaler.loss_scale, priority=700, round=4, weight=0)
+    if skipped.__cause__ is not None:
+        logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.__cause__}")
+        metrics.log_scalar("loss_scale", optimizer.scaler.loss_scale, priority=700, round=4, weight=0)
         return
     assert counts is not None
     if counts.limit == 0:
@@ -154,18 +129,14 @@ def leave_out(trainer: Any, skipped: SkippedUpdate, counts: NonfiniteUpdates | N
 def search(trainer: Any, samples: list[Any]) -> None:
     """Log which modules' outputs are not finite, as fairseq does; its search backward fails on our outputs."""
     trainer._set_seed()
+    parts = trainer.model, trainer.criterion, trainer.optimizer, trainer.get_num_updates()
     with NanDetector(trainer.get_model(), backward=False):
         for sample in samples:
-            prepared, _ = trainer._prepare_sample(sample)
-            update = trainer.get_num_updates()
-            trainer.task.train_step(prepared, trainer.model, trainer.criterion, trainer.optimizer, update)
+            trainer.task.train_step(trainer._prepare_sample(sample)[0], *parts)
 
 
 def show_in_gradients(criterion: nn.Module, inputs: Any, output: Any) -> None:
-    """A forward hook of the criterion: a loss that is not finite gives gradients that are not, without waiting for it.
-
-    Otherwise an infinite sum can leave its finite terms' gradients behind.
-    """
+    """A forward hook of the criterion: a loss that is not finite gives gradients that are not, as a sum may not."""
     loss = output[0]
     if isinstance(loss, Tensor) and loss.requires_grad:
         poison = (loss.detach() * 0).sum()  # 0, or NaN
@@ -178,13 +149,8 @@ def show_in_gradients(criterion: nn.Module, inputs: Any, output: Any) -> None:
 def clip_all(optimizer: Any, banks: Sequence[ExpertBank], max_norm: float) -> Tensor:
     """Average the experts' gradients over their replicas and clip all gradients to `max_norm` (0: not at all).
 
-    It takes the model's own gradients, which fairseq's half-precision optimizers have not yet copied to float32.
-
-    Args:
-        banks: the experts that this process holds while others hold the rest.
-
-    Returns:
-        the norm of all gradients, with fairseq's scales undone, the same number in every process.
+    It takes the model's own gradients, which fairseq's half-precision optimizers have not yet copied to float32, and
+    returns their norm over all processes, with fairseq's scales undone. `banks` are this process's sharded experts.
     """
     placement = banks[0].placement
     experts = [parameter for bank in banks for parameter in bank.parameters() if parameter.requires_grad]
@@ -210,9 +176,8 @@ def clip_all(optimizer: Any, banks: Sequence[ExpertBank], max_norm: float) -> Te
 
 def sum_of_squares(parameters: Iterable[nn.Parameter]) -> Tensor:
     """The sum of the squares of all elements of their gradients, in float32."""
-    gradients = gradients_of(parameters)
-    norms = torch._foreach_norm(gradients, 2, dtype=torch.float32) if gradients else [torch.zeros(())]
-    return torch.stack(list(norms)).square().sum()
+    gradients = gradients_of(parameters) or [torch.zeros(())]
+    return torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float32)).square().sum()
 
 
 def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
@@ -221,10 +186,7 @@ def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
 
 
 def clip_on_cpu(optimizer: Any, max_norm: float, aggregate_norm_fn: Any = None) -> Tensor:
-    """As a fairseq optimizer's `clip_grad_norm`, and nothing of it goes to a GPU that is there.
-
-    Scales all gradients so that the norm of all but experts' is at most `max_norm` (0: not at all); returns that norm.
-    """
+    """As a fairseq optimizer's `clip_grad_norm`, whose norm leaves experts out; nothing goes to a GPU that is there."""
     parameters = list(optimizer.params)
     shared = gradients_of(parameter for parameter in parameters if not hasattr(parameter, "expert"))
     if not shared:
@@ -242,19 +204,17 @@ def clip_on_cpu(optimizer: Any, max_norm: float, aggregate_norm_fn: Any = None) 
 
 def unwrapped_optimizer(optimizer: Any) -> Any:
     """The optimizer inside those that fairseq wraps around it, for half precision and for local updates."""
-    while True:
-        if isinstance(optimizer, FairseqBMUF):
-            optimizer = optimizer._optimizer
-        elif isinstance(optimizer, FP16Optimizer | AMPOptimizer):
-            optimizer = optimizer.fp32_optimizer
-        elif isinstance(optimizer, MemoryEfficientFP16Optimizer):
-            optimizer = optimizer.wrapped_optimizer
-        else:
-            return optimizer
+    if isinstance(optimizer, FairseqBMUF):
+        optimizer = optimizer._optimizer
+    return getattr(optimizer, "fp32_optimizer", getattr(optimizer, "wrapped_optimizer", optimizer))
 
 
-def data_parallel_on_cpu(module: nn.Module, options: Any, group: dist.ProcessGroup) -> Any:
-    """A module in torch's wrapper for several processes with fairseq's options, which would name a GPU for it."""
+def data_parallel_on_cpu(trainer: Any, module: nn.Module) -> Any:
+    """A module in torch's wrapper with fairseq's options, which would name a GPU for it; None where they should."""
+    options, group = trainer.cfg.distributed_training, trainer.data_parallel_process_group
+    by_torch = options.ddp_backend in ("c10d", "pytorch_ddp") and trainer.use_distributed_wrapper
+    if not by_torch or trainer.device.type != "cpu":
+        return None
     wrapped = DistributedDataParallel(module, process_group=group, **{name: options[name] for name in _DDP_OPTIONS})
     if options.ddp_comm_hook == "fp16":
         register_ddp_comm_hook(DDPCommHookType.FP16_COMPRESS, wrapped)
@@ -268,15 +228,11 @@ def data_parallel_on_cpu(module: nn.Module, options: Any, group: dist.ProcessGro
 class GateRate:
     """`--gate-lr-factor`: gates learn at a rate of their own, because each update of theirs is stretched.
 
-    fairseq has one learning rate, and in half precision one vector of all parameters. So the optimizer makes its
-    update, and the change of the gates is then stretched: for Adam, SGD and other optimizers whose change is
-    proportional to the learning rate this is a rate of their own, weight decay included. With `--expert-combine
+    fairseq has one learning rate, and in half precision one vector of all parameters. For optimizers whose change is
+    proportional to the learning rate, stretching is the same as a rate, weight decay included. With `--expert-combine
     preserving` a gate's gradient is proportional to `blend`, which begins at 0: `blend` has the gates' rate, too.
 
-    Args:
-        asked: the factor that the user asked for, from 0, at which they stay as they are; None where nobody asked.
-        usual: the factor of a new run where nobody asked.
-        layers: gives the expert layers, which a model that starts dense does not have yet.
+    The factor is what the user `asked` for, else the `usual` one; a model that starts dense has no `layers` yet.
     """
 
     def __init__(self, asked: float | None, usual: float, layers: Callable[[], list[MoELayer]]) -> None:
@@ -307,13 +263,11 @@ class GateRate:
         return {"factor": self._factor, "with_blend": self._with_blend}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Go on as the run of a checkpoint; an empty state is of new gates.
-
-        None is of before 0.1.12: `blend` has the rate of all else, and so have gates unless the user asks.
-        """
-        self._with_blend = state is not None and bool(state.get("with_blend", True))
+        """Go on as the run of a checkpoint; an empty state is of new gates, None of before 0.1.12 (without rates)."""
+        found = {"factor": 1.0, "with_blend": False} if state is None else state
+        self._with_blend = bool(found.get("with_blend", True))
         if self._asked is None:
-            self._factor = 1.0 if state is None else float(state.get("factor", self._factor))
+            self._factor = float(found.get("factor", self._factor))
 
     def _values(self, optimizer: Any) -> Iterator[Tensor]:
         """What the optimizer changes of the gates: the parameters, or float32 copies of those in half precision."""

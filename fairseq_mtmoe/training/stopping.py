@@ -3,8 +3,7 @@
 Python runs signal handlers between its own instructions, and none while the process waits for others inside C++ code.
 Hence a thread reads the signals, from a socket into which Python puts them as soon as they come.
 
-A validation that a signal ends is pending: the checkpoint says so, and the run that goes on from it makes it first. So
-it validates and saves at the same places as one that nobody interrupted.
+A validation that a signal ends is pending: the checkpoint says so, and the run that goes on from it makes it first.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.context import SpawnProcess
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -150,8 +149,7 @@ def encode_signal(number: signal.Signals | None, world_size: int) -> float:
 
 def decode_signal(votes: float, world_size: int) -> signal.Signals | None:
     """The first of our signals that any process got."""
-    counts = [round(votes) // (world_size + 1) ** place % (world_size + 1) for place in range(len(SIGNALS))]
-    return next((number for number, count in zip(SIGNALS, counts, strict=True) if count), None)
+    return next((n for i, n in enumerate(SIGNALS) if round(votes) // (world_size + 1) ** i % (world_size + 1)), None)
 
 
 # ---- what loads data beside the main thread ----
@@ -171,10 +169,10 @@ def _leave_to_parent() -> None:
 
 
 def _obey_parent() -> None:
-    while True:
+    info = signal.sigwaitinfo(SIGNALS)
+    while (info.si_signo, info.si_pid) != (signal.SIGTERM, os.getppid()):
         info = signal.sigwaitinfo(SIGNALS)
-        if info.si_signo == signal.SIGTERM and info.si_pid == os.getppid():
-            os._exit(0)
+    os._exit(0)
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
@@ -183,28 +181,19 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 class DataloaderWorkers:
     """What loads an epoch's batches, worker processes and fairseq's thread, to be ended when the epoch is over.
 
-    fairseq's iterator of an epoch refers to itself, and so keeps its workers until Python looks for cycles, which may
-    be many epochs later. An interpreter that ends while the thread runs may crash in it.
+    fairseq's iterator refers to itself, and so keeps its workers. An interpreter that ends beside the thread may crash.
     """
 
-    def __init__(self) -> None:
-        self._iterators: list[Any] = []
-
-    def add(self, iterator: Any) -> Any:
-        """Remember an iterator over epochs; returns it."""
-        if not any(known is iterator for known in self._iterators):
-            self._iterators.append(iterator)
-        return iterator
+    iterator: Any = None  # fairseq's, over epochs
 
     def end(self) -> None:
-        """End the workers of all epochs that were begun so far; how many batches they had is still known."""
-        for iterator in self._iterators:
-            for name in ("_cur_epoch_itr", "_current_epoch_iterator"):  # of fairseq's two kinds of iterators
-                counting: Any = getattr(iterator, name, None)
-                if hasattr(counting, "_itr"):
-                    _end_thread(counting._itr)
-                    counting._itr = iter(())
-        self._iterators.clear()
+        """End the workers of the epoch that was begun; how many batches it had is still known."""
+        for name in ("_cur_epoch_itr", "_current_epoch_iterator"):  # of fairseq's two kinds of iterators
+            counting: Any = getattr(self.iterator, name, None)
+            if hasattr(counting, "_itr"):
+                _end_thread(counting._itr)
+                counting._itr = iter(())
+        self.iterator = None
 
 
 def _end_thread(batches: Any) -> None:
@@ -223,7 +212,7 @@ def _end_thread(batches: Any) -> None:
 @contextmanager
 def as_command(main: Callable[..., Any]) -> Iterator[None]:
     """Inside, the signals of a training are watched, from its start; no other command's are."""
-    with watched_if_training(main):
+    with watched() if is_training(main) else nullcontext():
         try:
             yield
         except ProcessExitedException as error:
@@ -232,11 +221,6 @@ def as_command(main: Callable[..., Any]) -> Iterator[None]:
             if code in map(exit_code, SIGNALS):
                 raise SystemExit(code) from None  # the process that it started has said it
             raise
-
-
-def watched_if_training(main: Callable[..., Any]) -> AbstractContextManager[None]:
-    """`watched` where `main` is that of fairseq's training command."""
-    return watched() if is_training(main) else nullcontext()
 
 
 def is_training(main: Callable[..., Any]) -> bool:
@@ -258,6 +242,9 @@ def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
             saves_from_now_on()
             try:
                 return original(cfg, trainer, task, epoch_itr)
+            except Exception as error:
+                failures.tell(error)  # before the workers end, for which the others would wait
+                raise
             finally:
                 trainer.end_loading()
 
@@ -265,7 +252,7 @@ def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
-    """The training command's `validate_and_save`, which is called after each batch."""
+    """The training command's `validate_and_save`, but not after a batch that was left out, which left all as it was."""
     global _validate_and_save
     _validate_and_save = original
 
@@ -273,7 +260,6 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
     def validate_and_save(
         cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
     ) -> Result:
-        """As fairseq's, after updates and at the ends of epochs: a batch that was left out left all as it was."""
         number = trainer.stopped_by
         pending: dict[str, Any] | None = None
         result: Result = [None], False
@@ -295,11 +281,10 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def _save_and_end(cfg: Any, trainer: Any, epoch_itr: Any, number: signal.Signals) -> NoReturn:
-    with failures.naming_lost_processes():
-        checkpoint_utils.save_checkpoint(cfg, trainer, epoch_itr, None)
-        if failures.several_processes():
-            # Whoever starts processes may kill the others when one ends.
-            dist.barrier(group=failures.made_between_hosts())
+    checkpoint_utils.save_checkpoint(cfg, trainer, epoch_itr, None)
+    if failures.several_processes():
+        # Whoever starts processes may kill the others when one ends.
+        dist.barrier(group=failures.between_hosts(make=False))
     if trainer.is_data_parallel_master:
         done = f"{number.name} ended the run after update {trainer.get_num_updates()}"
         print(f"{done}: {_how_to_go_on(cfg, trainer.checkpoint_suffix)}.", file=sys.stderr, flush=True)
@@ -321,11 +306,7 @@ def _how_to_go_on(cfg: Any, suffix: str) -> str:
 
 
 def pending_of(extra_state: dict[str, Any] | None) -> Any:
-    """The position of a checkpoint's pending validation, as fairseq's functions ask an iterator for it; None without.
-
-    Args:
-        extra_state: what is saved beside the checkpoint's model.
-    """
+    """The position of a pending validation, as fairseq's functions ask an iterator for it; None without one."""
     pending = (extra_state or {}).get(PENDING)
     if extra_state is None or not pending:
         return None

@@ -1,6 +1,6 @@
 """fairseq's trainer, for models whose experts are in several processes or that become sparse in the middle of a run.
 
-It takes the place of fairseq's own. In one process, with a model without our options, it is fairseq's in all it does.
+In one process, with a model without our options, it is fairseq's in all it does.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fairseq import utils
 from fairseq.logging import metrics
 from fairseq.optim import lr_scheduler
 from fairseq.trainer import Trainer
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, MoELayer, RunningPrices, forget_prices, remember_prices
 from fairseq_mtmoe.optim.state import check_when_loading
-from fairseq_mtmoe.protocols import CountsUpdates, GathersBeforeSaving, RunObserver, SamplesByUpdates
+from fairseq_mtmoe.protocols import FollowsUpdates, RunObserver
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
@@ -44,12 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class SparseTrainer(Trainer):
-    """fairseq's trainer; its checkpoints have all that a run needs to go on, in any number of processes.
-
-    Raises:
-        UserError: an option is out of its range or cannot work here; another process is lost; too many updates in a row
-            were not finite; a checkpoint is missing, or of another model, criterion or optimizer.
-    """
+    """fairseq's trainer; its checkpoints have all that a run needs to go on, in any number of processes."""
 
     _wrapped_model: Any
     _wrapped_criterion: Any
@@ -62,7 +57,7 @@ class SparseTrainer(Trainer):
         is_sharded = cfg.distributed_training.ddp_backend == "fully_sharded"  # gates are parts of one vector then
         usual_rate = 1.0 if is_sharded else getattr(unwrapped(model), "gate_lr_factor", 1.0)
         self._gate_rate = steps.GateRate(getattr(cfg.model, "gate_lr_factor", None), usual_rate, lambda: self._layers)
-        self._trained_on, self._validated_on = stopping.DataloaderWorkers(), stopping.DataloaderWorkers()
+        self._train_workers, self._valid_workers = stopping.DataloaderWorkers(), stopping.DataloaderWorkers()
         self._dummies: list[bool] = []  # of the batches of the step under way
         super().__init__(cfg, task, model, criterion, quantizer)
         self._is_locked = False  # the folder, by the first process for all
@@ -82,7 +77,7 @@ class SparseTrainer(Trainer):
         warn_of_what_does_nothing(self.cfg, model)
         if failures.several_processes() and will_exchange(model, self.data_parallel_world_size):
             failures.between_hosts()
-        self._limit_waiting()
+        failures.set_timeout(getattr(cfg.model, "distributed_timeout", None))
         self._nonfinite = self._count_nonfinite()
         self._comm_log = ExpertCommLog(expert_slots(model), getattr(self.cfg.model, "log_expert_comm", False))
         if self._nonfinite is not None:
@@ -94,11 +89,6 @@ class SparseTrainer(Trainer):
         own_way = cfg.common.amp or cfg.optimization.use_bmuf or cfg.distributed_training.ddp_backend == "slowmo"
         return None if limit is None or own_way or self.tpu else steps.NonfiniteUpdates(limit, cfg.checkpoint.save_dir)
 
-    def _limit_waiting(self) -> None:
-        seconds = getattr(self.cfg.model, "distributed_timeout", None)
-        if seconds is not None:
-            failures.set_timeout(seconds)
-
     # ---- experts ----
 
     @property
@@ -107,12 +97,12 @@ class SparseTrainer(Trainer):
 
     @property
     def _exchanges(self) -> bool:
-        """Whether the steps of this process are waited for by others, whatever happens in them."""
+        """Whether other processes wait for the steps of this one."""
         return any(layer.experts.placement.is_sharded for layer in self._layers)
 
     @property
     def _awaits_experts(self) -> bool:
-        """Whether the model has places for experts, and none yet: it trains dense at first."""
+        """Whether the model trains dense at first, and experts are still to come."""
         return bool(self._slots) and not self._layers
 
     def _sparsify_when_due(self) -> None:
@@ -125,7 +115,8 @@ class SparseTrainer(Trainer):
         if self._ema is not None:
             sparsify_average(self._ema, model)
         self._idle = False
-        self._limit_waiting()  # the exchange of tokens made new groups of processes
+        # The all-to-all dispatcher made new groups of processes.
+        failures.set_timeout(getattr(self.cfg.model, "distributed_timeout", None))
         if isinstance(self.task, RunObserver):
             self.task.sparsified(update, max(layer.gate.num_experts for layer in self._layers), model)
 
@@ -133,36 +124,26 @@ class SparseTrainer(Trainer):
 
     @property
     def model(self) -> Any:
-        """The model in its wrapper for several processes, which is made anew when the model became sparse."""
+        """The model in its wrapper for several processes, made anew when the model became sparse."""
         if self._wrapped_model is not None and self._wrapped_dense and not self._awaits_experts:
             self._wrapped_model = None
             gc.collect()  # the old wrapper's hooks on the parameters go with it
         self._wrapped_dense = self._awaits_experts
         if self._wrapped_model is None:
-            self._wrapped_model = self._wrapped_on_cpu(self._model)
+            self._wrapped_model = steps.data_parallel_on_cpu(self, self._model)
         return super().model
 
     @property
     def criterion(self) -> Any:
         """As fairseq's: the criterion, in such a wrapper if it has parameters."""
         if self._wrapped_criterion is None and utils.has_parameters(self._criterion):
-            self._wrapped_criterion = self._wrapped_on_cpu(self._criterion)
+            self._wrapped_criterion = steps.data_parallel_on_cpu(self, self._criterion)
         return super().criterion
-
-    def _wrapped_on_cpu(self, module: nn.Module) -> Any:
-        """A module in torch's wrapper; None where fairseq's own way works."""
-        distributed = self.cfg.distributed_training
-        by_torch = distributed.ddp_backend in ("c10d", "pytorch_ddp") and self.use_distributed_wrapper
-        if not by_torch or self.device.type != "cpu":
-            return None
-        return steps.data_parallel_on_cpu(module, distributed, self.data_parallel_process_group)
 
     def _build_optimizer(self) -> None:
         """As fairseq's; its state is spread over the processes by `zero_sharding`, and gates have a rate."""
         distributed = self.cfg.distributed_training
         spreads = distributed.zero_sharding == "os"
-        if spreads:
-            zero_sharding.refuse_flat_gradients(self.cfg.common)
         with with_option(distributed, "zero_sharding", "none"):
             super()._build_optimizer()
         if spreads:
@@ -194,23 +175,25 @@ class SparseTrainer(Trainer):
             draws_once = not self.cfg.dataset.update_epoch_batch_itr and not self.task.has_sharded_data("train")
             epoch, self._restored_draw = self._restored_draw or epoch, None
             self._drawn = epoch if draws_once else None
-        if isinstance(self.task, SamplesByUpdates):
+        if isinstance(self.task, FollowsUpdates):
             self.task.num_updates = self.get_num_updates()
-        self._trained_on.end()
-        return self._trained_on.add(super().get_train_iterator(epoch, combine, load_dataset, **kwargs))
+        self._train_workers.end()
+        self._train_workers.iterator = super().get_train_iterator(epoch, combine, load_dataset, **kwargs)
+        return self._train_workers.iterator
 
     def get_valid_iterator(self, *args: Any, **kwargs: Any) -> Any:
         """As fairseq's."""
-        self._validated_on.end()
-        return self._validated_on.add(super().get_valid_iterator(*args, **kwargs))
+        self._valid_workers.end()
+        self._valid_workers.iterator = super().get_valid_iterator(*args, **kwargs)
+        return self._valid_workers.iterator
 
     def end_loading(self) -> None:
         """End what loads batches beside this process's main thread: an interpreter that ends would crash in it."""
-        self._trained_on.end()
-        self._validated_on.end()
+        self._train_workers.end()
+        self._valid_workers.end()
 
     def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
-        """As fairseq's; the expert layers learn whether the batch is another one's, which only keeps others company."""
+        """As fairseq's; the expert layers learn whether the batch is a dummy."""
         prepared, is_dummy_batch = super()._prepare_sample(sample, is_dummy)
         if not is_dummy:  # fairseq calls this again for the batch that it takes instead
             self._dummies.append(is_dummy_batch)
@@ -226,17 +209,17 @@ class SparseTrainer(Trainer):
     @metrics.aggregate("train")
     def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
         """As fairseq's; None where the update was left out."""
-        with failures.naming_lost_processes(), self._comm_log.update():
+        with self._comm_log.update():
             self._dummies.clear()
-            self._validated_on.end()
-            if isinstance(self.task, CountsUpdates):
+            self._valid_workers.end()
+            if isinstance(self.task, FollowsUpdates):
                 self.task.begin_step()
             self._sparsify_when_due()
             forget_prices(self._running_prices)  # of an update that was left out
             self._is_stepping = True
             try:
-                # fairseq's step without its decorator, which is around this one, and would forget that a step is over
-                # when a `SkippedUpdate` passes. A process without memory must say so where others wait for its tokens.
+                # Without fairseq's decorator, which is around this one, and would forget that a step is over when a
+                # `SkippedUpdate` passes. Others wait for this process's tokens: it must say when it has no memory.
                 output = Trainer.train_step.__wrapped__(self, samples, raise_oom or self._exchanges)
             except steps.SkippedUpdate as skipped:
                 output = None
@@ -270,18 +253,14 @@ class SparseTrainer(Trainer):
 
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
         """As fairseq's; raises `Stopped` where a signal ends the run."""
-        with failures.naming_lost_processes():
-            self._dummies.clear()
-            output = super().valid_step(sample, raise_oom or self._exchanges)
+        self._dummies.clear()
+        output = super().valid_step(sample, raise_oom or self._exchanges)
         if self.stopped_by is not None:
             raise stopping.Stopped
         return output
 
     def _aggregate_logging_outputs(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
-        """As fairseq's, which with `--update-freq` forgets the batches before a dummy, but not their gradients.
-
-        What the processes tell each other here anyway also says which of them got a signal.
-        """
+        """As fairseq's, which forgets the batches before a dummy, but not their gradients; and agrees on a signal."""
         real = [log for log, dummy in zip(logging_outputs, self._dummies, strict=False) if not dummy]
         if self._slots and ignore and real and all("sample_size" in log for log in real):
             logging_outputs, ignore = real, False
@@ -310,7 +289,7 @@ class SparseTrainer(Trainer):
         except OverflowError as error:
             if self.cuda:
                 raise
-            raise steps.SkippedUpdate(error) from None  # fairseq goes on with a tensor on a GPU
+            raise steps.SkippedUpdate from error  # fairseq goes on with a tensor on a GPU
         except FloatingPointError as error:
             if self._nonfinite is None:
                 raise
@@ -322,10 +301,9 @@ class SparseTrainer(Trainer):
     # ---- saving ----
 
     def lock_save_dir(self) -> None:
-        """Keep other trainings out of the folder, as long as this trainer is there; all processes call it together."""
+        """Keep other trainings out of the folder while this trainer lives; all processes call it together."""
         if not self.cfg.checkpoint.no_save and not self._is_locked:
-            with failures.naming_lost_processes():
-                self._lock = saving.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
+            self._lock = saving.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
             self._is_locked = True
 
     def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
@@ -340,21 +318,18 @@ class SparseTrainer(Trainer):
         if self.pending_validation is not None:
             more[stopping.PENDING] = self.pending_validation
         placed = resuming.with_epoch_position(extra_state, self.data_parallel_world_size, self._drawn)
-        with failures.naming_lost_processes():
-            return saving.save(self, filename, {**placed, **more}, self._exchanges)
+        return saving.save(self, filename, {**placed, **more}, self._exchanges)
 
     def consolidate_optimizer(self) -> None:
-        """As fairseq's, which calls it in all processes before it saves, so that the task can gather what it saves.
-
-        Not for an error's sake: the other processes, who would have to help, do not know of it.
-        """
-        if sys.exc_info()[0] is None and isinstance(self.task, GathersBeforeSaving):
+        """As fairseq's, which calls it in all processes before it saves, so that the task can gather what it saves."""
+        fails = sys.exc_info()[0] is not None  # the others do not know of it, and do not help
+        if not fails and isinstance(self.task, FollowsUpdates):
             self.task.gather()
-        if sys.exc_info()[0] is None or not self._exchanges:
+        if not fails or not self._exchanges:
             super().consolidate_optimizer()
 
     def expect_finite_weights(self, restored: str | None = None) -> None:
-        """As `steps.expect_finite_weights`; all processes must call it together."""
+        """As `steps.expect_finite_weights`; all processes call it together."""
         if self._nonfinite is not None:
             steps.expect_finite_weights(self, restored, self._exchanges)
 
@@ -367,7 +342,7 @@ class SparseTrainer(Trainer):
         """As fairseq's; each process reads its own part, and a complete run begins no epoch."""
         if stopping.is_training_command():
             self.lock_save_dir()
-        with failures.naming_lost_processes(), resuming.reading(self, filename, goes_on=not reset_optimizer):
+        with resuming.reading(self, filename, goes_on=not reset_optimizer):
             extra_state = super().load_checkpoint(
                 filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
             )
@@ -391,7 +366,7 @@ class SparseTrainer(Trainer):
         return extra_state
 
     def lr_step(self, epoch: int, val_loss: float | None = None) -> Any:
-        """As fairseq's. With this it ends to resume a run, which then first makes a pending validation."""
+        """As fairseq's, which calls it last when a run resumes; that first makes a pending validation."""
         lr = super().lr_step(epoch, val_loss)
         if self._pending is not None:
             position, self._pending = self._pending, None

@@ -1,7 +1,7 @@
 """`--zero-sharding os` beside experts: the optimizer's state of what all processes share is spread over them.
 
 fairscale's OSS gives each parameter to one process, which updates it and sends it to all others. It must not do so with
-experts that other processes do not have: theirs stays where they are, which is spread over the processes anyway.
+sharded experts, whose state stays where they are.
 """
 
 from collections.abc import Callable
@@ -13,17 +13,9 @@ from fairseq.optim.shard import shard_ as fairseq_shard
 from torch import Tensor
 from torch import distributed as dist
 
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.optim.state import check_state
 
 Group = dict[str, Any]
-
-
-def refuse_flat_gradients(common: Any) -> None:
-    """Raise a `UserError` for half precision whose gradients are one vector: it cannot be spread by parameter."""
-    keeps_parameters = common.memory_efficient_fp16 or common.memory_efficient_bf16 or common.fp16_no_flatten_grads
-    if common.fp16 and not keeps_parameters:
-        raise UserError("`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`.")
 
 
 def shard(optimizer: Any, process_group: Any) -> None:
@@ -32,17 +24,14 @@ def shard(optimizer: Any, process_group: Any) -> None:
         return  # a run may go on in one process with the same options
     plain = optimizer.optimizer
     kinds = {is_sharded(parameter) for group in plain.param_groups for parameter in group["params"]}
-    if kinds == {True}:
-        return  # nothing is shared
     if kinds == {False}:
         fairseq_shard(optimizer, process_group)
-        return
-    config = optimizer.optimizer_config
-    shared = SimpleNamespace(optimizer=plain, optimizer_config=config)
-    shared.optimizer = type(plain)(_select(plain.param_groups, lambda parameter: not is_sharded(parameter)), **config)
-    fairseq_shard(shared, process_group)
-    experts = type(plain)(_select(plain.param_groups, is_sharded), **config)
-    optimizer.optimizer = OptimizerBesideExperts(plain.param_groups, shared.optimizer, experts)
+    elif kinds == {True, False}:
+        config = optimizer.optimizer_config
+        shared, experts = (type(plain)(_select(plain.param_groups, kind), **config) for kind in (False, True))
+        holder = SimpleNamespace(optimizer=shared, optimizer_config=config)
+        fairseq_shard(holder, process_group)
+        optimizer.optimizer = OptimizerBesideExperts(plain.param_groups, holder.optimizer, experts)
 
 
 def is_sharded(parameter: Tensor) -> bool:
@@ -54,9 +43,8 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
     """An optimizer that spreads its state over the processes, and one of this process's experts, as one of all."""
 
     def __init__(self, groups: list[Group], shared: Any, experts: torch.optim.Optimizer) -> None:
-        super().__init__(_select(groups, lambda parameter: True), {})
-        self.shared = shared
-        self.experts = experts
+        super().__init__([{**group, "params": list(group["params"])} for group in groups], {})
+        self.shared, self.experts = shared, experts
         self._knows_shared_state = False
         kinds = [is_sharded(parameter) for group in self.param_groups for parameter in group["params"]]
         self._places = [
@@ -114,7 +102,7 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
         return self.shared.broadcast_global_state_dict(state_dict)
 
     def _keep_precision(self, state: dict[int, dict[str, Any]]) -> None:
-        """Undo that torch rounds the moments of half-precision parameters to half precision when it loads them."""
+        """Undo that torch rounds the moments of half-precision parameters when it loads them."""
         parameters = [parameter for group in self.experts.param_groups for parameter in group["params"]]
         for parameter, place in zip(parameters, self._places[1][1], strict=True):
             loaded = self.experts.state[parameter]
@@ -129,6 +117,6 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
                 theirs.update({option: value for option, value in own.items() if option != "params"})
 
 
-def _select(groups: list[Group], wanted: Callable[[Tensor], bool]) -> list[Group]:
-    """The groups with those of their parameters that are wanted."""
-    return [{**group, "params": [parameter for parameter in group["params"] if wanted(parameter)]} for group in groups]
+def _select(groups: list[Group], of_experts: bool) -> list[Group]:
+    """The groups with the parameters of sharded experts, or with all others."""
+    return [{**group, "params": [p for p in group["params"] if is_sharded(p) == of_experts]} for group in groups]

@@ -57,15 +57,7 @@ MAY_IMPORT = {
     "criterions": {"errors", "moe", "slots", "task_types"},
     "optim": {"errors"},
     "training": {
-        "protocols",
-        "errors",
-        "io",
-        "known_warnings",
-        "moe",
-        "checkpoints",
-        "slots",
-        "sparsify",
-        "optim",
+        *("protocols", "errors", "io", "known_warnings", "moe", "checkpoints", "slots", "sparsify", "optim"),
     },
     "fairseq_patches": {"errors", "checkpoints", "data", "training"},
     "data": {"protocols", "errors", "io"},
@@ -76,21 +68,9 @@ MAY_IMPORT = {
         *("data/translation/file_names", "data/translation/tiers", "data/translation/recorded_sizes"),
     },
     "evaluation": {
-        "protocols",
-        "errors",
-        "io",
-        "moe",
-        "backbones/bert",
-        "backbones/translation",
-        "checkpoints",
-        "task_types",
-        "data",
-        "data/mixtures",
-        "data/nlu",
-        "data/translation",
-        "data/translation/file_names",
-        "data/translation/recorded_sizes",
-        "data/translation/tiers",
+        *("protocols", "errors", "io", "moe", "backbones/bert", "backbones/translation", "checkpoints", "task_types"),
+        *("data", "data/mixtures", "data/nlu", "data/translation"),
+        *("data/translation/file_names", "data/translation/recorded_sizes", "data/translation/tiers"),
     },
     "tasks": {"criterions", "tasks/glue", "tasks/text_to_text", "tasks/translation"},
     "tasks/_multitask": {
@@ -213,9 +193,6 @@ def test_no_module_imports_itself_by_way_of_others():
     """At run time, inside functions and for types alike."""
     imports = {("fairseq_mtmoe." + name).removesuffix(".__init__"): imported_modules(file) for name, file in modules()}
     assert in_circles({name: found - {name} for name, found in imports.items()}) == set()
-
-
-def test_circles_are_found():
     assert in_circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"e"}, "e": set()}) == {"b", "c"}
 
 
@@ -236,15 +213,9 @@ def test_rooms_stand_on_ten_floors_at_most():
     assert 5 < max(floors(imports, room) for room in imports) <= 10
 
 
-def test_a_new_system_may_import_what_systems_may(tmp_path):
-    file = tmp_path / "module.py"
-    file.write_text("from fairseq_mtmoe.moe import MoELayer\nfrom fairseq_mtmoe.models.mt_tag.model import X\n")
-    assert wrong_imports([("models.mt_tag.model", file)]) == []
-
-
 def test_the_table_names_only_what_is_there():
     assert [
-        place for place in MAY_IMPORT if not (PACKAGE / place).is_dir() and not (PACKAGE / f"{place}.py").exists()
+        place for place in MAY_IMPORT if not ((PACKAGE / place).is_dir() or (PACKAGE / f"{place}.py").exists())
     ] == []
 
 

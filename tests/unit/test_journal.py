@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.journal import Journal, entries
+from tests.helpers.refused import refused
 
 VALUES = [{"a": 1}, ["ü\u2028\n", None], "", 0]
 
@@ -47,7 +47,7 @@ def test_one_writes_at_a_time(tmp_path):
     path = tmp_path / "journal"
     first = Journal(path)
     first.add(1)
-    with pytest.raises(UserError, match="must be a folder that no other command writes to"):
+    with refused(str(tmp_path)):
         Journal(path)
     assert entries(path) == [1]
     first.clear()
@@ -61,15 +61,12 @@ def test_one_writes_at_a_time(tmp_path):
 
 def test_a_line_of_another_kind_is_a_sentence(tmp_path):
     write(tmp_path / "journal", [{"a": {"x": 1}}, {"a": {"x": "1"}}])
-    with pytest.raises(UserError) as error:
+    with refused("journal", "a.x") as caught:
         entries(tmp_path / "journal", {"a": dict[str, int]})
-    assert str(error.value) == (
-        f"Line 2 of the journal `{tmp_path / 'journal'}` must have a whole number as `a.x`, but has '1'; remove the "
-        "file to begin anew."
-    )
+    assert str(caught.value).startswith("Line 2 ")
 
 
 def test_what_cannot_be_written_is_said_in_a_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="journal` cannot be written: "):
+    with refused("journal"):
         Journal(tmp_path / "file" / "journal")

@@ -43,7 +43,7 @@ LAST = "checkpoint_last.pt"  # the default of `--restore-file`, which stands for
 
 
 class Multitask(FairseqTask, ABC):
-    """To be named before fairseq's task among a class's bases; a `RunObserver` and a `SamplesByUpdates`."""
+    """To be named before fairseq's task among a class's bases; a `RunObserver` that `FollowsUpdates`."""
 
     tasks_event_key = "tasks"  # under which the run log's event `valid` has each task's figures
     groups_event_key = "groups"  # and each group's
@@ -270,7 +270,7 @@ class Multitask(FairseqTask, ABC):
             self._selection.begin_step()
 
     def gather(self) -> None:
-        """See `GathersBeforeSaving`; the run log has what is saved last, too."""
+        """See `FollowsUpdates`; the run log has what is saved last, too."""
         self._report_selection()
 
     def get_checkpoint_dict(self) -> dict[str, Any]:

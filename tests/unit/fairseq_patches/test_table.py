@@ -4,6 +4,7 @@ import ast
 import functools
 import sys
 from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,10 @@ from fairseq.logging import metrics
 
 import fairseq_mtmoe
 from fairseq_mtmoe import register
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.fairseq_patches import patch as patches
-from fairseq_mtmoe.fairseq_patches.patch import Patch, _fits, apply_to_commands, instead
-from fairseq_mtmoe.fairseq_patches.table import PATCHES, apply
+from fairseq_mtmoe.fairseq_patches.patch import Patch, apply_to_commands, instead
+from fairseq_mtmoe.fairseq_patches.table import PATCHES
+from tests.helpers.refused import refused
 
 PACKAGE = Path(fairseq_mtmoe.__file__).parent
 OURS = "fairseq_mtmoe"
@@ -42,8 +43,7 @@ TARGETS = {
 
 
 def test_the_table_is_this_one():
-    assert [patch.target for patch in PATCHES if patch.target not in TARGETS] == []
-    assert len(PATCHES) == len(TARGETS) and all(patch.why and patch.versions for patch in PATCHES)
+    assert {patch.target for patch in PATCHES} == TARGETS and all(patch.why for patch in PATCHES)
 
 
 # ---- nothing else is replaced ----
@@ -62,16 +62,14 @@ def foreign_names(tree):
 
 def targets_of(node):
     """What a statement or an expression assigns to."""
-    if isinstance(node, ast.Assign):
-        return node.targets
-    if isinstance(node, ast.AugAssign | ast.AnnAssign):
-        return [node.target]
-    if isinstance(node, ast.Delete):
-        return node.targets
-    is_setattr = (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr")
-    )
-    return [ast.Attribute(node.args[0], "")] if is_setattr else []
+    match node:
+        case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+            return targets
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            return [target]
+        case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[owner, *_]):
+            return [ast.Attribute(owner, "")]
+    return []
 
 
 def replaced_in(source):
@@ -86,9 +84,7 @@ def replaced_in(source):
                     base = base.value
                 if base is not part and isinstance(base, ast.Name) and base.id in foreign - {"os"}:
                     found.append(node.lineno)  # `os.environ` is the process's own
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.modules.get", "sys.modules.values"):
-            found.append(node.lineno)
-        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "sys.modules":
+        if isinstance(node, ast.Attribute | ast.Subscript) and ast.unparse(node.value) == "sys.modules":
             found.append(node.lineno)
     return found
 
@@ -122,26 +118,22 @@ def test_applying_again_changes_nothing():
     register()
     before = [getattr(owner, name) for patch in PATCHES for owner, name in patch._owners()]
     register()
-    apply()
     assert [getattr(owner, name) for patch in PATCHES for owner, name in patch._owners()] == before
     assert all(hasattr(found, "patched_by") for found in before) and len(before) >= len(PATCHES) - 4
 
 
 def test_what_somebody_put_in_a_place_since_is_wrapped_as_the_original_was(monkeypatch):
     register()
-    called = []
-    monkeypatch.setattr(checkpoint_utils, "save_checkpoint", lambda *args: called.append(args))
+    monkeypatch.setattr(checkpoint_utils, "save_checkpoint", lambda *args: None)
     register()
-    ours = checkpoint_utils.save_checkpoint
-    register()
-    assert checkpoint_utils.save_checkpoint is ours and hasattr(ours, "patched_by")
+    assert hasattr(checkpoint_utils.save_checkpoint, "patched_by")
 
 
 def test_commands_are_patched_once_they_are_loaded(monkeypatch):
     command = Namespace(buffered_read=len, make_batches=len)
     monkeypatch.setitem(sys.modules, "fairseq_cli.interactive", command)
-    with pytest.raises(UserError, match=r"^`fairseq_cli\.interactive\.buffered_read` must take \(input, buffer_size\)"):
-        monkeypatch.setattr(patches, "_checked", set())
+    monkeypatch.setattr(patches, "_checked", set())
+    with refused("fairseq_cli.interactive.buffered_read"):
         apply_to_commands()
     monkeypatch.setattr(patches, "_checked", {patch.target for patch in PATCHES})
     apply_to_commands()
@@ -157,50 +149,31 @@ def test_all_fit_the_installed_fairseq():
     import fairseq_cli.train
 
     assert fairseq_cli.interactive and fairseq_cli.train
-    shown = [patch.target for patch in PATCHES if not patch.signature]
-    assert shown == [
-        "sys.excepthook",
-        "fairseq.dataclass.constants.LOG_FORMAT_CHOICES",
-    ]
+    shown = {patch.target for patch in PATCHES if not patch.signature}
+    assert shown == {
+        "sys.excepthook", "fairseq.dataclass.constants.LOG_FORMAT_CHOICES", "fairseq.trainer.Trainer.__new__"
+    }  # fmt: skip
+
+
+def f(a: int, b: "str | None" = None) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("expected", "found", "fits"),
+    ("signature", "found", "fits"),
     [
-        ("(a, b=1)", "(a, b=2)", False),
-        ("(a, b=1)", "(a, b=1, c=2)", False),
-        ("(a, b=1, ...)", "(a, b=1, c=2)", True),
-        ("(a, ...)", "(a, c, *args)", False),
-        ("(a, ...)", "(a, *args, **kwargs)", True),
-        ("(a, ...)", "(b, a)", False),
+        ("(a, b=None)", f, True),
+        ("(a, b=1)", f, False),
+        ("(a)", f, False),
+        ("(a, ...)", f, True),
+        ("(b, ...)", f, False),
+        ("(a)", lambda *args, **kwargs: None, True),
+        ("(a)", functools.wraps(f)(lambda *args, **kwargs: None), False),
+        ("(a)", None, False),
     ],
 )
-def test_further_parameters_need_defaults(expected, found, fits):
-    assert _fits(expected, found) == fits
-
-
-@pytest.mark.parametrize(
-    ("name", "signature", "sentence"),
-    [
-        ("f", "(cfg, task)", r"must take \(cfg, task\), but takes \(cfg, more=None\) in the installed fairseq 0\.12"),
-        ("g", "(cfg)", "must be there, but is not in the installed fairseq"),
-    ],
-)
-def test_another_signature_is_a_sentence(name, signature, sentence, monkeypatch):
-    def f(cfg: int, more: "str | None" = None) -> None: ...
-
-    monkeypatch.setattr(checkpoint_utils, "f", f, raising=False)
-    patch = Patch(f"fairseq.checkpoint_utils.{name}", (instead(len),), "a test", signature)
-    with pytest.raises(UserError, match=f"^`fairseq.checkpoint_utils.{name}` {sentence}.* is tested with fairseq"):
-        patch.apply()
-    assert getattr(checkpoint_utils, "f", None) is f
-
-
-def test_what_a_wrapper_shows_of_what_it_is_around_counts(monkeypatch):
-    def f(a, b=None): ...
-
-    hidden = lambda *args, **kwargs: f(*args, **kwargs)  # noqa: E731
-    patch = Patch("fairseq.checkpoint_utils.f", (instead(len),), "a test", "(a)")
-    with pytest.raises(UserError, match=r"must take \(a\), but takes \(a, b=None\)"):
-        patch.check(functools.wraps(f)(hidden))
-    patch.check(lambda *args, **kwargs: f(*args, **kwargs))
+def test_another_signature_is_refused_and_left_alone(signature, found, fits, monkeypatch):
+    monkeypatch.setattr(checkpoint_utils, "f", found, raising=False)
+    patch = Patch("fairseq.checkpoint_utils.f", instead(print), "a test", signature)
+    with nullcontext() if fits else refused("fairseq.checkpoint_utils.f"):
+        patch.check(checkpoint_utils.f)
+    assert checkpoint_utils.f is found

@@ -9,9 +9,9 @@ from fairseq.dataclass.configs import CheckpointConfig, DistributedTrainingConfi
 from fairseq_cli import train
 from omegaconf import OmegaConf
 
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training import launch, rendezvous
 from fairseq_mtmoe.training.launch import Launch, resolve, starting
+from tests.helpers.refused import refused
 
 ADDRESS = "tcp://10.0.0.1:29500"
 ENVIRONMENT = "env://"
@@ -31,6 +31,7 @@ def start(gpus=0, cpu=False, environment=(), **given):
     return resolve(SimpleNamespace(**{**options, **given}), cpu, gpus, dict(environment))
 
 
+GIVEN = dict(distributed_init_method=ADDRESS, distributed_world_size=16, distributed_rank=8)
 TABLE = {
     # machine and options: processes, rank, address, whether fairseq starts no others, GPU, how many are started on CPUs
     "one CPU": (start(), (1, 0, None, False, 0)),
@@ -39,30 +40,17 @@ TABLE = {
     "several on CPUs": (start(distributed_world_size=3), (3, 0, None, False, 0, 3)),
     "several with --cpu": (start(gpus=8, cpu=True, distributed_world_size=2), (2, 0, None, False, 0, 2)),
     "torchrun on CPUs": (start(environment=torchrun(3, 4)), (4, 3, ENVIRONMENT, True, 0)),
-    "torchrun on GPUs": (start(gpus=4, environment=torchrun(6, 8, LOCAL_RANK="2")), (8, 6, ENVIRONMENT, True, 2)),
-    "torchrun on machines of other sizes": (
-        start(gpus=3, environment=torchrun(6, 7, LOCAL_RANK="2")), (7, 6, ENVIRONMENT, True, 2),
-    ),
+    "torchrun on GPUs": (start(gpus=3, environment=torchrun(6, 7, LOCAL_RANK="2")), (7, 6, ENVIRONMENT, True, 2)),
     "torchrun on one GPU": (start(gpus=1, environment=torchrun(1, 2, LOCAL_RANK="1")), (2, 1, ENVIRONMENT, True, 0)),
     "a launcher without local ranks": (start(gpus=4, environment=torchrun(6, 8)), (8, 6, ENVIRONMENT, True, 2)),
     "torchrun with one process": (start(environment=torchrun(0, 1)), (1, 0, None, False, 0)),
-    "an address with --cpu": (
-        start(gpus=8, cpu=True, distributed_init_method=ADDRESS, distributed_world_size=16, distributed_rank=8),
-        (16, 8, ADDRESS, True, 0),
-    ),
-    "an address on GPUs": (
-        start(gpus=8, distributed_init_method=ADDRESS, distributed_world_size=16, distributed_rank=8),
-        (16, 8, ADDRESS, False, 0),
-    ),
-    "an address, one process for each GPU": (
-        start(gpus=8, distributed_init_method=ADDRESS, distributed_no_spawn=True, device_id=3, distributed_rank=3),
-        (8, 3, ADDRESS, True, 3),
-    ),
+    "an address with --cpu": (start(gpus=8, cpu=True, **GIVEN), (16, 8, ADDRESS, True, 0)),
+    "an address on GPUs": (start(gpus=8, **GIVEN, distributed_no_spawn=True, device_id=3), (16, 8, ADDRESS, True, 3)),
     "SLURM": (
         start(gpus=8, environment={"SLURM_JOB_NODELIST": "a,b"}, distributed_world_size=16, distributed_port=1),
         (16, 0, None, False, 0),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("found", "right"), TABLE.values(), ids=TABLE)
@@ -71,8 +59,7 @@ def test_the_start_is(found, right):
 
 
 def test_more_processes_than_gpus_need_a_launcher():
-    sentence = "^`--distributed-world-size` must be at most 2, the number of this machine's GPUs, .*but is 4 instead"
-    with pytest.raises(UserError, match=sentence):
+    with refused("--distributed-world-size"):
         start(gpus=2, distributed_world_size=4)
 
 
@@ -109,13 +96,9 @@ def test_each_process_begins_where_it_should(monkeypatch):
     one, options = begun(monkeypatch, distributed_world_size=2, tpu=True, bf16=True)  # as fairseq takes --bf16
     assert one == ("spawned", 2, {"more": 1, "start_rank": 0})
     assert options.distributed_init_method.startswith("tcp://localhost:") and options.distributed_rank is None
-    one, options = begun(monkeypatch, gpus=4, distributed_world_size=3)
-    assert one == ("spawned", 3, {"more": 1, "start_rank": 0})
-    assert options.distributed_init_method.startswith("tcp://localhost:") and options.distributed_rank is None
-    address = {"distributed_init_method": ADDRESS, "distributed_world_size": 16, "distributed_rank": 8}
-    assert begun(monkeypatch, gpus=8, **address)[0] == ("spawned", 8, {"more": 1, "start_rank": 8})
-    assert begun(monkeypatch, **address)[0] == ("here", 0, {"more": 1})
-    assert begun(monkeypatch, gpus=8, **address, distributed_no_spawn=True, device_id=3)[0] == ("here", 3, {"more": 1})
+    assert begun(monkeypatch, gpus=4, distributed_world_size=3)[0] == ("spawned", 3, {"more": 1, "start_rank": 0})
+    assert begun(monkeypatch, gpus=8, **GIVEN)[0] == ("spawned", 8, {"more": 1, "start_rank": 8})
+    assert begun(monkeypatch, gpus=8, **GIVEN, distributed_no_spawn=True, device_id=3)[0] == ("here", 3, {"more": 1})
 
 
 def test_of_processes_under_slurm_the_first_alone_tries_whether_it_can_save(monkeypatch, tmp_path):

@@ -8,39 +8,47 @@ import pytest
 from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.training import rendezvous
+from fairseq_mtmoe.training import failures
 from fairseq_mtmoe.training.rendezvous import CPU, Rendezvous, choose_backend
+from tests.helpers.refused import refused
 
 SECONDS = 0.5
 
 
-@pytest.fixture(autouse=True)
-def store_that_stays(monkeypatch):
-    monkeypatch.setattr(rendezvous, "_GRACE", 0)
-
-
-def meet(*processes, late=0.02):
-    """What becomes of processes, each given as (rank, world size, options): places or a sentence, and the seconds.
+@pytest.fixture
+def meet(monkeypatch):
+    """What becomes of processes, each given as (rank, world size, options): a backend or a sentence; and the seconds.
 
     Each begins `late` seconds after the one before.
     """
-    store = dist.HashStore()
-    found = [None] * len(processes)
+    told = []
+    monkeypatch.setattr(failures, "heard", lambda: told[0] if told else None)
 
-    def take_part(index, rank, world_size, options):
-        try:
-            found[index] = Rendezvous(rank, world_size, SECONDS).agree(store, options, f"GPU {rank}")
-        except UserError as error:
-            found[index] = str(error)
+    def meet(*processes, late=0.02):
+        store, found = dist.HashStore(), [None] * len(processes)
 
-    threads = [threading.Thread(target=take_part, args=(index, *one)) for index, one in enumerate(processes)]
-    begin = time.monotonic()
-    for thread in threads:
-        thread.start()
-        time.sleep(late)  # in this order
-    for thread in threads:
-        thread.join()
-    return found, time.monotonic() - begin
+        def take_part(index, rank, world_size, options):
+            meeting = Rendezvous(rank, world_size, SECONDS)
+            try:
+                meeting.take_rank(store)
+                try:
+                    found[index] = meeting.agree(store, options, f"GPU {rank}", "nccl")
+                except UserError as error:
+                    told.append(error)  # as `distributed_main` does
+                    raise
+            except UserError as error:
+                found[index] = str(error)
+
+        threads = [threading.Thread(target=take_part, args=(index, *one)) for index, one in enumerate(processes)]
+        begin = time.monotonic()
+        for thread in threads:
+            thread.start()
+            time.sleep(late)  # in this order
+        for thread in threads:
+            thread.join()
+        return found, time.monotonic() - begin
+
+    return meet
 
 
 def options(**changes):
@@ -48,40 +56,34 @@ def options(**changes):
 
 
 @pytest.mark.parametrize("changed", [None, 0, 2])
-def test_the_option_that_differs_is_named_to_all_at_once(changed):
+def test_the_option_that_differs_is_named_to_all_at_once(changed, meet):
     given = [options(**({"--num-experts": 8, "--lr": 0.2} if rank == changed else {})) for rank in range(3)]
     found, took = meet(*((rank, 3, given[rank]) for rank in (2, 0, 1)))
     first, value = (8, 4) if changed == 0 else (4, 8)
     sentence = "`--num-experts` must be the same in all processes, but is {} in process 0 and {} in process {}."
-    right = ["GPU 0", "GPU 1", "GPU 2"] if changed is None else sentence.format(first, value, max(changed, 1))
+    right = "nccl" if changed is None else sentence.format(first, value, max(changed, 1))
     assert found == [right] * 3 and took < SECONDS
 
 
-def test_another_number_of_processes_is_said_before_they_are_waited_for():
-    for sizes in ((2, 3), (3, 2)):
-        given = [(rank, size, {"--distributed-world-size": size}) for rank, size in enumerate(sizes)]
-        found, took = meet(*given)
-        assert took < SECONDS and len(set(found)) == 1
-        assert "`--distributed-world-size` must be the same in all processes" in found[0]
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 2)])
+def test_another_number_of_processes_is_said_before_they_are_waited_for(sizes, meet):
+    found, took = meet(*((rank, size, {"--distributed-world-size": size}) for rank, size in enumerate(sizes)))
+    assert took < SECONDS and len(set(found)) == 1
+    assert "`--distributed-world-size` must be the same in all processes" in found[0]
 
 
-def test_a_process_that_does_not_come_is_named_in_time():
-    found, took = meet((0, 3, options()), (1, 3, options()))
+@pytest.mark.parametrize("ranks", [(0, 1), (1, 0), (1, 2)])
+def test_a_process_that_does_not_come_is_named_in_time(ranks, meet):
+    found, took = meet(*((rank, 3, options()) for rank in ranks), late=0.1)
     assert SECONDS <= took < SECONDS + 1
+    (missing,) = {0, 1, 2} - set(ranks)
     for sentence in found:
-        assert "waited for process 2, which did not come within 0.5 seconds (`--distributed-timeout`)" in sentence
+        assert f"waited for process {missing}, which did not come within 0.5 seconds" in sentence
 
 
-def test_a_process_that_came_late_is_told_with_the_first_one_who_is_missing():
-    """The store goes with process 0, which has waited for longer."""
-    found, took = meet((0, 3, options()), (1, 3, options()), late=0.3)
-    assert took < SECONDS + 0.2 and found[0] == found[1]
-    assert "Process 0 of 3 waited for process 2" in found[1]
-
-
-def test_two_of_one_rank_are_told_apart():
+def test_two_of_one_rank_are_told_apart_and_the_others_go_on(meet):
     found, _ = meet((1, 2, options()), (1, 2, options()), (0, 2, options()))
-    assert found[0] == found[2] == ["GPU 0", "GPU 1"]
+    assert found[0] == found[2] == "nccl"
     assert "`--distributed-rank` must be another one in each process, but two have 1" in found[1]
 
 
@@ -94,23 +96,17 @@ def test_an_address_that_is_taken():
     with socket.socket(socket.AF_INET6) as taken:
         taken.bind(("::", 0))
         taken.listen()
-        with pytest.raises(UserError, match="must be free for process 0, but another process has it"):
+        with refused("--distributed-rank"):
             Rendezvous(0, 2, 1).store_at(f"tcp://localhost:{taken.getsockname()[1]}")
 
 
 def test_a_lost_store_is_no_silence():
-    class Lost:
-        def add(self, key, value):
-            return 1
-
-        def set(self, key, value):
-            pass
-
+    class Lost(dist.HashStore):
         def check(self, keys):
             raise RuntimeError("Connection reset by peer\nat line 7")
 
     with pytest.raises(UserError, match=r"could not reach process 0 .*\(Connection reset by peer\)$"):
-        Rendezvous(1, 2, SECONDS).agree(Lost(), options(), CPU)
+        Rendezvous(1, 2, SECONDS).agree(Lost(), options(), CPU, "nccl")
 
 
 @pytest.mark.parametrize(

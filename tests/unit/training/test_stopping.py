@@ -14,6 +14,7 @@ from torch.multiprocessing import spawn
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.training import stopping
+from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.training import interrupted, train_here
 from tests.kill.runs import Outcome, compare
@@ -23,15 +24,15 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=200, valid=8, test=4)
+    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=120, valid=8, test=4)
 
 
 # ---- a run goes on as if there had been no signal ----
 
-HEATED = ("--max-tokens", 120, "--num-experts", 2, "--dropout", 0.1, "--update-freq", 2, "--max-epoch", 2)
-STOCK = ("--task", "translation", "--source-lang", "en", "--target-lang", "aa", "--arch", "base_dense_tiny",
-         "--max-tokens", 120, "--dropout", 0.1, "--update-freq", 2, "--max-epoch", 2)  # fmt: skip
-SAVES = ("--save-interval-updates", 4, "--num-workers", 0)
+HEATED = ("--num-experts", 2)
+STOCK = ("--task", "translation", "--source-lang", "en", "--target-lang", "aa", "--arch", "base_dense_tiny")
+SAVES = ("--max-tokens", 120, "--dropout", 0.1, "--update-freq", 2, "--max-epoch", 2, "--save-interval-updates", 4,
+         "--num-workers", 0)  # fmt: skip
 
 
 def updates_of(folder):
@@ -61,17 +62,18 @@ def test_a_run_that_is_ended_at_updates_and_in_validations_ends_as_one_that_is_n
     assert compare(tmp_path / "all", run) == Outcome(difference=0.0, leftovers=())
 
 
-def test_options_that_are_for_once_are_named(corpus, tmp_path, capfd):
-    options = ("--max-tokens", 120, "--num-experts", 2, "--max-update", 3, "--num-workers", 0)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--restore-file", OLD / "sparse" / "checkpoint_last.pt", "--reset-optimizer"),
+         "the same command without `--restore-file`, `--reset-optimizer` goes on from"),
+        (("--no-save",), "with `--no-save` it saves nothing to go on from"),
+    ],
+)  # fmt: skip
+def test_options_that_are_for_once_are_named(options, words, tmp_path, capfd):
     with interrupted("train_step", 1, signal.SIGTERM):
-        train_here(corpus, tmp_path, *options)
-    start = tmp_path / "checkpoint_last.pt"
-    with interrupted("train_step", 1, signal.SIGTERM):
-        train_here(corpus, tmp_path / "b", *options, "--restore-file", start, "--reset-optimizer")
-    assert "the same command without `--restore-file`, `--reset-optimizer` goes on from" in capfd.readouterr().err
-    with interrupted("train_step", 1, signal.SIGTERM):
-        train_here(corpus, tmp_path / "c", *options, "--no-save")
-    assert "with `--no-save` it saves nothing to go on from" in capfd.readouterr().err
+        train_here(OLD / "data", tmp_path, *RUNS["sparse"], *options, "--max-update", 100, "--num-workers", 0)
+    assert words in capfd.readouterr().err
 
 
 # ---- the watch ----
@@ -101,15 +103,9 @@ def test_the_first_signal_counts_and_the_handlers_come_back(capfd):
     assert capfd.readouterr().err == notice
 
 
-def test_signals_that_were_ignored_stay_so():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with stopping.watched():
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.1)
-            assert stopping.received() is None
-    finally:
-        signal.signal(signal.SIGINT, before)
+def ignores_ctrl_c(tell):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start_up(tell)
 
 
 def ends(function, *after):
@@ -146,6 +142,7 @@ def test_a_signal_before_the_first_update_ends_at_once(capfd):
     assert ends(start_up, (0, signal.SIGTERM)) == 143
     assert capfd.readouterr().err.startswith("SIGTERM ended the run before its first update, and nothing is lost")
     assert ends(start_up, (0, signal.SIGINT)) == 130
+    assert ends(ignores_ctrl_c, (0, signal.SIGINT), (0.1, signal.SIGTERM)) == 143
 
 
 def test_a_second_signal_ends_at_once_whatever_the_process_waits_for(capfd):
@@ -191,9 +188,6 @@ def with_worker(tell):
 def test_workers_end_by_their_parents_signal_alone():
     register()
     assert ends(with_worker) == 0
-
-
-# ---- agreement ----
 
 
 @pytest.mark.parametrize(

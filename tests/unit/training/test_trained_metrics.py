@@ -63,35 +63,28 @@ def test_validation_and_failed_updates_do_not_count():
     with log.update():
         exchange(block, 10)
     exchange(block, 1000)
-    assert block.moe.comm.num_bytes == 10
     with pytest.raises(RuntimeError), log.update():
         exchange(block, 10)
         raise RuntimeError
-    assert not block.moe.comm.enabled
+    exchange(block, 1000)
     log.report(task, 2)
     assert task.events[0]["layers"]["layer"]["bytes"] == 10 and task.events[0]["updates"] == 1
 
 
-def test_without_the_option_nothing_is_recorded():
-    block = slot()
-    log = ExpertCommLog({"layer": block}, enabled=False)
-    with metrics.aggregate() as aggregate, log.update():
-        assert not block.moe.comm.enabled
-    assert not aggregate.get_smoothed_values()
-
-
-@pytest.mark.parametrize("slots", [{}, {"layer": slot(exchanges=False)}], ids=["dense", "all experts here"])
-def test_where_nothing_is_exchanged_one_line_says_so(slots, caplog):
+@pytest.mark.parametrize(
+    ("slots", "enabled", "lines"),
+    [({}, True, 1), ({"layer": slot(exchanges=False)}, True, 1), ({"layer": slot()}, False, 0)],
+    ids=["dense", "all experts here", "not asked for"],
+)
+def test_where_nothing_is_exchanged_one_line_says_so(slots, enabled, lines, caplog):
     caplog.set_level(logging.INFO)
-    log = ExpertCommLog(slots, enabled=True)
+    log = ExpertCommLog(slots, enabled)
     with metrics.aggregate() as aggregate:
         for _ in range(3):
             with log.update():
                 pass
     assert not aggregate.get_smoothed_values()
-    assert [record.message for record in caplog.records] == [
-        "`--log-expert-comm` logs nothing: no expert layer exchanges tokens with another process"
-    ]
+    assert ["logs nothing" in message for message in caplog.messages] == [True] * lines
 
 
 def test_experts_that_come_later_are_logged_then(caplog):
