@@ -4,8 +4,6 @@
 `fairseq_mtmoe.moe`, the sparse layers alone, needs torch and nothing else.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

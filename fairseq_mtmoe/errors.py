@@ -3,8 +3,6 @@
 Invariants of our own code are asserted instead, and keep their traceback.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

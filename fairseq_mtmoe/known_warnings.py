@@ -4,8 +4,6 @@ fairseq was written for older versions of the libraries that it uses. A user's o
 PYTHONWARNINGS) come first.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import warnings

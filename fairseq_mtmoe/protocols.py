@@ -3,8 +3,6 @@
 Whoever calls a hook asks `isinstance` first, because fairseq's own tasks, models and datasets have none of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the blocks of all backbones share: the feed-forward half with its slot, slots of a stack, CA-MTL's parts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Hugging Face's folders and our files of `mtmoe import-hf`, as far as backbones share them: names, sizes, tensors."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

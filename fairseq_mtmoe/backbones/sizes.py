@@ -1,7 +1,5 @@
 """Named sizes of models, which fairseq calls architectures, and sizes that must be a pretrained model's."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A checkpoint's state put together from its files: for a process with some of the experts, or with all in it."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Collection
 from pathlib import Path

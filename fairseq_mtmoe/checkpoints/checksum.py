@@ -5,8 +5,6 @@ file; hashed is every byte before the comment, with the comment's final length. 
 record must be right. Of files from before torch 1.6, which are no archives, nothing can be checked.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

@@ -4,8 +4,6 @@ A dense block's feed-forward layer becomes its experts' stacked parameters; all 
 afresh. A checkpoint need not have the running prices of BASE gates.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

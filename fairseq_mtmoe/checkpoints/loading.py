@@ -4,8 +4,6 @@ By these functions `fairseq-generate`, `fairseq-interactive`, `fairseq-validate`
 experts. A training process reads its own share instead, by `LoadContext.read`.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import logging

@@ -4,8 +4,6 @@ The sizes are in the parameters' names and shapes, in the checkpoint as in the m
 state. What loads a model inside `explained` says which of them differ.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Some of fairseq's models evaluate a file's options, or open what they name. A fi
 this package and stock translation transformers alone, whose code was read for that; a user can trust others by name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from argparse import Namespace

@@ -4,8 +4,6 @@ Shards that no shared part names, which a killed or failed save leaves behind, a
 be read; files that this package did not write stay.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import OrderedDict

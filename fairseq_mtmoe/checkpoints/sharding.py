@@ -7,8 +7,6 @@ checkpoint before it is whole. A shard's *content* is `{"first", "count", "model
 "optimizer"}`, every tensor with experts `first` to `first + count` in its first dimension.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 import secrets

@@ -5,8 +5,6 @@ which fills in `${oc.env:HOME}`, and `eval`s some texts: an option of a file mus
 where it would be evaluated. Every other value that somebody relies on is described here, as annotations.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -3,8 +3,6 @@
 MT-TaG, §3.3; what a task's own loss is, its type says (`task_types/`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 

@@ -2,8 +2,6 @@
 `fairseq-validate` without `--task`, `--log-format rich`, and our trainer, which `--user-dir` cannot name.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import sys

@@ -1,7 +1,5 @@
 """The table of what is replaced, in the order in which it is; each replacement stands where its reason does."""
 
-from __future__ import annotations
-
 from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.data import fairseq_readers
 from fairseq_mtmoe.fairseq_patches import commands

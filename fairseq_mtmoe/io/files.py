@@ -1,7 +1,5 @@
 """Files that are complete or absent, and files that are read only if they are files, and hold what they must."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Calls in a process of their own, for libraries in C++ or Rust: a crafted file may crash them, or fill the memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

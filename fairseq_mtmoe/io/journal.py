@@ -1,7 +1,5 @@
 """A file of lines with checksums, so that a killed process can go on: a torn line ends it, and is written over."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

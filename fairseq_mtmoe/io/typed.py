@@ -5,8 +5,6 @@ dictionary of annotations stands for dictionaries, and a dataclass for one of it
 there, and what is not named may be anything. A tuple of annotations is their union.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import types

@@ -4,8 +4,6 @@ PyYAML's safe loader runs nothing, but takes the last of two equal names, values
 lines that stand for a billion values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace

@@ -3,8 +3,6 @@
 On a GPU the host would wait for a value until all work before it is done: its forms go without, or ask once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum, auto

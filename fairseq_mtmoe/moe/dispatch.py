@@ -5,8 +5,6 @@ A dispatcher has no parameters. `LocalDispatcher` sorts the tokens by expert, wh
 balanced or not, and every shape is known before the routing is.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar

@@ -5,8 +5,6 @@ training's prices; the task-aware gate of MT-TaG (equations 3-6); Switch's singl
 gives each task an expert. All compute in float32, so that half precision decides nothing (Switch Transformer, §2.4).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

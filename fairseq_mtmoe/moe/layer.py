@@ -3,8 +3,6 @@
 "Tricks for Training Sparse Translation Models" (§2.1, after BASE layers) and MT-TaG (equations 3-6), by the gate.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

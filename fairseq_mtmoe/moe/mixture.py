@@ -1,7 +1,5 @@
 """What PEMT puts beside a block's feed-forward layer: source adapters, their gate, and the target task's adapter."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Expert layers and mixtures of adapters said slowly, token by token: tests compare outputs and every gradient."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

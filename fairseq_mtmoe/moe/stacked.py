@@ -1,7 +1,5 @@
 """What banks of experts and of adapters have in common: the first dimension of every parameter says whose it is."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 

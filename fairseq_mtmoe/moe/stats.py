@@ -1,7 +1,5 @@
 """How many tokens each expert got, per task; the weight of each member of a mixture (PEMT, figure 4)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

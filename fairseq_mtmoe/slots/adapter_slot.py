@@ -3,8 +3,6 @@
 PEMT, §3.1 and §3.2. All of it is one module of the block, `mixture`: `adapters`, `gate` and `target_adapter`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

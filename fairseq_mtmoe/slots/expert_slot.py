@@ -3,8 +3,6 @@
 "Tricks for Training Sparse Translation Models", §2.3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

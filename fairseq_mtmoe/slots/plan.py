@@ -1,7 +1,5 @@
 """From a model's options to the experts of each block."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from itertools import cycle

@@ -1,7 +1,5 @@
 """What every model with expert slots can do: become sparse, load checkpoints dense and sparse; and a model's size."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from torch import Tensor, nn

@@ -5,8 +5,6 @@ its block's feed-forward layer, with the optimizer's moments. Units that are dra
 the first moment and keep the second.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A sparse checkpoint from a dense one, of this plugin or of stock fairseq: what `--dense-updates` does in a run."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """`--task glue`: a benchmark's tasks together, in mixed batches, with a head and a metric each (MT-TaG, §3.3)."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence

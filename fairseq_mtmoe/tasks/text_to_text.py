@@ -4,8 +4,6 @@ PEMT, §3.1. A run trains one row of the table: as a source, whose adapters othe
 fairseq's of translation.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from argparse import Namespace

@@ -3,8 +3,6 @@
 fairseq counts GPUs, with `--cpu` too, and starts no process without one; nor does it see torchrun then.
 """
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import os

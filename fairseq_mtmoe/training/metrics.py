@@ -1,7 +1,5 @@
 """The figures of a training: `--log-expert-comm`, and what fairseq's own figures lack."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import time

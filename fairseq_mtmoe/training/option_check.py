@@ -4,8 +4,6 @@ Processes make the same steps in the same order, of parts of the same batches: w
 each other, or learn something else.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import math

@@ -4,8 +4,6 @@ fairseq's processes wait half an hour for one that does not come, and hang where
 torch's store first: each writes its options there, and the first one compares them with its own.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import socket

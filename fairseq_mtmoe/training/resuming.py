@@ -5,8 +5,6 @@ others. It saves how many batches one process has seen of an epoch, which is con
 of all. These also draw their batches once, for the epoch of a process's start: a resumed run must draw for the same.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

@@ -8,8 +8,6 @@ there were.
 One training at a time saves in a folder. The lock (POSIX's, `fcntl.lockf`) ends with its process, however that ends.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import functools

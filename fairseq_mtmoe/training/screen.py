@@ -4,8 +4,6 @@ All else, as `--log-format simple` has it, is in `--log-file`, by default `train
 terminal the line of progress comes now and then.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -4,8 +4,6 @@ fairseq's norm leaves parameters with an `expert` mark out. The norm here is tha
 that all of them skip the same updates. Weights that are not finite are neither saved nor trained on.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

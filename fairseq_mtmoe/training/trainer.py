@@ -3,8 +3,6 @@
 In one process, with a model without our options, it is fairseq's in all it does.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import logging

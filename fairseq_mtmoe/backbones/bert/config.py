@@ -1,7 +1,5 @@
 """The sizes of an encoder, under the names that they have in the `config.json` of Hugging Face's folders."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ norms after feed-forward layers, and adds a bottleneck to the last block's outpu
 every block has a bottleneck beside it, `a_l = B_l(h_l + a_{l-1})`, whose last output is the encoder's.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, NamedTuple
 

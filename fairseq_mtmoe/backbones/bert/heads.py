@@ -6,8 +6,6 @@ both from N(0, 0.02²) (§4.4); a ranking scores each candidate. WiC's head read
 `transferred` takes a checkpoint of some tasks to a model of others. §5.2: a new task takes the gate of a related one.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A BERT encoder with a head for each task, as a fairseq model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace

@@ -4,8 +4,6 @@ A folder has `config.json`, the weights (safetensors, or a file of torch, whole 
 tokenizer's files. Our file holds all, with a checksum: `{"encoder": sizes, "tokenizer": texts, "model": tensors}`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

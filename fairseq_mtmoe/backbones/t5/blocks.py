@@ -6,8 +6,6 @@ each head learns a bias of its scores for each distance, or range of far distanc
 Letters: B sentences, L words that read, J words that are read, A heads, D the width of a head, H the stream's width.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The sizes of a T5, under the names that they have in the `config.json` of Hugging Face's folders."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

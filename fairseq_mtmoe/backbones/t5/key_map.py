@@ -1,7 +1,5 @@
 """Hugging Face's names of a T5's parameters, all weights, and ours, which are fairseq's, as a table."""
 
-from __future__ import annotations
-
 import re
 
 from fairseq_mtmoe.backbones.hugging_face import KeyMap

@@ -1,7 +1,5 @@
 """T5 as a fairseq model of encoder and decoder: its sizes, and a pretrained one's weights where a new one begins."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -5,8 +5,6 @@ the `tokenizer.json` that it becomes in version 5 of `transformers`. Our file ho
 `{"t5": sizes, "sentencepiece": its bytes as a tensor, "model": tensors}`.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import struct

@@ -1,7 +1,5 @@
 """T5's encoder and decoder as fairseq's, so that its search writes with them."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

@@ -7,8 +7,6 @@ Any block can adapt to each sentence's task: CA-MTL, §2.1. Self-attention adapt
 and a bottleneck is added to the last block's output. Attention to the source has no bias: its places are no neighbours.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

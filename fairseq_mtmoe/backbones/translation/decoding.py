@@ -10,8 +10,6 @@ attention heads, `D` the width of a head, `L` words so far, `P` places for words
 `K` = L·B places of a sentence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 

@@ -1,7 +1,5 @@
 """fairseq's encoder-decoder transformer, built from flat options, whose blocks have slots and learn the task ids."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from dataclasses import replace
 from typing import Any, ClassVar, Self

@@ -5,8 +5,6 @@ Stacks with `Conditions` adapt to each sentence's task: alignment stands before 
 tasks' embeddings, and hands on with its output what the decoder needs of them.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, ClassVar
 

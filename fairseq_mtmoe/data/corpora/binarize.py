@@ -3,8 +3,6 @@
 Without fairseq, which takes seconds to import and writes one sentence at a time; tests compare with what it makes.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

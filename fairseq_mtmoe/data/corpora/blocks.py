@@ -1,7 +1,5 @@
 """What the rooms of `prepare corpora` hand on: sentence pairs in blocks, and what could not be read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

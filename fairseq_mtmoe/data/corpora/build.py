@@ -1,7 +1,5 @@
 """Text that is split already, as it is: `prepare text`, and `prepare catalogs` from its split on."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ A locale's name becomes a code without `-` and `.`, at which fairseq takes names
 - `no` is `nb`, `iw` is `he`, `in` is `id`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Output directories that are whole or absent, not made twice, and not replaced without being asked."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -3,8 +3,6 @@
 No message that is tested on, in whatever language, was trained on in any; a singular and its plural are one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import unicodedata
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """What a recipe wants below RAW, and what each file must be: as published or, else, recorded beside it when it came."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence

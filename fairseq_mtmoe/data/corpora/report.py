@@ -1,7 +1,5 @@
 """What a data directory holds and what was left out: `report.json` and pages, which say nothing of time and place."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

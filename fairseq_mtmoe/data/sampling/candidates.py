@@ -5,8 +5,6 @@ the first of every task, then the second, and so on. A step takes as many ranks 
 allow, where the longest of each rank counts. Within a window tasks' shuffled sequences are sorted by length.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Threads sort bundles of the draw's blocks, which fit into a cache, by the first 
 have of it by the other sides; 16-bit lengths by numpy's radix sort, as fast on any processor.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor

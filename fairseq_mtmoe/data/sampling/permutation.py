@@ -5,8 +5,6 @@ cycles back into the range (Black and Rogaway, "Ciphers with Arbitrary Finite Do
 time in V, and no list of n numbers is made. Up to 2^32 items, words have 32 bits: twice as many fit an instruction.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a checkpoint saves of its run's draws, in plain containers: the schedule, and the position in the data."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

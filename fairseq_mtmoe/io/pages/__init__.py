@@ -1,7 +1,5 @@
 """Tables in Markdown, and pages in HTML from a room's Jinja2 templates, with the look that all have (`basics.css`)."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

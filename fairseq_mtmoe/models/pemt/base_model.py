@@ -9,8 +9,6 @@ its own would tell a word of later ones.
 Letters, besides those of `moe/README.md`: `K` sources, `N` vectors of the longest source's prompt, `P` of the own one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

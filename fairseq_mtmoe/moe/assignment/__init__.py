@@ -5,8 +5,6 @@ experts: a linear assignment (transportation) problem. Dual prices, choices and 
 CPUs (`kernels/`), without synchronisation for GPUs (`gpu_form.py`), and step by step elsewhere (`stepwise.py`).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ When N does not divide T, some experts get one token more than others: one more 
 of any expert that has none of these places, and hands it to any that does.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

@@ -6,8 +6,6 @@ becomes smooth, and Newton's method needs a few steps; then the temperature fall
 differ by 1 on average. While the temperature is high, a sample of the tokens says enough.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

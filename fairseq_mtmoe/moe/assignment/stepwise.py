@@ -5,8 +5,6 @@ first. Their loss, the duality gap, bounds the distance to the optimum; where it
 they take `augmenting_paths.py` instead.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

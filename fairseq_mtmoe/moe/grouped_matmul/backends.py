@@ -5,8 +5,6 @@ GPU; and, where a GPU has none, one product of groups filled up to equal sizes, 
 of, or else a kernel of our own. The last three do not wait for the ends. Tests compare them.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

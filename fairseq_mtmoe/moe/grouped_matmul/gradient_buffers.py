@@ -5,8 +5,6 @@ free by torch's count of a storage's uses, which is no public interface: it is t
 gradients in use would be overwritten, and where it differs nothing is kept.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache

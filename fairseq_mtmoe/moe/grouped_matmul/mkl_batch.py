@@ -5,8 +5,6 @@ builds for x86 bring along, has `sgemm_batch` for this, which torch does not han
 one that is meant is tried out once, with products whose results are known.
 """
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@ Rows come sorted by group, `offsets_N` says where each group ends, and every gro
 the result: no padding, no copies. `torch.compile` passes through.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

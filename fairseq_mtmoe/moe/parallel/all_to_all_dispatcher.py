@@ -4,8 +4,6 @@ As in BASE layers (Lewis et al., 2021): one all-to-all says how many rows go whe
 for, and one takes the rows each way. The layer's output is that of one process with all experts and all rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

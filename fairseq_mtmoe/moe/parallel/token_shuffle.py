@@ -4,8 +4,6 @@ Sentences of one process resemble each other, and must not be spread over all ex
 scores are shuffled (N numbers there, the expert's number back); the tokens go straight to their expert.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -3,8 +3,6 @@
 scikit-learn and scipy are imported when they are used: translation does without, and a node may not have them.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence

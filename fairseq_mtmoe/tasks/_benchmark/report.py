@@ -1,7 +1,5 @@
 """What `fairseq-validate` says of a checkpoint beside fairseq's line: a table and, with `--results-path`, two files."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """What tasks whose data is of the table of tasks share: splits, metrics over whole sets, averages, a report."""
 
-from __future__ import annotations
-
 import filecmp
 import json
 import logging

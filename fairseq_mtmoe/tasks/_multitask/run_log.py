@@ -1,7 +1,5 @@
 """What a run log has of training: what made the run, its time and tokens, figures between two lines."""
 
-from __future__ import annotations
-
 import os
 import platform
 import time

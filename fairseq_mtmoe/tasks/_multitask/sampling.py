@@ -1,7 +1,5 @@
 """How the training data is drawn: the plan that options ask for, what is logged of it, and its batches."""
 
-from __future__ import annotations
-
 import logging
 from argparse import Namespace
 from collections.abc import Callable

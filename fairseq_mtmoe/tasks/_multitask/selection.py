@@ -6,8 +6,6 @@ candidates and the update: the step's own are the same whatever they are, also i
 processes.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ A *task* here is what is sampled and validated by its name: a benchmark's task, 
 the model is told of an example is a *task id*, an index into `task_names`, which several tasks may share.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from abc import ABC, abstractmethod

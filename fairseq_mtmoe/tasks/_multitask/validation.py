@@ -4,8 +4,6 @@ A validation batch holds one task. Its sums go into the logging output under the
 fairseq adds these up over processes, which must have the same keys of the same types.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ in
 `langs` changes takes over the token and the gate of the one that was there.
 """
 
-from __future__ import annotations
-
 import ast
 import logging
 import os

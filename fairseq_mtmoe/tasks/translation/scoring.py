@@ -4,8 +4,6 @@ Search, spelling and references are those of `mtmoe evaluate`. sacreBLEU counts 
 counts of batches, and of processes, add up to those of all sentences.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Which training pairs of a block are left out, and why: rules over columns of texts, a few microseconds a pair."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What is known of languages: codes, scripts, and what a fastText model (lid.176, GlotLID …) takes a text for."""
 
-from __future__ import annotations
-
 import mmap
 import re
 import struct

@@ -1,7 +1,5 @@
 """The stages that know pieces: text is drawn, a vocabulary is trained of it or given, and every block becomes ids."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections import Counter

@@ -1,7 +1,5 @@
 """All stages, one after the other: from a recipe and raw files to a data directory."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping, Sequence

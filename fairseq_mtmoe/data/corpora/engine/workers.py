@@ -3,8 +3,6 @@
 A job is a call that says where something is, never the text itself; another may do it again.
 """
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import os

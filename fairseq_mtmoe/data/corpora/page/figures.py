@@ -1,7 +1,5 @@
 """The figures behind the tables of a report, what a reader should look at first, and how to train on what was made."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

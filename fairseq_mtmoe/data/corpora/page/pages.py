@@ -1,7 +1,5 @@
 """A report as a page in HTML and in Markdown: the same tables in both, and on the page samples of what was left out."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Raw files of sentence pairs as a stream of blocks, whatever their format: no line is lost unsaid (`BadLine.lost`)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

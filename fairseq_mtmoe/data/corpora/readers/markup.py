@@ -1,7 +1,5 @@
 """Translation memories (TMX 1.4) and WMT's sets in XML, as a stream; older sets in SGM, of which only tags are read."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections import Counter

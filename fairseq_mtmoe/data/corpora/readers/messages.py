@@ -1,7 +1,5 @@
 """gettext catalogs, in text (`.po`) and compiled (`.mo`), as polib reads them."""
 
-from __future__ import annotations
-
 import gettext
 import re
 import struct

@@ -1,7 +1,5 @@
 """Files with a pair per line: two columns of TSV, or two keys of JSON, which recipe, first line or content say."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """What is packed is written down unpacked, and read from there; no name in an archive decides where."""
 
-from __future__ import annotations
-
 import errno
 import fnmatch
 import tarfile

@@ -1,7 +1,5 @@
 """The parts of a recipe: its YAML has the fields of these dataclasses, with their rules; see `docs/recipes.md`."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A SentencePiece model and fairseq's dictionary of its pieces, trained or given, and what they make of languages."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Its text is drawn by temperature (Tang et al. 2020, following XLM): by a language's (share of all lines)^(1/T).
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Mapping, Sequence

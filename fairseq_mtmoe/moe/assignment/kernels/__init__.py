@@ -4,8 +4,6 @@
 instruction sets; ATEN_CPU_CAPABILITY (`avx2`, `default`) leaves faster ones out.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sysconfig
 import warnings
