@@ -113,6 +113,10 @@ class AdapterBank(StackedBank, ABC):
         """Return what offsets add to H_o·E_k and |E_k|², (T, K) each, float32; `z_TKR` is float32."""
         return None
 
+    def extra_repr(self) -> str:
+        sizes = f"input_size={self.down.shape[2]}, output_size={self.up.shape[2]}, rank={self.rank}"
+        return f"num_members={self.num_members}, {sizes}, scale={self.scale}"
+
 
 class LoraBank(AdapterBank):
     """LoRA (Hu et al., 2022): E(x) = α/r · upᵀ down x, beside the second matrix of the feed-forward layer."""

@@ -148,6 +148,9 @@ class SharedExpert(nn.Module):
         inner_TD = self.activation(F.linear(x_TH, self.fc1_weight, self.fc1_bias))
         return F.linear(F.dropout(inner_TD, self.dropout, self.training), self.fc2_weight)
 
+    def extra_repr(self) -> str:
+        return f"hidden_size={len(self.fc2_weight)}, inner_size={self.inner_size}, dropout={self.dropout}"
+
 
 def own_part(name: str, value: Tensor, shared_size: int) -> Tensor:
     """Return each expert's part of a dense layer's parameter, all but the last D = `shared_size` inner units."""
