@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
@@ -64,20 +64,20 @@ def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Co
 
     Whole numbers are above 0 but for those that `may_be_zero`, others from 0 to 1 but for those that `may_be_large`.
     """
-    for name, kind in ((each.name, str(each.type)) for each in dataclasses.fields(sizes)):
+    for name, kind in get_type_hints(type(sizes)).items():
         value, least = getattr(sizes, name), 0 if name in may_be_zero else 1
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if kind == "int" and (type(value) is not int or not least <= value <= MOST):
+        if kind is int and (type(value) is not int or not least <= value <= MOST):
             raise_invalid(name, f"a whole number from {least} to {MOST}", value)
-        if kind == "float" and name in may_be_large and not (is_number and 0 < value < MOST):
+        if kind is float and name in may_be_large and not (is_number and 0 < value < MOST):
             raise_invalid(name, "a number above 0", value)
-        if kind == "float" and name not in may_be_large and not (is_number and 0 <= value <= 1):
+        if kind is float and name not in may_be_large and not (is_number and 0 <= value <= 1):
             raise_invalid(name, "a number from 0 to 1", value)
         if "dropout" in name and value >= 1:
             raise_invalid(name, "from 0 to below 1", value)
-        if kind.startswith("bool") and type(value) is not bool:
+        if kind in (bool, bool | None) and type(value) is not bool:
             raise_invalid(name, "true or false", value)
-        if kind == "str" and not isinstance(value, str):
+        if kind is str and not isinstance(value, str):
             raise_invalid(name, "text", value)
         if name.endswith("_layers") and value > MOST_BLOCKS:
             raise_invalid(name, f"at most {MOST_BLOCKS}", value)

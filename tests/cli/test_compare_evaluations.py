@@ -133,6 +133,10 @@ DAMAGE = {
     "en-de has 1 references in .*a and 2 in .*b": lambda b: shutil.copy(b / "en-de.ref", b / "en-de.ref1"),
     r"`.*en-de\.hyp` must have the 30 lines that were scored": lambda b: change_line(b / "en-de.hyp", 3, None),
     r"must hold what was scored, but en-de\.hyp gives BLEU": lambda b: change_line(b / "en-de.hyp", 3, "x"),
+    "b is of --references fairseq, and .*a of text":
+        lambda b: change_scores(b, lambda of: of["settings"].update(references="fairseq")),
+    "en-gu is in tier low in .*a and none in .*b": lambda b: change_pair(b, "en-gu", tier=""),
+    r"`.*en-de\.hyp` must be the texts of en-de, but there is none": lambda b: (b / "en-de.hyp").unlink(),
     "must hold the scores of mtmoe evaluate, whose texts": lambda b: change_pair(b, "en-de", bleu="much"),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
-from fairseq_mtmoe.moe.grouped_matmul import backends, operators
+from fairseq_mtmoe.moe.grouped_matmul import backends
 from tests.helpers import waits
 from tests.helpers.processes import run_processes
 from tests.helpers.tables import unpadded
@@ -25,8 +25,7 @@ def test_the_documented_waits_are_those_that_are_counted():
 
 def test_with_triton_no_layer_waits_in_one_process(monkeypatch):
     """Its kernels are compared elsewhere; here is another way in their place that waits for nothing."""
-    for module in (backends, operators):
-        monkeypatch.setattr(module, "BY_TRITON", backends.padded_backend(30))
+    monkeypatch.setattr(backends, "BY_TRITON", backends.padded_backend(30))
     monkeypatch.setattr(backends, "_can_use_triton", lambda dtype, like: True)
     monkeypatch.setattr(backends, "_finished_by_triton", backends._finished)
     for gate in waits.GATES:

@@ -205,3 +205,9 @@ def test_data_for_another_dictionary_is_said_in_one_sentence(stock, tmp_path):
         path.write_text(path.read_text() + "more 1\n")
     with refused("checkpoint.pt", first=False):
         translate(stock, data=data)
+
+
+def test_half_precision_translates_too(stock):
+    translator = Translator(str(stock.data), [str(stock.checkpoint)], replace(SHORT, fp16=True))
+    assert len(translator.translate("en-bb", "test").hypotheses) == 11
+    assert {parameter.dtype for model in translator.models for parameter in model.parameters()} == {torch.float16}

@@ -166,3 +166,10 @@ def test_the_fingerprint_sees_every_change(tmp_path):
     path.write_text("two")
     others = ({"seed": 2}, files), ({"seed": 1}, [("a", content_hash(path))]), ({"seed": 1}, files, FORMAT - 1)
     assert first not in {fingerprint(*other) for other in others}
+
+
+def test_a_link_keeps_pointing_at_its_target(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to("disk")
+    write_once(tmp_path / "out", "key", filler("text"))
+    assert (tmp_path / "out").is_symlink() and tree(tmp_path / "disk")["deep/file"] == "text"

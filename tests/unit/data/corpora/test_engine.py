@@ -12,7 +12,7 @@ import yaml
 from fairseq.data import Dictionary
 
 from fairseq_mtmoe.data.corpora.data_dir import STAMP
-from fairseq_mtmoe.data.corpora.engine import reading
+from fairseq_mtmoe.data.corpora.engine import reading, store
 from fairseq_mtmoe.data.corpora.engine.encoding import encode_block
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
@@ -371,3 +371,12 @@ def test_a_pair_of_which_nothing_is_left_ends_the_run_at_once(folder):
             prepare_small(folder / "raw", folder / "empty", workers)
         assert workers.done["clean_part"] == 2 + 3  # test sets, and `copies`
     assert not (folder / "empty").exists()
+
+
+def test_another_version_keeps_the_data_and_makes_blocks_anew(folder, monkeypatch):
+    before, workers = digests(folder / "data"), Counting()
+    monkeypatch.setattr(store, "FORMAT", store.FORMAT + 1)
+    assert prepare_small(folder / "raw", folder / "data", workers) is None and not workers.done
+    shutil.rmtree(folder / "data")
+    prepare_small(folder / "raw", folder / "data", workers)
+    assert workers.done["clean_part"] and digests(folder / "data") == before

@@ -1,13 +1,25 @@
 """Recipes: the shipped ones, a user's own, and a sentence for each mistake."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
-from fairseq_mtmoe.data.corpora.recipes.recipe import SHIPPED, load_recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import MBART, Action, Role, mbart_code, plain_code
+from fairseq_mtmoe.data.corpora.recipes.recipe import SHIPPED, Recipe, load_recipe
+from fairseq_mtmoe.data.corpora.recipes.schema import (
+    MBART,
+    Action,
+    Corpus,
+    Filters,
+    HeldOut,
+    Role,
+    Shards,
+    Vocabulary,
+    mbart_code,
+    plain_code,
+)
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.refused import refused
 
@@ -246,6 +258,10 @@ MISTAKES = {  # by the name in the sentence, what breaks its rule
     "vocabulary: size": [("vocabulary.size", 0), ("vocabulary.size", 10**9)],
     "vocabulary: dictionary": [("vocabulary.dictionary", "dict.txt")],
     "tiers": [("tiers", {"high": ["de"], "low": ["de_DE"]})],
+    "shards: pairs": [("shards.pairs", 0)],
+    "shards: most": [("shards.most", 0)],
+    "filters: max_characters": [("filters.max_characters", 0)],
+    "corpora: b: md5": [("corpora.1.md5", "A" * 32)],
     "seed": [("seed", -1), ("seed", 1.5)],
 }
 
@@ -312,3 +328,19 @@ def test_the_recipe_to_copy_has_the_defaults_and_right_comments(load, tmp_path):
     assert {"shop-de", "manuals-cs"} <= {corpus.name for corpus in recipe.corpora}
     assert recipe.vocabulary.model == "sentence.bpe.model"
     assert recipe.tiers == {"high": ["de", "fr"], "low": ["cs"]}
+
+
+def test_the_page_names_every_field_and_its_example_loads(load):
+    page = (OWN_TEXT.parents[3] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    names = {field.name for part in (Recipe, Corpus, Filters, HeldOut, Shards, Vocabulary) for field in fields(part)}
+    assert {name for name in names - {"path", "known_languages"} if f"`{name}`" not in page} == set()
+    assert [corpus.name for corpus in load(page.split("```")[1].removeprefix("yaml")).corpora] == [
+        "shop-de",
+        "test-{target}",
+    ]
+
+
+def test_ml50s_tiers_are_the_papers():
+    tiers = load_recipe("ml50").tiers
+    assert [len(tiers[name]) for name in ("low", "mid", "high")] == [5, 32, 12]
+    assert tiers["low"] == ["az", "bn", "gu", "mn", "mr"]

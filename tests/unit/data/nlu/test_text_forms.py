@@ -31,6 +31,13 @@ BOTH = ["entailment", "not_entailment"]
 # Of each row: what stands in a record, what T5 reads of it, and what it writes for each label.
 FORMS = {
     "cola": ("sentence", "cola sentence: A", ["unacceptable", "acceptable"]),
+    "sst2": ("sentence", "sst2 sentence: A", ["negative", "positive"]),
+    "qqp": ("question1|question2", "qqp question1: A question2: B", ["not_duplicate", "duplicate"]),
+    "wnli": ("sentence1|sentence2", "wnli sentence1: A sentence2: B", ["not_entailment", "entailment"]),
+    "cb": ("premise|hypothesis", "cb hypothesis: B premise: A", NLI),
+    "scitail": ("premise|hypothesis", "scitail hypothesis: B premise: A", ["entails", "neutral"]),
+    "winogrande": ("sentence|option1|option2", "winogrande sentence: A option1: B option2: C", ["1", "2"]),
+    "paws": ("sentence1|sentence2", "paws sentence1: A sentence2: B", ["different_meaning", "paraphrase"]),
     "mrpc": ("#1 String|#2 String", "mrpc sentence1: A sentence2: B", ["not_equivalent", "equivalent"]),
     "stsb": ("sentence1|sentence2", "stsb sentence1: A sentence2: B", []),
     "mnli": ("sentence1|sentence2", "mnli hypothesis: B premise: A", NLI),

@@ -8,6 +8,7 @@ import pytest
 
 from fairseq_mtmoe.data.translation.file_names import Side, find_side, indexed_sides, read_side_name, side_name
 from fairseq_mtmoe.data.translation.pairs import PairLoader
+from fairseq_mtmoe.errors import UserError
 from tests.helpers.digits import digit_dictionary, digit_task, make_digit_corpus, write_digits
 from tests.helpers.refused import refused
 
@@ -65,7 +66,7 @@ def test_a_pair_without_data_and_sides_of_different_length_are_refused(digits, t
     with refused("train.en-bb.en", "train.en-bb.bb"):
         loader(copy)
     (copy / "train.en-bb.bb.idx").unlink()
-    with refused():
+    with pytest.raises(UserError, match="The pair en-bb has no train data in"):
         loader(copy)
 
 

@@ -1,6 +1,7 @@
 """The rules of cleaning, each compared with what it says pair by pair in plain Python."""
 
 import unicodedata
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -166,6 +167,11 @@ def test_what_cleaning_is_asked_says_whether_blocks_change(filter, value, change
     assert (asked(before) != asked(after)) == changes
     blocks = [Cleaner(filters, "en", "ru", Role.train)(block_of(pairs)) for filters in (before, after)]
     assert (blocks[0].source != blocks[1].source) == changes
+
+
+def test_every_filter_is_asked_or_known_not_to_be():
+    elsewhere = {"duplicates", "near_duplicates", "identify"}
+    assert {*asked(Filters(identify="lid.bin")), *elsewhere} == {field.name for field in fields(Filters)}
 
 
 def test_keys_stay_what_they_are():

@@ -187,3 +187,9 @@ def test_lines_that_cannot_be_used_misalign_nothing(tmp_path):
 def test_sentences_that_one_file_has_more_are_counted(tmp_path):
     pairs, bad = found_in(talks(tmp_path, target=TARGET + "<url>x</url>\nmehr\nnoch mehr\n"))
     assert pairs == PAIRS and [(line.line, line.reason, line.lost) for line in bad] == [(7, "unequal", 2)]
+
+
+def test_half_a_character_costs_its_line_alone_and_a_lone_line_may_end_in_a_carriage_return(two):
+    pairs, bad = found_in(two(codecs.BOM_UTF16_LE + b"a\0\n\0\x00\xd8\n\0c\0\n\0", b"1\n2\n3\n"))
+    assert [number for number, _, _ in pairs] == [1, 3] and places(bad) == [("a.en", 2, "encoding", 1)]
+    assert found_in(two(b"Hello\r", b"Hallo")) == ([(1, "Hello", "Hallo")], [])

@@ -212,3 +212,10 @@ def test_a_file_without_segments(tmp_path, content):
     assert not pairs and places(bad) == [("src.sgm", 1, "markup", 3)]
     pairs, bad = found_in(corpus(tmp_path / "src.sgm", format="sgm"))
     assert not pairs and places(bad) == [("src.sgm", 1, "markup", 0)]
+
+
+def test_wmt_keeps_both_sources_of_a_document(tmp_path):
+    text = WMT.replace("</src>\n", "</src><src lang='en-GB'><seg id='1'>More.</seg></src>\n")
+    pairs, bad = found_in(written(tmp_path, text))
+    assert [pair[1] for pair in pairs] == ["One.", "Two.", "Three.", "Again."]
+    assert (bad[0].reason, bad[0].excerpt) == ("untranslated", "More.") and len(bad) == 4

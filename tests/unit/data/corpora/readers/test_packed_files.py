@@ -9,6 +9,7 @@ import zipfile
 import pytest
 from backports import zstd
 
+from fairseq_mtmoe.errors import UserError
 from tests.helpers.reading import all_lines, corpus, found_in, places
 from tests.helpers.refused import refused
 
@@ -130,3 +131,19 @@ def test_links_that_lead_out_of_an_archive_and_folders_are_not_followed(tmp_path
     assert not pairs and bad.reason == "damaged" and "not found" in bad.excerpt
     with refused("a.tar!folder"):
         found_in(corpus(tmp_path / "a.tar!folder", tmp_path / "b"))
+
+
+@pytest.mark.parametrize(("archive", "end"), [("tar", b"Satz 299"), ("tar.gz", None), ("zip", b"PK\x01\x02")])
+def test_a_cut_archive_loses_no_line_in_silence(archive, end, tmp_path):
+    whole, path = ARCHIVES[archive](), tmp_path / "archive"
+    (tmp_path / "b").write_bytes(TARGET)
+    last = whole.rfind(end) if end else len(whole)
+    for size in range(600, last, last // 10):
+        path.write_bytes(whole[:size])
+        try:
+            pairs, bad = found_in(corpus(f"{path}!data/a.en", tmp_path / "b"))
+        except UserError as error:
+            assert error.names  # no line of an archive without its table
+            continue
+        assert all_lines(pairs, bad) == 300 and (bad or archive == "tar")
+        assert {line.reason for line in bad} <= {"truncated", "damaged"}
