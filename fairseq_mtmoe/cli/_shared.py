@@ -31,7 +31,12 @@ def checkpoint_of(run: Path) -> Path | None:
 
 def names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
     """The non-empty entries of a comma-separated option."""
-    return tuple(entry.strip() for entry in (value or "").split(",") if entry.strip())
+    return split_names(value or "")
+
+
+def split_names(value: str) -> tuple[str, ...]:
+    """The entries between commas that are not empty."""
+    return tuple(entry.strip() for entry in value.split(",") if entry.strip())
 
 
 def check_drawing() -> None:
@@ -54,12 +59,12 @@ def say(lines: Iterable[object], console: Console | None = None) -> None:
         (console or Console()).print(str(line), soft_wrap=True, highlight=False, markup=False)
 
 
-def progress_bar(units: str, console: Console | None = None) -> Progress:
-    """A bar that counts units on a terminal, on stderr."""
+def progress_bar(units: str, console: Console | None = None, transient: bool = False) -> Progress:
+    """A bar that counts units on a terminal, on stderr; a `transient` one is gone at its end."""
     console = console or Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(units))
     times = TimeElapsedColumn(), TimeRemainingColumn()
-    return Progress(*columns, *times, console=console, disable=not console.is_terminal)
+    return Progress(*columns, *times, console=console, disable=not console.is_terminal, transient=transient)
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampli
     from fairseq_mtmoe.analysis.charts import models, save
 
     evaluations = read_evaluations(folders)
-    with progress_bar("pairs") as progress:
+    with progress_bar("pairs", transient=True) as progress:
         advance = partial(progress.update, progress.add_task("", total=len(evaluations[0].texts)), advance=1)
         found = differences.find_differences(evaluations, draws, pieces, lambda pair: advance(description=pair))
     for one in found:

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from fairseq_mtmoe.analysis.tables import Table
-from fairseq_mtmoe.cli._shared import PATH, cores, names, say, stopped_by_sigterm
+from fairseq_mtmoe.cli._shared import PATH, cores, names, say, split_names, stopped_by_sigterm
 from fairseq_mtmoe.data.corpora import build, data_dir, report
 from fairseq_mtmoe.data.corpora.blocks import HARMLESS
 from fairseq_mtmoe.data.corpora.build import BuildOptions
@@ -178,9 +178,7 @@ def _build_options(function: Any) -> Any:
 
 @command.command("catalogs")
 @click.argument("out", type=PATH)
-@click.option(
-    "--packages", callback=names, help=f"Installed packages to read, by comma.  [default: {','.join(DEFAULT_PACKAGES)}]"
-)
+@click.option("--packages", help=f"Installed packages to read, by comma.  [default: {','.join(DEFAULT_PACKAGES)}]")
 @click.option("--folder", "folders", multiple=True, type=PATH, help="Folder to read instead; repeatable.")
 @click.option("--langs", callback=names, help="Target languages, by comma.  [default: all that are large enough]")
 @click.option("--max-langs", type=click.IntRange(1), help="Number of languages to keep, evenly along their sizes.")
@@ -188,7 +186,7 @@ def _build_options(function: Any) -> Any:
 @click.option("--test-size", default=200, show_default=True, help="Test messages of each language.")
 @_build_options
 def catalogs_command(
-    out: Path, packages: tuple[str, ...], folders: tuple[Path, ...], langs: tuple[str, ...], max_langs: int | None,
+    out: Path, packages: str | None, folders: tuple[Path, ...], langs: tuple[str, ...], max_langs: int | None,
     valid_size: int, test_size: int, overwrite: bool, **build_options: Any,
 ) -> None:  # fmt: skip
     """Make OUT from human translations in gettext catalogs: English to many languages.
@@ -202,8 +200,8 @@ def catalogs_command(
     for split, size in sizes.items():
         if size < 1:
             raise_invalid(f"--{split}-size", "at least 1", size)
-    chosen = packages or (() if folders else DEFAULT_PACKAGES)
-    wanted = list(langs)
+    default = () if folders else DEFAULT_PACKAGES
+    chosen, wanted = default if packages is None else split_names(packages), list(langs)
     catalogs = find_catalogs(list(chosen), folders, wanted)
     hashes = [content_hash(catalog.path) for catalog in catalogs]
 
