@@ -73,7 +73,11 @@ class ShardReader:
                 target[key].copy_(value)
 
     def _foreign(self, path: Path) -> UserError:
-        return UserError(f"`{path}` must be saved with `{self._path}`, but is another file; copy its folder again.")
+        folder = path.parents[1].name
+        return UserError(
+            f"`{path}` must be saved with `{self._path}`, but is another file; copy the folder `{folder}` again from "
+            "where the checkpoint was saved."
+        )
 
 
 def load_shared_part(path: str | Path, file: CheckpointFile | None = None, mapped: bool = False) -> State:

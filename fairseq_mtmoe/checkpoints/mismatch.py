@@ -235,7 +235,11 @@ def _about_names(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
     name = next((name for name in (*own, *theirs) if own.get(name) != theirs.get(name)), None)
     if name is None:
         return None
-    here, there = (shapes.get(name, "none") for shapes in (own, theirs))
+    here, there = own.get(name), theirs.get(name)
+    if here is None:
+        return f"{origin.name} must be of this model, but has a parameter that it has not, `{name}`."
+    if there is None:
+        return f"{origin.name} must be of this model, but has no `{name}`."
     return f"{origin.name} must be of this model, whose `{name}` has the shape {here}, but it has {there}."
 
 

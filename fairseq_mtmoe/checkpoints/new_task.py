@@ -88,7 +88,8 @@ class _NewRows:
         self.grown = [name for name in before.shapes if before.shapes[name] != after.shapes.get(name)]
         if not self.grown:
             raise UserError(
-                "The checkpoint must have a row for each task; without, use `--finetune-from-model` at once."
+                "The checkpoint must have task embeddings or gates, but has neither: `--finetune-from-model` takes it "
+                "as it is."
             )
         self._sources = list(new.tasks) if new.begins_as == MEAN else new.begins_as.split(",")
         self._is_drawn = new.begins_as in (RANDOM, XAVIER)

@@ -125,7 +125,7 @@ def configuration(kind: type, options: Mapping[str, Any]) -> Any:
 
 
 def stand_in_task(weights: Mapping[str, Tensor], more_symbols: int = 0) -> SimpleNamespace:
-    """What `build_model` wants of a task: dictionaries `more_symbols` larger than the embeddings, and as shared."""
+    """What `build_model` wants of a task: dictionaries `more_symbols` larger than the embeddings, one for equals."""
     if "decoder.embed_tokens.weight" not in weights:
         return SimpleNamespace(pretrained=None)
     from fairseq.data import Dictionary

@@ -180,7 +180,7 @@ def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callabl
 
 
 def average(paths: Iterable[Path]) -> State:
-    """The first checkpoint, without an optimizer's state, with the means of all parameters (UserError: others).
+    """The first checkpoint, without an optimizer's state, with the means of all parameters (UserError: they differ).
 
     As fairseq's `scripts/average_checkpoints.py`: half precision is summed, and stays, in float32. Prices' mean is of
     those checkpoints that have some. Holds the sum and one checkpoint's parameters at a time.

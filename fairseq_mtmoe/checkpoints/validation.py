@@ -166,7 +166,7 @@ def _check_options(path: str | Path, state: dict[str, Any]) -> None:
         for kind, is_wrong in {
             "name": name in _REGISTRIES and not _NAME.fullmatch(value),
             "plain value": "${" in value and not _FOLLOWING.fullmatch(value),
-            "literal": name.endswith(_EVALUATED) and not _is_literal(value),  # fairseq would execute it
+            "literal, since fairseq executes it": name.endswith(_EVALUATED) and not _is_literal(value),
         }.items():
             if is_wrong:
                 rule = f"its `{name}` must be a {kind}, but is {value[:80]!r}"

@@ -69,9 +69,8 @@ class ScoreFolder:
         elif (left := self._left()) is not None:
             self._refuse("an unfinished evaluation", self._differing(left[0]))
         else:  # what nobody says the origin of is perhaps not ours
-            texts = sorted(
-                path.name for kind in ("hyp", "ref", "ref[0-9]*") for path in self.folder.glob(f"*-*.{kind}")
-            )
+            kinds = ("hyp", "ref", "ref[0-9]*")
+            texts = sorted(path.name for kind in kinds for path in self.folder.glob(f"*-*.{kind}"))
             if texts and not self._overwrite:
                 raise UserError(
                     f"`{self.folder}` holds {texts[0]} without scores that say what it is; give another folder as "
@@ -279,7 +278,7 @@ def show(scores: Scores, folder: Path) -> None:
 
 
 class NamedTiers:
-    """Tiers by pair or language, in any spelling of their codes; `UserError` where a recipe or file is not there, or has none."""
+    """Tiers by pair or language, in any spelling; `UserError` where the recipe or file is not there, or has none."""
 
     def __init__(self, name: str) -> None:
         if name.endswith(".json"):

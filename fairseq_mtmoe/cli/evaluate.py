@@ -86,8 +86,8 @@ def command(
     scores.json, scores.md, scores.tex and the texts that were compared, en-de.hyp and en-de.ref, to the output folder;
     scores that it has already are shown again, and an interrupted evaluation goes on. BLEU equals that of sacrebleu on
     the two files, and with --references fairseq that of fairseq-generate --scoring sacrebleu. Further references are
-    read from DATA/raw/test.en-de.de.1, .2 and so on. A sentence that is too long for
-    the model has an empty translation.
+    read from DATA/raw/test.en-de.de.1, .2 and so on. A sentence that is too long for the
+    model has an empty translation.
 
     Of a checkpoint of --task glue or text_to_text DATA is the benchmarks' folder, and each task's own metric is printed
     and written, by what fairseq-validate --results-path does; options of translation are refused.

@@ -149,7 +149,7 @@ def read_json(path: str | Path, what: str = "a JSON file") -> Any:
 
 
 def check_writable(folder: str | Path) -> None:
-    """See that files can be written to `folder` (UserError), which stays as it was."""
+    """Raise a `UserError` if no file can be written to `folder`, which is left as it was."""
     folder = Path(folder)
     missing = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
     try:

@@ -22,7 +22,12 @@ class Lost(Exception):
 
 
 def isolated(function: Callable[..., Result], *arguments: object, memory: int, seconds: int = 60) -> Result:
-    """What `function(*arguments)` returns in another process of so many bytes and seconds (UserError, Lost)."""
+    """What `function(*arguments)` returns in another process, which may use `memory` bytes and `seconds`.
+
+    Raises:
+        UserError: as the function does.
+        Lost: the process ended, or was ended, without an answer.
+    """
     call = pickle.dumps((memory, seconds)) + pickle.dumps((function, arguments))
     done = subprocess.run([sys.executable, "-c", _BEGIN, *sys.path], input=call, stdout=subprocess.PIPE)
     try:

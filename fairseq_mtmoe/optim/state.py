@@ -22,6 +22,9 @@ Parameters = Sequence[tuple[str, Sequence[int]]]  # names and shapes, in the opt
 MASTER = "master"  # the copy in float32 of a parameter in half precision
 _RESET = "`--reset-optimizer` starts without that state."
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
+_NEVER_NEGATIVE = (
+    "step", "exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col", "exp_inf", "square_avg", "acc_delta", "sum"
+)  # fmt: skip
 
 
 def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -113,6 +116,7 @@ class OptimizerState(dict[str, Entry]):
             if masters is not None:
                 value.data.copy_(moments.pop(MASTER, value.data))
             if moments:
+                assert _has_shape(moments, value.shape)  # a fused kernel would write behind a smaller one
                 inner.state[value] = moments
 
 
@@ -241,7 +245,7 @@ def _check_value(label: str, name: str, value: Any, shape: torch.Size) -> None:
         low = high = float(value)
     if not (math.isfinite(low) and math.isfinite(high)):
         _refuse(label, name, "finite", "not finite")
-    if name in ("step", *_ADAM[2:]) and low < 0:
+    if name in _NEVER_NEGATIVE and low < 0:
         _refuse(label, name, "nowhere below 0", f"{low:g} somewhere")
 
 

@@ -19,9 +19,7 @@ class SparseModel(nn.Module):
 
     task_names: list[str]  # behind the task ids that it was built with; none without ids
     dense_updates: int  # how many it is trained dense before it becomes sparse
-    gate_lr_factor: ClassVar[float] = (
-        1.0  # the gates' learning rate, as a multiple of all else's, unless an option says
-    )
+    gate_lr_factor: ClassVar[float] = 1.0  # the gates' learning rate by all else's, unless an option says
 
     def remember_options(self, cfg: Any) -> None:
         """Called when the model is built; `cfg` has `ExpertOptions`."""
@@ -45,7 +43,7 @@ class SparseModel(nn.Module):
     def load_state_dict(  # type: ignore[override]  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """As fairseq's, of a process's own experts; see `adapt_to`."""
+        """As fairseq's; takes this process's experts of a checkpoint, see `adapt_to`."""
         self.adapt_to(state_dict)
         own = {path: layer.experts.placement for path, layer in expert_layers(self).items()}
         mine = {

@@ -218,9 +218,7 @@ def showing_sentences(previous: Hook) -> Hook:
             print_error(str(sentence))
             _tell_torchrun(str(sentence))
         if several_processes():
-            atexit.register(
-                _leave
-            )  # at once, when torch's hook, which is around this one, has printed what it collects
+            atexit.register(_leave)  # at once, when torch's hook around this one has printed what it collects
 
     # hydra prints exceptions itself, with a stack trace, unless it is told to let them through.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")

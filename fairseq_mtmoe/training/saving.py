@@ -224,11 +224,14 @@ def lock(save_dir: str) -> io.FileIO | None:
         return file
     except OSError as error:
         if file is not None and error.errno in (errno.EACCES, errno.EAGAIN):
-            with file:
+            written = None
+            with file, suppress(OSError):
                 written = _HOLDER.fullmatch((file.read(300) or b"").decode(errors="replace"))
             raise UserError(
                 f"`--save-dir` must be a folder that no other training uses, but `{save_dir}` is used by "
                 f"{written[0] if written else 'another process'}: wait for its end, or choose another folder."
             ) from error
+        if file is not None:
+            file.close()
         logger.warning(f"`{path}` cannot be locked ({error.strerror}): a second training here would not be noticed")
     return None

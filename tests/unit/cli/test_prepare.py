@@ -111,10 +111,10 @@ def test_a_rerun_does_nothing_until_something_changes(tmp_path, folder):
 def test_default_packages_are_read_unless_a_folder_is_given(tmp_path, folder, monkeypatch):
     asked = []
     monkeypatch.setattr("fairseq_mtmoe.cli.prepare.find_catalogs", lambda *args: asked.append(args[:2]) or 1 / 0)
-    for options in ([], ["--folder", folder], ["--folder", folder, "--packages", "sphinx"]):
+    for options in ([], ["--packages", ""], ["--folder", folder], ["--folder", folder, "--packages", "sphinx"]):
         with pytest.raises(ZeroDivisionError):
             run("catalogs", tmp_path / "out", *options)
-    assert asked == [(["pycountry", "django", "sphinx"], ()), ([], (folder,)), (["sphinx"], (folder,))]
+    assert asked == [(["pycountry", "django", "sphinx"], ()), ([], ()), ([], (folder,)), (["sphinx"], (folder,))]
 
 
 def test_text_gives_a_data_directory(tmp_path, raw):
