@@ -34,12 +34,14 @@ class Patch:
         why: what would go wrong without it.
         signature: of what is replaced, without annotations. It ends in `, ...)` where the replacement hands on whatever
             comes after that. Empty where nothing is called.
+        signature_of: the dotted name whose signature that is, if not the target's.
     """
 
     target: str
     wrap: Callable[[Any], Any]
     why: str
     signature: str = ""
+    signature_of: str = ""
 
     def apply(self) -> None:
         """Put the replacement in place, unless it is there already; what somebody put there since then is replaced."""
@@ -60,16 +62,16 @@ class Patch:
         """Compare the signature with that of what has the name now; a `UserError` where they differ."""
         if found is None:
             self._refuse("be there", "is not")
-        installed = _signature(found) if self.signature else _ANYTHING
-        is_prefix = self.signature.endswith(_MORE) and installed.startswith(self.signature.removesuffix(_MORE))
-        if installed not in (self.signature, _ANYTHING) and not is_prefix:  # a wrapper may not show what is inside
-            self._refuse(f"take {self.signature}", f"takes {installed}")
+        if self.signature:
+            installed = _signature(_resolve(self.signature_of) if self.signature_of else found)
+            if installed != _ANYTHING and not _fits(self.signature, installed):  # a wrapper may not show what is inside
+                self._refuse(f"take {self.signature}", f"takes {installed}")
 
     def _owners(self) -> Iterator[tuple[Any, str]]:
         """The modules or classes that have the target, which is a command's only where that is loaded."""
         module, _, name = self.target.rpartition(".")
         if not self.target.startswith(COMMANDS):
-            yield resolve_name(module), name
+            yield _resolve(module), name
             return
         for loaded in (sys.modules.get(module), sys.modules.get("__main__")):
             if loaded is not None and all(hasattr(loaded, known) for known in _NAMES_OF_COMMANDS[module]):
@@ -78,8 +80,9 @@ class Patch:
     def _refuse(self, rule: str, found: str) -> None:
         import fairseq
 
+        version = getattr(fairseq, "__version__", "")
         raise UserError(
-            f"`{self.target}` must {rule}, but {found} in the installed fairseq {getattr(fairseq, '__version__', '')}: "
+            f"`{self.signature_of or self.target}` must {rule}, but {found} in the installed fairseq {version}: "
             "fairseq_mtmoe replaces it, and is tested with fairseq-fixed 0.12.3.1."
         )
 
@@ -95,8 +98,27 @@ def instead(replacement: Any) -> Callable[[Any], Any]:
     return lambda original: replacement
 
 
+def _resolve(dotted: str) -> Any:
+    """The module, class or function of this name; None where there is none."""
+    try:
+        return resolve_name(dotted)
+    except (ImportError, AttributeError):
+        return None
+
+
 def _signature(function: Any) -> str:
     """A function's parameters with their defaults, without annotations."""
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return "no arguments that Python can tell"
     bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
     return str(signature.replace(parameters=bare, return_annotation=signature.empty))
+
+
+def _fits(expected: str, found: str) -> bool:
+    if not expected.endswith(_MORE):
+        return found == expected
+    start = expected.removesuffix(_MORE)
+    more = found.removeprefix(start).removesuffix(")").split(", ")
+    return found.startswith(start) and more[0] == "" and all("=" in each or each.startswith("*") for each in more[1:])

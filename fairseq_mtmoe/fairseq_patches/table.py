@@ -111,6 +111,8 @@ PATCHES = (
         "fairseq.trainer.Trainer.__new__",
         commands.choosing_ours,
         "fairseq's training command names its trainer, of which `SparseTrainer` is a subclass.",
+        "(self, cfg, task, model, criterion, quantizer=None)",
+        signature_of="fairseq.trainer.Trainer.__init__",
     ),
 )
 

@@ -45,7 +45,7 @@ class Dispatcher(ABC, Generic[Plan]):
 
     @abstractmethod
     def dispatch(self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None) -> tuple[Tensor, Plan]:
-        """Return the rows of this process's experts, (S, H), sorted, and the plan; `expert_T` is N for padding."""
+        """Return the rows of this process's experts, (S, H), sorted, and the plan; padding has an `expert_T` from N."""
 
     @abstractmethod
     def combine(self, rows_SH: Tensor, plan: Plan, scale_T: Tensor | None = None) -> Tensor:

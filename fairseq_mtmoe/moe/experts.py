@@ -32,7 +32,7 @@ class ExpertBank(StackedBank):
         inner_size: F, the width between the two linear maps.
         activation: applied to the inner tensor.
         dropout: probability with which inner values are dropped in training.
-        placement: which of them this process holds, by default all. Parameters that others lack have fairseq's
+        placement: which of them this process holds, by default all. Parameters that others lack carry fairseq's mark
             `expert`.
         draws: draw the parameters; otherwise they wait for `copy_dense_`.
 
@@ -117,7 +117,8 @@ class ExpertBank(StackedBank):
         count, inner_size, hidden_size = self.fc1_weight.shape
         first = self.placement.first
         here = "" if count == self.num_experts else f", here={first}-{first + count - 1}"
-        return f"num_experts={self.num_experts}{here}, hidden_size={hidden_size}, inner_size={inner_size}"
+        sizes = f"hidden_size={hidden_size}, inner_size={inner_size}, dropout={self.dropout}"
+        return f"num_experts={self.num_experts}{here}, {sizes}"
 
 
 UNITS = {"fc1_weight": 0, "fc1_bias": 0, "fc2_weight": 1}  # the dimension of the inner units
@@ -167,10 +168,8 @@ def reinitialize_(bank: ExpertBank, ratio: float) -> None:
     """Draw a share r of every expert's inner units anew, so that copies specialise; `bank.reinitialized` says which.
 
     Drop-Upcycling (Nakamura et al. 2025, §3): rows of the first map, biases and columns of the second map of ⌊r·F⌋
-    units
-    are drawn from normal distributions with mean and standard deviation of what they replace. A bank's own seed
-    decides:
-    an expert gets the same in any process. The `bank` is on a CPU.
+    units are drawn from normal distributions with mean and standard deviation of what they replace. A bank's own seed
+    decides: an expert gets the same in any process. The `bank` is on a CPU.
     """
     count, inner_size, _ = bank.fc1_weight.shape
     size = int(ratio * inner_size)

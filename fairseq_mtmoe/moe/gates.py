@@ -175,7 +175,7 @@ class BaseGate(Gate):
         return (scores_TN - self.prices.mean).argmax(1)
 
     def _assigned(self, scores_TN: Tensor, padding_T: Tensor | None, counts: TokenCounts | None) -> Tensor:
-        """Return the balanced assignment that the running prices begin; training records its own prices."""
+        """Return the balanced assignment, which begins with the running prices; training records its own prices."""
         assign = partial(assigned, start_N=self.prices.mean if self.prices.known else None)
         if self.shuffle is None or not self.training:
             expert_T, price_N = assign(scores_TN, padding_T)
@@ -215,7 +215,7 @@ class TaskGate(Gate):
         return self._by_token(weight.float(), hidden_TH, task_B, padding_T)
 
     def _by_token(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
-        """Compute few tasks' scores together, of which tokens take their own; dispatch to the gates of many."""
+        """Compute the scores of all tasks, if few, and take each token's own; else dispatch tokens to their gates."""
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
         if self.num_tasks * self.num_experts <= DENSE_LIMIT:
             logits_TKN = F.linear(hidden_TH, weight.flatten(0, 1)).view(-1, *weight.shape[:2])
@@ -236,7 +236,7 @@ class TaskGate(Gate):
 
 
 def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | None) -> Tensor:
-    """Return the task ids, `num_tasks` at mere padding; a `UserError`, where nothing may wait torch's, if wrong."""
+    """Return the task ids, `num_tasks` at mere padding; a `UserError` if wrong (where nothing may wait, torch's)."""
     if task_B is None:
         raise_invalid("task_ids", "one task id per sentence for task gates (use a task that gives them)", None)
     wrong_B = (task_B < 0) | (task_B >= num_tasks)

@@ -24,13 +24,13 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact
     Args:
         scores_TN: any floating type. Infinite scores count as the highest or lowest finite one, NaN as the lowest.
         start_N: prices of an earlier step, (N,), float32, in units of the scores. On a CPU bad ones cost time only; on
-            a
-            GPU those off by more than about the mean over tokens of highest - lowest score may enlarge the gap.
-        exact: the gap to the optimum is at most 1e-6 of the sum over tokens of highest - lowest score; otherwise 0.1%
-            (on a GPU not for scores of very few different values).
+            a GPU those off by more than about the mean over tokens of highest - lowest score may enlarge the gap.
+        exact: every token has the expert with the highest score - price, unless it is torn between two, and the gap to
+            the optimum is at most 1e-6 of the sum over tokens of highest - lowest score. Otherwise the gap is at most
+            0.1% of it (on a GPU not for scores of very few different values).
 
-    A token prefers the expert with the highest score - price, unless it is torn between two. The same scores and start
-    give the same answer, in bounded work. Prices are finite, and 0 without tokens and for one expert.
+    The same scores and start give the same answer, in bounded work. Prices are finite, and 0 without tokens and for one
+    expert.
     """
     num_tokens, num_experts = scores_TN.shape
     if num_tokens == 0 or num_experts == 1:

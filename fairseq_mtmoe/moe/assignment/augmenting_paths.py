@@ -73,9 +73,8 @@ class _AugmentingPaths:
     def middle(self) -> Tensor:
         """Return the middle of all prices, (N,), at which every token's expert is its choice, but for the tolerance.
 
-        They are a polytope: p_a - p_b is at most the cost of the step from a to b. Shortest paths to and from an expert
-        give
-        two corners; in the mean of all corners no token is torn between two experts that need not be.
+        These prices are a polytope: p_a - p_b is at most the cost of the step from a to b. Shortest paths to and from
+        an expert give two corners; in the mean of all corners no token is torn between two experts that need not be.
         """
         room = (self.cost - self.prices.unsqueeze(1) + self.prices).clamp(min=0).fill_diagonal_(0)
         for node in range(self.pool + 1):  # Floyd and Warshall's algorithm

@@ -32,9 +32,10 @@ SHUNNED = 1e-3  # of its share: demand below it counts as that much
 
 @torch.no_grad()
 def gpu_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
-    """As `priced_assignment` without `exact` and a bound on what is lost; N is at least 2 and T at least 1.
+    """As `priced_assignment` without `exact`, and with no bound on the gap; N is at least 2 and T at least 1.
 
-    `padding_T` is True at tokens whose expert is N. `start_N` are prices of an earlier step, of mean 0.
+    `padding_T` is True at tokens that take no part and get N for an expert. `start_N` are prices of an earlier
+    step, of mean 0.
     """
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
@@ -89,8 +90,7 @@ def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: T
     """Return prices from those of an earlier step, in fewer operations than by `newton_step`.
 
     Demand falls about exponentially as a price rises: a step makes its logarithm even, which works from far away. With
-    D
-    the demand, (T, N), and d its sums, in shares, the step x solves (diag(d) - DᵀD) x = d log d, divided by d.
+    D the demand, (T, N), and d its sums, in shares, the step x solves (diag(d) - DᵀD) x = d log d, divided by d.
     """
     num_tokens, num_experts = scores_TN.shape
     prices_1N = start_N.nan_to_num(0, 0, 0).unsqueeze(0)

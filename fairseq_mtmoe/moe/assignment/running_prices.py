@@ -24,8 +24,7 @@ class RunningPrices(nn.Module):
     """The running mean of one expert layer's prices, in units of the scores; 0 before the first update.
 
     `total`, (N,), sums the prices of all updates, the newest times 1 - memory, the one before times memory of that, and
-    so
-    on; `weight`, (), sums these factors. Both are float32 in every model, and means of several models' (averaged
+    so on; `weight`, (), sums these factors. Both are float32 in every model, and means of several models' (averaged
     checkpoints) are means of those that have prices. `memory` is from 0 to below 1.
     """
 

@@ -30,7 +30,10 @@ NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 
 @dataclass(frozen=True)
 class Backend:
-    """`linear(rows, offsets, weight, bias)` and its weights' gradient `outer(grad, rows, offsets, new_empty)`."""
+    """`linear(rows, offsets, weight, bias)` and its weights' gradient `outer(grad, rows, offsets, new_empty)`.
+
+    `new_empty` makes the gradient's tensor, where the backend can choose in what it is written.
+    """
 
     linear: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
     outer: Callable[[Tensor, Tensor, Tensor, NewEmpty], Tensor]
@@ -224,7 +227,10 @@ def padded_backend(max_rows: int) -> Backend:
 def backend_for(
     *operands: Tensor, groups: int, max_rows: int | None = None, dtype: torch.dtype | None = None
 ) -> Backend:
-    """Return the fastest way for operands, rows first, that will have been cast to `dtype`."""
+    """Return the fastest way for operands, rows first, that will have been cast to `dtype`.
+
+    No group has more than `max_rows`, if given.
+    """
     first = operands[0]
     kind, dtype = device_kind(first), dtype or first.dtype
     if kind is DeviceKind.CPU:

@@ -52,7 +52,10 @@ def grouped_network(
     buffers: GradientBufferPool | None = None,
     max_rows: int | None = None,
 ) -> Tensor:
-    """`grouped_linear`, one of the `ACTIVATIONS`, `grouped_linear`, with less memory written; see `buffers`."""
+    """`grouped_linear`, one of the `ACTIVATIONS`, `grouped_linear`, with less memory written.
+
+    `buffers`, if given, are where the weights' gradients are written.
+    """
     operands = _as_autocast_wants(rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
     offsets_N = offsets_at_hand(offsets_N, operands[0], operands[1], max_rows)
     output: Tensor = _Network.apply(activation is F.gelu, buffers, max_rows, offsets_N, *operands)  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 
 def dispatcher_for(placement: ExpertPlacement, record: CommRecord) -> Dispatcher[Any]:
-    """Return the dispatcher to experts that are placed so; `record` has what other processes cost."""
+    """Return the dispatcher to experts that are placed so; `record` gets what exchanges cost."""
     return AllToAllDispatcher(placement, record) if placement.is_sharded else LocalDispatcher(placement.num_experts)
 
 

@@ -58,7 +58,10 @@ class ExpertPlacement:
 
 
 def place_experts(num_experts: int, timeout: float | None = None) -> ExpertPlacement:
-    """Return this process's experts; of several processes all must call it, in the same order. `timeout` in s."""
+    """Return this process's experts; of several processes all must call it, in the same order.
+
+    An exchange with a silent process fails after `timeout` seconds.
+    """
     if are_whole() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return ExpertPlacement(num_experts, 0, num_experts)
     world = dist.group.WORLD

@@ -83,7 +83,7 @@ def check_metric(task: str, metric: str, known: Sequence[str], num_labels: int) 
 
 
 def score(metric: str, *columns: Values) -> float:
-    """Return a metric in percent of what each unit reached, (U,), or of its function's columns; NaN of nothing."""
+    """Return a metric in percent, of what each unit reached, (U,), or of the columns that it takes; NaN of nothing."""
     return 100 * _measured(metric, columns) if len(columns[0]) else math.nan
 
 

@@ -117,7 +117,7 @@ class ValidationReport:
                 "also": also, "majority": found.majority, "constant": found.constant}  # fmt: skip
 
     def _folder(self) -> Path | None:
-        """Return where the subset's scores go; of several the first's into the folder itself."""
+        """Return where the subset's scores go: the first one's into the folder itself, others' into their own."""
         if not self._args.results_path:
             return None
         folder = Path(self._args.results_path)

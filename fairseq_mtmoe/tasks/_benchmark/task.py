@@ -133,7 +133,7 @@ class BenchmarkTask(Multitask):
 
     @abstractmethod
     def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
-        """Return those of a validation's batch, (E, …), filled up with NaN."""
+        """Return the predictions of a validation's batch, (E, …), filled up with NaN."""
 
     # ---- options and model ----
 
@@ -316,7 +316,7 @@ class BenchmarkTask(Multitask):
             self.report.end({key: self._reported(key, *both) for key, both in values.items() if len(both[0])})
 
     def metrics_of(self, key: str) -> list[str]:
-        """Return those of a set, first the one that averages are of."""
+        """Return the metrics of a set, first the one that averages are of."""
         row = self.rows[key.partition("/")[0]]
         return [row.metric, *row.also]
 

@@ -80,15 +80,19 @@ class TrainingRecord:
             self.tokens += sum(int(log.get("ntokens", 0)) for log in logging_outputs)
 
     def add(self, update: int, figures: Mapping[str, Any]) -> dict[str, float] | None:
-        """Return the figures to write after an update; None where later ones' mean is to have them."""
-        numbers = {name: value for name, value in figures.items() if isinstance(value, int | float | torch.Tensor)}
-        self._since.append({ours: float(numbers[name]) for name, ours in FIGURES.items() if name in numbers})
+        """Return the figures to write after an update; None while they wait to be averaged with later ones."""
+        known = {ours: figures[name] for name, ours in FIGURES.items() if _is_number(figures.get(name))}
+        self._since.append({name: float(value) for name, value in known.items()})
         if update - self._written < update // LINES:
             return None
         self._written, since, self._since = update, self._since, []
-        known = dict.fromkeys(name for one in since for name in one)
-        values = {name: [one[name] for one in since if name in one] for name in known}
+        names = dict.fromkeys(name for one in since for name in one)
+        values = {name: [one[name] for one in since if name in one] for name in names}
         return {name: found[-1] if name in TOTALS else fmean(found) for name, found in values.items()}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or (torch.is_tensor(value) and value.numel() == 1)
 
 
 def environment(device: torch.device) -> dict[str, Any]:

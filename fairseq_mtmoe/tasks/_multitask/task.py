@@ -76,7 +76,11 @@ class Multitask(FairseqTask, ABC):
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `id`s of examples that `under_dropout` is right for, their entropies, and the most these can be."""
+        """Return the `id`s of examples, their entropies and the most these can be.
+
+        Of a batch's examples it is those whose entropies are measured with dropout, if `under_dropout`, or without: see
+        `TrainingMixture.dropout_draws`.
+        """
 
     def shown_name(self, key: str) -> str:
         """Return the name of a task of the sampling plan in the run log and on the screen."""

@@ -138,8 +138,8 @@ def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
 def expert_figures(layers: Mapping[str, Sequence[Sequence[int]]], task_names: Sequence[str]) -> dict[str, float]:
     """Return figures named as TensorBoard groups them: `expert_entropy/LAYER` or `/TASK`, `experts_used/LAYER`.
 
-    Entropies are in shares of the most: a layer's is the mean over tasks, a task's over `layers`' (tasks, experts)
-    tokens.
+    Entropies are in shares of the most that they can be: a layer's is the mean over tasks, a task's over layers.
+    `layers` has the tokens of each task and expert.
     """
     found: dict[str, float] = {}
     by_task: dict[str, list[float]] = {}
@@ -208,7 +208,11 @@ class GateMovement:
         self._counts[path] += torch.stack([(then_T != now_T) & real_T, real_T]).sum(1)
 
     def figures(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        """Return by layer `blend`, the way `moved` in first lengths, and the share of tokens that `changed` expert."""
+        """Return figures of each layer.
+
+        They are `blend`, `moved`, the distance from the first weights by their length, and `changed`, the share of
+        tokens with another expert.
+        """
         layers: dict[str, dict[str, float]] = {}
         for path, layer in _learned(model).items():
             found = {} if layer.blend is None else {"blend": float(layer.blend.detach())}

@@ -2,8 +2,7 @@
 
 Strings become lists and dictionaries once the configuration is complete; what is wrong is said before anything is
 loaded. `SETTINGS` travel in a checkpoint, and replace the options of generation (`take_over`): a language whose place
-in
-`langs` changes takes over the token and the gate of the one that was there.
+in `langs` changes takes over the token and the gate of the one that was there.
 """
 
 import ast

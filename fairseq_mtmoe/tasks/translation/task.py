@@ -85,7 +85,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return task
 
     def check_dicts(self, dicts: dict[str, Any], source_langs: list[str], target_langs: list[str]) -> None:
-        """As fairseq's, which asserts: all source languages share a dictionary, and all target options."""
+        """As fairseq's, which asserts: all source languages share a dictionary, and all target languages do."""
         for option, langs in (("source_dict", source_langs), ("target_dict", target_langs)):
             if getattr(self.args, option) is None:
                 options.check_joined(dicts, langs)

@@ -150,9 +150,7 @@ def test_all_fit_the_installed_fairseq():
 
     assert fairseq_cli.interactive and fairseq_cli.train
     shown = {patch.target for patch in PATCHES if not patch.signature}
-    assert shown == {
-        "sys.excepthook", "fairseq.dataclass.constants.LOG_FORMAT_CHOICES", "fairseq.trainer.Trainer.__new__"
-    }  # fmt: skip
+    assert shown == {"sys.excepthook", "fairseq.dataclass.constants.LOG_FORMAT_CHOICES"}
 
 
 def f(a: int, b: "str | None" = None) -> None: ...
@@ -166,6 +164,9 @@ def f(a: int, b: "str | None" = None) -> None: ...
         ("(a)", f, False),
         ("(a, ...)", f, True),
         ("(b, ...)", f, False),
+        ("(a, ...)", lambda a, c: None, False),
+        ("(a, ...)", lambda ab: None, False),
+        ("(a)", 3, False),
         ("(a)", lambda *args, **kwargs: None, True),
         ("(a)", functools.wraps(f)(lambda *args, **kwargs: None), False),
         ("(a)", None, False),
@@ -177,3 +178,17 @@ def test_another_signature_is_refused_and_left_alone(signature, found, fits, mon
     with nullcontext() if fits else refused("fairseq.checkpoint_utils.f"):
         patch.check(checkpoint_utils.f)
     assert checkpoint_utils.f is found
+
+
+@pytest.mark.parametrize("target", ["fairseq.data.Nothing.f", "fairseq.nothing.f"])
+def test_an_owner_that_is_not_there_is_refused(target):
+    with refused(target):
+        Patch(target, instead(print), "a test").apply()
+
+
+def test_a_class_is_told_by_the_signature_of_its_constructor():
+    patch = Patch(
+        "fairseq.trainer.Trainer.__new__", instead(print), "a test", "(self)", "fairseq.trainer.Trainer.__init__"
+    )
+    with refused("fairseq.trainer.Trainer.__init__"):
+        patch.check(print)

@@ -22,11 +22,11 @@ LIBRARIES = {"AVX512": "_assignment_avx512", "AVX2": "_assignment_avx2", "DEFAUL
 
 
 def assign(scores_TN: Tensor, build: Assign | None = None, start_N: Tensor | None = None) -> Assignment | None:
-    """As `priced_assignment` with `exact`, in one thread that lets go of Python's lock; the same build gives the same.
+    """As `priced_assignment` with `exact`, in one thread, which lets go of Python's lock.
 
-    `build` is one of `BUILDS`, by default the fastest. Returns None where torch has to do it: without a library, on
-    another device, for float64, for scores that are not finite or larger than 1e30 or differ by less than 1e-30 on
-    average, and if memory is short.
+    A build gives the same answer for the same scores. `build` is one of `BUILDS`, by default the fastest. Returns None
+    where torch has to do it: without a library, on another device, for float64, for scores that are not finite or
+    larger than 1e30 or differ by less than 1e-30 on average, and if memory is short.
     """
     build = build or next(iter(BUILDS.values()), None)
     if build is None or not is_on_cpu(scores_TN) or scores_TN.dtype == torch.float64:
