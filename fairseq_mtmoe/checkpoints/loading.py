@@ -70,21 +70,21 @@ def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: b
         local = _local(path, on_all_ranks)
         state = _whole_state(path, lambda: _upgraded(path, file_io.load(local), context, overrides), parts)
     rename_criterions(state)
-    _keep_options_with_place(state)
+    _keep_options_with_position(state)
     context.loaded.append((mismatch.origin_of(path, state), state))
     if context.expect is not None:
         context.expect(path, state)
     return state
 
 
-def _keep_options_with_place(state: dict[str, Any]) -> None:
+def _keep_options_with_position(state: dict[str, Any]) -> None:
     """Put the task's options beside the position in the data of version 0.1.0, which has no plan."""
-    place, cfg = (state.get("extra_state") or {}).get("train_iterator"), state.get("cfg")
-    if cfg is None or not isinstance(place, dict) or "sampling" in place or "batches_in_epoch" not in place:
+    position, cfg = (state.get("extra_state") or {}).get("train_iterator"), state.get("cfg")
+    if cfg is None or not isinstance(position, dict) or "sampling" in position or "batches_in_epoch" not in position:
         return
     from omegaconf import OmegaConf
 
-    place["options"] = OmegaConf.to_container(cfg.task) if OmegaConf.is_config(cfg.get("task")) else {}
+    position["options"] = OmegaConf.to_container(cfg.task) if OmegaConf.is_config(cfg.get("task")) else {}
 
 
 def _local(path: str, load_on_all_ranks: bool) -> str:

@@ -50,7 +50,7 @@ def check(path: str | Path, state: State, kinds: Sequence[str]) -> None:
 
 def check_name(path: str | Path, state: State, kind: str) -> None:
     """Refuse a checkpoint that chooses something of a kind that is neither known nor trusted (UserError)."""
-    # fairseq takes the first of these that it finds, which is another one in different places.
+    # fairseq takes the first of these that it finds, which is another one in different functions.
     named_by = ("_name", "arch") if kind == "model" else ("_name", kind)
     names = _names(state.get("args"), named_by[1:]) + _names(plain(state.get("cfg")).get(kind), named_by)
     if kind == "model" and not names:

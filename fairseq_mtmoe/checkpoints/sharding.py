@@ -88,12 +88,12 @@ def check_shard_list(path: str | Path, shared_part: State) -> None:
 def _is_well_formed(experts: Any) -> bool:
     if fault(experts, _EXPERTS) is not None or not SAVE_ID.fullmatch(experts["id"]):
         return False
-    place = 0
+    position = 0
     for entry in experts["files"]:
-        if entry["first"] != place or entry["count"] <= 0 or entry["name"] != shard_name(place, entry["count"]):
+        if entry["first"] != position or entry["count"] <= 0 or entry["name"] != shard_name(position, entry["count"]):
             return False
-        place += entry["count"]
-    return bool(place == experts["num_experts"])
+        position += entry["count"]
+    return bool(position == experts["num_experts"])
 
 
 def is_shared_part(state: Mapping[str, Any]) -> bool:

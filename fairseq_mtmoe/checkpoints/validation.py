@@ -121,7 +121,7 @@ def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, An
     _check_options(path, state)
     found = fault(state, _form_of(state))
     if found is not None:
-        _refuse(path, f"{found.rule} as `{found.place}`", found.found)
+        _refuse(path, f"{found.rule} as `{found.path}`", found.found)
     return state
 
 
@@ -144,7 +144,7 @@ def _refuse(path: str | Path, rule: str, found: str) -> NoReturn:
 
 
 def leaves(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """Each value in nested containers, with its name, and each name; what lies in several places comes once."""
+    """Each value in nested containers, with its name, and each name; what several names lead to comes once."""
     seen = set() if seen is None else seen
     if isinstance(value, Namespace):
         value = vars(value)

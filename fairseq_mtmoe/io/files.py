@@ -76,11 +76,11 @@ def read_text(path: str | Path, what: str = "a text file") -> str:
     return _decoded(read_bytes(path, what), 0, path)
 
 
-def _decoded(data: bytes, place: int, path: str | Path) -> str:
+def _decoded(data: bytes, offset: int, path: str | Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        reason = f"is not at byte {place + error.start}; convert it"
+        reason = f"is not at byte {offset + error.start}; convert it"
         raise UserError(f"`{path}` must be UTF-8 text, but {reason}.") from error
 
 
@@ -100,19 +100,19 @@ def text_batches(
     Raises:
         UserError: it cannot be read, is in another encoding, has a line of over 64 MiB, or carriage returns alone.
     """
-    place, pending, any_feed = span[0], b"", span[0] > 0
+    offset, pending, any_feed = span[0], b"", span[0] > 0
     for data in _chunks(path, what, span):
         whole, feed, rest = data.rpartition(b"\n")
         if feed:
-            yield _decoded_lines(pending + whole, place, path)
-            place += len(pending) + len(whole) + 1
+            yield _decoded_lines(pending + whole, offset, path)
+            offset += len(pending) + len(whole) + 1
         any_feed = any_feed or bool(feed)
         pending = rest if feed else pending + rest
         if len(pending) > _LONGEST_LINE:
             _check_line_ends(path, pending, any_feed)
             raise UserError(f"`{path}` must have lines, but has one of over {_LONGEST_LINE >> 20} MiB.")
     if pending:
-        lines = _decoded_lines(pending, place, path)
+        lines = _decoded_lines(pending, offset, path)
         _check_line_ends(path, pending, any_feed)
         yield lines
 
@@ -126,9 +126,9 @@ def _chunks(path: str | Path, what: str, span: tuple[int, int | None]) -> Iterat
             yield data
 
 
-def _decoded_lines(data: bytes, place: int, path: str | Path) -> list[str]:
-    """The lines of `data`, which begins at a place of the file and lacks the last line's end."""
-    text = _decoded(data, place, path)
+def _decoded_lines(data: bytes, offset: int, path: str | Path) -> list[str]:
+    """The lines of `data`, which begins at `offset` in the file and lacks the last line's end."""
+    text = _decoded(data, offset, path)
     return (text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text).split("\n")
 
 
@@ -151,7 +151,7 @@ def read_json(path: str | Path, what: str = "a JSON file") -> Any:
 def check_writable(folder: str | Path) -> None:
     """Raise a `UserError` if no file can be written to `folder`, which is left as it was."""
     folder = Path(folder)
-    missing = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
+    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -160,9 +160,9 @@ def check_writable(folder: str | Path) -> None:
     except OSError as error:
         raise UserError(f"`{folder}` must be a folder that can be written to, but is not: {error.strerror}.") from error
     finally:
-        for place in missing:
+        for path in missing:
             with suppress(OSError):
-                place.rmdir()
+                path.rmdir()
 
 
 @contextmanager
@@ -184,11 +184,11 @@ def _partial(target: Path, outcome: str) -> Iterator[Path]:
     before = f".{target.stem}.{host}."
     partial = target.with_name(f"{before}{os.getpid()}{target.suffix}")
     try:
-        made = [place for place in (target.parent, *target.parent.parents) if not place.exists()]
+        made = [path for path in (target.parent, *target.parent.parents) if not path.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
-        for place in made:
+        for path in made:
             with suppress(OSError):
-                _flush(place.parent)  # a power cut would take the files with the folder's name
+                _flush(path.parent)  # a power cut would take the files with the folder's name
         with suppress(OSError):
             _remove_left(target.parent, re.compile(f"{re.escape(before)}([0-9]+){re.escape(target.suffix)}"))
         yield partial

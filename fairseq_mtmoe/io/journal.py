@@ -66,9 +66,9 @@ class Journal:
 
 def _whole_lines(content: bytes) -> Iterator[tuple[Any, int]]:
     """The values of whole lines, each with where it ends."""
-    place = 0
+    offset = 0
     for line in content.splitlines(keepends=True):
-        place += len(line)
+        offset += len(line)
         text = line[9:-1]
         if not line.endswith(b"\n") or line[:9] != b"%08x " % zlib.crc32(text):
             return
@@ -76,4 +76,4 @@ def _whole_lines(content: bytes) -> Iterator[tuple[Any, int]]:
             value = json.loads(text)
         except (ValueError, RecursionError):
             return
-        yield value, place
+        yield value, offset

@@ -28,14 +28,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Fault:
-    """The value at `place` must be `rule`, but is `found`."""
+    """The value at `path` must be `rule`, but is `found`."""
 
-    place: str
+    path: str
     rule: str
     found: str
 
     def __str__(self) -> str:
-        return f"must have {self.rule} as `{self.place}`, but has {self.found}"
+        return f"must have {self.rule} as `{self.path}`, but has {self.found}"
 
 
 # Text without halves of characters, which JSON can spell and nobody can write.
@@ -48,30 +48,30 @@ def between(least: float, most: float) -> Rule:
     return Rule(f"a number from {least:,} to {most:,}", lambda value: least <= value <= most)
 
 
-def fault(value: Any, kind: Any, place: str = "") -> Fault | None:
-    """The first value in `value`, which is called `place`, that is not what an annotation says; None where all are."""
+def fault(value: Any, kind: Any, path: str = "") -> Fault | None:
+    """The first value in `value`, which is called `path`, that is not what an annotation says; None where all are."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return None
     if origin is Required:
-        return fault(value, arguments[0], place)
+        return fault(value, arguments[0], path)
     if _is_union(kind):
-        faults = [fault(value, one, place) for one in arguments or kind]
-        inner = [one for one in faults if one is not None and one.place != place]
-        return None if None in faults else inner[0] if len(inner) == 1 else Fault(place, words(kind), shown(value))
+        faults = [fault(value, one, path) for one in arguments or kind]
+        inner = [one for one in faults if one is not None and one.path != path]
+        return None if None in faults else inner[0] if len(inner) == 1 else Fault(path, words(kind), shown(value))
     if origin is Annotated:
-        found = fault(value, arguments[0], place)
+        found = fault(value, arguments[0], path)
         if found is None and all(rule.holds(value) for rule in arguments[1:]):
             return None
-        return found if found is not None and found.place != place else Fault(place, words(kind), shown(value))
+        return found if found is not None and found.path != path else Fault(path, words(kind), shown(value))
     if not _is_of(value, kind, origin, arguments):
-        return Fault(place, words(kind), shown(value))
+        return Fault(path, words(kind), shown(value))
     fields, required = _fields(kind)
     missing = min(required - value.keys(), default=None) if required else None
     if missing is not None:
-        return Fault(f"{place}.{missing}".lstrip("."), words(fields[missing]), "none")
+        return Fault(f"{path}.{missing}".lstrip("."), words(fields[missing]), "none")
     for name, one, inner in _parts(value, fields, origin, arguments):
-        if (found := fault(one, inner, f"{place}.{name}".lstrip("."))) is not None:
+        if (found := fault(one, inner, f"{path}.{name}".lstrip("."))) is not None:
             return found
     return None
 
@@ -104,7 +104,7 @@ def _parts(value: Any, fields: dict[str, Any], origin: Any, arguments: tuple[Any
     elif isinstance(value, list | tuple | set) and arguments:
         is_any_long = origin is not tuple or arguments[-1] is ...
         inner = [arguments[0]] * len(value) if is_any_long else arguments
-        yield from ((place, one, one_kind) for place, (one, one_kind) in enumerate(zip(value, inner, strict=True)))
+        yield from ((index, one, one_kind) for index, (one, one_kind) in enumerate(zip(value, inner, strict=True)))
 
 
 def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:

@@ -40,9 +40,9 @@ class Span(TaskType):
         begins_EL, ends_EL = numbers.float().unbind(2)
         begins_EL = begins_EL.index_fill(1, begins_EL.new_zeros(1, dtype=torch.long), 2 * UNREAD)  # [CLS] is no answer
         ends_ELK = F.pad(ends_EL, (0, self.longest - 1), value=2 * UNREAD).unfold(1, self.longest, 1)
-        best_E, place_E = (begins_EL.unsqueeze(2) + ends_ELK).flatten(1).max(1)
+        best_E, index_E = (begins_EL.unsqueeze(2) + ends_ELK).flatten(1).max(1)
         best_E = best_E.nan_to_num(nan=-math.inf)  # else a model that diverged would seem to have predicted nothing
-        first_E, further_E = place_E // self.longest, place_E % self.longest
+        first_E, further_E = index_E // self.longest, index_E % self.longest
         return torch.stack([best_E, first_E.float(), (first_E + further_E).float()], dim=1)
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:

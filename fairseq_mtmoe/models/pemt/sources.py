@@ -137,7 +137,7 @@ def load(path: str | Path) -> Source:
         raise UserError(f"{rule}, but is {_what_it_is(path, content)}.")
     fault = typed.fault(about, _ABOUT)
     if fault is not None:
-        raise UserError(f"`{path}` must say the {fault.place} of its source, but says {fault.found}.")
+        raise UserError(f"`{path}` must say the {fault.path} of its source, but says {fault.found}.")
     if PROMPT in tensors and tensors[PROMPT].dim() != 2:
         raise UserError(f"`{PROMPT}` in `{path}` must be a row of vectors, but has {tensors[PROMPT].dim()} dimensions.")
     if about["has_prompt"] != (PROMPT in tensors):

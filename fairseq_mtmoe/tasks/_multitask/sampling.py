@@ -76,9 +76,9 @@ def announce_part(
     shares = dict(zip(names, plan.probabilities(epoch, part=part).tolist(), strict=True))
     temperature, of_candidates = plan.temperature(epoch, part=part), plan.draws_candidates(epoch)
     # Not called `update`: that would order the event by it, and old logs order theirs by epochs.
-    place = {"epoch": epoch, "part": part, "updates_before": updates}
+    position = {"epoch": epoch, "part": part, "updates_before": updates}
     drawn = {"temperature": temperature, "probabilities": shares, "of_candidates": of_candidates}
-    run_log.write("sampling", **place, **drawn)
+    run_log.write("sampling", **position, **drawn)
     if of_candidates:
         logger.info(f"epoch {epoch}: candidates of all tasks alike, of which the most uncertain train")
         return  # shares of what trains are said with each update

@@ -145,8 +145,8 @@ class SelectionRecord:
         if dist.is_initialized() and dist.get_world_size() > 1:
             told = [[]] * dist.get_world_size()
             dist.all_gather_object(told, self._untold)
-        for task, place in itertools.chain.from_iterable(told):
-            self._seen[task][place] = True
+        for task, index in itertools.chain.from_iterable(told):
+            self._seen[task][index] = True
         self._untold = []
 
     def state(self) -> dict[str, Any]:

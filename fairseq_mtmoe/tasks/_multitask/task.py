@@ -363,7 +363,7 @@ class Multitask(FairseqTask, ABC):
 
     def post_validate(self, model: Any, stats: dict[str, Any], meters: Mapping[str, Any]) -> None:
         """Called by fairseq after each subset; writes to the run log, and into `stats` what TensorBoard is to have."""
-        place = {"epoch": self._epoch, "update": stats["num_updates"], "subset": self._evaluated_split}
+        position = {"epoch": self._epoch, "update": stats["num_updates"], "subset": self._evaluated_split}
         tasks = [name for name in self.validated_tasks if f"{name}_loss" in meters]
         names = [group.name for group in self.groups()] if tasks else []
         groups = [name for name in names if name in meters or f"{name}_loss" in meters]
@@ -371,14 +371,14 @@ class Multitask(FairseqTask, ABC):
             key: {name: self.figures(meters, name) for name in of_key}
             for key, of_key in ((self.tasks_event_key, tasks), (self.groups_event_key, groups))
         }
-        self.run_log.write("valid", **place, **self._so_far(), **figures, all=self.figures(meters, None))
+        self.run_log.write("valid", **position, **self._so_far(), **figures, all=self.figures(meters, None))
         if layers := validation.expert_counts(model):
-            self.run_log.write("experts", **place, task_names=self.task_names, layers=layers)
+            self.run_log.write("experts", **position, task_names=self.task_names, layers=layers)
             stats.update(validation.expert_figures(layers, self.task_names))
         if gates := self.movement.figures(model):
-            self.run_log.write("gates", **place, since=self.movement.since, layers=gates)
+            self.run_log.write("gates", **position, since=self.movement.since, layers=gates)
         inner, weights = unwrapped(model), validation.mixture_weights(model)
         if weights and isinstance(inner, MixesSources):
             event, of_weights = inner.gates_event
-            self.run_log.write(event, **place, **of_weights, layers=weights)
+            self.run_log.write(event, **position, **of_weights, layers=weights)
         self._watch_validation(model)

@@ -1,7 +1,7 @@
 """From the configuration of `translation_heated` to the arguments that fairseq's multilingual classes expect.
 
 Strings become lists and dictionaries once the configuration is complete; what is wrong is said before anything is
-loaded. `SETTINGS` travel in a checkpoint, and replace the options of generation (`take_over`): a language whose place
+loaded. `SETTINGS` travel in a checkpoint, and replace the options of generation (`take_over`): a language whose index
 in `langs` changes takes over the token and the gate of the one that was there.
 """
 
