@@ -114,9 +114,7 @@ class _NewRows:
         key = "vocabulary" if name.endswith(VOCABULARY) else name
         if self._is_drawn and key not in self._drawn:
             self._drawn[key] = self._draw(name, table)
-        rows = [
-            self._new.tasks.index(source) - len(self._new.tasks) for source in self._sources if not self._is_drawn
-        ]
+        rows = [self._new.tasks.index(source) - len(self._new.tasks) for source in self._sources if not self._is_drawn]
         row = self._drawn[key] if self._is_drawn else table[rows].float().mean(0)
         return torch.cat([table, row.to(table).unsqueeze(0)])
 

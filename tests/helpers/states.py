@@ -15,8 +15,7 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe.checkpoints import file_io, sharding
-from fairseq_mtmoe.checkpoints.assemble import write_shard
-from fairseq_mtmoe.checkpoints.sharding import split
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole, write_shard
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from tests.helpers.models import batch, moe_model
 
@@ -106,19 +105,26 @@ def local_state(state: dict, parameters: list, placement: ExpertPlacement) -> di
     return local
 
 
-def write_in_parts(path: Path, state: dict, parameters: list, processes: int) -> dict:
-    """Save as so many processes do, one after the other; returns the shared part."""
-    first, *_ = parts = placements(len(next(v for k, v in state["model"].items() if EXPERT in k)), processes)
+def write_in_parts(path: Path, state: dict, parameters: list, processes: int) -> None:
+    """Save as so many processes do, one after the other, the first of them last."""
     save_id, files = sharding.new_id(), []
-    for placement in reversed(parts):
-        shared_part, content = split(
-            local_state(state, parameters, placement), placement, local_parameters(parameters, placement)
-        )
+    for placement in reversed(placements(sharding.count_experts(state), processes)):
+        local = local_state(state, parameters, placement), placement, local_parameters(parameters, placement)
+        shared_part, content = sharding.split(*local)
         files.append(write_shard(sharding.expert_folder(path) / save_id, content))
-    assert placement is first
-    shared_part = sharding.with_shard_list(shared_part, save_id, files)
-    file_io.save(shared_part, str(path))
-    return shared_part
+    file_io.save(sharding.with_shard_list(shared_part, save_id, files), str(path))
+
+
+def read_whole(path: Path) -> dict:
+    """A checkpoint with all its experts, wherever they lie."""
+    return whole(path, load_shared_part(path))
+
+
+def save_all(folder: Path, *states: dict) -> list[Path]:
+    """Files of these states: `0.pt`, `1.pt` and so on."""
+    for index, state in enumerate(states):
+        file_io.save(state, str(folder / f"{index}.pt"))
+    return [folder / f"{index}.pt" for index in range(len(states))]
 
 
 def files_of(path: Path) -> list[Path]:

@@ -1,6 +1,5 @@
 """A journal keeps what was added, whatever tore it, and has one writer at a time."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,15 +16,8 @@ def write(path, values):
     journal.close()
 
 
-@pytest.fixture(scope="module")
-def content(tmp_path_factory):
-    path = tmp_path_factory.mktemp("journal") / "new" / "journal"
-    write(path, VALUES)
-    return path.read_bytes()
-
-
 def test_what_was_added_is_read(tmp_path):
-    path = tmp_path / "journal"
+    path = tmp_path / "new" / "journal"
     assert entries(path) == []
     write(path, VALUES[:2])
     write(path, VALUES[2:])
@@ -33,12 +25,15 @@ def test_what_was_added_is_read(tmp_path):
 
 
 @settings(deadline=None)  # a disk may be slow
-@given(place=st.integers(0, 200), torn=st.binary(max_size=40))
-def test_a_torn_end_is_passed_over_and_written_over(content, tmp_path_factory, place, torn):
+@given(size=st.integers(0, 200), torn=st.binary(max_size=40))
+def test_a_torn_end_is_passed_over_and_written_over(tmp_path_factory, size, torn):
     path = tmp_path_factory.getbasetemp() / "torn"
-    path.write_bytes(content[:place] + torn)
+    path.unlink(missing_ok=True)
+    write(path, VALUES)
+    content = path.read_bytes()[:size]
+    path.write_bytes(content + torn)
     found = entries(path)
-    assert found == VALUES[: len(found)] and len(found) >= content[:place].count(b"\n")
+    assert found == VALUES[: len(found)] and len(found) >= content.count(b"\n")
     write(path, ["more"])
     assert entries(path) == [*found, "more"]
 

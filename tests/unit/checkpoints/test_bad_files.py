@@ -4,6 +4,7 @@ import encodings.cp437
 import encodings.raw_unicode_escape  # noqa: F401 (which damaged files may ask for, and which are no attack)
 import random
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fairseq import checkpoint_utils
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.checkpoint_files import verify
 from tests.helpers.states import assert_same, trained
 
 COMMENT = 77
@@ -25,26 +27,9 @@ WAYS_IN = (
 )
 
 
-class Watch:
-    """Notes what Python executes while it is on: an audit hook cannot be taken away."""
-
-    def __init__(self):
-        self.on, self.seen = False, []
-        sys.addaudithook(self.note)
-
-    def note(self, event, arguments):
-        if self.on and event in EXECUTING:
-            self.seen.append((event, arguments))
-
-    def __enter__(self):
-        self.on = True
-        return self
-
-    def __exit__(self, *exception):
-        self.on = False
-
-
-WATCH = Watch()
+EXECUTED = []  # by Python in `outcome`: an audit hook cannot be taken away
+WATCHED = threading.Event()
+sys.addaudithook(lambda event, _: EXECUTED.append(event) if WATCHED.is_set() and event in EXECUTING else None)
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +57,13 @@ def draws(path: Path, seed: int) -> list[bytes]:
 
 def outcome(way_in, path: Path) -> object:
     """What comes in, or the sentence that refuses it."""
-    with WATCH:
-        try:
-            return way_in(str(path))
-        except UserError as error:
-            return str(error)
+    WATCHED.set()
+    try:
+        return way_in(str(path))
+    except UserError as error:
+        return str(error)
+    finally:
+        WATCHED.clear()
 
 
 def is_one_sentence(sentence: object, path: Path) -> bool:
@@ -88,18 +75,20 @@ def write_and_load(state, path: Path, save) -> None:
     for way_in in WAYS_IN:  # once, so that what loading imports is there
         way_in(str(path))
     assert_same(file_io.load(str(path)), state)
+    assert verify(f"{path}.copy") == verify(path)
 
 
 def test_no_damage_to_a_file_with_checksum_is_accepted(state, tmp_path):
     path, older = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint1.pt"
-    write_and_load(state, path, file_io.save)
+    write_and_load(state, path, file_io.save_anywhere)
     file_io.save({"n": 1}, str(older))
     for number, data in enumerate(draws(path, seed=1)):
         path.write_bytes(data)
         sentence = outcome(WAYS_IN[number % len(WAYS_IN)], path)
         assert is_one_sentence(sentence, path), sentence
         assert sentence.endswith(f"use an older one: the newest good one beside it is `{older}`.")
-    assert not WATCH.seen
+    assert not EXECUTED and set(tmp_path.iterdir()) == {path, older, tmp_path / f"{path.name}.copy"}
+    assert_same(file_io.load(f"{path}.copy"), state)  # no damaged copy was made
 
 
 def test_damage_to_a_file_without_checksum_is_refused_or_without_effect(state, tmp_path):
@@ -114,7 +103,7 @@ def test_damage_to_a_file_without_checksum_is_refused_or_without_effect(state, t
         else:
             assert_same(loaded, state)  # a header's or padding's bit
             harmless += 1
-    assert 0 < harmless < FLIPS and not WATCH.seen
+    assert 0 < harmless < FLIPS and not EXECUTED
 
 
 def test_damage_from_before_archives_is_one_sentence_where_it_is_seen(state, tmp_path):
@@ -129,4 +118,4 @@ def test_damage_from_before_archives_is_one_sentence_where_it_is_seen(state, tmp
         path.write_bytes(flipped)
         loaded.append(outcome(file_io.load, path))
         assert isinstance(loaded[-1], dict) or is_one_sentence(loaded[-1], path)
-    assert sum(isinstance(one, str) for one in loaded) > 8 and not WATCH.seen
+    assert sum(isinstance(one, str) for one in loaded) > 8 and not EXECUTED

@@ -27,55 +27,35 @@ def plugin():
     register()
 
 
-def state():
-    return {"cfg": {"model": argparse.Namespace(dropout=0.1)}, "args": None, "model": {"w": torch.arange(1000.0)}}
-
-
-def fairseq_state():
-    ema = {"w": torch.ones(1000), "h": torch.ones(3, dtype=torch.half), "n": torch.arange(3)}
-    ema["tied"] = ema["w"]
-    history = [{"optimizer_name": "A", "lr_scheduler_state": {}}]
-    return {**state(), "optimizer_history": history, "extra_state": {"ema": ema}}
-
-
-def flip_a_weight(path):
-    with open(path, "r+b") as file:
-        at = file.read().index(torch.arange(500.0, 502).numpy().tobytes())
-        file.seek(at)
-        file.write(b"\1")
-
-
-def test_what_is_saved_and_copied_loads(tmp_path):
-    first, second = str(tmp_path / "a.pt"), str(tmp_path / "b.pt")
-    file_io.save_anywhere(state(), first, in_background=True)
-    file_io.copy(first, second)
-    loaded = file_io.load(second)
-    assert torch.equal(loaded["model"]["w"], state()["model"]["w"]) and loaded["cfg"]["model"].dropout == 0.1
-    assert verify(first) == verify(second) is not None and len(os.listdir(tmp_path)) == 2
+STATE = {"cfg": {"model": argparse.Namespace(dropout=0.1)}, "args": None, "model": {"w": torch.arange(1000.0)}}
+EMA = {"w": torch.ones(1000), "h": torch.ones(3, dtype=torch.half), "n": torch.arange(3)}
+EMA["tied"] = EMA["w"]
+HISTORY = [{"optimizer_name": "A", "lr_scheduler_state": {}}]
+OF_A_RUN = {**STATE, "optimizer_history": HISTORY, "extra_state": {"ema": EMA}}
 
 
 def test_the_moving_average_becomes_the_model_as_in_fairseq(tmp_path):
     path = str(tmp_path / "checkpoint.pt")
-    file_io.save(fairseq_state(), path)
+    file_io.save(OF_A_RUN, path)
     loaded = loading.load_ema(path)["model"]
     assert list(loaded) == ["w", "h", "n", "tied"] and loaded["w"].data_ptr() != loaded["tied"].data_ptr()
     assert [weight.dtype for weight in loaded.values()] == [torch.float, torch.float, torch.long, torch.float]
     assert torch.equal(loaded["w"], torch.ones(1000)) and torch.equal(loaded["h"], torch.ones(3))
-    file_io.save(state(), path)
+    file_io.save(STATE, path)
     with refused("checkpoint.pt", "--store-ema"):
         loading.load_ema(path)
 
 
 def test_a_file_elsewhere_is_left_to_fairseqs_path_manager(tmp_path, monkeypatch):
     path, store, handled = str(tmp_path / "checkpoint.pt"), tmp_path / "store", []
-    file_io.save(fairseq_state(), path)
+    file_io.save(OF_A_RUN, path)
     monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda name: name.startswith("s3://"))
     monkeypatch.setattr(PathManager, "get_local_path", lambda name: path)
     monkeypatch.setattr(PathManager, "supports_rename", lambda name: False)
     monkeypatch.setattr(PathManager, "open", lambda name, mode: handled.append(name) or store.open(mode))
     monkeypatch.setattr(os, "remove", lambda name: None)
     assert checkpoint_utils.load_checkpoint_to_cpu("s3://checkpoint.pt")["model"]["w"].shape == (1000,)
-    file_io.save_anywhere(state(), "s3://checkpoint1.pt")
+    file_io.save_anywhere(STATE, "s3://checkpoint1.pt")
     assert handled == ["s3://checkpoint1.pt"] and torch.equal(torch.load(store)["model"]["w"], torch.arange(1e3))
 
 
@@ -92,24 +72,13 @@ def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path):
         raise UserError("none is good")
 
 
-def test_a_damaged_copy_is_not_made(tmp_path):
-    last, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
-    file_io.save(state(), str(last))
-    file_io.copy(str(last), str(best))
-    flip_a_weight(last)
-    with refused("checkpoint_last.pt", "checkpoint_best.pt"):
-        file_io.copy(str(last), str(best))
-    assert verify(best) and len(os.listdir(tmp_path)) == 2
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
 def test_full_disk_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
     path = str(tmp_path / "checkpoint_last.pt")
-    file_io.save(state(), path)
-    real_open = open
+    file_io.save(STATE, path)
 
-    def open_on_a_full_disk(name, mode="r", *args, **kwargs):
-        return real_open("/dev/full" if "w" in mode else name, mode, *args, **kwargs)
+    def open_on_a_full_disk(name, mode):
+        return open("/dev/full" if "w" in mode else name, mode)
 
     monkeypatch.setattr(file_io, "open", open_on_a_full_disk, raising=False)
     with pytest.raises(UserError, match="No space left on device; what was there before is as it was"):
@@ -117,15 +86,13 @@ def test_full_disk_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="No space left on device"):
         file_io.copy(path, str(tmp_path / "checkpoint_best.pt"))
     monkeypatch.undo()
-    assert torch.equal(file_io.load(path)["model"]["w"], state()["model"]["w"])
+    states.assert_same(file_io.load(path), STATE)
     assert os.listdir(tmp_path) == ["checkpoint_last.pt"]
 
 
 def test_an_interrupted_save_leaves_nothing_behind(tmp_path):
-    with (
-        pytest.raises(RuntimeError, match="illegal") as caught,
-        file_io.complete_or_absent(str(tmp_path / "checkpoint_last.pt")) as partial,
-    ):
+    path = str(tmp_path / "checkpoint_last.pt")
+    with pytest.raises(RuntimeError, match="illegal") as caught, file_io.complete_or_absent(path) as partial:
         partial.write_bytes(b"half")
         raise RuntimeError("an illegal memory access")
     assert caught.value.__cause__ is None and os.listdir(tmp_path) == []
@@ -149,24 +116,21 @@ def checkpoints(tmp_path_factory):
     return folder, parameters
 
 
-def local(path, parameters):
-    """As a training process reads it that has experts 0 and 1."""
-    own = [(name, (2, *shape[1:]) if EXPERT in name else shape) for name, shape in parameters]
-    return assemble.load_local(path, ExpertPlacement(4, 0, 2), own, False)
-
-
 def test_each_file_that_is_read_or_copied_is_opened_once(checkpoints, tmp_path):
     folder, parameters = checkpoints
-    for load in (lambda path: file_io.load(str(path)), assemble.load_shared_part, peek, lambda p: local(p, parameters)):
+
+    def local(path):  # as a training process reads it that has experts 0 and 1
+        placement = ExpertPlacement(4, 0, 2)
+        return assemble.load_local(path, placement, states.local_parameters(parameters, placement), False)
+
+    whole, parts = ["whole.pt"], ["parts.pt", "0-1.pt", "2-3.pt"]
+    for load, names in (
+        *((load, whole) for load in (lambda path: file_io.load(str(path)), assemble.load_shared_part, peek, local)),
+        *((local, parts[:2]), (states.read_whole, parts)),
+    ):
         opened = opened_from_now()
-        assert load(folder / "whole.pt")["model"]
-        assert opened() == ["whole.pt"]
-    opened = opened_from_now()
-    local(folder / "parts.pt", parameters)
-    assert opened() == ["parts.pt", "0-1.pt"]  # experts 2 and 3 are another process's
-    opened = opened_from_now()
-    assemble.whole(folder / "parts.pt", assemble.load_shared_part(folder / "parts.pt"))
-    assert opened() == ["parts.pt", "0-1.pt", "2-3.pt"]
+        assert load(folder / names[0])["model"]
+        assert opened() == names
     opened = opened_from_now()
     copy_with_experts(folder / "parts.pt", tmp_path / "checkpoint1.pt")
     assert opened().count("parts.pt") == 1 and not {"0-1.pt", "2-3.pt"} & set(opened())  # these get a second name
@@ -177,8 +141,7 @@ def test_each_file_that_is_read_or_copied_is_opened_once(checkpoints, tmp_path):
 
 def test_sentences_name_the_file_and_not_its_descriptor(tmp_path, monkeypatch):
     """torch maps a file by its descriptor's name."""
-    path = tmp_path / "checkpoint.pt"
-    file_io.save({"model": {"w": torch.ones(3)}}, str(path))
+    (path,) = states.save_all(tmp_path, STATE)
 
     def fail(name, **options):
         raise RuntimeError(f"unable to open file <{name}>: Too many open files")
@@ -191,12 +154,10 @@ def test_sentences_name_the_file_and_not_its_descriptor(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("mapped", [False, True])
 def test_a_file_that_takes_its_place_meanwhile_is_not_read(tmp_path, mapped):
-    path = tmp_path / "checkpoint.pt"
-    file_io.save({"model": {"w": torch.ones(3)}}, str(path))
-    file_io.save({"model": {"w": torch.zeros(3)}}, str(tmp_path / "other.pt"))
+    path, other = states.save_all(tmp_path, *({"model": {"w": value}} for value in (torch.ones(3), torch.zeros(3))))
     with CheckpointFile(path) as file:
         assert file.verify() is not None
-        os.replace(tmp_path / "other.pt", path)
+        os.replace(other, path)
         read = file.load(mapped)
     assert torch.equal(read["model"]["w"], torch.ones(3))
     path.unlink()
@@ -227,12 +188,11 @@ def test_an_older_checkpoint_is_suggested_only_with_all_its_experts(tmp_path):
     for time, path in enumerate(others):
         copy_with_experts(last, path)
         dated(path, 1000 + time)  # the whole one is the oldest
-    whole, missing, damaged, foreign = others
+    whole, missing, *wrong = others
     files_of(missing)[0].unlink()
-    for path, content in ((damaged, b"x"), (foreign, None)):
-        file = files_of(path)[0]
+    for (file, other), content in zip(map(files_of, wrong), (b"x", None), strict=True):
         file.unlink()  # its other names keep the content
-        file.write_bytes(content or files_of(path)[0].read_bytes())
+        file.write_bytes(content or other.read_bytes())  # damaged, and foreign
     (shard, _), shared_part = files_of(last), assemble.load_shared_part(last)
     assert list(shards_of(last, shared_part)) == files_of(last)
     for path in (last, shard):

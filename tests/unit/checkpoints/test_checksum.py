@@ -11,6 +11,7 @@ import torch
 from fairseq_mtmoe.checkpoints.checksum import identity, write_checksum
 from tests.helpers.checkpoint_files import change, verify, with_checksum, without_checksum
 from tests.helpers.refused import refused
+from tests.helpers.states import save_all
 
 COMMENT = 77
 
@@ -27,29 +28,18 @@ def test_the_comment_is_the_digest_of_all_before_it(tmp_path):
     data = path.read_bytes()
     assert data[:-COMMENT] == before[:-2] + struct.pack("<H", COMMENT)
     assert data[-COMMENT:] == b"mtmoe sha256:" + hashlib.sha256(data[:-COMMENT]).hexdigest().encode()
-    assert verify(path) == verify(str(path)) == digest == data[-64:].decode()
-
-
-def test_every_file_has_an_identity(tmp_path):
-    path, other = with_checksum(tmp_path / "a.pt"), without_checksum(tmp_path / "b.pt")
-    assert identity(path) == verify(path)
-    assert identity(other) == hashlib.sha256(other.read_bytes()).hexdigest()
-    (tmp_path / "empty.pt").write_bytes(b"")
-    assert identity(tmp_path / "empty.pt") == hashlib.sha256().hexdigest()
-
-
-def test_stock_torch_and_zip_read_a_file_with_a_checksum(tmp_path):
-    path = with_checksum(tmp_path / "a.pt")
-    for mmap in (False, True):
+    assert verify(path) == verify(str(path)) == identity(path) == digest == data[-64:].decode()
+    for mmap in (False, True):  # stock torch and zip read it
         assert torch.equal(torch.load(path, mmap=mmap)["w"], torch.arange(100.0))
     with zipfile.ZipFile(path) as archive:
-        assert archive.testzip() is None and archive.comment.startswith(b"mtmoe sha256:")
+        assert archive.testzip() is None and archive.comment == data[-COMMENT:]
+    for content in (before, b""):
+        path.write_bytes(content)
+        assert identity(path) == hashlib.sha256(content).hexdigest()
 
 
 def test_a_file_of_more_than_one_block_is_hashed_whole(tmp_path):
-    path = tmp_path / "a.pt"
-    torch.save({"w": torch.zeros(300_000)}, path)
-    write_checksum(path)
+    (path,) = save_all(tmp_path, {"w": torch.zeros(300_000)})
     for offset in (0, 1 << 18, path.stat().st_size - COMMENT - 1):
         assert_damaged(change(path, offset))
         assert verify(change(path, offset))
@@ -58,48 +48,34 @@ def test_a_file_of_more_than_one_block_is_hashed_whole(tmp_path):
 def test_a_checksum_that_is_not_exactly_ours_is_damage(tmp_path):
     path = with_checksum(tmp_path / "a.pt")
     data = path.read_bytes()
-    upper = data[-64:].upper()
-    short = data[: -COMMENT - 2] + struct.pack("<H", COMMENT - 1)
-    assert upper != data[-64:]
+    content, comment, digest = data[:-COMMENT], data[-COMMENT:], data[-64:]
+    short = content[:-2] + struct.pack("<H", COMMENT - 1)
+    assert digest.upper() != digest
     for wrong in (
-        data[:-COMMENT],  # the comment is lost, and nothing else
-        data + b"\0",
-        data + data[-COMMENT:],
-        data[:-64] + upper,
-        data[:-64] + b"0" * 64,
-        data[:-COMMENT] + data[-COMMENT:].replace(b"mtmoe", b"other"),
+        content,  # the comment is lost, and nothing else
+        *(data + b"\0", data + comment, b"\0" + data, b"", comment),
+        *(data[:-64] + digest.upper(), data[:-64] + b"0" * 64, content + comment.replace(b"mtmoe", b"other")),
         short + b"mtmoe sha256:" + hashlib.sha256(short).hexdigest().encode(),
-        b"\0" + data,
-        b"",
-        data[-COMMENT:],
     ):
         path.write_bytes(wrong)
         assert_damaged(path)
 
 
-def directory_entry(path: Path, name: str) -> int:
-    """Where the archive's directory describes a record."""
-    with zipfile.ZipFile(path) as archive:
-        start = archive.start_dir
-    data = path.read_bytes()
-    return data.rindex(b"PK\x01\x02", start, data.index(name.encode(), start))
-
-
 def test_an_archive_without_checksum_that_two_readers_read_apart_is_damaged(tmp_path):
     path = without_checksum(tmp_path / "a.pt")
-    entry = directory_entry(path, "/data/0")
-    change(path, entry + 38, 0x10)  # a folder, for torch: it gives memory that nothing was read into
-    with zipfile.ZipFile(path) as archive:
-        assert archive.testzip() is None
-    assert_damaged(path)
-    change(path, entry + 38, 0x10)
-    change(path, entry + 10, 8)  # compressed: stored bytes are then misread
-    assert_damaged(path)
-    change(path, entry + 10, 8)
-    assert_damaged(change(path, path.stat().st_size - 50))  # Python looks for records before the file's start
-    change(path, path.stat().st_size - 50)
-    assert verify(path) is None
     data = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        entry = data.rindex(b"PK\x01\x02", archive.start_dir, data.index(b"/data/0", archive.start_dir))
+    for offset, bits in (
+        (entry + 38, 0x10),  # a folder, for torch: it gives memory that nothing was read into
+        (entry + 10, 8),  # compressed: stored bytes are then misread
+        (len(data) - 50, 1),  # Python looks for records before the file's start
+    ):
+        assert_damaged(change(path, offset, bits))
+        if offset == entry + 38:
+            with zipfile.ZipFile(path) as archive:
+                assert archive.testzip() is None
+        assert verify(change(path, offset, bits)) is None
     for wrong in (b"\0" + data, data + b"\0", data[-22:]):
         path.write_bytes(wrong)
         assert_damaged(path)

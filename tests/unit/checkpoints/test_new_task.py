@@ -1,19 +1,18 @@
 """A task more in a checkpoint's state: its rows, its head, and all else as it was."""
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
 
-from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part
 from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_task
 from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
 from fairseq_mtmoe.optim.state import OptimizerState
 from tests.helpers.models import TASKS, moe_model
 from tests.helpers.refused import refused
-from tests.helpers.states import assert_same, trained, write_in_parts
+from tests.helpers.states import assert_same, read_whole, trained, write_in_parts
 
 GATED = {"expert_gates": "task"}
 BEFORE = Described.of(moe_model(**GATED))
@@ -66,10 +65,8 @@ def test_what_is_drawn_has_its_distribution_and_is_the_same_in_averages(begins_a
     """Of a table of 3 + 1 rows of 600 numbers, and of gates."""
     embeddings, gate = "task_embeddings.weight", "layers.1.moe.gate.weight"
     tables = {embeddings: torch.ones(3, 600), gate: torch.ones(3, 10, 60)}
-    larger = {name: torch.Size([4, *table.shape[1:]]) for name, table in tables.items()}
-    before = Described({name: table.shape for name, table in tables.items()}, [])
-    state = {"model": tables, "extra_state": {"ema": dict(tables)}}
-    result = with_task(state, new_task(begins_as), before, Described(larger, []))
+    before, after = (Described({key: torch.Size([n, *v.shape[1:]]) for key, v in tables.items()}, []) for n in (3, 4))
+    result = with_task({"model": tables, "extra_state": {"ema": dict(tables)}}, new_task(begins_as), before, after)
     row = result["model"][embeddings][3]
     assert torch.equal(result["extra_state"]["ema"][embeddings][3], row)
     bound = (6 / 604) ** 0.5
@@ -81,31 +78,26 @@ def test_what_is_drawn_has_its_distribution_and_is_the_same_in_averages(begins_a
 
 def test_a_head_gets_its_place_and_no_moments():
     """Behind the parameters that were there, and before what the model knows nothing of."""
-    names = ["table", "heads.a.weight"]
-    state = {
-        "model": {"table": torch.ones(3, 2), "heads.a.weight": torch.ones(2), "other": torch.ones(1)},
-        "last_optimizer_state": {
-            "state": {i: {"exp_avg": torch.ones(3, 2) if i == 0 else torch.ones(2)} for i in (0, 1)},
-            "param_groups": [{"lr": 0.5, "params": [0, 1]}],
-        },
-    }
-    before = Described({"table": torch.Size([3, 2]), "heads.a.weight": torch.Size([2])}, [])
-    shapes = {"table": torch.Size([4, 2]), "heads.a.weight": torch.Size([2]), "heads.b.weight": torch.Size([5])}
-    before, after = (Described(found, [(name, found[name]) for name in found]) for found in (before.shapes, shapes))
-    head = {"heads.b.weight": torch.arange(5.0)}
-    result = with_task(state, NewTask(TASKS, "aa", head, 1), before, after)
-    assert list(result["model"]) == [*names, "heads.b.weight", "other"]
+    trained, head = {"table": torch.ones(3, 2), "heads.a.weight": torch.ones(2)}, {"heads.b.weight": torch.arange(5.0)}
+    moments = {index: {"exp_avg": value} for index, value in enumerate(trained.values())}
+    saved = {"state": moments, "param_groups": [{"lr": 0.5, "params": [0, 1]}]}
+    state = {"model": {**trained, "other": torch.ones(1)}, "last_optimizer_state": saved}
+    shapes = {name: value.shape for name, value in trained.items()}
+    larger = {**shapes, "table": torch.Size([4, 2]), "heads.b.weight": torch.Size([5])}
+    before, after = (Described(found, list(found.items())) for found in (shapes, larger))
+    result = with_task(state, new_task("aa", **head), before, after)
+    assert list(result["model"]) == [*trained, *head, "other"]
     assert torch.equal(result["model"]["heads.b.weight"], head["heads.b.weight"])
     saved = result["last_optimizer_state"]
     assert saved["param_groups"] == [{"lr": 0.5, "params": [0, 1, 2]}] and set(saved["state"]) == {0, 1}
 
 
-def test_a_checkpoint_in_parts_becomes_what_the_whole_one_becomes(tmp_path: Path):
+def test_a_checkpoint_in_parts_becomes_what_the_whole_one_becomes(tmp_path):
     state, parameters = trained(**GATED)
-    write_in_parts(tmp_path / "parts.pt", state, parameters, 2)
-    result = extended(load_shared_part(tmp_path / "parts.pt"))
-    save_with_experts(result, tmp_path / "parts.pt", tmp_path / "out.pt")
-    assert_same(whole(tmp_path / "out.pt", load_shared_part(tmp_path / "out.pt")), extended(state))
+    parts, out = tmp_path / "parts.pt", tmp_path / "out.pt"
+    write_in_parts(parts, state, parameters, 2)
+    save_with_experts(extended(load_shared_part(parts)), parts, out)
+    assert_same(read_whole(out), extended(state))
 
 
 def test_moments_of_other_shapes_are_left_out():

@@ -12,17 +12,10 @@ from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_local, load_sha
 from fairseq_mtmoe.checkpoints.sharding import expert_folder, has_experts, is_shared_part, join, shared_part_of, split
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from tests.helpers import states
+from tests.helpers.checkpoint_files import change
 from tests.helpers.refused import refused
-from tests.helpers.states import (
-    EXPERT,
-    assert_same,
-    files_of,
-    local_parameters,
-    local_state,
-    placements,
-    trained,
-    write_in_parts,
-)
+from tests.helpers.states import EXPERT, assert_same, files_of, read_whole, trained, write_in_parts
 
 FC1 = "decoder.layers.1.moe.experts.fc1_weight"
 ALL = ExpertPlacement(4, 0, 4)
@@ -32,9 +25,9 @@ ALL = ExpertPlacement(4, 0, 4)
 def test_the_shared_part_has_no_experts_and_the_content_nothing_else(flat):
     state, parameters = trained(4, flat)
     original = copy.deepcopy(state)
-    placement = placements(4, 2)[1]
-    local = local_state(state, parameters, placement)
-    shared_part, content = split(local, placement, local_parameters(parameters, placement))
+    placement = states.placements(4, 2)[1]
+    local = states.local_state(state, parameters, placement)
+    shared_part, content = split(local, placement, states.local_parameters(parameters, placement))
     assert_same(state, original)
     assert is_shared_part(shared_part) and not is_shared_part(state)
     for tensors in (shared_part["model"], *(shared_part["extra_state"][name] for name in ("ema", "ema_fp32_params"))):
@@ -97,10 +90,10 @@ def test_what_some_processes_wrote_any_others_read(tmp_path, num_experts, writer
     assert len(files_of(paths[0])) == writers
     torch.save(state, paths[1])
     for path in paths:
-        for placement in (one for readers in (1, 2, 4) for one in placements(num_experts, readers)):
-            found = load_local(path, placement, local_parameters(parameters, placement), flat)
-            assert_same(found, local_state(state, parameters, placement))
-        assert_same(whole(path, load_shared_part(path)), state)
+        for placement in (one for readers in (1, 2, 4) for one in states.placements(num_experts, readers)):
+            found = load_local(path, placement, states.local_parameters(parameters, placement), flat)
+            assert_same(found, states.local_state(state, parameters, placement))
+        assert_same(read_whole(path), state)
 
 
 def test_counts_of_updates_in_tensors_travel(tmp_path):
@@ -109,7 +102,7 @@ def test_counts_of_updates_in_tensors_travel(tmp_path):
     for entry in state["last_optimizer_state"]["state"].values():
         entry["step"] = torch.tensor(float(entry["step"]))
     write_in_parts(tmp_path / "a.pt", state, parameters, 2)
-    assert_same(whole(tmp_path / "a.pt", load_shared_part(tmp_path / "a.pt")), state)
+    assert_same(read_whole(tmp_path / "a.pt"), state)
 
 
 def test_another_number_of_experts_is_refused(checkpoint, parts, tmp_path):
@@ -118,7 +111,7 @@ def test_another_number_of_experts_is_refused(checkpoint, parts, tmp_path):
     for path in (parts, tmp_path / "whole.pt"):
         for placement in (ExpertPlacement(8, 0, 2), ExpertPlacement(2, 0, 2)):
             with refused("--num-experts", path.name):
-                load_local(path, placement, local_parameters(parameters, placement), False)
+                load_local(path, placement, states.local_parameters(parameters, placement), False)
 
 
 def test_a_dense_checkpoint_is_taken_as_it_is(checkpoint, parts, tmp_path):
@@ -151,8 +144,8 @@ def test_a_missing_file_is_named_with_the_folder_to_copy(parts):
 def test_a_file_of_other_experts_is_refused(parts, tmp_path):
     """Damaged, of another save, or with fewer than are named."""
     file, shared_part = files_of(parts)[0], load_shared_part(parts)
-    content, good = torch.load(file), file.read_bytes()
-    file.write_bytes(good[:500] + bytes([good[500] ^ 1]) + good[501:])
+    content = torch.load(file)
+    change(file, 500)
     with refused("0-1.pt"):
         ShardReader(parts, shared_part).read(0, 1)
     write_in_parts(tmp_path / "other.pt", *trained(4, seed=2), 2)
@@ -165,22 +158,16 @@ def test_a_file_of_other_experts_is_refused(parts, tmp_path):
         ShardReader(parts, shared_part).read(0, 1)
 
 
-def damage_list(experts):
-    yield {**experts, "id": "../../elsewhere"}
-    yield {**experts, "num_experts": 5}
-    yield {**experts, "files": experts["files"][1:]}
-    yield {**experts, "files": experts["files"][::-1]}
-    yield {**experts, "files": [{**experts["files"][0], "name": "../0-1.pt"}, experts["files"][1]]}
-    yield {**experts, "files": [{**experts["files"][0], "first": 1}, experts["files"][1]]}
-    yield {**experts, "files": [{**experts["files"][0], "count": "2"}, experts["files"][1]]}
-    yield {**experts, "num_experts": math.inf, "files": [{**experts["files"][0], "count": math.inf}]}
-    yield {key: value for key, value in experts.items() if key != "keys"}
-    yield None
-
-
 def test_a_damaged_list_of_shards_leads_nowhere_else(parts):
     shared_part = load_shared_part(parts)
-    for experts in damage_list(shared_part["experts"]):
+    whole_list = shared_part["experts"]
+    first, second = whole_list["files"]
+    wrong = [[second], [second, first], *([{**first, **of}, second] for of in ({"name": "../0-1.pt"}, {"first": 1}))]
+    wrong.append([{**first, "count": "2"}, second])
+    endless = {"num_experts": math.inf, "files": [{**first, "count": math.inf}]}
+    wrong_lists = [{"id": "../../elsewhere"}, {"num_experts": 5}, endless, *({"files": files} for files in wrong)]
+    without_keys = {key: value for key, value in whole_list.items() if key != "keys"}
+    for experts in (None, without_keys, *({**whole_list, **one} for one in wrong_lists)):
         file_io.save({**shared_part, "experts": experts}, str(parts))
         with refused("checkpoint_last.pt"):
             load_shared_part(parts, mapped=True)

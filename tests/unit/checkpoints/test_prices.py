@@ -8,14 +8,14 @@ from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema.ema import EMA
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part
 from fairseq_mtmoe.checkpoints.key_maps import prices_of, put_prices, without_prices
 from fairseq_mtmoe.checkpoints.loading import load_ema
 from fairseq_mtmoe.checkpoints.rewriting import average, save_with_experts
 from fairseq_mtmoe.checkpoints.sharding import expert_folder
 from fairseq_mtmoe.moe import remember_prices, running_prices
 from tests.helpers.models import batch, moe_model
-from tests.helpers.states import assert_same, trained, write_in_parts
+from tests.helpers.states import assert_same, read_whole, save_all, trained, write_in_parts
 
 BASE = dict(expert_gates="base")
 
@@ -66,28 +66,21 @@ def test_a_shared_part_gets_them_too_and_keeps_its_experts(tmp_path):
     write_in_parts(source, state, parameters, 2)
     for path in (target, source):  # the last in its own place
         save_with_experts(put_prices(load_shared_part(source), prices, prices), source, path)
-        assert_same(whole(path, load_shared_part(path)), put_prices(state, prices, prices))
+        assert_same(read_whole(path), put_prices(state, prices, prices))
         assert len(list(expert_folder(path).glob("*/*.pt"))) == 2 and len(list(expert_folder(path).iterdir())) == 1
-
-
-def saved(folder, *states):
-    paths = [folder / f"{index}.pt" for index in range(len(states))]
-    for state, path in zip(states, paths, strict=True):
-        file_io.save(state, str(path))
-    return paths
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
 def test_those_without_prices_do_not_count_in_an_average(tmp_path, order):
     states = [priced(1)[0], priced(2, updates=0)[0], priced(3, updates=0)[0]]
-    found = average(saved(tmp_path, *(states[index] for index in order)))["model"]
+    found = average(save_all(tmp_path, *(states[index] for index in order)))["model"]
     assert list(found) == list(states[0]["model"])
     right = means(states[0]["model"])
     for key, value in means(found).items():
         torch.testing.assert_close(value, right[key])
     weight = "encoder.layers.1.moe.gate.weight"
     torch.testing.assert_close(found[weight], sum(state["model"][weight] for state in states) / 3)
-    assert not prices_of(average(saved(tmp_path, *states[1:]))["model"])
+    assert not prices_of(average(save_all(tmp_path, *states[1:]))["model"])
 
 
 def test_models_in_half_precision_save_them_in_full(tmp_path):
@@ -97,6 +90,6 @@ def test_models_in_half_precision_save_them_in_full(tmp_path):
     average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5))
     average.step(model)
     halves = {"model": model.state_dict(), "extra_state": {"ema": average.get_model().state_dict()}}
-    [path] = saved(tmp_path, halves)
+    [path] = save_all(tmp_path, halves)
     for named in (file_io.load(str(path))["model"], load_ema(str(path))["model"]):
         assert_same(prices_of(named), dict(prices_of(state["model"])))

@@ -9,17 +9,13 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints import file_io, rewriting
-from fairseq_mtmoe.checkpoints.assemble import load_shared_part, whole
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part
 from fairseq_mtmoe.checkpoints.rewriting import EPOCHS, UPDATES, average, copy_with_experts, newest, remove_orphans
 from fairseq_mtmoe.checkpoints.sharding import expert_folder
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import replacing
 from tests.helpers.refused import refused
-from tests.helpers.states import assert_same, files_of, trained, write_in_parts
-
-
-def read(path):
-    return whole(path, load_shared_part(path))
+from tests.helpers.states import assert_same, files_of, read_whole, save_all, trained, write_in_parts
 
 
 def write(path):
@@ -31,24 +27,18 @@ def write(path):
 def test_what_no_shared_part_names_is_removed_and_nothing_else(parts, tmp_path):
     kept = files_of(parts)
     stale = expert_folder(parts) / "00112233445566aa"
-    foreign = [
-        expert_folder(parts) / "notes.txt",
-        expert_folder(parts) / "other" / "0-1.pt",
-        expert_folder(parts) / "bbbbbbbbbbbbbbbb" / "notes.txt",
-        tmp_path / "my.experts" / "0-1.pt",
-        tmp_path / "out.experts" / "0123456789abcdef" / "0-1.pt",  # whose shared part another command is going to write
-        tmp_path / "folder" / "0123456789abcdef" / "0-1.pt",
-    ]
+    foreign = [expert_folder(parts) / name for name in ("notes.txt", "other/0-1.pt", "bbbbbbbbbbbbbbbb/notes.txt")]
+    foreign += [tmp_path / name / "0-1.pt" for name in ("my.experts", "folder/0123456789abcdef")]
+    foreign.append(tmp_path / "out.experts/0123456789abcdef/0-1.pt")  # another command will write its shared part
     with pytest.raises(KeyboardInterrupt), replacing(stale / "4-7.pt") as partial:
         raise KeyboardInterrupt
     other = write(tmp_path / "checkpoint_1_2.experts" / "0123456789abcdef" / "0-7.pt")
     gone = [write(stale / "0-3.pt"), write(partial), other]
-    for file in foreign:
-        write(file)
+    kept += map(write, foreign)
     remove_orphans(parts)  # of this checkpoint alone
     assert other.exists() and not stale.exists()
     remove_orphans(tmp_path)
-    assert all(file.exists() for file in (*kept, *foreign)) and not any(file.exists() for file in gone)
+    assert all(file.exists() for file in kept) and not any(file.exists() for file in gone)
     assert not (tmp_path / "checkpoint_1_2.experts").exists()
 
 
@@ -70,7 +60,7 @@ def test_a_copy_shares_the_files_and_outlives_the_original(checkpoint, parts, tm
     copy_with_experts(parts, target)
     shutil.rmtree(expert_folder(parts))
     parts.unlink()
-    assert_same(read(target), checkpoint[0])
+    assert_same(read_whole(target), checkpoint[0])
 
 
 def test_a_copy_to_another_disk_is_a_copy(checkpoint, parts, tmp_path, monkeypatch):
@@ -80,12 +70,9 @@ def test_a_copy_to_another_disk_is_a_copy(checkpoint, parts, tmp_path, monkeypat
     monkeypatch.setattr(os, "link", no_link)
     copy_with_experts(parts, tmp_path / "copy.pt")
     assert not any(map(os.path.samefile, files_of(parts), files_of(tmp_path / "copy.pt")))
-    assert_same(read(tmp_path / "copy.pt"), checkpoint[0])
-
-
-def test_a_copy_of_a_whole_checkpoint_takes_the_place_of_one_in_parts(checkpoint, parts, tmp_path):
-    file_io.save(checkpoint[0], str(tmp_path / "whole.pt"))
-    copy_with_experts(tmp_path / "whole.pt", parts)
+    assert_same(read_whole(tmp_path / "copy.pt"), checkpoint[0])
+    (whole,) = save_all(tmp_path, checkpoint[0])
+    copy_with_experts(whole, parts)  # experts and all
     assert not expert_folder(parts).exists()
 
 
@@ -96,7 +83,7 @@ def test_a_copy_that_lacks_a_file_changes_nothing(parts, tmp_path):
     with refused("2-3.pt"):
         copy_with_experts(parts, target)
     assert len(files_of(target)) == 2
-    assert_same(read(target), state)
+    assert_same(read_whole(target), state)
 
 
 @pytest.mark.parametrize(("flat", "whole_before"), [(False, True), (True, False)])
@@ -112,7 +99,7 @@ def test_parts_of_any_size_hold_the_same(tmp_path, flat, whole_before):
         target = tmp_path / f"out{size}.pt"
         assert rewriting.write_in_parts(source, target, size) == len(names)
         assert [file.name for file in files_of(target)] == names
-        assert_same(read(target), state)
+        assert_same(read_whole(target), state)
         sizes = [file.stat().st_size for file in files_of(target)]
         assert sum(sizes) < 2 * source.stat().st_size + 20_000 * len(sizes)
     rewriting.write_whole(target, tmp_path / "single.pt")
@@ -140,7 +127,7 @@ def test_moments_that_cannot_be_told_apart_are_refused(tmp_path):
     del frozen["last_optimizer_state"]
     torch.save(frozen, tmp_path / "in.pt")
     rewriting.write_in_parts(tmp_path / "in.pt", tmp_path / "out.pt", 2)
-    assert_same(read(tmp_path / "out.pt"), frozen)
+    assert_same(read_whole(tmp_path / "out.pt"), frozen)
 
 
 def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
@@ -160,7 +147,7 @@ def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="No space left"):
             rewriting.write_in_parts(source, path, size)
     assert [file.name for file in files_of(target)] == ["0-3.pt"] and not expert_folder(tmp_path / "other.pt").exists()
-    assert_same(read(target), state)
+    assert_same(read_whole(target), state)
 
 
 def mean_of(states):
@@ -194,18 +181,14 @@ def test_averages_are_fairseqs_scripts(tmp_path, half):
 
 
 def models(folder, *states):
-    for index, model in enumerate(states):
-        file_io.save({"model": model}, str(folder / f"{index}.pt"))
-    return [folder / f"{index}.pt" for index in range(len(states))]
+    return save_all(folder, *({"model": model} for model in states))
 
 
 def test_bfloat16_is_summed_in_float32_and_whole_numbers_stay_whole(tmp_path):
     """Where the script would lose what is added to a larger sum."""
     numbers = ({"w": torch.tensor([n], dtype=torch.bfloat16), "n": torch.tensor([int(n)])} for n in (256.0, 1.0, 2.0))
     mean = average(models(tmp_path, *numbers))["model"]
-    assert (
-        mean["w"].dtype == torch.float32 and mean["w"].item() == pytest.approx(259 / 3) and mean["n"].tolist() == [86]
-    )
+    assert (mean["w"].dtype, mean["w"].item(), mean["n"].item()) == (torch.float32, pytest.approx(259 / 3), 86)
 
 
 @pytest.mark.parametrize("other", [{"v": torch.ones(2)}, {"w": torch.ones(3)}])
@@ -225,12 +208,8 @@ def test_the_newest_are_those_with_the_highest_numbers(tmp_path):
     assert found(EPOCHS, 2, None) == ["checkpoint10.pt", "checkpoint9.pt"]
     assert found(EPOCHS, 2, 9) == ["checkpoint9.pt", "checkpoint2.pt"]
     assert found(UPDATES, 2, None) == ["checkpoint_3_40.pt", "checkpoint_12_7.pt"]
-    for pattern, count, bound, option in (
-        (EPOCHS, 4, None, "epoch"),
-        (UPDATES, 0, None, "update"),
-        (EPOCHS, 3, 9, "epoch"),
-    ):
+    for option, wrong in (("epoch", (EPOCHS, 4, None)), ("update", (UPDATES, 0, None)), ("epoch", (EPOCHS, 3, 9))):
         with refused(f"--num-{option}-checkpoints"):
-            newest(tmp_path, pattern, count, bound)
+            newest(tmp_path, *wrong)
     with refused("--inputs"):
         newest(tmp_path / "none", EPOCHS, 1, None)

@@ -5,6 +5,7 @@ import os
 import sys
 from argparse import Namespace
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,17 @@ from tests.helpers.refused import refused
 
 register()
 
-LOADERS = {
-    "load": lambda path: file_io.load(path),
-    "mapped": lambda path: file_io.load(path, mapped=True),
-    "fairseq's": lambda path: checkpoint_utils.load_checkpoint_to_cpu(path),
-    "average": lambda path: loading.load_ema(path),
-    "experts": lambda path: assemble.load_shared_part(path, mapped=True),
-}
+LOADERS = (
+    *(file_io.load, partial(file_io.load, mapped=True), loading.load_ema),
+    *(checkpoint_utils.load_checkpoint_to_cpu, partial(assemble.load_shared_part, mapped=True)),
+)
+
+
+def refuses(path, *names, load=file_io.load) -> None:
+    """Loading ends in one sentence with these names."""
+    with refused(str(path), *names) as caught:
+        load(str(path))
+    assert "\n" not in str(caught.value)
 
 
 def checkpoint(**parts):
@@ -37,20 +42,13 @@ def checkpoint(**parts):
     } | parts  # fmt: skip
 
 
-def refuses(path, *names, load=file_io.load) -> None:
-    """Loading ends in one sentence with these names."""
-    with refused(str(path), *names) as caught:
-        load(str(path))
-    assert "\n" not in str(caught.value)
+def with_optimizer(state):
+    return checkpoint(last_optimizer_state=state)
 
 
-def with_moments(**entry):
+def moments(entry, **options):
     group = {"lr": 0.1, "betas": (0.9, 0.98), "eps": 1e-8, "params": [0]}
-    return checkpoint(last_optimizer_state={"state": {0: entry}, "param_groups": [group]})
-
-
-def with_group(**options):
-    return checkpoint(last_optimizer_state={"state": {}, "param_groups": [{"params": [0]} | options]})
+    return {"state": {0: entry}, "param_groups": [group | options]}
 
 
 @pytest.mark.parametrize(
@@ -60,13 +58,10 @@ def with_group(**options):
         (checkpoint(model=[]), ["model"]),
         (checkpoint(model={"w": torch.eye(3).to_sparse()}), []),
         (checkpoint(extra_state={"train_iterator": {"epoch": 10**12}}), ["extra_state.train_iterator.epoch"]),
-        (with_moments(step="7"), ["last_optimizer_state.state.0.step"]),
-        (with_group(betas=(0.9, 1)), ["last_optimizer_state.param_groups.0.betas.1"]),
-        (with_group(eps=math.inf), ["last_optimizer_state.param_groups.0.eps"]),
-        (
-            checkpoint(last_optimizer_state={"a": {"state": {}, "param_groups": 3}}),
-            ["last_optimizer_state.a.param_groups"],
-        ),
+        (with_optimizer(moments({"step": "7"})), ["last_optimizer_state.state.0.step"]),
+        (with_optimizer(moments({}, betas=(0.9, 1))), ["last_optimizer_state.param_groups.0.betas.1"]),
+        (with_optimizer(moments({}, eps=math.inf)), ["last_optimizer_state.param_groups.0.eps"]),
+        (with_optimizer({"a": {"state": {}, "param_groups": 3}}), ["last_optimizer_state.a.param_groups"]),
         (checkpoint(extra_state={"GlueTask": {"training_seconds": 1.0, "gates": {"since": None}}}), []),
         (checkpoint(task_state={"langs": "en,de"}), ["task_state.langs"]),
         (checkpoint(task_state={"lang_pairs": ["en-de", ()]}), ["task_state.lang_pairs.1"]),
@@ -91,7 +86,7 @@ def test_every_way_in_refuses_what_executes_or_grows_whatever_the_environment_sa
 
     for value, names in ((Touch(), ["argparse.Namespace"]), (torch.ones(1).expand(2000, 1000), [])):
         torch.save(checkpoint(model={"w": value}), tmp_path / "a.pt", _use_new_zipfile_serialization=not old)
-        for load in LOADERS.values():
+        for load in LOADERS:
             refuses(tmp_path / "a.pt", *names, load=load)
     assert not (tmp_path / "executed").exists()
 
@@ -110,7 +105,7 @@ def test_what_checkpoints_hold_is_loaded(tmp_path):
         args=Namespace(arch="transformer", betas=(0.9, 0.98), pairs=["a-b"], languages={"a", "b"}),
         model=weights, criterion=OrderedDict(),
         extra_state={"metrics": {"train": [(10, "loss", "AverageMeter", {"val": None, "sum": 0, "count": 0})]}},
-        last_optimizer_state=with_moments(step=3, exp_avg=torch.nn.Parameter(torch.zeros(3)))["last_optimizer_state"],
+        last_optimizer_state=moments({"step": 3, "exp_avg": torch.nn.Parameter(torch.zeros(3))}),
         dtype=torch.float16, size=torch.Size([2]),
     )  # fmt: skip
     for old in (False, True):
@@ -119,8 +114,7 @@ def test_what_checkpoints_hold_is_loaded(tmp_path):
         assert list(loaded) == list(state) and loaded["args"] == state["args"]
         assert all(torch.equal(loaded["model"][key], value) for key, value in weights.items())
         assert loaded["model"]._metadata == weights._metadata
-    one = {"state": {}, "param_groups": [{"params": [0]}]}
-    torch.save(checkpoint(last_optimizer_state={"first": one, "loss_scale": 128.0}), tmp_path / "a.pt")
+    torch.save(with_optimizer({"first": moments({}), "loss_scale": 128.0}), tmp_path / "a.pt")
     assert list(file_io.load(str(tmp_path / "a.pt"))["last_optimizer_state"]) == ["first", "loss_scale"]
 
 
@@ -128,7 +122,7 @@ def test_what_checkpoints_hold_is_loaded(tmp_path):
 def test_what_is_no_file_is_refused_and_passed_over(tmp_path, kind):
     odd, good, damaged = tmp_path / "checkpoint_best.pt", tmp_path / "checkpoint1.pt", tmp_path / "checkpoint_last.pt"
     {"folder": odd.mkdir, "pipe": lambda: os.mkfifo(odd), "link": lambda: odd.symlink_to("nowhere")}[kind]()
-    for load in (*LOADERS.values(), lambda path: file_io.copy(path, f"{path}.copy")):
+    for load in (*LOADERS, lambda path: file_io.copy(path, f"{path}.copy")):
         refuses(odd, load=load)
     assert peek(odd) is None
     remove_orphans(tmp_path)

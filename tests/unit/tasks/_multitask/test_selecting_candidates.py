@@ -43,25 +43,22 @@ def measure(sample, model, under_dropout):
 
 
 def collate(items):
-    return {
-        "id": torch.tensor([example["id"] for _, example in items]),
-        "tasks": [task for task, _ in items],
-        "entropies": [example["entropy"] for _, example in items],
-        "values": [example["scale"] for _, example in items],
-    }
+    tasks, examples = zip(*items, strict=True)
+    found = {name: [example[name] for example in examples] for name in ("id", "entropies", "values")}
+    return {**found, "id": torch.tensor(found["id"]), "tasks": tasks}
 
 
 def candidates(entropies, draws=(0, 0, 0)):
     items = [
-        (task, {"id": 0, "place": place, "length": place, "entropy": entropy, "scale": 1.0 + place})
+        (task, {"id": 0, "place": n, "length": n, "entropies": entropy, "values": 1.0 + n})
         for task, of_task in enumerate(entropies)
-        for place, entropy in enumerate(of_task)
+        for n, entropy in enumerate(of_task)
     ]
     return candidate_batch(collate, items, list(draws))
 
 
-def chosen(sample, model=None, update=1):
-    return [(task, example["place"]) for task, example in choose(sample, model or Said(), measure, update).items]
+def chosen(sample, model):
+    return [(task, example["place"]) for task, example in choose(sample, model, measure, 1).items]
 
 
 def test_a_step_trains_on_the_most_uncertain_of_all_tasks():
@@ -69,22 +66,17 @@ def test_a_step_trains_on_the_most_uncertain_of_all_tasks():
     model = Said().train()
     assert chosen(sample, model) == [(0, 1), (1, 1), (2, 2)]
     assert model.modes == [False] and model.training
-    assert chosen(candidates([[0.0] * 3] * 3)) == [(0, 0), (1, 0), (2, 0)]
+    assert chosen(candidates([[0.0] * 3] * 3), Said()) == [(0, 0), (1, 0), (2, 0)]
     relative = choose(sample, model, measure, 1).relative_C
     assert relative[4] == pytest.approx(1.3 / math.log(4)) and relative[6] == 0
 
 
 def test_dropout_tells_what_has_random_numbers_of_its_own():
     sample = candidates([[0.2] * 4, [0.0] * 4, [0.0] * 4], draws=(0, 3, 0))
-    model, states = Said(), []
-    torch.manual_seed(5)
-    relative = {}
-    for update in (1, 2, 1):
-        relative.setdefault(update, []).append(choose(sample, model, measure, update).relative_C[4:8].tolist())
-        states.append(torch.get_rng_state())
-    assert relative[1][0] == relative[1][1] != relative[2][0] and min(relative[1][0]) > 0
-    torch.manual_seed(5)
-    assert all(torch.equal(state, torch.get_rng_state()) for state in states)  # a step's dropout goes on as without
+    model, state = Said(), torch.manual_seed(5).get_state()
+    first, other, again = (choose(sample, model, measure, update).relative_C[4:8].tolist() for update in (1, 2, 1))
+    assert first == again != other and min(first) > 0
+    assert torch.equal(state, torch.get_rng_state())  # a step's dropout goes on as without
     assert model.modes == [False, True] * 3
 
 
@@ -98,7 +90,8 @@ def test_expert_layers_route_as_in_evaluation_and_remember_nothing():
 
     def entropies(sample, model, under_dropout):
         model(**batch())
-        return sample["id"][: 1 if under_dropout else None], *torch.ones(2, 1 if under_dropout else len(sample["id"]))
+        ids = sample["id"][: 1 if under_dropout else None]
+        return ids, *torch.ones(2, len(ids))
 
     choose(candidates([[0.1, 0.1], [0.3, 0.4], [0.1]], draws=(0, 0, 3)), model, entropies, 1)
     assert len(gates) > 1 and modes == [False] * 2 * len(gates) and model.training
@@ -111,16 +104,17 @@ def test_expert_layers_route_as_in_evaluation_and_remember_nothing():
 SIZES = {"mnli": 10, "rte": 3}
 
 
-def selected(*places, relative=(0.5, 1.0, 0.25, 0.75)):
-    """Of two candidates of each task, the first two places of mnli and the last of rte."""
+def noted(record, *places, counts=True):
+    """What a process logs of a choice of these examples, of two candidates of each task."""
     items = tuple((task, {"place": place}) for task in (0, 1) for place in (0, 1))
-    return Selection([(task, {"place": place}) for task, place in places], Candidates(items, 2), np.array(relative))
+    relative = np.array([0.5, 1.0, 0.25, 0.75])
+    chosen = [(task, {"place": place}) for task, place in places]
+    return record.note(Selection(chosen, Candidates(items, 2), relative), counts=counts)
 
 
 def step(record, *places):
     record.begin_step()
-    log = record.note(selected(*places), counts=True)
-    record.add([log, record.note(selected(*places), counts=False)])
+    record.add([noted(record, *places), noted(record, *places, counts=False)])
 
 
 def test_the_sums_of_a_stretch_are_of_its_updates():
@@ -128,15 +122,11 @@ def test_the_sums_of_a_stretch_are_of_its_updates():
     assert record.take() is None
     step(record, (0, 0), (0, 7))
     step(record, (0, 0), (1, 2))
-    event = record.take()
-    assert event == {
-        "updates": 2,
-        "candidates": {"mnli": 4, "rte": 4},
-        "trained": {"mnli": 3, "rte": 1},
-        "relative_entropy": {"mnli": 0.75, "rte": 0.5},
-        "distinct": {"mnli": 2, "rte": 1},
+    assert record.take() == {
+        "updates": 2, "candidates": {"mnli": 4, "rte": 4}, "trained": {"mnli": 3, "rte": 1},
+        "relative_entropy": {"mnli": 0.75, "rte": 0.5}, "distinct": {"mnli": 2, "rte": 1},
         "share_of_data": pytest.approx(3 / 13),
-    }
+    }  # fmt: skip
     step(record, (1, 0), (1, 1))
     event = record.take()
     assert event["updates"] == 1 and event["trained"] == {"mnli": 0, "rte": 2} and event["distinct"]["rte"] == 3
@@ -146,13 +136,12 @@ def test_a_step_that_made_no_update_is_not_counted():
     record = SelectionRecord(SIZES)
     step(record, (0, 0), (0, 7))
     record.begin_step()
-    record.note(selected((0, 1), (1, 1)), counts=True)  # whose gradients overflow
+    noted(record, (0, 1), (1, 1))  # whose gradients overflow
     record.gather()
     before = record.state()["seen"]
     assert before["mnli"]["bits"].tolist() == [0b10000001, 0] and not before["rte"]["bits"].any()
     record.begin_step()
-    logs = [record.note(selected(place), counts=True) for place in ((0, 9), (1, 2))]  # of `--update-freq 2`
-    record.add(logs)
+    record.add([noted(record, place) for place in ((0, 9), (1, 2))])  # of `--update-freq 2`
     event = record.take()
     assert event["distinct"] == event["trained"] == {"mnli": 3, "rte": 1} and event["updates"] == 2
 
@@ -169,5 +158,5 @@ def test_a_checkpoint_goes_on_in_the_middle_of_a_stretch():
     assert resumed.take() == whole.take()
     now = SelectionRecord({"cola": 5, "mnli": 10, "rte": 4})  # the data of rte has changed
     now.restore(first.state())
-    now.add([now.note(selected((0, 1)), counts=True)])
+    now.add([noted(now, (0, 1))])
     assert now.take()["distinct"] == {"cola": 1, "mnli": 2, "rte": 0}

@@ -1,5 +1,7 @@
 """Time that counts as training, tokens of a run, and fairseq's figures on their way to the run log."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -48,18 +50,14 @@ def test_figures_are_kept_under_our_names():
 
 
 def test_long_runs_have_fewer_lines_with_means_of_what_they_leave_out():
-    record, lines = TrainingRecord(), {}
-    for update in range(1, 20 * LINES + 1):
-        found = record.add(update, {"loss": float(update), "nonfinite_updates": update})
-        if found is not None:
-            lines[update] = found
+    record = TrainingRecord()
+    of_all = {n: record.add(n, {"loss": float(n), "nonfinite_updates": n}) for n in range(1, 20 * LINES + 1)}
+    lines = {update: found for update, found in of_all.items() if found is not None}
     updates = list(lines)
     assert updates[:LINES] == list(range(1, LINES + 1)) and len(lines) < 5 * LINES
-    before = 0
-    for update, found in lines.items():
-        assert found["loss"] == pytest.approx((before + 1 + update) / 2) and found["skipped"] == update
+    for before, update in itertools.pairwise([0, *updates]):
+        assert lines[update] == {"loss": pytest.approx((before + 1 + update) / 2), "skipped": update}
         assert update - before <= max(1, update / LINES + 1)
-        before = update
 
 
 @pytest.mark.parametrize("missing", ["validated_tasks", "groups", "uncertainties"])

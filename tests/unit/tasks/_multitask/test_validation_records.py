@@ -23,8 +23,11 @@ PAIRS = ["en-aa", "en-bb", "en-cc"]
 ALONE = [Group(pair, (pair,)) for pair in PAIRS]
 
 
-def output(pair, loss, nll_loss, tokens):
-    log = {"loss": torch.tensor(loss), "nll_loss": torch.tensor(nll_loss), "ntokens": tokens, "sample_size": tokens}
+def output(pair, loss, nll_loss, tokens, device="cpu"):
+    """A criterion's; `nll_loss` None: of one that has none."""
+    log = {"loss": loss, "nll_loss": nll_loss}
+    log = {name: torch.full((), value, device=device) for name, value in log.items() if value is not None}
+    log |= {"ntokens": tokens, "sample_size": tokens}
     add_task_sums(log, pair, PAIRS)
     return log
 
@@ -37,8 +40,7 @@ def meters():
 
 def test_every_output_has_the_same_keys_of_the_same_types():
     first, second = output("en-aa", 2.0, 1.0, 3), output("en-cc", 5.0, 4.0, 7)
-    assert list(first) == list(second)
-    assert {key: type(value) for key, value in first.items()} == {key: type(value) for key, value in second.items()}
+    assert [(key, type(value)) for key, value in first.items()] == [(key, type(v)) for key, v in second.items()]
     assert first["en-aa_loss"] == 2.0 and first["en-cc_loss"] == 0.0 and second["en-cc_ntokens"] == 7
 
 
@@ -51,19 +53,13 @@ def test_pairs_and_tiers_are_averages_over_tokens_in_base_2(meters):
     assert meters["high_nll_loss"].avg == pytest.approx(21 / 15 / math.log(2))
     assert meters.get_smoothed_value("high_ppl") == pytest.approx(math.exp(21 / 15), abs=0.01)
     assert "en-cc_loss" not in meters
-    log = {"loss": torch.tensor(6.0), "ntokens": 3, "sample_size": 3}  # of a criterion without nll_loss
-    add_task_sums(log, "en-cc", PAIRS)
-    log_groups([log], ALONE)
+    log_groups([output("en-cc", 6.0, None, 3)], ALONE)
     assert meters["en-cc_nll_loss"].avg == meters["en-cc_loss"].avg == pytest.approx(2 / math.log(2))
 
 
 def test_a_gpus_sums_are_copied_once(meters):
     with pretended_gpu() as rules:
-        logs = []
-        for pair, tokens in (("en-aa", 3), ("en-cc", 7)):
-            log = {name: torch.full((), 2.0 * tokens, device="cuda") for name in ("loss", "nll_loss")}
-            logs.append({**log, "ntokens": tokens, "sample_size": tokens})
-            add_task_sums(logs[-1], pair, PAIRS)
+        logs = [output(pair, 2.0 * n, 2.0 * n, n, device="cuda") for pair, n in (("en-aa", 3), ("en-cc", 7))]
         assert not rules.waits
         log_groups([validation.plain_numbers(log) for log in logs], [*ALONE, Group("all", tuple(PAIRS))])
         assert len(rules.waits) == len(logs)
@@ -90,20 +86,18 @@ def test_entropy_of_layers_and_tasks_and_experts_in_use():
 
 
 def test_counts_of_experts_are_those_of_all_processes(monkeypatch):
-    class Layer:
-        load = SimpleNamespace(enabled=False, counts=torch.zeros(2, 3), reset=lambda: None)
-        parameters = staticmethod(lambda: iter([torch.zeros(1)]))
-
-    monkeypatch.setattr(validation, "expert_layers", lambda model: {"encoder.layers.1": Layer})
+    load = SimpleNamespace(enabled=False, counts=torch.zeros(2, 3), reset=lambda: None)
+    layer = SimpleNamespace(load=load, parameters=lambda: iter([torch.zeros(1)]))
+    monkeypatch.setattr(validation, "expert_layers", lambda model: {"encoder.layers.1": layer})
     monkeypatch.setattr(validation, "adapter_blocks", lambda model: {})
     monkeypatch.setattr(validation.torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(validation.torch.distributed, "all_reduce", lambda counts: counts.mul_(2))
     validation.set_counting(None, True)
-    assert Layer.load.enabled
-    Layer.load.counts += torch.arange(6).view(2, 3)
+    assert load.enabled
+    load.counts += torch.arange(6).view(2, 3)
     validation.set_counting(None, False)
     assert validation.expert_counts(None) == {"encoder.layers.1": [[0, 2, 4], [6, 8, 10]]}
-    assert not Layer.load.enabled and Layer.load.counts.sum() == 15
+    assert not load.enabled and load.counts.sum() == 15
 
 
 def test_weights_of_sources_are_means_over_sentences_of_what_was_passed_since(tmp_path):
@@ -126,10 +120,10 @@ def test_weights_of_sources_are_means_over_sentences_of_what_was_passed_since(tm
     assert all(torch.tensor(row).isnan().all() for row in validation.mixture_weights(model).values())
 
 
-GATES = "base,task,switch"
-OPTIONS = ("--max-tokens", 200, "--num-experts", 4, "--expert-gates", GATES, "--expert-interval", 1,
-           "--encoder-layers", 3, "--decoder-layers", 3, "--validate-interval-updates", 2,
-           "--save-interval-updates", 2)  # fmt: skip
+GATED = {"num_experts": 4, "expert_gates": "base,task,switch", "expert_interval": 1, "encoder_layers": 3,
+         "decoder_layers": 3}  # fmt: skip
+OPTIONS = ("--max-tokens", 200, "--validate-interval-updates", 2, "--save-interval-updates", 2,
+           *(part for name, value in GATED.items() for part in (f"--{name.replace('_', '-')}", value)))  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -139,8 +133,7 @@ def corpus(tmp_path_factory):
 
 @torch.no_grad()
 def test_tokens_change_their_expert_by_the_gate_alone():
-    torch.manual_seed(1)
-    model = moe_model(num_experts=4, expert_gates=GATES, expert_interval=1, encoder_layers=3, decoder_layers=3).eval()
+    model = moe_model(**GATED)
     perturb(model)
     movement = GateMovement()
     movement.begin(model, 0)
@@ -173,26 +166,22 @@ def test_tokens_change_their_expert_by_the_gate_alone():
     assert movement.figures(model)[path].keys() == {"blend"}
 
 
-def gates(folder):
-    return [event for event in run_log.read(folder) if event["event"] == "gates"]
-
-
 def test_a_run_logs_it_and_goes_on_with_it_also_from_a_checkpoint_of_before(corpus, tmp_path):
-    dense = (*OPTIONS, "--dense-updates", 1)
-    train_here(corpus, tmp_path / "whole", *dense, "--max-update", 6)
-    whole = gates(tmp_path / "whole")
+    def gates(name, updates):
+        train_here(corpus, tmp_path / name, *OPTIONS, "--dense-updates", 1, "--max-update", updates)
+        return [event for event in run_log.read(tmp_path / name) if event["event"] == "gates"]
+
+    whole = gates("whole", 6)
     assert whole[-1]["update"] == 6 and {event["since"] for event in whole} == {1}
     assert all(len(event["layers"]) == 6 for event in whole)
     assert all(figures.keys() == {"blend", "moved", "changed"} for figures in whole[-1]["layers"].values())
-    train_here(corpus, tmp_path / "run", *dense, "--max-update", 4)
-    train_here(corpus, tmp_path / "run", *dense, "--max-update", 6)
-    assert gates(tmp_path / "run") == whole
+    gates("run", 4)
+    assert gates("run", 6) == whole
     path = str(tmp_path / "run" / "checkpoint_last.pt")
     state = file_io.load(path)
     del state["extra_state"]["TranslationHeatedTask"]["gates"]
     file_io.save(state, path)
-    train_here(corpus, tmp_path / "run", *dense, "--max-update", 8)
-    assert gates(tmp_path / "run")[-1]["since"] == 6
+    assert gates("run", 8)[-1]["since"] == 6
 
 
 def test_gates_that_stay_are_named_once_at_the_end(corpus, tmp_path, caplog):

@@ -51,10 +51,8 @@ def by_hand(data, head_state, examples):
     lines = [line.split("\t") for line in (data / "STS-B" / "train.tsv").read_text().splitlines()[1:]]
     encoder = built(load(data / "encoder.pt")).train()
     for module in encoder.modules():
-        if hasattr(module, "p"):
-            module.p = 0.0
-        if hasattr(module, "dropout"):
-            module.dropout = 0.0
+        for name in {"p", "dropout"} & vars(module).keys():
+            setattr(module, name, 0.0)
     head = nn.Linear(encoder.config.hidden_size, 1)
     head.load_state_dict(head_state)
     parameters = [*encoder.parameters(), *head.parameters()]
@@ -69,8 +67,7 @@ def by_hand(data, head_state, examples):
         loss = ((head(hidden[:, 0])[:, 0] - torch.tensor([float(line[3]) for line in chosen])) ** 2).mean()
         optimizer.zero_grad()
         loss.backward()
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        found["norms"].append(torch.stack([gradient.norm() for gradient in gradients]).norm().item())
+        found["norms"].append(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]).item())
         found["losses"].append(loss.item())
         optimizer.step()
     return found, {**encoder.state_dict(), **{f"head.{name}": value for name, value in head.state_dict().items()}}
@@ -101,10 +98,8 @@ def test_single_task_is_what_anybody_would_write(data, tmp_path):
 
 
 def test_of_one_task_mt_tag_is_mt_switch(data, tmp_path):
-    archs = ("mt_tag", "mt_switch")
-    (tag, state), (switch, other) = (
-        trained(data, tmp_path / arch, "cola", 0.2, "--arch", arch, "--expert-combine", "paper")[1::2] for arch in archs
-    )
+    options = (data, tmp_path, "cola", 0.2, "--expert-combine", "paper", "--arch")
+    (tag, state), (switch, other) = (trained(*options, arch)[1::2] for arch in ("mt_tag", "mt_switch"))
     for name, values in switch.items():
         np.testing.assert_allclose(tag[name], values, rtol=1e-6, err_msg=name)
     for name, value in state.items():

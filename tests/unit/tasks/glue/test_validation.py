@@ -30,10 +30,17 @@ def data(tmp_path_factory):
     return folder
 
 
+def options_of(data, tasks):
+    return ("--init-encoder", data / "encoder.pt", "--batch-size-valid", 4, "--glue-tasks", tasks)
+
+
+def events_of(folder):
+    return [json.loads(line) for line in (folder / "mtmoe.jsonl").read_text().splitlines()]
+
+
 def test_one_label_for_every_example_is_scored_and_said(data, tmp_path):
     """A report's figures of a model whose heads answer every example alike, against the labels in the files."""
-    options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", "mnli,stsb,cola,copa", "--batch-size-valid", 4)
-    trainer = trainer_of(task_arguments(data, tmp_path, *options))
+    trainer = trainer_of(task_arguments(data, tmp_path, *options_of(data, "mnli,stsb,cola,copa")))
     for task, head in trainer.get_model().heads.items():
         head.weight.data.zero_()
         if head.bias is not None:
@@ -57,37 +64,32 @@ def test_one_label_for_every_example_is_scored_and_said(data, tmp_path):
 
 def test_tasks_of_one_mixture_have_lengths_of_their_own(data, tmp_path):
     shutil.copytree(data, tmp_path / "data")
-    for header, label, *files in (
-        ("gold_label", "neutral", "MNLI/train", "MNLI/dev_matched", "MNLI/dev_mismatched"),
-        ("label", "entailment", "RTE/train", "RTE/dev"),
-    ):
+    for folder, header, label in (("MNLI", "gold_label", "neutral"), ("RTE", "label", "entailment")):
         text = f"index\tsentence1\tsentence2\t{header}\n0\t{'a ' * 50}\t{'b ' * 50}\t{label}\n"
-        for file in files:
-            (tmp_path / "data" / f"{file}.tsv").write_text(text)
+        for file in (tmp_path / "data" / folder).glob("*.tsv"):
+            file.write_text(text)
     table = tmp_path / "table.yaml"
     table.write_text("mnli: {like: mnli, max_positions: 9}\n")
-    options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", "mnli,rte", "--max-positions", 20)
-    trainer = trainer_of(task_arguments(tmp_path / "data", tmp_path / "run", *options, "--task-table", table))
+    options = (*options_of(data, "mnli,rte"), "--max-positions", 20, "--task-table", table)
+    trainer = trainer_of(task_arguments(tmp_path / "data", tmp_path / "run", *options))
     trainer.task.load_dataset("valid")
     lengths = {key: max(np.diff(split.starts_S)) for key, split in trainer.task.evaluated.items()}
     assert lengths == {"mnli": 9, "mnli/mismatched": 9, "rte": 20}
     table.write_text("rte: {like: rte, max_positions: 25}\n")
     with refused("rte: max_positions"):
-        trainer_of(task_arguments(tmp_path / "data", tmp_path / "other", *options, "--task-table", table))
+        trainer_of(task_arguments(tmp_path / "data", tmp_path / "other", *options))
 
 
 def test_of_several_splits_each_is_scored_by_its_own_labels(data, tmp_path, caplog):
     """All examples read the same, so that all of the answers are right in one of the splits, and none in the other."""
     for split, label in (("train", "a"), ("valid", "a"), ("test", "b")):
         (tmp_path / f"{split}.tsv").write_text(f"text\tlabel\na b\t{label}\na b\t{label}\n")
-    fields = "  title: {0}\n  description: Say it.\n  kind: classification\n  texts: [text]\n  labels: [a, b]\n"
-    rows = {"mine": ("train", "valid", "test"), "trained": ("train", "valid")}
-    table = tmp_path / "table.yaml"
-    table.write_text("".join(
-        f"{name}:\n{fields.format(name)}  splits: {{{', '.join(f'{one}: [{{file: {one}.tsv}}]' for one in splits)}}}\n"
-        for name, splits in rows.items()
-    ))  # fmt: skip
-    options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", "mine,trained", "--task-table", table)
+    row = {"description": "Say it.", "kind": "classification", "texts": ["text"], "labels": ["a", "b"]}
+    table, splits = tmp_path / "table.yaml", {name: [{"file": f"{name}.tsv"}] for name in ("train", "valid", "test")}
+    without_test = {name: splits[name] for name in ("train", "valid")}
+    rows = {"mine": {**row, "title": "mine", "splits": splits}}
+    table.write_text(json.dumps({**rows, "trained": {**row, "title": "trained", "splits": without_test}}))
+    options = (*options_of(data, "mine,trained"), "--task-table", table)
     trainer = trainer_of(task_arguments(tmp_path, tmp_path / "run", *options))
     caplog.clear()
     for split in ("valid", "test"):
@@ -96,16 +98,14 @@ def test_of_several_splits_each_is_scored_by_its_own_labels(data, tmp_path, capl
         "[test] the table of tasks has no such data of trained"
     ]
     validate(trainer.cfg, trainer, trainer.task, trainer.get_train_iterator(epoch=1), ["valid", "test"])
-    events = [json.loads(line) for line in (tmp_path / "run" / "mtmoe.jsonl").read_text().splitlines()]
-    found = {event["subset"]: event["tasks"] for event in events if event["event"] == "valid"}
+    found = {event["subset"]: event["tasks"] for event in events_of(tmp_path / "run") if event["event"] == "valid"}
     assert {split: list(tasks) for split, tasks in found.items()} == {"valid": ["mine", "trained"], "test": ["mine"]}
     assert sorted(tasks["mine"]["accuracy"] for tasks in found.values()) == [0, 100]
 
 
 def test_mnli_counts_once_in_the_means(data, tmp_path):
     logging.disable(logging.INFO)
-    options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", "mnli,stsb,cola,copa", "--batch-size-valid", 4)
-    trainer = trainer_of(task_arguments(data, tmp_path, *options))
+    trainer = trainer_of(task_arguments(data, tmp_path, *options_of(data, "mnli,stsb,cola,copa")))
     trainer.task.load_dataset("valid")
     with torch.no_grad():  # so that not all examples get the same answer
         for head in trainer.get_model().heads.values():
@@ -113,8 +113,7 @@ def test_mnli_counts_once_in_the_means(data, tmp_path):
     stats, post_validate = {}, trainer.task.post_validate
     trainer.task.post_validate = lambda model, found, meters: stats.update(found) or post_validate(model, found, meters)
     validate(trainer.cfg, trainer, trainer.task, trainer.get_train_iterator(epoch=1), ["valid"])
-    events = map(json.loads, (tmp_path / "mtmoe.jsonl").read_text().splitlines())
-    event = next(event for event in events if event["event"] == "valid")
+    event = next(event for event in events_of(tmp_path) if event["event"] == "valid")
     mnli = (stats["mnli_accuracy"] + stats["mnli/mismatched_accuracy"]) / 2
     small = [stats[name] for name in ("stsb_spearman", "cola_matthews", "copa_accuracy")]
     assert len({stats["mnli_accuracy"], stats["mnli/mismatched_accuracy"], *small}) > 3

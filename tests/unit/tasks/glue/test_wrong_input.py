@@ -17,51 +17,42 @@ ROW = """{name}:
   description: Say it.
   kind: {kind}
   texts: [text]
-  labels: {labels}
+  labels: [a, b]
   metric: {metric}
   splits: {splits}
 """
 BOTH = "{train: [{file: Mine/train.tsv}], valid: [{file: Mine/dev.tsv}]}"
 
 
-def with_table(name="mine", labels="[a, b]", metric="accuracy", splits=BOTH, kind="classification"):
-    """Options that need the table, and its text."""
-    return ("--init-encoder", "ENCODER", "--task-table", "TABLE", "--glue-tasks", name), ROW.format(**locals())
+def with_table(name="mine", metric="accuracy", splits=BOTH, kind="classification"):
+    """Options that need a table of this text."""
+    return (*NEW, "--glue-tasks", name, "--task-table", ROW.format(**locals()))
 
 
-def begin(kind, *options):
-    """Options of a run that begins with a checkpoint."""
-    return ("--finetune-from-model", kind, *options), None
-
-
-def new(*options):
-    """Options of a run that begins with the encoder."""
-    return ("--init-encoder", "ENCODER", *options), None
-
-
+NEW, FROM = ("--init-encoder", "ENCODER"), "--finetune-from-model"
 CASES = {  # and the name of what is wrong
-    "a typo": (new("--glue-tasks", "cola,rtee"), "--glue-tasks"),
-    "an empty file": (new("--glue-tasks", "rte"), "RTE/dev.tsv"),
-    "another size": (new("--arch", "mt_tag_minilm"), "--encoder-layers"),
-    "no encoder": (((), None), "--init-encoder"),
-    "an encoder that is none": ((("--init-encoder", "TRANSLATION"), None), "translation/checkpoint_last.pt"),
-    "fairseq's criterion": (new("--criterion", "cross_entropy"), "--criterion"),
-    "an arch of translation": (new("--arch", "base_moe_tiny"), "--arch"),
-    "an unknown gate": (begin("TAG", "--glue-tasks", "wic", "--reuse-gate", "mnli"), "--reuse-gate"),
-    "a gate from nowhere": (new("--reuse-gate", "cola"), "--reuse-gate"),
-    "a checkpoint of translation": (begin("TRANSLATION"), "translation/checkpoint_last.pt"),
-    "a missing checkpoint": (begin("MISSING"), "nowhere.pt"),
-    "a dense checkpoint": (begin("DENSE"), "--dense-updates"),
-    "the gate of all tasks": (begin("SWITCH"), "--expert-gates"),
-    "other experts": (begin("TAG", "--num-experts", 8), "--num-experts"),
-    "another combine": (begin("TAG", "--glue-tasks", "wic", "--expert-combine", "paper"), "--expert-combine"),
-    "moments of other tasks": ((("--restore-file", "TAG", "--glue-tasks", "wic"), None), "--glue-tasks"),
-    "no such split": (new("--valid-subset", "dev"), "cola"),
-    "a best that is none": (new("--best-checkpoint-metric", "cola"), "--best-checkpoint-metric"),
-    "too long": (new("--max-positions", 1000), "--max-positions"),
-    "batches too small": (new("--max-tokens", 3), "--max-tokens"),
-    "batches too small to validate": (new("--max-tokens-valid", 4), "--max-tokens"),
-    "heating, uncertain": (new("--sampling-method", "uncertainty", "--heating-epochs", 3), "--heating-epochs"),
+    "a typo": ((*NEW, "--glue-tasks", "cola,rtee"), "--glue-tasks"),
+    "an empty file": ((*NEW, "--glue-tasks", "rte"), "RTE/dev.tsv"),
+    "another size": ((*NEW, "--arch", "mt_tag_minilm"), "--encoder-layers"),
+    "no encoder": ((), "--init-encoder"),
+    "an encoder that is none": (("--init-encoder", "TRANSLATION"), "translation/checkpoint_last.pt"),
+    "fairseq's criterion": ((*NEW, "--criterion", "cross_entropy"), "--criterion"),
+    "an arch of translation": ((*NEW, "--arch", "base_moe_tiny"), "--arch"),
+    "an unknown gate": ((FROM, "TAG", "--glue-tasks", "wic", "--reuse-gate", "mnli"), "--reuse-gate"),
+    "a gate from nowhere": ((*NEW, "--reuse-gate", "cola"), "--reuse-gate"),
+    "a checkpoint of translation": ((FROM, "TRANSLATION"), "translation/checkpoint_last.pt"),
+    "a missing checkpoint": ((FROM, "MISSING"), "nowhere.pt"),
+    "a dense checkpoint": ((FROM, "DENSE"), "--dense-updates"),
+    "the gate of all tasks": ((FROM, "SWITCH"), "--expert-gates"),
+    "other experts": ((FROM, "TAG", "--num-experts", 8), "--num-experts"),
+    "another combine": ((FROM, "TAG", "--glue-tasks", "wic", "--expert-combine", "paper"), "--expert-combine"),
+    "moments of other tasks": (("--restore-file", "TAG", "--glue-tasks", "wic"), "--glue-tasks"),
+    "no such split": ((*NEW, "--valid-subset", "dev"), "cola"),
+    "a best that is none": ((*NEW, "--best-checkpoint-metric", "cola"), "--best-checkpoint-metric"),
+    "too long": ((*NEW, "--max-positions", 1000), "--max-positions"),
+    "batches too small": ((*NEW, "--max-tokens", 3), "--max-tokens"),
+    "batches too small to validate": ((*NEW, "--max-tokens-valid", 4), "--max-tokens"),
+    "heating, uncertain": ((*NEW, "--sampling-method", "uncertainty", "--heating-epochs", 3), "--heating-epochs"),
     "an unknown metric": (with_table(metric="acc"), "the metric of mine"),
     "one metric twice": (with_table(metric="accuracy\n  also: [accuracy]"), "the metrics of mine"),
     "the name of an average": (with_table("small"), "the name of a task"),
@@ -72,7 +63,7 @@ CASES = {  # and the name of what is wrong
 
 
 @pytest.fixture(scope="module")
-def places(digits, tmp_path_factory):
+def paths(digits, tmp_path_factory):
     """The data, an encoder, and checkpoints, by the names that stand for them above."""
     folder = tmp_path_factory.mktemp("wrong")
     data, encoder = folder / "data", folder / "encoder.pt"
@@ -87,10 +78,8 @@ def places(digits, tmp_path_factory):
         options = ("--init-encoder", encoder, "--glue-tasks", "cola,stsb", "--arch", f"mt_{kind}", *once)
         run_here(task_arguments(data, folder / kind, *options))
     run_here(training_arguments(digits, folder / "translation", *once))
-    checkpoints = {
-        kind.upper(): folder / kind / "checkpoint_last.pt" for kind in ("tag", "switch", "dense", "translation")
-    }
-    return {"DATA": data, "ENCODER": encoder, "MISSING": folder / "nowhere.pt", **checkpoints}
+    paths = {kind.upper(): folder / kind / "checkpoint_last.pt" for kind in ("tag", "switch", "dense", "translation")}
+    return {"DATA": data, "ENCODER": encoder, "MISSING": folder / "nowhere.pt", **paths}
 
 
 @contextmanager
@@ -103,32 +92,31 @@ def refused_at_the_root(name):
             raise (find_user_error(raised) or raised) from None
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_wrong_input_is_said_in_a_sentence(name, places, tmp_path):
-    (options, table), wrong = CASES[name]
-    places = {**places, "TABLE": tmp_path / "table.yaml"}
-    if table is not None:
-        places["TABLE"].write_text(table)
-    given = [places.get(option, option) for option in options]
+@pytest.mark.parametrize(("options", "wrong"), CASES.values(), ids=CASES)
+def test_wrong_input_is_said_in_a_sentence(options, wrong, paths, tmp_path):
+    given = [paths.get(option, option) for option in options]
+    if "--task-table" in given:
+        (tmp_path / "table.yaml").write_text(given[-1])
+        given[-1] = tmp_path / "table.yaml"
     tasks = () if "--glue-tasks" in given else ("--glue-tasks", "cola,stsb")
     with refused_at_the_root(wrong):
-        run_here(task_arguments(places["DATA"], tmp_path / "run", *tasks, "--max-update", 1, *given))
+        run_here(task_arguments(paths["DATA"], tmp_path / "run", *tasks, "--max-update", 1, *given))
     assert not list(tmp_path.glob("run/*.pt"))
 
 
 def test_the_criterion_of_several_tasks_is_for_them(digits, tmp_path):
     options = [*training_arguments(digits, tmp_path, "--max-update", 1)]
-    place = options.index("--criterion")
-    options[place : place + 4] = ["--criterion", "multitask"]
+    start = options.index("--criterion")
+    options[start : start + 4] = ["--criterion", "multitask"]
     with refused_at_the_root("--criterion"):
         run_here(options)
 
 
-def test_a_dense_checkpoint_is_upcycled_as_its_sentence_says_and_goes_on(places, tmp_path):
-    sparse = upcycle("mt_tag", file_io.load(str(places["DENSE"])), {"num_experts": 3, "expert_combine": "paper"})
+def test_a_dense_checkpoint_is_upcycled_as_its_sentence_says_and_goes_on(paths, tmp_path):
+    sparse = upcycle("mt_tag", file_io.load(str(paths["DENSE"])), {"num_experts": 3, "expert_combine": "paper"})
     file_io.save(sparse, str(tmp_path / "sparse.pt"))
     options = ("--glue-tasks", "cola,stsb", "--continue-once", tmp_path / "sparse.pt", "--disable-validation")
     options += ("--num-experts", 3, "--expert-combine", "paper", "--max-update", 2)
-    found = run_here(task_arguments(places["DATA"], tmp_path / "run", *options))
+    found = run_here(task_arguments(paths["DATA"], tmp_path / "run", *options))
     assert len(found["losses"]) == 1  # the second update
     assert found["parameters"]["encoder.layers.0.moe.gate.weight"].shape == (2, 3, 16)

@@ -35,9 +35,9 @@ def of(data, **options):
     return arguments(config(data, **options))
 
 
-def command_line(*args):
-    parser = get_training_parser("translation_heated")
-    return parse_args_and_arch(parser, ["--task", "translation_heated", "--optimizer", "adam", *map(str, args)])
+def command_line(task, *args):
+    parser = get_training_parser(task)
+    return parse_args_and_arch(parser, ["--task", task, "--optimizer", "adam", *map(str, args)])
 
 
 def test_every_option_of_fairseqs_task_keeps_its_name_and_default():
@@ -56,9 +56,8 @@ def test_every_option_of_fairseqs_task_keeps_its_name_and_default():
 
 def test_options_that_fairseqs_task_has_read_already_are_read_as_they_were_written(digits):
     """As in the checkpoints of that task, which `fairseq-validate` hands to the task that it is told."""
-    arguments_ = ["--task", "translation_multi_simple_epoch", "--lang-pairs", "en-aa,en-bb", "--langs", "en,bb,aa"]
-    parser = get_training_parser("translation_multi_simple_epoch")
-    args = parse_args_and_arch(parser, [str(digits), *arguments_, "--arch", "transformer_tiny", "--optimizer", "adam"])
+    given = ("--arch", "transformer_tiny", "--lang-pairs", "en-aa,en-bb", "--langs", "en,bb,aa")
+    args = command_line("translation_multi_simple_epoch", digits, *given)
     TranslationMultiSimpleEpochTask.setup_task(args)
     assert args.langtoks_specs == ["main"] and args.left_pad_source is True and isinstance(args.lang_pairs, list)
     found = arguments(TranslationHeatedConfig.from_namespace(args))
@@ -70,21 +69,15 @@ def test_options_that_fairseqs_task_has_read_already_are_read_as_they_were_writt
 def test_the_command_line_and_a_configuration_file_give_the_same_arguments(digits):
     cli = convert_namespace_to_omegaconf(
         command_line(
-            digits, "-a", "transformer", "--lang-pairs", "en-aa,en-bb", "--seed", 7,
+            "translation_heated", digits, "-a", "transformer", "--lang-pairs", "en-aa,en-bb", "--seed", 7,
             "--langtoks", "{'main': ('src', 'tgt')}", "--sampling-weights", "{'main:en-aa': 0.25, 'main:en-bb': 0.75}",
             "--max-epoch", 9, "--virtual-epoch-size", 100, "--save-dir", "x",
         )
     )  # fmt: skip
-    file = OmegaConf.create(
-        f"""
-        _name: translation_heated
-        data: {digits}
-        lang_pairs: en-aa,en-bb
-        langtoks: "{{'main': ('src', 'tgt')}}"
-        sampling_weights: "{{'main:en-aa': 0.25, 'main:en-bb': 0.75}}"
-        virtual_epoch_size: 100
-        """
-    )
+    file = {
+        "_name": "translation_heated", "data": str(digits), "lang_pairs": "en-aa,en-bb", "virtual_epoch_size": 100,
+        "langtoks": "{'main': ('src', 'tgt')}", "sampling_weights": "{'main:en-aa': 0.25, 'main:en-bb': 0.75}",
+    }  # fmt: skip
     others = {name: cli[name] for name in ("common", "dataset", "optimization", "checkpoint")}
     merged = OmegaConf.merge(OmegaConf.create({"task": TranslationHeatedConfig(), **others}), {"task": file})
     first, second = arguments(cli.task), arguments(merged.task)
@@ -95,11 +88,11 @@ def test_the_command_line_and_a_configuration_file_give_the_same_arguments(digit
 
 
 def test_lists_can_be_in_files(digits, tmp_path):
-    pairs, langs, weights = (tmp_path / name for name in ("pairs", "langs", "weights"))
-    pairs.write_text("en-aa,en-cc\n")
-    langs.write_text("en\ncc\n\naa\n")
-    weights.write_text(json.dumps({"main:en-aa": 1, "main:en-cc": 2}))
-    args = of(digits, lang_pairs=str(pairs), lang_dict=str(langs), sampling_weights_from_file=str(weights))
+    weights = json.dumps({"main:en-aa": 1, "main:en-cc": 2})
+    files = {"lang_pairs": "en-aa,en-cc\n", "lang_dict": "en\ncc\n\naa\n", "sampling_weights_from_file": weights}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    args = of(digits, **{name: str(tmp_path / name) for name in files})
     assert args.lang_pairs == ["en-aa", "en-cc"] and args.langs == ["en", "cc", "aa"]
     assert args.sampling_weights == {"main:en-aa": 1, "main:en-cc": 2}
 
@@ -140,16 +133,13 @@ def test_a_wrong_option_is_one_sentence(wrong, options, digits):
         of(**{"data": digits, **options})
 
 
-@pytest.mark.parametrize(
-    ("says", "options"),
-    [
-        ("language bb of the pair en-bb is unknown; known are en, aa", {"langs": "en,aa"}),
-        ("dictionary of zz is missing: there is no dict.zz.txt", {"lang_pairs": "en-zz"}),
-    ],
-)
-def test_an_unknown_language_is_named(says, options, digits):
-    with pytest.raises(UserError, match=says):
-        of(digits, **options)
+def test_an_unknown_language_is_named(digits):
+    with pytest.raises(UserError, match="language bb of the pair en-bb is unknown; known are en, aa"):
+        of(digits, langs="en,aa")
+    with pytest.raises(UserError, match=r"dictionary of zz is missing: there is no dict\.zz\.txt"):
+        of(digits, lang_pairs="en-zz")
+    for name in ("fixed_dictionary", "target_dict"):  # one for all
+        assert of(digits, lang_pairs="en-zz", **{name: str(digits / "dict.en.txt")}).langs == ["en", "zz"]
 
 
 @pytest.mark.parametrize("name", ["lang_dict", "source_dict"])
@@ -174,8 +164,3 @@ def test_the_dictionary_has_the_tokens_that_langtoks_asks_for(digits):
     with refused("--langtoks-specs"):
         TranslationHeatedTask.setup_task(config(digits, **mined))
     TranslationHeatedTask.setup_task(config(digits, **mined, langtoks_specs="main,mined"))
-
-
-def test_one_dictionary_for_all_needs_no_others(digits, tmp_path):
-    for name in ("fixed_dictionary", "target_dict"):
-        assert of(digits, lang_pairs="en-zz", **{name: str(digits / "dict.en.txt")}).langs == ["en", "zz"]

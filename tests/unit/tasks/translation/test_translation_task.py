@@ -3,6 +3,7 @@
 import logging
 import shutil
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,18 +20,24 @@ from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConf
 from tests.helpers.refused import refused
 
 
-def model_config(kind="base_moe", **options):
-    config = {"base_moe": BaseMoEConfig, "base_dense": DenseConfig}[kind]
-    experts = {"num_experts": 3, "expert_gates": "task"} if kind == "base_moe" else {}
-    cfg = OmegaConf.structured(config(**{**SIZES, **experts, **options}))
-    cfg._name = kind
+def options_of(kind, name, **options):
+    cfg = OmegaConf.structured(kind(**{**SIZES, **options}))
+    cfg._name = name
     OmegaConf.set_struct(cfg, True)
     return cfg
 
 
+def moe_options(**options):
+    return options_of(BaseMoEConfig, "base_moe", num_experts=3, expert_gates="task", **options)
+
+
 def moe(task, from_checkpoint=False, **options):
     torch.manual_seed(1)
-    return task.build_model(model_config(**options), from_checkpoint=from_checkpoint)
+    return task.build_model(moe_options(**options), from_checkpoint=from_checkpoint)
+
+
+def dense(task):
+    return task.build_model(options_of(DenseConfig, "base_dense"))
 
 
 def criterion(task):
@@ -43,41 +50,38 @@ def batches(task, split="valid"):
     return list(iterator.next_epoch_itr(shuffle=False))
 
 
-class Optimizer:
-    """As much of fairseq's as a training step uses."""
+def interactive(digits, **options):
+    """A task that translates to `cc` with what a training's checkpoint says, its model, and the training's task."""
+    training, task = digit_task(digits, **options), digit_task(digits, source_lang="en", target_lang="cc")
+    task.load_state_dict(training.state_dict())
+    return task, moe(task, from_checkpoint=True, task_names=",".join(training.task_names)), training
 
-    def backward(self, loss):
-        loss.backward()
 
-
-class CapturingGenerator:
-    """Keeps what it is asked to translate."""
-
-    def generate(self, models, sample, **kwargs):
-        self.sample, self.kwargs = sample, kwargs
-        return []
+def asked(task, model, sample):
+    """The sample and the options with which a generator is asked to translate."""
+    generator = Mock(**{"generate.return_value": []})
+    task.inference_step(generator, [model], sample)
+    (_, sample), options = generator.generate.call_args
+    return sample, options
 
 
 # ---- task ids ----
 
 
 @pytest.mark.parametrize(
-    ("task_ids", "names"),
+    ("task_ids", "names", "of_pairs"),
     [
-        ("target", ["aa", "bb", "cc", "en"]),
-        ("source", ["aa", "bb", "cc", "en"]),
-        ("pair", list(PAIRS)),
-        ("aa+cc", ["aa+cc", "bb", "en"]),
+        ("target", ["aa", "bb", "cc", "en"], [0, 1, 2]),
+        ("source", ["aa", "bb", "cc", "en"], [3, 3, 3]),
+        ("pair", list(PAIRS), [0, 1, 2]),
+        ("aa+cc", ["aa+cc", "bb", "en"], [0, 1, 0]),
     ],
 )
-def test_the_model_learns_the_names_of_the_tasks(task_ids, names, digits):
-    task = digit_task(digits, task_ids=task_ids)
-    cfg = model_config()
-    model = task.build_model(cfg)
-    assert model.task_names == task.task_names == names
+def test_the_model_learns_the_names_of_the_tasks(task_ids, names, of_pairs, digits):
+    task, cfg = digit_task(digits, task_ids=task_ids), moe_options()
+    assert task.build_model(cfg).task_names == task.task_names == names
     assert cfg.task_names == ",".join(names)  # in the checkpoint
-    expected = {"target": [0, 1, 2], "source": [3, 3, 3], "pair": [0, 1, 2], "aa+cc": [0, 1, 0]}[task_ids]
-    assert [task.task_id(pair) for pair in PAIRS] == expected
+    assert [task.task_id(pair) for pair in PAIRS] == of_pairs
 
 
 def test_generation_uses_the_models_names_which_an_ensemble_agrees_on(digits):
@@ -99,8 +103,8 @@ def test_generation_uses_the_models_names_which_an_ensemble_agrees_on(digits):
 def test_only_models_that_take_ids_see_them(digits):
     task = digit_task(digits, enable_lang_ids=True)
     batch = batches(task)[0]
-    sparse, dense = moe(task), task.build_model(model_config("base_dense"))
-    for models in ([sparse], [dense], [sparse, dense]):
+    sparse, other = moe(task), dense(task)
+    for models in ([sparse], [other], [sparse, other]):
         assert torch.equal(task.for_models(batch, models)["net_input"]["task_ids"], batch["task_ids"])
     stock = SimpleNamespace(forward=lambda src_tokens, src_lengths, prev_output_tokens: None)
     for models in ([stock], [sparse, stock]):
@@ -193,8 +197,7 @@ def test_each_pairs_loss_is_that_of_its_data_alone(digits, tmp_path):
     model = moe(task)
     meters = validate(task, model)
     for pair in PAIRS:
-        alone = digit_task(digits, lang_pairs=pair, langs="aa,bb,cc,en", save_dir=str(tmp_path))
-        expected = validate(alone, model)
+        expected = validate(digit_task(digits, lang_pairs=pair, langs="aa,bb,cc,en", save_dir=str(tmp_path)), model)
         for name in ("loss", "nll_loss"):
             assert float(meters[f"{pair}_{name}"].avg) == pytest.approx(float(expected[name].avg), rel=1e-5)
         assert meters.get_smoothed_value(f"{pair}_ppl") == expected.get_smoothed_value("ppl")
@@ -211,9 +214,7 @@ def test_each_subsets_validation_is_written_to_the_run_log_and_nothing_counts_in
     meters = validate(task, model)
     valid, experts, gates = read(tmp_path)
     assert gates["event"] == "gates" and set(gates["layers"]) == set(expert_layers(model))
-    assert {key: valid[key] for key in ("epoch", "update", "subset", "minutes")} == {
-        "epoch": 3, "update": 50, "subset": "valid", "minutes": 2.0,
-    }  # fmt: skip
+    assert valid.items() >= {"epoch": 3, "update": 50, "subset": "valid", "minutes": 2.0}.items()
     assert list(valid["pairs"]) == list(PAIRS) and list(valid["tiers"]) == ["high", "mid", "low"]
     assert valid["all"]["nll_loss"] == pytest.approx(float(meters["nll_loss"].avg))
     assert valid["all"]["tokens"] == sum(pair["tokens"] for pair in valid["pairs"].values())
@@ -224,9 +225,9 @@ def test_each_subsets_validation_is_written_to_the_run_log_and_nothing_counts_in
     experts = [event for event in read(tmp_path) if event["event"] == "experts"][1]
     tokens = sum(int(batch["target"].ne(1).sum()) for batch in batches(task, "test"))
     assert experts["subset"] == "test" and torch.tensor(experts["layers"]["decoder.layers.1"]).sum() == tokens
-    task.train_step(batches(task, "train")[0], model, criterion(task), Optimizer(), 51)
-    layers = expert_layers(model).values()
-    assert not any(layer.load.enabled for layer in layers) and task.stopwatch.is_running
+    optimizer = SimpleNamespace(backward=torch.Tensor.backward)  # as much of fairseq's as a training step uses
+    task.train_step(batches(task, "train")[0], model, criterion(task), optimizer, 51)
+    assert not any(layer.load.enabled for layer in expert_layers(model).values()) and task.stopwatch.is_running
 
 
 # ---- generation ----
@@ -234,24 +235,16 @@ def test_each_subsets_validation_is_written_to_the_run_log_and_nothing_counts_in
 
 @pytest.mark.parametrize("task_ids", ["target", "pair", "bb+cc"])
 def test_batches_of_interactive_use_get_their_task_ids(task_ids, digits):
-    training = digit_task(digits, task_ids=task_ids)
-    task = digit_task(digits, source_lang="en", target_lang="cc")
-    task.load_state_dict(training.state_dict())
-    model = moe(task, from_checkpoint=True, task_names=",".join(training.task_names))
-    generator = CapturingGenerator()
+    task, model, training = interactive(digits, task_ids=task_ids)
     tokens = torch.tensor([[5, 6, 2], [7, 8, 2]])
     sample = {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([3, 3])}}
-    task.inference_step(generator, [model], sample)
-    expected = training.task_id("en-cc")
-    assert generator.sample["net_input"]["task_ids"].tolist() == [expected, expected]
+    found, _ = asked(task, model, sample)
+    assert found["net_input"]["task_ids"].tolist() == [training.task_id("en-cc")] * 2
     assert "task_ids" not in sample["net_input"]
 
 
 def test_a_line_without_text_has_a_translation_without_text_and_unknown_tokens_are_said_once(digits, caplog):
-    training = digit_task(digits)
-    task = digit_task(digits, source_lang="en", target_lang="cc")
-    task.load_state_dict(training.state_dict())
-    model = moe(task, from_checkpoint=True, task_names=",".join(training.task_names))
+    task, model, _ = interactive(digits)
     generator = task.build_generator([model], SimpleNamespace(beam=2, nbest=2))
     lang, one = task.source_dictionary.index("__cc__"), task.source_dictionary.index("1")
     for words in ([one, one], [3, one]):
@@ -269,30 +262,30 @@ def test_a_line_without_text_has_a_translation_without_text_and_unknown_tokens_a
 def test_batches_of_generation_keep_theirs(digits):
     task = digit_task(digits, source_lang="en", target_lang="cc", decoder_langtok=True)
     model = moe(task, from_checkpoint=True, task_names="cc,aa")
-    generator = CapturingGenerator()
     for batch in batches(task, "test"):
-        task.inference_step(generator, [model], batch)
-        assert set(generator.sample["net_input"]["task_ids"].tolist()) == {0}
-        assert set(generator.kwargs["prefix_tokens"][:, 0].tolist()) == {task.target_dictionary.index("__cc__")}
+        sample, options = asked(task, model, batch)
+        assert set(sample["net_input"]["task_ids"].tolist()) == {0}
+        assert set(options["prefix_tokens"][:, 0].tolist()) == {task.target_dictionary.index("__cc__")}
 
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_language_tokens_are_stripped_from_the_output_unless_they_are_wanted(keep, digits):
     options = {"decoder_langtok": True, "keep_inference_langtok": keep}
     task = digit_task(digits, source_lang="en", target_lang="cc", **options)
-    model = task.build_model(model_config("base_dense"))
+    model = dense(task)
     assert isinstance(model, BaseDenseModel)
     generator = task.build_generator([model], SimpleNamespace(beam=2))
     token = task.target_dictionary.index("__cc__")
     assert (token in generator.symbols_to_strip_from_output) == (not keep)
 
 
+@torch.no_grad()
 def test_a_steps_candidates_are_as_uncertain_together_as_each_alone(digits):
     task = digit_task(digits, sampling_method="uncertainty")
     task.load_dataset("train")
     dataset = task.dataset("train")
     batches, _ = dataset.epoch_batches((1024, 1024), 40, None, 1)
-    model = task.build_model(model_config("base_dense"))
+    model = dense(task)
     perturb(model)
     sample = dataset.collater([dataset[int(index)] for index in batches[3]])
     candidates = sample[CANDIDATES]
@@ -300,10 +293,8 @@ def test_a_steps_candidates_are_as_uncertain_together_as_each_alone(digits):
     model.eval()
     alone = []
     for number in range(len(candidates.items)):
-        with torch.no_grad():
-            _, entropy, most = task.uncertainties(
-                dataset.chosen_batch(candidates.examples([number])), model, None, False
-            )
+        example = dataset.chosen_batch(candidates.examples([number]))
+        _, entropy, most = task.uncertainties(example, model, None, False)
         alone.append((entropy / most).item())
     assert chosen.relative_C.tolist() == pytest.approx(alone, rel=1e-5) and max(alone) - min(alone) > 0.01
     best = sorted(range(len(alone)), key=lambda number: -alone[number])[: candidates.count]
