@@ -41,7 +41,6 @@ def test_must_be_names_the_rule_and_the_value(value, shown):
 
 @pytest.mark.parametrize("report", [None, "error.json", "/"])
 def test_a_users_error_is_one_line_even_when_fairseq_raises_it_again(report, tmp_path):
-    """Also in the report that torchrun asks for, where it can be written."""
     environment = {"TORCHELASTIC_ERROR_FILE": str(tmp_path / report)} if report else {}
     command, environment = [sys.executable, "-c", SCRIPT], {**os.environ, **environment}
     result = subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -64,8 +64,7 @@ tasks/translation: protocols errors io slots criterions tasks/_multitask analysi
 """
 MAY_IMPORT = {room: set(others.split()) for room, others in (line.split(":") for line in RULES.split("\n")[1:-1])}
 NO_FAIRSEQ = (
-    *("errors", "protocols", "io", "moe", "conditioning", "slots"),
-    *("backbones/blocks", "backbones/bert", "data/sampling", "data/corpora", "analysis"),
+    "errors protocols io moe conditioning slots backbones/blocks backbones/bert data/sampling data/corpora analysis"
 )
 
 
@@ -84,16 +83,15 @@ def imported_modules(file: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: imports are absolute, so that the rule can read them"
             names = {f"{node.module}.{name.name}" for name in node.names} - {"fairseq_mtmoe.__version__"}
-            found.update(name if is_module(name) else str(node.module) for name in names)
+            found.update(name if is_ours(name) else str(node.module) for name in names)
         elif isinstance(node, ast.Import):
             found.update(name.name for name in node.names)
     return found
 
 
-def is_module(dotted: str) -> bool:
-    """Whether this is a module or folder of the package."""
-    path = PACKAGE.parent.joinpath(*dotted.split("."))
-    return dotted.startswith("fairseq_mtmoe.") and (path.is_dir() or path.with_suffix(".py").exists())
+def is_ours(module: str) -> bool:
+    path = PACKAGE.parent.joinpath(*module.split("."))
+    return module.startswith("fairseq_mtmoe.") and (path.is_dir() or path.with_suffix(".py").exists())
 
 
 def modules() -> list[tuple[str, Path]]:
@@ -101,7 +99,6 @@ def modules() -> list[tuple[str, Path]]:
 
 
 def wrong_imports(modules: list[tuple[str, Path]]) -> list[str]:
-    """What breaks the rule, or lies in a room that it does not know."""
     wrong = []
     for name, file in modules:
         here = room_of(name.removesuffix("__init__").removesuffix("."))
@@ -147,7 +144,6 @@ def in_circles(imports: dict[str, set[str]]) -> set[str]:
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    """At run time, inside functions and for types alike."""
     imports = {("fairseq_mtmoe." + name).removesuffix(".__init__"): imported_modules(file) for name, file in modules()}
     assert in_circles({name: found - {name} for name, found in imports.items()}) == set()
     assert in_circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"e"}, "e": set()}) == {"b", "c"}
@@ -162,10 +158,9 @@ def test_rooms_stand_on_ten_floors_at_most():
     """A room is what lies directly in the package; the package itself is above them all."""
     imports: dict[str, set[str]] = {}
     for name, file in modules():
-        here = name.split(".")[0]
         below = {module.split(".")[1] for module in imported_modules(file) if module.startswith("fairseq_mtmoe.")}
-        imports.setdefault(here, set()).update(below - {here})
-    imports.pop("__init__")
+        imports.setdefault(here := name.split(".")[0], set()).update(below - {here})
+    del imports["__init__"]
     assert in_circles(imports) == set()
     assert 5 < max(floors(imports, room) for room in imports) <= 10
 
@@ -175,7 +170,7 @@ def test_the_table_names_only_what_is_there():
     assert [room for room in rooms if not (PACKAGE / room).is_dir() and not (PACKAGE / f"{room}.py").exists()] == []
 
 
-@pytest.mark.parametrize("room", NO_FAIRSEQ)
+@pytest.mark.parametrize("room", NO_FAIRSEQ.split())
 def test_pure_rooms_do_not_import_fairseq(room):
     files = [file for name, file in modules() if room_of(name) == room]
     assert files

@@ -24,7 +24,6 @@ def text_of(node: ast.expr) -> str | None:
 
 
 def calls_of(function: str, argument: int) -> list[tuple[str, str]]:
-    """Where the package calls a function, and the text of an argument."""
     found = []
     for file in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -36,7 +35,6 @@ def calls_of(function: str, argument: int) -> list[tuple[str, str]]:
 
 
 def faults(text: str) -> list[str]:
-    """What is wrong with a sentence's style."""
     found = [] if re.match(r"[`A-Z{]", text) else ["it begins with no name of what is wrong"]
     found += [] if text.endswith((".", ".)", f"({VALUE})", VALUE)) else ["it has no full stop"]
     return found + [f"it has {word!r}" for word in PLAIN.findall(re.sub("`.*?`", "", text))]

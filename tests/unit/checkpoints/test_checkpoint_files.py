@@ -108,7 +108,6 @@ def test_a_folder_that_cannot_be_written_is_one_sentence_at_the_start(tmp_path):
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
-    """A whole checkpoint of four experts, and the same in parts of two."""
     folder = tmp_path_factory.mktemp("checkpoints")
     whole, parameters = trained(4)
     file_io.save(whole, str(folder / "whole.pt"))
@@ -182,7 +181,6 @@ def test_the_newest_good_one_is_suggested(tmp_path, monkeypatch):
 
 
 def test_an_older_checkpoint_is_suggested_only_with_all_its_experts(tmp_path):
-    """A missing and a damaged shard, a foreign one, and a checkpoint that is whole."""
     last, *others = (tmp_path / f"checkpoint{number}.pt" for number in range(5))
     states.write_in_parts(last, *trained(4), processes=2)
     for time, path in enumerate(others):

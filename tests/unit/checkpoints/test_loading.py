@@ -1,7 +1,5 @@
 """fairseq's commands find the experts of a checkpoint in parts, and build whole models."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from fairseq import checkpoint_utils
@@ -10,48 +8,34 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import assemble
 from fairseq_mtmoe.checkpoints.loading import within
 from fairseq_mtmoe.moe.parallel.placement import are_whole
-from tests.helpers.states import trained, write_in_parts
 
 register()
 
 
-@pytest.fixture
-def saved(tmp_path):
-    """The path of a checkpoint in parts, and its state."""
-    path, (state, parameters) = str(tmp_path / "checkpoint_last.pt"), trained()
-    del state["extra_state"]["epoch"]  # fairseq takes a state with it for one of years ago
-    state["extra_state"]["train_iterator"] = {"epoch": 3}
-    state["cfg"]["task"] = {"_name": "translation"}
-    state["optimizer_history"][0] |= {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {"best": None}}
-    write_in_parts(Path(path), state, parameters, 1)
-    return path, state
-
-
-def test_fairseq_reads_all_experts_and_moments_of_a_checkpoint_in_parts(saved):
-    path, state = saved
-    found = checkpoint_utils.load_checkpoint_to_cpu(path)
+def test_fairseq_reads_all_experts_and_moments_of_a_checkpoint_in_parts(checkpoint, parts):
+    found, state = checkpoint_utils.load_checkpoint_to_cpu(str(parts)), checkpoint[0]
     assert list(found["model"]) == list(state["model"])
     assert all(torch.equal(found["model"][key], value) for key, value in state["model"].items())
     assert len(found["last_optimizer_state"]["state"]) == len(state["last_optimizer_state"]["state"])
 
 
-def test_models_for_generation_are_whole_and_read_no_moments(saved, monkeypatch):
-    path, seen = saved[0], []
+def test_models_for_generation_are_whole_and_read_no_moments(parts, monkeypatch):
+    seen = []
 
     def build(*args, **kwargs):
-        seen.append((are_whole(), checkpoint_utils.load_checkpoint_to_cpu(path)))
+        seen.append((are_whole(), checkpoint_utils.load_checkpoint_to_cpu(str(parts))))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fairseq.tasks.setup_task", build)
     with pytest.raises(KeyboardInterrupt):
-        checkpoint_utils.load_model_ensemble_and_task([path])
+        checkpoint_utils.load_model_ensemble_and_task([str(parts)])
     [(is_whole, state)] = seen
     assert is_whole and not are_whole()
     assert "last_optimizer_state" not in state and any(".moe.experts." in key for key in state["model"])
 
 
-def test_by_a_read_function_fairseq_gets_what_the_function_returns(saved):
+def test_by_a_read_function_fairseq_gets_what_the_function_returns(parts):
     with within(read=lambda asked: {**assemble.load_shared_part(asked), "asked": asked}):
-        found = checkpoint_utils.load_checkpoint_to_cpu(saved[0])
-    assert found["asked"] == saved[0] and not any(".moe.experts." in key for key in found["model"])
+        found = checkpoint_utils.load_checkpoint_to_cpu(str(parts))
+    assert found["asked"] == str(parts) and not any(".moe.experts." in key for key in found["model"])
     assert found["cfg"].model._name == "base_moe"  # fairseq's upgrade of a dict

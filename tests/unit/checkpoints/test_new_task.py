@@ -62,7 +62,6 @@ def test_several_are_their_mean():
 
 @pytest.mark.parametrize("begins_as", ["random", "xavier"])
 def test_what_is_drawn_has_its_distribution_and_is_the_same_in_averages(begins_as):
-    """Of a table of 3 + 1 rows of 600 numbers, and of gates."""
     embeddings, gate = "task_embeddings.weight", "layers.1.moe.gate.weight"
     tables = {embeddings: torch.ones(3, 600), gate: torch.ones(3, 10, 60)}
     before, after = (Described({key: torch.Size([n, *v.shape[1:]]) for key, v in tables.items()}, []) for n in (3, 4))
@@ -77,7 +76,6 @@ def test_what_is_drawn_has_its_distribution_and_is_the_same_in_averages(begins_a
 
 
 def test_a_head_gets_its_place_and_no_moments():
-    """Behind the parameters that were there, and before what the model knows nothing of."""
     trained, head = {"table": torch.ones(3, 2), "heads.a.weight": torch.ones(2)}, {"heads.b.weight": torch.arange(5.0)}
     moments = {index: {"exp_avg": value} for index, value in enumerate(trained.values())}
     saved = {"state": moments, "param_groups": [{"lr": 0.5, "params": [0, 1]}]}

@@ -20,18 +20,21 @@ from tests.helpers.states import assert_same, read_whole, save_all, trained, wri
 BASE = dict(expert_gates="base")
 
 
-def priced(seed=1, updates=3):
-    """What a run saves after so many updates; with none, without prices, as versions before 0.1.2 did."""
-    state, parameters = trained(4, seed=seed, **BASE)
-    if updates == 0:
-        return without(state), parameters
-    model = moe_model(seed, num_experts=4, **BASE).train()
-    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=True))
-    for _ in range(updates):
+def priced(seed=1):
+    """What a run saves, with the prices of three updates in its model and its average."""
+    model, state = moe_model(seed, num_experts=4, **BASE).train(), unpriced(seed)[0]
+    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5))
+    for _ in range(3):
         model(**batch())
         remember_prices(running_prices(model))
         average.step(model)
-    return put_prices(state, prices_of(model.state_dict()), prices_of(average.get_model().state_dict())), parameters
+    return put_prices(state, prices_of(model.state_dict()), prices_of(average.get_model().state_dict()))
+
+
+def unpriced(seed=1):
+    """What versions before 0.1.2 saved, and its parameters."""
+    state, parameters = trained(4, seed=seed, **BASE)
+    return without(state), parameters
 
 
 def without(state):
@@ -47,8 +50,8 @@ def means(named):
 
 
 def test_they_are_put_where_a_model_has_them_and_all_else_stays():
-    state, full = priced(updates=0)[0], priced()[0]
-    before, prices = copy.deepcopy(state), prices_of(full["model"])
+    state, prices = unpriced()[0], prices_of(priced()["model"])
+    before = copy.deepcopy(state)
     found = put_prices(state, prices, prices)
     assert_same(state, before)
     assert len(prices) == 4 and list(found["model"]) == list(moe_model(num_experts=4, **BASE).state_dict())
@@ -60,11 +63,10 @@ def test_they_are_put_where_a_model_has_them_and_all_else_stays():
 
 
 def test_a_shared_part_gets_them_too_and_keeps_its_experts(tmp_path):
-    state, parameters = priced(updates=0)
-    prices = prices_of(priced()[0]["model"])
-    source, target = tmp_path / "source.pt", tmp_path / "target.pt"
+    source, (state, parameters) = tmp_path / "source.pt", unpriced()
+    prices = prices_of(priced()["model"])
     write_in_parts(source, state, parameters, 2)
-    for path in (target, source):  # the last in its own place
+    for path in (tmp_path / "target.pt", source):
         save_with_experts(put_prices(load_shared_part(source), prices, prices), source, path)
         assert_same(read_whole(path), put_prices(state, prices, prices))
         assert len(list(expert_folder(path).glob("*/*.pt"))) == 2 and len(list(expert_folder(path).iterdir())) == 1
@@ -72,7 +74,7 @@ def test_a_shared_part_gets_them_too_and_keeps_its_experts(tmp_path):
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
 def test_those_without_prices_do_not_count_in_an_average(tmp_path, order):
-    states = [priced(1)[0], priced(2, updates=0)[0], priced(3, updates=0)[0]]
+    states = [priced(1), unpriced(2)[0], unpriced(3)[0]]
     found = average(save_all(tmp_path, *(states[index] for index in order)))["model"]
     assert list(found) == list(states[0]["model"])
     right = means(states[0]["model"])
@@ -84,7 +86,7 @@ def test_those_without_prices_do_not_count_in_an_average(tmp_path, order):
 
 
 def test_models_in_half_precision_save_them_in_full(tmp_path):
-    state, _ = priced()
+    state = priced()
     model = moe_model(num_experts=4, **BASE).bfloat16()
     model.load_state_dict(state["model"])
     average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5))

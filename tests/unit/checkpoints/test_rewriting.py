@@ -4,6 +4,7 @@ import collections
 import copy
 import os
 import shutil
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -64,10 +65,7 @@ def test_a_copy_shares_the_files_and_outlives_the_original(checkpoint, parts, tm
 
 
 def test_a_copy_to_another_disk_is_a_copy(checkpoint, parts, tmp_path, monkeypatch):
-    def no_link(source, target):
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", no_link)
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError(18, "Invalid cross-device link")))
     copy_with_experts(parts, tmp_path / "copy.pt")
     assert not any(map(os.path.samefile, files_of(parts), files_of(tmp_path / "copy.pt")))
     assert_same(read_whole(tmp_path / "copy.pt"), checkpoint[0])
@@ -164,50 +162,38 @@ def mean_of(states):
     return mean
 
 
-def halved(state):
-    return {**state, "model": collections.OrderedDict((key, value.half()) for key, value in state["model"].items())}
-
-
-@pytest.mark.parametrize("half", [False, True])
-def test_averages_are_fairseqs_scripts(tmp_path, half):
-    """Of whole files and of checkpoints in parts."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_averages_are_fairseqs_scripts(tmp_path, dtype):
     (one, parameters), (two, _) = (trained(4, seed=seed) for seed in (1, 2))
-    one, two = ((halved(state) if half else state) for state in (one, two))
-    write_in_parts(tmp_path / "1.pt", one, parameters, 4)
-    torch.save(two, tmp_path / "2.pt")
-    paths = [tmp_path / "1.pt", tmp_path / "2.pt"]
+    for state in (one, two):
+        state["model"] = collections.OrderedDict((key, value.to(dtype)) for key, value in state["model"].items())
+    paths = save_all(tmp_path, one, two)
+    write_in_parts(paths[0], one, parameters, 4)
     assert_same(average(paths), mean_of([one, two]))
     assert_same(average(reversed(paths)), mean_of([two, one]))
 
 
-def models(folder, *states):
-    return save_all(folder, *({"model": model} for model in states))
-
-
 def test_bfloat16_is_summed_in_float32_and_whole_numbers_stay_whole(tmp_path):
     """Where the script would lose what is added to a larger sum."""
-    numbers = ({"w": torch.tensor([n], dtype=torch.bfloat16), "n": torch.tensor([int(n)])} for n in (256.0, 1.0, 2.0))
-    mean = average(models(tmp_path, *numbers))["model"]
+    models = ({"w": torch.tensor([n], dtype=torch.bfloat16), "n": torch.tensor([int(n)])} for n in (256.0, 1.0, 2.0))
+    mean = average(save_all(tmp_path, *({"model": model} for model in models)))["model"]
     assert (mean["w"].dtype, mean["w"].item(), mean["n"].item()) == (torch.float32, pytest.approx(259 / 3), 86)
 
 
 @pytest.mark.parametrize("other", [{"v": torch.ones(2)}, {"w": torch.ones(3)}])
 def test_other_parameters_are_refused(tmp_path, other):
     with refused("1.pt", "0.pt"):
-        average(models(tmp_path, {"w": torch.ones(2)}, other))
+        average(save_all(tmp_path, {"model": {"w": torch.ones(2)}}, {"model": other}))
 
 
 def test_the_newest_are_those_with_the_highest_numbers(tmp_path):
-    names = ("checkpoint2.pt", "checkpoint10.pt", "checkpoint9.pt", "checkpoint_3_40.pt", "checkpoint_12_7.pt")
-    for name in (*names, "checkpoint_best.pt", "checkpoint_last.pt", "checkpoint1.pt.old"):
-        (tmp_path / name).touch()
-
-    def found(*arguments):
-        return [path.name for path in newest(tmp_path, *arguments)]
-
-    assert found(EPOCHS, 2, None) == ["checkpoint10.pt", "checkpoint9.pt"]
-    assert found(EPOCHS, 2, 9) == ["checkpoint9.pt", "checkpoint2.pt"]
-    assert found(UPDATES, 2, None) == ["checkpoint_3_40.pt", "checkpoint_12_7.pt"]
+    names = ("2.pt", "10.pt", "9.pt", "_3_40.pt", "_12_7.pt", "_best.pt", "_last.pt", "1.pt.old")
+    second, tenth, ninth, of_40, of_7, *_ = paths = [tmp_path / f"checkpoint{name}" for name in names]
+    for path in paths:
+        path.touch()
+    assert newest(tmp_path, EPOCHS, 2, None) == [tenth, ninth]
+    assert newest(tmp_path, EPOCHS, 2, 9) == [ninth, second]
+    assert newest(tmp_path, UPDATES, 2, None) == [of_40, of_7]
     for option, wrong in (("epoch", (EPOCHS, 4, None)), ("update", (UPDATES, 0, None)), ("epoch", (EPOCHS, 3, 9))):
         with refused(f"--num-{option}-checkpoints"):
             newest(tmp_path, *wrong)

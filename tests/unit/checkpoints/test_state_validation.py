@@ -27,14 +27,12 @@ LOADERS = (
 
 
 def refuses(path, *names, load=file_io.load) -> None:
-    """Loading ends in one sentence with these names."""
     with refused(str(path), *names) as caught:
         load(str(path))
     assert "\n" not in str(caught.value)
 
 
 def checkpoint(**parts):
-    """A whole checkpoint of fairseq's form, with other parts where they are given."""
     return {
         "args": None, "cfg": {"model": {"_name": "transformer"}, "task": {"_name": "translation"}},
         "model": {"w": torch.zeros(3)}, "optimizer_history": [{"num_updates": 2, "optimizer_name": "FairseqAdam",

@@ -1,9 +1,9 @@
 """Result files are complete or absent."""
 
+import multiprocessing
 import os
+import signal
 import stat
-import subprocess
-import sys
 
 import pytest
 
@@ -16,32 +16,33 @@ def refuse(*arguments, **options):
     raise OSError(30, "Read-only file system")
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
+@pytest.fixture
+def path(tmp_path):
+    """A file with "old" in it, alone in its folder."""
+    (tmp_path / "a.txt").write_text("old")
+    return tmp_path / "a.txt"
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(path):
     with pytest.raises(RuntimeError), files.replacing(path) as partial:
         partial.write_text("half")
         assert partial.suffix == ".txt"
         raise RuntimeError
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "old" and list(path.parent.iterdir()) == [path]
 
 
-def test_what_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    for write in (files.write_text, lambda path, _: files.new_folder(path).__enter__()):
-        with refused("file/a.txt"):
-            write(tmp_path / "file" / "a.txt", "")
+def test_what_cannot_be_written_is_named(path):
+    for write in (lambda path: files.write_text(path, ""), lambda path: files.new_folder(path).__enter__()):
+        with refused("a.txt/b.txt"):
+            write(path / "b.txt")
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_disk_that_is_full_or_read_only_at_the_end_keeps_the_old_file(tmp_path, monkeypatch, step):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
+def test_a_disk_that_is_full_or_read_only_at_the_end_keeps_the_old_file(path, monkeypatch, step):
     monkeypatch.setattr(os, step, refuse)
     with pytest.raises(UserError, match=r"a\.txt` cannot be written: Read-only file system; what was there before is"):
         files.write_text(path, "new")
-    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "old" and list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("flushes_folders", [True, False], ids=["local", "a network's"])
@@ -55,40 +56,33 @@ def test_new_folders_and_file_reach_the_disk_as_far_as_it_can(tmp_path, monkeypa
             raise OSError(22, "Invalid argument")
         flush(descriptor)
 
-    def note_replace(source, target):
-        replace(source, target)
-        log.append("rename")
-
     monkeypatch.setattr(os, "fsync", note_flush)
-    monkeypatch.setattr(os, "replace", note_replace)
-    files.write_text(tmp_path / "new" / "newer" / "a.txt", "größer\n")
-    assert log == ["folder", "folder", "file", "rename", "folder"]
-    assert (tmp_path / "new" / "newer" / "a.txt").read_bytes() == "größer\n".encode()
-
-
-KILLED_WHILE_WRITING = """
-import os, signal, sys
-from fairseq_mtmoe.io.files import replacing
-with replacing(sys.argv[1]) as partial:
-    partial.write_text("half")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+    monkeypatch.setattr(os, "replace", lambda source, target: replace(source, target) or log.append("rename"))
+    path = tmp_path / "new" / "newer" / "a.txt"
+    files.write_text(path, "größer\n")
+    assert log == ["folder", "folder", "file", "rename", "folder"] and path.read_bytes() == "größer\n".encode()
 
 
 def kill_while_writing(path):
     """The partial file that a killed process leaves."""
+
+    def write():
+        with files.replacing(path) as partial:
+            partial.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+
     before = set(path.parent.iterdir())
-    result = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(path)])
-    assert result.returncode == -9
+    process = multiprocessing.get_context("fork").Process(target=write)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     (left,) = set(path.parent.iterdir()) - before
     return left
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
-    path, other = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_last2.pt"
-    path.write_text("old")
-    assert kill_while_writing(path).suffix == ".pt"
-    of_another_file = kill_while_writing(other)
+def test_what_a_killed_process_left_is_removed_by_the_next_write(path, tmp_path):
+    assert kill_while_writing(path).suffix == ".txt"
+    of_another_file = kill_while_writing(tmp_path / "a2.txt")
     assert path.read_text() == "old"
     files.write_text(path, "new")
     assert path.read_text() == "new" and set(tmp_path.iterdir()) == {path, of_another_file}
@@ -107,10 +101,10 @@ def test_a_folder_is_complete_or_absent(tmp_path):
         raise RuntimeError
     with refused("a.b"), files.new_folder(target):
         refuse()
-    assert list((tmp_path / "new").iterdir()) == []
+    assert list(target.parent.iterdir()) == []
     with files.new_folder(target) as partial:
         (partial / "file").write_text("whole")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.b"] and (target / "file").read_text() == "whole"
+    assert list(target.parent.iterdir()) == [target] and (target / "file").read_text() == "whole"
     for taken in (target, target / "file"):
         with refused("the output folder"), files.new_folder(taken):
             pass
@@ -132,7 +126,6 @@ def test_a_folder_gives_way_if_it_has_nothing_else(tmp_path, monkeypatch):
         (partial / "b").write_text("half")
         raise RuntimeError
     rename = os.rename
-
     monkeypatch.setattr(os, "rename", lambda old, new: refuse() if old == partial else rename(old, new))
     with refused("new"), files.new_folder(target, ("b",)) as partial:
         (partial / "b").write_text("third")
@@ -143,17 +136,15 @@ def test_a_folder_gives_way_if_it_has_nothing_else(tmp_path, monkeypatch):
         pass
 
 
-def test_what_may_still_be_written_is_left_alone(tmp_path, monkeypatch):
-    path = tmp_path / "a.txt"
+def test_what_may_still_be_written_is_left_alone(path, monkeypatch):
     dead = kill_while_writing(path)
-    number = dead.name.split(".")[-2]
-    running = dead.with_name(dead.name.replace(number, str(os.getppid())))
-    of_another_host = dead.with_name(dead.name.replace(dead.name.split(".")[-3], "elsewhere"))
-    not_ours = dead.with_name(dead.name + ".bak")
-    for file in (running, of_another_host, not_ours):
+    *_, host, number, _ = dead.name.split(".")
+    names = dead.name.replace(number, str(os.getppid())), dead.name.replace(host, "elsewhere"), f"{dead.name}.bak"
+    running, *others = map(dead.with_name, names)
+    for file in (running, *others):
         file.write_text("half")
     files.write_text(path, "new")
-    assert set(tmp_path.iterdir()) == {path, running, of_another_host, not_ours}
+    assert set(path.parent.iterdir()) == {path, running, *others}
     monkeypatch.setattr(os, "kill", lambda *_: (_ for _ in ()).throw(PermissionError))  # a process of another user
     files.write_text(path, "newer")
     assert running.exists()
@@ -161,25 +152,25 @@ def test_what_may_still_be_written_is_left_alone(tmp_path, monkeypatch):
     assert files._is_running(os.getpid()) and not files._is_running(10**30)
 
 
-def test_what_is_no_file_is_said_before_it_is_opened(tmp_path):
-    file, link, folder, pipe, circle, dangling = (tmp_path / name for name in "abcdef")
-    file.write_text("")
-    link.symlink_to(file)
-    folder.mkdir()
+def test_what_is_no_file_is_said_before_it_is_opened(path, tmp_path):
+    link, pipe, circle, dangling = (tmp_path / name for name in "bdef")
+    link.symlink_to(path)
     os.mkfifo(pipe)
     circle.symlink_to(circle)
     dangling.symlink_to("gone")
-    assert files.regular_file(file) == file and files.regular_file(link) == link
-    for place, words in (
-        (folder, "is a folder"), (pipe, "is a pipe"), (circle, "is a link that leads in a circle"),
+    assert files.regular_file(path) == path and files.regular_file(link) == link
+    for wrong, words in (
+        (tmp_path, "is a folder"), (pipe, "is a pipe"), (circle, "is a link that leads in a circle"),
         (dangling, "is a link that leads nowhere"), ("none", "there is none"), ("a\0b", "is no file name"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=f"` must be a checkpoint, but {words}"):
-            files.regular_file(place, "a checkpoint")
+            files.regular_file(wrong, "a checkpoint")
+    with refused("OUT"):
+        files.output_file("OUT", circle, False, IN=tmp_path / "in")
+    assert files.output_file("OUT", tmp_path / "new", False, IN=tmp_path / "in") == tmp_path / "new"
 
 
-def test_what_is_read_must_be_a_file_in_utf8(tmp_path, monkeypatch):
-    path = tmp_path / "a.txt"
+def test_what_is_read_must_be_a_file_in_utf8(path, monkeypatch):
     path.write_bytes("größer\r\n".encode())
     assert files.read_text(path) == "größer\r\n" and files.read_bytes(path) == "größer\r\n".encode()
     path.write_bytes(b"gr\xf6\xdfer")
@@ -191,43 +182,39 @@ def test_what_is_read_must_be_a_file_in_utf8(tmp_path, monkeypatch):
             read(path, "a list")
 
 
-@pytest.mark.parametrize("text", ["{", "[" * 100_000, "1" * 5000], ids=range(3))
-def test_json_that_is_none_is_one_sentence(tmp_path, text):
-    path = tmp_path / "a.json"
+def test_json_that_is_none_is_one_sentence(path):
     path.write_text('{"a": [1]}')
     assert files.read_json(path) == {"a": [1]}
-    path.write_text(text)
-    with refused("a.json"):
-        files.read_json(path)
+    for text in ("{", "[" * 100_000, "1" * 5000):
+        path.write_text(text)
+        with refused("a.txt"):
+            files.read_json(path)
 
 
 # What Python's splitlines() and universal newlines, or Unicode, take for the end of a line.
-BREAKS = ["\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
+BREAKS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+ODD = [*(f"one{mark}two" for mark in BREAKS), "", f"{BREAKS}end"]
 
 
-def test_a_line_feed_ends_a_line_and_nothing_else_does(tmp_path):
-    path = tmp_path / "a.txt"
-    lines = [*(f"one{mark}two" for mark in BREAKS), "", "\r\r", "".join(BREAKS) + "end"]
-    assert len(BREAKS) == 9 and all(len(line.splitlines()) > 1 for line in lines[:9])
-    for last in ("", "\n"):
-        path.write_bytes(("\n".join(lines) + last).encode())
-        assert files.text_lines(path) == [
-            *lines[:10],
-            "\r",
-            lines[-1],
-        ]  # of two carriage returns, the second is Windows's
-    path.write_bytes(b"one\r\ntwo\rthree\r\n\r\nfour")
-    assert files.text_lines(path) == ["one", "two\rthree", "", "four"]
-    path.write_bytes(b"")
-    assert files.text_lines(path) == []
-    path.write_bytes(b"\n\n")
-    assert files.text_lines(path) == ["", ""]
-    path.write_bytes(b"one\r")
-    assert files.text_lines(path) == ["one"]
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("\n".join(ODD), ODD),
+        ("\n".join([*ODD, "\r\r", ""]), [*ODD, "\r"]),  # of two carriage returns, the second is Windows's
+        ("one\r\ntwo\rthree\r\n\r\nfour", ["one", "two\rthree", "", "four"]),
+        ("", []),
+        ("\n\n", ["", ""]),
+        ("one\r", ["one"]),
+    ],
+    ids=range(6),
+)
+def test_a_line_feed_ends_a_line_and_nothing_else_does(path, text, lines):
+    assert len(ODD) == 11 and all(len(line.splitlines()) > 1 for line in ODD if line)
+    path.write_bytes(text.encode())
+    assert files.text_lines(path) == lines
 
 
-def test_what_has_no_lines_is_said_in_one_sentence(tmp_path):
-    path = tmp_path / "a.txt"
+def test_what_has_no_lines_is_said_in_one_sentence(path):
     path.write_bytes(b"un\n" + 10_000 * b"x" + b"\xff\n")
     with pytest.raises(UserError, match="byte 10003"):
         files.text_lines(path)
@@ -236,23 +223,15 @@ def test_what_has_no_lines_is_said_in_one_sentence(tmp_path):
         files.text_lines(path)
 
 
-def test_a_link_in_a_circle_is_no_output(tmp_path):
-    os.symlink(tmp_path / "b", tmp_path / "a")
-    os.symlink(tmp_path / "a", tmp_path / "b")
-    with refused("OUT"):
-        files.output_file("OUT", tmp_path / "a", False, IN=tmp_path / "in")
-    assert files.output_file("OUT", tmp_path / "new", False, IN=tmp_path / "in") == tmp_path / "new"
-
-
 def test_a_folder_to_write_to_is_tried_and_left_as_it_was(tmp_path, monkeypatch):
     files.check_writable(tmp_path / "new" / "folder")
     (tmp_path / "old").mkdir()
     files.check_writable(tmp_path / "old")
     assert [path.name for path in tmp_path.rglob("*")] == ["old"]
     (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file" / "folder"):
-        with refused(str(place)):
-            files.check_writable(place)
+    for wrong in (tmp_path / "file", tmp_path / "file" / "folder"):
+        with refused(str(wrong)):
+            files.check_writable(wrong)
     monkeypatch.setattr(files.tempfile, "TemporaryFile", refuse)
     with refused("new/folder"):
         files.check_writable(tmp_path / "new" / "folder")

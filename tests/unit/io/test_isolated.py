@@ -16,10 +16,6 @@ def refuse():
     raise UserError("`x` must be y.")
 
 
-def crash():
-    ctypes.string_at(0)
-
-
 def ask_for(size):
     print("what a library prints is no result")
     return len(bytearray(size))
@@ -33,7 +29,7 @@ def panic():
     ("function", "arguments", "error", "said"),
     [
         (refuse, (), UserError, "`x` must be y."),
-        (crash, (), Lost, r"the library that reads it crashes \(SIGSEGV\)"),
+        (ctypes.string_at, (0,), Lost, r"the library that reads it crashes \(SIGSEGV\)"),
         (os.abort, (), Lost, r"the library that reads it crashes \(SIGABRT\)"),
         (os._exit, (3,), Lost, r"the library that reads it crashes \(exit status 3\)"),
         (time.sleep, (60,), Lost, "reading it takes over 1 seconds"),

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.nn.functional import linear
 
 from fairseq_mtmoe.backbones.bert.heads import UNREAD, TaskHeads
 from fairseq_mtmoe.task_types.tokens import Span
@@ -17,14 +18,18 @@ def numbers(dtype=torch.float32):
     """Of windows whose passages are in different places, what a head gives."""
     drawn = torch.randn(4, 10, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     for row, (start, end) in enumerate(PASSAGES):
-        drawn[row, [place for place in range(1, 10) if not start <= place < end]] = UNREAD
+        drawn[row, [token for token in range(1, 10) if not start <= token < end]] = UNREAD
     return drawn.to(dtype)
 
 
+def pairs_of(one, passage):
+    """The numbers of all pairs of beginning and end."""
+    return {(a, b): one[a, 0] + one[b, 1] for a, b in itertools.product([0, *range(*passage)], repeat=2)}
+
+
 def slow_loss(one, label, passage):
-    """Cross-entropy of a pair among all pairs of beginning and end, divided by the logarithm of their number."""
-    readable = [0, *range(*passage)]
-    pairs = {(a, b): one[a, 0] + one[b, 1] for a in readable for b in readable}
+    """Cross-entropy of a pair among all pairs, divided by the logarithm of their number."""
+    pairs = pairs_of(one, passage)
     entropy = torch.logsumexp(torch.stack(list(pairs.values())), 0) - pairs[label]
     return entropy / math.log(max(len(pairs), 4))
 
@@ -42,25 +47,19 @@ def test_the_loss_is_that_of_one_of_all_pairs():
     assert half.dtype == torch.float32 and half.item() == pytest.approx(expected.item(), rel=0.02)
 
 
-def slow_prediction(one, passage, longest):
-    pairs = itertools.product(range(*passage), repeat=2)
-    return max((one[a, 0].item() + one[b, 1].item(), a, b) for a, b in pairs if a <= b < a + longest)
-
-
 @pytest.mark.parametrize("longest", [1, 3])
 def test_the_best_span_of_the_passage(longest):
-    windows = [0, 1, 3]
-    found = Span(longest).predictions(numbers()[windows]).tolist()
-    for window, (good, first, last) in zip(windows, found, strict=True):
-        expected = slow_prediction(numbers()[window], PASSAGES[window], longest)
-        assert (first, last) == expected[1:] and good == pytest.approx(expected[0], abs=1e-5)
+    found = Span(longest).predictions(numbers()).tolist()
+    for window in (0, 1, 3):
+        pairs = pairs_of(numbers()[window], PASSAGES[window]).items()
+        best = max((number.item(), a, b) for (a, b), number in pairs if 0 < a <= b < a + longest)
+        assert found[window] == pytest.approx(best, abs=1e-5)
 
 
 def test_the_entropy_is_that_of_pairs():
     found = Span().uncertainty(numbers(torch.float64), torch.tensor(LABELS))
     for window in (0, 1, 3):
-        one, readable = numbers(torch.float64)[window], [0, *range(*PASSAGES[window])]
-        pairs = torch.stack([one[a, 0] + one[b, 1] for a in readable for b in readable]).softmax(0)
+        pairs = torch.stack(list(pairs_of(numbers(torch.float64)[window], PASSAGES[window]).values())).softmax(0)
         assert found.entropy[window].item() == pytest.approx(-(pairs * pairs.log()).sum().item(), rel=1e-5)
         assert found.most[window].item() == pytest.approx(math.log(len(pairs)), rel=1e-5)
     assert found.entropy[2] == 0 and found.most[2] > 0  # an empty passage is no question
@@ -79,10 +78,10 @@ def test_heads_read_the_passage_and_the_first_token():
     rows, spans = torch.tensor([[4], [1]]), torch.tensor([[[3, 9]], [[5, 5]]])
     found = heads(hidden, {"squad": rows}, {"squad": spans})["squad"]
     head = heads["squad"]
-    for row, place in itertools.product(range(2), range(10)):
-        is_read = place == 0 or spans[row, 0, 0] <= place < spans[row, 0, 1]
-        expected = hidden[rows[row, 0], place] @ head.weight.T + head.bias if is_read else torch.full((2,), UNREAD)
-        torch.testing.assert_close(found[row, place], expected)
+    for row, token in itertools.product(range(2), range(10)):
+        is_read = token == 0 or spans[row, 0, 0] <= token < spans[row, 0, 1]
+        expected = linear(hidden[rows[row, 0], token], head.weight, head.bias) if is_read else torch.full((2,), UNREAD)
+        torch.testing.assert_close(found[row, token], expected)
     nothing = heads(hidden[:3, :1], {}, {})["squad"]  # without examples, but with a graph
     assert nothing.shape == (0, 1, 2)
     nothing.sum().backward()

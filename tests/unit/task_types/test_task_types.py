@@ -15,12 +15,8 @@ from fairseq_mtmoe.task_types import task_type_of
 from fairseq_mtmoe.task_types.task_type import Classification, Predictions, Ranking, Regression, only_answer
 from tests.helpers.benchmark import serialized_tokenizer
 
-OLD_HEADS = (  # in checkpoints of 0.1.5
-    '{"mnli": {"num_outputs": 3, "num_words": 0, "has_bias": true}, '
-    '"stsb": {"num_outputs": 1, "num_words": 0, "has_bias": true}, '
-    '"copa": {"num_outputs": 1, "num_words": 0, "has_bias": false}, '
-    '"wic": {"num_outputs": 2, "num_words": 2, "has_bias": true}}'
-)
+OLD_HEADS = {"mnli": (3, 0, "true"), "stsb": (1, 0, "true"), "copa": (1, 0, "false"), "wic": (2, 2, "true")}
+ROWS = load_tables()
 
 
 def test_the_only_answer_to_several_examples():
@@ -29,15 +25,15 @@ def test_the_only_answer_to_several_examples():
 
 
 def test_every_kind_has_a_class():
-    rows = load_tables()
-    assert {row.kind for row in rows.values()} == set(Kind)
-    assert all({row.metric, *row.also} <= set(task_type_of(row).metrics) for row in rows.values())
+    assert {row.kind for row in ROWS.values()} == set(Kind)
+    assert all({row.metric, *row.also} <= set(task_type_of(row).metrics) for row in ROWS.values())
 
 
 def test_heads_are_those_of_old_checkpoints():
-    rows = load_tables()
-    heads = {name: task_type_of(rows[name]).head for name in ("mnli", "stsb", "copa", "wic")}
-    assert heads_to_text(heads) == OLD_HEADS
+    """Of 0.1.5."""
+    form = '"{}": {{"num_outputs": {}, "num_words": {}, "has_bias": {}}}'
+    old = ", ".join(form.format(name, *values) for name, values in OLD_HEADS.items())
+    assert heads_to_text({name: task_type_of(ROWS[name]).head for name in OLD_HEADS}) == f"{{{old}}}"
 
 
 NONE = math.nan
@@ -65,33 +61,32 @@ def test_the_loss_of_a_ranking_written_out():
     assert Ranking().loss(torch.zeros(3, 5), torch.eye(5)[[0, 1, 1]]).item() == pytest.approx(3), "a guess costs 1"
 
 
-def ranked(names, right, predictions):
-    examples = [
-        Example((("a", "b"),) * len(of), ok[0], str(n), right=ok, names=of)
-        for n, (of, ok) in enumerate(zip(names, right, strict=True))
-    ]
+def gathered(examples, predictions, order):
+    """A split, and its predictions as batches and processes come."""
     split = TextTokenizer(serialized_tokenizer(), 16).tokenize(examples)
-    predictions = Predictions.gathered(np.arange(len(names)), np.array(predictions, dtype=np.float64))
-    return {metric: Ranking().columns(metric, split, predictions)[0].tolist() for metric in Ranking.metrics}
+    return split, Predictions.gathered(np.array(order), np.array(predictions, dtype=np.float64)[order])
 
 
-def test_the_metrics_of_record():
+@pytest.mark.parametrize(
+    ("predictions", "accuracy", "matches", "f1"), [([0, 1, 1], [0, 0, 0], [1, 0, 0], [1, 2 / 3, 0]),
+                                                   ([2, 3, 0], [1, 1, 1], [1, 1, 1], [1, 1, 1])],
+)  # fmt: skip
+def test_the_metrics_of_record(predictions, accuracy, matches, f1):
     """Of names after normalization, with the right one that is most alike; not of what is right by its number."""
     names = [("The U.S.", "Ann Lee", "US"), ("Ann Lee", "Lee", "Bob", "Ann van Lee"), ("Bob", "Ann")]
-    assert ranked(names, [(2,), (0, 3), (0,)], [0, 1, 1]) == {
-        "accuracy": [0, 0, 0], "exact-match": [1, 0, 0], "text-f1": [1, pytest.approx(2 / 3), 0],
-    }  # fmt: skip
-    assert ranked(names, [(2,), (0, 3), (0,)], [2, 3, 0])["exact-match"] == [1, 1, 1]
+    named = enumerate(zip(names, [(2,), (0, 3), (0,)], strict=True))
+    examples = [Example((("a", "b"),) * len(of), ok[0], str(n), right=ok, names=of) for n, (of, ok) in named]
+    found = gathered(examples, predictions, [0, 1, 2])
+    columns = {metric: Ranking().columns(metric, *found)[0].tolist() for metric in Ranking.metrics}
+    assert columns == {"accuracy": accuracy, "exact-match": matches, "text-f1": pytest.approx(f1)}
 
 
 def test_exact_match_of_multirc_is_of_whole_questions():
     """Four questions: all right, one of two wrong, wrong, wrong."""
     keys = ["0/0/0", "0/0/1", "0/1/0", "0/1/1", "1/0/0", "11/0/0"]
     examples = [Example((("a",),), label, key) for key, label in zip(keys, [1, 0, 1, 1, 0, 1], strict=True)]
-    split = TextTokenizer(serialized_tokenizer(), 16).tokenize(examples)
-    order = np.array([3, 5, 0, 1, 2, 4])  # as batches and processes come
-    predictions = Predictions.gathered(order, np.array([1.0, 0, 0, 0, 1, 0])[order])
-    answer = task_type_of(load_tables()["multirc"])
+    split, predictions = gathered(examples, [1, 0, 0, 0, 1, 0], [3, 5, 0, 1, 2, 4])
+    answer = task_type_of(ROWS["multirc"])
     assert sorted(answer.columns("exact-match", split, predictions)[0].tolist()) == [0, 0, 0, 1]
     labels, predictions = answer.columns("f1", split, predictions)
     assert labels.tolist() == [1, 0, 1, 1, 0, 1] and predictions.tolist() == [1, 0, 0, 0, 1, 0]
@@ -125,10 +120,6 @@ def test_candidates_that_are_not_there_are_no_choice():
     assert entropy[1] == most[1] and entropy[2] == most[2] == 0
 
 
-def binary_entropy(p):
-    return -(p * math.log(p) + (1 - p) * math.log(1 - p)) if 0 < p < 1 else 0.0
-
-
 def regression(draws, labels):
     entropy, most = Regression().uncertainty(draws.unsqueeze(2), labels)
     assert most.tolist() == pytest.approx([math.log(2)] * len(draws))
@@ -140,12 +131,13 @@ def test_a_regression_is_as_uncertain_as_the_choice_of_its_half_written_out():
     labels = torch.tensor([1.5, 2.0, 5.0, 3.5])
     said = [1.0, 3.0, 5.0, 3.0]
     error = sum((one - label) ** 2 for one, label in zip(said, labels.tolist(), strict=True)) / 4
-    right = []
-    for one, variance in zip(said, (0.04, 0.0, 1.0, 1.0), strict=True):
-        p = NormalDist().cdf((one - sum(said) / 4) / math.sqrt(error + variance))
-        right.append(binary_entropy(p))
-    torch.testing.assert_close(regression(draws, labels), torch.tensor(right))
-    torch.testing.assert_close(regression(100 * draws + 7, 100 * labels + 7), torch.tensor(right))  # in another unit
+    shares = [
+        NormalDist().cdf((one - sum(said) / 4) / math.sqrt(error + variance))
+        for one, variance in zip(said, (0.04, 0.0, 1.0, 1.0), strict=True)
+    ]
+    right = torch.distributions.Bernoulli(torch.tensor(shares)).entropy()
+    torch.testing.assert_close(regression(draws, labels), right)
+    torch.testing.assert_close(regression(100 * draws + 7, 100 * labels + 7), right)  # in another unit
 
 
 def test_a_regression_at_its_edges():

@@ -2,12 +2,14 @@
 
 import math
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from seqeval.metrics import f1_score
 from tokenizers import Tokenizer
+from torch.nn.functional import cross_entropy, linear
 
 from fairseq_mtmoe.backbones.bert.heads import NO_TOKEN, NO_WORD, TaskHeads
 from fairseq_mtmoe.data.nlu import dataset
@@ -51,23 +53,18 @@ def test_a_words_place_is_that_of_its_first_token():
     assert dataset.NO_WORD == NO_WORD
 
 
-def one_by_one(words, encoding):
-    """The first token of any of a word's characters."""
-    start, found = 0, []
-    for word in words:
-        tokens = [encoding.char_to_token(place) for place in range(start, start + len(word))]
-        found.append(next((token for token in tokens if token is not None), -1))
-        start += len(word) + 1
-    return found
-
-
 def test_first_tokens_are_those_of_the_words_characters():
     tokenizer, draw = Tokenizer.from_str(serialized_tokenizer()), random.Random(3)
     pieces = [*"abcxyz.?!", "\u200b", "\xe9", "\U0001f600", "happened", "\u0301"]
     for _ in range(200):
         words = ["".join(draw.choices(pieces, k=draw.randint(1, 4))) for _ in range(draw.randint(1, 6))]
         encoding = tokenizer.encode(" ".join(words), add_special_tokens=False)
-        assert first_tokens(words, encoding.offsets) == one_by_one(words, encoding), words
+        one_by_one = []
+        for n, word in enumerate(words):
+            start = len(" ".join([*words[:n], ""]))
+            tokens = map(encoding.char_to_token, range(start, start + len(word)))
+            one_by_one.append(next((token for token in tokens if token is not None), -1))
+        assert first_tokens(words, encoding.offsets) == one_by_one, words
 
 
 def test_head_loss_and_gradients_are_those_of_a_loop():
@@ -78,23 +75,20 @@ def test_head_loss_and_gradients_are_those_of_a_loop():
     rows, spans = (made["net_input"][name]["words"] for name in ("rows", "spans"))
     labels = made["target"]["words"]
     numbers = heads(hidden, {"words": rows}, {"words": spans})["words"]
-    loss = ANSWER.loss(numbers, labels)
-    slow, weight, bias = 0.0, heads["words"].weight, heads["words"].bias
+    loss, slow, head = ANSWER.loss(numbers, labels), 0.0, heads["words"]
+    by_hand = partial(linear, weight=head.weight, bias=head.bias)
     for example, (first, right) in enumerate(zip(spans[..., 0].tolist(), labels.tolist(), strict=True)):
-        of_words = [
-            torch.nn.functional.cross_entropy(weight @ hidden[example, place] + bias, torch.tensor(int(label)))
-            for place, label in zip(first, right, strict=True)
-            if place >= 0
-        ]
-        slow = slow + sum(of_words) / max(len(of_words), 1) / math.log(5)
+        words = [(token, int(label)) for token, label in zip(first, right, strict=True) if token >= 0]
+        of_words = [cross_entropy(by_hand(hidden[example, token]), torch.tensor(label)) for token, label in words]
+        slow = slow + sum(of_words) / max(len(words), 1) / math.log(5)
     assert loss.item() == pytest.approx(slow.item(), rel=1e-5)
-    inputs = (hidden, weight, bias)
+    inputs = (hidden, head.weight, head.bias)
     for fast, right in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(slow, inputs), strict=True):
         torch.testing.assert_close(fast, right, rtol=1e-5, atol=1e-6)
     predictions = ANSWER.predictions(numbers)
     assert predictions[labels.isnan() & (spans[..., 0] == NO_TOKEN)].tolist() == [0, 0, 0]
     assert predictions.isnan().tolist() == (spans[..., 0] == NO_WORD).tolist()
-    assert predictions[0, :4].tolist() == [(weight @ hidden[0, place] + bias).argmax() for place in (1, 3, 5, 6)]
+    assert predictions[0, :4].tolist() == by_hand(hidden[0, [1, 3, 5, 6]]).argmax(1).tolist()
     assert ANSWER.loss(torch.zeros_like(numbers), labels).item() == pytest.approx(2), "a guess costs 1"
     half = heads.half()(hidden.half(), {"words": rows}, {"words": spans})["words"]
     assert half.isfinite().all() and ANSWER.loss(half, labels).isfinite()
@@ -111,14 +105,10 @@ def test_uncertainty_is_that_of_the_words_in_the_loss():
     assert most.tolist() == pytest.approx([math.log(5)] * 3)
 
 
-def random_tags(draw, count):
-    return [tuple(draw.integers(0, 5, draw.integers(1, 9)).tolist()) for _ in range(count)]
-
-
 def test_f1_of_entities_is_seqevals_whatever_the_order():
     """Of labels in any order, I- without B- among them; batches come in any order, and from several processes."""
     draw = np.random.default_rng(4)
-    right = random_tags(draw, 60)
+    right = [tuple(draw.integers(0, 5, draw.integers(1, 9)).tolist()) for _ in range(60)]
     said = [tuple(n if draw.random() < 0.7 else int(draw.integers(0, 5)) for n in tags) for tags in right]
     split = TextTokenizer(serialized_tokenizer(), 64).tokenize([sentence(*"a" * len(t), tags=t) for t in right])
     parts = []

@@ -40,7 +40,6 @@ def test_the_error_of_accuracy_is_that_of_a_share_and_too_few_examples_have_none
 
 
 def drawn(count):
-    """Classes that are right in 80% of cases, and values with noise."""
     draw = np.random.default_rng(5)
     labels = draw.integers(0, 2, count).astype(float)
     return labels, np.where(draw.random(count) < 0.8, labels, 1 - labels)

@@ -25,7 +25,6 @@ def data(tmp_path_factory):
 
 
 def trained(data, folder, task, rate, *options):
-    """The trainer before its updates, what it does in them, and the examples of each."""
     logging.disable(logging.INFO)
     options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", task, "--lr", rate, *options)
     trainer = trainer_of(task_arguments(data, folder, *options, "--optimizer", "sgd"))

@@ -39,7 +39,6 @@ def events_of(folder):
 
 
 def test_one_label_for_every_example_is_scored_and_said(data, tmp_path):
-    """A report's figures of a model whose heads answer every example alike, against the labels in the files."""
     trainer = trainer_of(task_arguments(data, tmp_path, *options_of(data, "mnli,stsb,cola,copa")))
     for task, head in trainer.get_model().heads.items():
         head.weight.data.zero_()

@@ -25,7 +25,6 @@ BOTH = "{train: [{file: Mine/train.tsv}], valid: [{file: Mine/dev.tsv}]}"
 
 
 def with_table(name="mine", metric="accuracy", splits=BOTH, kind="classification"):
-    """Options that need a table of this text."""
     return (*NEW, "--glue-tasks", name, "--task-table", ROW.format(**locals()))
 
 

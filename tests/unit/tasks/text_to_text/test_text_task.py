@@ -29,7 +29,6 @@ def data(tmp_path_factory):
 
 
 def trainer(data, folder, *options):
-    """Of an untrained model that says various things."""
     logging.disable(logging.INFO)
     made = trainer_of(text_arguments(data, folder, "--init-model", data / "t5.pt", *options))
     perturb(made.get_model(), 0.3, seed=2)
@@ -55,7 +54,6 @@ def slowly_written(model, net_input, most):
 @pytest.mark.parametrize("task", ["rte", "stsb", "copa"])
 @torch.no_grad()
 def test_a_validations_figures(task, data, tmp_path):
-    """Loss, metric and answers that are no label, from a slow search, over whole sets in batches of several sizes."""
     made = trainer(data, tmp_path, "--target-task", task, "--batch-size-valid", 4)
     reported = []
     stats = made.task.post_validate

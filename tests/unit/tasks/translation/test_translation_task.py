@@ -58,14 +58,10 @@ def interactive(digits, **options):
 
 
 def asked(task, model, sample):
-    """The sample and the options with which a generator is asked to translate."""
     generator = Mock(**{"generate.return_value": []})
     task.inference_step(generator, [model], sample)
     (_, sample), options = generator.generate.call_args
     return sample, options
-
-
-# ---- task ids ----
 
 
 @pytest.mark.parametrize(
@@ -115,11 +111,7 @@ def test_only_models_that_take_ids_see_them(digits):
     assert task.for_models({}, [sparse]) == {}
 
 
-# ---- training ----
-
-
 def test_each_sentence_is_routed_by_its_own_gate_and_sparsification_is_logged(digits, tmp_path):
-    """A mixed batch gives what its sentences give one by one."""
     task = digit_task(digits, save_dir=str(tmp_path))
     model = moe(task)
     for layer in expert_layers(model).values():
@@ -177,11 +169,7 @@ def test_different_dictionaries_are_refused(digits, tmp_path):
     assert digit_task(tmp_path / "data", target_dict=str(digits / "dict.en.txt")).target_dictionary
 
 
-# ---- validation ----
-
-
 def validate(task, model, split="valid", begin=True):
-    """As fairseq's commands do; returns the meters."""
     if begin:
         task.begin_valid_epoch(3, model)
     with metrics.aggregate(new_root=True) as meters:
@@ -230,9 +218,6 @@ def test_each_subsets_validation_is_written_to_the_run_log_and_nothing_counts_in
     assert not any(layer.load.enabled for layer in expert_layers(model).values()) and task.stopwatch.is_running
 
 
-# ---- generation ----
-
-
 @pytest.mark.parametrize("task_ids", ["target", "pair", "bb+cc"])
 def test_batches_of_interactive_use_get_their_task_ids(task_ids, digits):
     task, model, training = interactive(digits, task_ids=task_ids)
@@ -245,7 +230,7 @@ def test_batches_of_interactive_use_get_their_task_ids(task_ids, digits):
 
 def test_a_line_without_text_has_a_translation_without_text_and_unknown_tokens_are_said_once(digits, caplog):
     task, model, _ = interactive(digits)
-    generator = task.build_generator([model], SimpleNamespace(beam=2, nbest=2))
+    generator = task.build_generator([model], SimpleNamespace(beam=2, nbest=2, max_len_b=20))
     lang, one = task.source_dictionary.index("__cc__"), task.source_dictionary.index("1")
     for words in ([one, one], [3, one]):
         tokens = torch.tensor([[lang, *words, 2], [1, 1, lang, 2]])

@@ -25,9 +25,8 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
-    """The folder of a run that has learned a little, and what it validated."""
     folder = tmp_path_factory.mktemp("run")
-    return folder, train_here(data, folder, *SCORED, "--max-update", 120)["validations"]
+    return folder, train_here(data, folder, *SCORED, "--max-update", 120, "--validate-interval", 9)["validations"]
 
 
 def test_what_is_logged_is_what_an_evaluation_finds(data, run):
@@ -70,7 +69,7 @@ def test_a_search_of_the_dense_phase_does_not_serve_experts_in_several_processes
 
 def test_scores_change_nothing_of_the_training_and_of_the_experts_counts(data, tmp_path):
     norms, layers = [], []
-    for name, options in (("plain", ()), ("scored", ("--eval-bleu",))):
+    for name, options in (("plain", ()), ("scored", SCORED[:1] + SCORED[2:4])):
         norms.append(train_here(data, tmp_path / name, *options, "--max-update", 4)["norms"])
         layers.append([event["layers"] for event in read(tmp_path / name) if event["event"] == "experts"])
     assert norms[0] == norms[1] and layers[0] == layers[1] != []
