@@ -1,4 +1,4 @@
-"""Checkpoint files: complete or absent, never executed, opened once, and what is checked is what is read."""
+"""Checkpoint files: complete or absent, opened once, and what is checked is what fairseq's commands read."""
 
 import argparse
 import os
@@ -11,10 +11,11 @@ from fairseq.file_io import PathManager
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import assemble, file_io, loading
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, newest_good_in, peek, readable, suggested_fallback
+from fairseq_mtmoe.checkpoints.loading import within
 from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts, write_in_parts
 from fairseq_mtmoe.checkpoints.sharding import shards_of
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, are_whole
 from tests.helpers import states
 from tests.helpers.checkpoint_files import change, dated, verify, with_checksum, without_checksum
 from tests.helpers.opened import opened_from_now
@@ -210,3 +211,35 @@ def test_only_checkpoints_with_finite_weights_are_suggested(tmp_path):
     next(value for key, value in sparse["model"].items() if EXPERT in key)[3].view(-1)[5] = float("nan")
     states.write_in_parts(tmp_path / "checkpoint4.pt", sparse, parameters, processes=2)
     assert newest_good_in(tmp_path).name == "checkpoint1.pt"
+
+
+register()
+
+
+def test_fairseq_reads_all_experts_and_moments_of_a_checkpoint_in_parts(checkpoint, parts):
+    found, state = checkpoint_utils.load_checkpoint_to_cpu(str(parts)), checkpoint[0]
+    assert list(found["model"]) == list(state["model"])
+    assert all(torch.equal(found["model"][key], value) for key, value in state["model"].items())
+    assert len(found["last_optimizer_state"]["state"]) == len(state["last_optimizer_state"]["state"])
+
+
+def test_models_for_generation_are_whole_and_read_no_moments(parts, monkeypatch):
+    seen = []
+
+    def build(*args, **kwargs):
+        seen.append((are_whole(), checkpoint_utils.load_checkpoint_to_cpu(str(parts))))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fairseq.tasks.setup_task", build)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint_utils.load_model_ensemble_and_task([str(parts)])
+    [(is_whole, state)] = seen
+    assert is_whole and not are_whole()
+    assert "last_optimizer_state" not in state and any(".moe.experts." in key for key in state["model"])
+
+
+def test_by_a_read_function_fairseq_gets_what_the_function_returns(parts):
+    with within(read=lambda asked: {**assemble.load_shared_part(asked), "asked": asked}):
+        found = checkpoint_utils.load_checkpoint_to_cpu(str(parts))
+    assert found["asked"] == str(parts) and not any(".moe.experts." in key for key in found["model"])
+    assert found["cfg"].model._name == "base_moe"  # fairseq's upgrade of a dict

@@ -1,8 +1,9 @@
-"""A validation's figures are those of whole sets, computed by hand from what the model says of each example."""
+"""A validation's figures are those of whole sets, computed by hand; where its report's scores go, and what stays."""
 
 import json
 import logging
 import shutil
+from argparse import Namespace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,9 @@ import torch
 from fairseq.logging import metrics
 from fairseq_cli.train import validate
 
+from fairseq_mtmoe.data.nlu.table import load_tables
+from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport
+from fairseq_mtmoe.tasks.glue import about_encoder
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.refused import refused
 from tests.helpers.trainers import trainer_of
@@ -120,3 +124,54 @@ def test_mnli_counts_once_in_the_means(data, tmp_path):
     for name, value in means.items():
         assert stats[name] == pytest.approx(value, abs=0.011) == event["groups"][name]["mean"], name
     assert event["tasks"]["cola"]["matthews"] == stats["cola_matthews"]
+
+
+ROWS = {name: row for name, row in load_tables().items() if name in ("copa", "rte")}
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Reports of checkpoints of these names, which have what a report reads of them."""
+    make_benchmark(tmp_path, {"train": 4, "dev": 4})
+    heads, encoder = {name: {"num_outputs": 2} for name in ROWS}, {"num_hidden_layers": 6, "hidden_size": 384}
+    model = {"_name": "mt_tag_minilm", "encoder": json.dumps(encoder), "heads": json.dumps(heads)}
+    cfg = {"model": model, "common": {"seed": 3}, "checkpoint": {"finetune_from_model": None}}
+    for name in ("a.pt", "b.pt"):
+        torch.save({"cfg": cfg, "optimizer_history": [{"num_updates": 70}]}, tmp_path / name)
+
+    def made(name="a.pt"):
+        args = Namespace(path=str(tmp_path / name), results_path=str(tmp_path / "scores"), data=str(tmp_path))
+        return ValidationReport(args, ROWS, about_encoder)
+
+    return made
+
+
+def write_reports(report, *subsets):
+    labels, said = np.array([0.0, 1, 1, 0]), np.array([0.0, 1, 0, 0])
+    for subset in subsets:
+        report.begin(subset)
+        report.end(
+            {"rte": FoundSet(4, {"accuracy": (labels, said)}), "copa": FoundSet(4, {"accuracy": (labels, labels)})}
+        )
+
+
+def test_further_subsets_have_folders_of_their_own(report, tmp_path):
+    write_reports(report(), "valid", "train")
+    files = (tmp_path / "scores" / folder / "scores.json" for folder in (".", "train"))
+    first, second = (json.loads(file.read_text()) for file in files)
+    assert (first["settings"]["subset"], second["settings"]["subset"]) == ("valid", "train")
+    digests = [scores["tasks"]["rte"]["sets"]["rte"]["data_sha256"] for scores in (first, second)]
+    assert digests[0] != digests[1]
+
+
+@pytest.mark.parametrize(("name", "subset"), [("b.pt", "valid"), ("a.pt", "train")])
+def test_scores_of_something_else_stay(report, tmp_path, name, subset):
+    write_reports(report(), "valid")
+    file = tmp_path / "scores" / "scores.json"
+    before = file.read_text()
+    with refused("scores"):
+        report(name).begin(subset)
+    assert file.read_text() == before
+    file.write_text("{}")
+    with refused("scores"):
+        report().begin("valid")

@@ -1,5 +1,6 @@
-"""What a validation adds up: sums of tasks and groups, experts' tokens, weights of sources, how far gates moved."""
+"""What a run logs: time and tokens that count, and what a validation adds up of tasks, groups, experts and gates."""
 
+import itertools
 import logging
 import math
 from types import SimpleNamespace
@@ -8,10 +9,12 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
-from fairseq_mtmoe.analysis import run_log
+from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.slots import expert_layers
-from fairseq_mtmoe.tasks._multitask import validation
+from fairseq_mtmoe.tasks._multitask import run_log, validation
+from fairseq_mtmoe.tasks._multitask.run_log import LINES, Stopwatch, TrainingRecord, TrainingRunLog
+from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks._multitask.validation import GateMovement, Group, add_task_sums, group_values, log_groups
 from tests.helpers.borrowing import target_model
 from tests.helpers.digits import make_digit_corpus
@@ -47,14 +50,16 @@ def test_every_output_has_the_same_keys_of_the_same_types():
 def test_pairs_and_tiers_are_averages_over_tokens_in_base_2(meters):
     for log in (output("en-aa", 20.0, 10.0, 10), output("en-aa", 5.0, 2.0, 2), output("en-bb", 12.0, 9.0, 3)):
         log_groups([log], [*ALONE, Group("high", ("en-aa", "en-bb"))])
-    assert meters["en-aa_loss"].avg == pytest.approx(25 / 12 / math.log(2))
-    assert meters["en-aa_nll_loss"].avg == pytest.approx(1 / math.log(2))
-    assert meters.get_smoothed_value("en-aa_ppl") == pytest.approx(math.e, abs=0.01)
-    assert meters["high_nll_loss"].avg == pytest.approx(21 / 15 / math.log(2))
-    assert meters.get_smoothed_value("high_ppl") == pytest.approx(math.exp(21 / 15), abs=0.01)
+    for name, loss, nll_loss, tokens in (("en-aa", 25, 12, 12), ("high", 37, 21, 15)):
+        figures = {"loss": loss / tokens / math.log(2), "nll_loss": nll_loss / tokens / math.log(2), "tokens": tokens}
+        figures["ppl"] = math.exp(nll_loss / tokens)
+        assert group_values(meters, f"{name}_") == pytest.approx(figures)  # for the run log, and not rounded
+        assert meters.get_smoothed_value(f"{name}_ppl") == pytest.approx(figures["ppl"], abs=0.01)
     assert "en-cc_loss" not in meters
     log_groups([output("en-cc", 6.0, None, 3)], ALONE)
     assert meters["en-cc_nll_loss"].avg == meters["en-cc_loss"].avg == pytest.approx(2 / math.log(2))
+    metrics.log_scalar("loss", 2000.0, 5)
+    assert group_values(meters, "") == {"loss": 2000.0, "nll_loss": 2000.0, "ppl": math.inf, "tokens": 5}
 
 
 def test_a_gpus_sums_are_copied_once(meters):
@@ -65,15 +70,6 @@ def test_a_gpus_sums_are_copied_once(meters):
         assert len(rules.waits) == len(logs)
     assert meters["all_nll_loss"].avg == meters["en-cc_loss"].avg == pytest.approx(2 / math.log(2))
     assert meters["all_loss"].count == 10
-
-
-def test_values_for_the_run_log_are_not_rounded(meters):
-    log_groups([output("en-aa", 10.0, 7.0, 9)], ALONE)
-    values = group_values(meters, "en-aa_")
-    assert values["ppl"] == pytest.approx(math.exp(7 / 9)) and values["tokens"] == 9
-    assert values["loss"] == pytest.approx(10 / 9 / math.log(2))
-    metrics.log_scalar("loss", 2000.0, 5)
-    assert group_values(meters, "") == {"loss": 2000.0, "nll_loss": 2000.0, "ppl": math.inf, "tokens": 5}
 
 
 def test_entropy_of_layers_and_tasks_and_experts_in_use():
@@ -128,7 +124,7 @@ OPTIONS = ("--max-tokens", 200, "--validate-interval-updates", 2, "--save-interv
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=60, test=5)
+    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=60, valid=10, test=5)
 
 
 @torch.no_grad()
@@ -169,7 +165,7 @@ def test_tokens_change_their_expert_by_the_gate_alone():
 def test_a_run_logs_it_and_goes_on_with_it_also_from_a_checkpoint_of_before(corpus, tmp_path):
     def gates(name, updates):
         train_here(corpus, tmp_path / name, *OPTIONS, "--dense-updates", 1, "--max-update", updates)
-        return [event for event in run_log.read(tmp_path / name) if event["event"] == "gates"]
+        return [event for event in read(tmp_path / name) if event["event"] == "gates"]
 
     whole = gates("whole", 6)
     assert whole[-1]["update"] == 6 and {event["since"] for event in whole} == {1}
@@ -190,3 +186,62 @@ def test_gates_that_stay_are_named_once_at_the_end(corpus, tmp_path, caplog):
         train_here(corpus, tmp_path / "run", *OPTIONS, "--gate-lr-factor", 0, "--max-update", 4)
     (said,) = [record.message for record in caplog.records if "hardly learned" in record.message]
     assert "weights moved by less than 0.1 of their first length in encoder.layers.0, enc" in said
+
+
+def test_only_running_time_counts(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(run_log.time, "monotonic", lambda: now[0])
+    watch = Stopwatch()
+    watch.seconds = 60
+    assert watch.seconds == 60 and not watch.is_running
+    watch.start()
+    now[0] += 5
+    assert watch.seconds == 65 and watch.is_running
+    for _ in range(2):
+        watch.stop()
+        now[0] += 100
+    assert watch.seconds == 65 and not watch.is_running
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_the_first_process_writes(rank, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_log.torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(run_log.torch.distributed, "get_rank", lambda: rank)
+    log = TrainingRunLog(tmp_path / "mtmoe.jsonl")
+    log.write("run", seed=1)
+    assert (tmp_path / "mtmoe.jsonl").exists() == (rank == 0) and log.has_begun
+
+
+def test_tokens_are_those_of_all_updates_and_unknown_after_an_old_checkpoint():
+    record = TrainingRecord()
+    record.add_tokens([{"ntokens": 5}, {"ntokens": 7.0}])
+    record.add_tokens([{"ntokens": 3}, {"loss": 1.0}])
+    assert record.tokens == 15
+    record.tokens = None
+    record.add_tokens([{"ntokens": 3}])
+    assert record.tokens is None
+
+
+def test_figures_are_kept_under_our_names():
+    figures = {"loss": 3.5, "gnorm": torch.tensor(2.0), "nonfinite_updates": 4, "wall": 9.0, "ups": "fast"}
+    assert TrainingRecord().add(50, figures) == {"loss": 3.5, "gnorm": 2.0, "skipped": 4.0}
+
+
+def test_long_runs_have_fewer_lines_with_means_of_what_they_leave_out():
+    record = TrainingRecord()
+    of_all = {n: record.add(n, {"loss": float(n), "nonfinite_updates": n}) for n in range(1, 20 * LINES + 1)}
+    lines = {update: found for update, found in of_all.items() if found is not None}
+    updates = list(lines)
+    assert updates[:LINES] == list(range(1, LINES + 1)) and len(lines) < 5 * LINES
+    for before, update in itertools.pairwise([0, *updates]):
+        assert lines[update] == {"loss": pytest.approx((before + 1 + update) / 2), "skipped": update}
+        assert update - before <= max(1, update / LINES + 1)
+
+
+@pytest.mark.parametrize("missing", ["validated_tasks", "groups", "uncertainties"])
+def test_a_task_that_lacks_a_part_is_refused_when_it_is_made(missing):
+    parts = {"validated_tasks": [], "groups": lambda self: [], "uncertainties": None}
+    assert type("Whole", (Multitask,), parts)(cfg=None).validated_tasks == []
+    del parts[missing]
+    with pytest.raises(TypeError, match=missing):
+        type("Unfinished", (Multitask,), parts)(cfg=None)
