@@ -1,5 +1,6 @@
-"""Kinds of answers: what the rows of the table make of them."""
+"""Kinds of answers: what the rows of the table make of them, and what a model that writes text has said."""
 
+import dataclasses
 import math
 from statistics import NormalDist
 
@@ -10,10 +11,17 @@ import torch
 from fairseq_mtmoe.backbones.bert.heads import heads_to_text
 from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.table import Kind, load_tables
+from fairseq_mtmoe.data.nlu.text_split import Pieces, TextSplit
+from fairseq_mtmoe.data.nlu.token_runs import TokenRuns
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.task_types import task_type_of
 from fairseq_mtmoe.task_types.task_type import Classification, Predictions, Ranking, Regression, only_answer
+from fairseq_mtmoe.task_types.text import NONE as NO_LABEL
+from fairseq_mtmoe.task_types.text import TextTaskType, names_the_same
+from fairseq_mtmoe.tasks._benchmark.metrics import score
 from tests.helpers.benchmark import serialized_tokenizer
+from tests.helpers.refused import refused
+from tests.helpers.text_to_text import spiece
 
 OLD_HEADS = {"mnli": (3, 0, "true"), "stsb": (1, 0, "true"), "copa": (1, 0, "false"), "wic": (2, 2, "true")}
 ROWS = load_tables()
@@ -92,13 +100,13 @@ def test_exact_match_of_multirc_is_of_whole_questions():
     assert labels.tolist() == [1, 0, 1, 1, 0, 1] and predictions.tolist() == [1, 0, 0, 0, 1, 0]
 
 
-NO_LABELS = torch.zeros(3, 3)
+ANY = torch.zeros(3, 3)  # labels
 
 
 @pytest.mark.parametrize("answer", [Classification(3), Ranking()])
 def test_one_of_several_has_the_entropy_of_the_choices(answer):
     numbers = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
-    entropy, most = answer.uncertainty(numbers, NO_LABELS)
+    entropy, most = answer.uncertainty(numbers, ANY)
     p = numbers.softmax(1)
     torch.testing.assert_close(entropy, -(p * p.log()).sum(1))
     torch.testing.assert_close(most, torch.full((3,), math.log(3)))
@@ -106,7 +114,7 @@ def test_one_of_several_has_the_entropy_of_the_choices(answer):
 
 def test_entropies_are_of_full_precision_and_finite():
     numbers = torch.tensor([[0.0, 0.001], [6e4, -6e4], [-1e4, 0.0]], dtype=torch.float16)
-    entropy = Classification(2).uncertainty(numbers, NO_LABELS).entropy
+    entropy = Classification(2).uncertainty(numbers, ANY).entropy
     assert entropy.dtype == torch.float32 and entropy[1:].tolist() == [0, 0]
     assert 0.69314 < entropy[0] <= math.log(2)
 
@@ -115,7 +123,7 @@ def test_candidates_that_are_not_there_are_no_choice():
     numbers = torch.tensor([[1.0, 2.0, 9.0], [0.0, 0.0, 0.0], [5.0, -9.0, 9.0]])
     labels = torch.tensor([[1.0, 0.0, math.nan], [0.0, 1.0, 0.0], [1.0, math.nan, math.nan]])
     entropy, most = Ranking().uncertainty(numbers, labels)
-    torch.testing.assert_close(entropy[0], Classification(2).uncertainty(numbers[:1, :2], NO_LABELS).entropy[0])
+    torch.testing.assert_close(entropy[0], Classification(2).uncertainty(numbers[:1, :2], ANY).entropy[0])
     torch.testing.assert_close(most, torch.tensor([2.0, 3.0, 1.0]).log())
     assert entropy[1] == most[1] and entropy[2] == most[2] == 0
 
@@ -145,3 +153,101 @@ def test_a_regression_at_its_edges():
     exact = torch.tensor([1.0, 3.0])
     assert regression(exact.unsqueeze(1).expand(2, 2), exact).tolist() == [0, 0]  # without dropout, and all right
     assert regression(torch.full((3, 2), 0.1), torch.full((3,), 0.1)).isfinite().all()
+
+
+PIECES = Pieces(spiece())
+NO_RUNS = TokenRuns.of([])
+
+
+def said(row, examples, written):
+    """The kind of answer, a split, and texts, each with an end, as a validation gathers them: in any order."""
+    labels_E = np.array([example.label for example in examples], dtype=np.float64)
+    keys_E = np.array([example.key for example in examples])
+    split = TextSplit(NO_RUNS, NO_RUNS, labels_E, keys_E, 0, lambda: examples)
+    order = np.arange(len(written))[::-1]
+    tokens = [[*PIECES.numbers(written[n]), PIECES.end] for n in order]
+    examples_V = np.repeat(order, [len(run) for run in tokens])
+    predictions = Predictions.gathered(examples_V, np.concatenate(tokens).astype(np.float64))
+    return TextTaskType(ROWS[row], PIECES), split, predictions
+
+
+def examples_of(*labels, **fields):
+    fields = fields or {"names": [()] * len(labels)}
+    rows = zip(labels, *fields.values(), strict=True)
+    return [Example(((),), label, str(n), **dict(zip(fields, of, strict=True))) for n, (label, *of) in enumerate(rows)]
+
+
+STSB = examples_of(0.0, 1.25, 2.5, 5.0)
+SCORES = [
+    ("rte", examples_of(0, 0, 1), ["entailment", "entailment", "not_entailment"], {"accuracy": 100, "no-label": 0}),
+    ("rte", examples_of(0, 0, 1, 1, 1), ["entailment", "a", "not_entailment not_entailment", "", "entailment"],
+     {"accuracy": 20, "no-label": 60}),
+    ("cola", examples_of(0, 0, 0, 1, 1), ["a"] * 5, {"matthews": 0, "no-label": 100}),
+    # Of two right ones one is found; one of the wrong ones is taken for right by saying nothing known.
+    ("multirc", examples_of(1, 1, 0, 0), ["True", "a", "a", "False"], {"f1": 50}),
+    ("stsb", STSB, ["0.0", "1.2", "3", "9.6"], {"spearman": 100, "no-label": 0}),
+    *(("stsb", STSB, ["0.0", "1.2", none, "9.6"], {"no-label": 25}) for none in ("a", "", "3.2.1", "1e999")),
+    # Texts and the names of entities are compared with the right one that is most alike.
+    ("squad", examples_of(None, None, answers=[("a b", "c"), ("d",)]), ["C", "d e"], {"em": 50, "f1": 500 / 6}),
+    ("record", examples_of(0, 1, right=[(0, 2), (1,)], names=[("a b", "c", "d"), ("a", "e")]), ["D", "e f"],
+     {"exact-match": 50, "text-f1": 500 / 6}),
+    ("wsc", examples_of(1, 0, 1, referent="fbc"), ["f", "b", ""], {"accuracy": 100 / 3, "no-label": 100 / 3}),
+    ("wsc", examples_of(1, 0, 1, referent="fbc"), ["f", "f", "c d"], {"accuracy": 100, "no-label": 0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "examples", "written", "scores"), SCORES, ids=range(len(SCORES)))
+def test_scores_of_texts_with_answers_that_are_no_label(row, examples, written, scores):
+    answer, *found = said(row, examples, written)
+    assert {metric: score(metric, *answer.columns(metric, *found)) for metric in scores} == pytest.approx(scores)
+
+
+def test_no_label_is_a_class_of_its_own_for_matthews():
+    """By hand, of the covariances of three classes (Gorodkin's R_K)."""
+    labels, predicted = [0, 0, 0, 1, 1], [0, 0, -1, 1, 1]
+    written = [{0: "unacceptable", 1: "acceptable", -1: "a"}[one] for one in predicted]
+    x, y = ((np.array(values)[:, None] == [-1, 0, 1]).astype(float) for values in (labels, predicted))
+    covariance = [((a - a.mean(0)) * (b - b.mean(0))).sum() for a, b in ((x, y), (x, x), (y, y))]
+    expected = 100 * covariance[0] / np.sqrt(covariance[1] * covariance[2])
+    answer, *found = said("cola", examples_of(*labels), written)
+    assert score("matthews", *answer.columns("matthews", *found)) == pytest.approx(expected)
+
+
+def test_what_is_no_number_is_below_all_and_numbers_beyond_the_bounds_are_at_them():
+    answer, *found = said("stsb", STSB, ["9.6", "a", "2.2", "0.0"])
+    assert answer.columns("spearman", *found)[1].tolist() == [5, -1, 2.2, 0]
+
+
+def test_nouns_that_name_the_same():
+    answers = ["the councilmen", "the old city councilmen", "the demonstrators", "the"]
+    assert [names_the_same(answer, "The city councilmen") for answer in answers] == [1, 1, 0, NO_LABEL]
+    assert [names_the_same(answer, "Bob's hat") for answer in ("Bob", "Bob's")] == [0, 1]
+
+
+def test_so_many_tokens_tell_labels_from_what_goes_on():
+    longest = max(len(PIECES.numbers(label)) for label in ("entailment", "not_entailment"))
+    most = {"rte": longest + 1, "stsb": len(PIECES.numbers("3.2")) + 1, "squad": None, "wsc": None}
+    assert {name: TextTaskType(ROWS[name], PIECES).most_tokens for name in most} == most
+
+
+def test_labels_that_are_one_text_to_the_pieces():
+    row = dataclasses.replace(ROWS["rte"], text_form=dataclasses.replace(ROWS["rte"].text_form, writes=["é", "ü"]))
+    with refused("spiece.model"):
+        TextTaskType(row, PIECES)
+
+
+@pytest.mark.parametrize(
+    ("row", "written", "labels", "text"),
+    [
+        ("rte", ["not_entailment", "a"], None, ["not_entailment", "entailment"]),
+        ("copa", ["True", "False"], [0, 1], [1, 0]),
+        ("stsb", ["9", "a"], None, [5, 0]),
+        ("stsb", ["3.2", "0"], None, [3.2, 0]),
+        ("squad", ["a B", ""], None, ["a B", ""]),
+        ("wsc", ["f", "f"], ["False", "True"], ["True", "False"]),
+    ],
+)
+def test_what_a_file_says(row, written, labels, text, caplog):
+    answer, *found = said(row, examples_of(None, None, referent="fb"), written)
+    assert answer.label_text(*found, labels or ROWS[row].labels) == text
+    assert ("RTE: 1 of 2 answers are no label, and are given the first one" in caplog.text) == (row == "rte")

@@ -1,5 +1,6 @@
 """Wrong input to a run on a benchmark: one sentence each, and no checkpoint."""
 
+import json
 from contextlib import contextmanager
 
 import pytest
@@ -12,23 +13,16 @@ from tests.helpers.commands import training_arguments
 from tests.helpers.refused import refused
 from tests.helpers.training import run_here
 
-ROW = """{name}:
-  title: Mine
-  description: Say it.
-  kind: {kind}
-  texts: [text]
-  labels: [a, b]
-  metric: {metric}
-  splits: {splits}
-"""
-BOTH = "{train: [{file: Mine/train.tsv}], valid: [{file: Mine/dev.tsv}]}"
-
-
-def with_table(name="mine", metric="accuracy", splits=BOTH, kind="classification"):
-    return (*NEW, "--glue-tasks", name, "--task-table", ROW.format(**locals()))
-
-
 NEW, FROM = ("--init-encoder", "ENCODER"), "--finetune-from-model"
+SPLITS = {"train": [{"file": "Mine/train.tsv"}], "valid": [{"file": "Mine/dev.tsv"}]}
+ROW = {"title": "Mine", "description": "Say it.", "kind": "classification", "texts": ["text"], "labels": ["a", "b"],
+       "metric": "accuracy", "splits": SPLITS}  # fmt: skip
+
+
+def with_table(name="mine", **changed):
+    return (*NEW, "--glue-tasks", name, "--task-table", json.dumps({name: ROW | changed}))
+
+
 CASES = {  # and the name of what is wrong
     "a typo": ((*NEW, "--glue-tasks", "cola,rtee"), "--glue-tasks"),
     "an empty file": ((*NEW, "--glue-tasks", "rte"), "RTE/dev.tsv"),
@@ -53,11 +47,14 @@ CASES = {  # and the name of what is wrong
     "batches too small to validate": ((*NEW, "--max-tokens-valid", 4), "--max-tokens"),
     "heating, uncertain": ((*NEW, "--sampling-method", "uncertainty", "--heating-epochs", 3), "--heating-epochs"),
     "an unknown metric": (with_table(metric="acc"), "the metric of mine"),
-    "one metric twice": (with_table(metric="accuracy\n  also: [accuracy]"), "the metrics of mine"),
+    "one metric twice": (with_table(also=["accuracy"]), "the metrics of mine"),
     "the name of an average": (with_table("small"), "the name of a task"),
-    "the group of averages": (with_table(metric="f1\n  group: all"), "the group of mine"),
-    "nothing to compare": (with_table(metric="text-f1\n  choices: [text, text]", kind="ranking"), "the metric of mine"),
-    "no validation data": (with_table(splits="{train: [{file: Mine/train.tsv}]}"), "mine"),
+    "the group of averages": (with_table(metric="f1", group="all"), "the group of mine"),
+    "nothing to compare": (
+        with_table(metric="text-f1", choices=["text", "text"], kind="ranking"),
+        "the metric of mine",
+    ),
+    "no validation data": (with_table(splits={"train": SPLITS["train"]}), "mine"),
 }
 
 
