@@ -179,6 +179,9 @@ def test_the_newest_good_one_is_suggested(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with refused("checkpoint_last.pt", "checkpoint2.pt"):
         verify("checkpoint_last.pt")
+    with refused("run/x.pt"):
+        file_io.load("./run/x.pt")
+    assert peek("./run/x.pt") is None
 
 
 def test_an_older_checkpoint_is_suggested_only_with_all_its_experts(tmp_path):
