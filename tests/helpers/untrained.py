@@ -84,16 +84,15 @@ def babble(model: torch.nn.Module) -> None:
 def imitate(data: Path, checkpoint: Path, pair: str) -> list[str]:
     """Replace the pair's test set by one that the model does well on: its own translations, partly changed.
 
-    One reference has an unknown word, and the last source sentence is longer than the model's positions. Returns the
-    references, in pieces and with the unknown word, which `write_raw` takes.
+    One reference, which `write_raw` takes as returned, has an unknown word; the last source is longer than positions.
     """
     from fairseq_mtmoe.evaluation.translator import Decoding, Translator
 
     sources = sentences(13, 1)
     write_split(data, "test", pair, sources, sources)
     translator = Translator(str(data), [str(checkpoint)], Decoding(max_len_b=20), post_process="none")
-    targets = translator.translate(pair, "test").hypotheses
-    targets = [target.rsplit(" ", 1 + index)[0] for index, target in enumerate(targets)]
+    translated = enumerate(translator.translate(pair, "test").hypotheses)
+    targets = [target.rsplit(" ", 1 + index)[0] for index, target in translated]
     targets[3] = targets[3].replace(" ", " strange ", 1)
     targets.append("▁ba")
     write_split(data, "test", pair, [*sources, "▁ba " * 20], targets)

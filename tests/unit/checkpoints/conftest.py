@@ -1,5 +1,3 @@
-"""A checkpoint of four experts, whole and in parts."""
-
 import pytest
 
 from tests.helpers.states import trained, write_in_parts

@@ -1,5 +1,3 @@
-"""A task more in a checkpoint's state: its rows, its head, and all else as it was."""
-
 import copy
 
 import pytest

@@ -133,29 +133,28 @@ def test_reading_takes_what_overlaps_from_each_file_and_keeps_it(checkpoint, par
     assert torch.equal(content["model"][FC1], checkpoint[0]["model"][FC1][1:3])
 
 
-def test_a_missing_file_is_named_with_the_folder_to_copy(parts):
-    shared_part = load_shared_part(parts)
-    files_of(parts)[1].unlink()
+def test_a_file_that_is_missing_or_of_other_experts_is_refused(parts, tmp_path):
+    """Damaged, of another save, or with fewer than are named; a missing one with the folder to copy."""
+    (file, second), shared_part = files_of(parts), load_shared_part(parts)
+
+    def read(count=1):
+        return ShardReader(parts, shared_part).read(0, count)
+
+    second.unlink()
     with refused("2-3.pt", "checkpoint_last.experts"):
-        ShardReader(parts, shared_part).read(0, 4)
-    ShardReader(parts, shared_part).read(0, 2)  # nobody else needs it
-
-
-def test_a_file_of_other_experts_is_refused(parts, tmp_path):
-    """Damaged, of another save, or with fewer than are named."""
-    file, shared_part = files_of(parts)[0], load_shared_part(parts)
-    content = torch.load(file)
+        read(4)
+    content = read(2)  # nobody else needs it
     change(file, 500)
     with refused("0-1.pt"):
-        ShardReader(parts, shared_part).read(0, 1)
+        read()
     write_in_parts(tmp_path / "other.pt", *trained(4, seed=2), 2)
     shutil.copy(files_of(tmp_path / "other.pt")[0], file)
     with refused("0-1.pt", "checkpoint_last.pt"):
-        ShardReader(parts, shared_part).read(0, 1)
+        read()
     content["model"][FC1] = content["model"][FC1][:1].clone()
     shared_part["experts"]["files"][0]["sha256"] = file_io.save(content, str(file))
     with refused("0-1.pt", "checkpoint_last.pt"):
-        ShardReader(parts, shared_part).read(0, 1)
+        read()
 
 
 def test_a_damaged_list_of_shards_leads_nowhere_else(parts):

@@ -1,5 +1,3 @@
-"""Calls in another process: what it does to itself is an exception here."""
-
 import ctypes
 import os
 import time

@@ -1,5 +1,3 @@
-"""What pages have in common."""
-
 import pytest
 from jinja2 import UndefinedError
 

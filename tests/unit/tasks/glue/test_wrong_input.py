@@ -1,5 +1,3 @@
-"""Wrong input to a run on a benchmark: one sentence each, and no checkpoint."""
-
 import json
 from contextlib import contextmanager
 

@@ -1,5 +1,3 @@
-"""`--task text_to_text`: what it refuses, what it writes, and a validation's figures computed by hand from that."""
-
 import json
 import logging
 from dataclasses import replace

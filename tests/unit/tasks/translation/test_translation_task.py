@@ -1,5 +1,3 @@
-"""The task's hooks, one by one, with tiny models: ids, metrics, run log, checkpoints, generation."""
-
 import logging
 import shutil
 from types import SimpleNamespace
