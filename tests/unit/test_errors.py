@@ -23,16 +23,12 @@ except Exception:
 """
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0, "0 instead."),
-        (["a" * 100_000], "['" + "a" * 298 + "… instead."),
-        (16**5000, "a number too long to be shown instead."),
-        ([16**5000], "a list too long to be shown instead."),
-    ],
-    ids=["short", "long", "a number without end", "in a list"],
-)
+@pytest.mark.parametrize(("value", "shown"), [
+    (0, "0 instead."),
+    (["a" * 100_000], "['" + "a" * 298 + "… instead."),
+    (16**5000, "a number too long to be shown instead."),
+    ([16**5000], "a list too long to be shown instead."),
+], ids=["short", "long", "a number without end", "in a list"])  # fmt: skip
 def test_must_be_names_the_rule_and_the_value(value, shown):
     with pytest.raises(UserError) as error:
         raise_invalid("x", "small", value)

@@ -109,17 +109,14 @@ def test_imports_go_one_way():
     assert wrong_imports(modules()) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "imports"),
-    [
-        ("models.mt_tag.model", "fairseq_mtmoe.models.base_sparse.model"),  # another system
-        ("models.base_sparse.model", "fairseq_mtmoe.training.trainer"),
-        ("moe.layer", "fairseq_mtmoe.data.translation.tiers"),
-        ("attic.old", "fairseq_mtmoe.errors"),  # a folder that nobody listed
-        ("models", "fairseq_mtmoe.moe"),
-        ("training.rendezvous", "fairseq_mtmoe"),  # which imports everything
-    ],
-)
+@pytest.mark.parametrize(("name", "imports"), [
+    ("models.mt_tag.model", "fairseq_mtmoe.models.base_sparse.model"),  # another system
+    ("models.base_sparse.model", "fairseq_mtmoe.training.trainer"),
+    ("moe.layer", "fairseq_mtmoe.data.translation.tiers"),
+    ("attic.old", "fairseq_mtmoe.errors"),  # a folder that nobody listed
+    ("models", "fairseq_mtmoe.moe"),
+    ("training.rendezvous", "fairseq_mtmoe"),  # which imports everything
+])  # fmt: skip
 def test_the_rule_is_closed(name, imports, tmp_path):
     file = tmp_path / "module.py"
     file.write_text(f"import {imports}\n")

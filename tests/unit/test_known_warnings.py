@@ -20,14 +20,11 @@ def shown(text, category, module, ask="default"):
     return bool(found)
 
 
-@pytest.mark.parametrize(
-    ("text", "category", "module"),
-    [
-        ("\nThe version_base parameter is not specified.\nPlease", UserWarning, "hydra.experimental.initialize"),
-        ("`broadcast_buffers` is deprecated. Use", FutureWarning, "fairseq_mtmoe.training.steps"),
-        ("Support for mismatched key_padding_mask and attn_mask is", UserWarning, "torch.nn.functional"),
-    ],
-)
+@pytest.mark.parametrize(("text", "category", "module"), [
+    ("\nThe version_base parameter is not specified.\nPlease", UserWarning, "hydra.experimental.initialize"),
+    ("`broadcast_buffers` is deprecated. Use", FutureWarning, "fairseq_mtmoe.training.steps"),
+    ("Support for mismatched key_padding_mask and attn_mask is", UserWarning, "torch.nn.functional"),
+])  # fmt: skip
 def test_a_known_warning_is_left_out_unless_the_user_wants_it(text, category, module):
     assert not shown(text, category, module)
     assert shown(text, category, module, ask="always")

@@ -10,14 +10,11 @@ from tests.helpers.warm_start import run_forked
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments"),
-    [
-        ("fairseq-train", ["--user-dir", "fairseq_mtmoe", "--task", "translation_heated", "--arch", "base_moe", "x",
-                           "--save-dir", "{folder}"]),
-        ("mtmoe", ["evaluate", "nowhere", "--path", "nothing.pt"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "arguments"), [
+    ("fairseq-train", ["--user-dir", "fairseq_mtmoe", "--task", "translation_heated", "--arch", "base_moe", "x",
+                       "--save-dir", "{folder}"]),
+    ("mtmoe", ["evaluate", "nowhere", "--path", "nothing.pt"]),
+])  # fmt: skip
 def test_the_same_code_and_output_as_a_fresh_process(command, arguments, tmp_path):
     arguments = [argument.format(folder=tmp_path) for argument in arguments]
     forked = run_forked(command, arguments, None, REPOSITORY, ENVIRONMENT, seconds=100)

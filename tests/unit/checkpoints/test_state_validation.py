@@ -49,26 +49,22 @@ def with_optimizer(state):
     return checkpoint(last_optimizer_state=state)
 
 
-@pytest.mark.parametrize(
-    ("state", "names"),
-    [
-        ([], []),
-        (checkpoint(model=[]), ["model"]),
-        (checkpoint(model={"w": torch.eye(3).to_sparse()}), []),
-        (checkpoint(extra_state={"train_iterator": {"epoch": 10**12}}), ["extra_state.train_iterator.epoch"]),
-        (with_optimizer(moments({"step": "7"})), ["last_optimizer_state.state.0.step"]),
-        (with_optimizer(moments({}, betas=(0.9, 1))), ["last_optimizer_state.param_groups.0.betas.1"]),
-        (with_optimizer(moments({}, eps=math.inf)), ["last_optimizer_state.param_groups.0.eps"]),
-        (with_optimizer({"a": {"state": {}, "param_groups": 3}}), ["last_optimizer_state.a.param_groups"]),
-        (checkpoint(extra_state={"GlueTask": {"training_seconds": 1.0, "gates": {"since": None}}}), []),
-        (checkpoint(task_state={"langs": "en,de"}), ["task_state.langs"]),
-        (checkpoint(task_state={"lang_pairs": ["en-de", ()]}), ["task_state.lang_pairs.1"]),
-        (checkpoint(extra_state={"metrics": {"train": [(1, "loss", "exit", {})]}}), []),
-        (checkpoint(optimizer_history=[]), ["optimizer_history"]),
-        ({"model": {f"w{i}": torch.zeros(300_000)[None].expand(10**6, -1) for i in range(3)}}, []),
-    ],
-    ids=range(14),
-)
+@pytest.mark.parametrize(("state", "names"), [
+    ([], []),
+    (checkpoint(model=[]), ["model"]),
+    (checkpoint(model={"w": torch.eye(3).to_sparse()}), []),
+    (checkpoint(extra_state={"train_iterator": {"epoch": 10**12}}), ["extra_state.train_iterator.epoch"]),
+    (with_optimizer(moments({"step": "7"})), ["last_optimizer_state.state.0.step"]),
+    (with_optimizer(moments({}, betas=(0.9, 1))), ["last_optimizer_state.param_groups.0.betas.1"]),
+    (with_optimizer(moments({}, eps=math.inf)), ["last_optimizer_state.param_groups.0.eps"]),
+    (with_optimizer({"a": {"state": {}, "param_groups": 3}}), ["last_optimizer_state.a.param_groups"]),
+    (checkpoint(extra_state={"GlueTask": {"training_seconds": 1.0, "gates": {"since": None}}}), []),
+    (checkpoint(task_state={"langs": "en,de"}), ["task_state.langs"]),
+    (checkpoint(task_state={"lang_pairs": ["en-de", ()]}), ["task_state.lang_pairs.1"]),
+    (checkpoint(extra_state={"metrics": {"train": [(1, "loss", "exit", {})]}}), []),
+    (checkpoint(optimizer_history=[]), ["optimizer_history"]),
+    ({"model": {f"w{i}": torch.zeros(300_000)[None].expand(10**6, -1) for i in range(3)}}, []),
+], ids=range(14))  # fmt: skip
 def test_what_a_state_may_not_be(tmp_path, state, names):
     torch.save(state, tmp_path / "a.pt")
     refuses(tmp_path / "a.pt", *names)

@@ -199,18 +199,14 @@ BREAKS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 ODD = [*(f"one{mark}two" for mark in BREAKS), "", f"{BREAKS}end"]
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        ("\n".join(ODD), ODD),
-        ("\n".join([*ODD, "\r\r", ""]), [*ODD, "\r"]),  # of two carriage returns, the second is Windows's
-        ("one\r\ntwo\rthree\r\n\r\nfour", ["one", "two\rthree", "", "four"]),
-        ("", []),
-        ("\n\n", ["", ""]),
-        ("one\r", ["one"]),
-    ],
-    ids=range(6),
-)
+@pytest.mark.parametrize(("text", "lines"), [
+    ("\n".join(ODD), ODD),
+    ("\n".join([*ODD, "\r\r", ""]), [*ODD, "\r"]),  # of two carriage returns, the second is Windows's
+    ("one\r\ntwo\rthree\r\n\r\nfour", ["one", "two\rthree", "", "four"]),
+    ("", []),
+    ("\n\n", ["", ""]),
+    ("one\r", ["one"]),
+], ids=range(6))  # fmt: skip
 def test_a_line_feed_ends_a_line_and_nothing_else_does(path, text, lines):
     assert len(ODD) == 11 and all(len(line.splitlines()) > 1 for line in ODD if line)
     path.write_bytes(text.encode())

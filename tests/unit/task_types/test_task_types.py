@@ -236,17 +236,14 @@ def test_labels_that_are_one_text_to_the_pieces():
         TextTaskType(row, PIECES)
 
 
-@pytest.mark.parametrize(
-    ("row", "written", "labels", "text"),
-    [
-        ("rte", ["not_entailment", "a"], None, ["not_entailment", "entailment"]),
-        ("copa", ["True", "False"], [0, 1], [1, 0]),
-        ("stsb", ["9", "a"], None, [5, 0]),
-        ("stsb", ["3.2", "0"], None, [3.2, 0]),
-        ("squad", ["a B", ""], None, ["a B", ""]),
-        ("wsc", ["f", "f"], ["False", "True"], ["True", "False"]),
-    ],
-)
+@pytest.mark.parametrize(("row", "written", "labels", "text"), [
+    ("rte", ["not_entailment", "a"], None, ["not_entailment", "entailment"]),
+    ("copa", ["True", "False"], [0, 1], [1, 0]),
+    ("stsb", ["9", "a"], None, [5, 0]),
+    ("stsb", ["3.2", "0"], None, [3.2, 0]),
+    ("squad", ["a B", ""], None, ["a B", ""]),
+    ("wsc", ["f", "f"], ["False", "True"], ["True", "False"]),
+])  # fmt: skip
 def test_what_a_file_says(row, written, labels, text, caplog):
     answer, *found = said(row, examples_of(None, None, referent="fb"), written)
     assert answer.label_text(*found, labels or ROWS[row].labels) == text

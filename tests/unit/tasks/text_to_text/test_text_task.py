@@ -122,17 +122,14 @@ def test_the_dictionary_has_the_pieces_numbers(data, tmp_path):
         fill_dictionary(begun_dictionary(), task.pieces, 20)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "options"),
-    [
-        ("--task text_to_text", ("--source-task", "rte", "--target-task", "rte")),
-        ("--source-task", ("--source-task", "wnut17")),
-        ("--max-source-positions", ("--max-source-positions", 1)),
-        ("--train-examples", ("--train-examples", 0)),
-        ("--encoder-layers", ("--arch", "t5_small")),
-        ("nowhere.pt", ("--init-model", "nowhere.pt")),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "options"), [
+    ("--task text_to_text", ("--source-task", "rte", "--target-task", "rte")),
+    ("--source-task", ("--source-task", "wnut17")),
+    ("--max-source-positions", ("--max-source-positions", 1)),
+    ("--train-examples", ("--train-examples", 0)),
+    ("--encoder-layers", ("--arch", "t5_small")),
+    ("nowhere.pt", ("--init-model", "nowhere.pt")),
+])  # fmt: skip
 def test_what_it_refuses_at_its_start(wrong, options, data, tmp_path):
     with refused(wrong, first=wrong != "nowhere.pt"):
         trainer(data, tmp_path, *options)

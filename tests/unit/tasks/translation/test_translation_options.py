@@ -109,27 +109,24 @@ def test_languages_are_those_of_the_pairs_or_in_generation_of_the_directory(digi
             of(folder, **to_bb)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "options"),
-    [
-        ("data", {"data": None}),
-        ("data", {"data": "/nowhere"}),
-        ("--lang-pairs", {"lang_pairs": None}),
-        ("--lang-pairs", {"lang_pairs": "en"}),
-        ("--langs", {"langs": "en,aa,bb", "lang_dict": "x"}),
-        ("--source-lang", {"source_lang": "en"}),
-        ("--source-dict", {"source_dict": "/nowhere"}),
-        ("--task-ids", {"task_ids": "aa+bb,bb+cc"}),
-        ("--task-ids", {"task_ids": "aa+xx"}),
-        ("--lang-tok-style", {"lang_tok_style": "plain"}),
-        ("--sampling-weights", {"sampling_weights": "[" * 1000}),
-        ("--langtoks", {"langtoks": "{'main': open('/tmp/written', 'w')}"}),  # fairseq calls `eval` on it
-        ("the value of main:en-aa in --sampling-weights", {"sampling_weights": "{'main:en-aa': -1}"}),
-        ("the value of main in --langtoks", {"langtoks": "{'main': 5}"}),
-        ("the value of mined in --extra-lang-pairs", {"extra_lang_pairs": "{'mined': ['en-aa']}"}),
-        ("--load-alignments", {"load_alignments": True, "lang_tok_replacing_bos_eos": True}),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "options"), [
+    ("data", {"data": None}),
+    ("data", {"data": "/nowhere"}),
+    ("--lang-pairs", {"lang_pairs": None}),
+    ("--lang-pairs", {"lang_pairs": "en"}),
+    ("--langs", {"langs": "en,aa,bb", "lang_dict": "x"}),
+    ("--source-lang", {"source_lang": "en"}),
+    ("--source-dict", {"source_dict": "/nowhere"}),
+    ("--task-ids", {"task_ids": "aa+bb,bb+cc"}),
+    ("--task-ids", {"task_ids": "aa+xx"}),
+    ("--lang-tok-style", {"lang_tok_style": "plain"}),
+    ("--sampling-weights", {"sampling_weights": "[" * 1000}),
+    ("--langtoks", {"langtoks": "{'main': open('/tmp/written', 'w')}"}),  # fairseq calls `eval` on it
+    ("the value of main:en-aa in --sampling-weights", {"sampling_weights": "{'main:en-aa': -1}"}),
+    ("the value of main in --langtoks", {"langtoks": "{'main': 5}"}),
+    ("the value of mined in --extra-lang-pairs", {"extra_lang_pairs": "{'mined': ['en-aa']}"}),
+    ("--load-alignments", {"load_alignments": True, "lang_tok_replacing_bos_eos": True}),
+])  # fmt: skip
 def test_a_wrong_option_is_one_sentence(wrong, options, digits):
     with refused(wrong):
         of(**{"data": digits, **options})

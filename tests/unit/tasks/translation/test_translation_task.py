@@ -62,15 +62,12 @@ def asked(task, model, sample):
     return sample, options
 
 
-@pytest.mark.parametrize(
-    ("task_ids", "names", "of_pairs"),
-    [
-        ("target", ["aa", "bb", "cc", "en"], [0, 1, 2]),
-        ("source", ["aa", "bb", "cc", "en"], [3, 3, 3]),
-        ("pair", list(PAIRS), [0, 1, 2]),
-        ("aa+cc", ["aa+cc", "bb", "en"], [0, 1, 0]),
-    ],
-)
+@pytest.mark.parametrize(("task_ids", "names", "of_pairs"), [
+    ("target", ["aa", "bb", "cc", "en"], [0, 1, 2]),
+    ("source", ["aa", "bb", "cc", "en"], [3, 3, 3]),
+    ("pair", list(PAIRS), [0, 1, 2]),
+    ("aa+cc", ["aa+cc", "bb", "en"], [0, 1, 0]),
+])  # fmt: skip
 def test_the_model_learns_the_names_of_the_tasks(task_ids, names, of_pairs, digits):
     task, cfg = digit_task(digits, task_ids=task_ids), moe_options()
     assert task.build_model(cfg).task_names == task.task_names == names
