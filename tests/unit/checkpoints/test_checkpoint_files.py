@@ -22,11 +22,7 @@ from tests.helpers.opened import opened_from_now
 from tests.helpers.refused import refused
 from tests.helpers.states import EXPERT, files_of, trained
 
-
-@pytest.fixture(autouse=True, scope="module")
-def plugin():
-    register()
-
+register()
 
 STATE = {"cfg": {"model": argparse.Namespace(dropout=0.1)}, "args": None, "model": {"w": torch.arange(1000.0)}}
 EMA = {"w": torch.ones(1000), "h": torch.ones(3, dtype=torch.half), "n": torch.arange(3)}
@@ -214,9 +210,6 @@ def test_only_checkpoints_with_finite_weights_are_suggested(tmp_path):
     next(value for key, value in sparse["model"].items() if EXPERT in key)[3].view(-1)[5] = float("nan")
     states.write_in_parts(tmp_path / "checkpoint4.pt", sparse, parameters, processes=2)
     assert newest_good_in(tmp_path).name == "checkpoint1.pt"
-
-
-register()
 
 
 def test_fairseq_reads_all_experts_and_moments_of_a_checkpoint_in_parts(checkpoint, parts):

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import stat
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -14,9 +15,7 @@ from fairseq_mtmoe.io import files
 from fairseq_mtmoe.io.journal import Journal, entries
 from tests.helpers.refused import refused
 
-
-def refuse(*arguments, **options):
-    raise OSError(30, "Read-only file system")
+refuse = Mock(side_effect=OSError(30, "Read-only file system"))
 
 
 @pytest.fixture

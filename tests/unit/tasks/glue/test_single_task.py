@@ -5,10 +5,11 @@ import logging
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 from torch import nn
 
 from fairseq_mtmoe.backbones.bert.pretrained import load
-from tests.helpers.benchmark import PIECES, make_benchmark, make_encoder, task_arguments
+from tests.helpers.benchmark import make_benchmark, make_encoder, serialized_tokenizer, task_arguments
 from tests.helpers.bert import built
 from tests.helpers.trainers import groups_of, trainer_of
 
@@ -48,6 +49,8 @@ def trained(data, folder, task, rate, *options):
 def by_hand(data, head_state, examples):
     """The same updates on the same examples: a loop over PyTorch's own modules around the encoder."""
     lines = [line.split("\t") for line in (data / "STS-B" / "train.tsv").read_text().splitlines()[1:]]
+    tokenizer = Tokenizer.from_str(serialized_tokenizer())
+    tokenizer.enable_padding()
     encoder = built(load(data / "encoder.pt")).train()
     for module in encoder.modules():
         for name in {"p", "dropout"} & vars(module).keys():
@@ -59,10 +62,9 @@ def by_hand(data, head_state, examples):
     found = dict(losses=[], norms=[])
     for batch in examples:
         chosen = [lines[number] for number in batch]
-        rows = [inputs(line[1:3]) for line in chosen]
-        width = max(len(tokens) for tokens, _ in rows)
-        tokens, types = (torch.tensor([row[side] + [0] * (width - len(row[side])) for row in rows]) for side in (0, 1))
-        hidden = encoder(tokens, types, torch.tensor([[n >= len(row[0]) for n in range(width)] for row in rows])).hidden
+        rows = tokenizer.encode_batch([tuple(line[1:3]) for line in chosen])
+        tokens, types = torch.tensor([row.ids for row in rows]), torch.tensor([row.type_ids for row in rows])
+        hidden = encoder(tokens, types, torch.tensor([row.attention_mask for row in rows]) == 0).hidden
         loss = ((head(hidden[:, 0])[:, 0] - torch.tensor([float(line[3]) for line in chosen])) ** 2).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -70,16 +72,6 @@ def by_hand(data, head_state, examples):
         found["losses"].append(loss.item())
         optimizer.step()
     return found, {**encoder.state_dict(), **{f"head.{name}": value for name, value in head.state_dict().items()}}
-
-
-def inputs(texts):
-    """[CLS] text [SEP] text [SEP] by a look into the vocabulary, and the type of each token."""
-    vocabulary = {piece: number for number, piece in enumerate(PIECES)}
-    tokens, types = [vocabulary["[CLS]"]], [0]
-    for number, text in enumerate(texts):
-        pieces = [vocabulary[word] for word in text.split()] + [vocabulary["[SEP]"]]
-        tokens, types = tokens + pieces, types + [number] * len(pieces)
-    return tokens, types
 
 
 def test_single_task_is_what_anybody_would_write(data, tmp_path):

@@ -1,21 +1,29 @@
+"""The task's hooks, one by one, with tiny models; BLEU and chrF++ in validation."""
+
 import logging
 import shutil
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.logging import metrics
 from omegaconf import OmegaConf
 
+from fairseq_mtmoe.analysis.rows import run_of
 from fairseq_mtmoe.analysis.run_log import read
+from fairseq_mtmoe.analysis.scores import score_pair
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.translator import Decoding, Translator
 from fairseq_mtmoe.slots import expert_layers
-from tests.helpers.digits import PAIRS, digit_dictionary, digit_task
-from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConfig, perturb
+from tests.helpers.digits import PAIRS, digit_dictionary, digit_task, make_digit_corpus
+from tests.helpers.models import SIZES, BaseMoEConfig, DenseConfig, perturb
+from tests.helpers.processes import run_processes
 from tests.helpers.refused import refused
+from tests.helpers.training import train_here
 
 
 def options_of(kind, name, **options):
@@ -148,13 +156,9 @@ def test_an_epoch_of_candidates_says_no_probabilities(digits, tmp_path):
     assert read(tmp_path)[1]["of_candidates"] and not [key for key in meters if key.endswith("_probability")]
 
 
-def test_sampling_weights_must_name_every_pair(digits):
-    task = digit_task(digits, sampling_weights="{'main:en-aa': 1, 'main:en-bb': 1}")
+def test_different_dictionaries_and_weights_that_lack_a_pair_are_refused(digits, tmp_path):
     with refused("--sampling-weights"):
-        task.load_dataset("train")
-
-
-def test_different_dictionaries_are_refused(digits, tmp_path):
+        digit_task(digits, sampling_weights="{'main:en-aa': 1, 'main:en-bb': 1}").load_dataset("train")
     shutil.copytree(digits, tmp_path / "data")
     other = digit_dictionary()
     other.add_symbol("x")
@@ -252,11 +256,8 @@ def test_batches_of_generation_keep_theirs(digits):
 def test_language_tokens_are_stripped_from_the_output_unless_they_are_wanted(keep, digits):
     options = {"decoder_langtok": True, "keep_inference_langtok": keep}
     task = digit_task(digits, source_lang="en", target_lang="cc", **options)
-    model = dense(task)
-    assert isinstance(model, BaseDenseModel)
-    generator = task.build_generator([model], SimpleNamespace(beam=2))
-    token = task.target_dictionary.index("__cc__")
-    assert (token in generator.symbols_to_strip_from_output) == (not keep)
+    generator = task.build_generator([dense(task)], SimpleNamespace(beam=2))
+    assert (task.target_dictionary.index("__cc__") in generator.symbols_to_strip_from_output) == (not keep)
 
 
 @torch.no_grad()
@@ -297,3 +298,70 @@ def test_pairs_of_extra_data_are_tasks_too(digits):
     extra = {"extra_data": str({"mined": str(digits)}), "extra_lang_pairs": "{'mined': 'en-cc,aa-bb'}"}
     task = digit_task(digits, lang_pairs="en-aa,en-cc", langs="en,aa,bb,cc", task_ids="pair", **extra)
     assert task.task_names == ["en-aa", "en-cc", "aa-bb"]
+
+
+SCORED = ("--eval-bleu", "--eval-chrf", "--eval-bleu-args", '{"beam": 3, "max_len_b": 20}', "--num-experts", 4,
+          "--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=600, valid=20)
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return folder, train_here(data, folder, *SCORED, "--max-update", 120, "--validate-interval", 9)["validations"]
+
+
+def test_what_is_logged_is_what_an_evaluation_finds(data, run):
+    folder, scores_of_run = run
+    translator = Translator(str(data), [str(folder / "checkpoint_last.pt")], Decoding(beam=3, max_len_b=20, cpu=True))
+    found = {pair: translator.translate(pair, "valid") for pair in PAIRS}
+    scores = {pair: score_pair(pair, of.hypotheses, of.references) for pair, of in found.items()}
+    event = [event for event in read(folder) if event["event"] == "valid"][-1]
+    for pair, score in scores.items():
+        assert [event["pairs"][pair][name] for name in ("bleu", "chrf")] == pytest.approx(
+            [score.bleu, score.chrf], abs=0.006
+        )
+    mean = sum(score.bleu for score in scores.values()) / len(PAIRS)
+    assert 3 < mean < 99.9 and scores_of_run[-1] == [event["all"]["bleu"]] == [pytest.approx(mean, abs=0.006)]
+    assert event["tiers"]["high"]["bleu"] == event["pairs"]["en-aa"]["bleu"]
+    shown = {row.task for row in run_of([event], "run").rows if row.metric == "bleu"}
+    assert shown >= {"all", "en-bb"}
+
+
+def validations(rank, data, folder, *options):
+    return train_here(data, folder, *SCORED, "--no-save", *options)["validations"]
+
+
+def test_two_processes_that_share_the_experts_find_what_one_finds(data, run, tmp_path):
+    found = []
+    for world_size in (1, 2):
+        shutil.copytree(run[0], tmp_path / str(world_size))
+        options = ("--max-update", 122, "--update-freq", 2 // world_size, "--no-token-shuffle")
+        found += run_processes(validations, world_size, str(data), str(tmp_path / str(world_size)), *options)
+    alone, first, second = (np.ravel(one) for one in found)
+    assert len(alone) and first.tolist() == second.tolist() == pytest.approx(alone.tolist(), abs=0.006)
+
+
+def test_a_search_of_the_dense_phase_does_not_serve_experts_in_several_processes(data, tmp_path):
+    """Their processes search until the last of them has ended; by themselves they would wait for ever."""
+    options = ("--dense-updates", 2, "--max-update", 4, "--validate-interval-updates", 1)
+    first, second = run_processes(validations, 2, str(data), str(tmp_path), *options)
+    assert len(first) >= 4 and first == second
+
+
+def test_scores_change_nothing_of_the_training_and_of_the_experts_counts(data, tmp_path):
+    norms, layers = [], []
+    for name, options in (("plain", ()), ("scored", SCORED[:1] + SCORED[2:4])):
+        norms.append(train_here(data, tmp_path / name, *options, "--max-update", 4)["norms"])
+        layers.append([event["layers"] for event in read(tmp_path / name) if event["event"] == "experts"])
+    assert norms[0] == norms[1] and layers[0] == layers[1] != []
+
+
+@pytest.mark.parametrize("given", ["{", '{"beam": "4"}', '{"sampling": 1}', '{"beam": 1.5}'])
+def test_a_search_that_is_none_is_refused(given, data):
+    with refused("--eval-bleu-args: beam" if "1.5" in given else "--eval-bleu-args"):
+        digit_task(data, eval_bleu=True, eval_bleu_args=given)
