@@ -1,7 +1,5 @@
 """Small checkpoint files with a checksum and without, whole and damaged, new and old."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Checkpoints of tiny sparse models after a few updates, and what processes with some of the experts would save."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A data directory of three languages in SentencePiece's spelling, and an untrained model of stock fairseq for it."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

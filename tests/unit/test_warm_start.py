@@ -18,17 +18,15 @@ pytestmark = pytest.mark.slow
 def test_the_same_code_and_output_as_a_fresh_process(command, arguments, tmp_path):
     arguments = [argument.format(folder=tmp_path) for argument in arguments]
     forked = run_forked(command, arguments, None, REPOSITORY, ENVIRONMENT, seconds=100)
-    fresh = subprocess.run(
-        [str(BIN / command), *arguments], capture_output=True, text=True, cwd=REPOSITORY, env=ENVIRONMENT
-    )
-    assert forked.returncode == fresh.returncode
-    assert without_places(forked.stdout) == without_places(fresh.stdout)
-    assert without_places(forked.stderr) == without_places(fresh.stderr)
+    fresh = [str(BIN / command), *arguments]
+    fresh = subprocess.run(fresh, capture_output=True, text=True, cwd=REPOSITORY, env=ENVIRONMENT)
+    assert seen_of(forked) == seen_of(fresh)
 
 
-def without_places(output):
-    """What a command prints, without the time, a traceback's places, and what other packages say when imported."""
-    lines = [line.split(" | ", 1)[-1] for line in output.splitlines() if not line.startswith((" ", "Traceback"))]
+def seen_of(result):
+    """What a command leaves, without the time, a traceback's lines, and what other packages say when imported."""
+    lines = f"{result.returncode}\n{result.stdout}\nand errors:\n{result.stderr}".splitlines()
+    lines = [line.split(" | ", 1)[-1] for line in lines if not line.startswith((" ", "Traceback"))]
     return [line for line in lines if not any(name in line for name in ("fairscale", "tensorboardX"))]
 
 

@@ -11,7 +11,6 @@ def checkpoint():
 
 @pytest.fixture
 def parts(checkpoint, tmp_path):
-    """`checkpoint` as two processes save it."""
     path = tmp_path / "checkpoint_last.pt"
     write_in_parts(path, *checkpoint, processes=2)
     return path

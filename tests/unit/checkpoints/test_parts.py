@@ -134,7 +134,6 @@ def test_reading_takes_what_overlaps_from_each_file_and_keeps_it(checkpoint, par
 
 
 def test_a_file_that_is_missing_or_of_other_experts_is_refused(parts, tmp_path):
-    """Damaged, of another save, or with fewer than are named; a missing one with the folder to copy."""
     (file, second), shared_part = files_of(parts), load_shared_part(parts)
 
     def read(count=1):

@@ -141,7 +141,6 @@ def test_what_is_no_file_is_refused_and_passed_over(tmp_path, make):
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory):
     """`.data`, and `.state` of an untrained stock transformer, which `.write` saves with changes."""
-    register()
     folder = tmp_path_factory.mktemp("stock")
     data, path = untrained.make_data(folder / "data"), folder / "checkpoint_last.pt"
     untrained.save_model(data, path, *untrained.ONE_PAIR)

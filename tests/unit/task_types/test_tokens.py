@@ -133,7 +133,6 @@ LABELS = [(4, 6), (0, 0), (0, 0), (9, 9)]
 
 
 def numbers(dtype=torch.float32):
-    """Of windows whose passages are in different places, what a head gives."""
     drawn = torch.randn(4, 10, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     for row, (start, end) in enumerate(PASSAGES):
         drawn[row, [token for token in range(1, 10) if not start <= token < end]] = UNREAD
