@@ -1,5 +1,3 @@
-"""Known warnings of others are left out by name; all else, and what a user asks for, is shown."""
-
 import logging
 import subprocess
 import warnings

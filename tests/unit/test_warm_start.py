@@ -1,5 +1,3 @@
-"""Commands that tests fork from a server behave as those that a shell starts."""
-
 import subprocess
 
 import pytest

@@ -1,5 +1,3 @@
-"""Checkpoint files: complete or absent, opened once, and what is checked is what fairseq's commands read."""
-
 import argparse
 import os
 
@@ -12,7 +10,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import assemble, file_io, loading
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, newest_good_in, peek, readable, suggested_fallback
 from fairseq_mtmoe.checkpoints.loading import within
-from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts, write_in_parts
+from fairseq_mtmoe.checkpoints.rewriting import copy_with_experts
 from fairseq_mtmoe.checkpoints.sharding import shards_of
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, are_whole
@@ -103,36 +101,27 @@ def test_a_folder_that_cannot_be_written_is_one_sentence_at_the_start(tmp_path):
         file_io.expect_writable(str(tmp_path / "file" / "new"))
 
 
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("checkpoints")
-    whole, parameters = trained(4)
-    file_io.save(whole, str(folder / "whole.pt"))
-    write_in_parts(folder / "whole.pt", folder / "parts.pt", 2)
-    return folder, parameters
-
-
-def test_each_file_that_is_read_or_copied_is_opened_once(checkpoints, tmp_path):
-    folder, parameters = checkpoints
+def test_each_file_that_is_read_or_copied_is_opened_once(checkpoint, parts, tmp_path):
+    states.save_all(tmp_path, checkpoint[0])
 
     def local(path):  # as a training process reads it that has experts 0 and 1
         placement = ExpertPlacement(4, 0, 2)
-        return assemble.load_local(path, placement, states.local_parameters(parameters, placement), False)
+        return assemble.load_local(path, placement, states.local_parameters(checkpoint[1], placement), False)
 
-    whole, parts = ["whole.pt"], ["parts.pt", "0-1.pt", "2-3.pt"]
-    for load, names in (
-        *((load, whole) for load in (lambda path: file_io.load(str(path)), assemble.load_shared_part, peek, local)),
-        *((local, parts[:2]), (states.read_whole, parts)),
+    names = [parts.name, "0-1.pt", "2-3.pt"]
+    for load, expected in (
+        *((load, ["0.pt"]) for load in (lambda path: file_io.load(str(path)), assemble.load_shared_part, peek, local)),
+        *((local, names[:2]), (states.read_whole, names)),
     ):
         opened = opened_from_now()
-        assert load(folder / names[0])["model"]
-        assert opened() == names
+        assert load(tmp_path / expected[0])["model"]
+        assert opened() == expected
+    opened, copied = opened_from_now(), tmp_path / "copies" / "checkpoint1.pt"
+    copy_with_experts(parts, copied)
+    assert opened().count(parts.name) == 1 and not {"0-1.pt", "2-3.pt"} & set(opened())  # these get a second name
     opened = opened_from_now()
-    copy_with_experts(folder / "parts.pt", tmp_path / "checkpoint1.pt")
-    assert opened().count("parts.pt") == 1 and not {"0-1.pt", "2-3.pt"} & set(opened())  # these get a second name
-    opened = opened_from_now()
-    assert newest_good_in(tmp_path) == tmp_path / "checkpoint1.pt"
-    assert opened() == ["checkpoint1.pt", "0-1.pt", "2-3.pt"]
+    assert newest_good_in(copied.parent) == copied
+    assert opened() == [copied.name, "0-1.pt", "2-3.pt"]
 
 
 def test_sentences_name_the_file_and_not_its_descriptor(tmp_path, monkeypatch):

@@ -1,5 +1,3 @@
-"""What some processes save, any others read: each its own experts, or one all of them."""
-
 import copy
 import math
 import shutil

@@ -1,5 +1,3 @@
-"""The choice within a training step, without a trace in the model or its dropout; the record of what was chosen."""
-
 import copy
 import math
 

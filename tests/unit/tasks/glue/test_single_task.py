@@ -1,5 +1,3 @@
-"""A mixture of one task is that task trained alone, as anybody would write it down."""
-
 import logging
 
 import numpy as np
@@ -30,20 +28,14 @@ def trained(data, folder, task, rate, *options):
     options = ("--init-encoder", data / "encoder.pt", "--glue-tasks", task, "--lr", rate, *options)
     trainer = trainer_of(task_arguments(data, folder, *options, "--optimizer", "sgd"))
     before = {name: value.clone() for name, value in trainer.get_model().state_dict().items()}
-    sums, norms, examples = [], [], []
-    clip, loss_of = trainer.clip_grad_norm, trainer.get_criterion().forward
+    losses, norms, examples = [], [], []
+    clip = trainer.clip_grad_norm
     trainer.clip_grad_norm = lambda limit: norms.append(float(clip(limit))) or torch.tensor(norms[-1])
-
-    def watched(model, sample, reduce=True):
-        loss, size, logged = loss_of(model, sample, reduce)
-        sums.append(loss.item() / size)
-        return loss, size, logged
-
-    trainer.get_criterion().forward = watched
+    trainer.get_criterion().register_forward_hook(lambda _, given, found: losses.append(found[0].item() / found[1]))
     for samples in groups_of(trainer, UPDATES):
         examples.append(samples[0]["id"].tolist())
         trainer.train_step(samples)
-    return before, dict(losses=sums, norms=norms), examples, trainer.get_model().state_dict()
+    return before, dict(losses=losses, norms=norms), examples, trainer.get_model().state_dict()
 
 
 def by_hand(data, head_state, examples):

@@ -131,34 +131,26 @@ def test_mnli_counts_once_in_the_means(data, tmp_path):
 ROWS = {name: row for name, row in load_tables().items() if name in ("copa", "rte")}
 
 
-@pytest.fixture
-def report(tmp_path):
-    """Reports of checkpoints of these names, which have what a report reads of them."""
-    make_benchmark(tmp_path, {"train": 4, "dev": 4})
+def report(folder, name="a.pt"):
+    """Of a checkpoint with what a report reads of it."""
+    make_benchmark(folder, {"train": 4, "dev": 4})
     heads, encoder = {name: {"num_outputs": 2} for name in ROWS}, {"num_hidden_layers": 6, "hidden_size": 384}
     model = {"_name": "mt_tag_minilm", "encoder": json.dumps(encoder), "heads": json.dumps(heads)}
     cfg = {"model": model, "common": {"seed": 3}, "checkpoint": {"finetune_from_model": None}}
-    for name in ("a.pt", "b.pt"):
-        torch.save({"cfg": cfg, "optimizer_history": [{"num_updates": 70}]}, tmp_path / name)
-
-    def made(name="a.pt"):
-        args = Namespace(path=str(tmp_path / name), results_path=str(tmp_path / "scores"), data=str(tmp_path))
-        return ValidationReport(args, ROWS, about_encoder)
-
-    return made
+    torch.save({"cfg": cfg, "optimizer_history": [{"num_updates": 70}]}, folder / name)
+    args = Namespace(path=str(folder / name), results_path=str(folder / "scores"), data=str(folder))
+    return ValidationReport(args, ROWS, about_encoder)
 
 
 def write_reports(report, *subsets):
     labels, said = np.array([0.0, 1, 1, 0]), np.array([0.0, 1, 0, 0])
     for subset in subsets:
         report.begin(subset)
-        report.end(
-            {"rte": FoundSet(4, {"accuracy": (labels, said)}), "copa": FoundSet(4, {"accuracy": (labels, labels)})}
-        )
+        report.end({name: FoundSet(4, {"accuracy": (labels, of)}) for name, of in (("rte", said), ("copa", labels))})
 
 
-def test_further_subsets_have_folders_of_their_own(report, tmp_path):
-    write_reports(report(), "valid", "train")
+def test_further_subsets_have_folders_of_their_own(tmp_path):
+    write_reports(report(tmp_path), "valid", "train")
     files = (tmp_path / "scores" / folder / "scores.json" for folder in (".", "train"))
     first, second = (json.loads(file.read_text()) for file in files)
     assert (first["settings"]["subset"], second["settings"]["subset"]) == ("valid", "train")
@@ -167,16 +159,16 @@ def test_further_subsets_have_folders_of_their_own(report, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "subset"), [("b.pt", "valid"), ("a.pt", "train")])
-def test_scores_of_something_else_stay(report, tmp_path, name, subset):
-    write_reports(report(), "valid")
+def test_scores_of_something_else_stay(tmp_path, name, subset):
+    write_reports(report(tmp_path), "valid")
     file = tmp_path / "scores" / "scores.json"
     before = file.read_text()
     with refused("scores"):
-        report(name).begin(subset)
+        report(tmp_path, name).begin(subset)
     assert file.read_text() == before
     file.write_text("{}")
     with refused("scores"):
-        report().begin("valid")
+        report(tmp_path).begin("valid")
 
 
 def values(*numbers):
