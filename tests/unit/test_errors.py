@@ -59,15 +59,12 @@ def test_what_the_system_says_of_a_path_that_was_given_is_one_line(tmp_path, mon
     assert find_user_error(error.value) is None
 
 
-def test_the_root_of_a_chain_is_found_and_the_search_ends():
+def test_the_root_of_a_chain_and_the_first_line_of_an_error_are_found():
     error, circle = UserError("a"), RuntimeError("b")
     wrapped = RuntimeError("c")
     wrapped.__cause__, circle.__cause__ = error, circle
     assert find_user_error(wrapped) is error
     assert find_user_error(circle) is None
-
-
-def test_the_first_line_of_an_error_ends_a_sentence():
     assert first_line(RuntimeError("\nno such host\nframe #0: …\nframe #1: …\n")) == "no such host"
     assert first_line(ValueError()) == ""
 

@@ -50,11 +50,20 @@ def test_a_row_begins_as_another_tasks_and_all_else_stays(flat):
     assert larger.get("loss_scale") == state["last_optimizer_state"].get("loss_scale")
 
 
-def test_several_are_their_mean():
+def test_several_are_their_mean_and_what_does_not_fit_is_refused():
     state, _ = trained(**GATED)
     rows = state["model"][GATE]
     for begins_as, right in (("mean", rows.mean(0)), ("aa,cc", (rows[0] + rows[2]) / 2)):
         torch.testing.assert_close(extended(state, begins_as)["model"][GATE][3], right)
+    for name in ("xx", "mean,aa"):
+        with refused("--embedding-from"):
+            extended(state, name)
+    state["model"][GATE] = rows[:2]
+    with refused(GATE):
+        extended(state)
+    same = Described.of(moe_model())
+    with refused("--finetune-from-model"):
+        with_task(trained()[0], new_task("aa"), same, same)
 
 
 @pytest.mark.parametrize("begins_as", ["random", "xavier"])
@@ -103,16 +112,3 @@ def test_moments_of_other_shapes_are_left_out():
     assert "last_optimizer_state" not in extended(state)
     state["last_optimizer_state"]["param_groups"][0]["params"].pop()
     assert "last_optimizer_state" not in extended(state)
-
-
-def test_what_does_not_fit_is_refused():
-    state, _ = trained(**GATED)
-    for name in ("xx", "mean,aa"):
-        with refused("--embedding-from"):
-            extended(state, name)
-    state["model"][GATE] = state["model"][GATE][:2]
-    with refused(GATE):
-        extended(state)
-    same = Described.of(moe_model())
-    with refused("--finetune-from-model"):
-        with_task(trained()[0], new_task("aa"), same, same)

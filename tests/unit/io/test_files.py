@@ -178,6 +178,12 @@ def test_what_is_read_must_be_a_file_in_utf8(path, monkeypatch):
     path.write_bytes(b"gr\xf6\xdfer")
     with pytest.raises(UserError, match=r"a\.txt` must be UTF-8 text, but is not at byte 2"):
         files.read_text(path)
+    path.write_bytes(b"un\n" + 10_000 * b"x" + b"\xff\n")
+    with pytest.raises(UserError, match="byte 10003"):
+        files.text_lines(path)
+    path.write_bytes(b"one\rtwo\r")  # no lines
+    with refused("a.txt"):
+        files.text_lines(path)
     monkeypatch.setattr(files.Path, "read_bytes", refuse)
     for read in (files.read_bytes, files.read_text, files.read_json):
         with refused("a.txt"):
@@ -210,15 +216,6 @@ def test_a_line_feed_ends_a_line_and_nothing_else_does(path, text, lines):
     assert len(ODD) == 11 and all(len(line.splitlines()) > 1 for line in ODD if line)
     path.write_bytes(text.encode())
     assert files.text_lines(path) == lines
-
-
-def test_what_has_no_lines_is_said_in_one_sentence(path):
-    path.write_bytes(b"un\n" + 10_000 * b"x" + b"\xff\n")
-    with pytest.raises(UserError, match="byte 10003"):
-        files.text_lines(path)
-    path.write_bytes(b"one\rtwo\r")
-    with refused("a.txt"):
-        files.text_lines(path)
 
 
 def test_a_folder_to_write_to_is_tried_and_left_as_it_was(tmp_path, monkeypatch):
@@ -284,14 +281,10 @@ def test_one_writes_at_a_time(tmp_path):
     assert not path.exists()
 
 
-def test_a_line_of_another_kind_is_a_sentence(tmp_path):
+def test_a_line_of_another_kind_and_what_cannot_be_written_are_sentences(tmp_path, path):
     write(tmp_path / "journal", [{"a": {"x": 1}}, {"a": {"x": "1"}}])
     with refused("journal", "a.x") as caught:
         entries(tmp_path / "journal", {"a": dict[str, int]})
     assert str(caught.value).startswith("Line 2 ")
-
-
-def test_what_cannot_be_written_is_said_in_a_sentence(tmp_path):
-    (tmp_path / "file").write_text("")
-    with refused("journal"):
-        Journal(tmp_path / "file" / "journal")
+    with refused("a.txt/journal"):
+        Journal(path / "journal")

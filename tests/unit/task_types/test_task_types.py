@@ -25,6 +25,11 @@ from tests.helpers.text_to_text import spiece
 
 OLD_HEADS = {"mnli": (3, 0, "true"), "stsb": (1, 0, "true"), "copa": (1, 0, "false"), "wic": (2, 2, "true")}
 ROWS = load_tables()
+PIECES = Pieces(spiece())
+NO_RUNS = TokenRuns.of([])
+ANY = torch.zeros(3, 3)  # labels
+NONE = math.nan
+LOWEST = torch.finfo(torch.float32).min  # what heads give for a candidate that there is not
 
 
 def test_the_only_answer_to_several_examples():
@@ -42,10 +47,6 @@ def test_heads_are_those_of_old_checkpoints():
     form = '"{}": {{"num_outputs": {}, "num_words": {}, "has_bias": {}}}'
     old = ", ".join(form.format(name, *values) for name, values in OLD_HEADS.items())
     assert heads_to_text({name: task_type_of(ROWS[name]).head for name in OLD_HEADS}) == f"{{{old}}}"
-
-
-NONE = math.nan
-LOWEST = torch.finfo(torch.float32).min  # what heads give for a candidate that there is not
 
 
 def test_the_loss_of_a_ranking_written_out():
@@ -100,9 +101,6 @@ def test_exact_match_of_multirc_is_of_whole_questions():
     assert labels.tolist() == [1, 0, 1, 1, 0, 1] and predictions.tolist() == [1, 0, 0, 0, 1, 0]
 
 
-ANY = torch.zeros(3, 3)  # labels
-
-
 @pytest.mark.parametrize("answer", [Classification(3), Ranking()])
 def test_one_of_several_has_the_entropy_of_the_choices(answer):
     numbers = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
@@ -146,17 +144,10 @@ def test_a_regression_is_as_uncertain_as_the_choice_of_its_half_written_out():
     right = torch.distributions.Bernoulli(torch.tensor(shares)).entropy()
     torch.testing.assert_close(regression(draws, labels), right)
     torch.testing.assert_close(regression(100 * draws + 7, 100 * labels + 7), right)  # in another unit
-
-
-def test_a_regression_at_its_edges():
     assert regression(torch.tensor([[2.0, 4.0]]), torch.tensor([9.0])).tolist() == pytest.approx([math.log(2)])  # alone
     exact = torch.tensor([1.0, 3.0])
     assert regression(exact.unsqueeze(1).expand(2, 2), exact).tolist() == [0, 0]  # without dropout, and all right
     assert regression(torch.full((3, 2), 0.1), torch.full((3,), 0.1)).isfinite().all()
-
-
-PIECES = Pieces(spiece())
-NO_RUNS = TokenRuns.of([])
 
 
 def said(row, examples, written):

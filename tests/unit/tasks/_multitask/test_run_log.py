@@ -213,19 +213,16 @@ def test_only_the_first_process_writes(rank, tmp_path, monkeypatch):
     assert (tmp_path / "mtmoe.jsonl").exists() == (rank == 0) and log.has_begun
 
 
-def test_tokens_are_those_of_all_updates_and_unknown_after_an_old_checkpoint():
+def test_figures_have_our_names_and_tokens_are_of_all_updates_and_unknown_after_an_old_checkpoint():
     record = TrainingRecord()
+    figures = {"loss": 3.5, "gnorm": torch.tensor(2.0), "nonfinite_updates": 4, "wall": 9.0, "ups": "fast"}
+    assert record.add(50, figures) == {"loss": 3.5, "gnorm": 2.0, "skipped": 4.0}
     record.add_tokens([{"ntokens": 5}, {"ntokens": 7.0}])
     record.add_tokens([{"ntokens": 3}, {"loss": 1.0}])
     assert record.tokens == 15
     record.tokens = None
     record.add_tokens([{"ntokens": 3}])
     assert record.tokens is None
-
-
-def test_figures_are_kept_under_our_names():
-    figures = {"loss": 3.5, "gnorm": torch.tensor(2.0), "nonfinite_updates": 4, "wall": 9.0, "ups": "fast"}
-    assert TrainingRecord().add(50, figures) == {"loss": 3.5, "gnorm": 2.0, "skipped": 4.0}
 
 
 def test_long_runs_have_fewer_lines_with_means_of_what_they_leave_out():

@@ -14,6 +14,7 @@ from fairseq_mtmoe.tasks._multitask.selection import Selection, SelectionRecord,
 from tests.helpers.models import batch, moe_model
 
 CLASSES = (2, 4, 3)
+SIZES = {"mnli": 10, "rte": 3}
 
 
 class Said(nn.Module):
@@ -97,9 +98,6 @@ def test_expert_layers_route_as_in_evaluation_and_remember_nothing():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(layer.load.counts.any() for layer in expert_layers(model).values())
     assert not any(gate.prices.known for gate in gates)
-
-
-SIZES = {"mnli": 10, "rte": 3}
 
 
 def noted(record, *places, counts=True):
