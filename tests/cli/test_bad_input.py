@@ -74,7 +74,7 @@ def test_damaged_checkpoint(digits, trained, tmp_path):
 
 
 def test_a_checkpoint_that_would_execute(digits, trained, tmp_path):
-    """What a file's options say is not done; see tests/unit/checkpoints/test_rebuild.py for more of it."""
+    """What a file's options say is not done; see tests/unit/checkpoints/test_untrusted_files.py for more of it."""
     state = torch.load(trained / "checkpoint_last.pt")
     evil = f"__import__('os').mkdir('{tmp_path / 'executed'}') or [(8, 3, 1)]"
     state["cfg"]["model"] = {"_name": "wav2vec2", "conv_feature_layers": evil}
