@@ -108,6 +108,6 @@ class MultitaskCriterion(FairseqCriterion):
 def _ids_by_task(sample: dict[str, Any]) -> dict[str, Tensor]:
     """The `id`s of each task's examples, (E_t,), whose order in the batch is that of their first rows."""
     rows = sample["net_input"]["rows"]
-    place_E = torch.cat([rows_EC[:, 0] for rows_EC in rows.values()]).argsort().argsort()
-    ids = sample["id"][place_E].split([len(rows_EC) for rows_EC in rows.values()])
+    index_E = torch.cat([rows_EC[:, 0] for rows_EC in rows.values()]).argsort().argsort()
+    ids = sample["id"][index_E].split([len(rows_EC) for rows_EC in rows.values()])
     return dict(zip(rows, ids, strict=True))

@@ -56,7 +56,7 @@ _OWN = {
 def shared_options(cfg: Any) -> Options:
     """The options that must be the same in all processes, and whether this one finds the checkpoint to go on from.
 
-    Of a path the last part, since machines can have the same folder in different places.
+    Of a path the last part, since machines can have the same folder at different paths.
     """
     found: Options = {}
     for group in _SHARED_GROUPS:
@@ -84,9 +84,9 @@ def _restored(options: Any) -> Options:
         name, path = "--save-dir", os.path.join(options.save_dir, path)
     try:
         with open(regular_file(path), "rb"):  # a network's file system asks its server when a file is opened
-            return {name: f"a place with {os.path.basename(path)}"}
+            return {name: f"a folder with {os.path.basename(path)}"}
     except (UserError, OSError):
-        return {name: f"a place without {os.path.basename(path)}"}
+        return {name: f"a folder without {os.path.basename(path)}"}
 
 
 def _options_of(group: str, options: Any) -> Iterator[tuple[str, Any]]:

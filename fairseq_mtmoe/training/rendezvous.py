@@ -43,7 +43,7 @@ def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> Non
         options = cfg.distributed_training
         if options.distributed_rank is None:
             options.distributed_rank = kwargs.pop("start_rank", 0) + i
-        if _place(cfg) != CPU:
+        if _device(cfg) != CPU:
             torch.cuda.set_device(i)
         try:
             if not dist.is_initialized():
@@ -82,7 +82,7 @@ def join(cfg: Any, report: Callable[[str], None]) -> None:
     meeting.take_rank(ours)
     failures.start(store, rank, world_size, report)
     wanted = options.distributed_backend
-    options.distributed_backend = meeting.agree(ours, shared_options(cfg), _place(cfg), wanted)
+    options.distributed_backend = meeting.agree(ours, shared_options(cfg), _device(cfg), wanted)
     if options.distributed_backend != wanted and rank == 0:
         backend = options.distributed_backend
         logger.info(f"processes are joined by {backend}: {wanted} needs a GPU for each of them")
@@ -91,14 +91,14 @@ def join(cfg: Any, report: Callable[[str], None]) -> None:
             options.distributed_backend, store=store, rank=rank, world_size=world_size, timeout=meeting.timeout
         )
         failures.set_timeout(seconds)
-        if _place(cfg) != CPU:
+        if _device(cfg) != CPU:
             dist.all_reduce(torch.zeros(1).cuda())  # as fairseq does, for NCCL to connect
     except RuntimeError as error:
         raise meeting.lost("another process", error) from error
     logger.info(f"initialized host {socket.gethostname()} as rank {rank}")
 
 
-def _place(cfg: Any) -> str:
+def _device(cfg: Any) -> str:
     """What this process computes on: a GPU by a name that no other GPU has."""
     if cfg.common.cpu or not torch.cuda.is_available():
         return CPU
@@ -106,9 +106,9 @@ def _place(cfg: Any) -> str:
     return str(getattr(torch.cuda.get_device_properties(index), "uuid", f"{socket.gethostname()} {index}"))
 
 
-def choose_backend(wanted: str, places: list[str]) -> str:
+def choose_backend(wanted: str, devices: list[str]) -> str:
     """NCCL joins processes that have a GPU each; where two share one, or are on CPUs, gloo does."""
-    return "gloo" if wanted == "nccl" and (CPU in places or len(set(places)) < len(places)) else wanted
+    return "gloo" if wanted == "nccl" and (CPU in devices or len(set(devices)) < len(devices)) else wanted
 
 
 class Rendezvous:
@@ -145,31 +145,31 @@ class Rendezvous:
                 "place of `--distributed-init-method` is a file that an earlier run left, and must be removed."
             )
 
-    def agree(self, store: Any, options: Options, place: str, wanted: str) -> str:
+    def agree(self, store: Any, options: Options, device: str, wanted: str) -> str:
         """Compare the options of all processes, which call this together; returns the backend that joins them.
 
         Args:
-            place: what this process computes on.
+            device: what this process computes on.
             wanted: `--distributed-backend`.
         """
         self._end = time.monotonic() + self.timeout.total_seconds()
         try:
-            store.set(f"process {self.rank}", json.dumps([options, place]))
+            store.set(f"process {self.rank}", json.dumps([options, device]))
             if self.rank == 0:
-                store.set("backend", choose_backend(wanted, self._places_of_all(store, options)))
+                store.set("backend", choose_backend(wanted, self._devices_of_all(store, options)))
             self._wait(store, "backend")
             return str(store.get("backend").decode())
         except RuntimeError as error:
             raise self.lost("process 0", error) from error
 
-    def _places_of_all(self, store: Any, options: Options) -> list[str]:
-        places = []
+    def _devices_of_all(self, store: Any, options: Options) -> list[str]:
+        devices = []
         for rank in range(self.world_size):
             self._wait(store, f"process {rank}")
-            other, place = json.loads(store.get(f"process {rank}"))
+            other, device = json.loads(store.get(f"process {rank}"))
             expect_same(options, other, rank)
-            places.append(place)
-        return places
+            devices.append(device)
+        return devices
 
     def _wait(self, store: Any, key: str) -> None:
         """Wait for a key, asked for again and again: torch logs its own waits that end in vain."""

@@ -315,8 +315,8 @@ class SparseTrainer(Trainer):
             more["nonfinite"] = self._nonfinite.state_dict()
         if self.pending_validation is not None:
             more[stopping.PENDING] = self.pending_validation
-        placed = resuming.with_epoch_position(extra_state, self.data_parallel_world_size, self._drawn)
-        return saving.save(self, filename, {**placed, **more}, self._exchanges)
+        extra_state = resuming.with_epoch_position(extra_state, self.data_parallel_world_size, self._drawn)
+        return saving.save(self, filename, {**extra_state, **more}, self._exchanges)
 
     def consolidate_optimizer(self) -> None:
         """As fairseq's, which calls it in all processes before it saves, so that the task can gather what it saves."""

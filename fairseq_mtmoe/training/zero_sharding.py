@@ -47,8 +47,8 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
         self.shared, self.experts = shared, experts
         self._knows_shared_state = False
         kinds = [is_sharded(parameter) for group in self.param_groups for parameter in group["params"]]
-        self._places = [
-            (child, [place for place, kind in enumerate(kinds) if kind == of_experts])
+        self._indices = [
+            (child, [index for index, kind in enumerate(kinds) if kind == of_experts])
             for child, of_experts in ((shared, False), (experts, True))
         ]
 
@@ -78,9 +78,9 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The state in the order of the parameters: the experts', and the rest where it was last collected."""
         packed: dict[str, Any] = super().state_dict()
-        for child, places in self._places:
+        for child, indices in self._indices:
             if child is self.experts or self._knows_shared_state:
-                packed["state"].update({places[index]: entry for index, entry in child.state_dict()["state"].items()})
+                packed["state"].update({indices[own]: entry for own, entry in child.state_dict()["state"].items()})
         packed["state"] = dict(sorted(packed["state"].items()))
         return packed
 
@@ -90,9 +90,9 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
         state = state_dict["state"]
         for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             own.update({option: value for option, value in saved.items() if option != "params"})
-        for child, places in self._places:
+        for child, indices in self._indices:
             packed = torch.optim.Optimizer.state_dict(child)["param_groups"]
-            mine = {index: dict(state[place]) for index, place in enumerate(places) if place in state}
+            mine = {own: dict(state[index]) for own, index in enumerate(indices) if index in state}
             child.load_state_dict({"state": mine, "param_groups": packed})
         self._keep_precision(state)
         self._pass_options_on()
@@ -104,15 +104,15 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
     def _keep_precision(self, state: dict[int, dict[str, Any]]) -> None:
         """Undo that torch rounds the moments of half-precision parameters when it loads them."""
         parameters = [parameter for group in self.experts.param_groups for parameter in group["params"]]
-        for parameter, place in zip(parameters, self._places[1][1], strict=True):
+        for parameter, index in zip(parameters, self._indices[1][1], strict=True):
             loaded = self.experts.state[parameter]
-            for name, value in state.get(place, {}).items():
+            for name, value in state.get(index, {}).items():
                 if torch.is_tensor(value) and value.dtype != loaded[name].dtype:
                     loaded[name] = value.to(loaded[name].device)
 
     def _pass_options_on(self) -> None:
         """Schedulers and resumed runs set learning rates here; the two that do the work must see them."""
-        for child, _ in self._places:
+        for child, _ in self._indices:
             for own, theirs in zip(self.param_groups, child.param_groups, strict=True):
                 theirs.update({option: value for option, value in own.items() if option != "params"})
 

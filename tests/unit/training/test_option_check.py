@@ -90,5 +90,5 @@ def test_a_folder_that_is_not_shared_is_seen_by_its_checkpoint(tmp_path):
     empty = shared_options(configuration(there))
     assert shared_options(configuration(here)) == empty
     (here / "checkpoint_last.pt").touch()
-    assert shared_options(configuration(here))["--save-dir"] == "a place with checkpoint_last.pt"
-    assert empty["--save-dir"] == "a place without checkpoint_last.pt"
+    assert shared_options(configuration(here))["--save-dir"] == "a folder with checkpoint_last.pt"
+    assert empty["--save-dir"] == "a folder without checkpoint_last.pt"
