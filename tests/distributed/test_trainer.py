@@ -92,7 +92,7 @@ def run_until(rank, data, folder, *moment):
     if not moment:
         return train_here(data, folder, *RUN) and 0
     method, call = moment
-    with interrupted(method, call if rank == 1 else 0, signal.SIGTERM) as ended:
+    with interrupted(signal.SIGTERM, method, call if rank == 1 else 0) as ended:
         train_here(data, folder, *RUN)
     return ended.value.code
 

@@ -4,9 +4,9 @@ What else may happen is a finding: another exception, a signal, a hang, more mem
 seed, the files and the traceback are kept.
 """
 
-from __future__ import annotations
-
 import contextlib
+import importlib
+import multiprocessing
 import os
 import random
 import resource
@@ -16,10 +16,15 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import click
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import find_user_error
 
 MEMORY = 3 << 30  # bytes more than the process has when the try begins
@@ -30,55 +35,31 @@ _OUTPUT, _FINDING = "output.txt", "finding.txt"
 
 @dataclass(frozen=True)
 class Reader:
-    """What reads files, and how to make some.
-
-    Args:
-        name: of both.
-        make: writes new files into an empty folder.
-        read: is given that folder.
-        seconds: of the processor, which a try may take.
-        begin: makes, once, what all tries need.
-    """
+    """What reads files, and how to make some."""
 
     name: str
-    make: Callable[[random.Random, Path], None]
-    read: Callable[[Path, random.Random], object]
-    seconds: int = 30
-    begin: Callable[[], object] = lambda: None
+    make: Callable[[random.Random, Path], None]  # writes new files into an empty folder
+    read: Callable[[Path, random.Random], object]  # is given that folder
+    seconds: int = 30  # of the processor, which a try may take
+    begin: Callable[[], object] = lambda: None  # makes, once, what all tries need
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A try that ended otherwise; `folder` has its files."""
+class Finding(NamedTuple):
+    """A try that ended otherwise; `folder`, of the reader's name and the seed, has its files."""
 
-    reader: str
-    seed: str
     what: str
     folder: Path
-
-    def __str__(self) -> str:
-        return f"{self.reader} (seed {self.seed}): {self.what}; files in {self.folder}"
-
-
-def tries(reader: Reader, seed: int, kept: Path, number: int = 10**9, seconds: float = 1e9) -> Iterator[Finding | None]:
-    """Try new files until there were so many or it took so long; for each what was found, if anything."""
-    end = time.monotonic() + seconds
-    for count in range(number):
-        if time.monotonic() > end:
-            return
-        yield attempt(reader, f"{seed}-{count}", kept)
 
 
 def attempt(reader: Reader, seed: str, kept: Path) -> Finding | None:
     """One try. A finding's files are moved below `kept`."""
     reader.begin()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-        folder = Path(place, "try")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as parent:
+        folder = Path(parent, "try")
         folder.mkdir()
-        sys.stdout.flush(), sys.stderr.flush()
-        child = os.fork()
-        if not child:
-            _try(reader, random.Random(f"{reader.name} {seed}"), folder)
+        draw = random.Random(f"{reader.name} {seed}")
+        child = multiprocessing.get_context("fork").Process(target=_try, args=(reader, draw, folder))
+        child.start()
         what, noted = _ending(child, reader.seconds), folder / _FINDING
         if what is None and not noted.exists():
             return None
@@ -86,33 +67,27 @@ def attempt(reader: Reader, seed: str, kept: Path) -> Finding | None:
         target = kept / f"{reader.name.replace(' ', '_')}-{seed}"
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(folder, target, symlinks=True)
-        return Finding(reader.name, seed, what, target)
+        return Finding(what, target)
 
 
 def _try(reader: Reader, draw: random.Random, folder: Path) -> None:
-    code = 1
+    os.setpgid(0, 0)
+    output = os.open(folder / _OUTPUT, os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1), os.dup2(output, 2)
+    reader.make(draw, folder)
+    # Of data alone: V8, which draws charts, reserves gigabytes of addresses that it does not use.
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    limit = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    spent = int(time.process_time()) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (spent + reader.seconds, spent + reader.seconds + 1))
     try:
-        os.setpgid(0, 0)
-        output = os.open(folder / _OUTPUT, os.O_WRONLY | os.O_CREAT)
-        os.dup2(output, 1), os.dup2(output, 2)
-        reader.make(draw, folder)
-        # Of data alone: V8, which draws charts, reserves gigabytes of addresses that it does not use.
-        pages = int(Path("/proc/self/statm").read_text().split()[5])
-        limit = pages * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        spent = int(time.process_time()) + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (spent + reader.seconds, spent + reader.seconds + 1))
-        try:
-            reader.read(folder, draw)
-        except BaseException as error:
-            if not _is_sentence(error):
-                (folder / _FINDING).write_text(_described(error), errors="replace")
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+        reader.read(folder, draw)
+    except BaseException as error:
+        if not _is_sentence(error):
+            (folder / _FINDING).write_text(_described(error), errors="replace")
+    os._exit(0)  # and wait for no thread
 
 
 def _is_sentence(error: BaseException) -> bool:
@@ -133,26 +108,38 @@ def _described(error: BaseException) -> str:
     return f"{type(error).__name__} at {where}: {text}\n{''.join(traceback.format_exception(error))[-20000:]}"
 
 
-def _ending(child: int, seconds: int) -> str | None:
+def _ending(child: multiprocessing.Process, seconds: int) -> str | None:
     """How a child ended other than by its own end; None where it did."""
-    deadline = time.monotonic() + _WALL * seconds
-    pause = 0.001
-    while True:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
-            code = os.waitstatus_to_exitcode(status)
-            _end_group(child)
-            if code == -signal.SIGXCPU:
-                return f"more than {seconds} seconds"
-            return None if not code else f"signal {-code}" if code < 0 else f"no try was made (exit code {code})"
-        if time.monotonic() > deadline:
-            _end_group(child)
-            os.waitpid(child, 0)
-            return f"more than {_WALL * seconds} seconds, most of them waiting"
-        time.sleep(pause)
-        pause = min(0.05, 2 * pause)
-
-
-def _end_group(child: int) -> None:
+    child.join(_WALL * seconds)
+    code = child.exitcode
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child, signal.SIGKILL)
+        os.killpg(child.pid, signal.SIGKILL)  # and those that it has started
+    child.join()
+    if code is None:
+        return f"more than {_WALL * seconds} seconds, most of them waiting"
+    if code == -signal.SIGXCPU:
+        return f"more than {seconds} seconds"
+    return None if not code else f"signal {-code}" if code < 0 else f"no try was made (exit code {code})"
+
+
+def mtmoe(*arguments: object) -> None:
+    try:
+        commands.main(list(map(str, arguments)), standalone_mode=False)
+    except (click.ClickException, click.Abort):
+        return
+
+
+def fairseq(command: str, *arguments: object) -> None:
+    sys.argv = [f"fairseq-{command}", *map(str, arguments)]
+    importlib.import_module(f"fairseq_cli.{command}").cli_main()
+
+
+def import_all() -> None:
+    """Import what the commands import, so that a try need not."""
+    import tests.helpers.forked  # noqa: F401
+
+    register()
+    for command in ("generate", "train", "validate"):
+        importlib.import_module(f"fairseq_cli.{command}")
+    for command in commands.list_commands(click.Context(commands)):
+        commands.get_command(click.Context(commands), command)

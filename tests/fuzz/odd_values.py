@@ -1,7 +1,5 @@
 """One value of a nested structure replaced by another one."""
 
-from __future__ import annotations
-
 import math
 import random
 from argparse import Namespace
@@ -32,8 +30,7 @@ def replace_one(draw: random.Random, value: Any, others: tuple[Any, ...] = ODD) 
             break
         value = inner
     if isinstance(inner, tuple) and draw.random() < 0.5:
-        changed = list(inner)
-        entries[key] = inner and (*changed[:-1], draw.choice(others))
+        entries[key] = inner and (*inner[:-1], draw.choice(others))
     elif draw.random() < 0.06:
         del entries[key]
         return f"{path} removed"

@@ -50,9 +50,7 @@ def without_paths(value: Any) -> Any:
 
 def freeze() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        data, runs = Path(folder) / "data", Path(folder) / "runs"
-        data.mkdir()
-        make_digit_corpus(data)
+        data, runs = make_digit_corpus(Path(folder) / "data"), Path(folder) / "runs"
         TRAJECTORY.write_text(json.dumps(losses(data, runs / "trajectory")) + "\n")
         train(data, runs / "model", *SMALL, "--max-update", 700, "--no-save-optimizer-state")
         torch.save(without_paths(torch.load(runs / "model" / "checkpoint_best.pt")), CHECKPOINT)

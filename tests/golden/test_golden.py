@@ -1,10 +1,16 @@
-"""Frozen results: a run's losses, and an old checkpoint's translations (see freeze.py)."""
+"""Frozen results (see freeze.py), and files of 0.1.0, with which later versions go on (see old_runs.py)."""
 
 import json
+import shutil
 
 import pytest
 
+from fairseq_mtmoe.checkpoints import file_io
 from tests.golden.freeze import TRAJECTORY, TRANSLATIONS, losses, translations
+from tests.golden.old_runs import END, OLD, RUNS, SAVED
+from tests.helpers.invoked import mtmoe
+from tests.helpers.processes import run_processes
+from tests.helpers.training import train_here
 
 
 def test_a_run_follows_its_frozen_losses(digits, tmp_path):
@@ -15,3 +21,43 @@ def test_a_run_follows_its_frozen_losses(digits, tmp_path):
 
 def test_an_old_checkpoint_translates_as_it_did(digits):
     assert translations(digits) == json.loads(TRANSLATIONS.read_text())
+
+
+def train_as(rank, *arguments):
+    return train_here(*arguments)
+
+
+@pytest.mark.parametrize(("name", "processes"), [("sparse", 1), ("parts", 2), ("dense", 1)])
+def test_a_run_goes_on_as_it_would_have(name, processes, tmp_path):
+    frozen = json.loads((OLD / "results.json").read_text())[name]
+    shutil.copytree(OLD / name, tmp_path / "run")
+    options = () if name == "dense" else ("--base-evaluation", "greedy")  # as it was the only way
+    found = run_processes(train_as, processes, OLD / "data", tmp_path / "run", *RUNS[name], *options)[0]
+    assert len(found["norms"]) == END - SAVED
+    assert found["norms"] == pytest.approx(frozen["norms"], rel=1e-4)
+    assert found["validations"][-1][0] == pytest.approx(frozen["validation"], abs=2e-3)
+
+
+def test_checkpoints_of_both_kinds_are_evaluated_and_become_others(tmp_path):
+    folders = (shutil.copytree(OLD / name, tmp_path / name) for name in ("sparse", "parts"))
+    sparse, parts = (folder / "checkpoint_last.pt" for folder in folders)
+    for path in (sparse, parts):
+        shown = mtmoe("evaluate", OLD / "data", "--path", path, "--cpu", "--out", path.parent / "scores")
+        assert shown.count("en-") >= 3
+    mtmoe("reshard", parts, tmp_path / "whole.pt", "--single-file")
+    mtmoe("average", "--inputs", sparse, "--output", tmp_path / "average.pt")
+    for name in ("whole.pt", "average.pt"):
+        assert any(".experts." in key for key in file_io.load(str(tmp_path / name))["model"])
+
+
+def test_a_run_log_is_drawn(tmp_path):
+    shutil.copytree(OLD / "sparse", tmp_path / "run")
+    mtmoe("plot", tmp_path / "run", "--out", tmp_path / "plots")
+    drawn = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert drawn == {"sampling.png", "experts.png", "perplexity.png", "gates.png"}  # it has a gate for each language
+
+
+def test_a_prepared_directory_is_up_to_date(tmp_path):
+    shutil.copytree(OLD / "prepared", tmp_path / "prepared")
+    shown = mtmoe("prepare", "text", OLD / "text", tmp_path / "prepared", "--vocab-size", 44)
+    assert "is up to date" in shown

@@ -33,10 +33,8 @@ def start_command(command: str, *args: object, before: str = "", environment: di
 
 def run_joined(world_size: int, command: str, *args: object) -> subprocess.CompletedProcess:
     """Run a command in processes that the environment joins, as torchrun does; what they wrote, one after the other."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    joined = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
+    port = free_address().rpartition(":")[2]
+    joined = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world_size)}
     with ExitStack() as running:
         started = (start_command(command, *args, environment={**joined, "RANK": str(n)}) for n in range(world_size))
         processes = [running.enter_context(process) for process in started]
@@ -44,6 +42,12 @@ def run_joined(world_size: int, command: str, *args: object) -> subprocess.Compl
         out, err = ("".join(texts) for texts in zip(*((one.out(), one.err()) for one in processes), strict=True))
     assert codes == [0] * world_size, f"{command} {args}\n{out[-3000:]}\n{err[-5000:]}"
     return subprocess.CompletedProcess([command], 0, out, err)
+
+
+def free_address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
 
 
 def train(data: object, save_dir: object, *args: object, check: bool = True) -> subprocess.CompletedProcess:

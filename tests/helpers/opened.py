@@ -1,7 +1,5 @@
 """Which checkpoint files a process opens, and how often."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """fairseq's trainer on a digit corpus, inside a test's process, alone or as one of several; and losses gone wrong."""
 
-from __future__ import annotations
-
+import copy
 import itertools
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from torch import distributed as dist
 
 from tests.helpers.commands import training_arguments
 from tests.helpers.training import configured
+
+NO_NUMBER = "a loss that is no number"
 
 
 def trainer_here(data: object, save_dir: object, *options: object, **changes: Any) -> Any:
@@ -34,6 +36,16 @@ def trainer_of(arguments: tuple[object, ...], **changes: Any) -> Any:
     return Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
 
 
+def take(trainer: Any, groups: list[Any], spoiled: Container[int] = (), way: str = NO_NUMBER) -> list[Any]:
+    """Train on each group of batches; `spoiled` are the numbers of those that go wrong in their last batch."""
+    outputs = []
+    for number, samples in enumerate(groups):
+        if number in spoiled:
+            spoil(trainer, way, call=len(samples) - 1)
+        outputs.append(trainer.train_step(copy.deepcopy(samples)))
+    return outputs
+
+
 def groups_of(trainer: Any, count: int) -> list[Any]:
     from fairseq.data import iterators
 
@@ -46,10 +58,8 @@ def groups_of(trainer: Any, count: int) -> list[Any]:
 def updated(arguments: tuple[object, ...], updates: int, update_freq: int = 1, **changes: Any) -> dict[str, Any]:
     """What some updates do to a model in one of two processes, or in one with twice the `update_freq`.
 
-    Returns:
-        `losses` and `norms` of each update; `state` and `averaged`, the final model and moving average as numpy arrays;
-        the names of what is `frozen`, and of what of it `moved` or has `gradients`; and how many parameters the
-        optimizer `remembered`.
+    These are the final model and moving average as numpy arrays; the names of what is `frozen`, and of what of it
+    `moved` or has `gradients`; and how many parameters the optimizer `remembered`.
     """
     from fairseq import checkpoint_utils
 
@@ -92,16 +102,16 @@ def spoil(trainer: Any, way: str, call: int = 0) -> None:
 
 
 WAYS = {
-    "a loss that is no number": lambda loss: loss * float("nan"),
+    NO_NUMBER: lambda loss: loss * float("nan"),
     "an infinite loss with finite gradients": lambda loss: loss + loss.new_full((), float("inf")),
     "infinite gradients of a finite loss": lambda loss: _infinite_gradient(loss),
 }
 
 
 def _infinite_gradient(loss: Tensor) -> Tensor:
-    copy = loss.clone()
-    copy.register_hook(lambda grad: grad * float("inf"))
-    return copy
+    scaled = loss.clone()
+    scaled.register_hook(lambda grad: grad * float("inf"))
+    return scaled
 
 
 def state_of(trainer: Any) -> dict[str, Tensor]:

@@ -1,7 +1,5 @@
 """fairseq's training command inside a test's process, alone or as one of several, with what its updates computed."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools
@@ -9,11 +7,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
 from torch import distributed as dist
 
 from tests.helpers.commands import training_arguments
@@ -70,11 +69,10 @@ def _parsed(options: tuple[str, ...]) -> Any:
 
 
 @contextmanager
-def interrupted(method: str, when: int, number: signal.Signals, at_calls: bool = True) -> Iterator[Any]:
+def interrupted(number: signal.Signals, method: str, when: int, at_calls: bool = True) -> Iterator[Any]:
     """Send this process a signal when a method of the trainer begins, and expect it to exit.
 
-    Args:
-        when: the number of the call, or with `at_calls=False` of updates that were made.
+    This is in its call number `when`, or with `at_calls=False` after as many updates.
     """
     from fairseq_mtmoe.training import stopping
     from fairseq_mtmoe.training.trainer import SparseTrainer
@@ -84,16 +82,19 @@ def interrupted(method: str, when: int, number: signal.Signals, at_calls: bool =
     def interrupting(trainer: Any, *args: Any, **kwargs: Any) -> Any:
         if when == (next(calls) if at_calls else trainer.get_num_updates()):
             os.kill(os.getpid(), number)
-            while stopping.received() is None:
-                time.sleep(0.001)
+            wait_for(stopping.received)
         return original(trainer, *args, **kwargs)
 
-    setattr(SparseTrainer, method, interrupting)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            yield ended
-    finally:
-        setattr(SparseTrainer, method, original)
+    with pytest.MonkeyPatch.context() as patches, pytest.raises(SystemExit) as ended:
+        patches.setattr(SparseTrainer, method, interrupting)
+        yield ended
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 @contextmanager
@@ -103,7 +104,9 @@ def _watched(result: dict[str, Any]) -> Iterator[None]:
 
     from fairseq_mtmoe.training.trainer import SparseTrainer
 
-    train_step, clip_grad_norm, validate = SparseTrainer.train_step, SparseTrainer.clip_grad_norm, train.validate
+    def noted(name: str, value: Any) -> Any:
+        result[name].append(float(value) if torch.is_tensor(value) else value)
+        return value
 
     def watched_step(trainer: Any, samples: Any, *args: Any, **kwargs: Any) -> Any:
         output = train_step(trainer, samples, *args, **kwargs)
@@ -115,20 +118,9 @@ def _watched(result: dict[str, Any]) -> Iterator[None]:
         result["prices"] = {name: buffer.numpy().copy() for name, buffer in buffers if ".prices." in name}
         return output
 
-    def watched_norm(trainer: Any, clip_norm: float) -> Any:
-        norm = clip_grad_norm(trainer, clip_norm)
-        result["norms"].append(float(norm))
-        return norm
-
-    def watched_validation(*args: Any, **kwargs: Any) -> Any:
-        losses = validate(*args, **kwargs)
-        result["validations"].append(losses)
-        return losses
-
-    SparseTrainer.train_step, SparseTrainer.clip_grad_norm = watched_step, watched_norm
-    train.validate = watched_validation
-    try:
+    train_step, clip_grad_norm, validate = SparseTrainer.train_step, SparseTrainer.clip_grad_norm, train.validate
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(SparseTrainer, "train_step", watched_step)
+        patches.setattr(SparseTrainer, "clip_grad_norm", lambda *args: noted("norms", clip_grad_norm(*args)))
+        patches.setattr(train, "validate", lambda *args: noted("validations", validate(*args)))
         yield
-    finally:
-        SparseTrainer.train_step, SparseTrainer.clip_grad_norm = train_step, clip_grad_norm
-        train.validate = validate

@@ -4,8 +4,6 @@ The command's own script is imported by the forked process, and so is the plugin
 the process that started it.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib.metadata
 import json
@@ -21,15 +19,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-# What fairseq's scripts and nearly all of mtmoe's commands import, and what torch does when it makes the first
-# optimizer.
-IMPORTED = (
-    *("fairseq.trainer", "fairseq.options", "fairseq.quantization_utils"),
-    *("sacrebleu", "scipy.stats", "torch._dynamo"),
-)
-LOG_FIRST = ("mtmoe", "fairseq-train")  # they set up logging before they import fairseq, which does so too
+# What scripts of fairseq and nearly all commands of mtmoe import, and torch for the first optimizer.
+IMPORTED = ("fairseq.trainer", "fairseq.options", "fairseq.quantization_utils", "sacrebleu", "scipy.stats",
+            "torch._dynamo")  # fmt: skip
 
 
 def run_forked(
@@ -79,7 +73,7 @@ class Forked:
             time.sleep(0.01)
         return int(self._files["code"].read_text())
 
-    def __enter__(self) -> Forked:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -125,7 +119,7 @@ def serve() -> None:
 
 def load(command: str) -> Callable[[], object]:
     """Import an installed command's script; what it calls."""
-    if command in LOG_FIRST:
+    if command in ("mtmoe", "fairseq-train"):  # which set up logging before they import fairseq, which does so too
         logging.root.handlers.clear()  # an import's
         logging.root.setLevel(logging.WARNING)
     (entry,) = importlib.metadata.entry_points(group="console_scripts", name=command)

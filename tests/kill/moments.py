@@ -1,7 +1,5 @@
 """Where the kill test kills: a table of the phases of a run, and moments in them drawn by a seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -13,19 +11,12 @@ DENSE_UPDATES = 32  # the model becomes sparse at a save, in the middle of the s
 
 @dataclass(frozen=True)
 class Moment:
-    """A call of a function in a run.
+    """A call of a function in a run."""
 
-    Args:
-        function: module and name, as in `os:replace`.
-        argument: only calls with this text among their arguments count.
-        when: `before` the call, `after` it, or `inside`: in the middle of the file that it writes.
-        call: which of these calls, from 1; 0 is any.
-    """
-
-    function: str
-    argument: str = ""
-    when: str = "before"
-    call: int = 0
+    function: str  # module and name, as in `os:replace`
+    argument: str = ""  # only calls with this text among their arguments count
+    when: str = "before"  # or `after` the call, or `inside`: in the middle of the file that it writes
+    call: int = 0  # which of these calls, from 1; 0 is any
 
     @property
     def place(self) -> str:
@@ -40,74 +31,57 @@ class Moment:
 
 @dataclass(frozen=True)
 class Case:
-    """A run that is killed once or several times, each time started again, and at last left to end.
-
-    Args:
-        moments: one for each start that is killed.
-        processes: how many processes the killed starts have.
-        resumed_by: how many have the starts after the first.
-        victim: the rank of the process that is killed.
-        data: what is trained: `translation`, a `benchmark`, or of PEMT a `source` or a `target` on an encoder.
-    """
+    """A run that is killed once or several times, each time started again, and at last left to end."""
 
     phase: str
-    moments: tuple[Moment, ...]
-    processes: int = 1
-    resumed_by: int = 1
-    victim: int = 0
-    data: str = "translation"
+    moments: tuple[Moment, ...]  # one for each start that is killed
+    processes: int = 1  # of the first start
+    resumed_by: int = 1  # processes of the others
+    victim: int = 0  # the rank of the process that is killed
+    data: str = "translation"  # or a `benchmark`, or of PEMT a `source` or a `target` on an encoder
 
 
 _TASK = "fairseq_mtmoe.tasks._multitask.task:Multitask."  # which every task's own methods call
 _STATE = "fairseq_mtmoe.optim.state:OptimizerState.restore"
 
 WRITE = Moment("torch:save", when="inside")
-FLUSH = Moment("os:fsync")
 RENAME = Moment("os:replace", "checkpoint_")
-RENAMED = replace(RENAME, when="after")
 COPY_LAST = Moment("shutil:copyfileobj", "checkpoint_last", "inside")
-COPY_BEST = Moment("shutil:copyfileobj", "checkpoint_best", "inside")
-RENAME_BEST = Moment("os:replace", "checkpoint_best")
 UPDATE = Moment(f"{_TASK}train_step")
 BACKWARD = Moment("fairseq.optim.fairseq_optimizer:FairseqOptimizer.backward", when="after")
 ADAM = Moment("fairseq_mtmoe.optim.fused_adam:FusedAdam.step", when="after")
 VALIDATE = Moment(f"{_TASK}valid_step")
-BEGIN_EPOCH = Moment(f"{_TASK}begin_epoch", call=2)
-NEXT_BATCHES = Moment(f"{_TASK}_training_iterator", when="after", call=2)
-SAVE_DENSE = Moment("os:replace", f"_{DENSE_UPDATES}.pt", call=1)
 SPARSIFY = Moment("fairseq_mtmoe.sparsify.in_training:sparsify_with_state", call=1)
 SPARSE_MODEL = Moment(_STATE, call=1)  # the model is sparse, its optimizer still the dense one's
 SPARSE = Moment(_STATE, when="after", call=1)
-SPARSE_UPDATE = replace(ADAM, call=DENSE_UPDATES + 1)
 READ = Moment("torch:load", call=1)
-HAVE_READ = replace(READ, when="after")
 LOADED = Moment("fairseq.checkpoint_utils:load_checkpoint", when="after", call=1)
 FINISHED = Moment("fairseq_cli.train:validate_and_save", when="after", call=UPDATES)  # all is saved, nothing left to do
-START = Moment(f"{_TASK}build_model", call=1)
+LEAVE = Moment("os:replace", "wic.pt")  # a source's file, which comes before its checkpoint
 
 ONE_PROCESS = (
     Case("a save", (WRITE,)),
     Case("a save", (WRITE,)),
-    Case("a save", (FLUSH,)),
+    Case("a save", (Moment("os:fsync"),)),
     Case("a save", (RENAME,)),
-    Case("a save", (RENAMED,)),
+    Case("a save", (replace(RENAME, when="after"),)),
     Case("the copy to checkpoint_last", (COPY_LAST,)),
-    Case("the copy to checkpoint_best", (COPY_BEST,)),
-    Case("the copy to checkpoint_best", (RENAME_BEST,)),
+    Case("the copy to checkpoint_best", (replace(COPY_LAST, argument="checkpoint_best"),)),
+    Case("the copy to checkpoint_best", (Moment("os:replace", "checkpoint_best"),)),
     Case("an epoch", (UPDATE,)),
     Case("an epoch", (BACKWARD,)),
     Case("an epoch", (ADAM,)),
     Case("an epoch, twice", (UPDATE, replace(BACKWARD, call=3))),
     Case("a validation", (VALIDATE,)),
     Case("a validation", (VALIDATE,)),
-    Case("sparsification", (SAVE_DENSE,)),
+    Case("sparsification", (Moment("os:replace", f"_{DENSE_UPDATES}.pt", call=1),)),
     Case("sparsification", (SPARSIFY,)),
     Case("sparsification", (SPARSE_MODEL,)),
     Case("sparsification, twice", (SPARSE, replace(ADAM, call=1))),
-    Case("between epochs", (BEGIN_EPOCH,)),
-    Case("between epochs", (NEXT_BATCHES,)),
-    Case("start-up, and the end", (START, FINISHED)),
-    Case("loading, after a save", (replace(WRITE, call=3), READ, HAVE_READ, LOADED)),
+    Case("between epochs", (Moment(f"{_TASK}begin_epoch", call=2),)),
+    Case("between epochs", (Moment(f"{_TASK}_training_iterator", when="after", call=2),)),
+    Case("start-up, and the end", (Moment(f"{_TASK}build_model", call=1), FINISHED)),
+    Case("loading, after a save", (replace(WRITE, call=3), READ, replace(READ, when="after"), LOADED)),
 )
 TWO_PROCESSES = (
     Case("a save", (WRITE,), 2, 2),
@@ -116,7 +90,7 @@ TWO_PROCESSES = (
     Case("an epoch", (UPDATE,), 2, 1, victim=1),
     Case("a validation", (VALIDATE,), 2, 2, victim=1),
     Case("sparsification", (SPARSIFY,), 2, 2, victim=1),
-    Case("sparsification", (SPARSE_UPDATE,), 2, 1),
+    Case("sparsification", (replace(ADAM, call=DENSE_UPDATES + 1),), 2, 1),
     Case("loading, after an epoch", (ADAM, LOADED), 2, 2, victim=1),
 )
 OF_TASKS = (
@@ -127,7 +101,6 @@ OF_TASKS = (
     Case("an epoch, of tasks", (UPDATE,), 2, 2, victim=1, data="benchmark"),
     Case("a save, of tasks", (RENAME,), 2, 1, data="benchmark"),
 )
-LEAVE = Moment("os:replace", "wic.pt")  # the source's file, which comes before its checkpoint
 OF_BORROWING = (
     Case("a save, of a source", (LEAVE,), data="source"),
     Case("a save, of a source", (WRITE,), data="source"),
@@ -139,11 +112,7 @@ PLACES = sorted({moment.place for case in ALL for moment in case.moments})
 
 
 def drawn(cases: Iterable[Case], seed: int, calls: Callable[[Case], Mapping[str, int]]) -> list[Case]:
-    """The cases, with a call drawn for each moment that leaves it open.
-
-    Args:
-        calls: how often an uninterrupted run like this case comes to each place.
-    """
+    """The cases, with one of the `calls` of an uninterrupted run drawn for each moment that leaves it open."""
     random = np.random.default_rng(seed)
     orders: dict[tuple[Case, str], Iterator[int]] = {}
 

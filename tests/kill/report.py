@@ -3,8 +3,6 @@
 python -m tests.kill.report [--seed 1] [--only PHASE] [--write]
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os
@@ -21,7 +19,7 @@ from timing import surroundings, where_and_how
 from fairseq_mtmoe.io.files import write_text
 from fairseq_mtmoe.io.pages import markdown_table
 from tests.kill.moments import ALL, Case, drawn
-from tests.kill.runs import Outcome, References, is_equal, killed
+from tests.kill.runs import Outcome, References, is_equal
 
 COLUMNS = ("killed in", "moment", "processes", "resumed by", "equal", "largest difference", "leftover files")
 TEXT = """# Runs that were killed with signal 9
@@ -53,8 +51,8 @@ def row(case: Case, outcome: Outcome) -> tuple[str, ...]:
     return (case.phase, moments, *figures)
 
 
-def kill_all(folder: Path, seed: int, only: str) -> tuple[list[tuple[str, ...]], int]:
-    """The rows of the table, and how many cases ended equal."""
+def kill_all(folder: Path, seed: int, only: str) -> list[tuple[str, ...]]:
+    """The rows of the table."""
     references = References(folder)
     chosen = [case for case in ALL if only in f"{case.phase}, {case.processes}"]
     for case in chosen:
@@ -62,43 +60,34 @@ def kill_all(folder: Path, seed: int, only: str) -> tuple[list[tuple[str, ...]],
     cases = drawn(chosen, seed, references.calls)
 
     def outcome(number: int) -> Outcome:
-        case = cases[number]
         try:
-            return killed(references.data(case), folder / f"run{number}", references.place(case), case)
+            return references.killed(cases[number], folder / f"run{number}")
         except AssertionError as error:
             print(error, file=sys.stderr)
             return Outcome(math.nan, ("did not resume",))
 
-    rows, equal = [], 0
+    rows = []
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:  # a save waits for the disk
         for case, found in zip(cases, pool.map(outcome, range(len(cases))), strict=True):
-            equal += is_equal(case, found)
             rows.append(row(case, found))
             print(" | ".join(rows[-1]), flush=True)
-    return rows, equal
+    return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--only", default="", help="only the cases with this in phase and number of processes, such as 'a save, 2'"
-    )
+    parser.add_argument("--only", default="", help="only cases with this in phase and processes, such as 'a save, 2'")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/kills.md")
     options = parser.parse_args(arguments)
     found, start = {**surroundings(), "command": "make test-kill"}, time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        rows, equal = kill_all(Path(folder), options.seed, options.only)
+        rows = kill_all(Path(folder), options.seed, options.only)
+    equal = sum("yes" in one for one in rows)
     print(f"{equal} of {len(rows)} resumed equal")
     if options.write:
-        text = TEXT.format(
-            surroundings=where_and_how(found),
-            seed=options.seed,
-            equal=equal,
-            count=len(rows),
-            seconds=time.perf_counter() - start,
-            table=markdown_table(COLUMNS, rows),
-        )
+        figures = dict(seed=options.seed, equal=equal, count=len(rows), seconds=time.perf_counter() - start)
+        text = TEXT.format(surroundings=where_and_how(found), table=markdown_table(COLUMNS, rows), **figures)
         write_text(RESULTS / "kills.md", text)
     return int(equal < len(rows))
 

@@ -1,24 +1,22 @@
 """Starting, killing and resuming a small real training run, and comparing what is left with an uninterrupted one."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
+from torch.utils._pytree import tree_flatten_with_path
 
 from fairseq_mtmoe.checkpoints import assemble, sharding
 from fairseq_mtmoe.checkpoints.sharding import is_shared_part
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
-from tests.helpers.commands import training_arguments
+from tests.helpers.commands import free_address, training_arguments
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.pemt import SOURCES, source_files
 from tests.helpers.pemt_bert import pemt_encoder
@@ -46,47 +44,19 @@ OF_BORROWING = (
 # Dropout and BASE's balanced groups of tokens are other ones in another number of processes. So is rounding, which is
 # all of the gradient of the keys' biases (softmax takes no notice of them): Adam's usual epsilon makes steps of it.
 ALIKE_IN_ANY_NUMBER = ("--dropout", 0.0, "--expert-gates", "task", "--adam-eps", 1e-3)
-BATCH = 400  # tokens of all processes
-EXAMPLES = 16  # the same of a benchmark
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a killed and resumed run ended with, beside an uninterrupted one.
+class Outcome(NamedTuple):
+    """What a killed and resumed run ended with, beside an uninterrupted one."""
 
-    Args:
-        difference: the largest of all parameters and moments, NaN when they are not those of one model.
-        leftovers: files that should not be there, and with a minus files that are missing.
-    """
-
-    difference: float
-    leftovers: tuple[str, ...]
+    difference: float  # the largest of all parameters and moments, NaN when they are not those of one model
+    leftovers: tuple[str, ...]  # files that should not be there, and with a minus files that are missing
 
 
 def is_equal(case: Case, outcome: Outcome) -> bool:
     """Whether nothing was lost: bit for bit in one process."""
     limit = TOLERANCE if case.processes > 1 else 0.0
     return outcome.difference <= limit and not outcome.leftovers
-
-
-def make_data(folder: Path, kind: str) -> Path:
-    if kind in BORROWING:
-        make_benchmark(folder, {"train": 320, "dev": 12})
-        for source in source_files(make=pemt_encoder):
-            shutil.copy(source, folder)
-    elif kind == "benchmark":
-        make_benchmark(folder, {"train": 80, "dev": 12})
-    if kind != "translation":
-        make_encoder(folder / "encoder.pt")
-        return folder
-    return make_digit_corpus(folder, train=600, valid=16, test=5)
-
-
-def uninterrupted(data: Path, save_dir: Path, case: Case) -> list[dict[str, int]]:
-    """Train to the end as a case does without kills; returns how often each process came to each place."""
-    counts = [save_dir.with_suffix(f".{rank}.json") for rank in range(case.processes)]
-    _start(data, save_dir, case, case.processes, None, counts)
-    return [json.loads(file.read_text(encoding="utf-8")) for file in counts]
 
 
 class References:
@@ -98,28 +68,36 @@ class References:
 
     def data(self, case: Case) -> Path:
         folder = self.folder / case.data
-        return folder if folder.exists() else make_data(folder, case.data)
-
-    def place(self, case: Case) -> Path:
-        """Where the run is that a case's must end like."""
-        return self.folder / f"{case.data}-uninterrupted{case.processes}{case.resumed_by}"
+        if folder.exists():
+            return folder
+        if case.data == "translation":
+            return make_digit_corpus(folder, train=600, valid=16, test=5)
+        make_benchmark(folder, {"train": 320 if case.data in BORROWING else 80, "dev": 12})
+        make_encoder(folder / "encoder.pt")
+        for source in source_files(make=pemt_encoder) if case.data in BORROWING else ():
+            shutil.copy(source, folder)
+        return folder
 
     def calls(self, case: Case) -> dict[str, int]:
-        """How often a case's victim would come to each place."""
-        place = self.place(case)
-        if place not in self._calls:
-            self._calls[place] = uninterrupted(self.data(case), place, case)
-        return self._calls[place][case.victim]
+        """How often a case's victim would come to each point."""
+        run = self._run(case)
+        if run not in self._calls:
+            counts = [run.with_suffix(f".{rank}.json") for rank in range(case.processes)]
+            _start(self.data(case), run, case, case.processes, None, counts)
+            self._calls[run] = [json.loads(file.read_text(encoding="utf-8")) for file in counts]
+        return self._calls[run][case.victim]
 
+    def killed(self, case: Case, save_dir: Path) -> Outcome:
+        """Train with the kills of a case, each time started again, until the run ends by itself."""
+        self.calls(case)  # of the run that nobody kills
+        processes = case.processes
+        for moment in (*case.moments, None):
+            _start(self.data(case), save_dir, case, processes, moment)
+            processes = case.resumed_by
+        return compare(self._run(case), save_dir)
 
-def killed(data: Path, save_dir: Path, reference: Path, case: Case) -> Outcome:
-    """Train with the kills of a case, each time started again, until the run ends by itself."""
-    processes = case.processes
-    for moment in case.moments:
-        _start(data, save_dir, case, processes, moment)
-        processes = case.resumed_by
-    _start(data, save_dir, case, processes, None)
-    return compare(reference, save_dir)
+    def _run(self, case: Case) -> Path:
+        return self.folder / f"{case.data}-uninterrupted{case.processes}{case.resumed_by}"
 
 
 def _start(
@@ -130,14 +108,21 @@ def _start(
     for rank in range(processes):
         arguments = _arguments(data, save_dir, case, processes)
         if processes > 1:
-            arguments += _joined(processes, rank, address)
+            joined = ("--distributed-world-size", processes, "--distributed-rank", rank, "--distributed-no-spawn",
+                      "--distributed-backend", "gloo", "--distributed-init-method", address,
+                      "--distributed-timeout", TIMEOUT)  # fmt: skip
+            arguments += map(str, joined)
         logs.append(save_dir.with_suffix(f".{rank}.log"))
         chosen = moment if rank == case.victim else None
         options = (arguments, chosen, logs[-1], counts[rank] if counts else None)
         workers.append(FORKED.Process(target=train, args=options))
     ends = _ends(workers)
-    good = [end == 0 for end in ends] if moment is None else _ended_by_the_kill(ends, case.victim)
-    if not all(good):
+    if moment is None:
+        good = not any(ends)
+    else:  # a companion of the killed one ends with an error, by itself
+        others = [end for rank, end in enumerate(ends) if rank != case.victim]
+        good = ends[case.victim] == -signal.SIGKILL and all(end not in (None, 0) for end in others)
+    if not good:
         shown = "".join(f"\n-- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
         raise AssertionError(f"{case.phase}, {moment}: the processes ended with {ends}{shown}")
 
@@ -157,43 +142,25 @@ def _ends(workers: list[Any]) -> list[int | None]:
                 worker.kill()
 
 
-def _ended_by_the_kill(ends: list[int | None], victim: int) -> list[bool]:
-    """For each process whether it was killed or, if it is another's companion, ended with an error by itself."""
-    return [end == -signal.SIGKILL if rank == victim else end not in (None, 0) for rank, end in enumerate(ends)]
-
-
 def _arguments(data: Path, save_dir: Path, case: Case, processes: int) -> list[str]:
     frequency = ("--update-freq", case.processes // processes)
     alike = ALIKE_IN_ANY_NUMBER if case.resumed_by != case.processes else ()
     options = (*OPTIONS, *frequency, *alike)
-    own = ("--init-encoder", data / "encoder.pt", "--batch-size", EXAMPLES // case.processes)
+    own = ("--init-encoder", data / "encoder.pt", "--batch-size", 16 // case.processes)
     if case.data in BORROWING:
         files = ",".join(str(data / f"{name}.pt") for name in SOURCES)
         stage = ("--pemt-stage", "source") if case.data == "source" else ("--pemt-sources", files)
         return [str(argument) for argument in task_arguments(data, save_dir, *own, *OF_BORROWING, *stage, *frequency)]
     if case.data == "benchmark":
         return [str(argument) for argument in task_arguments(data, save_dir, *own, *options)]
-    batch = ("--max-tokens", BATCH // case.processes)
+    batch = ("--max-tokens", 400 // case.processes)
     return [str(argument) for argument in training_arguments(data, save_dir, *OF_TRANSLATION, *batch, *options)]
-
-
-def _joined(processes: int, rank: int, address: str) -> list[str]:
-    return [
-        "--distributed-world-size", str(processes), "--distributed-rank", str(rank), "--distributed-no-spawn",
-        "--distributed-backend", "gloo", "--distributed-init-method", address, "--distributed-timeout", str(TIMEOUT),
-    ]  # fmt: skip
-
-
-def free_address() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def compare(reference: Path, resumed: Path) -> Outcome:
     expected, found = _checkpoints(reference), _checkpoints(resumed)
     differences = [difference(_load(reference / name), _load(resumed / name)) for name in expected & found]
-    worst = math.nan if not differences or any(map(math.isnan, differences)) else max(differences)
+    worst = float(np.max(differences)) if differences else math.nan
     named = {f"{path.relative_to(resumed)}" for name in found for path in _files(resumed / name)}
     there = {f"{path.relative_to(resumed)}" for path in resumed.rglob("*") if path.is_file()}
     extra = there - named - {path.name for path in reference.iterdir()} | (found - expected)
@@ -217,11 +184,10 @@ def _load(checkpoint: Path) -> dict[str, Any]:
 
 def difference(first: dict[str, Any], second: dict[str, Any]) -> float:
     """The largest difference of two checkpoints' parameters, moments, and places in the training; NaN if of others."""
-    one, other = dict(_state(first)), dict(_state(second))
+    one, other = (dict(tree_flatten_with_path(_state(checkpoint))[0]) for checkpoint in (first, second))
     if one.keys() != other.keys():
         return math.nan
-    differences = [_difference(value, other[name]) for name, value in one.items()]
-    return math.nan if any(map(math.isnan, differences)) else max(differences)
+    return float(np.max([_difference(value, other[name]) for name, value in one.items()]))
 
 
 def _difference(one: Any, other: Any) -> float:
@@ -235,28 +201,16 @@ def _difference(one: Any, other: Any) -> float:
     return (one.double() - other.double()).abs().max().item() if one.numel() else 0.0
 
 
-def _state(checkpoint: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """All that must be equal, with its names: not the times, and not the averages that are only shown."""
+def _state(checkpoint: dict[str, Any]) -> Any:
+    """All that must be equal: not the times, and not the averages that are only shown."""
     if "extra_state" not in checkpoint:  # a source's file
-        yield from _leaves("", checkpoint)
-        return
+        return checkpoint
     extra = checkpoint["extra_state"]
     iterator = extra["train_iterator"]
     counted = "batches_in_epoch" if "batches_in_epoch" in iterator else "iterations_in_epoch"  # of fairseq's own tasks
-    place = {name: iterator[name] for name in ("epoch", counted, "shuffle")}
+    position = {name: iterator[name] for name in ("epoch", counted, "shuffle")}
     last = checkpoint["optimizer_history"][-1]  # fairseq adds an entry at each start
     updates = {name: last[name] for name in ("num_updates", "optimizer_name")}
     scores = {name: extra.get(name) for name in ("val_loss", "best")}
     tensors = [checkpoint["model"], extra.get("ema"), checkpoint["last_optimizer_state"]]
-    yield from _leaves("", [*tensors, place, scores, updates])
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    entries = (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else None
-    )
-    if entries is None:
-        yield name, value
-    else:
-        for key, entry in entries:
-            yield from _leaves(f"{name}/{key}", entry)
+    return [*tensors, position, scores, updates]

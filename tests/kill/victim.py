@@ -3,11 +3,10 @@
 Nothing else is changed: the command is fairseq's own, with a user's arguments.
 """
 
-from __future__ import annotations
-
-import importlib
 import json
 import os
+import pkgutil
+import re
 import signal
 import sys
 from collections import Counter
@@ -49,12 +48,8 @@ def arm(places: list[str], moment: Moment | None) -> Counter[str]:
     """Count the calls at each place, and kill at the moment; returns the counter."""
     calls: Counter[str] = Counter()
     for place in places:
-        function, argument = place.split("|")
-        module, _, path = function.partition(":")
-        *owners, name = path.split(".")
-        owner = importlib.import_module(module)
-        for part in owners:
-            owner = getattr(owner, part)
+        path, name, argument = re.fullmatch(r"(.*)[:.](\w+)\|(.*)", place).groups()
+        owner = pkgutil.resolve_name(path)
         chosen = moment if moment and moment.place == place else None
         setattr(owner, name, _counted(getattr(owner, name), place, argument, calls, chosen))
     return calls
@@ -78,12 +73,7 @@ def _counted(original: Any, place: str, argument: str, calls: Counter[str], mome
 
 
 def train(arguments: list[str], moment: Moment | None, log: Path, counts: Path | None) -> None:
-    """Train, and perhaps die.
-
-    Args:
-        log: where the command's output goes.
-        counts: a file for the numbers of calls at every place, written at the end.
-    """
+    """Train, with the output in `log`, and perhaps die; else `counts` gets the numbers of calls at every place."""
     with open(log, "wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -1,5 +1,6 @@
-"""The loss from features against fairseq's; the load-balancing loss: its weight, its gradient, what is logged."""
+"""The loss from features against fairseq's; the load-balancing loss; how uncertain a translator is of a sentence."""
 
+import math
 from argparse import Namespace
 
 import pytest
@@ -8,55 +9,38 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from fairseq.logging import metrics
 from torch import nn
 
+from fairseq_mtmoe.criterions import moe_label_smoothed_cross_entropy as module
 from fairseq_mtmoe.criterions.moe_label_smoothed_cross_entropy import (
     MoELabelSmoothedCrossEntropyCriterion,
     output_weight,
+    sentence_entropies,
 )
-from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
-from tests.helpers.models import batch, dense_model, moe_model, stock_model
+from fairseq_mtmoe.moe.layer import balance_loss
+from tests.helpers.models import batch, dense_model, moe_model, perturb, stock_model
 from tests.helpers.refused import refused
 
 TASK = Namespace(target_dictionary=Namespace(pad=lambda: 1))
-
-
-class TinyModel(nn.Module):
-    """Embedding, one mixture of experts, output."""
-
-    def __init__(self, checkpoint_activations=False):
-        super().__init__()
-        torch.manual_seed(1)
-        self.cfg = Namespace(checkpoint_activations=checkpoint_activations)
-        self.embed = nn.Embedding(12, 8)
-        self.moe = MoELayer(build_gate("switch", 4, 8), ExpertBank(4, 8, 16), combine="paper")
-        self.out = nn.Linear(8, 12)
-
-    def forward(self, tokens):
-        h = self.embed(tokens)
-        return self.out(h + self.moe(h, h))
-
-    def get_normalized_probs(self, net_output, log_probs, sample=None):
-        return net_output.log_softmax(-1)
-
-    def get_targets(self, sample, net_output):
-        return sample["target"]
-
-
-def sample():
-    tokens = torch.arange(2, 12).view(2, 5)
-    return {"net_input": {"tokens": tokens}, "target": tokens, "ntokens": 10}
 
 
 def criterion(weight):
     return MoELabelSmoothedCrossEntropyCriterion(TASK, False, 0.1, load_balancing_weight=weight)
 
 
+def sample_of(model):
+    """A padded batch."""
+    net_input = batch(task_ids=hasattr(model, "task_names"))
+    target = net_input["prev_output_tokens"].flip(0)
+    return {"net_input": net_input, "target": target, "ntokens": int(target.ne(1).sum())}
+
+
 def test_the_weight_scales_the_loss_per_token():
-    model = TinyModel()
-    plain = criterion(0.0)(model, sample())[0].item()
-    balance = model.moe.last_balance_loss.item()
-    loss, size, log = criterion(2.0)(model, sample())
-    assert size == 10 and loss.item() == pytest.approx(plain + 2 * 10 * balance, rel=1e-5)
-    assert log["balance_loss"].item() == pytest.approx(10 * balance, rel=1e-5)
+    model = moe_model(expert_gates="switch").train()
+    sample = sample_of(model)
+    plain, tokens = criterion(0.0)(model, sample)[0].item(), sample["ntokens"]
+    balance = balance_loss(model).item()
+    loss, size, log = criterion(2.0)(model, sample)
+    assert size == tokens and loss.item() == pytest.approx(plain + 2 * tokens * balance, rel=1e-5)
+    assert log["balance_loss"].item() == pytest.approx(tokens * balance, rel=1e-5)
     assert log["loss"].item() == pytest.approx(plain, rel=1e-5)
     with metrics.aggregate(new_root=True) as meters:
         MoELabelSmoothedCrossEntropyCriterion.reduce_metrics([log, log])
@@ -64,22 +48,20 @@ def test_the_weight_scales_the_loss_per_token():
 
 
 def test_recomputed_activations_would_lose_the_gradient_and_are_refused():
-    model = TinyModel(checkpoint_activations=True)
-    criterion(0.0)(model, sample())
+    model = moe_model(expert_gates="switch").train()
+    model.cfg.checkpoint_activations = True
+    criterion(0.0)(model, sample_of(model))
     with refused("--load-balancing-weight", "--checkpoint-activations"):
-        criterion(1.0)(model, sample())
-    criterion(1.0)(model.eval(), sample())
+        criterion(1.0)(model, sample_of(model))
+    criterion(1.0)(model.eval(), sample_of(model))
 
 
 def both(model, reduce=True, **options):
-    """(loss, sample size, what is logged, gradients) of fairseq's criterion and of ours, on a padded batch."""
-    net_input = batch(task_ids=hasattr(model, "task_names"))
-    target = net_input["prev_output_tokens"].flip(0)
-    sample = {"net_input": net_input, "target": target, "ntokens": int(target.ne(1).sum())}
+    """(loss, sample size, what is logged, gradients) of fairseq's criterion and of ours."""
     results = []
     for kind in (LabelSmoothedCrossEntropyCriterion, MoELabelSmoothedCrossEntropyCriterion):
         model.zero_grad()
-        loss, sample_size, log = kind(TASK, label_smoothing=0.1, **options)(model, sample, reduce)
+        loss, sample_size, log = kind(TASK, label_smoothing=0.1, **options)(model, sample_of(model), reduce)
         loss.sum().backward()
         gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         results.append((loss.detach(), sample_size, log, gradients))
@@ -102,9 +84,7 @@ def test_from_features_it_is_fairseqs_loss(build, options):
     assert ours[1] == theirs[1] and ours[2].keys() == theirs[2].keys()
     for key, value in theirs[2].items():
         assert ours[2][key] == pytest.approx(float(value), rel=1e-5), key
-    assert ours[3].keys() == theirs[3].keys()
-    for name, gradient in theirs[3].items():
-        torch.testing.assert_close(ours[3][name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+    torch.testing.assert_close(ours[3], theirs[3], rtol=1e-4, atol=1e-5)
 
 
 def test_a_loss_for_each_token_is_fairseqs_own():
@@ -113,7 +93,7 @@ def test_a_loss_for_each_token_is_fairseqs_own():
 
 
 def test_what_is_not_a_plain_projection_goes_fairseqs_way():
-    assert output_weight(TinyModel()) is None and output_weight(moe_model().half()) is None
+    assert output_weight(nn.Identity()) is None and output_weight(moe_model().half()) is None
     with torch.autocast("cpu"):
         assert output_weight(moe_model()) is None
     biased = moe_model(share_all_embeddings=False)
@@ -141,3 +121,33 @@ def test_training_computes_no_attention_weights():
         )
     both(model, sentence_avg=False)
     assert wanted == [False, True, False, False]  # fairseq's own criterion first
+
+
+def translator(**options):
+    model, net_input = dense_model(**options), batch(task_ids=False)
+    perturb(model)
+    return model.requires_grad_(False), {"net_input": net_input, "target": net_input["prev_output_tokens"]}
+
+
+@pytest.mark.parametrize("way", ["features", "logits"])
+def test_a_sentences_uncertainty_is_the_mean_over_its_words(way, monkeypatch):
+    model, sample = translator()
+    if way == "logits":
+        monkeypatch.setattr(module, "projection", lambda model: None)
+    entropy, most = sentence_entropies(model, sample, 1)
+    logits, words = model(**sample["net_input"])[0], sample["target"].ne(1)
+    entropies = torch.distributions.Categorical(logits=logits).entropy()
+    torch.testing.assert_close(entropy, (entropies * words).sum(1) / words.sum(1))
+    torch.testing.assert_close(most, torch.full((4,), math.log(logits.shape[-1])))
+    assert entropy.max() - entropy.min() > 0.01
+
+
+def test_features_that_autocast_made_half_meet_a_float32_weight():
+    model, sample = translator(share_all_embeddings=False, decoder_output_dim=8)  # the decoder ends with a linear layer
+    right, most = sentence_entropies(model, sample, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        features, _ = model(**sample["net_input"], features_only=True)
+        found, found_most = sentence_entropies(model, sample, 1)
+    assert features.dtype == torch.bfloat16 and found.dtype == torch.float32
+    torch.testing.assert_close(found, right, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(found_most, most)

@@ -1,22 +1,20 @@
-"""The loss from features against its definition: values, every gradient, blocks, half precision."""
+"""Loss and entropies from features against their definitions: values, gradients, blocks, half precision."""
+
+import math
 
 import pytest
 import torch
 
 from fairseq_mtmoe.criterions import projected_loss as module
-from fairseq_mtmoe.criterions.projected_loss import ProjectedLoss, projected_loss
+from fairseq_mtmoe.criterions.projected_loss import ProjectedLoss, projected_entropies, projected_loss
 
 WORDS, WIDTH = 37, 8
 
-needs_float32_sums = pytest.mark.skipif(
-    "dtype_out" not in torch.ops.aten.addmm.overloads(), reason="this version of torch has no addmm(out_dtype=)"
-)
 
-
-def inputs(tokens=11, dtype=torch.float32, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    features = torch.randn(tokens, WIDTH, generator=generator, dtype=dtype)
-    weight = torch.randn(WORDS, WIDTH, generator=generator, dtype=dtype)
+def inputs(tokens=11):
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(tokens, WIDTH, generator=generator)
+    weight = torch.randn(WORDS, WIDTH, generator=generator)
     return features.requires_grad_(), weight.requires_grad_(), torch.randint(WORDS, (tokens,), generator=generator)
 
 
@@ -55,7 +53,8 @@ def test_values_and_gradients_are_the_definitions(smoothing, tokens):
     assert counted.correct == theirs.correct and torch.equal(counted.loss, ours.loss)
 
 
-def check_half_precision():
+@pytest.mark.usefixtures("rows")
+def test_half_precision_is_as_near_as_its_rounding():
     features, weight, target = inputs(tokens=60)
     exact, exact_gradients = gradients(reference_loss, features, weight, target, 0.1)
     halves = (features.detach().bfloat16().requires_grad_(), weight.detach().bfloat16().requires_grad_())
@@ -65,11 +64,6 @@ def check_half_precision():
     for ours_, exact_ in zip(our_gradients, exact_gradients, strict=True):
         assert ours_.dtype == torch.bfloat16
         assert (ours_ - exact_).norm() < 0.02 * exact_.norm()
-
-
-@pytest.mark.usefixtures("rows")
-def test_half_precision_is_as_near_as_its_rounding():
-    check_half_precision()
 
 
 @pytest.fixture
@@ -88,10 +82,9 @@ def sums_in_float32():
     module.adds_in_float32.cache_clear()
 
 
-@needs_float32_sums
-@pytest.mark.usefixtures("rows")
-def test_half_precision_is_summed_in_float32_where_there_is_such_a_product(sums_in_float32):
-    check_half_precision()
+@pytest.mark.skipif("dtype_out" not in torch.ops.aten.addmm.overloads(), reason="torch has no addmm(out_dtype=)")
+def test_half_precision_is_summed_in_float32_where_there_is_such_a_product(rows, sums_in_float32):
+    test_half_precision_is_as_near_as_its_rounding()
     assert sums_in_float32 == [torch.bfloat16] * (1 + -(-60 // module.BLOCK_ROWS))  # once to try it
 
 
@@ -115,3 +108,26 @@ def test_only_what_is_trained_gets_a_gradient():
         assert (features, weight)[1 - trained].grad is None
     with torch.no_grad():
         assert not projected_loss(*inputs(), 0.1).loss.requires_grad
+
+
+def reference_entropies(features_TH, weight_VH):
+    """The definition, `-Σ_v p_v · log p_v`."""
+    return torch.distributions.Categorical(logits=(features_TH @ weight_VH.t()).float()).entropy()
+
+
+@pytest.mark.usefixtures("rows")
+def test_entropies_are_the_definitions():
+    features, weight = (value.detach() for value in inputs()[:2])
+    torch.testing.assert_close(projected_entropies(features, weight), reference_entropies(features, weight))
+    assert projected_entropies(features[:0], weight).shape == (0,)
+    undecided = projected_entropies(torch.zeros(3, WIDTH), weight)
+    torch.testing.assert_close(undecided, torch.full((3,), math.log(WORDS)))
+
+
+def test_entropies_in_half_precision_are_as_near_as_its_rounding():
+    features, weight = (value.detach() for value in inputs()[:2])
+    found = projected_entropies(features.half(), weight.half())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, reference_entropies(features, weight), atol=0.05, rtol=0.05)
+    sure = projected_entropies((1000 * features).half(), weight.half())
+    assert sure.isfinite().all() and sure.max() < 0.01

@@ -1,6 +1,5 @@
 """Which errors come from losing another process, and how a run ends."""
 
-import multiprocessing
 import subprocess
 import sys
 import time
@@ -11,7 +10,9 @@ from torch import distributed as dist
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training import failures
+from tests.helpers.processes import FORKED
 from tests.helpers.refused import refused
+from tests.helpers.training import wait_for
 
 LOST = (
     "[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:22941.",
@@ -70,9 +71,8 @@ def hold_a_store(ports):
 
 def test_a_store_at_an_address_is_seen_until_its_process_goes(monkeypatch):
     monkeypatch.setattr(failures, "_PAUSE", 100)
-    context = multiprocessing.get_context("forkserver")
-    ports = context.Queue()
-    holder = context.Process(target=hold_a_store, args=(ports,), daemon=True)
+    ports = FORKED.Queue()
+    holder = FORKED.Process(target=hold_a_store, args=(ports,), daemon=True)
     holder.start()
     failures.start(dist.TCPStore("127.0.0.1", ports.get(timeout=60), is_master=False), 0, 2)
     one = failures._broadcast
@@ -81,16 +81,11 @@ def test_a_store_at_an_address_is_seen_until_its_process_goes(monkeypatch):
         assert one._line is not None and one._is_there()
         assert time.monotonic() - begin < failures._GRACE / 2  # it looks, and does not wait
         holder.kill()
-        deadline = time.monotonic() + 10
-        while one._is_there():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: not one._is_there())
     finally:
         failures.stop()
         holder.kill()
 
-
-# ---- the end of a process ----
 
 SCRIPT = """
 import time
@@ -111,26 +106,18 @@ failures.several_processes = lambda: True
 threading.Thread(target=time.sleep, args=(1,)).start()
 1 / 0
 """
-HEARD = """
-failures.start(store, 0, 1)
-failures.tell(UserError("`x` is bad."))
-time.sleep(100)
-"""
 
 
 def run(ending):
     return subprocess.run([sys.executable, "-c", SCRIPT.format(ending=ending)], capture_output=True, text=True)
 
 
-def test_an_uncaught_error_is_printed_and_ends_the_process():
-    """After it torch's own hook prints what ours said, with the process's number before it."""
+def test_an_error_is_printed_and_ends_a_process_wherever_it_is_unless_it_stopped_listening():
+    """After one that nobody caught torch's own hook prints what ours said, with the process's number before it."""
     result = run(BUG)
     assert (result.returncode, result.stdout) == (1, "printed\n")
     assert "ZeroDivisionError" in result.stderr and "[rank0]" in result.stderr
-
-
-def test_an_error_ends_a_process_wherever_it_is_unless_it_stopped_listening():
-    result = run(HEARD)
+    result = run("failures.start(store, 0, 1); failures.tell(UserError('`x` is bad.')); time.sleep(100)")
     assert (result.returncode, result.stdout) == (1, "printed\n")
     assert result.stderr.strip().endswith("error: `x` is bad.")
     assert run("failures.start(store, 0, 1); failures.stop()").returncode == 0

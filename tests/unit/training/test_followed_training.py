@@ -4,8 +4,8 @@ One training for all tests.
 """
 
 import struct
-from pathlib import Path
-from typing import Any, ClassVar
+from collections import defaultdict
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,59 +19,55 @@ from tests.helpers.training import train_here
 
 pytestmark = pytest.mark.slow
 
-UPDATES, INTERVAL, VALIDATE = 12, 2, 6
-HEATING = ("--heating-coefficient", 2, "--heating-epochs", 3)
+UPDATES, INTERVAL = 12, 2
+OPTIONS = ("--log-interval", INTERVAL, "--virtual-epoch-size", 300, "--heating-coefficient", 2, "--heating-epochs", 3)
 PAIRS = ("en-aa", "en-bb", "en-cc")
 
 
-class Receiver:
-    """In the place of the package `wandb`, which sends what it gets to a service."""
-
-    got: ClassVar[dict[str, dict[int, float]]] = {}
-    config: ClassVar[dict[str, Any]] = {}
-
-    def init(self, project: str, reinit: bool, name: str) -> None:
-        assert (project, reinit, name) == ("ours", False, "run")
-
-    def log(self, figures: dict[str, float], step: int) -> None:
-        for name, value in figures.items():
-            self.got.setdefault(name, {})[step] = float(value)
+@pytest.fixture(scope="module")
+def wandb():
+    """In the place of the package, which sends what it gets to a service."""
+    return Mock(config={})
 
 
 @pytest.fixture(scope="module")
-def followed(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def followed(digits, wandb, tmp_path_factory):
     """A run's folder; `boards` in it has TensorBoard's files."""
     folder = tmp_path_factory.mktemp("followed") / "run"
-    options = ("--tensorboard-logdir", folder / "boards", "--log-interval", INTERVAL, "--max-update", UPDATES)
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(progress_bar, "wandb", Receiver())
+        patches.setattr(progress_bar, "wandb", wandb)
         patches.setattr(progress_bar, "_tensorboard_writers", {})
-        train_here(digits, folder, *options, "--validate-interval-updates", VALIDATE, "--validate-interval", 100,
-                   "--virtual-epoch-size", 300, *HEATING, "--wandb-project", "ours")  # fmt: skip
+        train_here(digits, folder, *OPTIONS, "--max-update", UPDATES, "--validate-interval-updates", 6,
+                   "--validate-interval", 100, "--tensorboard-logdir", folder / "boards",
+                   "--wandb-project", "ours")  # fmt: skip
         progress_bar._close_writers()  # as when the process ends
     return folder
 
 
-@pytest.fixture(scope="module")
-def events(followed: Path) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for event in read(followed):
-        found.setdefault(event["event"], []).append(event)
+def events_of(folder):
+    found = defaultdict(list)
+    for event in read(folder):
+        found[event["event"]].append(event)
     return found
 
 
-def scalars(folder: Path) -> dict[str, dict[int, float]]:
+@pytest.fixture(scope="module")
+def events(followed):
+    return events_of(followed)
+
+
+def scalars(folder):
     """By name and update, what TensorBoard would draw: records of a length, its checksum, an event, its checksum."""
-    found: dict[str, dict[int, float]] = {}
+    found = defaultdict(dict)
     for path in folder.glob("events.out.tfevents.*"):
-        data, place = path.read_bytes(), 0
-        while place < len(data):
-            (length,) = struct.unpack_from("<Q", data, place)
-            event = Event.FromString(data[place + 12 : place + 12 + length])
-            place += 16 + length
+        data, offset = path.read_bytes(), 0
+        while offset < len(data):
+            (length,) = struct.unpack_from("<Q", data, offset)
+            event = Event.FromString(data[offset + 12 : offset + 12 + length])
+            offset += 16 + length
             for value in event.summary.value:
                 if value.WhichOneof("value") == "simple_value":
-                    found.setdefault(value.tag, {})[event.step] = value.simple_value
+                    found[value.tag][event.step] = value.simple_value
     return found
 
 
@@ -108,10 +104,8 @@ def test_tensorboard_gets_the_same_figures(followed, events):
         for tier in event["tiers"]:
             assert valid[f"{tier}_loss"][update] == pytest.approx(event["tiers"][tier]["loss"], rel=0.01)
     # An epoch's sampling is told when it ends, at the number of updates that it ended with.
-    drawn = sorted(whole["sampling_temperature"].items())
-    assert [temperature for _, temperature in drawn] == pytest.approx(
-        [event["temperature"] for event in events["sampling"]][: len(drawn)], abs=1e-4
-    )
+    drawn = [temperature for _, temperature in sorted(whole["sampling_temperature"].items())]
+    assert drawn == pytest.approx([event["temperature"] for event in events["sampling"]][: len(drawn)], abs=1e-4)
     assert drawn and all(f"{pair}_probability" in whole for pair in PAIRS)
 
 
@@ -127,18 +121,22 @@ def test_tensorboard_gets_who_uses_which_expert(followed, events):
     assert all(f"expert_entropy/{row.task}" in valid for row in rows)
 
 
-def test_weights_and_biases_gets_what_tensorboard_gets(followed):
+def test_weights_and_biases_gets_what_tensorboard_gets(followed, wandb):
+    got = defaultdict(dict)
+    for call in wandb.log.call_args_list:
+        for name, value in call.args[0].items():
+            got[name][call.kwargs["step"]] = float(value)
     for tag in ("train_inner", "train", "valid"):
         for name, values in scalars(followed / "boards" / tag).items():
-            assert Receiver.got[f"{tag}/{name}"] == pytest.approx(values, rel=1e-5), name
-    assert Receiver.config["optimization"]["max_update"] == UPDATES
+            assert got[f"{tag}/{name}"] == pytest.approx(values, rel=1e-5), name
+    wandb.init.assert_called_with(project="ours", reinit=False, name="run")
+    assert wandb.config["optimization"]["max_update"] == UPDATES
 
 
 def test_a_run_that_goes_on_goes_on_counting_tokens(followed, digits, events):
     last = events["train"][-1]
-    options = ("--log-interval", INTERVAL, "--max-update", UPDATES + 2, "--virtual-epoch-size", 300, "--no-save")
-    train_here(digits, followed, *options, *HEATING, "--disable-validation")
-    train = [event for event in read(followed) if event["event"] == "train"]
+    train_here(digits, followed, *OPTIONS, "--max-update", UPDATES + 2, "--no-save", "--disable-validation")
+    train = events_of(followed)["train"]
     assert [event["update"] for event in train[-2:]] == [UPDATES, UPDATES + 2]
     assert train[-1]["tokens"] == pytest.approx(last["tokens"] + 2 * train[-1]["wpb"], abs=2)
     assert train[-1]["minutes"] > last["minutes"]

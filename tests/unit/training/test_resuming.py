@@ -1,31 +1,32 @@
-"""What a run is told to go on from: there, and of this model, criterion and optimizer; else one sentence."""
+"""What a run is told to go on from: there, and of this model and optimizer; else one sentence. And how it samples."""
 
 import os
 import shutil
-from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from fairseq.data import Dictionary
 from fairseq.file_io import PathManager
 from omegaconf import OmegaConf, open_dict
 
+from fairseq_mtmoe.analysis.charts.runs import sampling_axis
+from fairseq_mtmoe.analysis.report.warnings import warnings_of
+from fairseq_mtmoe.analysis.rows import read_run
+from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.errors import find_user_error
-from fairseq_mtmoe.sparsify.upcycle import upcycle
+from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.training import resuming, stopping
 from fairseq_mtmoe.training.resuming import adapt_epoch_position, drawn_in_epoch, with_epoch_position
 from tests.golden.old_runs import OLD, RUNS
-from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
+from tests.helpers.benchmark import task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.refused import refused
 from tests.helpers.text_to_text import make_t5, text_arguments
-from tests.helpers.trainers import groups_of, state_of, trainer_here
-from tests.helpers.training import run_here
+from tests.helpers.trainers import state_of, trainer_here
+from tests.helpers.training import run_here, train_here
 
 SPARSE, DENSE = (str(OLD / name / "checkpoint_last.pt") for name in ("sparse", "dense"))
-HALF = dict(common__fp16=True, common__fp16_no_flatten_grads=True)
 
 
 def go_on(tmp_path, name, *options, data=OLD / "data", prepare=None, **changes):
@@ -33,8 +34,16 @@ def go_on(tmp_path, name, *options, data=OLD / "data", prepare=None, **changes):
     trainer = trainer_here(data, tmp_path / "run", *RUNS[name], "--max-update", 100, *options, **changes)
     if prepare is not None:
         prepare(trainer)
-    checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)
+    plainly(checkpoint_utils.load_checkpoint, trainer.cfg.checkpoint, trainer)
     return trainer
+
+
+def plainly(function, *arguments):
+    """Call it; a sentence that fairseq raises again as another exception is raised alone."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise find_user_error(error) or error from None
 
 
 def save(trainer, path):
@@ -46,23 +55,6 @@ def save(trainer, path):
     return path
 
 
-@contextmanager
-def user_error(*names):
-    """`refused`, also where fairseq raises the sentence again as another exception."""
-    with refused(*names) as caught:
-        try:
-            yield caught
-        except Exception as error:
-            raise find_user_error(error) or error from None
-
-
-def sentence(tmp_path, *arguments, **keywords):
-    """The sentence that a user sees instead."""
-    with user_error() as caught:
-        go_on(tmp_path, *arguments, **keywords)
-    return str(caught.value)
-
-
 def test_fine_tuning_begins_with_the_first_epoch_whenever_the_other_run_drew_its_batches(tmp_path, caplog):
     drawn, state = str(tmp_path / "drawn.pt"), file_io.load(SPARSE)
     state["extra_state"]["train_iterator"][resuming.DRAWN] = 7
@@ -71,9 +63,6 @@ def test_fine_tuning_begins_with_the_first_epoch_whenever_the_other_run_drew_its
     with caplog.at_level("INFO"):
         assert checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)[1].next_epoch_idx == 1
     assert f"begins with the weights of {drawn}" in caplog.messages and "goes on" not in caplog.text
-
-
-# ---- the same run ----
 
 
 def digit_arguments(data, folder, pairs):
@@ -98,54 +87,43 @@ OTHER_RUNS = {
 
 
 @pytest.fixture(scope="module")
-def benchmark(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("benchmark")
-    make_benchmark(folder, {"train": 20, "dev": 8})
-    make_encoder(folder / "encoder.pt")
-    state = file_io.load(str(folder / "encoder.pt"))
+def backbones(benchmark):
+    state = file_io.load(str(benchmark / "encoder.pt"))
     next(iter(state["model"].values())).add_(1)
-    file_io.save(state, str(folder / "other.pt"))
-    make_t5(folder / "t5.pt")
-    make_t5(folder / "other_t5.pt", seed=2)
-    return folder
+    file_io.save(state, str(benchmark / "other.pt"))
+    make_t5(benchmark / "t5.pt")
+    make_t5(benchmark / "other_t5.pt", seed=2)
+    return benchmark
 
 
 @pytest.mark.parametrize(("arguments", "first", "second", "name"), OTHER_RUNS.values(), ids=OTHER_RUNS)
-def test_a_run_of_other_tasks_or_another_backbone_does_not_go_on(
-    arguments, first, second, name, digits, benchmark, tmp_path
-):
-    data = digits if arguments is digit_arguments else benchmark
+def test_a_run_of_other_tasks_or_backbones_does_not_go_on(arguments, first, second, name, corpus, backbones, tmp_path):
+    data = corpus if arguments is digit_arguments else backbones
     run_here(arguments(data, tmp_path / "run", *first))
     last = tmp_path / "run" / "checkpoint_last.pt"
     before = last.read_bytes()
-    with user_error() as caught:
-        run_here((*arguments(data, tmp_path / "run", *second), "--max-update", 4))
+    with refused() as caught:
+        plainly(run_here, (*arguments(data, tmp_path / "run", *second), "--max-update", 4))
     assert any(shown.endswith(name) for shown in caught.value.names), caught.value
     assert f"--finetune-from-model {last}" in caught.value.names and last.read_bytes() == before
     begun = run_here((*arguments(data, tmp_path / "new", *second), "--finetune-from-model", last))
     assert len(begun["losses"]) == 2
 
 
-def test_a_run_goes_on_with_more_pairs_and_with_fewer(digits, tmp_path):
+def test_a_run_goes_on_with_more_pairs_and_with_fewer(corpus, tmp_path):
     for updates, pairs in ((2, "en-aa"), (4, "en-aa,en-bb"), (6, "en-bb")):
-        options = (*digit_arguments(digits, tmp_path, pairs), "--max-update", updates)
+        options = (*digit_arguments(corpus, tmp_path, pairs), "--max-update", updates)
         assert len(run_here(options)["losses"]) == 2
-
-
-# ---- a checkpoint that is there ----
 
 
 @pytest.mark.parametrize("option", ["--restore-file", "--continue-once", "--finetune-from-model"])
 def test_a_file_that_is_asked_for_must_be_there(tmp_path, option, monkeypatch):
-    missing = tmp_path / "missing.pt"
-    with user_error("missing.pt", option):
-        go_on(tmp_path, "sparse", option, missing)
-    os.mkfifo(missing)
-    with user_error("missing.pt", option):
-        go_on(tmp_path, "sparse", option, missing)
     monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda name: name.startswith("s3://"))
-    with user_error(option):
-        go_on(tmp_path, "sparse", option, "s3://missing.pt")
+    os.mkfifo(tmp_path / "pipe.pt")
+    for path in (tmp_path / "missing.pt", tmp_path / "pipe.pt", "s3://missing.pt"):
+        names = [option] if path == "s3://missing.pt" else [path.name, option]
+        with refused(*names):
+            go_on(tmp_path, "sparse", option, path)
 
 
 def test_the_last_checkpoint_of_the_run_comes_before_the_one_to_begin_with(tmp_path):
@@ -153,7 +131,7 @@ def test_the_last_checkpoint_of_the_run_comes_before_the_one_to_begin_with(tmp_p
     last = tmp_path / "run" / "checkpoint_last.pt"
     last.parent.mkdir(exist_ok=True)
     os.symlink(tmp_path / "nowhere", last)
-    with user_error("run/checkpoint_last.pt", "--save-dir"):
+    with refused("run/checkpoint_last.pt", "--save-dir"):
         go_on(tmp_path, "sparse", "--continue-once", SPARSE)
     last.unlink()
     assert go_on(tmp_path, "sparse", "--continue-once", SPARSE).get_num_updates() == 8
@@ -163,20 +141,18 @@ def test_the_last_checkpoint_of_the_run_comes_before_the_one_to_begin_with(tmp_p
 
 def test_a_validation_is_made_up_for_by_a_run_that_goes_on_and_by_no_other(tmp_path, monkeypatch):
     made_up = []
-    monkeypatch.setattr(stopping, "run_pending", lambda place, trainer: made_up.append(place))
+    monkeypatch.setattr(stopping, "run_pending", lambda position, trainer: made_up.append(position))
     trainer = go_on(tmp_path, "sparse", "--restore-file", SPARSE)
     trainer.pending_validation = {"epoch": 1, "end_of_epoch": True}
     path = save(trainer, tmp_path / "owes.pt")
     again = go_on(tmp_path, "sparse", "--restore-file", path)
-    (place,) = made_up
-    assert (place.epoch, place.end_of_epoch(), place.state_dict()["epoch"]) == (1, True, 1)
+    (made,) = made_up
+    assert (made.epoch, made.end_of_epoch(), made.state_dict()["epoch"]) == (1, True, 1)
     again.lr_step(2)
     go_on(tmp_path, "sparse", "--finetune-from-model", path)
     go_on(tmp_path, "sparse", "--restore-file", path, "--reset-dataloader")
-    assert made_up == [place]
+    assert made_up == [made]
 
-
-# ---- another model ----
 
 WIDTHS = (
     "`--encoder-embed-dim` must be 8, `--decoder-embed-dim` 8, `--layernorm-embedding` off and "
@@ -201,29 +177,24 @@ MODELS = (  # the run, its options, how the sentence begins
 def test_another_model_is_named_with_its_options(run, options, beginning, tmp_path):
     path = SPARSE if run == "sparse" else DENSE
     run = "dense" if "base_dense" in options else run
-    shown = sentence(tmp_path, run, "--restore-file", path, *options.split())
-    assert shown.startswith(beginning.format(path=path))
+    with refused() as caught:
+        go_on(tmp_path, run, "--restore-file", path, *options.split())
+    assert str(caught.value).startswith(beginning.format(path=path))
 
 
 def test_the_number_of_positions_is_a_size(tmp_path):
     options = ("--encoder-learned-pos", "--decoder-learned-pos", "--max-target-positions", 30)
     path = save(go_on(tmp_path, "dense", *options), tmp_path / "saved.pt")
-    with user_error("--max-target-positions"):
+    with refused("--max-target-positions"):
         go_on(tmp_path, "dense", "--restore-file", path, *options, "--max-target-positions", 20)
 
 
 def test_another_dictionary_is_said_with_both_sizes(tmp_path):
-    data = tmp_path / "data"
-    shutil.copytree(OLD / "data", data)
-    for lang in ("en", "aa", "bb", "cc"):
-        dictionary = Dictionary.load(str(data / f"dict.{lang}.txt"))
-        dictionary.add_symbol("more")
-        dictionary.save(str(data / f"dict.{lang}.txt"))
-    shown = sentence(tmp_path, "sparse", "--restore-file", SPARSE, data=data)
-    assert "18 entries (with tokens for 4 languages), but has one of 19" in shown
-
-
-# ---- another criterion or optimizer ----
+    data = shutil.copytree(OLD / "data", tmp_path / "data")
+    for path in data.glob("dict.*.txt"):
+        path.write_text(f"{path.read_text()}more 1\n")
+    with pytest.raises(UserError, match=r"18 entries \(with tokens for 4 languages\), but has one of 19"):
+        go_on(tmp_path, "sparse", "--restore-file", SPARSE, data=data)
 
 
 def test_the_same_loss_goes_on_with_the_same_moments(tmp_path):
@@ -237,8 +208,8 @@ def test_the_same_loss_goes_on_with_the_same_moments(tmp_path):
             assert trainer.get_num_updates() == 8
             found[name, criterion] = state_of(trainer)
         moments = found[name, "label_smoothed_cross_entropy"]
-        assert moments["0.exp_avg"].abs().sum() > 0
-        assert all(torch.equal(value, moments[key]) for key, value in found[name, criterion].items())
+        assert moments["0.exp_avg"].any()
+        torch.testing.assert_close(found[name, criterion], moments, rtol=0, atol=0)
     path = save(trainer, tmp_path / "saved.pt")
     assert file_io.load(str(path))["optimizer_history"][-1]["criterion_name"] == "LabelSmoothedCrossEntropyCriterion"
 
@@ -253,6 +224,7 @@ def take_another_optimizer(trainer):
         trainer.cfg.optimizer = {"_name": "nag", "momentum": 0.9, "weight_decay": 0.0, "lr": [0.1]}
 
 
+HALF = dict(common__fp16=True, common__fp16_no_flatten_grads=True)
 OTHERS = {
     "loss": (dict(prepare=take_another_loss), "--criterion", "but is cross_entropy instead"),
     "optimizer": (dict(prepare=take_another_optimizer), "--optimizer", "must be adam or fused_adam to"),
@@ -262,7 +234,7 @@ OTHERS = {
 
 @pytest.mark.parametrize(("changes", "option", "words"), OTHERS.values(), ids=OTHERS)
 def test_another_criterion_or_optimizer_is_named(tmp_path, changes, option, words):
-    with user_error(option, "--reset-optimizer") as caught:
+    with refused(option, "--reset-optimizer") as caught:
         go_on(tmp_path, "dense", "--restore-file", DENSE, **changes)
     assert words in str(caught.value)
     trainer = go_on(tmp_path, "dense", "--restore-file", DENSE, "--reset-optimizer", **changes)
@@ -274,11 +246,11 @@ def test_embeddings_that_are_shared_or_not(tmp_path):
     plain = ("--arch", "base_dense", "--encoder-attention-heads", 2, "--decoder-attention-heads", 2)
     with_one = go_on(tmp_path, "dense", *plain, "--restore-file", DENSE, "--share-all-embeddings")
     assert with_one.get_num_updates() == 8
-    with user_error("dense/checkpoint_last.pt", "--share-all-embeddings"):
+    with refused("dense/checkpoint_last.pt", "--share-all-embeddings"):
         go_on(tmp_path, "dense", *plain, "--restore-file", DENSE)
     apart = go_on(tmp_path, "dense", *plain, "--restore-file", DENSE, "--reset-optimizer")
     path = save(apart, tmp_path / "apart.pt")
-    with user_error("--share-all-embeddings"):
+    with refused("--share-all-embeddings"):
         go_on(tmp_path, "dense", *plain, "--restore-file", path, "--share-all-embeddings")
 
 
@@ -288,48 +260,90 @@ def test_moments_of_another_shape_are_named(tmp_path, optimizer):
     state, path = file_io.load(DENSE), str(tmp_path / "wrong.pt")
     state["last_optimizer_state"]["state"][0]["exp_avg"] = torch.zeros(3)
     file_io.save(state, path)
-    with user_error("exp_avg", "encoder.embed_tokens.weight", "--reset-optimizer"):
+    with refused("exp_avg", "encoder.embed_tokens.weight", "--reset-optimizer"):
         go_on(tmp_path, "dense", "--restore-file", path, "--optimizer", optimizer)
-
-
-# ---- a stock model, upcycled ----
-
-
-def test_a_stock_model_goes_on_as_a_sparse_one_with_its_moments(tmp_path):
-    """fairseq's own task, model, criterion and Adam; then ours in the place of each."""
-    stock = ("--task", "translation_multi_simple_epoch", "--lang-pairs", "en-aa,en-bb,en-cc", "--encoder-langtok",
-             "tgt", "--decoder-langtok", "--arch", "transformer", "--encoder-attention-heads", 2,
-             "--decoder-attention-heads", 2, "--share-all-embeddings")  # fmt: skip
-    dense = trainer_here(OLD / "data", tmp_path / "stock", *RUNS["dense"], *stock)
-    dense.train_step(groups_of(dense, 1)[0])
-    path = save(dense, tmp_path / "dense.pt")
-    file_io.save(upcycle("base_moe", file_io.load(str(path)), {"num_experts": 2}), str(tmp_path / "sparse.pt"))
-    options = ("--arch", "base_moe", "--expert-interval", 2, "--num-experts", 2, "--share-all-embeddings",
-               "--encoder-attention-heads", 2, "--decoder-attention-heads", 2)  # fmt: skip
-    trainer = go_on(tmp_path, "sparse", *options, "--expert-gates", "base", "--dense-updates", 0,
-                    "--continue-once", tmp_path / "sparse.pt")  # fmt: skip
-    assert trainer.get_num_updates() == 1
-    assert state_of(trainer)["0.exp_avg"].abs().sum() > 0
-
-
-# ---- the position in an epoch ----
 
 
 def position(iterations, **others):
     return {"train_iterator": {"epoch": 2, "iterations_in_epoch": iterations, **others}, "val_loss": 1.0}
 
 
-@pytest.mark.parametrize(("before", "now", "place"), [(2, 4, 3), (2, 2, 6), (1, 4, 1), (3, 1, 18)])
-def test_the_place_is_that_of_as_many_batches_or_the_earlier_one(before, now, place, caplog):
+@pytest.mark.parametrize(("before", "now", "iterations"), [(2, 4, 3), (2, 2, 6), (1, 4, 1), (3, 1, 18)])
+def test_the_position_is_that_of_as_many_batches_or_the_earlier_one(before, now, iterations, caplog):
     found = adapt_epoch_position(with_epoch_position(position(6), before, 1), now)
-    assert found["train_iterator"]["iterations_in_epoch"] == place and found["val_loss"] == 1.0
+    assert found["train_iterator"]["iterations_in_epoch"] == iterations and found["val_loss"] == 1.0
     assert drawn_in_epoch(found) == 1
-    assert ("2 batches of this epoch are seen twice" in caplog.text) == (place == 1)
+    assert ("2 batches of this epoch are seen twice" in caplog.text) == (iterations == 1)
 
 
-def test_an_exact_place_and_one_of_before_stay():
+def test_an_exact_position_and_one_of_before_stay():
     exact = position(6, batches_in_epoch=12)
     assert adapt_epoch_position(with_epoch_position(exact, 2, 1), 4) == exact
     assert adapt_epoch_position(position(6), 4) == position(6) and drawn_in_epoch(position(6)) is None
     assert adapt_epoch_position(None, 4) is drawn_in_epoch(None) is None
     assert with_epoch_position({}, 4, 1) == {}  # fairseq's crash.pt
+
+
+HEATED = ("--heating-coefficient", 3, "--virtual-epoch-size", 150, "--max-tokens", 400, "--disable-validation")
+
+
+def sampling(folder):
+    return [event for event in read(folder) if event["event"] == "sampling"]
+
+
+def temperatures(folder):
+    return [event["temperature"] for event in sampling(folder)]
+
+
+def test_a_finished_run_goes_on_without_cooling_down(corpus, tmp_path):
+    """`--heating-epochs` is the `--max-epoch` that the run began with, and not the one that it goes on with."""
+    train_here(corpus, tmp_path / "longer", *HEATED, "--max-epoch", 2)
+    shutil.copytree(tmp_path / "longer", tmp_path / "of 0.1.0")
+    last = str(tmp_path / "of 0.1.0" / "checkpoint_last.pt")
+    state = file_io.load(last)
+    del state["extra_state"]["train_iterator"]["sampling"]
+    file_io.save(state, last)
+    longer = train_here(corpus, tmp_path / "longer", *HEATED, "--max-epoch", 4)
+    whole = train_here(corpus, tmp_path / "whole", *HEATED, "--max-epoch", 4, "--heating-epochs", 2)
+    assert temperatures(tmp_path / "longer") == temperatures(tmp_path / "whole")
+    assert temperatures(tmp_path / "longer") == pytest.approx([1.5, 1.5 * np.sqrt(2.5), 3.0, 3.0])
+    np.testing.assert_equal(longer["parameters"], whole["parameters"])
+    train_here(corpus, tmp_path / "of 0.1.0", *HEATED, "--max-epoch", 3)
+    assert temperatures(tmp_path / "of 0.1.0") == temperatures(tmp_path / "whole")[:3]
+
+
+LONG = (*HEATED[:2], "--max-tokens", 120, "--disable-validation")  # one epoch, in parts
+
+
+@pytest.mark.parametrize(("options", "heating", "end"), [(HEATED, 9, 12), (LONG, 20, 24)], ids=["epochs", "one epoch"])
+def test_heating_by_update_resumes_in_the_middle_of_an_epoch(options, heating, end, corpus, tmp_path):
+    """`--heating-updates` is remembered: the run that goes on is not given it, nor a `--max-epoch`."""
+    by_update = (*options, "--heating-updates", heating)
+    train_here(corpus, tmp_path / "parts", *by_update, "--max-update", 7)
+    parts = train_here(corpus, tmp_path / "parts", *options, "--max-update", end)
+    whole = train_here(corpus, tmp_path / "whole", *by_update, "--max-update", end)
+    events = sampling(tmp_path / "whole")
+    begins = [event["updates_before"] for event in events]
+    assert begins[0] == 0 and 7 not in [event["updates_before"] for event in events if event["part"] == 0]
+    expected = [1.5 * np.sqrt(1 + 3 * min(update, heating) / heating) for update in begins]
+    assert temperatures(tmp_path / "parts") == temperatures(tmp_path / "whole") == pytest.approx(expected)
+    np.testing.assert_equal(parts["parameters"], whole["parameters"])
+    if options == LONG:
+        assert [(event["epoch"], event["part"]) for event in events] == [(1, part) for part in range(len(events))]
+        shares = [event["probabilities"]["en-cc"] for event in events]
+        assert begins[-1] == heating and shares[-1] > 1.5 * shares[0]
+        over, updates = sampling_axis(read_run(tmp_path / "whole").of("sampling"))
+        assert (over, updates.tolist()) == ("update", begins)
+
+
+@pytest.mark.parametrize("limit", [("--max-update", 3), ("--max-epoch", 1)])
+def test_heating_by_epochs_in_a_run_of_one_epoch_is_warned_of(limit, corpus, tmp_path, caplog):
+    train_here(corpus, tmp_path, "--heating-coefficient", 3, "--heating-epochs", 5, "--max-tokens", 400, *limit)
+    assert "the temperature stays at 1.5, whatever --heating-coefficient is" in caplog.text
+    assert "still_temperature" in [warning.kind for warning in warnings_of(read_run(tmp_path))]
+
+
+def test_a_new_run_that_does_not_know_how_long_to_heat_ends_before_it_trains(corpus, tmp_path):
+    with refused("--heating-epochs", "--heating-updates", "--max-epoch", first=False):
+        train_here(corpus, tmp_path / "new", *HEATED, "--max-update", 3)
+    assert not [path for path in (tmp_path / "new").iterdir() if not path.name.startswith(".")]

@@ -12,26 +12,12 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.data.translation.tiers import TIERS
 from fairseq_mtmoe.training import screen
 from tests.helpers.commands import train
-from tests.helpers.digits import make_digit_corpus
 
 register()
 
 
-class Options:
-    max_update, max_epoch = 100, 5
-
-
 def grouped(*names):
     return SimpleNamespace(groups=lambda: [SimpleNamespace(name=name) for name in names])
-
-
-class Updates:
-    """What the screen asks of a trainer: its options, how many updates it has made, and its task's groups."""
-
-    done, cfg, task = 0, SimpleNamespace(optimization=Options), grouped(*TIERS)
-
-    def get_num_updates(self):
-        return self.done
 
 
 @pytest.fixture
@@ -39,7 +25,10 @@ def shown(monkeypatch):
     """A screen without a terminal, and a function that says what is on it."""
     text = io.StringIO()
     own = screen.Screen(Console(file=text, width=100))
-    own.trainer = Updates()
+    own.trainer = SimpleNamespace(  # what is asked of one: its options, its updates, and its task's groups
+        cfg=SimpleNamespace(optimization=SimpleNamespace(max_update=100, max_epoch=5)), task=grouped(*TIERS), done=0
+    )
+    own.trainer.get_num_updates = lambda: own.trainer.done
     monkeypatch.setattr(screen, "_screen", own)
     monkeypatch.setattr(screen, "SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr(progress_bar.logger, "level", logging.INFO)
@@ -56,13 +45,12 @@ def test_a_line_says_how_far_the_run_is(shown):
         own.trainer.done += 1
     lines = text().splitlines()
     assert lines[0] == "epoch 2: 0 of 16 updates"  # four epochs of four batches each are to come
-    assert lines[3].startswith("epoch 2: 3 of 16 updates, 0:00:0")
-    assert "left" in lines[3]
+    assert lines[3].startswith("epoch 2: 3 of 16 updates, 0:00:0") and "left" in lines[3]
 
 
-def test_figures_stand_behind_the_line_and_epochs_have_one(shown, monkeypatch):
-    _, text = shown
-    monkeypatch.setattr(Options, "max_update", 3)  # before the last epoch ends
+def test_figures_stand_behind_the_line_and_epochs_have_one(shown):
+    own, text = shown
+    own.trainer.cfg.optimization.max_update = 3  # before the last epoch ends
     bar = make_bar([0, 0], epoch=1)
     for _ in bar:
         bar.log({"loss": 4.25, "ppl": 19.0, "gnorm": 1.5}, tag="train_inner", step=2)
@@ -71,13 +59,11 @@ def test_figures_stand_behind_the_line_and_epochs_have_one(shown, monkeypatch):
     assert "epoch 1: loss 4, tokens/s 1000\n" in text()
 
 
-def rows_of(text):
-    return [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if "│" in line]
-
-
-def show(*validations):
+def rows_of(text, *validations):
+    """The rows of the tables of these validations."""
     for stats in validations:
         make_bar([0], epoch=1, prefix="valid on 'valid' subset").print(stats, tag="valid")
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in text().splitlines() if "│" in line]
 
 
 def test_a_validation_is_a_table_of_pairs_tiers_and_all_with_the_change(shown):
@@ -85,8 +71,7 @@ def test_a_validation_is_a_table_of_pairs_tiers_and_all_with_the_change(shown):
     stats = {"loss": 4.0, "nll_loss": 3.9, "ppl": 16.0, "en-de_loss": 3.5, "en-de_nll_loss": 3.4, "en-de_ppl": 11.3}
     stats |= {"high_loss": 3.5, "high_ppl": 11.3, "low_loss": 3.0, "low_ppl": 8.0, "bleu": 20.0}
     stats |= {"num_updates": 10, "best_loss": 4.0}
-    show(stats, {**stats, "ppl": 12.0})
-    rows = rows_of(text())
+    rows = rows_of(text, stats, {**stats, "ppl": 12.0})
     assert rows[0] == ["en-de", "3.500", "perplexity", "11.30", ""]
     assert [row[0] for row in rows] == ["en-de", "low", "high", "all", ""] * 2
     assert rows[-2:] == [["all", "4.000", "perplexity", "12.00", "-4.00"], ["", "", "bleu", "20.00", "+0.00"]]
@@ -98,8 +83,7 @@ def test_a_benchmarks_validation_is_a_table_of_metrics_and_means(shown):
     own.trainer.task = grouped("small", "all")
     stats = {"loss": 0.5, "ppl": 2.0, "cola_loss": 0.75, "cola_matthews": 40.0, "mnli/mismatched_loss": 0.5}
     stats |= {"mnli/mismatched_accuracy": 80.0, "mnli/mismatched_no-label": 5.0, "all": 60.0, "best_all": 60.0}
-    show(stats, {**stats, "cola_matthews": 42.5, "all": 62.5})
-    assert rows_of(text())[4:] == [
+    assert rows_of(text, stats, {**stats, "cola_matthews": 42.5, "all": 62.5})[4:] == [
         ["cola", "0.750", "matthews", "42.50", "+2.50"],
         ["mnli/mismatched", "0.500", "accuracy", "80.00", "+0.00"],
         ["", "", "no-label", "5.00", "+0.00"],
@@ -136,11 +120,10 @@ def test_the_screen_has_what_is_for_it_and_the_first_process_keeps_all(tmp_path,
     assert lines == (["options", "sparsified", "careful"] if rank == 0 else [])
 
 
-def test_a_run_shows_a_table_and_keeps_everything_in_a_file(tmp_path):
+def test_a_run_shows_a_table_and_keeps_everything_in_a_file(corpus, tmp_path):
     """The real command; fairseq's own lines are in the file once, not once per epoch as with its `--log-file`."""
-    make_digit_corpus(tmp_path / "data", train=60, valid=6)
     options = ("--log-format", "rich", "--log-interval", 1, "--log-file", tmp_path / "train.log")
-    result = train(tmp_path / "data", tmp_path / "run", "--max-epoch", 2, *options)
+    result = train(corpus, tmp_path / "run", "--max-epoch", 2, *options)
     assert "├" in result.stdout and "en-aa" in result.stdout and "'common':" not in result.stdout
     assert max(map(len, result.stdout.splitlines())) < 150
     log = (tmp_path / "train.log").read_text()

@@ -1,57 +1,57 @@
-"""Steps: weights and losses that are not finite, and a learning rate of the gates' own."""
+"""Steps: weights and losses that are not finite, a learning rate of the gates' own, and the log of the exchange."""
 
 import json
+import logging
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 from fairseq import utils
+from fairseq.logging import metrics
 from torch import nn
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.file_io import newest_good_in
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.mt_tag import MTTaGModel
+from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.optim.state import MASTER, OptimizerState, trained_parameters
 from fairseq_mtmoe.slots import expert_layers
+from fairseq_mtmoe.training.metrics import ExpertCommLog
 from fairseq_mtmoe.training.steps import GateRate, are_finite, clip_on_cpu, unwrapped_optimizer
-from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
-from tests.helpers.digits import make_digit_corpus
+from tests.helpers.benchmark import task_arguments
 from tests.helpers.refused import refused
-from tests.helpers.trainers import groups_of, spoil, trainer_here
+from tests.helpers.trainers import groups_of, take, trainer_here
 from tests.helpers.training import run_here, train_here
 
-SMALL = ("--max-tokens", 120, "--num-experts", 2, "--warmup-updates", 0, "--clip-norm", 0)
-EACH = ("--save-interval-updates", 1, "--keep-interval-updates", 2)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=200, valid=4, test=4)
+SMALL = ("--max-tokens", 120, "--num-experts", 2)
+EACH = (*SMALL, "--warmup-updates", 0, "--clip-norm", 0, "--save-interval-updates", 1, "--keep-interval-updates", 2)
 
 
 def test_batches_that_are_left_out_are_neither_validated_nor_saved(corpus, tmp_path):
     """The first update makes weights so large that no loss is finite after it."""
     with refused("--max-nonfinite", "checkpoint_last.pt"):
-        train_here(corpus, tmp_path, *SMALL, *EACH, "--lr", 1e37, "--max-nonfinite", 3)
+        train_here(corpus, tmp_path, *EACH, "--lr", 1e37, "--max-nonfinite", 3)
     log = map(json.loads, (tmp_path / "mtmoe.jsonl").read_text().splitlines())
     assert [event["update"] for event in log if event["event"] == "valid"] == [1]
     assert {path.name for path in tmp_path.glob("checkpoint*.pt")} == {"checkpoint_1_1.pt", "checkpoint_last.pt"}
 
 
 def test_weights_that_are_not_finite_are_not_saved(corpus, tmp_path):
-    train_here(corpus, tmp_path, *SMALL, *EACH, "--max-update", 1)
-    before = (tmp_path / "checkpoint_last.pt").read_bytes()
+    train_here(corpus, tmp_path, *EACH, "--max-update", 1)
+    last = tmp_path / "checkpoint_last.pt"
+    before = last.read_bytes()
     lr = ("--lr", 2.3e38, "--weight-decay", 1, "--reset-optimizer")  # twice as much is more than float32 holds
     with pytest.raises(UserError, match=r"not finite after update 1, and are not saved: .* from `.*checkpoint_last"):
-        train_here(corpus, tmp_path, *SMALL, *EACH, *lr, "--max-update", 3)
-    assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
+        train_here(corpus, tmp_path, *EACH, *lr, "--max-update", 3)
+    assert last.read_bytes() == before
 
-    state = file_io.load(str(tmp_path / "checkpoint_last.pt"))
+    state = file_io.load(str(last))
     next(value for key, value in state["model"].items() if ".moe.experts." in key).view(-1)[5] = float("nan")
-    file_io.save(state, str(tmp_path / "checkpoint_last.pt"))
+    file_io.save(state, str(last))
     with refused("checkpoint_last.pt", "--restore-file", "checkpoint_best.pt"):
-        train_here(corpus, tmp_path, *SMALL, *EACH, "--max-update", 3)
+        train_here(corpus, tmp_path, *EACH, "--max-update", 3)
     assert newest_good_in(tmp_path).name == "checkpoint_best.pt"
 
 
@@ -66,28 +66,17 @@ def test_every_element_counts(dtype):
 
 
 def test_a_resumed_run_goes_on_counting(corpus, tmp_path):
-    options = (*SMALL, "--max-nonfinite", 3)
-    trainer = trainer_here(corpus, tmp_path, *options)
-    (good,), (bad,), (worse,) = groups_of(trainer, 3)
-    for sample, way in ((good, None), (bad, "a loss that is no number"), (worse, "a loss that is no number")):
-        if way:
-            spoil(trainer, way)
-        trainer.train_step([sample])
-    place = {"train_iterator": {"epoch": 1, "iterations_in_epoch": 3}}
+    trainer, resumed, anew = (trainer_here(corpus, tmp_path, *SMALL, "--max-nonfinite", 3) for _ in range(3))
+    take(trainer, groups_of(trainer, 3), {1, 2})
     trainer.consolidate_optimizer()
-    trainer.save_checkpoint(str(tmp_path / "checkpoint_last.pt"), place)
-    resumed = trainer_here(corpus, tmp_path, *options)
-    resumed.load_checkpoint(str(tmp_path / "checkpoint_last.pt"))
-    ((sample,),) = groups_of(resumed, 1)
-    spoil(resumed, "a loss that is no number")
+    position = {"train_iterator": {"epoch": 1, "iterations_in_epoch": 3}}
+    path = trainer.save_checkpoint(str(tmp_path / "checkpoint_last.pt"), position)
+    resumed.load_checkpoint(path)
     with refused("--max-nonfinite"):
-        resumed.train_step([sample])
-    anew = trainer_here(corpus, tmp_path, *options)
-    anew.load_checkpoint(str(tmp_path / "checkpoint_last.pt"), reset_meters=True)
+        take(resumed, groups_of(resumed, 1), {0})
+    anew.load_checkpoint(path, reset_meters=True)
     assert anew._nonfinite.state_dict() == {"total": 0, "in_a_row": 0}
 
-
-# ---- the gates' rate ----
 
 OPTIONS = ("--max-tokens", 100, "--num-experts", 2, "--expert-gates", "base,task", "--expert-interval", 1)
 FORMS = {
@@ -140,19 +129,10 @@ def test_at_0_gates_stay_while_all_else_learns_also_after_dense_updates(corpus, 
     assert any(change.any() for name, change in way.items() if ".moe.experts." in name)
 
 
-@pytest.fixture(scope="module")
-def benchmark(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("benchmark")
-    make_benchmark(folder, {"train": 32, "dev": 8})
-    make_encoder(folder / "encoder.pt")
-    return folder
-
-
 def mt_tag(benchmark, folder, updates, *options):
     """The parameters of a run of MT-TaG, which goes on from what is in its folder."""
     model = ("--glue-tasks", "cola,stsb", "--init-encoder", benchmark / "encoder.pt", "--lr-scheduler", "fixed")
-    found = run_here(task_arguments(benchmark, folder, *model, "--max-update", updates, *options))
-    return found["parameters"]
+    return run_here(task_arguments(benchmark, folder, *model, "--max-update", updates, *options))["parameters"]
 
 
 def different(one, other):
@@ -181,9 +161,6 @@ def test_a_run_of_before_goes_on_at_the_rate_that_it_had(benchmark, tmp_path, mo
     assert not different(mt_tag(benchmark, tmp_path / "run", 6), whole)  # resumed twice
 
 
-# ---- the optimizer: what stays on the CPU where there is a GPU, which is pretended; what cannot be spread ----
-
-TINY = ("--max-tokens", 120, "--num-experts", 2)
 HALF = dict(common__fp16=True, common__fp16_init_scale=4)
 OPTIMIZERS = {"float32": {}, "half precision": HALF | dict(common__memory_efficient_fp16=True)}
 
@@ -211,21 +188,100 @@ def test_norms_stay_with_their_gradients(max_norm, aggregate):
 @pytest.mark.parametrize("changes", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_the_norm_of_a_run_on_the_cpu_asks_nothing_of_a_gpu_beside_it(changes, corpus, tmp_path, monkeypatch):
     """fairseq's norm fails here: no GPU is behind what torch says of one."""
-    trainer = trainer_here(corpus, tmp_path, *TINY, **changes)
-    found = []
+    trainer = trainer_here(corpus, tmp_path, *SMALL, **changes)
+    norms, gradients = [], []
     for has_cuda in (False, True):
         monkeypatch.setattr(torch.cuda, "is_available", lambda answer=has_cuda: answer)
         trainer._build_optimizer()
         trainer.optimizer._needs_sync = True  # as after a backward pass
         for parameter in trainer.get_model().parameters():
             parameter.grad = torch.full_like(parameter, 0.5)
-        norm = trainer.optimizer.clip_grad_norm(0.01)
-        found.append((norm, [parameter.grad for parameter in unwrapped_optimizer(trainer.optimizer).params]))
-    (norm, gradients), (norm_beside, gradients_beside) = found
-    assert norm > 1 and torch.equal(norm, norm_beside)
-    assert all(map(torch.equal, gradients, gradients_beside))
+        norms.append(trainer.optimizer.clip_grad_norm(0.01))
+        gradients.append([parameter.grad for parameter in unwrapped_optimizer(trainer.optimizer).params])
+    assert norms[0] > 1 and torch.equal(*norms)
+    assert all(map(torch.equal, *gradients))
 
 
 def test_flat_gradients_cannot_be_spread(corpus, tmp_path):
     with refused("--fp16-no-flatten-grads", "--zero-sharding"):
-        trainer_here(corpus, tmp_path, *TINY, **HALF, distributed_training__zero_sharding="os")
+        trainer_here(corpus, tmp_path, *SMALL, **HALF, distributed_training__zero_sharding="os")
+
+
+def slot(exchanges=True, sparse=True):
+    layer = SimpleNamespace(comm=CommRecord(), experts=SimpleNamespace(placement=SimpleNamespace(is_sharded=exchanges)))
+    return SimpleNamespace(moe=layer if sparse else None)
+
+
+def exchange(block, num_bytes, seconds=0.1):
+    """What a layer's record does in an exchange."""
+    comm = block.moe.comm
+    if comm.enabled:
+        comm.num_bytes += num_bytes
+        comm._seconds += seconds
+
+
+def reported(log, update):
+    """What a task is told of the updates since it was told last; it is told of nothing else."""
+    task = Mock()
+    log.report(task, update)
+    assert {name for name, _, _ in task.mock_calls} <= {"expert_comm"}
+    return [fields for _, _, fields in task.mock_calls]
+
+
+def test_updates_are_logged_and_summed_up_by_layer(monkeypatch):
+    monkeypatch.setattr("time.perf_counter", iter([10.0, 12.0, 20.0, 24.0]).__next__)
+    slots = {"encoder.layers.1": slot(), "decoder.layers.1": slot()}
+    log = ExpertCommLog(slots, enabled=True)
+    with metrics.aggregate() as aggregate:
+        for num_bytes, seconds in ((1_000_000, 0.5), (3_000_000, 1.0)):
+            with log.update():
+                for block in slots.values():
+                    exchange(block, num_bytes, seconds)
+    # Milliseconds are the mean of 2 · 500 and 2 · 1000.
+    means = {"expert_comm_ms": 1500, "expert_comm_mb": 4, "expert_comm_share": 0.5}
+    assert means.items() <= aggregate.get_smoothed_values().items()
+    layers = {path: {"seconds": 1.5, "bytes": 4_000_000} for path in slots}
+    assert reported(log, 7) == [{"update": 7, "updates": 2, "layers": layers}]
+    assert reported(log, 7) == []  # nothing new
+
+
+def test_validation_and_failed_updates_do_not_count():
+    block = slot()
+    log = ExpertCommLog({"layer": block}, enabled=True)
+    with log.update():
+        exchange(block, 10)
+    exchange(block, 1000)
+    with pytest.raises(RuntimeError), log.update():
+        exchange(block, 10)
+        raise RuntimeError
+    exchange(block, 1000)
+    (event,) = reported(log, 2)
+    assert event["layers"]["layer"]["bytes"] == 10 and event["updates"] == 1
+
+
+@pytest.mark.parametrize(
+    ("slots", "enabled", "lines"),
+    [({}, True, 1), ({"layer": slot(exchanges=False)}, True, 1), ({"layer": slot()}, False, 0)],
+    ids=["dense", "all experts here", "not asked for"],
+)
+def test_where_nothing_is_exchanged_one_line_says_so(slots, enabled, lines, caplog):
+    caplog.set_level(logging.INFO)
+    log = ExpertCommLog(slots, enabled)
+    with metrics.aggregate() as aggregate:
+        for _ in range(3):
+            with log.update():
+                pass
+    assert not aggregate.get_smoothed_values()
+    assert ["logs nothing" in message for message in caplog.messages] == [True] * lines
+
+
+def test_experts_that_come_later_are_logged_then(caplog):
+    caplog.set_level(logging.INFO)
+    block = slot(sparse=False)
+    log = ExpertCommLog({"layer": block}, enabled=True)
+    with log.update():
+        pass
+    block.moe = slot().moe
+    with log.update():
+        exchange(block, 10)
+    assert reported(log, 2)[0]["updates"] == 1 and not caplog.records

@@ -1,37 +1,40 @@
-"""Signals that end a run of one process: what they leave, and that the run goes on from it as if there were none."""
+"""Signals that end a run, which goes on as if there were none; and its folder's lock, which no dead process holds."""
 
 import ctypes
+import errno
+import fcntl
 import logging
 import multiprocessing
 import os
 import signal
 import time
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from unittest import mock
 
 import pytest
 from torch.multiprocessing import spawn
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.training import stopping
+from fairseq_mtmoe.checkpoints.rewriting import write_in_parts
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training import saving, stopping
+from fairseq_mtmoe.training.resuming import _read_share
+from fairseq_mtmoe.training.saving import LOCK_NAME, lock
 from tests.golden.old_runs import OLD, RUNS
-from tests.helpers.digits import make_digit_corpus
-from tests.helpers.training import interrupted, train_here
+from tests.helpers.opened import opened_from_now
+from tests.helpers.refused import refused
+from tests.helpers.trainers import trainer_here
+from tests.helpers.training import interrupted, train_here, wait_for
 from tests.kill.runs import Outcome, compare
 
+SPARSE = OLD / "sparse" / "checkpoint_last.pt"
 FORK = multiprocessing.get_context("fork")
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=120, valid=8, test=4)
-
-
-# ---- a run goes on as if there had been no signal ----
-
-HEATED = ("--num-experts", 2)
 STOCK = ("--task", "translation", "--source-lang", "en", "--target-lang", "aa", "--arch", "base_dense_tiny")
-SAVES = ("--max-tokens", 120, "--dropout", 0.1, "--update-freq", 2, "--max-epoch", 2, "--save-interval-updates", 4,
+SAVES = ("--max-tokens", 150, "--dropout", 0.1, "--update-freq", 2, "--max-epoch", 2, "--save-interval-updates", 4,
          "--num-workers", 0)  # fmt: skip
 
 
@@ -39,51 +42,37 @@ def updates_of(folder):
     return file_io.load(str(folder / "checkpoint_last.pt"))["optimizer_history"][-1]["num_updates"]
 
 
-@pytest.mark.parametrize("options", [HEATED, STOCK], ids=["translation_heated", "translation"])
+@pytest.mark.parametrize("options", [("--num-experts", 2), STOCK], ids=["translation_heated", "translation"])
 def test_a_run_that_is_ended_at_updates_and_in_validations_ends_as_one_that_is_not(options, corpus, tmp_path, capfd):
     """In the middle of an epoch, in a validation there, in one at the end of an epoch, and in the last one."""
     train_here(corpus, tmp_path / "all", *options, *SAVES)
     last, run = updates_of(tmp_path / "all"), tmp_path / "run"
-    updates = []
-    for number, moment in (
-        (signal.SIGINT, ("train_step", 3)),
-        (signal.SIGTERM, ("valid_step", 1)),
-        (signal.SIGUSR1, ("get_train_iterator", 2)),  # between the epochs
-        (signal.SIGINT, ("begin_valid_epoch", last, False)),
+    for updates, number, *moment in (
+        (3, signal.SIGINT, "train_step", 3),
+        (4, signal.SIGTERM, "valid_step", 1),
+        (last // 2 + 1, signal.SIGUSR1, "get_train_iterator", 2),  # between the epochs
+        (last, signal.SIGINT, "begin_valid_epoch", last, False),
     ):
-        with interrupted(moment[0], moment[1], number, *moment[2:]) as ended:
+        with interrupted(number, *moment) as ended:
             train_here(corpus, run, *options, *SAVES)
-        assert ended.value.code == stopping.exit_code(number)
-        updates.append(updates_of(run))
-        sentence = f"{number.name} ended the run after update {updates[-1]}: the same command goes on from `{run}/"
+        assert (ended.value.code, updates_of(run)) == (stopping.exit_code(number), updates)
+        sentence = f"{number.name} ended the run after update {updates}: the same command goes on from `{run}/"
         assert sentence in capfd.readouterr().err
-    assert updates == [3, 4, last // 2 + 1, last]
     train_here(corpus, run, *options, *SAVES)
     assert compare(tmp_path / "all", run) == Outcome(difference=0.0, leftovers=())
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--restore-file", OLD / "sparse" / "checkpoint_last.pt", "--reset-optimizer"),
-         "the same command without `--restore-file`, `--reset-optimizer` goes on from"),
-        (("--no-save",), "with `--no-save` it saves nothing to go on from"),
-    ],
-)  # fmt: skip
+ONCE = {
+    ("--restore-file", SPARSE, "--reset-optimizer"): "without `--restore-file`, `--reset-optimizer` goes on from",
+    ("--no-save",): "with `--no-save` it saves nothing to go on from",
+}
+
+
+@pytest.mark.parametrize(("options", "words"), ONCE.items())
 def test_options_that_are_for_once_are_named(options, words, tmp_path, capfd):
-    with interrupted("train_step", 1, signal.SIGTERM):
+    with interrupted(signal.SIGTERM, "train_step", 1):
         train_here(OLD / "data", tmp_path, *RUNS["sparse"], *options, "--max-update", 100, "--num-workers", 0)
     assert words in capfd.readouterr().err
-
-
-# ---- the watch ----
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_first_signal_counts_and_the_handlers_come_back(capfd):
@@ -190,13 +179,97 @@ def test_workers_end_by_their_parents_signal_alone():
     assert ends(with_worker) == 0
 
 
-@pytest.mark.parametrize(
-    ("got", "agreed"),
-    [
-        ([None, signal.SIGUSR1, None], signal.SIGUSR1),
-        ([None] * 3, None),
-        ([signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1], signal.SIGTERM),
-    ],
-)
-def test_processes_agree_on_a_signal(got, agreed):
-    assert stopping.decode_signal(sum(stopping.encode_signal(number, 3) for number in got), 3) == agreed
+def test_processes_agree_on_a_signal():
+    usr1, term = signal.SIGUSR1, signal.SIGTERM
+    for *got, agreed in ((None, usr1, None, usr1), (None, None, None, None), (usr1, term, usr1, term)):
+        assert stopping.decode_signal(sum(stopping.encode_signal(number, 3) for number in got), 3) == agreed
+
+
+def test_a_process_opens_each_file_once_and_none_to_say_what_differs(tmp_path):
+    """Of a checkpoint of four experts in two shards."""
+    path = tmp_path / "checkpoint_last.pt"
+    write_in_parts(SPARSE, path, 2)
+    trainer = trainer_here(OLD / "data", tmp_path, *RUNS["sparse"])
+    opened = opened_from_now()
+    assert _read_share(trainer, str(path))["model"]
+    assert opened() == ["checkpoint_last.pt", "0-1.pt", "2-3.pt"]
+    trainer = trainer_here(OLD / "data", tmp_path, *RUNS["sparse"], "--num-experts", 2, "--encoder-embed-dim", 16)
+    opened = opened_from_now()
+    with refused("--encoder-embed-dim", "checkpoint_last.pt"):
+        _read_share(trainer, str(path))
+    assert opened() == ["checkpoint_last.pt"]
+
+
+def hold(path, ready):
+    """Hold the lock of a folder as a run does, with a child that outlives it and has all its files, until killed."""
+    os.setsid()
+    file = open(path, "w")  # noqa: SIM115
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    file.write("process 123 of a-host.net since 2022-02-22 22:22")
+    file.flush()
+    if os.fork():
+        ready.set()
+    time.sleep(60)
+
+
+@pytest.fixture
+def holder(tmp_path):
+    ready = FORK.Event()
+    process = FORK.Process(target=hold, args=(tmp_path / LOCK_NAME, ready))
+    process.start()
+    assert ready.wait(60)
+    yield process
+    os.killpg(process.pid, signal.SIGKILL)
+    process.join()
+
+
+def test_a_second_training_says_who_holds_the_folder(holder, corpus, tmp_path):
+    sentence = rf"no other training uses, but `{tmp_path}` is used by process 123 of a-host.net since 2022-02-22 22:22"
+    with pytest.raises(UserError, match=sentence):
+        train_here(corpus, tmp_path, "--max-tokens", 120)
+    (tmp_path / LOCK_NAME).write_text("\0damaged" * 1000)
+    with pytest.raises(UserError, match="is used by another process: wait"):
+        lock(str(tmp_path))
+    trainer_here(corpus, tmp_path, "--max-tokens", 120, "--no-save").lock_save_dir()  # it writes nothing
+
+
+def test_processes_lock_a_folder_together_once(corpus, tmp_path, monkeypatch):
+    """Also those that hold nothing themselves: the first one, which does, would not wait for them a second time."""
+    asked = []
+    monkeypatch.setattr(saving, "lock_together", lambda *given: asked.append(given))
+    trainer = trainer_here(corpus, tmp_path, "--max-tokens", 120)
+    trainer.lock_save_dir()
+    trainer.lock_save_dir()
+    assert asked == [(str(tmp_path), True)]
+
+
+def is_free(folder):
+    """Whether another process can lock the folder."""
+    process = FORK.Process(target=lambda: lock(str(folder)).close())
+    process.start()
+    process.join()
+    return process.exitcode == 0
+
+
+def test_a_killed_process_holds_nothing_and_neither_does_its_child(holder, tmp_path):
+    holder.kill()
+    holder.join()
+    with lock(str(tmp_path)):
+        assert not is_free(tmp_path)
+    assert is_free(tmp_path)
+    with lock(str(tmp_path)):
+        holder_now = (tmp_path / LOCK_NAME).read_text()  # which releases the lock, as the same process closes the file
+        assert f"process {os.getpid()} of " in holder_now and "2022" not in holder_now
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path.parent / "precious"), None])
+def test_what_cannot_be_locked_or_should_not_be_opened_is_a_warning(make, tmp_path, monkeypatch, caplog):
+    (tmp_path / "precious").write_text("text")
+    if make is None:
+        no_locks = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        monkeypatch.setattr(fcntl, "lockf", mock.Mock(side_effect=no_locks))
+    else:
+        make(tmp_path / LOCK_NAME)
+    assert lock(str(tmp_path)) is None
+    assert "cannot be locked" in caplog.text and (tmp_path / "precious").read_text() == "text"
+    assert make is not None or no_locks.strerror in caplog.text

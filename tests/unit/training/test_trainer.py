@@ -1,57 +1,46 @@
-"""Our trainer in one process: updates that are left out, options that cannot work, and whose place it takes."""
+"""Our trainer in one process: updates that are left out, options that cannot work, what ends with an epoch."""
 
-import copy
+import gc
+import multiprocessing
 import os
+import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.data.iterators import BackgroundConsumer
 from fairseq.logging import metrics
+from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf, open_dict
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training.option_check import refuse_what_cannot_work
 from fairseq_mtmoe.training.trainer import SparseTrainer
-from tests.helpers.digits import make_digit_corpus
 from tests.helpers.refused import refused
-from tests.helpers.trainers import WAYS, groups_of, spoil, state_of, trainer_here
+from tests.helpers.trainers import NO_NUMBER, WAYS, groups_of, state_of, take, trainer_here
+from tests.helpers.training import train_here
 
 SMALL = ("--max-tokens", 120, "--num-experts", 2)
 HALF = dict(common__fp16=True, common__fp16_no_flatten_grads=True)
-PRECISIONS = {"float32": {}, "bfloat16": dict(common__bf16=True)}
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=200, valid=4, test=4)
+assert_equal = partial(torch.testing.assert_close, rtol=0, atol=0)
 
 
-def take(trainer, groups, spoiled=(), way=None):
-    """Train on each group of batches; `spoiled` are the numbers of those that go wrong in their last batch."""
-    outputs = []
-    for number, samples in enumerate(groups):
-        if number in spoiled:
-            spoil(trainer, way, call=len(samples) - 1)
-        outputs.append(trainer.train_step(copy.deepcopy(samples)))
-    return outputs
+@pytest.fixture
+def trainer_on(corpus, tmp_path):
+    """A function that makes trainers of this run with further options and changes."""
+    return partial(trainer_here, corpus, tmp_path, *SMALL)
 
 
 def prices_of(model):
     return {name: buffer for name, buffer in model.named_buffers() if ".prices." in name}
 
 
-def assert_equal(found, right):
-    assert set(found) == set(right)
-    assert [name for name in right if not torch.equal(found[name], right[name])] == []
-
-
-# ---- its place ----
-
-
 def test_a_model_without_our_options_is_trained_as_fairseq_does(corpus, tmp_path):
-    """Our trainer takes the place of fairseq's and of no other. Its steps are fairseq's to the last bit, and what is
-    not finite stops the run as it does there."""
+    """In the place of fairseq's trainer and of no other; to the last bit, and what is not finite stops the run, too."""
     runs, stock = [], type("Stock", (Trainer,), {})
     for kind in (stock, Trainer):
         dense = trainer_here(corpus, tmp_path, "--arch", "base_dense_tiny", "--max-tokens", 120)
@@ -65,58 +54,53 @@ def test_a_model_without_our_options_is_trained_as_fairseq_does(corpus, tmp_path
     assert_equal(*runs)
     # fairseq's search for the layer fails on models that return dictionaries, while it handles its own error.
     with pytest.raises((FloatingPointError, TypeError, StopIteration)) as raised:
-        take(trainer, groups_of(trainer, 1), {0}, "a loss that is no number")
+        take(trainer, groups_of(trainer, 1), {0})
     assert isinstance(raised.value, FloatingPointError) or isinstance(raised.value.__context__, FloatingPointError)
 
 
-# ---- updates that are left out ----
-
-
-@pytest.mark.parametrize(("precision", "way"), [*(("float32", way) for way in WAYS), ("bfloat16", next(iter(WAYS)))])
-def test_bad_updates_are_as_if_their_batches_were_not_there(precision, way, corpus, tmp_path):
-    options = (*SMALL, "--update-freq", 2, "--store-ema", "--ema-decay", 0.5, "--dropout", 0.1)
-    spoiled = trainer_here(corpus, tmp_path, *options, **PRECISIONS[precision])
+@pytest.mark.parametrize(("way", "precision"), [*((way, {}) for way in WAYS), (NO_NUMBER, dict(common__bf16=True))])
+def test_bad_updates_are_as_if_their_batches_were_not_there(way, precision, trainer_on):
+    options = ("--update-freq", 2, "--store-ema", "--ema-decay", 0.5, "--dropout", 0.1)
+    spoiled = trainer_on(*options, **precision)
     groups = groups_of(spoiled, 6)
     outputs = take(spoiled, groups, {1, 2, 4}, way)
     assert [output is None for output in outputs] == [False, True, True, False, True, False]
-    without = trainer_here(corpus, tmp_path, *options, **PRECISIONS[precision])
+    without = trainer_on(*options, **precision)
     assert all(take(without, [groups[index] for index in (0, 3, 5)]))
     assert spoiled.get_num_updates() == without.get_num_updates() == 3
     assert_equal(state_of(spoiled), state_of(without))
 
 
-def test_uncertainty_sampling_counts_what_updates_were_made_of(corpus, tmp_path):
-    options = (*SMALL, "--sampling-method", "uncertainty", "--update-freq", 2)
-    spoiled = trainer_here(corpus, tmp_path, *options)
-    groups = groups_of(spoiled, 4)
-    take(spoiled, groups, {1, 3}, "infinite gradients of a finite loss")
-    without = trainer_here(corpus, tmp_path, *options)
-    groups = groups_of(without, 4)
-    take(without, [groups[0], groups[2]])
-    (found,), (right,) = (trainer.task.get_checkpoint_dict().values() for trainer in (spoiled, without))
-    assert found["selection"]["updates"] == right["selection"]["updates"] == 2
-    assert found["selection"]["sums"] == right["selection"]["sums"]
-    for trainer in (spoiled, without):
-        trainer.task.gather()  # which reports them, and counts anew
-    (found,), (right,) = (trainer.task.get_checkpoint_dict().values() for trainer in (spoiled, without))
-    for name, seen in right["selection"]["seen"].items():
-        assert seen["bits"].any() and torch.equal(found["selection"]["seen"][name]["bits"], seen["bits"]), name
+def test_uncertainty_sampling_counts_what_updates_were_made_of(trainer_on):
+    counted, seen = [], []
+    for groups, spoiled in (((0, 1, 2, 3), {1, 3}), ((0, 2), ())):
+        trainer = trainer_on("--sampling-method", "uncertainty", "--update-freq", 2)
+        made = groups_of(trainer, 4)
+        take(trainer, [made[index] for index in groups], spoiled, "infinite gradients of a finite loss")
+        for found in (counted, seen):
+            (state,) = trainer.task.get_checkpoint_dict().values()
+            found.append(state["selection"])
+            trainer.task.gather()  # which reports them, and counts anew
+    assert counted[0]["updates"] == counted[1]["updates"] == 2 and counted[0]["sums"] == counted[1]["sums"]
+    bits = [{name: each["bits"] for name, each in found["seen"].items()} for found in seen]
+    assert_equal(*bits)
+    assert all(each.any() for each in bits[1].values())
 
 
-def test_bad_updates_are_counted_and_too_many_in_a_row_end_the_run(corpus, tmp_path):
-    trainer = trainer_here(corpus, tmp_path, *SMALL, "--max-nonfinite", 2)
+def test_bad_updates_are_counted_and_too_many_in_a_row_end_the_run(trainer_on):
+    trainer = trainer_on("--max-nonfinite", 2)
     groups = groups_of(trainer, 5)
     take(trainer, groups[1:2])
     assert "nonfinite_updates" not in metrics.get_smoothed_values("train")
-    take(trainer, groups, {0, 2, 4}, "a loss that is no number")
+    take(trainer, groups, {0, 2, 4})
     assert metrics.get_smoothed_values("train")["nonfinite_updates"] == 3
     assert metrics.get_active_aggregators() == [metrics.get_meters("default")]
     with pytest.raises(UserError, match=r"2 times in a row in the place of update 4 .*start again; no checkpoint with"):
-        take(trainer, groups[:1], {0}, "a loss that is no number")
+        take(trainer, groups[:1], {0})
 
 
-def test_with_a_limit_of_0_the_first_ends_the_run_and_the_log_names_layers(corpus, tmp_path, caplog):
-    trainer = trainer_here(corpus, tmp_path, *SMALL, "--max-nonfinite", 0)
+def test_with_a_limit_of_0_the_first_ends_the_run_and_the_log_names_layers(trainer_on, caplog):
+    trainer = trainer_on("--max-nonfinite", 0)
     groups = groups_of(trainer, 2)
     take(trainer, groups[:1])
     layer = trainer.get_model().decoder.layers[1]
@@ -129,9 +113,9 @@ def test_with_a_limit_of_0_the_first_ends_the_run_and_the_log_names_layers(corpu
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True])
-def test_an_overflow_of_half_precision_lowers_the_scale_and_is_not_counted(memory_efficient, corpus, tmp_path):
+def test_an_overflow_of_half_precision_lowers_the_scale_and_is_not_counted(memory_efficient, trainer_on):
     options = HALF | dict(common__memory_efficient_fp16=memory_efficient, common__fp16_init_scale=8)
-    trainer = trainer_here(corpus, tmp_path, *SMALL, "--max-nonfinite", 1, **options)
+    trainer = trainer_on("--max-nonfinite", 1, **options)
     groups = groups_of(trainer, 2)
     before = state_of(trainer)
     assert take(trainer, groups[:1], {0}, "infinite gradients of a finite loss") == [None]
@@ -141,19 +125,14 @@ def test_an_overflow_of_half_precision_lowers_the_scale_and_is_not_counted(memor
     assert "nonfinite_updates" not in metrics.get_smoothed_values("train")
 
 
-def test_a_scale_that_cannot_fall_further_ends_the_run(corpus, tmp_path):
-    options = HALF | dict(common__fp16_init_scale=2, common__min_loss_scale=1.5)
-    trainer = trainer_here(corpus, tmp_path, *SMALL, **options)
+def test_a_scale_that_cannot_fall_further_ends_the_run(trainer_on):
+    trainer = trainer_on(**HALF, common__fp16_init_scale=2, common__min_loss_scale=1.5)
     with pytest.raises(UserError, match="Minimum loss scale reached"):
         take(trainer, groups_of(trainer, 1), {0}, "infinite gradients of a finite loss")
 
 
-# ---- becoming sparse ----
-
-
-def test_any_task_is_told_of_sparsification_and_its_average_becomes_sparse_too(corpus, tmp_path):
-    average = ("--store-ema", "--ema-decay", 0.5, "--price-memory", 0.5)
-    trainer = trainer_here(corpus, tmp_path, *SMALL, "--dense-updates", 2, *average)
+def test_any_task_is_told_of_sparsification_once_and_its_average_becomes_sparse_too(trainer_on):
+    trainer = trainer_on("--dense-updates", 2, "--store-ema", "--ema-decay", 0.5, "--price-memory", 0.5)
     told = []
     trainer.task.sparsified = lambda update, num_experts, model: told.append((update, num_experts, model))
     groups, model, mean = groups_of(trainer, 4), trainer.get_model(), trainer.ema.get_model()
@@ -167,37 +146,28 @@ def test_any_task_is_told_of_sparsification_and_its_average_becomes_sparse_too(c
     assert all(value.any() for value in prices_of(mean).values())
 
 
-def test_an_average_begins_with_a_seed_model_that_executes_nothing(corpus, tmp_path):
+def test_an_average_begins_with_a_seed_model_that_executes_nothing(trainer_on, tmp_path):
     average = ("--store-ema", "--ema-decay", 0.5, "--ema-fp32")
-    first = trainer_here(corpus, tmp_path, *SMALL, *average)
+    first = trainer_on(*average)
     take(first, groups_of(first, 2))
     first.consolidate_optimizer()
     seed = first.save_checkpoint(str(tmp_path / "seed.pt"), {})
-    trainer = trainer_here(corpus, tmp_path, *SMALL, *average, "--ema-seed-model", seed)
+    trainer = trainer_on(*average, "--ema-seed-model", seed)
     right, found = first.ema.get_model().state_dict(), trainer.ema.get_model().state_dict()
     assert_equal(found, right)
     assert_equal(trainer.ema.fp32_params, right)
     assert not all(map(torch.equal, right.values(), trainer.get_model().state_dict().values()))
-    torch.save({"model": {}, "extra_state": {"ema": Touch(tmp_path / "executed")}}, seed)
+    made = type("Made", (), {"__reduce__": lambda self: (os.mkdir, (str(tmp_path / "executed"),))})()  # by unpickling
+    torch.save({"model": {}, "extra_state": {"ema": made}}, seed)
     with refused("seed.pt"):
-        assert trainer_here(corpus, tmp_path, *SMALL, *average, "--ema-seed-model", seed).ema
+        assert trainer_on(*average, "--ema-seed-model", seed).ema
     assert not (tmp_path / "executed").exists()
 
 
-class Touch:
-    """Unpickling this makes a folder."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
-
-
-def test_activations_that_are_computed_twice_count_once(corpus, tmp_path):
+def test_activations_that_are_computed_twice_count_once(trainer_on):
     runs = []
     for options in ((), ("--checkpoint-activations",)):
-        trainer = trainer_here(corpus, tmp_path, *SMALL, "--update-freq", 2, *options)
+        trainer = trainer_on("--update-freq", 2, *options)
         take(trainer, groups_of(trainer, 3))
         prices = prices_of(trainer.get_model())
         runs.append({name.replace("_fsdp_wrapped_module.", ""): value for name, value in prices.items()})
@@ -205,17 +175,14 @@ def test_activations_that_are_computed_twice_count_once(corpus, tmp_path):
     torch.testing.assert_close(runs[1], runs[0], rtol=1e-5, atol=1e-6)
 
 
-def test_expert_layers_are_idle_for_dummy_batches_alone(corpus, tmp_path):
-    trainer = trainer_here(corpus, tmp_path, *SMALL)
+def test_expert_layers_are_idle_for_dummy_batches_alone(trainer_on):
+    trainer = trainer_on()
     (real,), _ = groups_of(trainer, 2)
     layers = [slot.moe for slot in trainer._slots]
     assert layers
     for sample, idle in ((real, False), (None, True), (None, True), (real, False), ({}, True), (real, False)):
         assert trainer._prepare_sample(sample)[1] == idle
         assert {layer.idle for layer in layers} == {idle}
-
-
-# ---- what cannot work ----
 
 
 WRONG = [
@@ -231,9 +198,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("changes", "option"), WRONG, ids=[option for _, option in WRONG])
-def test_what_cannot_work_is_refused(changes, option, corpus, tmp_path):
+def test_what_cannot_work_is_refused(changes, option, trainer_on):
     dense_updates = changes.get("model__dense_updates", 0)
-    trainer = trainer_here(corpus, tmp_path, *SMALL, "--dense-updates", dense_updates)
+    trainer = trainer_on("--dense-updates", dense_updates)
     cfg, model = trainer.cfg, trainer.get_model()
     OmegaConf.update(cfg, "distributed_training.distributed_world_size", 4)
     refuse_what_cannot_work(cfg, model)
@@ -247,23 +214,61 @@ def test_what_cannot_work_is_refused(changes, option, corpus, tmp_path):
 
 
 @pytest.mark.parametrize(("option", "value"), [("--max-nonfinite", -1), ("--distributed-timeout", 0)])
-def test_numbers_out_of_range_are_named(option, value, corpus, tmp_path):
+def test_numbers_out_of_range_are_named(option, value, trainer_on):
     with refused(option):
-        trainer_here(corpus, tmp_path, *SMALL, option, value)
+        trainer_on(option, value)
 
 
 BALANCED = ("--criterion", "moe_label_smoothed_cross_entropy", "--load-balancing-weight", 0.01, "--expert-gates")
 
 
-@pytest.mark.parametrize(
-    ("options", "does_nothing"),
-    [
-        (("--expert-reinit-ratio", 0.5), True),
-        (("--expert-reinit-ratio", 0.5, "--dense-updates", 2), False),
-        ((*BALANCED, "base"), True),
-        ((*BALANCED, "base,switch"), False),
-    ],
-)
-def test_an_option_that_changes_nothing_is_said(options, does_nothing, corpus, tmp_path, caplog):
-    trainer_here(corpus, tmp_path, *SMALL, *options)
-    assert ("changes nothing" in caplog.text) == does_nothing
+EFFECTS = [  # an option, and what it needs
+    (("--expert-reinit-ratio", 0.5), ("--dense-updates", 2)),
+    ((*BALANCED, "base"), ("--expert-gates", "base,switch")),
+]
+
+
+@pytest.mark.parametrize(("option", "needed"), EFFECTS)
+def test_an_option_that_changes_nothing_is_said(option, needed, trainer_on, caplog):
+    trainer_on(*option, *needed)
+    assert "changes nothing" not in caplog.text
+    trainer_on(*option)
+    assert "changes nothing" in caplog.text
+
+
+STOCK = ("--task", "translation_multi_simple_epoch", "--lang-pairs", "en-aa,en-bb,en-cc", "--encoder-langtok", "tgt",
+         "--sampling-method", "temperature")  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "buffered"), [((), 4), (STOCK, 0)], ids=["ours", "stock"])
+def test_workers_end_with_their_epoch(task, buffered, corpus, tmp_path, monkeypatch):
+    alive = {"train_step": [], "valid_step": []}
+
+    def count(owner, name):
+        step = getattr(owner, name)
+
+        def counted(*args, **kwargs):
+            alive[name].append(len(multiprocessing.active_children()))
+            return step(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(SparseTrainer, "train_step")
+    count(FairseqTask, "valid_step")
+    gc.disable()
+    try:
+        options = ("--virtual-epoch-size", 60, "--max-tokens", 300, "--required-batch-size-multiple", 1, "--no-save")
+        loading = ("--num-workers", 1, "--data-buffer-size", buffered)
+        train_here(corpus, tmp_path / "run", *task, *options, *loading, "--max-epoch", 5)
+    finally:
+        gc.enable()
+    for counts in alive.values():  # a worker of the epoch, one of the validation, and one that is about to end
+        assert len(counts) >= 4 and max(counts) <= 3 and counts[-1] <= counts[0] + 1
+
+
+def test_a_run_that_ends_within_an_epoch_leaves_no_thread_that_loads(corpus, tmp_path):
+    """An interpreter that ends beside one may crash in it."""
+    options = ("--data-buffer-size", 2, "--max-update", 2, "--max-tokens", 120, "--no-save", "--disable-validation")
+    before = set(threading.enumerate())  # other tests leave such threads in this process
+    train_here(corpus, tmp_path / "run", *options)
+    assert BackgroundConsumer not in {type(thread) for thread in set(threading.enumerate()) - before}

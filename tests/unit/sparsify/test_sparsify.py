@@ -1,0 +1,276 @@
+"""From dense to sparse: in the middle of a run, with optimizer and moving average; and offline, as a checkpoint."""
+
+import argparse
+import copy
+import dataclasses
+from functools import partial
+
+import pytest
+import torch
+from fairseq.dataclass.configs import EMAConfig
+from fairseq.models.ema.ema import EMA
+from fairseq.optim.adafactor import FairseqAdafactor
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.base_sparse.model import DenseConfig
+from fairseq_mtmoe.optim.state import OptimizerState, trained_parameters
+from fairseq_mtmoe.sparsify import upcycle as upcycling
+from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
+from tests.helpers.models import SIZES, batch, dense_model, moe_model, perturb
+from tests.helpers.refused import refused
+from tests.helpers.states import optimizer_of
+
+FC1, EXPERTS = "decoder.layers.1.fc1.weight", "decoder.layers.1.moe.experts.fc1_weight"
+
+
+def read(optimizer, model):
+    return OptimizerState.capture(optimizer, trained_parameters(model))
+
+
+def train(model, optimizer, updates, **given):
+    for _ in range(updates):
+        optimizer.zero_grad()
+        optimizer.backward(model(**batch(**given))[0].float().square().mean())
+        optimizer.step()
+
+
+def trained_dense(kind, monkeypatch, **options):
+    """A model at the end of its dense updates, its optimizer, and copies of its state, in full or half precision."""
+    model = moe_model(dense_updates=3, **options).train()
+    if kind != "plain":
+        model.bfloat16()
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # as in `optimizer_of`
+    optimizer = optimizer_of([p for _, p in trained_parameters(model)], kind)
+    train(model, optimizer, 3)
+    return model, optimizer, copy.deepcopy(read(optimizer, model))
+
+
+@pytest.mark.parametrize("kind", ["plain", "masters", "flat"])
+def test_optimizer_state_travels(kind, monkeypatch):
+    model, optimizer, dense = trained_dense(kind, monkeypatch)
+    assert not maybe_sparsify(model, optimizer, 0) and not maybe_sparsify(model, optimizer, 2) and model.is_dense
+    assert maybe_sparsify(model, optimizer, 3) and not model.is_dense
+    assert not maybe_sparsify(model, optimizer, 4) and not maybe_sparsify(dense_model(), None, 4)
+    sparse = read(optimizer, model)
+    assert set(dense[FC1]) >= {"exp_avg", "exp_avg_sq", "step"} and dense[FC1]["exp_avg"].abs().sum() > 0
+    for key, value in dense[FC1].items():
+        copies = sparse[EXPERTS][key]
+        if torch.is_tensor(value) and value.dim():
+            assert copies.shape == (4, *value.shape) and all(torch.equal(each, value) for each in copies), key
+        else:
+            assert copies == value
+    untouched = "decoder.layers.0.fc1.weight"
+    assert all(torch.equal(sparse[untouched][key], dense[untouched][key]) for key in ("exp_avg", "exp_avg_sq"))
+    assert "exp_avg" not in sparse["decoder.layers.1.moe.gate.weight"] or kind == "flat"
+
+    before = model.get_parameter(EXPERTS).detach().float().clone()
+    train(model, optimizer, 2)
+    after = model.get_parameter(EXPERTS).detach().float()
+    assert not torch.equal(before, after)  # the optimizer holds the new parameters …
+    assert not torch.equal(after[0], after[1])  # … and the copies diverge
+
+
+@pytest.mark.parametrize("kind", ["plain", "flat"])
+def test_units_drawn_anew_forget_the_first_moment_alone(kind, monkeypatch):
+    model, optimizer, dense = trained_dense(kind, monkeypatch, expert_reinit_ratio=0.5)
+    dense = dense[FC1]
+    weight = model.get_parameter(FC1).detach().clone()
+    assert maybe_sparsify(model, optimizer, 3)
+
+    drawn = model.get_submodule("decoder.layers.1.moe.experts").reinitialized
+    sparse, experts = read(optimizer, model)[EXPERTS], model.get_parameter(EXPERTS).detach()
+    assert drawn.sum(1).tolist() == [12] * 4 and sparse["step"] == dense["step"]
+    for expert in range(4):
+        new = drawn[expert]
+        assert torch.equal(experts[expert][~new], weight[~new]) and not torch.equal(experts[expert][new], weight[new])
+        assert torch.equal(sparse["exp_avg_sq"][expert], dense["exp_avg_sq"])
+        assert not sparse["exp_avg"][expert][new].any()
+        assert torch.equal(sparse["exp_avg"][expert][~new], dense["exp_avg"][~new])
+        if kind != "plain":
+            assert torch.equal(sparse["master"][expert][~new], dense["master"][~new])
+            assert torch.equal(sparse["master"][expert][new], experts[expert][new].float())
+
+
+@pytest.mark.parametrize("kind", ["plain", "masters"])
+def test_a_shared_expert_takes_its_units_with_their_moments(kind, monkeypatch):
+    """Together with each expert's they are the dense layer's, and so is the model."""
+    model, optimizer, dense = trained_dense(kind, monkeypatch, shared_expert_dim=10)
+    before = model(**batch(pad=False))[0]
+    assert maybe_sparsify(model, optimizer, 3)
+    tolerance = 1e-5 if kind == "plain" else 0.05
+    torch.testing.assert_close(model(**batch(pad=False))[0], before, rtol=tolerance, atol=tolerance)
+    sparse, bank, shared = read(optimizer, model), EXPERTS.removesuffix("fc1_weight"), "decoder.layers.1.moe.shared."
+    for name, units in (("fc1.weight", 0), ("fc1.bias", 0), ("fc2.weight", 1)):
+        target = name.replace(".", "_")
+        for key, value in dense[f"decoder.layers.1.{name}"].items():
+            own, of_all = sparse[bank + target][key], sparse[shared + target][key]
+            if torch.is_tensor(value) and value.dim():
+                assert all(torch.equal(torch.cat([each, of_all], units), value) for each in own), key
+            else:
+                assert own == of_all == value
+    assert sparse[bank + "fc2_bias"]["exp_avg"].shape == (4, 16) and shared + "fc2_bias" not in sparse
+
+
+def test_gates_are_the_same_at_every_ratio():
+    gates = []
+    for ratio in (0.0, 0.5):
+        model = moe_model(dense_updates=3, expert_reinit_ratio=ratio)
+        torch.manual_seed(5)
+        model.sparsify()
+        gates.append([value for name, value in model.state_dict().items() if "gate.weight" in name])
+    assert all(map(torch.equal, *gates))
+
+
+DRAWN, SHARED = {"expert_reinit_ratio": 0.5}, {"shared_expert_dim": 10}
+
+
+@pytest.mark.parametrize(("fp32", "options"), [(False, DRAWN), (True, DRAWN), (True, SHARED)])
+def test_a_moving_average_becomes_sparse_from_its_own_weights(fp32, options):
+    """But for units that are drawn anew, which are the model's."""
+    model = moe_model(dense_updates=3, **options)
+    average = EMA(model, EMAConfig(store_ema=True, ema_fp32=fp32, ema_decay=0.5))
+    perturb(model)
+    average.step(model, 1)
+
+    def held():
+        return average.fp32_params if fp32 else average.get_model().state_dict()
+
+    dense = {key: value.clone() for key, value in held().items()}
+    assert not torch.equal(dense[FC1], model.get_parameter(FC1))
+    model.sparsify()
+    sparsify_average(average, model)
+    bank, gate, size = model.get_submodule(EXPERTS.rpartition(".")[0]), "decoder.layers.1.moe.gate.weight", 24
+    if options == SHARED:
+        size = 14
+        assert torch.equal(held()["decoder.layers.1.moe.shared.fc1_weight"], dense[FC1][size:])
+    for name in ("weight", "bias"):
+        key, dense_key = EXPERTS.replace("weight", name), FC1.replace("weight", name)
+        drawn = bank.reinitialized_part(f"fc1_{name}")
+        assert (drawn is None) == (options == SHARED)
+        right = dense[dense_key][:size].expand_as(held()[key])
+        assert torch.equal(held()[key], right if drawn is None else torch.where(drawn, model.get_parameter(key), right))
+    assert torch.equal(held()[gate], model.get_parameter(gate)) and set(held()) == set(model.state_dict())
+    assert not any(parameter.requires_grad for parameter in average.get_model().parameters())
+    before = held()[EXPERTS].clone()
+    average.step(model, 2)
+    torch.testing.assert_close(average.get_model().get_parameter(EXPERTS), (model.get_parameter(EXPERTS) + before) / 2)
+
+
+def test_what_cannot_become_sparse_is_said_at_the_first_update():
+    model = moe_model(dense_updates=3).train()
+    parameters = [p for _, p in trained_parameters(model)]
+    grouped = optimizer_of([{"params": parameters[:2]}, {"params": parameters[2:]}])
+    with refused("--dense-updates"):
+        maybe_sparsify(model, grouped, 0)
+    with refused("--dense-updates"):
+        maybe_sparsify(model, optimizer_of([*parameters, torch.nn.Parameter(torch.ones(1))]), 0)
+    parser = argparse.ArgumentParser()
+    FairseqAdafactor.add_args(parser)
+    optimizer = FairseqAdafactor(parser.parse_args([], argparse.Namespace(lr=[0.01])), parameters)
+    assert not maybe_sparsify(model, optimizer, 0)
+    train(model, optimizer, 1)
+    with refused("--dense-updates", "--optimizer"):
+        maybe_sparsify(model, optimizer, 1)
+
+
+register()
+upcycle = partial(upcycling.upcycle, "base_moe")
+
+
+def dense_checkpoint(namespace=False, **more):
+    model = dense_model(**more).train()
+    optimizer = optimizer_of(list(model.parameters()))
+    train(model, optimizer, 2, task_ids=bool(more))
+    options = {**dataclasses.asdict(DenseConfig(**{**SIZES, **more})), "_name": "transformer"}
+    return {
+        "cfg": {"model": argparse.Namespace(**options) if namespace else options},
+        "args": None,
+        "model": model.state_dict(),
+        "last_optimizer_state": optimizer.state_dict(),
+        "extra_state": {"train_iterator": {"epoch": 1}},
+    }, model.eval()
+
+
+def assert_translates_as(dense, sparse, net_input, **options):
+    model = moe_model(seed=9, **options)
+    model.load_state_dict(dict(sparse["model"]))
+    torch.testing.assert_close(model(**net_input)[0], dense(**net_input)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("namespace", "more"), [(False, {}), (True, {}), (False, {"shared_expert_dim": 7})])
+def test_upcycled_checkpoint_translates_as_the_dense_one(namespace, more):
+    checkpoint, dense = dense_checkpoint(namespace=namespace)
+    sparse = upcycle(checkpoint, {"num_experts": 4, **more})
+    options = sparse["cfg"]["model"]
+    assert options["_name"] == "base_moe" and options["num_experts"] == 4 and options["dense_updates"] == 0
+    assert_translates_as(dense, sparse, batch(task_ids=False, pad=False), **more)
+    assert "fc1.weight" in str(checkpoint["model"].keys())  # the input is as it was
+
+
+def test_task_gates_get_one_gate_for_each_remembered_language_or_pair():
+    checkpoint, _dense = dense_checkpoint()
+    with refused("--expert-gates"):
+        upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
+    checkpoint["task_state"] = {"langs": ["aa", "bb", "en"]}
+    sparse = upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
+    assert sparse["model"]["encoder.layers.1.moe.gate.weight"].shape == (3, 4, 16)
+    assert sparse["cfg"]["model"]["task_names"] == "aa,bb,en" and sparse["task_state"] == checkpoint["task_state"]
+    checkpoint["task_state"] |= {"task_ids": "pair", "lang_pairs": ["en-aa", "en-bb"]}
+    sparse = upcycle(checkpoint, {"num_experts": 4, "expert_gates": "task"})
+    assert sparse["cfg"]["model"]["task_names"] == "en-aa,en-bb"
+
+
+def test_conditional_parts_begin_anew_and_those_that_are_there_stay():
+    """A dense model without them, and then one with trained ones; the sparse models translate as they do."""
+    there = {"conditional": "norm", "task_names": "a,b,c"}
+    for given, trained in (({"conditional": "attention,norm"}, {}), ({}, there)):
+        checkpoint, dense = dense_checkpoint(**trained)
+        checkpoint["task_state"] = {"langs": ["aa", "bb", "cc"]}
+        sparse = upcycle(checkpoint, {"num_experts": 4, **given})
+        options = sparse["cfg"]["model"]
+        assert options["conditional"] == (given or trained)["conditional"]
+        assert options["task_names"] == trained.get("task_names", "aa,bb,cc")
+        assert_translates_as(dense, sparse, batch(pad=False), conditional=options["conditional"])
+        assert ("last_optimizer_state" in sparse) == bool(trained)
+
+
+def test_upcycled_copies_with_units_drawn_anew():
+    """They keep the rest; which ones, and their values, follow from the seed; they have no first moment."""
+    (checkpoint, _), options = dense_checkpoint(), {"num_experts": 4, "expert_reinit_ratio": 0.25}
+    first, again, other = (upcycle(checkpoint, options, seed=seed) for seed in (1, 1, 2))
+    experts, dense = first["model"][EXPERTS], checkpoint["model"][FC1]
+    drawn = (experts != dense).any(2)
+    assert drawn.sum(1).tolist() == [6] * 4 and len({tuple(row.tolist()) for row in drawn}) == 4
+    for name in (EXPERTS, "encoder.layers.1.moe.gate.weight"):
+        value = first["model"][name]
+        assert torch.equal(value, again["model"][name]) and not torch.equal(value, other["model"][name])
+    model = moe_model(seed=9, expert_reinit_ratio=0.25)
+    model.load_state_dict(dict(first["model"]))
+    optimizer = optimizer_of([p for _, p in trained_parameters(model)])
+    optimizer.load_state_dict(first["last_optimizer_state"])
+    moment = OptimizerState.capture(optimizer, trained_parameters(model))[EXPERTS]["exp_avg"]
+    names = [name for name, _ in trained_parameters(dense_model())]
+    before = checkpoint["last_optimizer_state"]["state"][names.index(FC1)]["exp_avg"]
+    assert torch.equal(moment, torch.where(drawn.unsqueeze(2), 0, before)) and before.any()
+
+
+def test_upcycling_what_is_no_dense_transformer_is_refused():
+    checkpoint, _ = dense_checkpoint()
+    for wrong in (upcycle(checkpoint, {"num_experts": 4}), {"cfg": None, "model": {}}):
+        with pytest.raises(UserError, match="The checkpoint to upcycle must"):
+            upcycle(wrong, {"num_experts": 4})
+    for options in ({"num_experts": 0}, {"num_expert": 4}):
+        with refused(*(name if value else "--num-experts" for name, value in options.items())):
+            upcycle(checkpoint, options)
+    with refused("--model"):
+        upcycling.upcycle("base_dense", checkpoint, {})
+
+
+def test_without_moments_upcycling_leaves_the_optimizer_out():
+    checkpoint, _ = dense_checkpoint()
+    states = checkpoint["last_optimizer_state"]["state"]
+    factored = {index: {"exp_avg_sq_row": entry["exp_avg_sq"].sum(-1)} for index, entry in states.items()}
+    for state in ({}, factored):
+        checkpoint["last_optimizer_state"]["state"] = state
+        assert "last_optimizer_state" not in upcycle(checkpoint, {"num_experts": 2})
