@@ -315,7 +315,7 @@ def test_a_finished_run_goes_on_without_cooling_down(corpus, tmp_path):
 LONG = (*HEATED[:2], "--max-tokens", 120, "--disable-validation")  # one epoch, in parts
 
 
-@pytest.mark.parametrize(("options", "heating", "end"), [(HEATED, 9, 12), (LONG, 20, 24)], ids=["epochs", "one epoch"])
+@pytest.mark.parametrize(("options", "heating", "end"), [(HEATED, 9, 12), (LONG, 12, 14)], ids=["epochs", "one epoch"])
 def test_heating_by_update_resumes_in_the_middle_of_an_epoch(options, heating, end, corpus, tmp_path):
     """`--heating-updates` is remembered: the run that goes on is not given it, nor a `--max-epoch`."""
     by_update = (*options, "--heating-updates", heating)

@@ -33,8 +33,9 @@ SPARSE = OLD / "sparse" / "checkpoint_last.pt"
 FORK = multiprocessing.get_context("fork")
 
 
-STOCK = ("--task", "translation", "--source-lang", "en", "--target-lang", "aa", "--arch", "base_dense_tiny")
-SAVES = ("--max-tokens", 150, "--dropout", 0.1, "--update-freq", 2, "--max-epoch", 2, "--save-interval-updates", 4,
+STOCK = ("--task", "translation", "--source-lang", "en", "--target-lang", "aa", "--arch", "base_dense_tiny",
+         "--max-tokens", 150)  # fmt: skip
+SAVES = ("--max-tokens", 220, "--dropout", 0.1, "--update-freq", 2, "--max-epoch", 2, "--save-interval-updates", 4,
          "--num-workers", 0)  # fmt: skip
 
 
@@ -45,7 +46,7 @@ def updates_of(folder):
 @pytest.mark.parametrize("options", [("--num-experts", 2), STOCK], ids=["translation_heated", "translation"])
 def test_a_run_that_is_ended_at_updates_and_in_validations_ends_as_one_that_is_not(options, corpus, tmp_path, capfd):
     """In the middle of an epoch, in a validation there, in one at the end of an epoch, and in the last one."""
-    train_here(corpus, tmp_path / "all", *options, *SAVES)
+    train_here(corpus, tmp_path / "all", *SAVES, *options)
     last, run = updates_of(tmp_path / "all"), tmp_path / "run"
     for updates, number, *moment in (
         (3, signal.SIGINT, "train_step", 3),
@@ -54,11 +55,11 @@ def test_a_run_that_is_ended_at_updates_and_in_validations_ends_as_one_that_is_n
         (last, signal.SIGINT, "begin_valid_epoch", last, False),
     ):
         with interrupted(number, *moment) as ended:
-            train_here(corpus, run, *options, *SAVES)
+            train_here(corpus, run, *SAVES, *options)
         assert (ended.value.code, updates_of(run)) == (stopping.exit_code(number), updates)
         sentence = f"{number.name} ended the run after update {updates}: the same command goes on from `{run}/"
         assert sentence in capfd.readouterr().err
-    train_here(corpus, run, *options, *SAVES)
+    train_here(corpus, run, *SAVES, *options)
     assert compare(tmp_path / "all", run) == Outcome(difference=0.0, leftovers=())
 
 
