@@ -156,8 +156,8 @@ def read_weights(folder: Path) -> dict[str, Any]:
 def _parts(index: Path) -> list[Path]:
     """The files that an index names, which lie beside it."""
     content = read_json(index)
-    places = content.get("weight_map") if isinstance(content, dict) else None
-    names = list(places.values()) if isinstance(places, dict) else []
+    parts = content.get("weight_map") if isinstance(content, dict) else None
+    names = list(parts.values()) if isinstance(parts, dict) else []
     is_beside = [isinstance(name, str) and name and name == Path(name).name and "\0" not in name for name in names]
     if not names or not all(is_beside):
         raise UserError(f"`{index}` must name files beside it as `weight_map`, but does not.")
@@ -194,7 +194,7 @@ def write_model(
 ) -> None:
     """Write a new folder, completely or not at all; `additions` come last and win.
 
-    Raises `UserError` where something is in its place, it cannot be written, or `safetensors` is not installed.
+    Raises `UserError` where there is something already, it cannot be written, or `safetensors` is not installed.
     """
     save = _safetensors("written").save
     for more in additions:

@@ -146,8 +146,8 @@ class Packing:
         order = keys_S.argsort(stable=True)
         order = order[keys_S[order] > 0]
         head = width // num_heads
-        places = torch.arange(num_heads) * head
-        query_P, key_P = ((start[order, None] * width + places).flatten() for start in starts)
+        offsets = torch.arange(num_heads) * head
+        query_P, key_P = ((start[order, None] * width + offsets).flatten() for start in starts)
         queries_P, keys_P = (counts[order].repeat_interleave(num_heads) for counts in (queries_S, keys_S))
         scores_P = queries_P * keys_P
         lengths, first = torch.unique_consecutive(keys_P, return_inverse=True)

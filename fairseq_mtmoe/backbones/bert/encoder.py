@@ -154,7 +154,7 @@ class BertEncoder(Stack):
     def enter(
         self, tokens: LongTensor, token_type_ids: LongTensor | None, padding_mask: Tensor, task_ids: LongTensor | None
     ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
-        """The stream before the first block, its context, and its places: the tokens' (B, L), and others."""
+        """The stream before the first block, its context, and its positions: the tokens' (B, L), and others."""
         batch = unpadded(padding_mask, task_ids)
         context = self.context_of(batch)
         return self.embed(tokens, token_type_ids, context, batch), context, batch
@@ -194,7 +194,7 @@ class BertEncoder(Stack):
         return output
 
     def _positions(self, tokens: LongTensor) -> Tensor:
-        """(B, L): BERT counts places, RoBERTa tokens that are no padding."""
+        """(B, L): BERT counts positions, RoBERTa tokens that are no padding."""
         if self.config.model_type == ROBERTA:
             real = tokens.ne(self.config.pad_token_id).long()
             return real.cumsum(1) * real + self.config.pad_token_id

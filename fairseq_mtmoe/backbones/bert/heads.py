@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 HEADS = "heads."  # what names of their parameters begin with
 HEAD_STD = 0.02
 UNREAD = -1e4  # of tokens that a head does not read: it has no part in a softmax, and is finite in every type
-NO_TOKEN, NO_WORD = -1, -2  # in the place of a word's first token
+NO_TOKEN, NO_WORD = -1, -2  # as the index of a word's first token
 NEW = ("per_token", "per_word")  # fields of `HeadSize` since 0.1.5
 
 
@@ -110,8 +110,8 @@ class WordHead(TaskHead):
 
 def _within(spans: Tensor, length: int) -> Tensor:
     """Which of L tokens are in each span, (…, L)."""
-    place = torch.arange(length, device=spans.device)
-    return (place >= spans[..., :1]) & (place < spans[..., 1:])
+    index = torch.arange(length, device=spans.device)
+    return (index >= spans[..., :1]) & (index < spans[..., 1:])
 
 
 class TaskHeads(nn.ModuleDict):

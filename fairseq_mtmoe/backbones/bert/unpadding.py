@@ -1,8 +1,8 @@
 """The tokens of a padded batch that the blocks compute.
 
 On a CPU the blocks' stream has the real tokens alone, (1, T, H): to what stands in their slots, each token is a
-sentence of length 1, with its own task id. Elsewhere it has all places, (L, B, H), so that nothing waits for a count.
-Only attention needs sentences, (B, L, …).
+sentence of length 1, with its own task id. Elsewhere it has all positions, (L, B, H), so that nothing waits for a
+count. Only attention needs sentences, (B, L, …).
 
 Where [CLS], each sentence's first token, is all that is read after the last block, it computes that alone, (1, B, H).
 """
@@ -30,12 +30,12 @@ class UnpaddedBatch:
     padding_mask: Tensor | None  # True at padding, (B, L); None without padding
     task_ids: LongTensor | None = None  # of the sentences, (B,); None where tasks are not told apart
     packed: bool = False  # the stream is (1, T, H)
-    indices_T: Tensor | None = None  # the place of each token of the stream among the B·L; None where it has all
-    inverse_P: Tensor | None = None  # the reverse: the token of the stream in each place, any at padding, (B·L,)
+    indices_T: Tensor | None = None  # the index of each token of the stream among the B·L; None where it has all
+    inverse_P: Tensor | None = None  # the reverse: the token of the stream at each position, any at padding, (B·L,)
     firsts_only: bool = False  # the block's output is that of each sentence's first token
 
     def unpad(self, values: Tensor) -> Tensor:
-        """The stream's part of what there is for each place: (B, L, …) to (L, B, …) or (1, T, …)."""
+        """The stream's part of what there is for each position: (B, L, …) to (L, B, …) or (1, T, …)."""
         if not self.packed:
             return values.transpose(0, 1)
         values = values.flatten(0, 1)

@@ -50,7 +50,7 @@ class RelativePositions(nn.Module):
         self.looks_ahead = looks_ahead
 
     def forward(self, readers: Tensor, length: int) -> Tensor:
-        """The bias of words in the places `readers` (L,) for the first `length` words, (A, L, J)."""
+        """The bias of words at the positions `readers` (L,) for the first `length` words, (A, L, J)."""
         distances = torch.arange(length, device=readers.device) - readers.unsqueeze(1)
         buckets = buckets_of(distances, len(self.weight), self.max_distance, self.looks_ahead)
         return F.embedding(buckets, self.weight).permute(2, 0, 1)
@@ -196,8 +196,8 @@ class DecoderBlock(T5Block):
             return self.join(attention(normed, normed, bias), x)
         state: BeamState = incremental_state[STATE]
         keys, values = state.append(attention, attention.k_proj(normed), attention.v_proj(normed))
-        by_place = bias.repeat_interleave(state.beam, dim=2)  # the hypotheses' words of a place lie side by side
-        return self.join(attention.read_word(normed, keys, values, state, state.own_mask(normed) + by_place), x)
+        by_position = bias.repeat_interleave(state.beam, dim=2)  # the hypotheses' words of a position lie side by side
+        return self.join(attention.read_word(normed, keys, values, state, state.own_mask(normed) + by_position), x)
 
     def attend_to_source(
         self, h: Tensor, source: Tensor, source_padding: Tensor, incremental_state: dict[str, Any] | None

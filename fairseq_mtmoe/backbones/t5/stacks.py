@@ -45,8 +45,8 @@ class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
         """Encode texts (B, L), padded; the output is of the form that fairseq's searches know."""
         x, context = self.embed(src_tokens, task_ids)
         assert context.padding_mask is not None
-        places = torch.arange(len(x), device=x.device)
-        bias = self.relative_positions(places, len(x)) + hidden_at(context.padding_mask, x)[:, None, None]
+        positions = torch.arange(len(x), device=x.device)
+        bias = self.relative_positions(positions, len(x)) + hidden_at(context.padding_mask, x)[:, None, None]
         for block in self.layers:
             x = block(x, context, bias)
         return self.encoded(self.dropout_module(self.layer_norm(x)), context)
@@ -109,16 +109,16 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
         (source,), (source_padding,) = encoder_out["encoder_out"], encoder_out["encoder_padding_mask"]
         words: Tensor = prev_output_tokens
         length = words.shape[1]
-        places = torch.arange(length, device=words.device)
+        positions = torch.arange(length, device=words.device)
         if incremental_state is not None:
-            words, places = words[:, -1:], places[-1:]
+            words, positions = words[:, -1:], positions[-1:]
             # The first word is T5's padding, and is read like any other.
             BeamState.of(incremental_state, len(words), beam).read_word(torch.ones_like(words[:, 0], dtype=torch.bool))
         elif beam > 1:  # in an ensemble with a model that keeps no state
             source, source_padding = source.repeat_interleave(beam, 1), source_padding.repeat_interleave(beam, 0)
         context = self.context_of(words, encoder_out)
         x = self.dropout_module(self.embed_tokens(words.t()))
-        bias = self.relative_positions(places, length).to(x.dtype)
+        bias = self.relative_positions(positions, length).to(x.dtype)
         if incremental_state is None:
             ahead = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
             bias = bias + hidden_at(ahead, x)

@@ -4,7 +4,8 @@ Parameters have fairseq's names, and a dense block computes what fairseq's does:
 does for its export to ONNX alone is left out.
 
 Any block can adapt to each sentence's task: CA-MTL, §2.1. Self-attention adapts in all blocks, norms in the upper half,
-and a bottleneck is added to the last block's output. Attention to the source has no bias: its places are no neighbours.
+and a bottleneck is added to the last block's output. Attention to the source has no bias: its positions are no
+neighbours.
 """
 
 from typing import Any
@@ -48,10 +49,10 @@ class FairseqBlock(Block):
         """The tasks' bias of the scores of self-attention among the words of `x` (L, B, H), (B·A, L, L)."""
         if self.attention_bias is None:
             return None
-        before = context.prompt_length  # these have no places, and no bias
+        before = context.prompt_length  # these have no positions, and no bias
         mask = context.padding_mask
-        places = None if mask is None else _places(mask[:, before:])
-        bias_B1LL: Tensor = self.attention_bias(context.tasks, context.task_ids, len(x) - before, places)
+        positions = None if mask is None else _positions(mask[:, before:])
+        bias_B1LL: Tensor = self.attention_bias(context.tasks, context.task_ids, len(x) - before, positions)
         bias_B1LL = F.pad(bias_B1LL, (before, 0, before, 0)) if before else bias_B1LL
         return bias_B1LL.expand(-1, self.self_attn.num_heads, -1, -1).flatten(0, 1)
 
@@ -63,10 +64,10 @@ def _add_bottleneck(block: Any, inputs: tuple[Any, ...], output: Any) -> Any:
     return (block.with_bottleneck(output[0], inputs[1]), *output[1:])
 
 
-def _places(padding_mask: Tensor) -> LongTensor:
-    """The place of each token in its sentence, wherever padding is, (B, L); any at padding."""
-    places: LongTensor = ((~padding_mask).cumsum(1) - 1).clamp(min=0)  # type: ignore[assignment]
-    return places
+def _positions(padding_mask: Tensor) -> LongTensor:
+    """The position of each token in its sentence, wherever padding is, (B, L); any at padding."""
+    positions: LongTensor = ((~padding_mask).cumsum(1) - 1).clamp(min=0)  # type: ignore[assignment]
+    return positions
 
 
 class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):

@@ -2,12 +2,12 @@
 
 fairseq keeps one copy of everything per hypothesis, and copies it all whenever the search reorders its beams. Here the
 encoder's output, and the keys and values that blocks make of it, exist once per sentence. Those of the words so far
-stay in the place of the hypothesis that wrote them; a small table of their descendants alone is reordered.
+stay at the index of the hypothesis that wrote them; a small table of their descendants alone is reordered.
 A sentence's hypotheses attend as so many queries of one sequence, which is one product where there were several.
 
 Letters, besides those of `moe/README.md`: `S` sentences, `B` hypotheses per sentence (the beam), `R` = S·B rows, `A`
-attention heads, `D` the width of a head, `L` words so far, `P` places for words (at least L), `J` words of the source,
-`K` = L·B places of a sentence.
+attention heads, `D` the width of a head, `L` words so far, `P` positions for words (at least L), `J` words of the
+source, `K` = L·B positions of a sentence.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from fairseq_mtmoe.moe.device_kind import device_kind
 
 STATE = "beams"  # the key of fairseq's `incremental_state` under which a decoder's `BeamState` is found
 TASKS = "tasks"  # and that of what conditional modules made of the tasks
-FIRST_PLACES = 32
+FIRST_POSITIONS = 32
 
 KeysAndValues = tuple[Tensor, Tensor]
 Caches = dict[Any, KeysAndValues]  # of each block's attention
@@ -99,7 +99,7 @@ class BeamState:
     def __init__(self, num_sentences: int, beam: int) -> None:
         self.num_sentences, self.beam = num_sentences, beam
         self.length = 0  # L, with the word that is being read
-        self.visible_RK: Tensor | None = None  # whether a row descends from the hypothesis in a place, (R, L·B)
+        self.visible_RK: Tensor | None = None  # whether a row descends from the hypothesis at a position, (R, L·B)
         self._own_mask: Tensor | None = None
         self.own: Caches = {}  # each block's keys and values of the target, (S, A, P, B, D)
         self.source: Caches = {}  # each block's keys and values of the source, (S, A, J, D)
@@ -133,7 +133,7 @@ class BeamState:
 
     def _more_room(self, block: Any, like: Tensor) -> KeysAndValues:
         """Room for the first words, or for twice as many as there are."""
-        shape = [self.num_sentences, block.num_heads, max(FIRST_PLACES, 2 * self.length), self.beam, block.head_dim]
+        shape = [self.num_sentences, block.num_heads, max(FIRST_POSITIONS, 2 * self.length), self.beam, block.head_dim]
         rooms = (like.new_empty(shape), like.new_empty(shape))
         for room, kept in zip(rooms, self.own.get(block, ()), strict=False):  # at first nothing is kept
             room[:, :, : kept.shape[2]] = kept
@@ -185,7 +185,7 @@ class BeamState:
         self.beam = beam
 
     def _select(self, sentences_S: Tensor) -> None:
-        """Go on with these sentences only, in this order; where most keep their places, the others are moved there."""
+        """Go on with these sentences only, in this order; where most keep their indices, the others are moved."""
         moved = self._moved(sentences_S)
 
         def selected(kept: Tensor) -> Tensor:
@@ -202,12 +202,12 @@ class BeamState:
         self.num_sentences = len(sentences_S)
 
     def _moved(self, sentences_S: Tensor) -> Tensor | None:
-        """The places that get another sentence; None unless these are few, and the host has them at hand."""
+        """The indices that get another sentence; None unless these are few, and the host has them at hand."""
         if torch.is_grad_enabled() or not device_kind(sentences_S).can_sync:
             return None
-        places_S = torch.arange(len(sentences_S))
-        moved = (sentences_S != places_S).nonzero().squeeze(1)
-        return moved if len(places_S) <= self.num_sentences and 2 * len(moved) <= len(places_S) else None
+        indices_S = torch.arange(len(sentences_S))
+        moved = (sentences_S != indices_S).nonzero().squeeze(1)
+        return moved if len(indices_S) <= self.num_sentences and 2 * len(moved) <= len(indices_S) else None
 
 
 def _changed(caches: Caches, change: Callable[[Tensor], Tensor]) -> Caches:

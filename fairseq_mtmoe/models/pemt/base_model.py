@@ -110,7 +110,7 @@ class PromptMixin(nn.Module):
     def gate_input_of(self, prompt_PH: Tensor | None, padding_mask_BL: Tensor, first: int = 0) -> GateInput | None:
         """What gates read in a pass; None where there are none.
 
-        `padding_mask_BL` is True at padding, of prompt and words; the prompt begins in the place `first`.
+        `padding_mask_BL` is True at padding, of prompt and words; the prompt begins at the position `first`.
         """
         if self.gate_input is None:
             return None
@@ -121,13 +121,13 @@ class PromptMixin(nn.Module):
         reads_BL = ~padding_mask_BL
         if self.gate_input == ACTIVATIONS:
             assert prompt_PH is not None
-            places_BL = torch.arange(reads_BL.shape[1], device=reads_BL.device).expand_as(reads_BL)
-            reads_BL = (first <= places_BL) & (places_BL < first + len(prompt_PH))
+            positions_BL = torch.arange(reads_BL.shape[1], device=reads_BL.device).expand_as(reads_BL)
+            reads_BL = (first <= positions_BL) & (positions_BL < first + len(prompt_PH))
         return GateInput(partial(mean_states, reads_BL=reads_BL), wants_similarities)
 
 
 def mean_states(states_LBH: Tensor, reads_BL: Tensor) -> Tensor:
-    """The mean of each sentence's states in the places that are read, (B, H), float32."""
+    """The mean of each sentence's states at the positions that are read, (B, H), float32."""
     shares_BL = reads_BL / reads_BL.sum(1, keepdim=True).clamp(min=1)
     return torch.einsum("lbh,bl->bh", states_LBH.float(), shares_BL)
 

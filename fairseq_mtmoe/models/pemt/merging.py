@@ -155,11 +155,11 @@ def additions(added: Mapping[str, Tensor], base: str, architecture: str) -> Addi
         found = _PART.fullmatch(name)
         if found is not None and found["part"] in _NAMES:
             one = value[0] if found["part"].startswith("adapters.") else value
-            place = f"encoder.layer.{found['block']}"
+            path = f"encoder.layer.{found['block']}"
             if architecture.startswith("T5"):
-                place = f"{found['stack']}.block.{found['block']}.layer.{1 if found['stack'] == 'encoder' else 2}"
+                path = f"{found['stack']}.block.{found['block']}.layer.{1 if found['stack'] == 'encoder' else 2}"
             turned = one.t() if found["part"] == "adapters.up" else one
-            tensors[f"{base}{place}.adapters.{_NAMES[found['part']]}"] = turned.contiguous()
+            tensors[f"{base}{path}.adapters.{_NAMES[found['part']]}"] = turned.contiguous()
         elif name == f"{PROMPT}weight":
             tensors[f"{base}prompt"] = value
         elif found is not None:

@@ -3,8 +3,8 @@
 Implements "PEMT: Multi-Task Correlation Guided Mixture-of-Experts Enables Parameter-Efficient Transfer Learning", §3.
 
 The paper has a prompt before the tokens of T5, whose positions are relative. In BERT it stands beside the tokens, and
-in a translator before the words: its vectors have no places there, and the tokens keep those that they were pretrained
-with. In a translator a source task is a language pair.
+in a translator before the words: its vectors have no positions there, and the tokens keep those that they were
+pretrained with. In a translator a source task is a language pair.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PemtT5Encoder(SearchedMixin, T5Encoder):
     """T5's encoder, whose blocks may have adapters."""
 
     def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
-        """See `T5Encoder`; the prompt is part of the stream, and places are counted from its first vector."""
+        """See `T5Encoder`; the prompt is part of the stream, and positions are counted from its first vector."""
         x, padding_mask = self.embed_tokens(src_tokens.t()), src_tokens.eq(self.config.pad_token_id)
         prompt_PH = self.prompt_of_pass()
         if prompt_PH is not None:
@@ -100,7 +100,7 @@ class PemtBertEncoder(PromptMixin, BertEncoder):
         return x, replace(context, mixture=None if mixture is None else _of_stream(mixture, batch)), batch
 
     def _embedded(self, prompt_PH: Tensor, num_sentences: int) -> Tensor:
-        """The prompt of each sentence, (B, P, H), embedded as words of the first type are, but for places."""
+        """The prompt of each sentence, (B, P, H), embedded as words of the first type are, but for positions."""
         x_PH = self.layernorm_embedding(prompt_PH.to(self.embed_segments.weight) + self.embed_segments.weight[0])
         embedded: Tensor = self.dropout_module(x_PH.expand(num_sentences, -1, -1))
         return embedded
@@ -152,7 +152,7 @@ class PromptedEncoder(SearchedMixin, Encoder):
     def embed(
         self, src_tokens: Tensor, task_ids: LongTensor | None, token_embeddings: Tensor | None = None
     ) -> tuple[Tensor, BatchContext, Tensor]:
-        """See `Encoder`; the prompt's vectors are embedded as words are, but for their places."""
+        """See `Encoder`; the prompt's vectors are embedded as words are, but for their positions."""
         x, context, embedded = super().embed(src_tokens, task_ids, token_embeddings)
         padding_mask, prompt_PH = src_tokens.eq(self.padding_idx), self.prompt_of_pass()
         if prompt_PH is not None:

@@ -96,17 +96,17 @@ def add_prompt(encoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, di
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     ids, table, length = given.pop("input_ids"), encoder.embeddings, len(encoder.prompt)
     first = 0
-    places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+    positions = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
     if encoder.config.model_type == "roberta":
         first, real = encoder.config.pad_token_id + 1, ids.ne(encoder.config.pad_token_id).long()
-        places = real.cumsum(1) * real + encoder.config.pad_token_id
+        positions = real.cumsum(1) * real + encoder.config.pad_token_id
     words, types = table.word_embeddings(ids), given.get("token_type_ids")
-    without_place = encoder.prompt - table.position_embeddings.weight[first]  # which is added to it again
+    without_position = encoder.prompt - table.position_embeddings.weight[first]  # which is added to it again
     given |= {
-        "inputs_embeds": torch.cat([words, without_place.to(words.dtype).expand(len(ids), -1, -1)], 1),
+        "inputs_embeds": torch.cat([words, without_position.to(words.dtype).expand(len(ids), -1, -1)], 1),
         "attention_mask": F.pad(mask_of(given.get("attention_mask"), words), (0, length), value=1),
         "token_type_ids": F.pad(torch.zeros_like(ids) if types is None else types, (0, length)),
-        "position_ids": F.pad(places, (0, length), value=first),
+        "position_ids": F.pad(positions, (0, length), value=first),
     }
     return (), given
 

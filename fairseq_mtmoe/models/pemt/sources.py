@@ -147,7 +147,7 @@ def load(path: str | Path) -> Source:
 
 
 def _what_it_is(path: str | Path, content: Mapping[str, Any]) -> str:
-    """What stands in a source's file's place; of a source's checkpoint, which file its run wrote beside it."""
+    """What lies at the path of a source's file; of a source's checkpoint, which file its run wrote beside it."""
     options = model_options(content)
     if options is None:
         return "another"
@@ -262,8 +262,8 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
         raise_invalid(f"the tokens of the description of `{found.name}`", f"at most {MOST_VECTORS}", len(found.tokens))
     named = kept or tuple(source.metadata for source in sources.values())
     if named:
-        places = list(sources) or ["in its checkpoint"] * len(named)
-        shown = ", ".join(f"{source.task} ({place})" for source, place in zip(named, places, strict=True))
+        where = list(sources) or ["in its checkpoint"] * len(named)
+        shown = ", ".join(f"{source.task} ({path})" for source, path in zip(named, where, strict=True))
         logger.info(f"{found.name} borrows from {shown}")
     if found.name in [source.task for source in named]:
         logger.warning(f"{found.name} is both the target and among its sources: it has been trained on already")
@@ -272,7 +272,7 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
 
 
 def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> None:
-    """Raise the `UserError` that says what to begin with in the place of a checkpoint of the other stage."""
+    """Raise the `UserError` that says what to begin with instead of a checkpoint of the other stage."""
     other = begins_with.get("pemt_stage", cfg.pemt_stage)
     if other == cfg.pemt_stage or not begins_with.get("pemt"):
         return
