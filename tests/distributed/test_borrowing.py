@@ -11,8 +11,7 @@ from tests.distributed.test_combinations import BFLOAT16, HALF, UPDATES
 from tests.helpers.benchmark import make_benchmark, make_encoder, save_before_training, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
-from tests.helpers.pemt import SOURCES, OneTask, PemtT5Model, pemt_options, source_files
-from tests.helpers.pemt_bert import pemt_encoder
+from tests.helpers.pemt import SOURCES, OneTask, PemtT5Model, pemt_encoder, pemt_options, source_files
 from tests.helpers.processes import run_processes
 from tests.helpers.text_to_text import make_t5, pretrained_t5, text_arguments, tiny_config
 from tests.helpers.trainers import updated

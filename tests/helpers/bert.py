@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -15,30 +16,45 @@ from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.backbones.bert.key_map import our_key
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.backbones.bert.unpadding import UnpaddedBatch
+from fairseq_mtmoe.backbones.blocks import Conditions
+from fairseq_mtmoe.conditioning import PARTS, with_new_conditions
 
 TINY = EncoderConfig(
     vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
     max_position_embeddings=24, layer_norm_eps=1e-3,
 )  # fmt: skip
 TINY_ROBERTA = dataclasses.replace(TINY, model_type=ROBERTA, pad_token_id=1, type_vocab_size=1)
+NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 CONFIGS = {BERT: TINY, ROBERTA: TINY_ROBERTA, "minilm": MINILM}
+AnyModule = TypeVar("AnyModule", bound=torch.nn.Module)
 TOKENIZER = {"vocab.txt": "[PAD]\r\nä\n", "tokenizer_config.json": '{"do_lower_case": true}'}
 
 
-def perturb(model: torch.nn.Module, scale: float = 0.1, seed: int = 7) -> None:
-    """Make all parameters differ from their initial values, and experts from each other."""
+def perturb(model: AnyModule, scale: float = 0.1, seed: int = 7) -> AnyModule:
+    """The model, all of whose parameters now differ from their initial values, and experts from each other."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += scale * torch.randn(parameter.shape, generator=generator)
+    return model
 
 
 def tiny_encoder(config: EncoderConfig = TINY, seed: int = 1, **options: Any) -> BertEncoder:
     """A dense encoder in evaluation mode, with parameters that matter; `options` are those of `BertEncoder`."""
     torch.manual_seed(seed)
-    encoder = BertEncoder(config, **options).eval()
-    perturb(encoder)
-    return encoder
+    return perturb(BertEncoder(config, **options).eval())
+
+
+def conditional_encoder(
+    config: EncoderConfig = TINY, parts: Iterable[str] = PARTS, is_large: bool = False, scale: float = 0.2
+) -> BertEncoder:
+    """A dense encoder with parts that adapt to 3 tasks; at a `scale` of 0 with the dense one's parameters."""
+    plain = tiny_encoder(config)
+    torch.manual_seed(2)
+    conditions = Conditions(frozenset(parts), 3, config.hidden_size, 5, is_large)
+    encoder = BertEncoder(config, conditions=conditions).eval()
+    encoder.load_state_dict(with_new_conditions(encoder, plain.state_dict()))
+    return perturb(encoder, scale)
 
 
 def pretrained(config: EncoderConfig = TINY, seed: int = 1) -> PretrainedEncoder:
@@ -60,9 +76,7 @@ def hugging_face_model(config: EncoderConfig) -> Any:
     values = {name: value for name, value in config.for_hugging_face().items() if name != "architectures"}
     torch.manual_seed(0)
     theirs = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
-    model = transformers.AutoModel.from_config(theirs).eval()
-    perturb(model, 0.1 if config.hidden_size < 100 else 0.02)
-    return model
+    return perturb(transformers.AutoModel.from_config(theirs).eval(), 0.1 if config.hidden_size < 100 else 0.02)
 
 
 def ours_of(theirs: Any, **options: Any) -> BertEncoder:

@@ -1,16 +1,18 @@
 """Tiny models and batches, without a data directory."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModelBase
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.moe import remember_prices, running_prices
 from fairseq_mtmoe.options.transformer import nested_options
+from tests.helpers.bert import AnyModule
 
 register()
 
@@ -19,19 +21,10 @@ from fairseq_mtmoe.models.base_sparse.model import BaseMoEConfig, DenseConfig  #
 
 TASKS = ("aa", "bb", "cc")
 SIZES: dict[str, Any] = dict(
-    encoder_embed_dim=16,
-    encoder_ffn_embed_dim=24,
-    encoder_attention_heads=2,
-    encoder_layers=2,
-    decoder_embed_dim=16,
-    decoder_ffn_embed_dim=24,
-    decoder_attention_heads=2,
-    decoder_layers=2,
-    decoder_input_dim=16,
-    decoder_output_dim=16,
-    share_all_embeddings=True,
-    dropout=0.0,
-)
+    encoder_embed_dim=16, encoder_ffn_embed_dim=24, encoder_attention_heads=2, encoder_layers=2,
+    decoder_embed_dim=16, decoder_ffn_embed_dim=24, decoder_attention_heads=2, decoder_layers=2,
+    decoder_input_dim=16, decoder_output_dim=16, share_all_embeddings=True, dropout=0.0,
+)  # fmt: skip
 
 
 def stub_task(symbols: int = 20) -> SimpleNamespace:
@@ -60,6 +53,13 @@ def stock_model(seed: int = 1, **options: Any) -> TransformerModelBase:
     return TransformerModelBase.build_model(cfg, stub_task()).eval()
 
 
+def pair(ours: Callable[..., Any] = dense_model, **options: Any) -> tuple[Any, TransformerModelBase]:
+    """Our model with the weights of fairseq's, and fairseq's."""
+    model, stock = ours(2, **options), perturb(stock_model(**options))
+    model.load_state_dict(stock.state_dict())
+    return model, stock
+
+
 def batch(task_ids: bool = True, pad: bool = True) -> dict[str, Tensor]:
     """Four sentences of three tasks as a `net_input`: sources padded on the left, targets on the right."""
     generator = torch.Generator().manual_seed(3)
@@ -74,8 +74,8 @@ def batch(task_ids: bool = True, pad: bool = True) -> dict[str, Tensor]:
     return net_input
 
 
-def perturb(model: nn.Module, scale: float = 0.3) -> None:
-    """Make all parameters differ: experts from each other, gates and prices from zero."""
+def perturb(model: AnyModule, scale: float = 0.3) -> AnyModule:
+    """The model, all of whose parameters now differ: experts from each other, gates and prices from zero."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -83,7 +83,4 @@ def perturb(model: nn.Module, scale: float = 0.3) -> None:
     for prices in running_prices(model):
         prices.record(scale * torch.randn(prices.total.shape, generator=generator), torch.ones(()))
     remember_prices(running_prices(model))
-
-
-def without_ids(net_input: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {key: value for key, value in net_input.items() if key != "task_ids"}
+    return model

@@ -1,4 +1,4 @@
-"""Tiny T5s that learn source tasks or borrow from them, built as fairseq builds them."""
+"""Tiny models of each backbone that learn source tasks or borrow from them, built as fairseq builds them."""
 
 from __future__ import annotations
 
@@ -8,30 +8,38 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
-from torch import Tensor
+from torch import Tensor, nn
 
-from fairseq_mtmoe import register
+from fairseq_mtmoe.backbones.bert.config import EncoderConfig
+from fairseq_mtmoe.backbones.bert.model import note_sizes
+from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import shifted
 from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.protocols import TaskDescription
-from tests.helpers.bert import perturb
+from tests.helpers import bert, encoders
+from tests.helpers.encoders import NO_DROPOUT, all_numbers, task_batch
+from tests.helpers.models import SIZES, TASKS, batch, dense_model, perturb, stub_task
 from tests.helpers.t5 import TINY, dictionary, pretrained, texts
 
-register()
-
-from fairseq_mtmoe.models.pemt.config import BOTTLENECK, PemtT5Config  # noqa: E402
-from fairseq_mtmoe.models.pemt.model import PemtT5Model  # noqa: E402
-from fairseq_mtmoe.models.pemt.sources import PROMPT, Source  # noqa: E402
+from fairseq_mtmoe.models.pemt.config import BOTTLENECK, PemtBertConfig, PemtT5Config, PemtTranslationConfig  # isort: skip
+from fairseq_mtmoe.models.pemt.model import PemtBertModel, PemtT5Model, PemtTranslationModel  # isort: skip
+from fairseq_mtmoe.models.pemt.sources import PROMPT, Source  # isort: skip
 
 DESCRIPTIONS = {"aa": (5, 6, 7), "bb": (8, 9, 10, 11), "cc": (12, 13, 14)}  # tokens, by a task's name
-AnyModule = TypeVar("AnyModule", bound=torch.nn.Module)
 SOURCES, TARGET = ("aa", "bb"), "cc"
+RANK = 3
 _FOLDER = tempfile.TemporaryDirectory(prefix="mtmoe-sources-")  # removed when the tests end
+_OF_BACKBONES = ("config", "conditional", "encoder_normalize_before")  # that sources share with their target
+
+
+def described(name: str, is_source: bool | None = None, language_symbols: int = 0) -> TaskDescription:
+    return TaskDescription(name, f"Say {name}.", DESCRIPTIONS[name], is_source, language_symbols)
 
 
 class OneTask:
@@ -47,14 +55,31 @@ class OneTask:
         self.target_dictionary: Dictionary = dictionary(config)
 
     def described(self) -> TaskDescription:
-        return TaskDescription(self.name, f"Say {self.name}.", DESCRIPTIONS[self.name], self.name in SOURCES)
+        return described(self.name, self.name in SOURCES)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    scale = {} if options.get("adapter") == BOTTLENECK else {"adapter_alpha": 6.0}
+    return {"adapter_rank": RANK, **scale, **options}
 
 
 def pemt_options(config: T5Config = TINY, **options: Any) -> PemtT5Config:
-    """The options of a tiny model; those of a checkpoint have `pemt`, too."""
-    given = dict(adapter_rank=3, dropout=0.0, t5=json.dumps(dataclasses.asdict(config)), **options)
-    scale = {} if options.get("adapter") == BOTTLENECK else {"adapter_alpha": 6.0}
-    return PemtT5Config(**{**scale, **given})
+    """The options of a tiny T5; those of a checkpoint have `pemt`, too."""
+    return PemtT5Config(**_given(dropout=0.0, t5=json.dumps(dataclasses.asdict(config)), **options))
+
+
+def bert_options(config: EncoderConfig = bert.TINY, **options: Any) -> PemtBertConfig:
+    cfg = PemtBertConfig(**_given(**NO_DROPOUT, **options))
+    note_sizes(cfg, config, encoders.HEADS)
+    return cfg
+
+
+def translation_options(**options: Any) -> PemtTranslationConfig:
+    return PemtTranslationConfig(**_given(**_sizes(options)))
+
+
+def _sizes(options: dict[str, Any]) -> dict[str, Any]:
+    return {**SIZES, **({"task_names": ",".join(TASKS)} if "conditional" in options else {}), **options}
 
 
 def pemt_model(seed: int = 1, name: str = TARGET, config: T5Config = TINY, **options: Any) -> PemtT5Model:
@@ -62,6 +87,75 @@ def pemt_model(seed: int = 1, name: str = TARGET, config: T5Config = TINY, **opt
     task = OneTask(name, pretrained(config), config)
     torch.manual_seed(seed)
     return PemtT5Model.build_model(pemt_options(config, **options), task).eval()
+
+
+def pemt_encoder(
+    seed: int = 1, name: str = TARGET, config: EncoderConfig = bert.TINY, state: dict[str, Tensor] | None = None,
+    **options: Any,
+) -> PemtBertModel:  # fmt: skip
+    """A new model in evaluation mode, whose encoder is always the same, or of this state."""
+    encoder = bert.pretrained(config) if state is None else PretrainedEncoder(config, {}, state)
+    task = SimpleNamespace(pretrained=encoder, begins_with_checkpoint=False, described=lambda: described(name))
+    torch.manual_seed(seed)
+    return PemtBertModel.build_model(bert_options(config, **options), task).eval()
+
+
+def pemt_translator(
+    seed: int = 1, name: str = TARGET, state: dict[str, Tensor] | None = None, symbols: int = 20,
+    language_symbols: int = 0, **options: Any,
+) -> PemtTranslationModel:  # fmt: skip
+    """A new 2+2-block model in evaluation mode, whose translator is always the same, or of this state."""
+    about = described(name, language_symbols=language_symbols)
+    task = SimpleNamespace(**vars(stub_task(symbols)), described=lambda: about)
+    torch.manual_seed(seed)
+    model = PemtTranslationModel.build_model(translation_options(**options), task).eval()
+    model.load_state_dict(translator(**options).state_dict() if state is None else state)
+    return model
+
+
+def translator(**options: Any) -> nn.Module:
+    """The dense translator whose weights those with such options begin with."""
+    return perturb(dense_model(2, **_sizes({name: options[name] for name in _OF_BACKBONES if name in options})))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Backbone:
+    """How models of a backbone are made, made again of a checkpoint's options, and what they say.
+
+    says: all numbers for some texts, and what else goes into a loss.
+    """
+
+    name: str
+    make: Callable[..., Any]
+    options: Callable[..., Any]
+    model: Any
+    task: Any
+    says: Callable[[Any], tuple[Tensor, dict[str, Any]]]
+
+    def kept_options(self, model: Any, **options: Any) -> dict[str, Any]:
+        """What a checkpoint says of a model that was made with these options, and whose sources' files are gone."""
+        noted = {"pemt": model.noted_options["pemt"], "pemt_sources": "gone.pt" * bool(model.source_names)}
+        return dataclasses.asdict(self.options(**options, **noted))
+
+    def made_again(self, kept_options: dict[str, Any]) -> Any:
+        cfg = type(self.options())(**kept_options)
+        return self.model.build_model(cfg, self.task).eval()
+
+
+def _numbers_of_heads(model: PemtBertModel) -> tuple[Tensor, dict[str, Any]]:
+    outputs = model(**task_batch())
+    return all_numbers({task: outputs[task] for task in model.heads}), outputs
+
+
+T5 = Backbone("t5", pemt_model, pemt_options, PemtT5Model, OneTask(), lambda model: model(**inputs()))
+BERT = Backbone(
+    "bert", pemt_encoder, bert_options, PemtBertModel, SimpleNamespace(pretrained=None), _numbers_of_heads
+)  # fmt: skip
+TRANSLATION = Backbone(
+    "translation", pemt_translator, translation_options, PemtTranslationModel, stub_task(),
+    lambda model: model(**batch(task_ids=bool(model.task_names)))[:2],
+)  # fmt: skip
+BACKBONES = (T5, BERT, TRANSLATION)
 
 
 def source_model(name: str, make: Callable[..., Any] = pemt_model, **options: Any) -> Any:
@@ -73,36 +167,24 @@ def source_model(name: str, make: Callable[..., Any] = pemt_model, **options: An
     return model
 
 
-def source_files(
-    adapter: str = "lora", no_prompt: bool = False, make: Callable[..., Any] = pemt_model
-) -> tuple[str, ...]:
-    return _made_files(adapter, no_prompt, make)
-
-
 @functools.cache
-def _made_files(adapter: str, no_prompt: bool, make: Callable[..., Any]) -> tuple[str, ...]:
-    folder = Path(tempfile.mkdtemp(dir=_FOLDER.name))
+def source_files(make: Callable[..., Any] = pemt_model, **options: Any) -> tuple[str, ...]:
+    folder = tempfile.mkdtemp(dir=_FOLDER.name)
     for name in SOURCES:
-        source_model(name, make, adapter=adapter, no_prompt=no_prompt).export_source(str(folder))
-    return tuple(str(folder / f"{name}.pt") for name in SOURCES)
+        source_model(name, make, **options).export_source(folder)
+    return tuple(str(Path(folder, f"{name}.pt")) for name in SOURCES)
 
 
 def target_model(seed: int = 1, make: Callable[..., Any] = pemt_model, **options: Any) -> Any:
     """One that borrows from `SOURCES`, in evaluation mode; by default as the paper says."""
-    kinds = {name: options[name] for name in ("adapter", "no_prompt") if name in options}
-    return make(seed, pemt_sources=",".join(source_files(**kinds, make=make)), **options)
+    kinds = {name: options[name] for name in ("adapter", "no_prompt", *_OF_BACKBONES) if name in options}
+    return make(seed, pemt_sources=",".join(source_files(make, **kinds)), **options)
 
 
 def adapters_of(source: Source) -> dict[str, Tensor]:
     return {name: value for name, value in source.tensors.items() if name != PROMPT}
 
 
-def perturbed(model: AnyModule) -> AnyModule:
-    """The same with parameters that matter, gates and target adapters among them."""
-    perturb(model)
-    return model
-
-
-def inputs(config: T5Config = TINY) -> dict[str, Any]:
-    target = texts((5, 3, 2), seed=4, config=config)
-    return {"src_tokens": texts(config=config), "src_lengths": None, "prev_output_tokens": shifted(target, config)}
+def inputs() -> dict[str, Any]:
+    target = texts((5, 3, 2), seed=4)
+    return {"src_tokens": texts(), "src_lengths": None, "prev_output_tokens": shifted(target, TINY)}

@@ -44,9 +44,7 @@ def dictionary(config: T5Config = TINY) -> Dictionary:
 
 def tiny_t5(config: T5Config = TINY, seed: int = 1) -> T5Model:
     torch.manual_seed(seed)
-    model = T5Model(config, dictionary(config)).eval()
-    perturb(model)
-    return model
+    return perturb(T5Model(config, dictionary(config)).eval())
 
 
 def pretrained(config: T5Config = TINY) -> PretrainedT5:
@@ -67,8 +65,7 @@ def hugging_face_model(config: T5Config) -> Any:
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**values)).eval()
     if not config.tie_word_embeddings:  # version 5 ties those of every new model
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-    perturb(model)
-    return model
+    return perturb(model)
 
 
 def ours_of(theirs: Any, config: T5Config) -> T5Model:

@@ -18,8 +18,7 @@ from fairseq_mtmoe.checkpoints.sharding import is_shared_part
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import free_address, training_arguments
 from tests.helpers.digits import make_digit_corpus
-from tests.helpers.pemt import SOURCES, source_files
-from tests.helpers.pemt_bert import pemt_encoder
+from tests.helpers.pemt import SOURCES, pemt_encoder, source_files
 from tests.helpers.processes import FORKED
 from tests.kill.moments import DENSE_UPDATES, UPDATES, Case, Moment
 from tests.kill.victim import train

@@ -66,10 +66,14 @@ def train(
     return value.item()
 
 
+def with_weights_of(dense: nn.Module, model: nn.Module) -> nn.Module:
+    model.load_state_dict(dense.state_dict())
+    return model
+
+
 def with_experts_of(dense: nn.Module, model: nn.Module) -> nn.Module:
     """A model of one expert per layer that has become a copy of a dense one; a gate of the paper's combine is at 1."""
-    model.load_state_dict(dense.state_dict())
-    model.sparsify()
+    with_weights_of(dense, model).sparsify()
     for layer in expert_layers(model).values():
         if layer.gate.is_learned:
             nn.init.normal_(layer.gate.weight)  # what it says must not matter

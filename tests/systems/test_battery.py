@@ -25,8 +25,7 @@ def test_it_learns(system):
 
 @systems
 def test_saves_and_loads_equal(system, tmp_path):
-    model = system.build(1)
-    perturb(model)
+    model = perturb(system.build(1))
     torch.save(model.state_dict(), tmp_path / "model.pt")
     other = system.build(2)
     other.load_state_dict(torch.load(tmp_path / "model.pt"))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.conditioning import PARTS
 from tests.helpers.models import TASKS, batch, dense_model, moe_model, perturb
-from tests.systems.system import Batch, System, train, with_experts_of
+from tests.systems.system import Batch, System, train, with_experts_of, with_weights_of
 
 CONDITIONS = dict(conditional=",".join(PARTS))
 # A row's name -> its options on the 2+2-block model of tests/helpers/models.py.
@@ -50,22 +50,14 @@ def build(options: dict[str, Any], seed: int) -> nn.Module:
 
 def dense_twin(options: dict[str, Any]) -> nn.Module:
     """Stock fairseq's blocks in the same sizes."""
-    dense = dense_model(**{key: value for key, value in options.items() if "layers" in key or "normalize" in key})
-    perturb(dense)
-    return dense
+    kept = {key: value for key, value in options.items() if "layers" in key or "normalize" in key}
+    return perturb(dense_model(**kept))
 
 
 def of_dense(options: dict[str, Any], dense: nn.Module) -> nn.Module:
     """One expert per layer (fixed gates: per task), a copy of the feed-forward; the paper's combine at gate value 1."""
     experts = len(TASKS) if options.get("expert_gates") == "fixed" else 1
     return with_experts_of(dense, moe_model(**{**options, "num_experts": experts, "dense_updates": 1}))
-
-
-def with_conditions_of(dense: nn.Module) -> nn.Module:
-    """The twin's weights, and conditions as they begin."""
-    model = conditional_dense(2)
-    model.load_state_dict(dense.state_dict())
-    return model
 
 
 def conditional_dense(seed: int) -> nn.Module:
@@ -79,9 +71,12 @@ def in_decoder(name: str) -> bool:
 
 COMMON = dict(batch=batch, output=output, loss=copy_loss, trainable=in_decoder)
 ROWS = [
-    System("dense, conditional", conditional_dense, partial(dense_twin, {}), with_conditions_of, **COMMON),
+    System(
+        "dense, conditional", conditional_dense, partial(dense_twin, {}),
+        lambda dense: with_weights_of(dense, conditional_dense(2)), **COMMON,
+    ),
     *(
         System(name, partial(build, options), partial(dense_twin, options), partial(of_dense, options), **COMMON)
         for name, options in OPTIONS.items()
     ),
-]
+]  # fmt: skip

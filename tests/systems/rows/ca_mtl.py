@@ -10,7 +10,7 @@ from tests.helpers.encoders import conditional_encoder, dense_encoder, tag_model
 from tests.helpers.models import perturb
 from tests.systems.rows.mt_tag import of_dense as of_dense_with_experts
 from tests.systems.rows.mt_tag import output, task_losses
-from tests.systems.system import System
+from tests.systems.system import System, with_weights_of
 
 # A row's name -> its options on the 2-block encoder of tests/helpers/encoders.py.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -22,8 +22,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def dense_twin(large: bool) -> nn.Module:
     """The encoder with the same heads. The large form's output has H/3 dimensions: so has then this one's."""
-    dense = dense_encoder()
-    perturb(dense)
+    dense = perturb(dense_encoder())
     if large:
         _, narrow = _narrow(dense)
         norm = dense.encoder.layers[-1].final_layer_norm
@@ -34,8 +33,7 @@ def dense_twin(large: bool) -> nn.Module:
 
 def of_dense(options: dict[str, Any], dense: nn.Module) -> nn.Module:
     """As it begins; in the large form with bottlenecks that hand on the last block's output alone."""
-    model = conditional_encoder(2, **options)
-    model.load_state_dict(dense.state_dict())
+    model = with_weights_of(dense, conditional_encoder(2, **options))
     if model.encoder.side_chain is not None:
         width, narrow = _narrow(model)
         with torch.no_grad():

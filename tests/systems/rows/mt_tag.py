@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from tests.helpers.encoders import ANSWERS, TARGET, all_numbers, dense_encoder, tag_model, task_batch
 from tests.helpers.models import perturb
-from tests.systems.system import Batch, System, with_experts_of
+from tests.systems.system import Batch, System, with_experts_of, with_weights_of
 
 # A row's name -> its options on the 2-block encoder of tests/helpers/encoders.py.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -32,22 +32,9 @@ def task_losses(model: nn.Module, net_input: Batch) -> Tensor:
     return torch.stack(losses).sum()
 
 
-def dense_twin() -> nn.Module:
-    """The encoder with the same heads."""
-    dense = dense_encoder()
-    perturb(dense)
-    return dense
-
-
 def of_dense(options: dict[str, Any], dense: nn.Module) -> nn.Module:
     """One expert per block, a copy of its feed-forward layer; with the paper's combine at gate value 1."""
     return with_experts_of(dense, tag_model(**{**options, "num_experts": 1, "dense_updates": 1}))
-
-
-def same_weights(dense: nn.Module) -> nn.Module:
-    model = dense_encoder(2)
-    model.load_state_dict(dense.state_dict())
-    return model
 
 
 def upper_half(name: str) -> bool:
@@ -55,9 +42,11 @@ def upper_half(name: str) -> bool:
     return name.startswith(("heads.", "encoder.layers.1."))
 
 
-COMMON = dict(dense_twin=dense_twin, batch=task_batch, output=output, loss=task_losses, trainable=upper_half)
+COMMON = dict(
+    dense_twin=lambda: perturb(dense_encoder()), batch=task_batch, output=output, loss=task_losses, trainable=upper_half
+)
 ROWS = [
-    System("mt_dense", dense_encoder, of_dense=same_weights, **COMMON),
+    System("mt_dense", dense_encoder, of_dense=lambda dense: with_weights_of(dense, dense_encoder(2)), **COMMON),
     *(
         System(name, partial(tag_model, **options), of_dense=partial(of_dense, options), **COMMON)
         for name, options in OPTIONS.items()

@@ -10,24 +10,29 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.models.pemt.config import is_trainable
 from fairseq_mtmoe.slots import adapter_blocks
-from tests.helpers.borrowing import begun_source, begun_target, translator
 from tests.helpers.encoders import TARGET, all_numbers, dense_encoder, task_batch
 from tests.helpers.models import batch
-from tests.helpers.pemt import inputs, pemt_model, target_model
-from tests.helpers.pemt_bert import pemt_encoder
+from tests.helpers.pemt import inputs, pemt_encoder, pemt_model, pemt_translator, target_model, translator
 from tests.helpers.t5 import TINY, tiny_t5
 from tests.systems.rows import base_sparse
 from tests.systems.rows.mt_tag import task_losses
-from tests.systems.system import Batch, System
+from tests.systems.system import Batch, System, with_weights_of
 
-# A row's name -> its options on the tiny T5 of tests/helpers/t5.py.
-SOURCES: dict[str, dict[str, Any]] = {"pemt, source": dict(), "pemt, source, bottleneck": dict(adapter="bottleneck")}
-TARGETS: dict[str, dict[str, Any]] = {
-    "pemt": dict(),
-    "pemt, bottleneck": dict(adapter="bottleneck"),
+# A row's name, which begins with its backbone's -> its options.
+SOURCE = dict(name="aa", pemt_stage="source")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "pemt, source, bottleneck": dict(adapter="bottleneck", **SOURCE),
     "pemt, random prompt and the code's gates": dict(prompt_init="random", gate_input="activations"),
-    "pemt, without correlation": dict(no_prompt=True),
+    "pemt, without correlation and mixture": {},
+    "pemt_bert, the code's gates": dict(gate_input="activations"),
 }
+for _backbone in ("pemt", "pemt_bert", "pemt_translation"):
+    OPTIONS |= {
+        f"{_backbone}, source": SOURCE,
+        _backbone: {},
+        f"{_backbone}, bottleneck": dict(adapter="bottleneck"),
+        f"{_backbone}, without correlation": dict(no_prompt=True),
+    }
 
 
 def output(model: nn.Module, net_input: Batch) -> Tensor:
@@ -49,16 +54,11 @@ def build(make: Callable[..., nn.Module], options: dict[str, Any], seed: int) ->
     return model
 
 
-def dense_twin() -> nn.Module:
-    return tiny_t5(replace(TINY, dropout_rate=0.0))
-
-
 @torch.no_grad()
 def of_dense(make: Callable[..., nn.Module], options: dict[str, Any], dense: nn.Module) -> nn.Module:
     """Without a prompt, and with adapters that add nothing."""
     kept = {name: value for name, value in options.items() if name not in ("gate_input", "prompt_init")}
-    model = make(2, **{**kept, "no_prompt": True})
-    model.load_state_dict(dense.state_dict())
+    model = with_weights_of(dense, make(2, **{**kept, "no_prompt": True}))
     for block in adapter_blocks(model).values():
         parts = [part for part in (block.mixture.adapters, block.mixture.target_adapter) if part is not None]
         for name, parameter in (found for part in parts for found in part.named_parameters()):
@@ -67,36 +67,38 @@ def of_dense(make: Callable[..., nn.Module], options: dict[str, Any], dense: nn.
     return model
 
 
-def row(name: str, stage: str, make: Callable[..., nn.Module], options: dict[str, Any], **form: Any) -> System:
-    form["trainable"] = partial(is_trainable, stage=stage)
-    return System(name, partial(build, make, options), of_dense=partial(of_dense, make, options), **form)
-
-
 def numbers_of_heads(model: nn.Module, net_input: Batch) -> Tensor:
     """All heads' numbers; in training a model that borrows says its task sparsity loss, too."""
     numbers = model(**net_input)
     return all_numbers({task: numbers[task] for task in TARGET})
 
 
-T5 = dict(dense_twin=dense_twin, batch=inputs, output=output, loss=copy_loss)
-of_source = partial(pemt_model, name="aa", pemt_stage="source")
-BERT = dict(dense_twin=dense_encoder, batch=task_batch, output=numbers_of_heads, loss=task_losses)
-bert_source = partial(pemt_encoder, name="aa", pemt_stage="source")
-bert_target = partial(target_model, make=pemt_encoder)
-TRANSLATION = dict(
-    dense_twin=translator, batch=partial(batch, task_ids=False), output=base_sparse.output, loss=base_sparse.copy_loss
-)
-ROWS = [
-    *(row(name, "source", of_source, options, **T5) for name, options in SOURCES.items()),
-    *(row(name, "target", target_model, options, **T5) for name, options in TARGETS.items()),
-    row("pemt, without correlation and mixture", "target", pemt_model, {}, **T5),
-    row("pemt_bert, source", "source", bert_source, {}, **BERT),
-    row("pemt_bert", "target", bert_target, {}, **BERT),
-    row("pemt_bert, bottleneck", "target", bert_target, dict(adapter="bottleneck"), **BERT),
-    row("pemt_bert, the code's gates", "target", bert_target, dict(gate_input="activations"), **BERT),
-    row("pemt_bert, without correlation", "target", bert_target, dict(no_prompt=True), **BERT),
-    row("pemt_translation, source", "source", begun_source, {}, **TRANSLATION),
-    row("pemt_translation", "target", begun_target, {}, **TRANSLATION),
-    row("pemt_translation, bottleneck", "target", begun_target, dict(adapter="bottleneck"), **TRANSLATION),
-    row("pemt_translation, without correlation", "target", begun_target, dict(no_prompt=True), **TRANSLATION),
-]
+# A backbone's name -> how its models are made, and what its rows have in common.
+BACKBONES: dict[str, tuple[Callable[..., nn.Module], dict[str, Any]]] = {
+    "pemt": (
+        pemt_model,
+        dict(dense_twin=partial(tiny_t5, replace(TINY, dropout_rate=0.0)), batch=inputs, output=output, loss=copy_loss),
+    ),
+    "pemt_bert": (
+        pemt_encoder, dict(dense_twin=dense_encoder, batch=task_batch, output=numbers_of_heads, loss=task_losses),
+    ),
+    "pemt_translation": (
+        pemt_translator,
+        dict(dense_twin=translator, batch=partial(batch, task_ids=False), output=base_sparse.output,
+             loss=base_sparse.copy_loss),
+    ),
+}  # fmt: skip
+
+
+def row(name: str, options: dict[str, Any]) -> System:
+    make, form = BACKBONES[name.partition(",")[0]]
+    stage = options.get("pemt_stage", "target")
+    if stage == "target" and "mixture" not in name:
+        make = partial(target_model, make=make)
+    return System(
+        name, partial(build, make, options), of_dense=partial(of_dense, make, options),
+        trainable=partial(is_trainable, stage=stage), **form,
+    )  # fmt: skip
+
+
+ROWS = [row(name, options) for name, options in OPTIONS.items()]

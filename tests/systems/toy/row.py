@@ -7,7 +7,7 @@ from torch import nn
 
 from tests.helpers.models import SIZES, batch, dense_model, perturb, stub_task
 from tests.systems.rows.base_sparse import copy_loss, in_decoder, output
-from tests.systems.system import System
+from tests.systems.system import System, with_experts_of
 
 
 def build(seed: int, **options: float) -> nn.Module:
@@ -16,16 +16,11 @@ def build(seed: int, **options: float) -> nn.Module:
 
 
 def dense_twin() -> nn.Module:
-    dense = dense_model()
-    perturb(dense)
-    return dense
+    return perturb(dense_model())
 
 
 def of_dense(dense: nn.Module) -> nn.Module:
-    model = build(1, num_experts=1, dense_updates=1)
-    model.load_state_dict(dense.state_dict())
-    model.sparsify()
-    return model
+    return with_experts_of(dense, build(1, num_experts=1, dense_updates=1))
 
 
 ROWS = [System("toy", build, dense_twin, of_dense, batch, output, copy_loss, in_decoder)]

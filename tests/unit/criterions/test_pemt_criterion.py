@@ -7,7 +7,8 @@ import torch
 from fairseq.logging import metrics
 from torch.nn.functional import cross_entropy
 
-from tests.helpers.pemt import inputs, pemt_model, perturbed, target_model
+from tests.helpers.bert import perturb
+from tests.helpers.pemt import inputs, pemt_model, target_model
 from tests.helpers.refused import refused
 from tests.helpers.t5 import dictionary, texts
 
@@ -31,7 +32,7 @@ def losses(model, given):
 
 
 def test_it_is_the_likelihood_s_loss_and_the_sparsity_s_with_its_weight():
-    model, given = perturbed(target_model(no_prompt=True)).train(), sample()
+    model, given = perturb(target_model(no_prompt=True)).train(), sample()
     loss, size, logged = criterion(0.25)(model, given)
     gates = [value for name, value in model.named_parameters() if ".gate." in name]
     found = torch.autograd.grad(loss, gates)

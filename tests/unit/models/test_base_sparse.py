@@ -4,26 +4,13 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints.mismatch import refusal
+from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.moe import BaseGate, SwitchGate, TaskGate
 from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.models import batch, moe_model, perturb
 from tests.helpers.refused import refused
 
 pytestmark = pytest.mark.usefixtures("every_device_kind")
-NORMS = [dict(), dict(encoder_normalize_before=True, decoder_normalize_before=True)]
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("gates", ["base", "task", "switch"])
-def test_preserving_sparsification_leaves_the_output_as_it_was(norm, gates):
-    model = moe_model(dense_updates=5, expert_gates=gates, **norm)
-    perturb(model)
-    before, states_before = model(**batch())
-    model.sparsify()
-    after, states_after = model(**batch())
-    real = batch()["prev_output_tokens"].ne(1)
-    torch.testing.assert_close(after[real], before[real], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(states_after["attn"][0][real], states_before["attn"][0][real], rtol=1e-4, atol=1e-5)
 
 
 def test_alternate_blocks_of_both_stacks_hold_the_patterns_gates():
@@ -38,8 +25,7 @@ def test_alternate_blocks_of_both_stacks_hold_the_patterns_gates():
 
 
 def test_task_ids_change_the_output_of_task_gates_only_for_their_sentence():
-    model = moe_model(expert_gates="task")
-    perturb(model, 1.0)
+    model = perturb(moe_model(expert_gates="task"), 1.0)
     net_input = batch()
     first, _ = model(**net_input)
     net_input["task_ids"] = torch.tensor([0, 1, 2, 2])
@@ -48,8 +34,7 @@ def test_task_ids_change_the_output_of_task_gates_only_for_their_sentence():
 
 
 def test_padding_changes_nothing_for_real_tokens():
-    model = moe_model()
-    perturb(model)
+    model = perturb(moe_model())
     net_input = batch(pad=False)
     padded = dict(net_input)
     padded["src_tokens"] = torch.cat([torch.ones(4, 3, dtype=torch.long), net_input["src_tokens"]], dim=1)
@@ -62,17 +47,22 @@ def gradients(model, net_inputs):
     return {name: p.grad for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("gates", ["base", "task"])
-def test_activation_checkpointing_gives_the_same_gradients(gates):
+CONDITIONAL = dict(expert_gates="task", conditional=",".join(PARTS), conditional_positions=4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [dict(expert_gates="base"), dict(expert_gates="task"), CONDITIONAL, dict(dense_updates=1, **CONDITIONAL)],
+    ids=["base", "task", "conditional", "conditional dense"],
+)
+def test_activation_checkpointing_gives_the_same_gradients(options):
+    """Those of what a block is told of its batch, too, which fairseq's own way to do that loses."""
     other = {**batch(), "task_ids": torch.tensor([2, 2, 0, 0])}
     results = []
     for checkpointing in (False, True):
-        model = moe_model(expert_gates=gates, checkpoint_activations=checkpointing).train()
-        perturb(model)
+        model = perturb(moe_model(checkpoint_activations=checkpointing, **options).train())
         results.append(gradients(model, [batch(), other]))
-    assert results[0].keys() == results[1].keys()
-    for name, gradient in results[0].items():
-        torch.testing.assert_close(results[1][name], gradient, msg=name)
+    torch.testing.assert_close(results[1], results[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -97,8 +87,7 @@ def test_frozen_blocks_route_as_in_training_and_stay_frozen():
 
 
 def test_sparse_checkpoint_makes_a_model_that_starts_dense_sparse():
-    trained = moe_model(seed=1)
-    perturb(trained)
+    trained = perturb(moe_model(seed=1))
     fresh = moe_model(seed=2, dense_updates=7)
     assert fresh.is_dense
     fresh.load_state_dict(trained.state_dict())

@@ -18,21 +18,10 @@ from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.nlu.text_split import Pieces
 from fairseq_mtmoe.io.files import read_json
 from tests.helpers.refused import refused
-from tests.helpers.t5 import (
-    ALL_CONFIGS,
-    CONFIGS,
-    PIECES,
-    TINY,
-    TINY_1_1,
-    dictionary,
-    hugging_face_model,
-    pretrained,
-    texts,
-    tiny_t5,
-)
+from tests.helpers.t5 import ALL_CONFIGS, PIECES, TINY, TINY_1_1, dictionary, hugging_face_model, pretrained, texts
 
 OF_VERSION_4 = Path(__file__).parents[3] / "golden" / "t5_1_1_transformers_4"
-both = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+all_kinds = pytest.mark.parametrize("config", ALL_CONFIGS.values(), ids=ALL_CONFIGS)
 
 
 def spiece(lines):
@@ -51,15 +40,11 @@ def assert_same(found, wanted):
     assert all(torch.equal(found.state[name], value) for name, value in wanted.state.items())
 
 
-@both
+@all_kinds
 def test_a_file_holds_all_of_it(config, tmp_path):
-    wanted, path = pretrained(config), tmp_path / "t5.pt"
-    wanted.save(path)
-    assert_same(files.load(path), wanted)
-    model = tiny_t5(config, seed=2)
-    model.load_state_dict(whole_state(files.load(path).state, config))
-    words = texts((3, 3, 3))
-    torch.testing.assert_close(model(texts(), None, words), tiny_t5(config)(texts(), None, words))
+    wanted = pretrained(config)
+    wanted.save(tmp_path / "t5.pt")
+    assert_same(files.load(tmp_path / "t5.pt"), wanted)
 
 
 def logits_of(model, inputs):
@@ -70,7 +55,7 @@ def logits_of(model, inputs):
         return ours(inputs["input_ids"], None, inputs["decoder_input_ids"])[0]
 
 
-@pytest.mark.parametrize("config", ALL_CONFIGS.values(), ids=ALL_CONFIGS)
+@all_kinds
 def test_a_folder_that_transformers_wrote_and_reads(config, tmp_path):
     """None of the two switches is lost: whether the output is tied, and whether states are scaled."""
     pytest.importorskip("safetensors")
@@ -127,11 +112,9 @@ def test_pieces_of_a_folder_of_transformers_5(tmp_path):
             files.read_folder(tmp_path / "folder")
 
 
-@both
-def test_names_are_there_and_back(config):
-    keys, of_all = KEYS[config.is_gated], "layer.0.SelfAttention.relative_attention_bias.weight"
-    for name in pretrained(config).state:
-        assert keys.our_key(keys.hugging_face_key(name)) == name
+@pytest.mark.parametrize("keys", KEYS.values(), ids=["1.0", "1.1"])
+def test_names_of_what_is_not_kept_and_of_nobody(keys):
+    of_all = "layer.0.SelfAttention.relative_attention_bias.weight"
     assert keys.our_key("decoder.embed_tokens.weight") is None
     blocks = (f"encoder.block.{name}" for name in ("0.layer.1.EncDecAttention.q.weight", f"1.{of_all}", f"00.{of_all}"))
     for name in (*blocks, "shared.bias", "pooler.weight"):
@@ -145,18 +128,17 @@ def test_names_are_there_and_back(config):
         *(("model_type", "bert"), ("num_layers", 0), ("feed_forward_proj", "gated-silu"), ("dropout_rate", 1)),
         *(("relative_attention_num_buckets", 6), ("pad_token_id", 40), ("tie_word_embeddings", 1)),
         *(("initializer_factor", 0), ("num_decoder_layers", 5000)),
+        ("relative_attention_num_buckets", {"relative_attention_max_distance": 4}),  # they contradict each other
     ],
 )
 def test_impossible_sizes_are_refused(name, value):
     with refused(name):
-        read_config({**TINY.for_hugging_face(), name: value})
+        read_config({**TINY.for_hugging_face(), **(value if isinstance(value, dict) else {name: value})})
 
 
-def test_sizes_that_lack_or_contradict_each_other_are_refused():
+def test_a_size_that_lacks_is_named():
     with refused("config.json", "d_model"):
         read_config({**TINY.for_hugging_face(), "d_model": None})
-    with refused("relative_attention_num_buckets"):
-        read_config({**TINY.for_hugging_face(), "relative_attention_max_distance": 4})
 
 
 def test_what_a_config_leaves_out_is_hugging_faces_default():

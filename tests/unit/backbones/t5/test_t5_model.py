@@ -9,6 +9,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_mtmoe.backbones.t5.blocks import buckets_of
 from fairseq_mtmoe.backbones.t5.config import T5_1_1_BASE, T5_BASE
 from fairseq_mtmoe.backbones.t5.model import T5Model, shifted
+from tests.helpers.decoding import decode
 from tests.helpers.t5 import ALL_CONFIGS, CONFIGS, TINY, dictionary, hugging_face_model, ours_of, texts, tiny_t5
 
 both = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -60,37 +61,11 @@ def test_what_linear_maps_read_lies_in_one_piece():
 
 
 @both
-def test_padding_changes_nothing(config):
-    model, target = tiny_t5(config), shifted(texts((5,)), config)
-    alone, _ = model(texts((4,)), None, target)
-    padded = torch.cat([texts((4,)), torch.zeros(1, 9, dtype=torch.long)], dim=1)
-    torch.testing.assert_close(model(padded, None, target)[0], alone)
-
-
-@both
-def test_word_by_word_is_what_is_written_at_once(config):
-    """Rows change places between words as hypotheses of a beam do."""
-    model, source, beam = tiny_t5(config), texts(), 2
-    words = shifted(texts((9, 9, 9), seed=5).repeat_interleave(beam, 0), config)
-    words[1::2, 4:] = words[1::2, 4:].flip(1)
-    encoded = model.encoder.reorder_encoder_out(model.encoder(source), torch.arange(3).repeat_interleave(beam))
-    state = {}
-    for length in range(1, words.shape[1] + 1):
-        found, _ = model.decoder(words[:, :length], encoded, incremental_state=state)
-        wanted, _ = model(source.repeat_interleave(beam, 0), None, words[:, :length])
-        torch.testing.assert_close(found[:, 0], wanted[:, -1])
-        order = torch.tensor([[0, 0, 3, 2, 4, 5], [1, 0, 3, 3, 5, 4]][length % 2])
-        words = words.clone()
-        words[:, :length] = words[order, :length]
-        encoded = model.encoder.reorder_encoder_out(encoded, order)
-        model.decoder.reorder_incremental_state_scripting(state, order)
-
-
-def search(model, source, beam):
-    """fairseq's: each text's hypotheses of exactly six words and the end, the best one first."""
-    generator = SequenceGenerator([model], dictionary(model.config), beam_size=beam, max_len_b=6, min_len=6)
-    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(0).sum(1)}}
-    return generator.generate([], sample, bos_token=model.config.decoder_start_token_id)
+@pytest.mark.parametrize("keeps_state", [True, False])
+def test_word_by_word_is_what_is_written_at_once(config, keeps_state):
+    source = texts((13, 4, 1, 6))
+    inputs = {"src_tokens": source, "src_lengths": source.ne(0).sum(1)}
+    decode(tiny_t5(config), inputs, keeps_state=keeps_state)
 
 
 @both
@@ -101,7 +76,10 @@ def test_fairseq_writes_with_it_what_hugging_face_writes(config):
         input_ids=source, attention_mask=source.ne(0).long(), max_new_tokens=6, min_new_tokens=6, do_sample=False,
         suppress_tokens=[config.pad_token_id],
     )  # fmt: skip
-    for tokens, (best, *_) in zip(wanted, search(ours_of(theirs, config), source, beam=1), strict=True):
+    generator = SequenceGenerator([ours_of(theirs, config)], dictionary(config), beam_size=1, max_len_b=6, min_len=6)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(0).sum(1)}}
+    found = generator.generate([], sample, bos_token=config.decoder_start_token_id)
+    for tokens, (best, *_) in zip(wanted, found, strict=True):
         assert best["tokens"][:6].tolist() == tokens[1:].tolist()
 
 

@@ -9,15 +9,14 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.conditioning import PARTS, FiLM, reference
-from tests.helpers.models import batch, dense_model, moe_model, perturb, stub_task, without_ids
+from tests.helpers.decoding import decode
+from tests.helpers.models import batch, dense_model, moe_model, perturb, stub_task
 from tests.helpers.pairwise import pairwise
 from tests.helpers.refused import refused
-from tests.unit.backbones.translation.test_decoding import decode, grouped_orders
 
 ALL = ",".join(PARTS)
 TASKS = "aa,bb,cc"
 POSITIONS = 4  # fewer than the batch's sentences have tokens; of width 16 the only block has all of them
-INPUTS = ("src_tokens", "src_lengths", "task_ids")
 NORMS = {"post-norm": {}, "pre-norm": dict(encoder_normalize_before=True, decoder_normalize_before=True)}
 norms = pytest.mark.parametrize("norm", NORMS)
 
@@ -25,16 +24,13 @@ norms = pytest.mark.parametrize("norm", NORMS)
 def conditional(norm="post-norm", parts=ALL, sparse=False, **options):
     """A model whose parameters, those of its conditions too, differ from their first values."""
     options = {"conditional": parts, "conditional_positions": POSITIONS, **NORMS[norm], **options}
-    model = moe_model(expert_gates="task", **options) if sparse else dense_model(task_names=TASKS, **options)
-    perturb(model)
-    return model
+    return perturb(moe_model(expert_gates="task", **options) if sparse else dense_model(task_names=TASKS, **options))
 
 
 @pairwise(parts=[*PARTS, ALL], norm=NORMS, make=[dense_model, moe_model])
 def test_a_new_condition_changes_nothing(make, parts, norm):
     """Of a model that has the weights of a plain one; in training too, where BASE assigns."""
-    plain = make(**NORMS[norm])
-    perturb(plain)
+    plain = perturb(make(**NORMS[norm]))
     model = make(2, conditional=parts, conditional_positions=POSITIONS, task_names=TASKS, **NORMS[norm])
     model.load_state_dict(plain.state_dict())
     for training in (False, True):
@@ -59,65 +55,42 @@ def test_a_sentence_is_translated_alike_alone_and_beside_other_pairs(norm, spars
 @pytest.mark.parametrize("part", PARTS)
 def test_each_part_tells_tasks_apart_in_both_stacks(part, norm):
     model, net_input = conditional(norm, part), batch()
-    ids = net_input["task_ids"]
-    for stack in ("encoder", "decoder"):
-        found = []
-        for task in (0, 1):
-            net_input["task_ids"] = torch.full_like(ids, task)
-            encoded = model.encoder(net_input["src_tokens"], task_ids=net_input["task_ids"])
-            if stack == "encoder":
-                found.append(encoded["encoder_out"][0])
-            else:  # the encoder's output is of one task, and the decoder of another
-                encoded["encoder_out"] = [model.encoder(net_input["src_tokens"], task_ids=ids)["encoder_out"][0]]
-                found.append(model.decoder(net_input["prev_output_tokens"], encoder_out=encoded)[0])
-        assert not torch.allclose(*found, atol=1e-3), stack
+    encoder, decoder = [], []
+    for task in (0, 1):
+        encoded = model.encoder(net_input["src_tokens"], task_ids=torch.full_like(net_input["task_ids"], task))
+        encoder.append(encoded["encoder_out"][0])
+        encoded["encoder_out"] = encoder[:1]  # of one task, beside a decoder of the other
+        decoder.append(model.decoder(net_input["prev_output_tokens"], encoder_out=encoded)[0])
+    assert not torch.allclose(*encoder, atol=1e-3) and not torch.allclose(*decoder, atol=1e-3)
 
 
-def slow_block(block, x_LBH, tasks, task_ids):
+def slow_block(block, x_BLH, tasks, task_ids):
     """A post-norm block of the encoder, sentence by sentence."""
 
-    def normed(norm, h_LBH):
-        slow = reference.layer_norm if hasattr(norm, "film") else lambda norm, h, *_: norm(h)
-        return slow(norm, h_LBH.transpose(0, 1), tasks, task_ids).transpose(0, 1)
-
-    def heads(linear, sentence_LH):
-        return linear(sentence_LH).unflatten(1, (block.self_attn.num_heads, -1)).transpose(0, 1)
+    def normed(norm, h_BLH):
+        return reference.layer_norm(norm, h_BLH, tasks, task_ids) if hasattr(norm, "film") else norm(h_BLH)
 
     read = []
-    for sentence_LH, task in zip(x_LBH.transpose(0, 1), task_ids.tolist(), strict=True):
-        attn = block.self_attn
-        queries, keys, values = (heads(linear, sentence_LH) for linear in (attn.q_proj, attn.k_proj, attn.v_proj))
+    for sentence_LH, task in zip(x_BLH, task_ids.tolist(), strict=True):
         bias_LL = reference.attention_bias(block.attention_bias, tasks, task, len(sentence_LH))
-        read_ALD = reference.attention(queries, keys, values, bias_LL, len(sentence_LH))
-        read.append(attn.out_proj(read_ALD.transpose(0, 1).flatten(1)))
-    h = normed(block.self_attn_layer_norm, x_LBH + torch.stack(read, 1))
+        read.append(block.self_attn(*[sentence_LH.unsqueeze(1)] * 3, attn_mask=bias_LL)[0].squeeze(1))
+    h = normed(block.self_attn_layer_norm, x_BLH + torch.stack(read))
     h = normed(block.final_layer_norm, h + block.fc2(F.relu(block.fc1(h))))
-    if block.bottleneck is None:
-        return h
-    read_BLH = normed(block.bottleneck.layer_norm, h).transpose(0, 1)
-    narrow = reference.bottleneck(_without_norm(block.bottleneck), read_BLH, tasks, task_ids)
-    return h + narrow.transpose(0, 1)
-
-
-def _without_norm(bottleneck):
-    class Rest:
-        film, down, up, layer_norm = bottleneck.film, bottleneck.down, bottleneck.up, None
-
-    return Rest()
+    return h if block.bottleneck is None else h + reference.bottleneck(block.bottleneck, h, tasks, task_ids)
 
 
 def test_the_encoder_is_the_slow_reference_gradients_included():
     model, net_input = conditional(), batch(pad=False)
     source, task_ids = net_input["src_tokens"], net_input["task_ids"]
-    fast = model.encoder(source, task_ids=task_ids)["encoder_out"][0]
+    fast = model.encoder(source, task_ids=task_ids)["encoder_out"][0].transpose(0, 1)
     tasks = model.encoder.task_embeddings()
     embedded = model.encoder.forward_embedding(source)[0]
-    slow = reference.alignment(model.encoder.alignment, embedded, tasks, task_ids).transpose(0, 1)
+    slow = reference.alignment(model.encoder.alignment, embedded, tasks, task_ids)
     for block in model.encoder.layers:
         slow = slow_block(block, slow, tasks, task_ids)
     torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-4)
     named = dict(model.encoder.named_parameters())
-    weights = torch.linspace(-1, 2, fast.numel()).view_as(fast)
+    weights = torch.linspace(-1, 2, fast.numel()).view(fast.shape)
     ours, right = (torch.autograd.grad((out * weights).sum(), list(named.values())) for out in (fast, slow))
     for name, one, other in zip(named, ours, right, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3, msg=lambda text, name=name: f"{name}: {text}")
@@ -127,9 +100,7 @@ def test_the_encoder_is_the_slow_reference_gradients_included():
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 def test_words_that_come_one_by_one_are_read_as_all_together(norm, sparse):
     """In beams that reorder and drop sentences, beyond the positions of conditional attention."""
-    model = conditional(norm, sparse=sparse, share_all_embeddings=False)
-    state = decode(model, grouped_orders([4, 4, 4, 3, 3, 1, 1]), inputs=INPUTS)
-    assert (state.beam, state.num_sentences) == (3, 1)
+    decode(conditional(norm, sparse=sparse, share_all_embeddings=False), batch())
 
 
 def test_a_search_asks_what_tasks_are_once_for_all_words():
@@ -139,28 +110,15 @@ def test_a_search_asks_what_tasks_are_once_for_all_words():
             film.linear.register_forward_hook(lambda *_, name=name: asked.update([name]))
     generator = SequenceGenerator([model], stub_task().target_dictionary, beam_size=3, max_len_b=5, min_len=5)
     for times in (1, 2):  # another search asks anew
-        generator.generate([model], {"net_input": {key: batch()[key] for key in INPUTS}})
+        generator.generate([model], {"net_input": batch()})
         assert set(asked.values()) == {times} and len(asked) >= 5, asked
 
 
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_blocks_that_are_computed_again_give_the_same_gradients(sparse):
-    """fairseq's own way to do that loses those of what a block is told of its batch."""
-    found = []
-    for again in (False, True):
-        model = conditional(sparse=sparse, checkpoint_activations=again).train()
-        (model(**batch())[0] * torch.linspace(-1, 1, 4 * 6 * 24).view(4, 6, 24)).sum().backward()
-        found.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    assert found[0]["encoder.task_embeddings.weight"].any()
-    for name, gradient in found[0].items():
-        torch.testing.assert_close(found[1][name], gradient, rtol=1e-5, atol=1e-5)
-
-
-def test_half_precision(dtype=torch.float16):
+def test_half_precision():
     model = conditional("pre-norm", sparse=True)
     right = model(**batch())[0].log_softmax(-1)
-    found = model.to(dtype)(**batch())[0]
-    assert found.dtype == dtype
+    found = model.half()(**batch())[0]
+    assert found.dtype == torch.float16
     torch.testing.assert_close(found.float().log_softmax(-1), right, rtol=0.2, atol=0.5)
 
 
@@ -175,7 +133,7 @@ def test_stacks_of_other_widths_and_depths():
 
 def test_task_ids_are_asked_for():
     with refused("task_ids"):
-        conditional()(**without_ids(batch()))
+        conditional()(**batch(task_ids=False))
     with refused("--conditional", "--task translation_heated"):
         dense_model(conditional="norm")
 

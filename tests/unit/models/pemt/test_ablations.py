@@ -1,21 +1,68 @@
-"""Table 6's options, alone and in pairs, on one backbone after the other: a model does what they say, or refuses."""
+"""What models of all backbones do: sources' files, gates; Table 6's options, of which none is ignored."""
 
 import itertools
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 import torch
 
+from fairseq_mtmoe.models.pemt import model as model_module
+from fairseq_mtmoe.models.pemt.sources import load
 from fairseq_mtmoe.moe.adapters import ADAPTERS
 from fairseq_mtmoe.slots import adapter_blocks
-from tests.helpers import borrowing, pemt
-from tests.helpers.encoders import all_numbers, task_batch
-from tests.helpers.models import batch, stub_task
-from tests.helpers.pemt_bert import bert_options, pemt_encoder
+from tests.helpers.bert import in_all_places, perturb
+from tests.helpers.encoders import task_batch
+from tests.helpers.models import batch
+from tests.helpers.pemt import BACKBONES, BERT, DESCRIPTIONS, T5, TRANSLATION, adapters_of, source_model, target_model
 from tests.helpers.refused import refused
+from tests.helpers.t5 import texts
 
-from fairseq_mtmoe.models.pemt.config import PemtTranslationConfig  # isort: skip
-from fairseq_mtmoe.models.pemt.model import PemtBertModel, PemtT5Model, PemtTranslationModel  # isort: skip
+backbones = pytest.mark.parametrize("backbone", BACKBONES, ids=lambda backbone: backbone.name)
+
+
+@backbones
+@pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
+def test_a_source_s_file_is_all_that_it_learnt_but_for_heads(adapter, backbone, tmp_path):
+    """So that a source borrows from tasks of other heads."""
+    model = source_model("aa", backbone.make, adapter=adapter)
+    found = load(model.export_source(str(tmp_path)))
+    assert (found.task, found.description) == ("aa", "Say aa.")
+    trained = {name: value for name, value in model.named_parameters() if value.requires_grad and "heads." not in name}
+    assert {*adapters_of(found), "encoder.prompt.weight"} == set(trained)
+    assert torch.equal(found.tensors["prompt"], trained["encoder.prompt.weight"])
+    for name, value in adapters_of(found).items():
+        assert torch.equal(value.unsqueeze(0), trained[name])
+    assert target_model(make=backbone.make).export_source(str(tmp_path)) is None
+
+
+@backbones
+@pytest.mark.parametrize("gate_input", ["correlation", "activations", "hidden"])
+def test_gates_read_what_the_option_says(gate_input, backbone, monkeypatch):
+    in_all_places(monkeypatch, model_module)
+    model, reads, found = perturb(target_model(make=backbone.make, gate_input=gate_input)), {}, {}
+    for path, block in adapter_blocks(model).items():
+        block.fc1.register_forward_hook(lambda _, inputs, __, path=path: reads.update({path: inputs[0]}))
+        block.mixture.gate.register_forward_hook(lambda _, __, weights, path=path: found.update({path: weights}))
+    encoded = []  # whose states the gates of a decoder read
+    model.encoder.register_forward_hook(lambda *args: encoded.append(args[-1]))
+    backbone.says(model)
+    tokens = {T5: texts(), BERT: task_batch()["src_tokens"], TRANSLATION: batch()["src_tokens"]}[backbone]
+    words = tokens.ne(1 if backbone is TRANSLATION else 0) & (gate_input == "hidden")
+    prompt = torch.ones(len(words), len(DESCRIPTIONS["cc"]), dtype=torch.bool)
+    read_BL = torch.cat([words, prompt] if backbone is BERT else [prompt, words], 1)
+    assert reads.keys() == found.keys() and len(found) == len(adapter_blocks(model))
+    for path, weights in found.items():
+        states = reads[path] if path.startswith("encoder") else encoded[0]["encoder_out"][0]
+        if gate_input == "correlation":
+            wanted = model.encoder.prompt().mean(0).expand(len(words), -1)
+        else:
+            wanted = torch.stack([states[kept, row].mean(0) for row, kept in enumerate(read_BL)])
+        wanted = (wanted @ model.get_submodule(path).mixture.gate.weight.t()).softmax(1)
+        torch.testing.assert_close(weights.expand_as(wanted), wanted)
+        assert gate_input == "correlation" or weights.std(0).max() > 1e-6  # another one for each text
+
+
+# ---- table 6: options alone and in pairs, on one backbone after the other ----
 
 ALONE = "alone"  # without sources, which is no option but the lack of one
 CHANGES = (
@@ -33,47 +80,6 @@ def meaningless(options):
         return "--gate-input"
     has_no_prompt = options.get("no_prompt") or options.get(ALONE)
     return "--prompt-init" if has_no_prompt and "prompt_init" in options else None
-
-
-def t5(options, alone):
-    make = pemt.pemt_model if alone else pemt.target_model
-    model = make(**options)
-
-    def again():
-        cfg = pemt.pemt_options(pemt_sources="gone.pt" * (not alone), **options, pemt=model.noted_options["pemt"])
-        return PemtT5Model.build_model(cfg, pemt.OneTask())
-
-    return model, again, lambda model: model(**pemt.inputs())
-
-
-def bert(options, alone):
-    model = pemt_encoder(**options) if alone else pemt.target_model(make=pemt_encoder, **options)
-
-    def again():
-        cfg = bert_options(pemt_sources="gone.pt" * (not alone), **options, pemt=model.noted_options["pemt"])
-        return PemtBertModel.build_model(cfg, SimpleNamespace(pretrained=None))
-
-    def says(model):
-        output = model(**task_batch())
-        extra = {"task_sparsity": output.pop("task_sparsity")} if "task_sparsity" in output else {}
-        return all_numbers(output), extra
-
-    return model, again, says
-
-
-def translation(options, alone):
-    if alone:
-        model = borrowing.pemt_model(**options)
-        model.load_state_dict(borrowing.translator().state_dict())
-    else:
-        model = borrowing.begun_target(**options)
-
-    def again():
-        given = {"adapter_rank": borrowing.RANK, "pemt_sources": "gone.pt" * (not alone), **borrowing.SIZES, **options}
-        cfg = PemtTranslationConfig(**given, pemt=model.noted_options["pemt"])
-        return PemtTranslationModel.build_model(cfg, stub_task())
-
-    return model, again, lambda model: model(**batch(task_ids=False))[:2]
 
 
 def assert_it_is(model, options, alone):
@@ -96,25 +102,27 @@ def assert_it_is(model, options, alone):
 
 @pytest.mark.parametrize(
     ("backbone", "options"),
-    [(backbone, pair) for number, pair in enumerate(PAIRS) for backbone in ((t5, bert, translation)[number % 3],)]
-    + [(backbone, CHANGES[number]) for number, backbone in enumerate((bert, translation, t5) * 2)],
-    ids=lambda case: "+".join(map(str, case.values())) if isinstance(case, dict) else case.__name__,
+    [*zip(itertools.cycle((T5, BERT, TRANSLATION)), PAIRS), *zip((BERT, TRANSLATION, T5) * 2, CHANGES)],  # noqa: B905
+    ids=lambda case: "+".join(map(str, case.values())) if isinstance(case, dict) else case.name,
 )
 def test_options_alone_and_in_pairs(backbone, options):
-    alone = ALONE in options
     given = {name: value for name, value in options.items() if name != ALONE}
+    make = backbone.make if ALONE in options else partial(target_model, make=backbone.make)
     if name := meaningless(options):
         with refused(name):
-            backbone(given, alone)
+            make(**given)
         return
-    model, again, says = backbone(given, alone)
-    assert_it_is(model, given, alone)
-    pemt.perturbed(model).train()
-    output, extra = says(model)
-    assert ("task_sparsity" in extra) == (not alone)
+    model = make(**given)
+    assert_it_is(model, given, ALONE in options)
+    perturb(model).train()
+    output, extra = backbone.says(model)
+    assert ("task_sparsity" in extra) == (ALONE not in options)
     (output.square().mean() + extra.get("task_sparsity", 0)).backward()
     silent = [name for name, value in model.named_parameters() if value.requires_grad and value.grad is None]
     assert silent == [] and output.isfinite().all()
-    kept = again().eval()
+    kept = backbone.made_again(backbone.kept_options(model, **given))
     kept.load_state_dict(model.state_dict())
-    torch.testing.assert_close(says(kept)[0], says(model.eval())[0])
+    wanted, extra = backbone.says(model.eval())
+    torch.testing.assert_close(backbone.says(kept)[0], wanted)
+    model.train().want_sparsity(False)
+    assert "task_sparsity" not in {**extra, **backbone.says(model)[1]}

@@ -1,10 +1,7 @@
 """Gates folded into what they weigh: what the model says stays, and costs what a model without sources costs."""
 
-import dataclasses
-import json
 from argparse import Namespace
-from functools import partial
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,76 +12,27 @@ from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.conditioning import PARTS
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.models.pemt.sources import Metadata
 from tests.helpers.benchmark import serialized_tokenizer
-from tests.helpers.bert import TINY, TINY_ROBERTA, perturb
-from tests.helpers.bert import batch as sentences
-from tests.helpers.borrowing import RANK, target_model
-from tests.helpers.encoders import all_numbers, task_batch
-from tests.helpers.models import SIZES, TASKS, batch, stub_task
-from tests.helpers.pemt import perturbed
-from tests.helpers.pemt import target_model as bert_target_model
-from tests.helpers.pemt_bert import bert_options, pemt_encoder
+from tests.helpers.bert import TINY, TINY_ROBERTA, batch, perturb
+from tests.helpers.pemt import BERT, RANK, T5, TRANSLATION, target_model
 from tests.helpers.refused import refused
-from tests.helpers.t5 import CONFIGS, dictionary, texts
+from tests.helpers.t5 import CONFIGS, texts
 
-from fairseq_mtmoe.models.pemt.sources import Metadata, SourceMetadata  # isort: skip
-from fairseq_mtmoe.models.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig  # isort: skip
-from fairseq_mtmoe.models.pemt.model import PemtBertModel, PemtT5Model, PemtTranslationModel  # isort: skip
-
-CONDITIONAL = dict(conditional=",".join(PARTS), task_names=",".join(TASKS))
-
-
-def translation(adapter, folder, **options):
-    """A model of stage 2, its options in a checkpoint, and how to build it again and what it says."""
-    model = target_model(folder, adapter=adapter, **options)
-    given = {"adapter": adapter, "adapter_rank": RANK, "pemt_sources": "gone.pt", **SIZES, **options}
-    inputs = batch(task_ids="conditional" in options)
-
-    def rebuilt(changed):
-        return PemtTranslationModel.build_model(PemtTranslationConfig(**changed), stub_task())
-
-    options = {**dataclasses.asdict(PemtTranslationConfig(**given)), **model.noted_options, "_name": "pemt_translation"}
-    return model, options, rebuilt, lambda model: model(**inputs)[0]
-
-
-def t5(adapter, version, **sizes):
-    sources = tuple(SourceMetadata(name, f"what {name} is", size) for name, size in (("a", 3), ("b", 2), ("c", 4)))
-    about = Metadata("d", "what d is", (7, 8, 9), sources)
-    config = dataclasses.replace(CONFIGS[version], **sizes)
-    given = {"adapter": adapter, "adapter_rank": RANK, "pemt_sources": "gone.pt", "pemt": about.to_text(),
-             "t5": json.dumps(dataclasses.asdict(config)), "dropout": 0.0}  # fmt: skip
-    source, target = texts(config=config), texts((5, 3, 6), seed=4, config=config)
-
-    def rebuilt(changed):
-        task = SimpleNamespace(pretrained=None, target_dictionary=dictionary(config))
-        return PemtT5Model.build_model(PemtT5Config(**changed), task)
-
-    torch.manual_seed(1)
-    model = rebuilt(given).eval()
-    perturb(model)
-    model.encoder.prompt.sources.normal_(generator=torch.Generator().manual_seed(3))
-    options = {**dataclasses.asdict(PemtT5Config(**given)), "_name": "pemt_t5"}
-    return model, options, rebuilt, lambda model: model(source, None, target)[0]
-
-
-def bert(adapter, folder):
-    model = perturbed(bert_target_model(make=pemt_encoder, adapter=adapter))
-    options = {**dataclasses.asdict(bert_options(adapter=adapter)), **model.noted_options, "_name": "pemt_bert"}
-
-    def rebuilt(changed):
-        return PemtBertModel.build_model(PemtBertConfig(**changed), SimpleNamespace(pretrained=None))
-
-    return model, options, rebuilt, lambda model: all_numbers(model(**task_batch()))
-
-
+each_adapter = pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
 CASES = {
-    "translation": lambda adapter, folder: translation(adapter, folder),
-    "translation, pre-norm": lambda adapter, folder: translation(adapter, folder, encoder_normalize_before=True),
-    "translation, conditional": lambda adapter, folder: translation(adapter, folder, **CONDITIONAL),
-    "t5 1.0": lambda adapter, folder: t5(adapter, "1.0"),
-    "t5 1.1": lambda adapter, folder: t5(adapter, "1.1"),
-    "bert": bert,
+    "translation": (TRANSLATION, {}),
+    "translation, pre-norm": (TRANSLATION, dict(encoder_normalize_before=True)),
+    "translation, conditional": (TRANSLATION, dict(conditional=",".join(PARTS))),
+    **{f"t5 {version}": (T5, dict(config=config)) for version, config in CONFIGS.items()},
+    "bert": (BERT, {}),
 }
+
+
+def trained(backbone, **options):
+    """A model of stage 2, and its options in a checkpoint."""
+    model = perturb(target_model(make=backbone.make, **options))
+    return model, {**backbone.kept_options(model, **options), "_name": f"pemt_{backbone.name}"}
 
 
 def merge(folder, model, options, *arguments):
@@ -103,19 +51,16 @@ def merge(folder, model, options, *arguments):
     return torch.load(paths[1]), result.output
 
 
-def known(options):
-    return {name: value for name, value in options.items() if name != "_name"}
-
-
-@pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
-@pytest.mark.parametrize("name", CASES)
-def test_merged_it_says_what_it_said_and_has_no_gates(name, adapter, tmp_path):
-    model, options, rebuilt, says = CASES[name](adapter, tmp_path)
-    wanted = says(model)
-    state, said = merge(tmp_path, model, options)
-    merged = rebuilt(known(state["cfg"]["model"])).eval()
+@each_adapter
+@pytest.mark.parametrize(("backbone", "options"), CASES.values(), ids=CASES)
+def test_merged_it_says_what_it_said_and_has_no_gates(backbone, options, adapter, tmp_path):
+    model, kept = trained(backbone, adapter=adapter, **options)
+    wanted, _ = backbone.says(model)
+    state, said = merge(tmp_path, model, kept)
+    state["cfg"]["model"].pop("_name")
+    merged = backbone.made_again(state["cfg"]["model"])
     merged.load_state_dict(state["model"])
-    torch.testing.assert_close(says(merged), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(backbone.says(merged)[0], wanted, rtol=1e-5, atol=1e-5)
     assert merged.source_names == [] and not any(".gate." in key for key in state["model"])
     ranks = {module.mixture.adapters and module.mixture.adapters.rank for module in merged.encoder.layers}
     assert ranks == {None if adapter == "lora" else RANK * len(model.source_names)}
@@ -131,11 +76,12 @@ def leave(folder, state, **task_state):
     return folder / "folder", CliRunner().invoke(commands, arguments, catch_exceptions=False).output
 
 
-@pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
+@each_adapter
 @pytest.mark.parametrize("version", CONFIGS)
 def test_a_merged_t5_leaves_for_transformers(version, adapter, tmp_path):
     transformers = pytest.importorskip("transformers")
-    model, options, _, says = t5(adapter, version, num_decoder_layers=2)  # theirs writes with as many in both stacks
+    config = replace(CONFIGS[version], num_decoder_layers=2)  # theirs writes with as many in both stacks
+    model, options = trained(T5, adapter=adapter, config=config)
     state, _ = merge(tmp_path, model, options)
     folder, said = leave(tmp_path, state, sentencepiece=torch.ones(3, dtype=torch.uint8))
     assert "need `trust_remote_code=True`" in said
@@ -144,9 +90,10 @@ def test_a_merged_t5_leaves_for_transformers(version, adapter, tmp_path):
     )
     assert not info["missing_keys"] and not info["unexpected_keys"]
     source, target = texts(), texts((5, 3, 6), seed=4)
+    wanted = model(source, None, target)[0]
     inputs = {"input_ids": source, "attention_mask": source.ne(0).long()}
     found = loaded.eval()(**inputs, decoder_input_ids=target).logits
-    torch.testing.assert_close(found, says(model), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
     written = loaded.generate(**inputs, max_new_tokens=4, min_new_tokens=4, output_scores=True,
                               return_dict_in_generate=True, suppress_tokens=[0])  # fmt: skip
     at_once = model(source, None, written.sequences[:, :-1])[0]
@@ -154,7 +101,7 @@ def test_a_merged_t5_leaves_for_transformers(version, adapter, tmp_path):
     assert loaded.generate(**inputs, max_new_tokens=2, num_beams=2).shape[0] == 3
 
 
-@pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
+@each_adapter
 @pytest.mark.parametrize(
     ("config", "heads"),
     [(TINY, {"rte": HeadSize(2)}), (TINY_ROBERTA, {"rte": HeadSize(2)}), (TINY, {"copa": HeadSize(1, has_bias=False)})],
@@ -162,13 +109,12 @@ def test_a_merged_t5_leaves_for_transformers(version, adapter, tmp_path):
 )
 def test_a_merged_encoder_leaves_for_transformers(config, heads, adapter, tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
-    monkeypatch.setattr("tests.helpers.pemt_bert.HEADS", heads)
-    model = perturbed(bert_target_model(make=partial(pemt_encoder, config=config), adapter=adapter))
-    options = {**dataclasses.asdict(bert_options(config, adapter=adapter)), **model.noted_options, "_name": "pemt_bert"}
+    monkeypatch.setattr("tests.helpers.encoders.HEADS", heads)
+    model, options = trained(BERT, adapter=adapter, config=config)
     state, _ = merge(tmp_path, model, options)
     folder, said = leave(tmp_path, state, tokenizer=serialized_tokenizer())
     assert "need `trust_remote_code=True`" in said
-    inputs = sentences(config)
+    inputs = batch(config)
     given = {
         "input_ids": inputs["tokens"], "attention_mask": (~inputs["padding_mask"]).long(),
         "token_type_ids": inputs["token_type_ids"],
@@ -185,7 +131,7 @@ def test_a_merged_encoder_leaves_for_transformers(config, heads, adapter, tmp_pa
 
 
 def test_what_is_not_merged_stays(tmp_path):
-    model, options, _, _ = t5("lora", "1.0")
+    model, options = trained(T5)
     state = {"cfg": {"model": options, "task": None}, "model": model.state_dict()}
     with pytest.raises(UserError, match=r"`mtmoe merge .*trained.pt merged.pt` first"):
         leave(tmp_path, state, sentencepiece=torch.ones(3, dtype=torch.uint8))
@@ -194,8 +140,8 @@ def test_what_is_not_merged_stays(tmp_path):
 
 def test_what_cannot_be_merged_is_refused(tmp_path):
     """Gates that read each text, what borrows nothing, and weights that are not as the options say."""
-    model, options, _, _ = translation("lora", tmp_path)
-    nothing = dataclasses.replace(Metadata.from_text(options["pemt"]), sources=()).to_text()
+    model, options = trained(TRANSLATION)
+    nothing = replace(Metadata.from_text(options["pemt"]), sources=()).to_text()
     stock = {name: value for name, value in options.items() if "pemt" not in name} | {"_name": "base_dense"}
     for changed in ({**options, "pemt": ""}, {**options, "pemt": nothing}, stock):
         with pytest.raises(UserError, match="must be of a model that borrows from sources"):
@@ -211,7 +157,7 @@ def test_what_cannot_be_merged_is_refused(tmp_path):
 
 
 def test_options_of_an_older_form_are_read_alike(tmp_path):
-    model, options, _, _ = translation("lora", tmp_path)
+    model, options = trained(TRANSLATION)
     found, _ = merge(tmp_path, model, options)
     other, _ = merge(tmp_path, model, Namespace(**options), "--overwrite")
     assert all(torch.equal(other["model"][key], value) for key, value in found["model"].items())

@@ -2,28 +2,29 @@
 
 import dataclasses
 import shutil
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.pemt.sources import load
-from fairseq_mtmoe.protocols import TaskDescription
-from fairseq_mtmoe.slots import adapter_blocks, task_sparsity_loss
-from tests.helpers.bert import CONFIGS, TINY, batch, hugging_face_model, in_all_places, ours_of
-from tests.helpers.encoders import HEADS, all_numbers, tag_model, task_batch
-from tests.helpers.pemt import DESCRIPTIONS, perturbed, source_files, source_model, target_model
-from tests.helpers.pemt_bert import bert_options, pemt_encoder
+from tests.helpers.bert import CONFIGS, TINY, batch, hugging_face_model, in_all_places, ours_of, perturb
+from tests.helpers.encoders import all_numbers, tag_model, task_batch
+from tests.helpers.pemt import (
+    DESCRIPTIONS,
+    bert_options,
+    described,
+    pemt_encoder,
+    source_files,
+    source_model,
+    target_model,
+)
 from tests.helpers.refused import refused
 
 from fairseq_mtmoe.models.pemt import model as model_module  # isort: skip
 from fairseq_mtmoe.models.pemt.model import PemtBertModel  # isort: skip
-
-each_gate_input = pytest.mark.parametrize("gate_input", ["correlation", "activations", "hidden"])
-
-
-def says(model):
-    return all_numbers(model(**task_batch()))
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
@@ -59,71 +60,22 @@ def learned(model):
     return {**found, **{task: numbers.detach() for task, numbers in outputs.items()}}
 
 
-def assert_same(found, wanted):
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+assert_same = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
 
 
-@each_gate_input
+@pytest.mark.parametrize("gate_input", ["correlation", "activations", "hidden"])
 def test_padding_in_the_stream_changes_nothing(gate_input, monkeypatch):
     """On a CPU the stream has no padding, on a GPU it has."""
-    packed = learned(perturbed(target_model(make=pemt_encoder, gate_input=gate_input)))
+    packed = learned(perturb(target_model(make=pemt_encoder, gate_input=gate_input)))
     assert {"task_sparsity", "encoder.prompt.weight", "encoder.layers.0.mixture.gate.weight"} <= packed.keys()
     assert all(packed[name].any() for name in packed)
     in_all_places(monkeypatch, model_module)
-    assert_same(learned(perturbed(target_model(make=pemt_encoder, gate_input=gate_input))), packed)
+    assert_same(learned(perturb(target_model(make=pemt_encoder, gate_input=gate_input))), packed)
 
 
 def test_what_is_computed_again_has_the_same_gradients():
     models = (target_model(make=pemt_encoder, checkpoint_activations=again) for again in (False, True))
-    assert_same(*(learned(perturbed(model)) for model in models))
-
-
-@each_gate_input
-def test_gates_read_what_the_option_says(gate_input, monkeypatch):
-    model, given = perturbed(target_model(make=pemt_encoder, gate_input=gate_input)), batch()
-    found = model.encoder(given["tokens"], given["token_type_ids"]).mixture.weights
-    assert len(found) == TINY.num_hidden_layers
-    reads = {}
-    for block in adapter_blocks(model).values():
-        block.fc1.register_forward_hook(lambda layer, inputs, _, block=block: reads.update({block: inputs[0]}))
-    in_all_places(monkeypatch, model_module)
-    model.encoder(given["tokens"], given["token_type_ids"])
-    length = given["tokens"].shape[1]
-    for block, weights in found.items():
-        for row in range(3):
-            words, prompt = reads[block][:length, row][~given["padding_mask"][row]], reads[block][length:, row]
-            assert len(prompt) == len(DESCRIPTIONS["cc"])
-            summary = {
-                "correlation": model.encoder.prompt().mean(0), "activations": prompt.mean(0),
-                "hidden": torch.cat([words, prompt]).mean(0),
-            }[gate_input]  # fmt: skip
-            wanted = (block.mixture.gate.weight @ summary).softmax(0)
-            torch.testing.assert_close(weights if gate_input == "correlation" else weights[row], wanted)
-        assert gate_input == "correlation" or weights.std(0).max() > 1e-6  # another one for each text
-
-
-def test_heads_are_no_part_of_the_backbone_or_of_a_source_s_file(tmp_path):
-    """So that a source borrows from tasks of other heads."""
-    source = source_model("aa", pemt_encoder)
-    source.export_source(str(tmp_path))
-    kept = torch.load(tmp_path / "aa.pt")["model"]
-    assert kept.keys() == {"prompt", *(name for name in source.state_dict() if ".mixture.adapters." in name)}
-    other = pemt_encoder(3)  # its heads are drawn by another seed
-    assert other.made.backbone == source.made.backbone
-    assert not torch.equal(other.heads["three"].weight, source.heads["three"].weight)
-
-
-def test_the_sparsity_loss_is_of_training_where_it_is_wanted():
-    model = target_model(make=pemt_encoder)
-    assert model(**task_batch()).keys() == HEADS.keys()
-    outputs = model.train()(**task_batch())
-    torch.manual_seed(5)
-    encoded = model.encoder(task_batch()["src_tokens"], task_batch()["segments"])
-    assert outputs["task_sparsity"].shape == () and -0.5 <= task_sparsity_loss([encoded.mixture]) <= 0.5
-    model.want_sparsity(False)
-    assert model(**task_batch()).keys() == HEADS.keys()
+    assert_same(*(learned(perturb(model)) for model in models))
 
 
 def test_what_does_not_go_with_borrowing_is_refused():
@@ -134,13 +86,13 @@ def test_what_does_not_go_with_borrowing_is_refused():
     state = {name: value for name, value in pemt_encoder().encoder.state_dict().items() if ".mixture." not in name}
     state["layers.0.fc1.bias"] = state["layers.0.fc1.bias"] + 1
     with refused("aa.pt"):
-        pemt_encoder(config=TINY, state=state, pemt_sources=source_files(make=pemt_encoder)[0])
+        pemt_encoder(config=TINY, state=state, pemt_sources=source_files(pemt_encoder)[0])
 
 
 @pytest.mark.parametrize("count", [1, 7])
 def test_it_borrows_from_any_number_of_sources(count, tmp_path):
     for number in range(count):
-        kept = load(source_files(make=pemt_encoder)[number % 2])
+        kept = load(source_files(pemt_encoder)[number % 2])
         dataclasses.replace(kept, task=f"task{number}").save(tmp_path / f"{number}.pt")
     files = ",".join(str(tmp_path / f"{number}.pt") for number in range(count))
     found = learned(pemt_encoder(pemt_sources=files))
@@ -149,7 +101,7 @@ def test_it_borrows_from_any_number_of_sources(count, tmp_path):
 
 
 def test_a_target_among_its_sources_is_warned_of(caplog):
-    first = source_files(make=pemt_encoder)[0]
+    first = source_files(pemt_encoder)[0]
     for name, warned in (("bb", False), ("aa", True)):
         caplog.clear()
         pemt_encoder(1, name, pemt_sources=first)
@@ -157,7 +109,7 @@ def test_a_target_among_its_sources_is_warned_of(caplog):
 
 
 def test_two_sources_of_one_task_are_refused(tmp_path):
-    first = source_files(make=pemt_encoder)[0]
+    first = source_files(pemt_encoder)[0]
     shutil.copy(first, tmp_path / "again.pt")
     with refused("--pemt-sources", "aa.pt", "again.pt"):
         pemt_encoder(pemt_sources=f"{first},{tmp_path / 'again.pt'}")
@@ -167,62 +119,41 @@ def test_a_description_may_be_longer_than_the_encoder_has_places(monkeypatch):
     monkeypatch.setitem(DESCRIPTIONS, "cc", tuple(range(5, 35)) * 2)
     model = target_model(make=pemt_encoder)
     assert len(model.encoder.prompt()) == 60 > TINY.max_positions
-    assert says(model).isfinite().all()
+    assert all_numbers(model(**task_batch())).isfinite().all()
 
 
-class GoingOn:
+def going_on(model, **changes):
     """A task that goes on from a model's checkpoint."""
-
-    pretrained, begins_with_checkpoint = None, True
-
-    def __init__(self, model):
-        self.options = model.noted_options
-
-    def checkpoint_to_go_on_from(self):
-        return "runs/rte/checkpoint_best.pt"
-
-    def options_to_go_on_with(self):
-        return self.options
-
-    def expect_same_run(self, path, state):
-        pass
-
-    def described(self):
-        return TaskDescription("cc", "Say cc.", DESCRIPTIONS["cc"])
+    return SimpleNamespace(
+        pretrained=None, begins_with_checkpoint=True, described=lambda: described("cc"),
+        checkpoint_to_go_on_from=lambda: "runs/rte/checkpoint_best.pt", expect_same_run=lambda path, state: None,
+        options_to_go_on_with=lambda: {**model.noted_options, **changes},
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("named", ["", "gone.pt,lost.pt"])
-def test_a_run_goes_on_without_its_sources_files(named):
-    model = perturbed(target_model(make=pemt_encoder))
-    found = PemtBertModel.build_model(bert_options(pemt_sources=named), GoingOn(model)).eval()
+def test_a_run_that_goes_on_without_its_sources_files_needs_a_checkpoint_with_as_many():
+    model, first = target_model(make=pemt_encoder), source_files(pemt_encoder)[0]
+    found = PemtBertModel.build_model(bert_options(pemt_sources="gone.pt,lost.pt"), going_on(model))
     with refused("--pemt-sources"):
         found.expect_weights()
     found.load_state_dict(model.state_dict())
     found.expect_weights()
-    assert torch.equal(says(found), says(model)) and found.metadata == model.metadata
-    assert found.noted_options["pemt_sources"] == (named or model.noted_options["pemt_sources"])
-
-
-def test_sources_are_as_many_as_the_checkpoint_has():
-    model, first = target_model(make=pemt_encoder), source_files(make=pemt_encoder)[0]
     with pytest.raises(UserError, match=r"must name the 2 sources.*but names 1"):
         pemt_encoder(pemt_sources=first).load_state_dict(model.state_dict())
     with pytest.raises(UserError, match=r"must name the 2 sources.*but names 1"):
-        PemtBertModel.build_model(bert_options(pemt_sources="gone.pt"), GoingOn(model))
+        PemtBertModel.build_model(bert_options(pemt_sources="gone.pt"), going_on(model))
 
 
 @pytest.mark.parametrize("stage", ["source", "target"])
 def test_a_run_of_the_other_stage_is_nothing_to_begin_with(stage):
     """What borrows is told the file of a source."""
     model = source_model("aa", make=pemt_encoder) if stage == "target" else target_model(make=pemt_encoder)
-    begun = GoingOn(model)
-    begun.options = {**begun.options, "pemt_stage": "source" if stage == "target" else "target"}
+    begun = going_on(model, pemt_stage="source" if stage == "target" else "target")
     remedy = ["--pemt-sources runs/rte/aa.pt"] if stage == "target" else []
     with refused("runs/rte/checkpoint_best.pt", f"--pemt-stage {stage}", *remedy, "--save-dir"):
         PemtBertModel.build_model(bert_options(pemt_stage=stage), begun)
 
 
 def test_a_source_goes_on_from_a_source():
-    begun = GoingOn(source_model("aa", make=pemt_encoder))
-    begun.options = {**begun.options, "pemt_stage": "source"}
+    begun = going_on(source_model("aa", make=pemt_encoder), pemt_stage="source")
     assert PemtBertModel.build_model(bert_options(pemt_stage="source"), begun).metadata.task == "cc"

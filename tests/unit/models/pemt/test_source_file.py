@@ -23,24 +23,14 @@ from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.refused import refused
 
 WIDTH = 4
-ADAPTERS = {"encoder.layers.0.mixture.adapters.down": torch.empty(2, WIDTH, device="meta")}
+DOWN = "encoder.layers.0.mixture.adapters.down"
+ADAPTERS = {DOWN: torch.empty(2, WIDTH, device="meta")}
 MADE = Made("ab" * 32, "lora", 2, 16.0, has_prompt=True)
 
 
 def source():
-    tensors = {name: torch.randn(like.shape) for name, like in ADAPTERS.items()}
-    return Source("mnli", "Given two sentences, say …", MADE, {**tensors, PROMPT: torch.randn(5, WIDTH)})
-
-
-def test_a_file_holds_all_of_it(tmp_path):
-    wanted = source()
-    wanted.save(tmp_path / "mnli.pt")
-    found = load(tmp_path / "mnli.pt")
-    assert (found.task, found.description, found.made) == (wanted.task, wanted.description, MADE)
-    assert found.tensors.keys() == wanted.tensors.keys()
-    assert all(torch.equal(found.tensors[name], value) for name, value in wanted.tensors.items())
-    expect_same("mnli.pt", found.made, MADE)
-    expect_tensors("mnli.pt", found, ADAPTERS, WIDTH)
+    tensors = {DOWN: torch.randn(2, WIDTH), PROMPT: torch.randn(5, WIDTH)}
+    return Source("mnli", "Given two sentences, say …", MADE, tensors)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +50,6 @@ def test_another_run_s_is_refused(name, change):
 
 def test_before_there_are_weights_their_fingerprint_is_not_asked_for():
     expect_same("x.pt", MADE, replace(MADE, backbone=""))
-
-
-DOWN = next(iter(ADAPTERS))
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from fairseq_mtmoe.tasks._multitask import run_log, validation
 from fairseq_mtmoe.tasks._multitask.run_log import LINES, Stopwatch, TrainingRecord, TrainingRunLog
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks._multitask.validation import GateMovement, Group, add_task_sums, group_values, log_groups
-from tests.helpers.borrowing import target_model
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.models import batch, moe_model, perturb
+from tests.helpers.pemt import pemt_translator, target_model
 from tests.helpers.pretended_gpu import pretended_gpu
 from tests.helpers.training import train_here
 
@@ -97,8 +97,8 @@ def test_counts_of_experts_are_those_of_all_processes(monkeypatch):
     assert not load.enabled and load.counts.sum() == 15
 
 
-def test_weights_of_sources_are_means_over_sentences_of_what_was_passed_since(tmp_path):
-    model = target_model(tmp_path, gate_input="hidden")
+def test_weights_of_sources_are_means_over_sentences_of_what_was_passed_since():
+    model = perturb(target_model(make=pemt_translator, gate_input="hidden"))
     inputs = batch(task_ids=False)
     model(**inputs)
     validation.set_counting(model, True)
