@@ -1,13 +1,12 @@
 """Dropout by draws of 16 bits, and the attention that uses it."""
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.bert.attention import attend, dropout
-from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from tests.helpers.bert import TINY, batch, tiny_encoder
 
 
@@ -61,15 +60,12 @@ def test_attention_drops_weights_and_not_values():
     assert abs(read.mean() - 1) < 0.05
 
 
-def test_probabilities_are_those_of_their_places():
-    encoder = BertEncoder(dataclasses.replace(TINY, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2))
+def test_the_encoder_drops_with_its_probabilities_in_training_alone():
+    config = replace(TINY, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
+    encoder, inputs = tiny_encoder(config), batch()
     block = encoder.layers[1]
     assert (encoder.dropout_module.p, block.dropout_module.p, block.self_attn.dropout) == (0.3, 0.3, 0.2)
     assert block.activation_dropout_module.p == 0
-
-
-def test_the_encoder_drops_in_training_alone():
-    encoder, inputs = tiny_encoder(), batch()
     evaluated = [encoder(**inputs).hidden for _ in range(2)]
     encoder.train()
     trained = [encoder(**inputs).hidden for _ in range(2)]

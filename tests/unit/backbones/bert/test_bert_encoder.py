@@ -1,30 +1,40 @@
-"""The encoder against Hugging Face's (states, pooled states and every gradient), and what only ours has."""
+"""The encoder against Hugging Face's (states, pooled states and every gradient), and what only ours has.
 
-import dataclasses
+Dense, with experts in all blocks as in MT-TaG, and conditional as in CA-MTL.
+"""
+
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from torch import nn
+from torch.nn import functional as F
 
-from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA
+from fairseq_mtmoe.backbones.bert.config import BERT, BERT_BASE, BERT_LARGE, MINILM, ROBERTA
 from fairseq_mtmoe.backbones.bert.encoder import BertEncoder
 from fairseq_mtmoe.backbones.bert.key_map import our_key
+from fairseq_mtmoe.moe.gates import BaseGate, SwitchGate, TaskGate
+from fairseq_mtmoe.slots import AdapterPlan, ExpertPlan, expert_layers, expert_slots
 from tests.helpers.bert import (
     CONFIGS,
+    NO_DROPOUT,
     TINY,
     TINY_ROBERTA,
     batch,
+    conditional_encoder,
     hugging_face_model,
     in_all_places,
     ours_of,
+    perturb,
     theirs_of,
     tiny_encoder,
 )
 from tests.helpers.pairwise import pairwise
 from tests.helpers.refused import refused
 
-WITHOUT_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 kinds = pytest.mark.parametrize("config", [TINY, TINY_ROBERTA], ids=[BERT, ROBERTA])
+SIZES, IDS = (7, 4, 6), torch.tensor([2, 0, 2])
+GATES = {"base": BaseGate, "task": TaskGate, "switch": SwitchGate}
 
 
 @pytest.fixture(params=["real tokens", "all places"], autouse=True)
@@ -32,6 +42,33 @@ def each_form(request, monkeypatch):
     """The rows are what they are on a CPU, and what they are elsewhere."""
     if request.param == "all places":
         in_all_places(monkeypatch)
+
+
+def plans(gate, blocks=TINY.num_hidden_layers, num_tasks=3, combine="paper"):
+    return dict.fromkeys(range(blocks), ExpertPlan(GATES[gate], 4, combine, num_tasks, starts_dense=True))
+
+
+def sparsify(encoder):
+    for path, slot in expert_slots(encoder).items():
+        slot.sparsify(encoder.get_submodule(path))
+    return encoder
+
+
+def sparse_encoder(config, gate):
+    return perturb(sparsify(tiny_encoder(config, slot_plans=plans(gate))))
+
+
+# An encoder's name -> how it is made of a config.
+ENCODERS = {
+    **dict.fromkeys((BERT, ROBERTA), tiny_encoder),
+    **{gate: partial(sparse_encoder, gate=gate) for gate in GATES},
+    "conditional": conditional_encoder,
+    "large": partial(conditional_encoder, is_large=True),
+}
+
+
+def made(kind, **dropout):
+    return ENCODERS[kind](replace(TINY_ROBERTA if kind == ROBERTA else TINY, **{**NO_DROPOUT, **dropout}))
 
 
 def assert_close(found, wanted, atol=1e-5):
@@ -45,6 +82,15 @@ def total(hidden, pooled):
 
 def gradients(model):
     return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def run(encoder, inputs, seen=None, function=None, **options):
+    """The states of some tokens, the pooled ones, and every gradient of a loss of them."""
+    encoder.zero_grad()
+    torch.manual_seed(5)
+    hidden, pooled = (function or encoder)(**inputs, task_ids=IDS[: len(inputs["tokens"])], **options)[:2]
+    total(hidden[:, :seen], pooled).backward()
+    return {"hidden": hidden[:, :seen].detach(), "pooled": pooled.detach(), **gradients(encoder)}
 
 
 @pytest.mark.parametrize(
@@ -75,19 +121,22 @@ def test_without_types_all_tokens_are_of_the_first_sentence(config):
     assert_close(encoder(**inputs).hidden, encoder(**first).hidden, atol=1e-6)
 
 
-@kinds
-def test_padding_changes_nothing_and_is_found_by_its_token(config):
-    encoder, inputs = tiny_encoder(config), batch(config)
-    wanted = encoder(**inputs)
-    longer = {name: nn.functional.pad(value, (0, 3)) for name, value in inputs.items()}
-    longer["tokens"][:, -3:] = config.pad_token_id
-    del longer["padding_mask"]
-    found = encoder(**longer)
-    assert_close(found.hidden[:, :-3], wanted.hidden, atol=1e-6)
-    assert_close(found.pooled, wanted.pooled, atol=1e-6)
-    assert not found.hidden[:, -3:].any()
-    alone = encoder(inputs["tokens"][1:2, :4], inputs["token_type_ids"][1:2, :4])
-    assert_close(alone.hidden, wanted.hidden[1:2, :4], atol=1e-6)
+@pytest.mark.parametrize("kind", [kind for kind in ENCODERS if kind != "base"])
+def test_a_sentence_is_the_same_in_any_company_at_any_padded_length(kind):
+    """By its own task, whichever others are in the batch; nothing depends on how long the longest one is."""
+    encoder = made(kind)
+    inputs, pad = batch(encoder.config), encoder.config.pad_token_id
+    wanted = encoder(**inputs, task_ids=IDS)
+    tokens, types = F.pad(inputs["tokens"], (0, 3), value=pad), F.pad(inputs["token_type_ids"], (0, 3))
+    longer = encoder(tokens, types, task_ids=IDS)  # padding is found by its token
+    assert_close(longer.hidden[:, :-3], wanted.hidden, atol=1e-6)
+    assert_close(longer.pooled, wanted.pooled, atol=1e-6)
+    assert not longer.hidden[:, -3:].any()
+    for row, size in enumerate(SIZES):
+        alone = [x[row : row + 1, :size] for x in (tokens, types)]
+        found, other = (encoder(*alone, task_ids=ids[row : row + 1]).hidden for ids in (IDS, (IDS + 1) % 3))
+        assert_close(found, wanted.hidden[row : row + 1, :size], atol=1e-6)
+        assert ((other - found).abs().max() > 1e-2) == (kind in ("task", "conditional", "large"))
 
 
 def test_a_sentence_of_padding_alone_is_finite():
@@ -99,25 +148,33 @@ def test_a_sentence_of_padding_alone_is_finite():
         assert found.pooled.isfinite().all() and all(value.isfinite().all() for value in gradients(encoder).values())
 
 
-@pairwise(config=[TINY, TINY_ROBERTA], sizes=[(7, 7), (7, 4, 6), (3, 0)], checkpoints=[False, True])
-def test_first_states_alone_are_the_same(config, sizes, checkpoints):
-    encoder, inputs, found = tiny_encoder(config, checkpoint_activations=checkpoints), batch(config, sizes), []
-    for firsts_only in (False, True):
-        encoder.zero_grad()
-        hidden, pooled = encoder(**inputs, firsts_only=firsts_only)[:2]
-        total(hidden[:, :1], pooled).backward()
-        found.append({"hidden": hidden[:, :1].detach(), "pooled": pooled.detach(), **gradients(encoder)})
-    assert hidden.shape == (len(sizes), 1, 16)
-    for name, value in found[0].items():
-        assert_close(found[1][name], value)
+@pairwise(kind=ENCODERS, sizes=[(7, 7), SIZES, (3, 0)], checkpoints=[False, True])
+def test_first_states_alone_are_the_same(kind, sizes, checkpoints):
+    encoder = made(kind).train()
+    encoder.checkpoint_activations = checkpoints
+    whole, firsts = (run(encoder, batch(encoder.config, sizes), 1, firsts_only=alone) for alone in (False, True))
+    assert_close(firsts, whole)
 
 
-def test_first_states_alone_leave_the_others_of_the_last_block_out():
-    encoder, widths = tiny_encoder(), []
+@pytest.mark.parametrize("plan", [None, AdapterPlan("lora", 2)], ids=["dense", "adapters"])
+def test_first_states_alone_leave_the_others_of_the_last_block_out(plan):
+    """Where no gate reads them."""
+    encoder, widths = tiny_encoder(slot_plans=dict.fromkeys(range(2), plan) if plan else None), []
     for block in encoder.layers:
         block.fc1.register_forward_hook(lambda module, inputs, output: widths.append(output.shape[:-1].numel()))
-    encoder(**batch(sizes=(7, 4, 6)), firsts_only=True)
+    assert encoder(**batch(), firsts_only=True).hidden.shape == (3, 1, 16)
     assert widths in ([17, 3], [21, 3])
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_gate_that_weighs_tokens_against_each_other_sees_all_of_them_in_the_last_block_too(gate):
+    encoder, seen = made(gate).train(), []
+    last = encoder.layers[-1].moe
+    last.gate.register_forward_hook(lambda module, inputs, routing: seen.append(len(routing.expert_T)))
+    for enabled in (False, True):
+        last.load.enabled = enabled  # whose counts are of all tokens
+        encoder(**batch(), task_ids=IDS, firsts_only=True)
+    assert (seen[0] == 3) == (gate == "task") and seen[1] in (17, 21)
 
 
 @pytest.mark.parametrize("config, longest", [(TINY, 24), (TINY_ROBERTA, 22)], ids=[BERT, ROBERTA])
@@ -130,7 +187,7 @@ def test_sentences_have_at_most_as_many_tokens_as_positions(config, longest):
 
 def test_initial_values_are_berts():
     torch.manual_seed(1)
-    encoder = BertEncoder(dataclasses.replace(TINY, hidden_size=64, intermediate_size=256))
+    encoder = BertEncoder(replace(TINY, hidden_size=64, intermediate_size=256))
     block = encoder.layers[1]
     for weight in (block.fc1.weight, block.self_attn.q_proj.weight, encoder.embed_tokens.weight[1:]):
         assert 0.018 < weight.std() < 0.022
@@ -138,18 +195,12 @@ def test_initial_values_are_berts():
     assert block.final_layer_norm.weight.eq(1).all()
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_activation_checkpointing_changes_nothing(dropout):
-    config = dataclasses.replace(TINY, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    found = []
-    for checkpoints in (False, True):
-        encoder = tiny_encoder(config, checkpoint_activations=checkpoints).train()
-        torch.manual_seed(5)
-        output = encoder(**batch())
-        total(*output[:2]).backward()
-        found.append({"hidden": output.hidden.detach(), **gradients(encoder)})
-    for name, value in found[0].items():
-        assert_close(found[1][name], value, atol=1e-6)
+@pairwise(kind=ENCODERS, dropout=[0.0, 0.3])
+def test_activation_checkpointing_changes_nothing(kind, dropout):
+    encoder, found = made(kind, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout).train(), []
+    for encoder.checkpoint_activations in (False, True):
+        found.append(run(encoder, batch(encoder.config)))
+    assert_close(*found, atol=1e-6)
 
 
 def test_what_trains_in_a_frozen_lower_half_gets_gradients_under_checkpointing():
@@ -160,18 +211,16 @@ def test_what_trains_in_a_frozen_lower_half_gets_gradients_under_checkpointing()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_near(dtype, config=TINY_ROBERTA):
-    config = dataclasses.replace(config, **WITHOUT_DROPOUT)
-    encoder, inputs = tiny_encoder(config), batch(config)
-    wanted = encoder(**inputs).hidden
-    half = tiny_encoder(config).to(dtype).train()
+def test_half_precision_is_near(dtype):
+    inputs = batch(TINY_ROBERTA)
+    wanted = made(ROBERTA)(**inputs).hidden
+    half = made(ROBERTA).to(dtype).train()
     found = half(**inputs)
     assert found.hidden.dtype == dtype
     assert_close(found.hidden.float(), wanted, atol=0.1)
     total(*(x.float() for x in found[:2])).backward()
     assert all(gradient.isfinite().all() and gradient.dtype == dtype for gradient in gradients(half).values())
-    with_dropout = tiny_encoder(dataclasses.replace(config, hidden_dropout_prob=0.1)).to(dtype).train()
-    assert with_dropout(**inputs).hidden.isfinite().all()
+    assert made(ROBERTA, hidden_dropout_prob=0.1).to(dtype).train()(**inputs).hidden.isfinite().all()
 
 
 def test_autocast_is_near():
@@ -183,19 +232,49 @@ def test_autocast_is_near():
     assert found[0].isfinite().all()
 
 
-def test_the_encoder_compiles_without_a_graph_break():
+@pytest.mark.parametrize("kind", [ROBERTA, "conditional"])
+def test_it_compiles_without_a_graph_break(kind):
     """`torch.compile` takes the encoder as one graph, without falling back to Python in between."""
     torch._dynamo.reset()
-    small = dict(num_hidden_layers=1, has_pooler=False, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    config = dataclasses.replace(TINY_ROBERTA, **small)
-    encoder = tiny_encoder(config).train()
+    encoder = made(kind).train()
+    encoder.layers = encoder.layers[1:]
     compiled = torch.compile(encoder, backend="aot_eager", fullgraph=True)
-    for sizes in ((7, 4, 6), (3, 5)):  # another length must not need another encoder
-        inputs, results = batch(config, sizes), []
-        for function in (compiled, encoder):
-            encoder.zero_grad()
-            hidden = function(**inputs).hidden
-            hidden.square().sum().backward()
-            results.append([hidden.detach(), *(parameter.grad for parameter in encoder.parameters())])
-        for value, expected in zip(*results, strict=True):
-            torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-4)
+    for sizes in (SIZES, (3, 5)):  # another length must not need another encoder
+        inputs = batch(encoder.config, sizes)
+        torch.testing.assert_close(run(encoder, inputs, function=compiled), run(encoder, inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_experts_get_no_padding():
+    """BASE gives them equal shares of the real tokens, which are 17."""
+    encoder = made("base").train()
+    for layer in expert_layers(encoder).values():
+        layer.load.enabled = True
+    encoder(**batch())
+    for layer in expert_layers(encoder).values():
+        assert sorted(layer.load.counts.sum(0).tolist()) == [4, 4, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "config, gates, experts, millions",
+    [(MINILM, 74e3, 21e6, (22, 44)), (BERT_BASE, None, None, (110, 280)), (BERT_LARGE, None, None, (335, 940))],
+    ids=["MiniLM", "BERT base", "BERT large"],
+)
+def test_parameter_counts_are_the_papers(config, gates, experts, millions):
+    """MT-TaG, §3 and table 1: 8 tasks, 4 experts. Its experts' parameters are those beyond the dense encoder's."""
+    with torch.device("meta"):
+        encoder = BertEncoder(config, plans("task", config.num_hidden_layers, num_tasks=8))
+        dense = count(encoder)
+        sparsify(encoder)
+    found = sum(count(layer.gate) for layer in expert_layers(encoder).values())
+    more = sum(count(layer.experts) for layer in expert_layers(encoder).values()) * 3 // 4
+    layers, H, F = config.num_hidden_layers, config.hidden_size, config.intermediate_size
+    assert found == layers * 4 * H * 8 and more == layers * 3 * (2 * H * F + H + F)
+    assert count(encoder) == dense + found + more
+    if gates is not None:
+        assert abs(found - gates) < 500 and abs(more - experts) < 5e5
+    for parameters, published in zip((dense, count(encoder)), millions, strict=True):
+        assert abs(parameters / 1e6 - published) < 0.035 * published
+
+
+def count(module):
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -22,27 +22,21 @@ def inputs(*lengths, seed=1):
 
 
 def slowly(query, key, value, readers, lengths, scales=None, bias=None):
-    """One sentence and one head at a time; `scales` are of the packed weights, `bias` is (S, A or 1, L, L)."""
-    read, tokens, readers_before, used = torch.zeros_like(query), 0, 0, 0
+    """One sentence after the other; `scales` are of the packed weights, `bias` is (S, A or 1, L, L)."""
     order = sorted(range(len(lengths)), key=lambda sentence: lengths[sentence])
-    starts = {}
-    for sentence in order:
-        starts[sentence] = used
-        used += HEADS * readers[sentence] * lengths[sentence]
-    for sentence, (count, length) in enumerate(zip(readers, lengths, strict=True)):
-        rows, reading = slice(tokens, tokens + length), slice(readers_before, readers_before + count)
-        for head in range(HEADS) if length else ():
-            part = slice(head * 4, head * 4 + 4)
-            scores = query[reading, part] @ key[rows, part].T / 2
-            if bias is not None:
-                scores = scores + bias[sentence, head % bias.shape[1], :count, :length]
-            weights = scores.softmax(-1)
-            if scales is not None:
-                start = starts[sentence] + head * count * length
-                weights = weights * scales[start : start + count * length].view(count, length)
-            read[reading, part] = weights @ value[rows, part]
-        tokens, readers_before = tokens + length, readers_before + count
-    return read
+    sizes = [HEADS * readers[sentence] * lengths[sentence] for sentence in order]
+    scales_of = {} if scales is None else dict(zip(order, scales.split(sizes), strict=True))
+    read = []
+    sentences = zip(query.split([*readers]), key.split([*lengths]), value.split([*lengths]), strict=True)
+    for sentence, tensors in enumerate(sentences):
+        queries, keys, values = (tensor.unflatten(1, (HEADS, -1)).transpose(0, 1) for tensor in tensors)
+        scores = queries @ keys.mT / 2
+        if bias is not None:
+            scores = scores + bias[sentence, :, : scores.shape[1], : scores.shape[2]]
+        weights = scores.softmax(-1)
+        weights = weights * scales_of[sentence].view_as(weights) if scales_of else weights
+        read.append((weights @ values).transpose(0, 1).flatten(1))
+    return torch.cat(read)
 
 
 def assert_equal_with_gradients(found, wanted, tensors):
