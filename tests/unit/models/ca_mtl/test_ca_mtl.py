@@ -15,7 +15,6 @@ from fairseq_mtmoe.models.ca_mtl import CAMTLModel
 from fairseq_mtmoe.models.ca_mtl.model import CAMTLConfig
 from tests.helpers import encoders
 from tests.helpers.encoders import HEADS, all_numbers, built, conditional_encoder, dense_encoder, tag_model, task_batch
-from tests.helpers.models import perturb
 from tests.helpers.refused import refused
 
 SIZES = {"minilm": (6, 384, 1536, 12), "base": (12, 768, 3072, 12), "large": (24, 1024, 4096, 16)}
@@ -74,16 +73,11 @@ def test_without_parts_it_is_a_plain_encoder_with_a_frozen_half():
 
 
 @pytest.mark.parametrize("make", [conditional_encoder, lambda **options: tag_model(dense_updates=1, **options)])
-def test_a_dense_models_checkpoint_begins_with_new_parts_for_all_or_some_of_its_tasks(make, monkeypatch):
+def test_a_dense_models_checkpoint_begins_with_new_parts_for_some_of_its_tasks(make, monkeypatch):
     """As `--finetune-from-model` of a run without them."""
     dense = dense_encoder()
-    perturb(dense)
-    model = make(conditional="attention,norm,alignment,bottleneck").eval()
-    model.load_state_dict(dense.state_dict())
-    wanted = all_numbers(dense(**task_batch()))
-    torch.testing.assert_close(all_numbers(model(**task_batch())), wanted, rtol=1e-5, atol=1e-5)
     monkeypatch.setattr(encoders, "HEADS", {"words": HEADS["words"], "three": HEADS["three"]})  # the last one is first
-    model = make(conditional="attention,norm").eval()
+    model = make(conditional="attention,norm")
     model.load_state_dict(dense.state_dict())
     assert all(torch.equal(head.weight, dense.heads[task].weight) for task, head in model.heads.items())
     assert model.encoder.task_embeddings.weight.shape[0] == 2

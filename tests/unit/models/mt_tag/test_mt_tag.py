@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-from torch.nn import functional as F
 
+from fairseq_mtmoe.moe.reference import slow_forward
 from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.bert import in_all_places
 from tests.helpers.encoders import MTTaGConfig, MTTaGModel, all_numbers, dense_encoder, tag_model, task_batch
@@ -18,29 +18,14 @@ models = pytest.mark.parametrize("switch", MODELS.values(), ids=MODELS)
 
 def by_the_paper(block, hidden, branch_input, context):
     """A slot that computes equations 1 to 6 for one token after the other; nothing at padding."""
-    experts, gate = block.moe.experts, block.moe.gate
-    outputs = torch.zeros_like(branch_input).unbind(0)
-    outputs = [list(sentences.unbind(0)) for sentences in outputs]
-    for place, sentences in enumerate(outputs):
-        for sentence in range(len(sentences)):
-            if context.padding_mask[sentence, place]:
-                continue
-            x = hidden[place, sentence]
-            weight = gate.weight if gate.weight.dim() == 2 else gate.weight[context.task_ids[sentence]]
-            powers = [torch.exp((x * weight[expert]).sum()) for expert in range(len(weight))]  # equations 3 and 4
-            values = [power / sum(powers) for power in powers]
-            best = max(range(len(values)), key=lambda expert: values[expert])  # equation 5
-            inner = F.gelu(experts.fc1_weight[best] @ x + experts.fc1_bias[best])  # equation 1
-            output = experts.fc2_weight[best] @ inner + experts.fc2_bias[best]
-            sentences[sentence] = values[best] * output  # equation 6
-    return torch.stack([torch.stack(sentences) for sentences in outputs])
+    assert block.moe.blend is None  # equation 6 is by the gate's value alone
+    return slow_forward(block.moe, hidden, branch_input, context.padding_mask.t(), context.task_ids)
 
 
 @models
 @pytest.mark.parametrize("training", [True, False])
 def test_outputs_and_gradients_are_the_papers(switch, training, monkeypatch):
-    model = tag_model(switch=switch, expert_combine="paper").train(training)
-    perturb(model)
+    model = perturb(tag_model(switch=switch, expert_combine="paper").train(training))
     slow = copy.deepcopy(model)
     found = all_numbers(model(**task_batch()))
     in_all_places(monkeypatch)
@@ -65,12 +50,9 @@ def test_every_block_has_experts_that_are_copies_of_its_pretrained_layer(switch)
     layers = expert_layers(model)
     assert [*layers] == ["encoder.layers.0", "encoder.layers.1"]
     for path, layer in layers.items():
-        block = dense.get_submodule(path)
-        for name in ("fc1", "fc2"):
-            for part in ("weight", "bias"):
-                copies = getattr(layer.experts, f"{name}_{part}")
-                assert len(copies) == 4
-                assert all(torch.equal(expert, getattr(getattr(block, name), part)) for expert in copies)
+        for name in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"):
+            copies = layer.experts.get_parameter(name.replace(".", "_"))
+            assert torch.equal(copies, dense.get_parameter(f"{path}.{name}").expand(4, *copies.shape[1:]))
         assert 0 < layer.gate.weight.abs().max() < 0.006
         assert len(layer.gate.weight) == 4  # tasks, or experts
 
