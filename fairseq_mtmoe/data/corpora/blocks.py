@@ -149,8 +149,8 @@ def check(bad: BadLine, on_bad_line: OnBadLine, files: CorpusFiles) -> None:
         rule, begins = f"have as many lines as `{other}` ({bad.line - 1})", f"has {bad.excerpt}"
     else:
         what = BAD_REASONS[bad.reason] + (f" ({bad.excerpt})" if bad.excerpt else "")
-        place = f"from line or unit {bad.line} on it cannot" if is_end else f"line or unit {bad.line} cannot be used"
-        rule, begins = "be text that can be read whole", f"{place}: {what}"
+        where = f"from line or unit {bad.line} on it cannot" if is_end else f"line or unit {bad.line} cannot be used"
+        rule, begins = "be text that can be read whole", f"{where}: {what}"
     raise UserError(f"`{bad.file}` must {rule}, but {begins}; {ends}.")
 
 

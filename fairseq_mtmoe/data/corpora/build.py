@@ -116,7 +116,7 @@ def build(
 ) -> Report:
     """Fill the empty directory `folder`, with `shard0` … if there are several; return `pairs` and `files` for a report.
 
-    `corpora` are one for each split and language pair; `tiers` name pairs or languages; `given` is in the place of a
+    `corpora` are one for each split and language pair; `tiers` name pairs or languages; `given` replaces a
     trained vocabulary; `dropped` are pairs left out before, by `catalogs.DROP_REASONS`.
     """
     cleaned = clean(tools, corpora, Rules(None), "Reading text")

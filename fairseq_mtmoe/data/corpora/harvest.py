@@ -38,7 +38,7 @@ class Harvest:
     pairs: dict[str, list[SentencePair]] = field(default_factory=dict)  # by language, of several equal ones the first
     group_of: dict[str, str] = field(default_factory=dict)  # by source sentence, the name of its message
     dropped: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))  # by language and reason
-    damaged: list[int] = field(default_factory=list)  # places of catalogs that could not be read
+    damaged: list[int] = field(default_factory=list)  # indices of catalogs that could not be read
 
     @property
     def counts(self) -> dict[str, int]:
@@ -75,7 +75,7 @@ def harvest_and_split(
     """Read catalogs, choose languages (`select_languages`), split their messages, and write them as text files.
 
     Returns the files of all splits, and `dropped` pairs by language pair and reason, messages of languages `left_out`,
-    places of `damaged` catalogs. `hashes` are of the catalogs' content, `sizes` messages held out by split.
+    indices of `damaged` catalogs. `hashes` are of the catalogs' content, `sizes` messages held out by split.
     """
     stage = tools.work.stage(
         "split",
@@ -112,10 +112,10 @@ def read_catalogs(tools: Tools, catalogs: Sequence[Catalog]) -> Harvest:
             texts |= found
             step.advance(sum(len(text.pairs) for text in found.values() if text))
     harvest, groups = Harvest(), DedupGroups()
-    for place, catalog in enumerate(catalogs):
-        text = texts[place]
+    for index, catalog in enumerate(catalogs):
+        text = texts[index]
         if text is None:
-            harvest.damaged.append(place)
+            harvest.damaged.append(index)
             continue
         harvest.dropped[catalog.lang].update(text.dropped)
         harvest.pairs.setdefault(catalog.lang, []).extend(text.pairs)
@@ -131,16 +131,16 @@ def read_catalogs(tools: Tools, catalogs: Sequence[Catalog]) -> Harvest:
 
 
 def read_some(paths: Sequence[tuple[int, Path]]) -> dict[int, CatalogText | None]:
-    return {place: read_catalog(path) for place, path in paths}
+    return {index: read_catalog(path) for index, path in paths}
 
 
 def describe_sources(catalogs: Sequence[Catalog], damaged: Sequence[int]) -> list[dict[str, Any]]:
-    """For a report: how many catalogs each source has, and which of them could not be read, by their places."""
+    """For a report: how many catalogs each source has, and which of them could not be read, by their indices."""
     rows: dict[str, dict[str, Any]] = {}
-    for place, catalog in enumerate(catalogs):
+    for index, catalog in enumerate(catalogs):
         row = rows.setdefault(catalog.source, {"source": catalog.source, "catalogs": 0, "damaged": []})
         row["catalogs"] += 1
-        row["damaged"] += [catalog.name] if place in damaged else []
+        row["damaged"] += [catalog.name] if index in damaged else []
     return list(rows.values())
 
 

@@ -1,4 +1,4 @@
-"""What a data directory holds and what was left out: `report.json` and pages, which say nothing of time and place."""
+"""What a data directory holds and what was left out: `report.json` and pages, which say nothing of when and where."""
 
 import json
 from collections import Counter, defaultdict
@@ -78,7 +78,7 @@ def of_corpora(assembly: Assembly, selections: Iterable[Selection], evaluated: I
     found = {selection.corpus.raw.files.name: _trained_corpus(selection) for selection in selections}
     found |= {corpus.raw.files.name: _corpus(corpus) for corpus in evaluated}
     settings = plain(asdict(recipe))
-    del settings["corpora"], settings["path"], settings["known_languages"]  # corpora have a place of their own
+    del settings["corpora"], settings["path"], settings["known_languages"]  # corpora have a part of their own
     languages = _by_language(ids for ids in assembly.ids if ids.split == TRAIN)
     rows = table({lang: dict(languages[lang]) for lang in sorted(languages)}, is_given=bool(recipe.vocabulary.model))
     return {

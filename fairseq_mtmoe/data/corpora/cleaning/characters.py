@@ -53,7 +53,7 @@ def table(codes: Iterable[int]) -> NDArray[np.bool_]:
 
 @cache
 def wide() -> NDArray[np.bool_]:
-    """Characters that fill the place of two Latin ones: Chinese, Japanese, Korean."""
+    """Characters that fill the width of two Latin ones: Chinese, Japanese, Korean."""
     return table(code for code in ASSIGNED if unicodedata.east_asian_width(chr(code)) in "WF")
 
 
@@ -79,9 +79,9 @@ def normalised(texts: Sequence[str]) -> list[str]:
     spaces = columns.codes == ord(" ")
     # Two spaces together are inside a text, or at one of its ends: columns have a space on either side of a text.
     doubled = np.flatnonzero(spaces[1:] & spaces[:-1]) + 1
-    places = np.concatenate([doubled, np.flatnonzero(_irregular()[columns.codes])])
+    positions = np.concatenate([doubled, np.flatnonzero(_irregular()[columns.codes])])
     result = [normal_form("NFC", text) for text in texts]
-    for row in np.unique(np.searchsorted(columns.starts, places, side="right") - 1).tolist():
+    for row in np.unique(np.searchsorted(columns.starts, positions, side="right") - 1).tolist():
         result[row] = normalise(texts[row])
     return result
 

@@ -60,10 +60,10 @@ def folded(columns: Columns) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     counts = count[columns.codes]
     characters = np.repeat(first[columns.codes], counts)
     several = np.flatnonzero(counts > 1)
-    places, codes = np.cumsum(counts, dtype=np.int64)[several] - counts[several], columns.codes[several]
+    positions, codes = np.cumsum(counts, dtype=np.int64)[several] - counts[several], columns.codes[several]
     for code in np.unique(codes).tolist():
         for offset, part in enumerate(more[code]):
-            characters[places[codes == code] + offset] = ord(part)
+            characters[positions[codes == code] + offset] = ord(part)
     return characters, columns.sums(counts)
 
 
@@ -127,8 +127,8 @@ def _digits() -> NDArray[np.bool_]:
     return table(code for code in range(0x20000) if unicodedata.category(chr(code)) == "Nd")
 
 
-BYTES_PER_KEY = 64  # of memory while a key's part is sorted, with its place, their order and more; measured
-_ENTRY = np.dtype([("key", "<u8"), ("place", "<u8")])
+BYTES_PER_KEY = 64  # of memory while a key's part is sorted, with its index, their order and more; measured
+_ENTRY = np.dtype([("key", "<u8"), ("index", "<u8")])
 _MOST_BITS = 10
 
 
@@ -145,8 +145,8 @@ def first_occurrences(key_files: Sequence[Path], work: Path, memory: int) -> Ite
         _deal_out(key_files, work, sum(sizes), memory)
         is_first = np.memmap(work / "is_first", np.bool_, "w+", shape=(max(sum(sizes), 1),))
         for part in sorted(work.glob("part*")):
-            entries = np.fromfile(part, _ENTRY)  # in the order of their places
-            is_first[entries["place"][_first_of_each(np.ascontiguousarray(entries["key"]))]] = True
+            entries = np.fromfile(part, _ENTRY)  # in the order of their indices
+            is_first[entries["index"][_first_of_each(np.ascontiguousarray(entries["key"]))]] = True
             part.unlink()
         first = 0
         for size in sizes:
@@ -157,24 +157,24 @@ def first_occurrences(key_files: Sequence[Path], work: Path, memory: int) -> Ite
 
 
 def _deal_out(key_files: Sequence[Path], work: Path, total: int, memory: int) -> None:
-    """Append every key with its place to the file of its part; of equal keys in one go the first is enough."""
+    """Append every key with its index to the file of its part; of equal keys in one go the first is enough."""
     bits = 0  # of a key, that say the part: keys are evenly spread
     while (total * BYTES_PER_KEY >> bits) > memory and bits < _MOST_BITS:
         bits += 1
     begins = np.arange(1 << bits, dtype=np.uint64) << np.uint64((64 - bits) % 64)
-    at_once, place = memory // BYTES_PER_KEY, 0
+    at_once, before = memory // BYTES_PER_KEY, 0
     for path in key_files:
         keys = np.load(path, mmap_mode="r")
         for begin in range(0, len(keys), at_once):
             some = np.array(keys[begin : begin + at_once])
             first = _first_of_each(some)
             entries = np.empty(len(first), _ENTRY)
-            entries["key"], entries["place"] = some[first], first + place
+            entries["key"], entries["index"] = some[first], first + before
             for part, of_part in enumerate(np.split(entries, np.searchsorted(entries["key"], begins)[1:])):
                 if len(of_part):
                     with open(work / f"part{part:04d}", "ab") as file:
                         file.write(of_part.tobytes())
-            place += len(some)
+            before += len(some)
 
 
 def _first_of_each(keys: Keys) -> NDArray[np.int64]:

@@ -165,20 +165,20 @@ class _Walk:
     """Goes through a model by what it says of its own sizes; a `ValueError` where these contradict each other."""
 
     def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.place = data, 0
+        self.data, self.offset = data, 0
 
     def reaches_the_end(self) -> bool:
         magic, version = self._numbers("<2i")
         self._must(magic == _MAGIC and version in _VERSIONS)
         dimension, _, _, _, _, word_ngrams, loss, model, buckets, _, most, _, _ = self._numbers("<12id")
-        hashes = word_ngrams > 1 or most > 0  # parts of words and several words have places by their hash
+        hashes = word_ngrams > 1 or most > 0  # parts of words and several words have rows by their hash
         words, labels, pruned = self._dictionary()
         self._must(dimension > 0 and loss in _LOSSES and model == _SUPERVISED and buckets >= int(hashes))
         (is_quantised,) = self._numbers("<?")
         self._matrix(bool(is_quantised), words + (buckets if pruned < 0 else pruned), dimension)
         (is_output_quantised,) = self._numbers("<?")
         self._matrix(bool(is_quantised and is_output_quantised), labels, dimension)
-        return self.place == len(self.data)
+        return self.offset == len(self.data)
 
     def _dictionary(self) -> tuple[int, int, int]:
         """Words and labels, and how many rows are left for hashes where others were pruned, or -1."""
@@ -186,7 +186,7 @@ class _Walk:
         self._must(words >= 0 and labels > 0 and entries == words + labels)
         occurrences = 0
         for number in range(entries):  # a name that ends in NUL, how often it occurs, and its kind
-            self._skip(self.data.find(b"\0", self.place) + 1 - self.place)
+            self._skip(self.data.find(b"\0", self.offset) + 1 - self.offset)
             count, kind = self._numbers("<qb")
             self._must(count >= 0 and kind == (number >= words))
             occurrences += count
@@ -221,10 +221,10 @@ class _Walk:
             raise ValueError
 
     def _numbers(self, form: str) -> tuple[int, ...]:
-        found = struct.unpack_from(form, self.data, self.place)
+        found = struct.unpack_from(form, self.data, self.offset)
         self._skip(struct.calcsize(form))
         return found
 
     def _skip(self, count: int) -> None:
-        self._must(0 <= count <= len(self.data) - self.place)
-        self.place += count
+        self._must(0 <= count <= len(self.data) - self.offset)
+        self.offset += count

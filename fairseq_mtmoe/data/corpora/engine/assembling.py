@@ -106,11 +106,11 @@ class Assembly:
         count = max(map(self.shards, self.sizes))
         folders = [folder] if count == 1 else [folder / f"shard{number}" for number in range(count)]
         dictionary = folders[0] / dictionary_name(self.recipe.data_code(self._langs()[0]))
-        for place in folders:
-            place.mkdir(exist_ok=True)
+        for each in folders:
+            each.mkdir(exist_ok=True)
         shutil.copyfile(self.vocabulary.dictionary, dictionary)
-        for place in folders:
-            self._write_shared(place, folders, dictionary)
+        for each in folders:
+            self._write_shared(each, folders, dictionary)
         for name in OF_ALL_SHARDS if count > 1 else ():
             if (folders[0] / name).exists():
                 _link(folders[0] / name, folder / name)
@@ -125,7 +125,7 @@ class Assembly:
             is_training = one.split == TRAIN
             number = self.shards(one.pair) if is_training else 1
             for side, lang in zip(SIDES, one.pair.split("-"), strict=True):
-                prefixes = [place / self._name(one, lang) for place in folders[:number]]
+                prefixes = [each / self._name(one, lang) for each in folders[:number]]
                 yield partial(write_side, one.files, side, prefixes, self.vocabulary.symbols, is_training)
 
     def _name(self, ids: Ids, lang: str) -> str:
@@ -139,9 +139,9 @@ class Assembly:
         """Write the model, a dictionary for each language (one, and links to it), and the lists that tasks read."""
         langs = list(map(self.recipe.data_code, self._langs()))
         shutil.copyfile(self.vocabulary.model, folder / "spm.model")
-        for place in (folder / dictionary_name(lang) for lang in langs):
-            if place != dictionary:
-                _link(dictionary, place)
+        for path in (folder / dictionary_name(lang) for lang in langs):
+            if path != dictionary:
+                _link(dictionary, path)
         known = self.recipe.known_languages
         ordered = [*known, *(lang for lang in langs if lang not in known)]
         _write(folder / "langs.txt", "".join(f"{lang}\n" for lang in ordered))
@@ -151,7 +151,7 @@ class Assembly:
         _write(folder / tiers.FILE_NAME, json.dumps(self.tiers(), indent=1) + "\n")
         pairs = sorted(self.sizes)
         sizes = {self.recipe.data_pair(pair): sizes_of(self.sizes[pair], self.shards(pair)) for pair in pairs}
-        shards = [place.name for place in folders] if len(folders) > 1 else [""]
+        shards = [each.name for each in folders] if len(folders) > 1 else [""]
         content = {"shards": shards, recorded_sizes.SPLIT: sizes}
         _write(folder / recorded_sizes.FILE_NAME, json.dumps(content, indent=1) + "\n")
 

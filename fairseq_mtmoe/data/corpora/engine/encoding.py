@@ -30,38 +30,38 @@ MODEL, IDS = "spm.model", "ids.npy"
 Text = Sequence[tuple[Path, Mask | None]]  # files with the rows wanted of each, or all
 
 
-def _gather_text(tools: Tools, selections: Selections, places: Mapping[str, NDArray[np.int64]]) -> list[str]:
-    """Sentences of each language, by their sorted places among all of its training sentences."""
+def _gather_text(tools: Tools, selections: Selections, indices: Mapping[str, NDArray[np.int64]]) -> list[str]:
+    """Sentences of each language, by their sorted indices among all of its training sentences."""
     found: dict[tuple[str, int], list[str]] = {}
-    with tools.shown.step("Drawing text for the vocabulary", sum(map(len, places.values())), "sentences") as step:
-        for place, lines in tools.workers.map_blocks(_gather_jobs(selections, places)):
-            found[place] = lines
+    with tools.shown.step("Drawing text for the vocabulary", sum(map(len, indices.values())), "sentences") as step:
+        for order, lines in tools.workers.map_blocks(_gather_jobs(selections, indices)):
+            found[order] = lines
             step.advance(len(lines))
-    return [line for place in sorted(found) for line in found[place]]
+    return [line for order in sorted(found) for line in found[order]]
 
 
 def _gather_jobs(
-    selections: Selections, places: Mapping[str, NDArray[np.int64]]
+    selections: Selections, indices: Mapping[str, NDArray[np.int64]]
 ) -> Iterator[partial[tuple[tuple[str, int], list[str]]]]:
-    starts, number = dict.fromkeys(places, 0), itertools.count()
+    starts, number = dict.fromkeys(indices, 0), itertools.count()
     for pair, of_pair in sorted(selections.items()):
         for path, mask in itertools.chain.from_iterable(selection.blocks for selection in of_pair):
             kept = np.flatnonzero(mask)
             for side, lang in zip(SIDES, pair.split("-"), strict=True):
-                if lang not in places:  # which has no sentence
+                if lang not in indices:  # which has no sentence
                     continue
-                first, last = np.searchsorted(places[lang], [starts[lang], starts[lang] + len(kept)])
+                first, last = np.searchsorted(indices[lang], [starts[lang], starts[lang] + len(kept)])
                 if first < last:
-                    rows = kept[places[lang][first:last] - starts[lang]]
+                    rows = kept[indices[lang][first:last] - starts[lang]]
                     yield partial(gather_block, (lang, next(number)), path, side, rows)
                 starts[lang] += len(kept)
 
 
 def gather_block(
-    place: tuple[str, int], text: Path, side: str, rows: NDArray[np.int64]
+    order: tuple[str, int], text: Path, side: str, rows: NDArray[np.int64]
 ) -> tuple[tuple[str, int], list[str]]:
     with Saved(text) as saved:
-        return place, saved.some_lines(side, rows)
+        return order, saved.some_lines(side, rows)
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def make_vocabulary(
         for pair, of_pair in () if given else selections.items():
             kept = sum(selection.summary()["kept"] for selection in of_pair)
             sizes.update(dict.fromkeys(pair.split("-"), kept))
-        places = sample_lines(sizes, recipe.vocabulary.temperature, recipe.seed)
-        text = _gather_text(tools, selections, places) if places else []
+        indices = sample_lines(sizes, recipe.vocabulary.temperature, recipe.seed)
+        text = _gather_text(tools, selections, indices) if indices else []
         with tools.shown.step("Making the vocabulary"):
             if given:
                 model, wanted = read_bytes(given["model"]), 0
@@ -133,7 +133,7 @@ def encode(tools: Tools, texts: Sequence[Text], vocabulary: Vocabulary) -> list[
     encoded: list[list[Path]] = []
     wanted: dict[Path, tuple[Path, Mask | None]] = {}
     for text in texts:
-        encoded.append([_place(stages[path.parent.name], path, mask) for path, mask in text])
+        encoded.append([_block_path(stages[path.parent.name], path, mask) for path, mask in text])
         wanted |= dict(zip(encoded[-1], text, strict=True))
     tools.work.keep_alone(wanted)
     left = [(*of, vocabulary.stage.folder, out) for out, of in wanted.items() if not is_saved(out)]
@@ -142,7 +142,7 @@ def encode(tools: Tools, texts: Sequence[Text], vocabulary: Vocabulary) -> list[
     return encoded
 
 
-def _place(stage: Stage, path: Path, mask: Mask | None) -> Path:
+def _block_path(stage: Stage, path: Path, mask: Mask | None) -> Path:
     """Return where the ids of a block's rows are; the name says which rows, so that the same are not encoded again."""
     rows = "all" if mask is None or mask.all() else hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()[:16]
     return stage.folder / f"{path.stem}-{rows}.npz"

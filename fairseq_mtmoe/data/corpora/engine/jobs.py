@@ -120,7 +120,7 @@ def clean_block(block: Block, job: PartJob, number: int, bad: Mapping[str, Any])
     source, target = job.raw.pair.split("-")
     cleaned = Cleaner(job.filters, source, target, job.raw.role)(block)
     texts = {"source": cleaned.source, "target": cleaned.target}
-    texts |= {f"reference{place}": list(map(normalise, lines)) for place, lines in enumerate(block.references)}
+    texts |= {f"reference{number}": list(map(normalise, lines)) for number, lines in enumerate(block.references)}
     summary = {
         "read": len(block.source),
         "kept": len(cleaned.source),
@@ -136,15 +136,15 @@ def clean_block(block: Block, job: PartJob, number: int, bad: Mapping[str, Any])
 
 
 class BadLines:
-    """Bad lines of a corpus or a part, noted in a `with` statement; files are told by place: others may be equal."""
+    """Bad lines of a corpus or a part, noted in a `with` statement; files are told by index: others may be equal."""
 
     def __init__(self, path: Path, files: CorpusFiles) -> None:
         self._path = path
-        self._places = {str(file): place for place, file in enumerate(files.paths)}
+        self._indices = {str(file): index for index, file in enumerate(files.paths)}
         self._counts: Counter[str] = Counter()
         self._shown: Counter[str] = Counter()
         self._samples: list[list[Any]] = []
-        self._row: list[Any] = []  # place, line, lines, reason, excerpt: of the row that may grow
+        self._row: list[Any] = []  # index, line, lines, reason, excerpt: of the row that may grow
 
     def __enter__(self) -> BadLines:
         self._file = open(self._path, "w", encoding="utf-8", newline="")
@@ -159,18 +159,18 @@ class BadLines:
     def note(self, bad: BadLine) -> None:
         """Count a bad line, show it if few were before, and list it if it is a fault of the file."""
         self._counts[bad.reason] += bad.lost
-        place = self._places.get(bad.file, 0)
+        index = self._indices.get(bad.file, 0)
         if self._shown[bad.reason] < SAMPLES:
             self._shown[bad.reason] += 1
-            self._samples.append([place, bad.line, bad.reason, bad.excerpt])
+            self._samples.append([index, bad.line, bad.reason, bad.excerpt])
         if bad.reason in HARMLESS:
             return
         row = self._row
-        if row and row[2] and [place, bad.line, bad.reason] == [row[0], row[1] + row[2], row[3]]:
+        if row and row[2] and [index, bad.line, bad.reason] == [row[0], row[1] + row[2], row[3]]:
             row[2] += bad.lost
             return
         self._write()
-        self._row = [place, bad.line, bad.lost, bad.reason, bad.excerpt]
+        self._row = [index, bad.line, bad.lost, bad.reason, bad.excerpt]
 
     def _write(self) -> None:
         if self._row:
@@ -211,5 +211,5 @@ def _rows(corpora: Iterable[tuple[RawCorpus, Stage]]) -> Iterator[list[str]]:
     for corpus, stage in corpora:
         for path in sorted(stage.folder.glob(f"*{LIST}")):  # of the whole corpus, or of each part
             with open(path, encoding="utf-8", newline="") as file:
-                for place, *row in csv.reader(file, delimiter="\t"):
-                    yield [corpus.files.name, corpus.names[int(place)], *row]
+                for index, *row in csv.reader(file, delimiter="\t"):
+                    yield [corpus.files.name, corpus.names[int(index)], *row]

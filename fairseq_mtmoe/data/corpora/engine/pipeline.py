@@ -40,7 +40,7 @@ class Inputs:
     corpora: list[RawCorpus]
     vocabulary: dict[str, Path]  # `model` and `dictionary`, where they are given
     vocabulary_digests: list[str]
-    filters: Filters  # with the place of the model for language identification
+    filters: Filters  # with the path of the model for language identification
     identification: list[str]  # the hash of that model, where there is one
 
     @property

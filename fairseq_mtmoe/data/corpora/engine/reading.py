@@ -40,7 +40,7 @@ class CleanedCorpus:
     @property
     def bad_samples(self) -> list[list[Any]]:
         """Some of its bad lines: file, line, reason and excerpt of each."""
-        return [[self.raw.names[place], *sample] for place, *sample in self.result["bad_samples"]]
+        return [[self.raw.names[index], *sample] for index, *sample in self.result["bad_samples"]]
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ def _stage(tools: Tools, corpus: RawCorpus, rules: Rules) -> Stage:
 def _check(stages: Stages, rules: Rules) -> None:
     """See that nothing that was left out of clean corpora is to end the run, and that enough is left of each pair."""
     for corpus, stage in stages:
-        for place, line, reason, excerpt in (stage.result() or {}).get("bad_samples", ()):
-            bad = BadLine(str(corpus.files.paths[place]), line, reason, excerpt)
+        for index, line, reason, excerpt in (stage.result() or {}).get("bad_samples", ()):
+            bad = BadLine(str(corpus.files.paths[index]), line, reason, excerpt)
             check(bad, rules.on_bad_line, corpus.files)
     for pair in dict.fromkeys(corpus.pair for corpus, _ in stages):
         _check_left(pair, stages, rules)

@@ -170,7 +170,7 @@ def _draw(pair: str, selections: Sequence[Selection], sizes: Mapping[str, int], 
     """Write the pairs that a language pair holds out, as many as `sizes` says by split; how many it has."""
     needed = sum(sizes.values())
     draws = np.zeros(0, np.uint64)
-    places = np.zeros((0, 3), np.int64)  # corpus, block, row
+    where = np.zeros((0, 3), np.int64)  # corpus, block, row
     total = 0
     for corpus, selection in enumerate(selections):
         for block, (path, mask) in enumerate(selection.blocks):
@@ -181,16 +181,16 @@ def _draw(pair: str, selections: Sequence[Selection], sizes: Mapping[str, int], 
             new = mixed(np.full_like(keys, seed), keys)
             found = np.stack([np.full_like(rows, corpus), np.full_like(rows, block), rows], axis=1)
             draws, first = np.unique(np.concatenate([draws, new]), return_index=True)  # of equal sources the first
-            places = np.concatenate([places, found])[first[:needed]]
+            where = np.concatenate([where, found])[first[:needed]]
             draws = draws[:needed]
     check_enough(pair, needed, total if len(draws) == needed else len(draws))
     text: dict[tuple[int, ...], tuple[str, str]] = {}
-    for corpus, block in sorted({(int(corpus), int(block)) for corpus, block, _ in places}):
-        rows = places[(places[:, 0] == corpus) & (places[:, 1] == block), 2]
+    for corpus, block in sorted({(int(corpus), int(block)) for corpus, block, _ in where}):
+        rows = where[(where[:, 0] == corpus) & (where[:, 1] == block), 2]
         with Saved(selections[corpus].corpus.stage.block(block)) as saved:
             pairs = zip(saved.some_lines("source", rows), saved.some_lines("target", rows), strict=True)
         text |= {(corpus, block, row): both for row, both in zip(rows.tolist(), pairs, strict=True)}
-    drawn = iter([text[place] for place in map(tuple, places.tolist())])
+    drawn = iter([text[key] for key in map(tuple, where.tolist())])
     for number, size in enumerate(sizes.values()):
         sides = dict(zip(SIDES, map(list, zip(*islice(drawn, size), strict=True)), strict=True))
         arrays = {name: array for side, lines in sides.items() for name, array in packed(side, lines).items()}

@@ -95,7 +95,7 @@ class WorkFolder:
                 self.path.rmdir()
 
     def stage(self, name: str, **made_from: object) -> Stage:
-        """Return the place of a stage that follows from these values."""
+        """Return the folder of a stage that follows from these values."""
         folder = self.path / f"{name}-{key_of(**made_from)}"
         folder.mkdir(exist_ok=True)
         self._used.add(folder.name)

@@ -34,7 +34,7 @@ AT_ONCE = 2  # jobs per worker that are handed out at a time: one that is done, 
 ATTEMPTS = 3  # how often work is begun whose process is lost
 SECONDS_TO_CONNECT = 20.0
 SECONDS_BETWEEN_LOOKS = 2.0
-SECONDS_WITHOUT_WORKERS = 60.0  # for a cluster to start a worker in the place of the last one
+SECONDS_WITHOUT_WORKERS = 60.0  # for a cluster to start a worker after the last one was lost
 SECONDS_BETWEEN_LINES = 15.0
 _ENDED = (
     "The Dask scheduler of `--scheduler` has ended or cannot be reached any more; start it and its workers, and run"

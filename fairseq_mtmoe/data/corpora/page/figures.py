@@ -133,7 +133,7 @@ def training_command(report: Report, data: str = "DATA") -> str:
 
 
 def shards_of(report: Report, data: str = "DATA") -> str:
-    """What fairseq's own tasks are given in the place of DATA; empty where that is DATA itself."""
+    """What fairseq's own tasks are given instead of DATA; empty where that is DATA itself."""
     shards = max((pair["shards"] for pair in report["pairs"].values()), default=1)
     return ":".join(f"{data}/shard{number}" for number in range(shards)) if shards > 1 else ""
 

@@ -19,7 +19,7 @@ from fairseq_mtmoe.io.files import regular_file, text_batches
 # IWSLT's tags of what is said about a talk. One file may have more of them: translators are named in one alone.
 ABOUT = ("doc", "url", "talkid", "keywords", "speaker", "reviewer", "translator")
 
-# Of a line that cannot be used its excerpt is looked at, which may end too early and has signs in the place of others.
+# Of a line that cannot be used its excerpt is looked at, which may end too early and has signs instead of others.
 _ABOUT = re.compile(rf"[\s\ufffd]*</?(?:{'|'.join(ABOUT)})\b")
 _TEXT = re.compile(r"\s*<(title|description)>(.*?)(?:</\1>\s*)?")
 _CHUNK = 1 << 18  # bytes that are decoded at once: what a processor keeps near it
@@ -67,7 +67,7 @@ def encoding_of(head: bytes) -> str:
 
 
 def _pieces(file: BinaryIO, end: int | None) -> Iterator[bytes]:
-    """The bytes of a file up to some place, as UTF-8 without a byte order mark."""
+    """The bytes of a file up to some offset, as UTF-8 without a byte order mark."""
     encoding = "utf-8"
     if not file.tell():
         head = file.read(4)

@@ -186,10 +186,10 @@ def _sgm(content: Content) -> Iterator[_InSet]:
             raise Fault("markup", "the file ends within a segment", lost=1)
         else:
             in_document += 1
-            of, place = f"{name_of_set} {system}", (document, given.get("id", str(in_document)))
-            seen[kind, of, *place] += 1
+            of, key = f"{name_of_set} {system}", (document, given.get("id", str(in_document)))
+            seen[kind, of, *key] += 1
             plain = _CHARACTER.sub(lambda found: html.unescape(found[0]), text[tag.end() : after.start()].strip())
-            yield _InSet(kind, of, (*place, str(seen[kind, of, *place])), plain)
+            yield _InSet(kind, of, (*key, str(seen[kind, of, *key])), plain)
     check_whole(content)
     if not seen:
         raise Fault("markup", "the file has no segments")

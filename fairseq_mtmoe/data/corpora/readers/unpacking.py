@@ -24,7 +24,7 @@ _PIECE = 1 << 18
 def split_member(path: Path) -> tuple[Path, str | None]:
     """The file, and the archive's member if one is given. A file's own name may have a `!`."""
     text = str(path)
-    cuts = [place for place, character in enumerate(text) if character == "!"]
+    cuts = [index for index, character in enumerate(text) if character == "!"]
     if not cuts or path.exists():
         return path, None
     cut = next((cut for cut in cuts if Path(text[:cut]).is_file()), cuts[0])
@@ -33,10 +33,10 @@ def split_member(path: Path) -> tuple[Path, str | None]:
 
 def is_packed(path: Path) -> bool:
     """Whether a corpus' file is packed, or a member of an archive."""
-    place, member = split_member(path)
-    if member is not None or not place.is_file():  # whoever opens it says that there is none
+    outer, member = split_member(path)
+    if member is not None or not outer.is_file():  # whoever opens it says that there is none
         return member is not None
-    with place.open("rb") as file:
+    with outer.open("rb") as file:
         head = file.read(512)
     return _codec(head) is not None or _archive(head) is not None
 

@@ -203,7 +203,7 @@ def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """What names of files look like that are `name` with codes in the place of `{source}` and `{target}`."""
+    """What names of files look like that are `name` with codes instead of `{source}` and `{target}`."""
     text = re.escape(name)
     for hole, group in ((schema.SOURCE, "source"), (schema.TARGET, "target")):
         text = text.replace(re.escape(hole), f"(?P<{group}>{schema.CODE.pattern})", 1)

@@ -30,7 +30,7 @@ MOST_UNKNOWN = 0.005  # share of a language's tokens that may be unknown without
 _WIDE_SCRIPTS = frozenset({"Hani", "Hira", "Kana", "Hang"})
 _NO_SPACES = frozenset({"Hani", "Hira", "Kana", "Thai", "Khmr", "Laoo", "Mymr"})  # between words, that is
 _CHARACTERS, _COVERED = "characters ", "covered "
-_OTHER = "other"  # in the place of a script: what is no letter or mark, or belongs to several scripts
+_OTHER = "other"  # instead of a script: what is no letter or mark, or belongs to several scripts
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ def load(model: bytes, dictionary: Path | None = None) -> Pieces:
     """Return the pieces of a serialized model and its `dict.txt`, else one made of it; `UserError` if unfit."""
     names = _names(model)
     symbols = [name for name in names if name not in SPECIAL] if dictionary is None else _symbols(dictionary)
-    places: Mapping[str, int] = {symbol: place for place, symbol in enumerate((*SPECIAL, *symbols))}
-    shared = [name for name in names if name in places and name not in SPECIAL]
+    indices: Mapping[str, int] = {symbol: index for index, symbol in enumerate((*SPECIAL, *symbols))}
+    shared = [name for name in names if name in indices and name not in SPECIAL]
     if len(shared) < _LEAST_SHARED * len(names):
         raise UserError(
             f"`vocabulary.dictionary` must belong to `vocabulary.model`, but `{dictionary}` has only {len(shared):,}"
             f" of its {len(names):,} pieces."
         )
-    return Pieces(symbols, np.array([places.get(name, UNKNOWN) for name in names], np.int32))
+    return Pieces(symbols, np.array([indices.get(name, UNKNOWN) for name in names], np.int32))
 
 
 def _names(model: bytes) -> list[str]:
@@ -157,7 +157,7 @@ class GivenVocabulary:
     language_tokens: Spelling
 
     def of_recipe(self, recipe: Recipe) -> Recipe:
-        """The recipe with this vocabulary in the place of its own."""
+        """The recipe with this vocabulary instead of its own."""
         model, dictionary, tokens = str(self.files["model"]), str(self.files["dictionary"]), self.language_tokens
         given = replace(recipe.vocabulary, size=None, model=model, dictionary=dictionary, language_tokens=tokens)
         return replace(recipe, vocabulary=given, known_languages=self.langs)
@@ -178,8 +178,8 @@ def vocabulary_of(folder: Path) -> GivenVocabulary:
     if not folder.is_dir():
         raise_invalid("--vocabulary-from", "a data directory of `mtmoe prepare`", str(folder))
     model = regular_file(folder / SENTENCEPIECE, "the SentencePiece model of a data directory of `mtmoe prepare`")
-    places = (folder, folder / "shard0")
-    dictionary = next((path for place in places for path in sorted(place.glob(dictionary_name("*")))), None)
+    folders = (folder, folder / "shard0")
+    dictionary = next((path for each in folders for path in sorted(each.glob(dictionary_name("*")))), None)
     if dictionary is None:
         raise UserError(f"`{folder}` must have a dictionary such as {dictionary_name('en')}, but has none.")
     style = folder / TOKEN_STYLE

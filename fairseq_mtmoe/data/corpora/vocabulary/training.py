@@ -32,10 +32,10 @@ SIZE_RULE = (
 )
 
 _LINES_AT_ONCE = 10_000
-_PLACES_AT_ONCE = 1 << 20
+_INDICES_AT_ONCE = 1 << 20
 _LEAST_SHARE = 0.001  # of all letters, for a script to be the text's own: a foreign name needs no pieces
 
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 # Limits that training does not reach: it is in a process so that an interrupt ends it.
 _MEMORY, _SECONDS = 1 << 46, 10**7
@@ -43,32 +43,32 @@ _TOO_FEW_PIECES = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 _TOO_MANY_PIECES = re.compile(r"set it to a value <= (\d+)")
 
 
-def sample_lines(sizes: Mapping[str, int], temperature: float, seed: int, total: int = MAX_LINES) -> dict[str, Places]:
-    """Return the sorted places of the sentences to take of each language; small ones are repeated whole."""
+def sample_lines(sizes: Mapping[str, int], temperature: float, seed: int, total: int = MAX_LINES) -> dict[str, Indices]:
+    """Return the sorted indices of the sentences to take of each language; small ones are repeated whole."""
     sizes = {lang: size for lang, size in sorted(sizes.items()) if size}
     if not sizes:
         return {}
     shares = temperature_probabilities(list(sizes.values()), temperature)
     quotas = apportion(min(sum(sizes.values()), total), shares, offset=0.5)
-    places = {}
+    indices = {}
     for lang, quota in zip(sizes, quotas, strict=True):
         copies, rest = divmod(max(1, int(quota)), sizes[lang])
         drawn = _drawn(sizes[lang], rest, xxhash.xxh3_64_intdigest(f"{seed}\n{lang}".encode()))
-        places[lang] = np.sort(np.concatenate([np.tile(np.arange(sizes[lang]), copies), drawn]))
-    return places
+        indices[lang] = np.sort(np.concatenate([np.tile(np.arange(sizes[lang]), copies), drawn]))
+    return indices
 
 
-def _drawn(size: int, count: int, draw: int) -> Places:
-    """`count` different places below `size`: those with the smallest keys, a part of the places at a time."""
+def _drawn(size: int, count: int, draw: int) -> Indices:
+    """`count` different indices below `size`: those with the smallest keys, a part of the indices at a time."""
     best = np.zeros(0, np.uint64)
-    places = np.zeros(0, np.int64)
-    for first in range(0, size if count else 0, _PLACES_AT_ONCE):
-        some = np.arange(first, min(first + _PLACES_AT_ONCE, size))
+    indices = np.zeros(0, np.int64)
+    for first in range(0, size if count else 0, _INDICES_AT_ONCE):
+        some = np.arange(first, min(first + _INDICES_AT_ONCE, size))
         best = np.append(best, mixed(np.full(len(some), draw, np.uint64), some.astype(np.uint64)))
-        places = np.append(places, some)
+        indices = np.append(indices, some)
         smallest = np.argsort(best)[:count]
-        best, places = best[smallest], places[smallest]
-    return places
+        best, indices = best[smallest], indices[smallest]
+    return indices
 
 
 def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:

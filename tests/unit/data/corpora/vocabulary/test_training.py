@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import numpy as np
+import pytest
 import sentencepiece
 
 from fairseq_mtmoe.data.corpora.cleaning.keys import mixed
@@ -12,19 +13,17 @@ from fairseq_mtmoe.data.corpora.vocabulary.training import default_size, sample_
 from tests.helpers.refused import refused
 
 WORDS = [a + b + c for a in ("gar", "mon", "tel") for b in ("di", "ro", "sa") for c in ("n", "lt", "mer")]
-
-
 SIZES = {"de": 5000, "gu": 30, "en": 5030, "tlh": 0}
 
 
-def lines(number, words=WORDS):
+def lines(number):
     draw = random.Random(number)
-    return [" ".join(draw.choices(words, k=5)) for _ in range(number)]
+    return [" ".join(draw.choices(WORDS, k=5)) for _ in range(number)]
 
 
 def quotas(sizes, temperature, total):
     """How many sentences are taken of each language."""
-    return {lang: len(places) for lang, places in sample_lines(sizes, temperature, 1, total).items()}
+    return {lang: len(drawn) for lang, drawn in sample_lines(sizes, temperature, 1, total).items()}
 
 
 def test_quotas_follow_the_temperature():
@@ -35,11 +34,11 @@ def test_quotas_follow_the_temperature():
     assert quotas({"big": 10**6, "tiny": 1}, 1, 100) == {"big": 100, "tiny": 1}
 
 
-def test_the_same_lines_give_the_same_model_with_fairseqs_ids():
+def test_the_same_lines_give_the_same_model_with_fairseqs_ids_also_in_a_process_of_its_own():
     text = lines(300)
-    first, again = (spm.train_model(text, 40, 1.0) for _ in range(2))
-    assert first == again
-    model = sentencepiece.SentencePieceProcessor(model_proto=first)
+    content = spm.train_model(text, 40, 1.0)
+    assert spm.train_model_apart(text, 40, 1.0) == content
+    model = sentencepiece.SentencePieceProcessor(model_proto=content)
     assert model.get_piece_size() == 40
     assert [model.id_to_piece(i) for i in range(4)] == ["<s>", "<pad>", "</s>", "<unk>"]
 
@@ -53,41 +52,31 @@ def test_decoding_gives_the_text_back():
     assert not {0, 1, 2, 3} & {piece for line in text for piece in model.encode(line)}
 
 
-def test_a_vocabulary_that_does_not_fit():
+@pytest.mark.parametrize("train", [spm.train_model, spm.train_model_apart])
+def test_a_vocabulary_that_does_not_fit(train):
     for size in (5000, 10):
         with refused("--vocab-size"):
-            spm.train_model(lines(50), size, 1.0)
-
-
-def test_a_process_of_its_own_gives_the_same_model_and_the_same_errors():
-    text = lines(100)
-    assert spm.train_model_apart(text, 40, 1.0) == spm.train_model(text, 40, 1.0)
-    with refused("--vocab-size"):
-        spm.train_model_apart(text, 5000, 1.0)
+            train(lines(50), size, 1.0)
 
 
 def test_languages_have_their_quotas_and_small_ones_are_repeated_whole():
-    places = sample_lines(SIZES, temperature=5, seed=1, total=3000)
-    assert all(np.all(np.diff(of) >= 0) for of in places.values())
-    copies, rest = divmod(len(places["gu"]), 30)
-    times = Counter(places["gu"].tolist())
+    drawn = sample_lines(SIZES, temperature=5, seed=1, total=3000)
+    assert all(np.all(np.diff(of) >= 0) for of in drawn.values())
+    copies, rest = divmod(len(drawn["gu"]), 30)
+    times = Counter(drawn["gu"].tolist())
     assert len(times) == 30 and Counter(times.values()) == {copies: 30 - rest, copies + 1: rest}
-    assert len(set(places["de"].tolist())) == len(places["de"]) < 5000 and places["de"].max() < 5000
-
-
-def test_all_is_taken_where_there_is_room():
-    assert sample_lines({"de": 7, "fr": 7}, 1, 1)["fr"].tolist() == list(range(7))
+    assert len(set(drawn["de"].tolist())) == len(drawn["de"]) < 5000 and drawn["de"].max() < 5000
+    assert sample_lines({"de": 7, "fr": 7}, 1, 1)["fr"].tolist() == list(range(7))  # as there is room
     assert sample_lines({}, 1, 1) == {} == sample_lines({"de": 0}, 1, 1)
 
 
 def test_the_draw_is_by_hash_whatever_is_looked_at_together(monkeypatch):
     one = sample_lines(SIZES, 5, 1, 3000)
-    monkeypatch.setattr(spm, "_PLACES_AT_ONCE", 77)
+    monkeypatch.setattr(spm, "_INDICES_AT_ONCE", 77)
     again, other = sample_lines(SIZES, 5, 1, 3000), sample_lines(SIZES, 5, 2, 3000)
-    assert all(np.array_equal(one[lang], again[lang]) for lang in one)
-    assert not np.array_equal(one["de"], other["de"])
-    draws = {place: int(mixed(np.array([9], np.uint64), np.array([place], np.uint64))[0]) for place in range(5000)}
-    assert set(spm._drawn(5000, 40, 9).tolist()) == set(sorted(draws, key=draws.__getitem__)[:40])
+    assert all(np.array_equal(one[lang], again[lang]) for lang in one) and not np.array_equal(one["de"], other["de"])
+    draws = mixed(np.full(5000, 9, np.uint64), np.arange(5000, dtype=np.uint64))
+    assert set(spm._drawn(5000, 40, 9).tolist()) == set(np.argsort(draws)[:40].tolist())
 
 
 def test_the_size_grows_with_the_text_between_bounds():
