@@ -1,7 +1,5 @@
 """Corpora in files, and what readers make of them."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,32 +9,34 @@ from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, BadLine, Block, Conte
 from fairseq_mtmoe.data.corpora.readers import read
 from fairseq_mtmoe.data.corpora.readers.unpacking import is_packed, unpack
 
-Found = tuple[list[tuple[int, str, str]], list[BadLine]]
-
 
 def corpus(*paths: Path | str, source: str = "en", target: str = "de", **settings: Any) -> CorpusFiles:
     return CorpusFiles("corpus", tuple(map(Path, paths)), source, target, **settings)
 
 
+def written(folder: Path, *contents: str | bytes, **settings: Any) -> CorpusFiles:
+    """A corpus of files of these contents, called `a` and `b`."""
+    paths = [folder / name for name in "ab"[: len(contents)]]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return corpus(*paths, **settings)
+
+
 def unpacked(files: CorpusFiles, folder: Path) -> CorpusFiles:
     contents = []
     for number, path in enumerate(files.paths):
-        out = folder / str(number)
-        contents.append(unpack({path: out})[path] if is_packed(path) else Content(path))
+        contents.append(unpack({path: folder / str(number)})[path] if is_packed(path) else Content(path))
     return replace(files, unpacked=tuple(contents))
 
 
-def found_in(files: CorpusFiles, block: int = 50_000) -> Found:
-    with tempfile.TemporaryDirectory() as folder:
-        return _found_in(unpacked(files, Path(folder)), block)
-
-
-def _found_in(files: CorpusFiles, block: int) -> Found:
+def found_in(files: CorpusFiles, block: int = 50_000) -> tuple[list[tuple[int, str, str]], list[BadLine]]:
     """The pairs with their lines, and the bad lines, of files that break as well; what must be so of all blocks is seen
     to."""
+    with tempfile.TemporaryDirectory() as folder:
+        items = list(read(replace(unpacked(files, Path(folder)), allow_unequal=True), block, "salvage"))
     pairs: list[tuple[int, str, str]] = []
     bad: list[BadLine] = []
-    for item in read(replace(files, allow_unequal=True), block, "salvage"):
+    for item in items:
         if isinstance(item, BadLine):
             assert item.reason in BAD_REASONS and item.excerpt.isprintable() and item.line >= 1
             bad.append(item)
@@ -52,8 +52,10 @@ def _found_in(files: CorpusFiles, block: int) -> Found:
     return pairs, bad
 
 
-def places(bad: list[BadLine]) -> list[tuple[str, int, str, int]]:
-    return [(Path(line.file).name, line.line, line.reason, line.lost) for line in bad]
+def told(files: CorpusFiles) -> tuple[list[tuple[int, str, str]], list[tuple[str, int, str, int]]]:
+    """The same, but of a bad line its file's name, its number, the reason, and how many lines it stands for."""
+    pairs, bad = found_in(files)
+    return pairs, [(Path(line.file).name, line.line, line.reason, line.lost) for line in bad]
 
 
 def all_lines(pairs: list[tuple[int, str, str]], bad: list[BadLine]) -> int:

@@ -4,33 +4,28 @@ import json
 
 import pytest
 
-from tests.helpers.reading import all_lines, corpus, found_in, places
+from tests.helpers.reading import found_in, told, written
 from tests.helpers.refused import refused
 
 
 def rows(tmp_path, *values, **settings):
     lines = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
-    (tmp_path / "a").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return corpus(tmp_path / "a", **settings)
+    return written(tmp_path, "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"), **settings)
 
 
-@pytest.mark.parametrize(
-    ("row", "settings"),
-    [
-        ({"translation": {"de": "Haus", "en": "house"}}, {}),
-        ({"id": 1, "de": "Haus", "en": "house"}, {}),
+def test_keys_that_are_found_or_given(tmp_path):
+    for row, settings in (
+        *(({"translation": {"de": "Haus", "en": "house"}}, {}), ({"id": 1, "de": "Haus", "en": "house"}, {})),
         ({"de_DE": "Haus", "en-GB": "house"}, {"source": "en_XX"}),
         ({"target": "Haus", "source": "house", "score": 1.0}, {}),
         ({"a": {"b": "house"}, "c.d": "Haus"}, {"fields": {"source": "a.b", "target": "c.d"}}),
-    ],
-)
-def test_keys_that_are_found_or_given(tmp_path, row, settings):
-    assert found_in(rows(tmp_path, row, row, **settings)) == ([(1, "house", "Haus"), (2, "house", "Haus")], [])
+    ):
+        assert found_in(rows(tmp_path, row, row, **settings)) == ([(1, "house", "Haus"), (2, "house", "Haus")], [])
 
 
 def test_lines_before_the_first_object_do_not_hide_the_others(tmp_path):
-    pairs, bad = found_in(rows(tmp_path, *[""] * 1500, {"en": "a", "de": "b"}))
-    assert pairs == [(1501, "a", "b")] and {line.reason for line in bad} == {"empty"}
+    bad = [("a", line, "empty", 1) for line in range(1, 1501)]
+    assert told(rows(tmp_path, *[""] * 1500, {"en": "a", "de": "b"})) == ([(1501, "a", "b")], bad)
 
 
 def test_lines_that_have_no_pair(tmp_path):
@@ -39,26 +34,19 @@ def test_lines_that_have_no_pair(tmp_path):
         "keys": ["[]", '{"en": "a"', '{"en": "a", "de": 3}', '{"en": "a"}', '{"a":' * 5000, "9" * 5000],
         "untranslated": ['{"en": "a", "de": null}'],
         "empty": ['{"en": "a", "de": " "}', ""],
-        "encoding": ['{"en": "a", "de": "\\ud800"}'],
+        "encoding": ['{"en": "a", "de": "\\ud800"}', '{"en": "\udcff", "de": "b"}'],  # half a character, and a byte
         "nul": ['{"en": "a", "de": "b\\u0000"}'],
     }
     lines = [line for several in wrong.values() for line in several]
-    pairs, bad = found_in(rows(tmp_path, good, *lines, good))
-    assert [line.reason for line in bad] == [reason for reason, several in wrong.items() for _ in several]
-    assert [number for number, _, _ in pairs] == [1, len(lines) + 2] and all_lines(pairs, bad) == len(lines) + 2
+    reasons = enumerate((reason for reason, several in wrong.items() for _ in several), 2)
+    bad = [("a", line, reason, 1) for line, reason in reasons]
+    assert told(rows(tmp_path, good, *lines, good)) == ([(1, "a", "b"), (len(lines) + 2, "a", "b")], bad)
 
 
-def test_bytes_that_are_no_text(tmp_path):
-    (tmp_path / "a").write_bytes(b'{"en": "a", "de": "b"}\n{"en": "\xff", "de": "b"}\n')
-    pairs, bad = found_in(corpus(tmp_path / "a"))
-    assert len(pairs) == 1 and places(bad) == [("a", 2, "encoding", 1)]
-
-
-def test_keys_that_nobody_knows(tmp_path):
+@pytest.mark.parametrize("settings", [{}, {"fields": {"source": "text", "target": "nowhere"}}])
+def test_keys_that_nobody_knows(tmp_path, settings):
     with refused("fields"):
-        found_in(rows(tmp_path, {"text": "a", "label": "b"}))
-    with refused("fields"):
-        found_in(rows(tmp_path, {"en": "a", "de": "b"}, fields={"source": "en", "target": "nowhere"}))
+        found_in(rows(tmp_path, {"text": "a", "label": "b"}, **settings))
 
 
 ENGLISH = "The sentence that was given to the house"
@@ -66,80 +54,68 @@ GERMAN = "Der Satz, den man dem Haus gegeben hat"
 
 
 def table(tmp_path, *rows, **settings):
-    (tmp_path / "a").write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
-    return corpus(tmp_path / "a", **settings)
+    return written(tmp_path, "".join("\t".join(row) + "\n" for row in rows), **settings)
 
 
 @pytest.mark.parametrize("fields", [{"source": 3, "target": 1}, {"source": "English", "target": "Deutsch"}])
 def test_columns_that_are_given(tmp_path, fields):
     rows = [("Deutsch", "0.5", "English"), ("Eins", "0.7", "One"), ("Zwei", "0.1", "Two")]
-    pairs, bad = found_in(table(tmp_path, *rows, fields=fields))
-    skipped = isinstance(fields["source"], str)
-    assert pairs[-2:] == [(2, "One", "Eins"), (3, "Two", "Zwei")]
-    assert len(pairs) == 3 - skipped and not bad
+    head = [] if isinstance(fields["source"], str) else [(1, "English", "Deutsch")]
+    assert found_in(table(tmp_path, *rows, fields=fields)) == ([*head, (2, "One", "Eins"), (3, "Two", "Zwei")], [])
 
 
 @pytest.mark.parametrize("header", [("id", "de", "en"), ("id", "de_DE", "en-GB"), ("id", "Target", "src")])
 def test_a_first_line_that_names_the_languages(tmp_path, header):
-    pairs, bad = found_in(table(tmp_path, header, ("1", "x", "y"), ("2", "v", "w")))
-    assert pairs == [(2, "y", "x"), (3, "w", "v")] and not bad
-
-
-def test_columns_of_codes_are_no_line_of_names(tmp_path):
-    pairs, bad = found_in(table(tmp_path, *[("en", "de", ENGLISH, GERMAN)] * 3))
-    assert pairs == [(line, ENGLISH, GERMAN) for line in (1, 2, 3)] and not bad
+    assert found_in(table(tmp_path, header, ("1", "x", "y"), ("2", "v", "w"))) == ([(2, "y", "x"), (3, "w", "v")], [])
 
 
 @pytest.mark.parametrize(("first", "reason"), [("# a comment", "columns"), ("", "empty"), ("a\t\0", "nul")])
 def test_a_line_before_the_one_of_names_is_reported(tmp_path, first, reason):
-    pairs, bad = found_in(table(tmp_path, (first,), ("id", "de", "en"), ("1", "x", "y"), ("2", "v", "w")))
-    assert pairs == [(3, "y", "x"), (4, "w", "v")] and places(bad) == [("a", 1, reason, 1)]
+    files = table(tmp_path, (first,), ("id", "de", "en"), ("1", "x", "y"), ("2", "v", "w"))
+    assert told(files) == ([(3, "y", "x"), (4, "w", "v")], [("a", 1, reason, 1)])
 
 
-@pytest.mark.parametrize(
-    ("languages", "texts", "others"),
-    [
+def test_columns_are_found_by_what_is_in_them(tmp_path):
+    for languages, texts, others in (
         (("en", "de"), (ENGLISH, GERMAN), ()),
+        (("en", "de"), (ENGLISH, GERMAN), ("en", "de")),  # which are no line of names
         (("de", "en"), (GERMAN, ENGLISH), ("0.98", "https://a.example/b", "de")),
         (("zh", "en"), ("这是一个句子", ENGLISH), ("x.html",)),
-    ],
-)
-def test_columns_are_found_by_what_is_in_them(tmp_path, languages, texts, others):
-    for in_order in (texts, texts[::-1]):
-        row = (*others, *in_order)
-        pairs, bad = found_in(table(tmp_path, *[row] * 20, source=languages[0], target=languages[1]))
-        assert pairs[0] == (1, *texts) and len(pairs) == 20 and not bad
+    ):
+        for in_order in (texts, texts[::-1]):
+            files = table(tmp_path, *[(*others, *in_order)] * 20, source=languages[0], target=languages[1])
+            assert found_in(files) == ([(line, *texts) for line in range(1, 21)], [])
 
 
-@pytest.mark.parametrize(
-    ("rows", "settings", "name"),
-    [
+def test_what_cannot_be_told_is_asked(tmp_path):
+    for rows, settings, name in (
         ([(GERMAN, "Een zin voor het huis")], {"target": "nl", "source": "de"}, "a"),
         ([(ENGLISH, GERMAN, "Noch ein Text dazu")], {}, "a"),
-        ([("a", "b")], {"fields": {"source": 1, "target": 3}}, "fields: target"),
-        ([("a", "b")], {"fields": {"source": "x", "target": 2}}, "fields: source"),
-        ([("a", "b")], {"fields": {"source": 1}}, "fields: target"),
-        ([("only one",)], {}, "a"),
-    ],
-)
-def test_what_cannot_be_told_is_asked(tmp_path, rows, settings, name):
-    with refused(name):
-        found_in(table(tmp_path, *rows, **settings))
+        *(
+            ([("a", "b")], {"fields": fields}, "fields: target")
+            for fields in ({"source": 1, "target": 3}, {"source": 1})
+        ),
+        *(([("a", "b")], {"fields": {"source": "x", "target": 2}}, "fields: source"), ([("only one",)], {}, "a")),
+    ):
+        with refused(name):
+            found_in(table(tmp_path, *rows, **settings))
 
 
-def test_lines_with_other_columns_and_empty_ones(tmp_path):
-    rows = [("a", "b"), ("c",), ("d", "e", "f"), ("",), ("g", " "), ("h", "i")]
-    pairs, bad = found_in(table(tmp_path, *rows, fields={"source": 1, "target": 2}))
-    assert pairs == [(1, "a", "b"), (6, "h", "i")] and all_lines(pairs, bad) == 6
-    reasons = [(2, "columns"), (3, "columns"), (4, "empty"), (5, "empty")]
-    assert places(bad) == [("a", line, reason, 1) for line, reason in reasons]
-
-
-def test_a_text_that_is_marked_as_absent(tmp_path):
-    rows = [("a", "__NULL__"), ("_ _ NULL _ _", "b"), ("c", "d")]
+def test_lines_with_other_columns_and_texts_that_are_empty_or_marked_as_absent(tmp_path):
+    rows = [
+        ("a", "b"),
+        ("c",),
+        ("d", "e", "f"),
+        ("",),
+        ("g", " "),
+        ("a", "__NULL__"),
+        ("_ _ NULL _ _", "b"),
+        ("h", "i"),
+    ]
+    reasons = enumerate(("columns", "columns", "empty", "empty", "untranslated", "untranslated"), 2)
+    bad = [("a", line, reason, 1) for line, reason in reasons]
     files = table(tmp_path, *rows, fields={"source": 1, "target": 2, "absent": "NULL"})
-    pairs, bad = found_in(files)
-    assert pairs == [(3, "c", "d")] and [line.reason for line in bad] == ["untranslated"] * 2
+    assert told(files) == ([(1, "a", "b"), (8, "h", "i")], bad)
 
 
 @pytest.mark.parametrize("head", [("en", "de"), ("Source", "Target")])

@@ -9,7 +9,9 @@ import pytest
 
 from fairseq_mtmoe.errors import UserError
 from tests.fuzz.odd_values import damage
-from tests.helpers.reading import all_lines, corpus, found_in, split_lines
+from tests.helpers.reading import all_lines, found_in, split_lines, written
+from tests.unit.data.corpora.readers.test_markup import REFERENCE, SOURCE, TMX, WMT
+from tests.unit.data.corpora.readers.test_message_catalogs import PO
 
 NAMESPACES = (27, 28, 29)  # expat's errors of prefixes, of which readers know nothing
 SEGMENT = re.compile(rb"<seg\b(?![\x80-\xff])[^<>]*>", re.IGNORECASE)
@@ -17,27 +19,6 @@ SEGMENT = re.compile(rb"<seg\b(?![\x80-\xff])[^<>]*>", re.IGNORECASE)
 LINES = b"".join("line %d ä\n".encode() % number for number in range(12))
 ROWS = b"".join("1\tline %d ä\tZeile\n".encode() % number for number in range(12))
 JSON = b"".join(json.dumps({"en": f"a {n}", "de": "ü"}, ensure_ascii=False).encode() + b"\n" for n in range(8))
-TMX = """<?xml version="1.0" encoding="UTF-8"?><tmx version="1.4"><header/><body>
-<tu><tuv xml:lang="en"><seg>One &amp; <hi>two</hi></seg></tuv><tuv xml:lang="de"><seg>Ä <ph>x</ph></seg></tuv></tu>
-<tu><tuv lang="en"><seg>Three</seg></tuv><tuv lang="de"><seg>Drei</seg></tuv></tu></body></tmx>""".encode()
-WMT = b"""<dataset id="x"><doc id="1"><src lang="en"><p><seg id="1">One</seg><seg id="2">Two</seg></p></src>
-<ref lang="de" translator="A"><p><seg id="1">Eins</seg><seg id="2">Zwei</seg></p></ref></doc></dataset>"""
-SGM = b"""<srcset setid="s"><doc docid="a"><seg id="1">One & <b></seg><seg id="2">Two</seg></doc>
-<doc docid="b"><p><seg id="1">Three \xc3\xa4</seg></p></doc></srcset>"""
-PO = b"""msgid ""
-msgstr "Content-Type: text/plain; charset=UTF-8\\n"
-
-#, c-format
-msgid "one"
-msgid_plural "ones"
-msgstr[0] "eins"
-msgstr[1] "ein\\"e"
-
-msgctxt "x"
-msgid "two"
-msgstr ""
-"zwei"
-"""
 
 
 def number_of_lines(content):
@@ -63,33 +44,25 @@ LEAST = {
     "moses": (200, LINES, LINES, {}, lambda content: max(number_of_lines(content), 12), 0),
     "tsv": (150, ROWS, None, {"fields": {"source": 2, "target": 3}}, number_of_lines, 10),
     "jsonl": (150, JSON, None, {}, number_of_lines, 4),
-    "sgm": (200, SGM, SGM.replace(b"srcset", b"refset"), {}, lambda content: max(3, len(SEGMENT.findall(content))), 0),
-    "po": (150, PO, None, {}, lambda content: 0, 0),
+    "sgm": (200, SOURCE, REFERENCE, {}, lambda content: max(3, len(SEGMENT.findall(content))), 0),
+    "po": (150, PO, None, {"target": "ru"}, lambda content: 0, 0),
     "tmx": (200, TMX, None, {}, ".//tu", 0),
     "wmt": (200, WMT, None, {}, ".//doc/src//seg", 0),
 }
 
 
-def found(*paths, **settings):
-    """What is found; None where a sentence says that it cannot be read."""
-    try:
-        return found_in(corpus(*paths, **settings), block=7)
-    except UserError as error:
-        assert str(error).endswith(".") and "`" in str(error)
-        return None
-
-
 @pytest.mark.parametrize("form", LEAST)
 def test_every_line_and_segment_is_accounted_for(tmp_path, form):
     tries, whole, other, said, least, lines = LEAST[form]
-    paths = [tmp_path / "a"] + ([tmp_path / "b"] if other else [])
     draw = random.Random(form)
-    for path in paths[1:]:
-        path.write_bytes(other)
     for _ in range(tries):
-        content = damage(draw, whole)
-        paths[0].write_bytes(content)
-        result = found(*paths, format=form, **said)
+        content = damage(draw, whole if isinstance(whole, bytes) else whole.encode())
+        files = written(tmp_path, content, *([other] if other else []), format=form, **said)
+        try:
+            result = found_in(files, block=7)
+        except UserError as error:  # a sentence that says that it cannot be read
+            assert str(error).endswith(".") and "`" in str(error)
+            result = None
         try:
             is_archive = content.startswith(b"PK")  # of which a member must be named
             assert result or is_archive or content.count(b"\n") < lines

@@ -6,7 +6,7 @@ import pytest
 
 from fairseq_mtmoe.data.corpora.blocks import MAX_LINE, Block
 from fairseq_mtmoe.data.corpora.readers import read
-from tests.helpers.reading import all_lines, corpus, found_in, places
+from tests.helpers.reading import all_lines, found_in, told, written
 from tests.helpers.refused import refused
 
 TMX = """<?xml version="1.0" encoding="UTF-8"?>
@@ -29,18 +29,11 @@ TMX = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-def written(tmp_path, content, **settings):
-    (tmp_path / "a").write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
-    return corpus(tmp_path / "a", **settings)
-
-
 def test_tmx(tmp_path):
-    pairs, bad = found_in(written(tmp_path, TMX))
+    pairs, bad = told(written(tmp_path, TMX))
     assert pairs == [(1, "Fish & chips — <b>", "Fisch und mehr"), (3, "old", "alt")]
-    assert places(bad) == [("a", 2, "untranslated", 1), ("a", 4, "empty", 1)]
+    assert bad == [("a", 2, "untranslated", 1), ("a", 4, "empty", 1)]
     assert found_in(written(tmp_path, TMX, target="de_AT"))[0][1] == (3, "old", "neu")  # in the very variety
-    pairs, bad = found_in(written(tmp_path, TMX.replace("UTF-8", "EBCDIC-99")))
-    assert not pairs and [line.reason for line in bad] == ["charset"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "iso-8859-1"])
@@ -65,19 +58,20 @@ WMT = """<?xml version='1.0' encoding='utf-8'?>
 </collection></dataset>"""
 
 
-def test_wmt_with_several_references(tmp_path):
+def test_wmt_with_several_references_or_sources_and_backwards(tmp_path):
     files = written(tmp_path, WMT)
-    pairs, bad = found_in(files)
+    pairs, bad = told(files)
     assert pairs == [(1, "One.", "Eins."), (2, "Two.", "Zwei!"), (3, "Three.", "Drei."), (5, "Again.", "Wieder.")]
-    assert places(bad) == [("a", 4, "unpaired", 1), ("a", 6, "untranslated", 1)]
+    assert bad == [("a", 4, "unpaired", 1), ("a", 6, "untranslated", 1)]
     (block,) = (item for item in read(files) if hasattr(item, "references"))
     assert block.references == (["Eins!", "", "", ""],)
-
-
-def test_wmt_backwards(tmp_path):
-    pairs, bad = found_in(written(tmp_path, WMT.replace('translator="B"', 'translator="A"'), source="de", target="en"))
-    assert pairs == [(1, "Eins.", "One."), (2, "Drei.", "Three."), (4, "Wieder.", "Again.")]
-    assert places(bad) == [("a", 3, "unpaired", 1), ("a", 5, "unpaired", 1)]
+    text = WMT.replace("</src>\n", "</src><src lang='en-GB'><seg id='1'>More.</seg></src>\n")
+    pairs, bad = found_in(written(tmp_path, text))  # with both sources of a document
+    assert [pair[1] for pair in pairs] == ["One.", "Two.", "Three.", "Again."]
+    assert (bad[0].reason, bad[0].excerpt) == ("untranslated", "More.") and len(bad) == 4
+    files = written(tmp_path, WMT.replace('translator="B"', 'translator="A"'), source="de", target="en")
+    expected = [(1, "Eins.", "One."), (2, "Drei.", "Three."), (4, "Wieder.", "Again.")]
+    assert told(files) == (expected, [("a", 3, "unpaired", 1), ("a", 5, "unpaired", 1)])
 
 
 ENTITIES = """<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">%s]>
@@ -112,17 +106,14 @@ def test_xml_cut_anywhere_is_said_and_keeps_what_is_before(tmp_path, text):
 )
 def test_what_is_no_xml_ends_the_file_and_what_is_too_long_costs_its_unit(tmp_path, wrong, reason):
     pairs, bad = found_in(written(tmp_path, TMX.replace("old", wrong)))
-    assert [number for number, _, _ in pairs] == [1]
-    assert (bad[1].line, bad[1].reason) == (3, reason)
+    assert [number for number, _, _ in pairs] == [1] and (bad[1].line, bad[1].reason) == (3, reason)
 
 
 def test_two_files_of_xml_are_one_too_many(tmp_path):
-    files = written(tmp_path, TMX)
     with refused("files of corpus"):
-        found_in(corpus(*files.paths * 2, format="tmx"))
-    (tmp_path / "b").write_bytes(codecs.BOM_UTF8 + b"<p>a line</p>\n")
-    with refused("b"):
-        found_in(corpus(tmp_path / "b"))
+        found_in(written(tmp_path, TMX, TMX, format="tmx"))
+    with refused("a"):
+        found_in(written(tmp_path, codecs.BOM_UTF8 + b"<p>a line</p>\n"))
 
 
 SOURCE = """<srcset setid="newstest2014-deen-src" srclang="any">
@@ -148,74 +139,52 @@ REFERENCE = """<refset setid="newstest2014-deen-ref" srclang="any" trglang="de">
 PAIRS = [(1, "AT&T & R&D: 3 < 4", "Eins"), (2, "Two\nlines", "Zwei"), (3, "Three <b> &copy; — <i>kept</i>", "Drei")]
 
 
-def sets(tmp_path, source=SOURCE, reference=REFERENCE):
-    (tmp_path / "src.sgm").write_bytes(source if isinstance(source, bytes) else source.encode("utf-8"))
-    (tmp_path / "ref.sgm").write_text(reference, encoding="utf-8")
-    return corpus(tmp_path / "src.sgm", tmp_path / "ref.sgm")
-
-
-@pytest.mark.parametrize("doctype", ["", '\ufeff<!DOCTYPE srcset SYSTEM "ftp://a.invalid/mteval.dtd">\n'])
-def test_segments_are_paired_by_document_and_number(tmp_path, doctype):
-    assert found_in(sets(tmp_path, doctype + SOURCE)) == (PAIRS, [])
-
-
-def test_one_file_with_both(tmp_path):
-    (tmp_path / "both").write_text(f"<?xml version='1.0'?>\n<mteval>\n{REFERENCE}{SOURCE}</mteval>", encoding="utf-8")
-    assert found_in(corpus(tmp_path / "both")) == (PAIRS, [])
+DOCTYPE = '\ufeff<!DOCTYPE srcset SYSTEM "ftp://a.invalid/mteval.dtd">\n'
+BOTH = f"<?xml version='1.0'?>\n<mteval>\n{REFERENCE}{SOURCE}</mteval>"
+WITHOUT = "<srcset><doc docid=a><seg>Eins<seg>Zwei</doc></srcset>"
 
 
 @pytest.mark.parametrize(
-    "second",
+    ("files", "expected"),
     [
-        '<doc sysid="ref2" docid="bbc.1"><seg id="2">Zwo</seg></doc></refset>',
-        '</refset><refset trglang="de"><doc sysid="ref" docid="bbc.1"><seg id="2">Zwo</seg></doc></refset>',
+        *(((SOURCE, REFERENCE), PAIRS), ((DOCTYPE + SOURCE, REFERENCE), PAIRS), ((BOTH,), PAIRS)),
+        ((WITHOUT, WITHOUT.replace("srcset", "refset")), [(1, "Eins", "Eins"), (2, "Zwei", "Zwei")]),
     ],
 )
-def test_several_references(tmp_path, second):
-    (block,) = read(sets(tmp_path, reference=REFERENCE.replace("</refset>", second)))
-    assert isinstance(block, Block) and block.target == ["Eins", "Zwei", "Drei"]
-    assert block.references == (["", "Zwo", ""],)
+def test_segments_are_paired_by_document_and_number(tmp_path, files, expected):
+    """Also without end tags and numbers."""
+    assert found_in(written(tmp_path, *files)) == (expected, [])
+
+
+def test_several_references(tmp_path):
+    second = '<doc sysid="ref" docid="bbc.1"><seg id="2">Zwo</seg></doc></refset>'
+    for more in (second.replace("ref", "ref2", 1), f'</refset><refset trglang="de">{second}'):
+        (block,) = read(written(tmp_path, SOURCE, REFERENCE.replace("</refset>", more)))
+        assert isinstance(block, Block) and block.target == ["Eins", "Zwei", "Drei"]
+        assert block.references == (["", "Zwo", ""],)
 
 
 def test_segments_that_one_side_has_not(tmp_path):
     reference = REFERENCE.replace('<seg id="1">Eins', '<seg id="7">Eins')
-    pairs, bad = found_in(sets(tmp_path, reference=reference))
-    assert pairs == PAIRS[1:] and all_lines(pairs, bad) == 4
-    assert places(bad) == [("src.sgm", 1, "unpaired", 1), ("src.sgm", 4, "unpaired", 1)]
-
-
-def test_end_tags_may_be_left_out_and_numbers_too(tmp_path):
-    source = "<srcset><doc docid=a><seg>One<seg>Two</doc></srcset>"
-    reference = "<refset><doc docid=a><seg>Eins</seg><seg>Zwei</seg></doc></refset>"
-    assert found_in(sets(tmp_path, source, reference)) == ([(1, "One", "Eins"), (2, "Two", "Zwei")], [])
+    bad = [("a", 1, "unpaired", 1), ("a", 4, "unpaired", 1)]
+    assert told(written(tmp_path, SOURCE, reference)) == (PAIRS[1:], bad)
 
 
 @pytest.mark.parametrize(("wrong", "reason"), [(b"\xff", "encoding"), (b"", "empty"), (b"x" * 400_000, "long")])
 def test_a_segment_that_cannot_be_used_costs_itself(tmp_path, wrong, reason):
     source = SOURCE.encode().replace(b" Two\nlines ", wrong)
-    pairs, bad = found_in(sets(tmp_path, source))
-    assert pairs == [PAIRS[0], PAIRS[2]] and places(bad) == [("src.sgm", 2, reason, 1)]
+    assert told(written(tmp_path, source, REFERENCE)) == (PAIRS[::2], [("a", 2, reason, 1)])
 
 
 def test_a_file_that_ends_within_a_segment(tmp_path):
     for size in range(len(SOURCE) - 40, 120, -7):
-        pairs, bad = found_in(sets(tmp_path, SOURCE[:size]))
+        pairs, bad = found_in(written(tmp_path, SOURCE[:size], REFERENCE))
         assert pairs == PAIRS[: len(pairs)] and bad and all_lines(pairs, bad) >= 3
-    pairs, bad = found_in(sets(tmp_path, reference=REFERENCE[:-25]))
-    assert len(pairs) == 2 and [line.reason for line in bad] == ["unpaired", "markup"]
-    assert all_lines(pairs, bad) == 3
+    pairs, bad = found_in(written(tmp_path, SOURCE, REFERENCE[:-25]))
+    assert [line.reason for line in bad] == ["unpaired", "markup"] and len(pairs) == 2 and all_lines(pairs, bad) == 3
 
 
 @pytest.mark.parametrize("content", [SOURCE.encode("utf-16"), b"<srcset></srcset>", b""])
 def test_a_file_without_segments(tmp_path, content):
-    pairs, bad = found_in(corpus(*sets(tmp_path, content).paths, format="sgm"))
-    assert not pairs and places(bad) == [("src.sgm", 1, "markup", 3)]
-    pairs, bad = found_in(corpus(tmp_path / "src.sgm", format="sgm"))
-    assert not pairs and places(bad) == [("src.sgm", 1, "markup", 0)]
-
-
-def test_wmt_keeps_both_sources_of_a_document(tmp_path):
-    text = WMT.replace("</src>\n", "</src><src lang='en-GB'><seg id='1'>More.</seg></src>\n")
-    pairs, bad = found_in(written(tmp_path, text))
-    assert [pair[1] for pair in pairs] == ["One.", "Two.", "Three.", "Again."]
-    assert (bad[0].reason, bad[0].excerpt) == ("untranslated", "More.") and len(bad) == 4
+    for references, lost in ([REFERENCE], 3), ([], 0):
+        assert told(written(tmp_path, content, *references, format="sgm")) == ([], [("a", 1, "markup", lost)])

@@ -10,7 +10,7 @@ import pytest
 from backports import zstd
 
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.reading import all_lines, corpus, found_in, places
+from tests.helpers.reading import all_lines, corpus, found_in, told, written
 from tests.helpers.refused import refused
 
 PACKERS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd.compress}
@@ -26,11 +26,9 @@ def tar_of(members, mode="w", **settings):
             info = tarfile.TarInfo(name)
             if isinstance(content, bytes):
                 info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
             else:
-                info.type = tarfile.DIRTYPE if content is None else tarfile.SYMTYPE
-                info.linkname = content or ""
-                archive.addfile(info)
+                info.type, info.linkname = (tarfile.SYMTYPE, content) if content else (tarfile.DIRTYPE, "")
+            archive.addfile(info, io.BytesIO(content) if info.size else None)
     return file.getvalue()
 
 
@@ -50,8 +48,8 @@ def test_packed_files_whatever_they_are_called_and_packed_twice(tmp_path, packer
     pack = PACKERS[packer]
     (tmp_path / "b.gz").write_bytes(TARGET)
     for content in (pack(SOURCE), gzip.compress(pack(SOURCE[:1000]) + pack(SOURCE[1000:]))):
-        (tmp_path / "a.txt").write_bytes(content)
-        pairs, bad = found_in(corpus(tmp_path / "a.txt", tmp_path / "b.gz"))
+        [path] = written(tmp_path, content).paths
+        pairs, bad = found_in(corpus(path, tmp_path / "b.gz"))
         assert len(pairs) == 300 and pairs[299] == (300, "sentence 299 is here", "Satz 299 ist da") and not bad
 
 
@@ -59,22 +57,17 @@ def test_packed_files_whatever_they_are_called_and_packed_twice(tmp_path, packer
 def test_a_file_cut_anywhere_gives_what_is_before_and_says_the_rest(tmp_path, packer):
     noise = b"".join(os.urandom(20).hex().encode() + b"\n" for _ in range(300))  # packs badly: many blocks
     whole = PACKERS[packer](noise)
-    (tmp_path / "b").write_bytes(TARGET)
     for kept in (0.0, 0.6, 0.999):
-        (tmp_path / "a").write_bytes(whole[: max(int(len(whole) * kept), 7)])
-        pairs, bad = found_in(corpus(tmp_path / "a", tmp_path / "b"))
-        assert places(bad) == [("a", len(pairs) + 1, "truncated", 300 - len(pairs))]
-        lines = noise.decode().split("\n")
-        assert [source for _, source, _ in pairs] == lines[: len(pairs)]
+        pairs, bad = told(written(tmp_path, whole[: max(int(len(whole) * kept), 7)], TARGET))
+        assert bad == [("a", len(pairs) + 1, "truncated", 300 - len(pairs))]
+        assert [source for _, source, _ in pairs] == noise.decode().split("\n")[: len(pairs)]
 
 
 @pytest.mark.parametrize("packer", ["gz", "xz"])
 def test_a_damaged_file_never_gives_all_its_lines_in_silence(tmp_path, packer):
     whole = bytearray(PACKERS[packer](SOURCE))
     whole[len(whole) // 2] ^= 0xFF
-    (tmp_path / "a").write_bytes(bytes(whole))
-    (tmp_path / "b").write_bytes(TARGET)
-    pairs, bad = found_in(corpus(tmp_path / "a", tmp_path / "b"))
+    pairs, bad = found_in(written(tmp_path, bytes(whole), TARGET))
     assert bad and all_lines(pairs, bad) >= 300
 
 
@@ -85,6 +78,7 @@ ARCHIVES = {
     "gnu": lambda: tar_of([("x/" * 200 + "long", b""), *MEMBERS], format=tarfile.GNU_FORMAT),
     "zip": lambda: zip_of(MEMBERS),
     "zip of xz": lambda: zip_of(MEMBERS, zipfile.ZIP_LZMA),
+    "tar of packed files": lambda: tar_of([("data/a.en", gzip.compress(SOURCE)), ("data/a.de", lzma.compress(TARGET))]),
 }
 
 
@@ -95,11 +89,6 @@ def test_members_of_archives(tmp_path, archive):
     for members in (("data/a.en", "data/a.de"), ("./data/a.en", "*/a.de")):
         pairs, bad = found_in(corpus(*(f"{path}!{member}" for member in members)))
         assert len(pairs) == 300 and not bad
-
-
-def test_a_member_that_is_packed_itself(tmp_path):
-    (tmp_path / "a.tar").write_bytes(tar_of([("a.en.gz", gzip.compress(SOURCE)), ("a.de.xz", lzma.compress(TARGET))]))
-    assert len(found_in(corpus(tmp_path / "a.tar!a.en.gz", tmp_path / "a.tar!*.xz"))[0]) == 300
 
 
 def test_wrong_members_end_in_a_sentence(tmp_path):
@@ -115,33 +104,31 @@ def test_wrong_members_end_in_a_sentence(tmp_path):
 
 def test_names_that_lead_out_of_an_archive_are_names_and_nothing_else(tmp_path):
     members = [("../../evil.en", SOURCE), ("in/evil.de", TARGET)]
+    folder = tmp_path / "deep" / "er"
+    folder.mkdir(parents=True)
     for content in (tar_of(members), zip_of(members)):
-        folder = tmp_path / f"deep/er/{len(content)}"
-        folder.mkdir(parents=True)
-        (folder / "archive").write_bytes(content)
+        [path] = written(folder, content).paths
         before = sorted(tmp_path.rglob("*"))
-        assert len(found_in(corpus(*(f"{folder}/archive!{name}" for name, _ in members)))[0]) == 300
+        assert len(found_in(corpus(*(f"{path}!{name}" for name, _ in members)))[0]) == 300
         assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_links_that_lead_out_of_an_archive_and_folders_are_not_followed(tmp_path):
-    (tmp_path / "a.tar").write_bytes(tar_of([("a", "/etc/passwd"), ("folder", None)]))
-    (tmp_path / "b").write_bytes(TARGET)
-    pairs, [bad] = found_in(corpus(tmp_path / "a.tar!a", tmp_path / "b"))
+    tar, target = written(tmp_path, tar_of([("a", "/etc/passwd"), ("folder", None)]), TARGET).paths
+    pairs, [bad] = found_in(corpus(f"{tar}!a", target))
     assert not pairs and bad.reason == "damaged" and "not found" in bad.excerpt
-    with refused("a.tar!folder"):
-        found_in(corpus(tmp_path / "a.tar!folder", tmp_path / "b"))
+    with refused("a!folder"):
+        found_in(corpus(f"{tar}!folder", target))
 
 
 @pytest.mark.parametrize(("archive", "end"), [("tar", b"Satz 299"), ("tar.gz", None), ("zip", b"PK\x01\x02")])
 def test_a_cut_archive_loses_no_line_in_silence(archive, end, tmp_path):
-    whole, path = ARCHIVES[archive](), tmp_path / "archive"
-    (tmp_path / "b").write_bytes(TARGET)
+    whole = ARCHIVES[archive]()
     last = whole.rfind(end) if end else len(whole)
     for size in range(600, last, last // 10):
-        path.write_bytes(whole[:size])
+        path, target = written(tmp_path, whole[:size], TARGET).paths
         try:
-            pairs, bad = found_in(corpus(f"{path}!data/a.en", tmp_path / "b"))
+            pairs, bad = found_in(corpus(f"{path}!data/a.en", target))
         except UserError as error:
             assert error.names  # no line of an archive without its table
             continue

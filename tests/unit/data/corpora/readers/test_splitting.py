@@ -9,7 +9,7 @@ import pytest
 from fairseq_mtmoe.data.corpora import readers
 from fairseq_mtmoe.data.corpora.blocks import BadLine
 from fairseq_mtmoe.data.corpora.readers import parts_of, read
-from tests.helpers.reading import corpus
+from tests.helpers.reading import corpus, written
 from tests.unit.data.corpora.readers.test_packed_files import SOURCE
 
 ODD = [b"", b" ", b"\xff\xfe is none", b"\xef\xbb\xbfmark", b"a\rb", b"nul\0", b"BZh9 \x1f\x8b\x08", b"one\ttwo\tthree"]
@@ -26,37 +26,40 @@ def noted(files):
     return pairs, bad
 
 
-def lines_of(draw, count, wrap):
+def lines_of(draw, count, wrap, odd=ODD):
     end = draw.choice([b"\n", b"\r\n"])
-    texts = [draw.choice(ODD) if draw.random() < 0.1 else wrap(draw.randrange(1000)) for _ in range(count)]
+    texts = [draw.choice(odd) if draw.random() < 0.1 else wrap(draw.randrange(1000)) for _ in range(count)]
     texts[0] = wrap(0)  # the beginning says what a file is
     return end.join(texts) + end * draw.randrange(2)
 
 
-def moses(folder, draw, count):
-    for name in ("a", "b"):
-        more = draw.choice([0, 0, 1, 25]) if name == "b" else 0
-        (folder / name).write_bytes(lines_of(draw, count + more, lambda number: b"sentence %d" % number))
-    return corpus(folder / "a", folder / "b")
+def moses(folder, draw, count, odd=ODD, **settings):
+    counts = (count, count + draw.choice([0, 0, 1, 25]))
+    sides = [lines_of(draw, number, lambda number: b"sentence %d" % number, odd) for number in counts]
+    return written(folder, *sides, **settings)
+
+
+def text(folder, draw, count):
+    return moses(
+        folder, draw, count, [one for one in ODD if one.decode(errors="ignore").encode() == one], format="text"
+    )
 
 
 def tsv(folder, draw, count):
     head = b"de\ten\n" if draw.random() < 0.5 else b""
     rows = lines_of(draw, count, lambda number: b"Satz %d ist da\tthe sentence %d is of the here" % (number, number))
-    (folder / "a.tsv").write_bytes(head + rows)
-    return corpus(folder / "a.tsv", fields={} if head else {"source": 2, "target": 1})
+    return written(folder, head + rows, fields={} if head else {"source": 2, "target": 1})
 
 
 def jsonl(folder, draw, count):
     def row(number):
         return json.dumps({"en": f"sentence {number}", "de": draw.choice([f"Satz {number}", None, "\ud800"])}).encode()
 
-    (folder / "a.jsonl").write_bytes(row(0) + b"\n" + lines_of(draw, count, row))
-    return corpus(folder / "a.jsonl", format="jsonl")
+    return written(folder, row(0) + b"\n" + lines_of(draw, count, row), format="jsonl")
 
 
-@pytest.mark.parametrize("kind", [moses, tsv, jsonl])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", [moses, text, tsv, jsonl])
+@pytest.mark.parametrize("seed", [3, 6, 12])  # files of many lines
 def test_the_parts_of_a_corpus_are_the_corpus(kind, seed, tmp_path, monkeypatch):
     draw = random.Random(seed)
     monkeypatch.setattr(readers, "_CHUNK", draw.choice([7, 64, 1 << 20]))
@@ -73,6 +76,5 @@ def test_the_parts_of_a_corpus_are_the_corpus(kind, seed, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("content", [SOURCE.decode().encode("utf-16"), b"<tmx></tmx>", None, b"text"])
 def test_what_is_no_plain_text_in_lines_is_read_as_a_whole(content, tmp_path):
-    if content is not None:
-        (tmp_path / "a").write_bytes(content)
-    assert parts_of(corpus(tmp_path / "a"), 10, 1000) == []
+    files = corpus(tmp_path / "none") if content is None else written(tmp_path, content)
+    assert parts_of(files, 10, 1000) == []

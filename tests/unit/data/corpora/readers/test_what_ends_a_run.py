@@ -2,20 +2,18 @@
 
 import gzip
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, HARMLESS, OF_FILES, BadLine
 from fairseq_mtmoe.data.corpora.readers import ON_BAD_LINE, read
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.reading import corpus, unpacked
+from tests.helpers.reading import unpacked, written
 
 NAMES = b"en\tde\n"
 ROWS = b"".join(b"The sentence %d is here.\tDer Satz %d ist da.\n" % (number, number) for number in range(200))
 UNIT = "<tu><tuv xml:lang='en'><seg>One</seg></tuv><tuv xml:lang='de'><seg>Eins</seg></tuv></tu>"
 TMX = "<?xml version='1.0'?><tmx><body>{}</body></tmx>"
-
 UNPAIRED = (
     b'<dataset id="x"><doc id="1"><src lang="en"><seg id="1">One</seg></src>'
     b'<ref lang="de"><seg id="1">Eins</seg><seg id="2">Zwei</seg></ref></doc></dataset>'
@@ -40,23 +38,15 @@ ONE_FILE = {
     "markup": TMX.format(UNIT * 100 + "<tu>").encode(),
     "charset": TMX.format(UNIT).replace("'1.0'", "'1.0' encoding='no-such'").encode(),
 }  # fmt: skip
-TWO_FILES = {"line ends": b"a\rb\rc\r", "unequal": b"a\nb\nc\n"}
+TWO_FILES = {"line ends": (b"a\rb\rc\r", b"1\n"), "unequal": (b"a\nb\nc\n", b"1\n2\n")}
 
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory):
     """By reason, a corpus with just that fault."""
-    folder = tmp_path_factory.mktemp("broken")
-    found = {}
-    for number, (reason, content) in enumerate((ONE_FILE | TWO_FILES).items()):
-        path = folder / f"{number}"
-        path.write_bytes(content)
-        paths = [path]
-        if reason in TWO_FILES:
-            paths.append(folder / f"{number}.de")
-            paths[1].write_bytes(b"1\n2\n" if reason == "unequal" else b"1\n")
-        found[reason] = unpacked(corpus(*paths), tmp_path_factory.mktemp(f"unpacked{number}"))
-    return found
+    found = {reason: (content,) for reason, content in ONE_FILE.items()} | TWO_FILES
+    folders = {reason: tmp_path_factory.mktemp("broken") for reason in found}
+    return {reason: unpacked(written(folders[reason], *found[reason]), folders[reason]) for reason in found}
 
 
 def result_of(files, on_bad_line):
@@ -107,11 +97,8 @@ WITH_EMPTY = {
 
 
 @pytest.mark.parametrize("form", WITH_EMPTY)
-def test_a_line_without_text_is_a_line_of_an_evaluation_set(form, tmp_path: Path):
-    paths = [tmp_path / f"{number}" for number in range(len(WITH_EMPTY[form]))]
-    for path, content in zip(paths, WITH_EMPTY[form], strict=True):
-        path.write_bytes(content)
-    files = corpus(*paths)
+def test_a_line_without_text_is_a_line_of_an_evaluation_set(form, tmp_path):
+    files = written(tmp_path, *WITH_EMPTY[form])
     [block] = read(replace(files, is_evaluation=True))
     assert list(block.source) == ["One", "", "Three"] and len(block.target) == 3
     bad, left = read(files)
