@@ -15,7 +15,7 @@ corpora:
 def test_a_recipe_is_downloaded_and_listed(tmp_path):
     raw, recipe = tmp_path / "raw", tmp_path / "mine.yaml"
     with web_server() as web:
-        web.put("/a.tsv.gz", b"x" * 10_000, Fault(drop=10), tag='"v1"')
+        web.put("/a.tsv.gz", b"x" * 10_000, Fault(drop=10), ETag='"v1"')
         recipe.write_text(RECIPE.replace("ADDRESS", web.address))
         before = run("mtmoe", "download", recipe, raw, "--list").stdout
         assert not raw.exists()
