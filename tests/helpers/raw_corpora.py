@@ -1,7 +1,5 @@
 """Small raw corpora of made-up words, a recipe for them, and a way to prepare them within the test's process."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections import Counter
@@ -28,13 +26,13 @@ SYLLABLES = ("ba", "do", "fi", "gu", "ke", "lo", "mi", "nu", "pa", "ro", "si", "
 def sentences(seed: object, count: int, first: str = "") -> list[str]:
     draw = random.Random(str(seed))
     return [
-        " ".join([first + str(place % 7)] + ["".join(draw.choices(SYLLABLES, k=3)) for _ in range(4)]) + "."
-        for place in range(count)
+        " ".join([first + str(number % 7)] + ["".join(draw.choices(SYLLABLES, k=3)) for _ in range(4)]) + "."
+        for number in range(count)
     ]
 
 
 def write_corpus(raw: Path, name: str, source: Iterable[str], target: Iterable[str], pair: str = "en-de") -> list[str]:
-    raw.mkdir(exist_ok=True)
+    raw.mkdir(parents=True, exist_ok=True)
     names = [f"{name}.{lang}" for lang in pair.split("-")]
     for file, lines in zip(names, (source, target), strict=True):
         (raw / file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -60,14 +58,8 @@ def write_raw(raw: Path) -> Path:
             target += [target[0], target[1].upper(), "ka " + target[2], sentences((lang, 0), 3, lang)[2]]
             add(f"train-{lang}-{number}", pair, "train", source, target)
     (raw / "spm.model").write_bytes(train_model(sentences("text", 200) + sentences("more", 200, "de"), 60, 1.0))
-    recipe = {
-        "name": "small",
-        "corpora": corpora,
-        "held_out": {"valid": 10, "test": 10},
-        "vocabulary": {"model": "spm.model"},
-        "shards": {"pairs": 50},
-    }
-    path = raw / "recipe.yaml"
+    settings = {"held_out": {"valid": 10, "test": 10}, "vocabulary": {"model": "spm.model"}, "shards": {"pairs": 50}}
+    path, recipe = raw / "recipe.yaml", {"name": "small", "corpora": corpora, **settings}
     path.write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
     return path
 
@@ -77,24 +69,25 @@ def change(recipe: Path, **values: Any) -> None:
     recipe.write_text(yaml.safe_dump({**content, **values}, sort_keys=False), encoding="utf-8")
 
 
+def corpora_of(raw: Path) -> list[dict[str, Any]]:
+    return yaml.safe_load((raw / "recipe.yaml").read_text(encoding="utf-8"))["corpora"]
+
+
 class Counting:
     """Workers of this process that count the jobs by function, and stop after so many."""
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.done: Counter[str] = Counter()
-        self._left = stop_after
+        self._stop_after = stop_after
 
     def map_blocks(self, jobs: Iterable[partial[Any]]) -> Iterator[Any]:
         """See `Workers`."""
         for job in jobs:
-            if job.func is cut:  # it only looks, and leaves nothing behind
-                yield job()
-                continue
-            if self._left == 0:
+            counts = job.func is not cut  # which only looks, and leaves nothing behind
+            if counts and self.done.total() == self._stop_after:
                 raise KeyboardInterrupt
-            self._left = None if self._left is None else self._left - 1
             result = job()
-            self.done[job.func.__name__] += 1
+            self.done.update([job.func.__name__] * counts)
             yield result
 
 

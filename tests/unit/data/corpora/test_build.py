@@ -2,8 +2,8 @@ import json
 import os
 import shutil
 from collections import defaultdict
+from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fairseq_mtmoe.data.corpora import build as build_module
@@ -12,7 +12,8 @@ from fairseq_mtmoe.data.corpora.cleaning.characters import normalise
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.readers import parts_of, read
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.raw_corpora import text_of, tools_for
+from tests.helpers.catalogs import MESSAGES, translate
+from tests.helpers.raw_corpora import text_of, tools_for, write_corpus
 from tests.helpers.refused import refused
 
 OPTIONS = BuildOptions(vocab_size=60, character_coverage=1.0)
@@ -35,15 +36,33 @@ def lines(raw, name):
 
 
 def write(raw, split, pair, source, target):
-    for lang, text in zip(pair.split("-"), (source, target), strict=True):
-        (raw / f"{split}.{pair}.{lang}").write_text("".join(f"{line}\n" for line in text))
+    write_corpus(raw, f"{split}.{pair}", source, target, pair)
+
+
+def write_text_folder(raw):
+    """Plain text of English to German and French."""
+    splits = {"valid": MESSAGES[::14], "test": MESSAGES[1::14]}
+    splits["train"] = [message for message in MESSAGES if message not in splits["valid"] + splits["test"]]
+    for lang, step in (("de", 1), ("fr", 3)):
+        for split, chosen in splits.items():
+            messages = chosen[:: step if split == "train" else 1]
+            write(raw, split, f"en-{lang}", messages, [translate(message, lang) for message in messages])
+    (raw / "README.md").write_text("not a corpus")
+    (raw / "train.en-de.origin").write_text("not a language of the pair")
+    return raw
+
+
+@pytest.fixture
+def text_folder(tmp_path):
+    return write_text_folder(tmp_path / "raw")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, text_folder_once):
+def made(tmp_path_factory):
     """Text, and what is made of it."""
-    out = tmp_path_factory.mktemp("made") / "data"
-    return text_folder_once, out, build_from(text_folder_once, out)
+    folder = tmp_path_factory.mktemp("made")
+    raw, out = write_text_folder(folder / "raw"), folder / "data"
+    return raw, out, build_from(raw, out)
 
 
 def test_fairseq_reads_back_every_sentence(made):
@@ -56,6 +75,7 @@ def test_fairseq_reads_back_every_sentence(made):
                 if split != "train":
                     assert lines(out / "raw", name) == lines(raw, name)
     assert json.loads((out / "tiers.json").read_text()) == {**TIERS, "mid": []}
+    assert set(built["pairs"]) == {"en-de", "en-fr"} and built["pairs"]["en-fr"]["valid"] == 11
     assert not any(pair["dropped"] or pair["evaluation_sources_in_training"] for pair in built["pairs"].values())
     assert json.loads((out / "sizes.json").read_text())["train"] == {"en-de": [122], "en-fr": [41]}
 
@@ -118,12 +138,8 @@ def test_too_little_text(tmp_path, text_folder):
 
 def test_files_that_do_not_fit_together(tmp_path, text_folder):
     path = text_folder / "test.en-fr.fr"
-    for content, name in (
-        (b"un\n", "test.en-fr.en"),
-        (b"un\n" * 12, path.name),
-        (b"un\n\xff\n", path.name),
-        (b"un\rdeux", path.name),
-    ):
+    wrong = {b"un\n": "test.en-fr.en", b"un\n" * 12: path.name, b"un\n\xff\n": path.name, b"un\rdeux": path.name}
+    for content, name in wrong.items():
         path.write_bytes(content)
         with refused(name):
             build_from(text_folder, tmp_path / "data")
@@ -131,95 +147,59 @@ def test_files_that_do_not_fit_together(tmp_path, text_folder):
 
 def test_tiers_are_named_or_by_size(tmp_path):
     raw = tmp_path / "raw"
-    raw.mkdir()
     for lang, size in {"aa": 64, "bb": 32, "cc": 8, "dd": 7, "ee": 2}.items():
         for split in SPLITS:
             write(raw, split, f"en-{lang}", *([f"{lang} {n % 9}" for n in range(size)] for _ in range(2)))
+    some = {"high": ["en-ee"], "low": ["bb", "zz"]}
     for named, expected in (
         ({}, {"high": ["en-aa", "en-bb"], "mid": ["en-cc"], "low": ["en-dd", "en-ee"]}),
-        (
-            {"high": ["en-ee"], "low": ["bb", "zz"]},
-            {"high": ["en-aa", "en-ee"], "mid": ["en-cc"], "low": ["en-bb", "en-dd"]},
-        ),
+        (some, {"high": ["en-aa", "en-ee"], "mid": ["en-cc"], "low": ["en-bb", "en-dd"]}),
     ):
         build_from(raw, tmp_path / "data", BuildOptions(vocab_size=20, character_coverage=1.0), named)
         assert json.loads((tmp_path / "data" / "tiers.json").read_text()) == expected
 
 
 def test_sources_seen_in_training_of_any_pair_are_counted(tmp_path):
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    for pair, train, valid, test in (
-        ("en-aa", ["One"], ["two"], ["THREE!", "x"]),
-        ("en-bb", ["three"], ["four"], ["one."]),
-        ("de-bb", ["four"], ["one"], ["two"]),
-        ("en-cc", ["ONE"], ["One"], ["Three"]),
+    raw, expected = tmp_path / "raw", {}
+    for pair, *sources, seen in (
+        ("en-aa", ["One"], ["two"], ["THREE!", "x"], (1, {"en-bb": 1})),
+        ("en-bb", ["three"], ["four"], ["one."], (1, {"en-aa": 1, "en-cc": 1})),
+        ("de-bb", ["four"], ["one"], ["two"], (0, {})),
+        ("en-cc", ["ONE"], ["One"], ["Three"], (2, {"en-aa": 1, "en-bb": 1, "en-cc": 1})),
     ):
-        for split, source in (("train", train), ("valid", valid), ("test", test)):
+        expected[pair] = seen
+        for split, source in zip(SPLITS, sources, strict=True):
             write(raw, split, pair, source, [f"{text} {pair[-2:]}" for text in source])
     pairs = build_from(raw, tmp_path / "data", BuildOptions(vocab_size=22, character_coverage=1.0), {})["pairs"]
     names = ("evaluation_sources_in_training", "found_in_training_of")
-    assert {pair: tuple(about[name] for name in names) for pair, about in pairs.items()} == {
-        "en-aa": (1, {"en-bb": 1}),
-        "en-bb": (1, {"en-aa": 1, "en-cc": 1}),
-        "de-bb": (0, {}),
-        "en-cc": (2, {"en-aa": 1, "en-bb": 1, "en-cc": 1}),
-    }
+    assert {pair: tuple(about[name] for name in names) for pair, about in pairs.items()} == expected
 
 
-def pairs_of(folder, name):
-    """The pairs of a corpus as it is read."""
-    [corpus] = [one for one in corpora_of(find_text_files(folder), defaultdict(str)) if one.files.name == name]
-    return [pair for block in read(corpus.files, 7) for pair in zip(block.source, block.target, strict=True)]
+def training_corpus(folder):
+    return corpora_of(find_text_files(folder), defaultdict(str))[0].files
 
 
-def test_finds_every_pair_of_a_folder(text_folder):
-    (text_folder / "README.md").write_text("not a corpus")
-    (text_folder / "train.en-de.origin").write_text("not a language of the pair")
-    corpora = corpora_of(find_text_files(text_folder), defaultdict(str))
-    sizes = {one.files.name: len(pairs_of(text_folder, one.files.name)) for one in corpora}
-    sizes_of_de = {"train.en-de": 122, "valid.en-de": 11, "test.en-de": 11}
-    assert sizes == {**sizes_of_de, "train.en-fr": 41, "valid.en-fr": 11, "test.en-fr": 11}
-    assert pairs_of(text_folder, "valid.en-de")[0] == ("Open the file", "nepod ehtd elifd")
-
-
-def test_parts_are_the_whole(text_folder):
-    """Each part its lines, and a fault in the place where the file has it."""
-    sources = [f"source {number}\r {'x' * (number % 13)}" for number in range(50)]
-    for lang, lines in (("en", sources), ("de", [source.upper() for source in sources])):
-        (text_folder / f"train.en-de.{lang}").write_bytes("\r\n".join(lines).encode())
-
-    def read_in_parts():
-        [corpus, *_] = corpora_of(find_text_files(text_folder), defaultdict(str))
-        blocks = [block for part in parts_of(corpus.files, 7, 1 << 20) for block in read(part)]
-        assert len(blocks) == 8 and np.concatenate([block.lines for block in blocks]).tolist() == list(range(1, 51))
-        return [pair for block in blocks for pair in zip(block.source, block.target, strict=True)]
-
-    assert read_in_parts() == pairs_of(text_folder, "train.en-de") == [(source, source.upper()) for source in sources]
-    content = (text_folder / "train.en-de.de").read_bytes()
-    (text_folder / "train.en-de.de").write_bytes(content.replace(b"SOURCE 40", b"SOURCE\xff40"))
-    with pytest.raises(UserError, match=f"is not at byte {content.index(b'SOURCE 40') + 6}"):
-        read_in_parts()
+def test_a_fault_in_a_part_is_where_the_file_has_it(text_folder):
+    path = text_folder / "train.en-de.de"
+    path.write_bytes(path.read_bytes()[:1000] + b"\xff\n")
+    with pytest.raises(UserError, match="is not at byte 1000"):
+        [list(read(part)) for part in parts_of(training_corpus(text_folder), 7, 1 << 20)]
 
 
 def test_every_line_is_read_and_only_line_feeds_end_one(text_folder):
     text = "one\u2028two\x0bthree\u0085four\rfive\r\nsix\0\n\n" + "x" * 200_000
     (text_folder / "train.en-de.en").write_bytes(text.encode())
     (text_folder / "train.en-de.de").write_bytes(b"eins\r\nzwei\rdrei\nleer\n\n")
-    sources = ["one\u2028two\x0bthree\x85four\rfive", "six\0", "", "x" * 200_000]
-    assert pairs_of(text_folder, "train.en-de") == list(zip(sources, ["eins", "zwei\rdrei", "leer", ""], strict=True))
+    [block] = read(training_corpus(text_folder))
+    assert list(block.source) == ["one\u2028two\x0bthree\x85four\rfive", "six\0", "", "x" * 200_000]
+    assert list(block.target) == ["eins", "zwei\rdrei", "leer", ""]
 
 
 def test_lone_carriage_returns_are_found(text_folder, monkeypatch):
     monkeypatch.setattr(build_module, "_CHUNK", 4)
     path = text_folder / "some.txt"
-    for content, expected in (
-        (b"abc\r\nd", False),
-        (b"abc\rde", True),
-        (b"abc\r", True),
-        (b"abcd\r\r\n", True),
-        (b"abc\n", False),
-    ):
+    contents = {b"abc\r\nd": False, b"abc\rde": True, b"abc\r": True, b"abcd\r\r\n": True, b"abc\n": False}
+    for content, expected in contents.items():
         path.write_bytes(content)
         assert build_module.has_lone_carriage_return(path) == expected
 
@@ -229,12 +209,11 @@ def test_bad_folders(tmp_path, text_folder):
     for name in ("nowhere", "bare"):
         with refused(name):
             find_text_files(tmp_path / name)
-    (text_folder / "valid.en-fr.fr").unlink()
-    with refused("valid.en-fr.fr"):
-        find_text_files(text_folder)
-    os.mkfifo(text_folder / "valid.en-fr.fr")
-    with refused("valid.en-fr.fr"):
-        find_text_files(text_folder)
+    path = text_folder / "valid.en-fr.fr"
+    for make in (Path.unlink, os.mkfifo):
+        make(path)
+        with refused(path.name):
+            find_text_files(text_folder)
 
 
 def test_tiers_with_and_without_ranks(tmp_path):

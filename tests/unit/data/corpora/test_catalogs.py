@@ -8,55 +8,30 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_mtmoe.data.corpora.catalogs import (
-    DROP_REASONS,
-    find_catalogs,
-    language_code,
-    message_key,
-    placeholders,
-    why_dropped,
-)
+from fairseq_mtmoe.data.corpora import catalogs, harvest
 from fairseq_mtmoe.data.corpora.cleaning.characters import changes_of, normalise
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
-from fairseq_mtmoe.data.corpora.harvest import (
-    DedupGroups,
-    describe_sources,
-    read_catalogs,
-    select_languages,
-    split_by_message,
-)
 from fairseq_mtmoe.data.corpora.readers.messages import singular_and_plural_form
 from tests.helpers.catalogs import write_catalog
 from tests.helpers.raw_corpora import tools_for
 from tests.helpers.refused import refused
 
-SPLITS = ("train", "valid", "test")
 
-
-def harvest(catalogs):
-    """All that catalogs hold, cleaned."""
+def harvested(root):
+    """All that the catalogs of a folder hold, cleaned."""
     with tempfile.TemporaryDirectory() as folder, tools_for(Path(folder) / "data") as tools:
-        return read_catalogs(tools, catalogs)
-
-
-def harvest_one(root, locale, entries, **options):
-    write_catalog(root, locale, entries, **options)
-    return harvest(find_catalogs([], [root]))
-
-
-def plural(forms, **more):
-    return {"msgid": "%d file", "msgid_plural": "%d files", "msgstr_plural": dict(enumerate(forms)), **more}
+        return harvest.read_catalogs(tools, catalogs.find_catalogs([], [root]))
 
 
 def test_reads_translations_cleaned_and_takes_no_context_for_text(tmp_path):
     entries = [("Open\nfile", "Datei  öffnen"), ("Linux", "Linux"), ("Save %s", "Speichern"), ("…", "Punkte")]
     contexts = {"verb": "Öffnen", "adjective": "Geöffnet", "button": "Öffnen"}
     entries += [{"msgctxt": context, "msgid": "Open", "msgstr": text} for context, text in contexts.items()]
-    crop = harvest_one(tmp_path, "de", entries)
+    write_catalog(tmp_path, "de", entries)
+    crop = harvested(tmp_path)
     assert sorted(crop.pairs["de"]) == [("Open", "Geöffnet"), ("Open", "Öffnen"), ("Open file", "Datei öffnen")]
     assert +crop.dropped["de"] == {"copy": 1, "placeholders": 1, "empty": 1, "duplicate": 1}
 
@@ -68,7 +43,9 @@ def test_a_singular_and_its_plural_are_one_message(tmp_path):
         ("ru", ["%d файл", "%d файла", "%d файлов"], ("%d файл", "%d файлов"), {"plural_forms": three}),
         ("ja", ["%d 個"], ("%d 個", "%d 個"), {"plural_forms": "nplurals=1; plural=0;"}),
     ):
-        crop = harvest_one(tmp_path / locale, locale, [plural(forms, msgctxt="disk")], **options)
+        plural = {"msgid": "%d file", "msgid_plural": "%d files", "msgstr_plural": dict(enumerate(forms))}
+        write_catalog(tmp_path / locale, locale, [{"msgctxt": "disk", **plural}], **options)
+        crop = harvested(tmp_path / locale)
         assert crop.pairs == {locale: list(zip(("%d file", "%d files"), expected, strict=True))}
         assert crop.counts == {locale: 1}
 
@@ -78,21 +55,17 @@ def test_the_forms_of_a_plural_are_found_by_the_formula():
         ("nplurals=2; plural=(n != 1);", 2, (0, 1)),
         ("nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);", 3, (0, 1)),  # Latvian's last is for zero
         ("nplurals=4; plural=(n%100==1 ? 1 : n%100==2 ? 2 : n%100==3 || n%100==4 ? 3 : 0);", 4, (1, 0)),
-        ("", 3, (0, 2)),
-        ("nplurals=3; plural=n*5;", 3, (0, 2)),
+        *(("", 3, (0, 2)), ("nplurals=3; plural=n*5;", 3, (0, 2))),
         ("nplurals=3; plural=__import__('os').system('false')", 3, (0, 2)),
     ):
         assert singular_and_plural_form(header, num_forms) == expected
 
 
 def test_locales_of_one_language_add_up_and_english_is_left_out(tmp_path):
-    for locale, entries in (
-        ("de", {"Open": "Öffnen"}),
-        ("de_DE", {"Open": "Öffnen", "Close": "Zu"}),
-        ("en_GB", {"A": "B"}),
-    ):
-        write_catalog(tmp_path, locale, list(entries.items()))
-    assert harvest(find_catalogs([], [tmp_path])).pairs == {"de": [("Open", "Öffnen"), ("Close", "Zu")]}
+    both = [("Open", "Öffnen"), ("Close", "Zu")]
+    for locale, entries in (("de", both[:1]), ("de_DE", both), ("en_GB", [("A", "B")])):
+        write_catalog(tmp_path, locale, entries)
+    assert harvested(tmp_path).pairs == {"de": both}
 
 
 def test_damaged_catalogs_are_noted_and_left_out(tmp_path):
@@ -105,44 +78,35 @@ def test_damaged_catalogs_are_noted_and_left_out(tmp_path):
         (good.parent / f"{name}.mo").write_bytes(data)
     os.mkfifo(good.parent / "pipe.mo")
     (good.parent / "circle.mo").symlink_to("circle.mo")
-    catalogs = find_catalogs([], [tmp_path])
-    crop = harvest(catalogs)
+    found, crop = catalogs.find_catalogs([], [tmp_path]), harvested(tmp_path)
     assert crop.pairs == {"de": [("Open", "Öffnen")]}
     names = [f"de/LC_MESSAGES/{path.name}" for path in sorted(good.parent.iterdir()) if path != good]
-    assert describe_sources(catalogs, crop.damaged) == [{"source": str(tmp_path), "catalogs": 7, "damaged": names}]
-    assert [content_hash(catalog.path) for catalog in catalogs].count("unreadable") == 2
+    assert harvest.describe_sources(found, crop.damaged) == [{"source": str(tmp_path), "catalogs": 7, "damaged": names}]
+    assert [content_hash(catalog.path) for catalog in found].count("unreadable") == 2
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """An importable package with a catalog, that fails when it is imported."""
-    root = tmp_path / "site" / "gardening"
-    write_catalog(root / "deep" / "locale", "fr", [("Open", "Ouvrir")])
-    (root / "__init__.py").write_text("raise AssertionError('imported')")
-    (tmp_path / "site" / "flat.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    return "gardening"
-
-
-def test_a_package_is_searched_without_importing_it(package):
-    (catalog,) = find_catalogs([package.title()], [])
+def test_a_package_is_searched_without_importing_it(tmp_path, monkeypatch):
+    write_catalog(tmp_path / "gardening" / "deep" / "locale", "fr", [("Open", "Ouvrir")])
+    (tmp_path / "gardening" / "__init__.py").write_text("raise AssertionError('imported')")
+    (tmp_path / "flat.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    (catalog,) = catalogs.find_catalogs(["Gardening"], [])
     assert (catalog.name, catalog.lang, catalog.source) == ("deep/locale/fr/LC_MESSAGES/app.mo", "fr", "gardening")
-    assert package not in sys.modules
+    assert "gardening" not in sys.modules
     for name in ("no_such_package", "flat", "../up"):
         with refused("--packages"):
-            find_catalogs([name], [])
+            catalogs.find_catalogs([name], [])
 
 
-def test_only_wanted_languages_and_bad_folders(tmp_path, locale_folder):
-    assert [catalog.lang for catalog in find_catalogs([], [locale_folder], ["sr_Latn", "fr"])] == ["fr", "sr_Latn"]
+def test_only_wanted_languages_and_bad_folders(tmp_path):
+    for locale in ("de_DE", "fr", "sr@latin"):
+        write_catalog(tmp_path / "locale", locale, [("Open", "x")])
+    found = catalogs.find_catalogs([], [tmp_path / "locale"], ["sr_Latn", "fr"])
+    assert [catalog.lang for catalog in found] == ["fr", "sr_Latn"]
     (tmp_path / "bare").mkdir()
-    for folder, langs, name in (
-        (locale_folder, ["xx"], "--langs"),
-        (tmp_path / "no", [], "--folder"),
-        (tmp_path / "bare", [], "bare"),
-    ):
+    for folder, langs, name in (("locale", ["xx"], "--langs"), ("no", [], "--folder"), ("bare", [], "bare")):
         with refused(name):
-            find_catalogs([], [folder], langs)
+            catalogs.find_catalogs([], [tmp_path / folder], langs)
 
 
 def test_language_codes():
@@ -151,7 +115,7 @@ def test_language_codes():
         *(("zh", "zh_Hans"), ("zh_TW.Big5", "zh_Hant"), ("zh_HK", "zh_HK"), ("sr_RS@latin", "sr_Latn")),
         *(("ca@valencia", "ca_valencia"), ("ckb", "ckb"), ("C", None), ("", None)),
     ):
-        assert language_code(locale) == code
+        assert catalogs.language_code(locale) == code
 
 
 def test_what_normalising_changes():
@@ -163,8 +127,7 @@ def test_what_normalising_changes():
         ("one\u2028two\x0bthree\rfour", "one two three four", (0, 3, 0)),
         ("e\x07\u0301", "\u00e9", (1, 0, 1)),
         ("non\u00a0breaking\u3000wide", "non breaking wide", (0, 0, 0)),
-        ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e", (0, 0, 0)),
-        ("ＡＢＣ ½", "ＡＢＣ ½", (0, 0, 0)),
+        *((text, text, (0, 0, 0)) for text in ("\u0645\u06cc\u200c\u062e", "ＡＢＣ ½")),
     ):
         assert normalise(text) == normalise(expected) == expected
         assert changes_of([text, "nothing", text]) == {name: 2 * n for name, n in zip(names, changes, strict=True)}
@@ -172,16 +135,14 @@ def test_what_normalising_changes():
 
 
 def test_the_same_message_has_one_key():
-    assert {message_key(text) for text in ("Add user…", "add  user", "Add User...", "«Add user!»")} == {"add user"}
-    assert message_key("Add users") != message_key("Add user")
+    for text in ("Add user…", "add  user", "Add User...", "«Add user!»"):
+        assert catalogs.message_key(text) == "add user" != catalogs.message_key("Add users")
 
 
 def test_why_a_pair_is_dropped():
     for source, target, reason in (
-        ("Open the file", "Datei öffnen", None),
-        ("Open the file", "", "empty"),
-        ("Nine", "9", "empty"),
-        ("Go", "Aiziet!", None),
+        *(("Open the file", "Datei öffnen", None), ("Go", "Aiziet!", None)),
+        *(("Open the file", "", "empty"), ("Nine", "9", "empty")),
         ("OpenStreetMap", "openstreetmap.", "copy"),
         ("Delete %(count)d items", "%(count)d Einträge löschen", None),
         ("Delete %(count)d items", "%d Einträge löschen", "placeholders"),
@@ -191,46 +152,42 @@ def test_why_a_pair_is_dropped():
         # 56 Latin letters in 15 wide ones is what a translation into Chinese looks like
         ("Ensure that there are no more than ten digits in total.", "确认总共不超过十个数字位。", None),
     ):
-        assert why_dropped(source.strip(), target.strip()) == reason
-        assert reason is None or reason in DROP_REASONS
+        assert catalogs.why_dropped(source.strip(), target.strip()) == reason
+        assert reason is None or reason in catalogs.DROP_REASONS
 
 
 def test_placeholders():
     text = "%2$d of %1$s %(name)s %(count)dmin {0}, {name!r:>10} {} {{ no }} 50% of it, 100%% sure"
     expected = ["%s", "%d", "%(name)s", "%(count)d", "{0}", "{name!r:>10}", "{}"]
-    assert placeholders(text) == Counter(expected)
-    assert placeholders("%.3fs over %-5lu, %*d {a sentence in braces}") == Counter(["%u", "%d"])
+    assert catalogs.placeholders(text) == Counter(expected)
+    assert catalogs.placeholders("%.3fs over %-5lu, %*d {a sentence in braces}") == Counter(["%u", "%d"])
 
 
 def test_long_lines_take_no_long_time():
     """Sorting a run of marks, and trying all ways to take zeros apart, takes quadratic time."""
     start = time.monotonic()
     marks = "a" + "\u0301\u0316" * 100_000
-    assert len(normalise(marks)) > 199_000 and message_key(normalise(marks)) == "á"
-    assert placeholders("%" + "0" * 100_000) == placeholders("a" * 2_000_000 + "{" * 1000) == {}
+    assert len(normalise(marks)) > 199_000 and catalogs.message_key(normalise(marks)) == "á"
+    assert catalogs.placeholders("%" + "0" * 100_000) == catalogs.placeholders("a" * 2_000_000 + "{" * 1000) == {}
     assert time.monotonic() - start < 5
     assert normalise("e" + "\u0301" * 5000) == "é" + "\u0301" * 4999
 
 
-def corpus(*sizes):
-    """Languages aa, bb, … with the first so many of the same messages each."""
-    return {lang * 2: [f"Message w{i}" for i in range(size)] for lang, size in zip("abcdef", sizes, strict=False)}
-
-
 def split(corpora, sizes, seed, groups=None):
     """By language and split, the sources."""
-    groups = groups or DedupGroups()
-    pairs = {lang: [(source, str(place)) for place, source in enumerate(of)] for lang, of in corpora.items()}
-    group_of = {source: groups.find(message_key(source)) for of in corpora.values() for source in of}
-    found = split_by_message(pairs, group_of, sizes, seed)
+    groups = groups or harvest.DedupGroups()
+    pairs = {lang: [(source, str(index)) for index, source in enumerate(of)] for lang, of in corpora.items()}
+    group_of = {source: groups.find(catalogs.message_key(source)) for of in corpora.values() for source in of}
+    found = harvest.split_by_message(pairs, group_of, sizes, seed)
     return {lang: {name: [source for source, _ in of] for name, of in splits.items()} for lang, splits in found.items()}
 
 
 def test_sizes_and_shared_messages_in_every_order():
-    corpora, sizes = corpus(100, 60, 25), {"valid": 5, "test": 7}
+    corpora = {lang: [f"Message w{i}" for i in range(size)] for lang, size in (("aa", 100), ("bb", 60), ("cc", 25))}
+    sizes = {"valid": 5, "test": 7}
     corpora["bb"].reverse()
     found = split(corpora, sizes, seed=1)
-    lengths = {lang: [len(splits[name]) for name in SPLITS] for lang, splits in found.items()}
+    lengths = {lang: [len(splits[name]) for name in ("train", "valid", "test")] for lang, splits in found.items()}
     assert list(lengths.items()) == [("aa", [88, 5, 7]), ("bb", [48, 5, 7]), ("cc", [13, 5, 7])]
     assert found["aa"]["test"] == found["bb"]["test"] == found["cc"]["test"]
     assert found["bb"]["train"] == [source for source in corpora["bb"] if source in found["bb"]["train"]]
@@ -241,7 +198,7 @@ def test_the_first_pair_with_the_wording_that_most_languages_have_is_tested():
     for seed in range(10):
         pairs = {"aa": [("w0", "a"), ("W1", "b"), ("w1", "c"), ("w1", "d")], "bb": [("w1", "e"), ("w0", "f")]}
         group_of = {"w0": "w0", "W1": "w1", "w1": "w1"}
-        [tested] = split_by_message(pairs, group_of, {"valid": 0, "test": 1}, seed)["aa"]["test"]
+        [tested] = harvest.split_by_message(pairs, group_of, {"valid": 0, "test": 1}, seed)["aa"]["test"]
         assert tested in (("w0", "a"), ("w1", "c"))
 
 
@@ -251,12 +208,12 @@ def test_the_first_pair_with_the_wording_that_most_languages_have_is_tested():
     st.integers(0, 3),
 )
 def test_never_leaks(languages, joined, seed):
-    groups = DedupGroups()
+    groups = harvest.DedupGroups()
     for one, other in joined:
         groups.join(f"w{one}", f"w{other}")
 
     def keys(sources):
-        return {groups.find(message_key(source)) for source in sources}
+        return {groups.find(catalogs.message_key(source)) for source in sources}
 
     corpora = {f"l{lang}": [f"w{i}" for i in sorted(kept)] for lang, kept in enumerate(languages)}
     found = split(corpora, {"valid": 2, "test": 3}, seed, groups)
@@ -267,10 +224,10 @@ def test_never_leaks(languages, joined, seed):
 
 def test_languages_are_those_that_keep_half_for_training_or_that_are_wanted():
     sizes = {"aa": 1000, "bb": 800, "cc": 400, "dd": 200, "ee": 100, "ff": 30}
-    assert select_languages(sizes, held_out=50) == ["aa", "bb", "cc", "dd", "ee"]
-    assert select_languages(sizes, held_out=20, langs=["ff", "bb"]) == ["bb", "ff"]
+    assert harvest.select_languages(sizes, held_out=50) == ["aa", "bb", "cc", "dd", "ee"]
+    assert harvest.select_languages(sizes, held_out=20, langs=["ff", "bb"]) == ["bb", "ff"]
     for most, expected in ((3, ["aa", "cc", "ff"]), (1, ["aa"]), (9, list(sizes))):
-        assert select_languages(sizes, held_out=10, max_langs=most) == expected
+        assert harvest.select_languages(sizes, held_out=10, max_langs=most) == expected
     for asked in ({"held_out": 30, "langs": ["aa", "ff"]}, {"held_out": 501}):
         with refused("--valid-size", "--test-size"):
-            select_languages(sizes, **asked)
+            harvest.select_languages(sizes, **asked)

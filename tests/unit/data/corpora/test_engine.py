@@ -1,34 +1,33 @@
 """From raw corpora to a data directory: the same bytes however the work was done, and what a change does again."""
 
 import json
-import os
 import re
 import shutil
-import signal
 
 import pytest
 import sentencepiece
-import yaml
 from fairseq.data import Dictionary
 
 from fairseq_mtmoe.data.corpora.data_dir import STAMP
 from fairseq_mtmoe.data.corpora.engine import reading, store
-from fairseq_mtmoe.data.corpora.engine.encoding import encode_block
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
-from fairseq_mtmoe.data.corpora.engine.workers import cluster, local_workers
+from fairseq_mtmoe.data.corpora.engine.workers import local_workers
+from fairseq_mtmoe.data.corpora.report import pair_table
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.test_sets import Speller, load_references
 from tests.helpers.raw_corpora import (
     Counting,
     change,
+    corpora_of,
     digests,
     prepare_small,
     sentences,
     text_of,
-    write_corpus,
     write_raw,
 )
+from tests.helpers.reading import written
 from tests.helpers.refused import refused
+from tests.unit.data.corpora.readers.test_markup import REFERENCE, SOURCE
 
 
 @pytest.fixture(scope="module")
@@ -43,28 +42,28 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def raw(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK", 20)
-    shutil.copytree(made[0] / "raw", tmp_path / "raw")
-    return tmp_path / "raw"
+def folder(raw, made, tmp_path):
+    """A copy of all of it, to prepare again after a change."""
+    for name in ("data", ".data.work"):
+        shutil.copytree(made[0] / name, tmp_path / name)
+    return tmp_path
 
 
 def pairs_of(data, split, lang):
     """All sentence pairs of a split, of all shards."""
-    found = []
-    for shard in sorted(data.glob("shard*")):
-        name = f"{split}.en-{lang}"
-        if (shard / f"{name}.en.idx").exists():
-            sides = (text_of(shard, f"{name}.{side}") for side in ("en", lang))
-            found.append(list(zip(*sides, strict=True)))
-    return found
+    name = f"{split}.en-{lang}"
+    shards = sorted(path.parent for path in data.glob(f"shard*/{name}.en.idx"))
+    sides = [[text_of(shard, f"{name}.{side}") for side in ("en", lang)] for shard in shards]
+    return [list(zip(*both, strict=True)) for both in sides]
 
 
 def test_every_pair_that_is_worth_it_is_there_once(made):
     folder, report = made
-    [*shards] = pairs_of(folder / "data", "train", "de")
+    shards = pairs_of(folder / "data", "train", "de")
     sizes = json.loads((folder / "data" / "shard0" / "sizes.json").read_text())["train"]
     assert [len(shard) for shard in shards] == sizes["en-de"] and len(shards) == 3
+    pairs = sum(map(sum, sizes.values()))
+    assert f"Writing shards: {pairs} of {pairs} pairs" in (folder / ".data.work" / "log.txt").read_text()
     raw = [
         pair
         for number, size in enumerate((90, 60))
@@ -76,11 +75,8 @@ def test_every_pair_that_is_worth_it_is_there_once(made):
     drawn = {text for lang in ("de", "et") for pair in pairs_of(folder / "data", "valid", lang)[0] for text in pair}
     assert trained == sorted(pair for pair in raw if not drawn.intersection(pair))
     corpora = report["corpora"]
-    assert corpora["train-de-0"]["read"] == 94 and corpora["train-de-0"]["dropped"] == {
-        "held_out": 1,  # what is drawn is not lost
-        "duplicate": 2,
-        "near_duplicate": 1,
-    }
+    dropped = {"held_out": 1, "duplicate": 2, "near_duplicate": 1}  # what is drawn is not lost
+    assert corpora["train-de-0"]["read"] == 94 and corpora["train-de-0"]["dropped"] == dropped
     assert corpora["train-de-1"]["dropped"]["duplicate"] == 2  # one of the first corpus, too
     assert corpora["train-de-0"]["drawn"] + corpora["train-de-1"]["drawn"] == corpora["train-et-0"]["drawn"] == 10
     for corpus in (one for one in corpora.values() if one["role"] == "train"):
@@ -115,32 +111,6 @@ def test_the_same_bytes_for_any_size_of_blocks_by_several_processes(raw, made, t
     assert digests(tmp_path / "data") == digests(made[0] / "data")
 
 
-class LosingOne:
-    """The workers of a local cluster, of which one is killed in the midst of encoding."""
-
-    def __init__(self, hands, local):
-        self.hands, self.local = hands, local
-        self.killed = False
-
-    def map_blocks(self, jobs):
-        jobs = list(jobs)
-        for result in self.hands.map_blocks(jobs):
-            if jobs[0].func is encode_block and not self.killed:
-                os.kill(self.local.workers[0].pid, signal.SIGKILL)
-                self.killed = True
-            yield result
-
-
-@pytest.mark.slow
-def test_the_same_bytes_on_a_cluster_that_loses_a_worker(raw, made, tmp_path):
-    distributed = pytest.importorskip("distributed")
-    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "local_directory": str(tmp_path)}
-    with distributed.LocalCluster(**settings) as local, cluster(local.scheduler_address) as hands:
-        workers = LosingOne(hands, local)
-        prepare_small(raw, tmp_path / "data", workers)
-    assert workers.killed and digests(tmp_path / "data") == digests(made[0] / "data")
-
-
 def test_stopped_after_every_job_it_goes_on_to_the_same_bytes(raw, made, tmp_path):
     once, redone = Counting(), Counting()
     prepare_small(raw, tmp_path / "once", once)
@@ -156,37 +126,32 @@ def test_stopped_after_every_job_it_goes_on_to_the_same_bytes(raw, made, tmp_pat
     assert digests(tmp_path / "data") == digests(made[0] / "data")
 
 
-def test_another_corpus_redoes_only_what_depends_on_it(raw, tmp_path):
-    prepare_small(raw, tmp_path / "data")
-    names = ("train-et-0.en", "train-et-0.et")
-    for name, line in zip(names, ("gugu nunu mimi lolo.", "et kekeke sisi."), strict=True):
-        with open(raw / name, "a") as file:
+def again(folder):
+    """The jobs that are done when it is prepared again; that makes the same bytes as anew."""
+    workers = Counting()
+    prepare_small(folder / "raw", folder / "data", workers, overwrite=True)
+    prepare_small(folder / "raw", folder / "anew")
+    assert digests(folder / "data") == digests(folder / "anew")
+    return {name: count for name, count in workers.done.items() if name != "write_side"}
+
+
+def test_another_corpus_redoes_only_what_depends_on_it(folder):
+    for name, line in (("train-et-0.en", "gugu nunu mimi lolo."), ("train-et-0.et", "et kekeke sisi.")):
+        with open(folder / "raw" / name, "a") as file:
             file.write(f"{line}\n")
-    workers = Counting()
-    prepare_small(raw, tmp_path / "data", workers, overwrite=True)
-    blocks = 3  # of 55 pairs
-    assert workers.done["clean_part"] == blocks and workers.done["_compare"] == 1
-    assert workers.done["_draw"] == 1
-    with_all = Counting()
-    prepare_small(raw, tmp_path / "anew", with_all)
-    assert with_all.done["clean_part"] > 3 * blocks and with_all.done["_compare"] == 2
-    assert digests(tmp_path / "data") == digests(tmp_path / "anew")
+    done = again(folder)
+    assert (done["clean_part"], done["_compare"], done["_draw"]) == (3, 1, 1)  # three blocks of its 55 pairs
 
 
-def test_what_is_there_is_kept_or_replaced_as_told(raw, tmp_path):
-    data = tmp_path / "data"
-    assert prepare_small(raw, data) is not None
+def test_what_is_there_is_kept_or_replaced_as_told(folder):
+    raw, data = folder / "raw", folder / "data"
     before = digests(data)
-    workers = Counting()
-    assert prepare_small(raw, data, workers) is None and not workers.done
     change(raw / "recipe.yaml", seed=7)
-    with pytest.raises(
-        UserError, match=r"was made with seed 1 \(now 7\), and models .* --overwrite .* again only what"
-    ):
+    said = r"was made with seed 1 \(now 7\), and models .* --overwrite .* again only what"
+    with pytest.raises(UserError, match=said):
         prepare_small(raw, data)
     assert digests(data) == before
-    assert prepare_small(raw, data, overwrite=True) is not None
-    assert digests(data) != before
+    assert prepare_small(raw, data, overwrite=True) is not None and digests(data) != before
 
 
 def test_a_second_run_at_once_and_a_missing_corpus_are_one_sentence_and_leave_nothing(raw, tmp_path):
@@ -198,19 +163,19 @@ def test_a_second_run_at_once_and_a_missing_corpus_are_one_sentence_and_leave_no
     assert not (tmp_path / ".data.work").exists()
 
 
-def test_a_damaged_block_is_one_sentence_or_made_again(raw, made, tmp_path):
-    prepare_small(raw, tmp_path / "data")
-    victim = sorted((tmp_path / ".data.work").glob("ids-*/000000-*.npz"))[0]
+def test_a_damaged_block_is_one_sentence_or_made_again(folder):
+    raw, data = folder / "raw", folder / "data"
+    victim, before = min(folder.glob(".data.work/ids-*/000000-*.npz")), digests(data)
     whole = victim.read_bytes()
-    for damaged in (whole[:100], whole[:300] + bytes([whole[300] ^ 255]) + whole[301:]):
-        shutil.rmtree(tmp_path / "data")
-        victim.write_bytes(damaged)
-        if damaged == whole[:100]:  # no archive any more
-            prepare_small(raw, tmp_path / "data")
-            assert digests(tmp_path / "data") == digests(made[0] / "data")
+    shutil.rmtree(data)
+    victim.write_bytes(whole[:100])  # no archive any more
+    prepare_small(raw, data)
+    assert digests(data) == before
+    shutil.rmtree(data)
+    victim.write_bytes(whole[:300] + bytes([whole[300] ^ 255]) + whole[301:])
     with refused(victim.name):
-        prepare_small(raw, tmp_path / "data")
-    assert not (tmp_path / "data").exists()
+        prepare_small(raw, data)
+    assert not data.exists()
 
 
 def test_too_little_text_to_hold_out_is_one_sentence(raw, tmp_path):
@@ -246,32 +211,22 @@ def test_data_whose_vocabulary_earlier_versions_made_without_a_size_stays(raw, t
 
 
 def test_evaluation_reads_every_reference_of_a_test_set(raw, tmp_path):
-    source, first, second = sentences("more", 5), sentences("one", 5, "et"), sentences("two", 4, "et")
-
-    def document(kind, texts, system):
-        segments = "".join(f'<seg id="{number}">{text}</seg>' for number, text in enumerate(texts, start=1))
-        return f'<{kind} setid="s" srclang="en"><doc docid="d" sysid="{system}">{segments}</doc></{kind}>'
-
-    (raw / "set.en.sgm").write_text(document("srcset", source, ""), encoding="utf-8")
-    (raw / "set.et.sgm").write_text(document("refset", first, "a") + document("refset", second, "b"), encoding="utf-8")
-    corpora = corpora_of(raw)
-    more = {"name": "set", "pair": "en-et", "role": "test", "files": ["set.en.sgm", "set.et.sgm"]}
-    change(raw / "recipe.yaml", corpora=[*corpora, more], shards={"pairs": 1000})
-    data = tmp_path / "data"
-    prepare_small(raw, data)
-    spell = Speller(Dictionary.load(str(data / "dict.et.txt")), "sentencepiece")
-    found = load_references(str(data), "test", "en-et", spell, "text")
-    assert found.lines[-5:] == first
-    assert found.more == ([""] * (len(found.lines) - 5) + [*second, ""],)
+    other = '<doc sysid="ref2" docid="bbc.1"><seg id="2">Zwo</seg></doc></refset>'
+    written(raw, SOURCE, REFERENCE.replace("</refset>", other))
+    more = {"name": "set", "pair": "en-et", "role": "test", "files": ["a", "b"], "format": "sgm"}
+    change(raw / "recipe.yaml", corpora=[*corpora_of(raw), more], shards={"pairs": 1000})
+    prepare_small(raw, tmp_path / "data")
+    spell = Speller(Dictionary.load(str(tmp_path / "data" / "dict.et.txt")), "sentencepiece")
+    found = load_references(str(tmp_path / "data"), "test", "en-et", spell, "text")
+    assert found.lines[8:] == ["Eins", "Zwei", "Drei"] and found.more == ([*[""] * 9, "Zwo", ""],)
 
 
 def test_an_empty_corpus_for_evaluation_is_as_none(raw, tmp_path):
     """Its split is drawn from training text, and the report says so; the reader would refuse data without a pair."""
-    corpora = corpora_of(raw)
-    corpora = [corpus for corpus in corpora if corpus["name"] != "test-de"]
+    corpora = [corpus for corpus in corpora_of(raw) if corpus["name"] != "test-de"]
+    written(raw, "", "")
     for role in ("valid", "test"):
-        files = write_corpus(raw, f"{role}-de", [], [])
-        corpora.append({"name": f"{role}-de", "pair": "en-de", "role": role, "files": files})
+        corpora.append({"name": f"{role}-de", "pair": "en-de", "role": role, "files": ["a", "b"]})
     change(raw / "recipe.yaml", corpora=corpora)
     report = prepare_small(raw, tmp_path / "data")
     assert {split: report["pairs"]["en-de"][split] for split in ("valid", "test")} == {"valid": 10, "test": 10}
@@ -282,48 +237,19 @@ def test_an_empty_corpus_for_evaluation_is_as_none(raw, tmp_path):
         assert len(text.read_text(encoding="utf-8").splitlines()) == 10
 
 
-@pytest.fixture
-def folder(made, tmp_path, monkeypatch):
-    """A copy of all of it, to prepare again after a change."""
-    monkeypatch.setattr(reading, "BLOCK", 20)
-    for name in ("raw", "data", ".data.work"):
-        shutil.copytree(made[0] / name, tmp_path / name)
-    return tmp_path
+ALONE = {"clean_part": 1, "_filter": 3, "encode_block": 1}  # `_filter` reads keys
+# Again are compared the pair that lost a sentence, and encoded the block with it and what is drawn of this pair.
+TAKES = {"clean_part": 1, "_filter": 6, "encode_block": 3, "_compare": 1, "_draw": 1}
 
 
-def corpora_of(raw):
-    return yaml.safe_load((raw / "recipe.yaml").read_text(encoding="utf-8"))["corpora"]
-
-
-def again(folder):
-    """The jobs that are done when it is prepared again; that makes the same bytes as anew."""
-    workers = Counting()
-    prepare_small(folder / "raw", folder / "data", workers, overwrite=True)
-    prepare_small(folder / "raw", folder / "anew")
-    assert digests(folder / "data") == digests(folder / "anew")
-    return {name: count for name, count in workers.done.items() if name != "write_side"}
-
-
-def test_a_test_set_that_no_training_text_is_in_redoes_itself_alone(folder):
+@pytest.mark.parametrize(("line", "expected"), [("de mumumu.", ALONE), (sentences(("et", 0), 50, "et")[9], TAKES)])
+def test_a_test_set_redoes_itself_and_of_training_text_what_it_takes(line, expected, folder):
     path = folder / "raw" / "test-de.de"
-    lines = path.read_text(encoding="utf-8").splitlines()
-    path.write_text("".join(f"{line}\n" for line in [*lines[:-1], "de mumumu."]), encoding="utf-8")
-    workers = Counting()
-    prepare_small(folder / "raw", folder / "data", workers, overwrite=True)
-    del workers.done["write_side"]
-    assert workers.done == {"clean_part": 1, "_filter": 3, "encode_block": 1}  # `_filter` reads keys
-
-
-def test_a_test_set_that_takes_training_text_reads_no_raw_training_text_again(folder):
-    path = folder / "raw" / "test-de.de"
-    lines = path.read_text(encoding="utf-8").splitlines()
-    taken = sentences(("et", 0), 50, "et")[9]
-    path.write_text("".join(f"{line}\n" for line in [*lines[:-1], taken]), encoding="utf-8")
-    done = again(folder)
-    assert done["clean_part"] == 1 and done["_compare"] == 1  # of the pair that lost a sentence
-    assert done["encode_block"] == 3  # the test set, the block with that sentence, and what is drawn of its pair
+    lines = path.read_text(encoding="utf-8").splitlines()[:-1]
+    path.write_text("\n".join([*lines, line]), encoding="utf-8")
+    assert again(folder) == expected
     kept, needed = (len(list(folder.glob(f".{name}.work/ids-*/*"))) for name in ("data", "anew"))
-    assert kept == needed  # what that block was before is gone
+    assert kept == needed  # what a block was before is gone
 
 
 @pytest.mark.parametrize(("filters", "cleaned"), [({"near_duplicates": "keep"}, 0), ({"max_characters": 999}, 1)])
@@ -345,32 +271,35 @@ def test_a_vocabulary_is_trained_again_for_what_decides_about_it(settings, encod
 
 
 def test_both_orders_of_a_pair_are_one_pair(folder):
+    """Also where it is trained on in both."""
     before, corpora = digests(folder / "data"), corpora_of(folder / "raw")
     corpus = next(corpus for corpus in corpora if corpus["name"] == "train-de-1")
     corpus["pair"], corpus["files"] = "de-en", corpus["files"][::-1]
-    change(folder / "raw" / "recipe.yaml", corpora=corpora, directions=["en-xx"])
+    change(folder / "raw" / "recipe.yaml", corpora=corpora, directions=["en-xx", "de-en"])
     report = prepare_small(folder / "raw", folder / "turned")
     after = digests(folder / "turned")
-    same = [name for name in before if name.endswith((".bin", ".idx", "sizes.json", "lang_pairs.txt"))]
-    assert {name: after[name] for name in same} == {name: before[name] for name in same}
-    assert set(before) == set(after)
+    same = [name for name in before if name.endswith((".bin", ".idx", "sizes.json"))]
+    assert {name: after[name] for name in same} == {name: before[name] for name in same} and set(before) == set(after)
     corpus = report["corpora"]["train-de-1"]
     assert corpus["pair"] == "en-de" and corpus["dropped"]["duplicate"] == 2  # one of the first corpus, too
+    directions = {name: pair["directions"] for name, pair in report["pairs"].items()}
+    assert directions == {"en-de": ["en-de", "de-en"], "en-et": ["en-et"]}
+    assert {row[0]: row[2] for row in pair_table(report)[1]} == {"en-de": "2", "en-et": "1", "total": "3"}
     with refused("data"):
         prepare_small(folder / "raw", folder / "data")
 
 
-def test_a_pair_of_which_nothing_is_left_ends_the_run_at_once(folder):
+def test_a_pair_of_which_nothing_is_left_ends_the_run_at_once(raw, tmp_path):
     texts = sentences("same", 45)
-    files = write_corpus(folder / "raw", "copies", texts, [*texts[:40], *["Это предложение"] * 5], "en-fi")
-    copies = {"name": "copies", "pair": "en-fi", "role": "train", "files": files}
-    change(folder / "raw" / "recipe.yaml", corpora=[copies, *corpora_of(folder / "raw")])
+    written(raw, "\n".join(texts), "\n".join([*texts[:40], *["Это предложение"] * 5]))
+    copies = {"name": "copies", "pair": "en-fi", "role": "train", "files": ["a", "b"]}
+    change(raw / "recipe.yaml", corpora=[copies, *corpora_of(raw)])
     workers = Counting()
     for _ in range(2):  # the second time nothing is read, now that it is known
         with pytest.raises(UserError, match=r"`en-fi` must have .* none of copies \(40 by copy, 5 by wrong_script\)"):
-            prepare_small(folder / "raw", folder / "empty", workers)
+            prepare_small(raw, tmp_path / "data", workers)
         assert workers.done["clean_part"] == 2 + 3  # test sets, and `copies`
-    assert not (folder / "empty").exists()
+    assert not (tmp_path / "data").exists()
 
 
 def test_another_version_keeps_the_data_and_makes_blocks_anew(folder, monkeypatch):

@@ -4,29 +4,20 @@ import gzip
 import pickle
 import shutil
 import tarfile
-from xml.sax.saxutils import escape
 
 import pytest
-import yaml
 
 from fairseq_mtmoe.data.corpora import raw_files
 from fairseq_mtmoe.data.corpora.data_dir import file_hash
 from fairseq_mtmoe.data.corpora.engine import jobs as jobs_module
 from fairseq_mtmoe.data.corpora.engine import reading
 from fairseq_mtmoe.data.corpora.raw_files import Digests
-from tests.helpers.raw_corpora import Counting, change, digests, prepare_small, sentences, write_raw
-
-
-@pytest.fixture
-def raw(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK", 20)
-    write_raw(tmp_path / "raw")
-    return tmp_path / "raw"
+from tests.helpers.raw_corpora import Counting, change, corpora_of, digests, prepare_small, sentences
 
 
 def with_files(raw, **files):
     """Let the recipe's corpora have other files."""
-    corpora = yaml.safe_load((raw / "recipe.yaml").read_text(encoding="utf-8"))["corpora"]
+    corpora = corpora_of(raw)
     for corpus in corpora:
         corpus["files"] = files.get(corpus["name"].replace("-", "_"), corpus["files"])
     change(raw / "recipe.yaml", corpora=corpora)
@@ -48,8 +39,7 @@ def test_packed_corpora_are_unpacked_once_and_make_the_same_ids(raw, tmp_path):
     with_files(raw, train_de_0=["a.en.gz", "a.de.gz"], train_de_1=inside[:2], train_et_0=inside[2:])
     workers = Counting()
     prepare_small(raw, tmp_path / "packed", workers)
-    assert workers.done["_unpack"] == 3
-    assert ids(tmp_path / "packed") == ids(tmp_path / "plain")
+    assert workers.done["_unpack"] == 3 and ids(tmp_path / "packed") == ids(tmp_path / "plain")
     assert not list(tmp_path.glob(".packed.work/unpacked-*"))
 
 
@@ -70,9 +60,7 @@ def test_corpora_of_the_same_content_are_unpacked_and_read_once(raw, tmp_path):
 class Posting(Counting):
     """Workers that say how many bytes go to them and come back."""
 
-    def __init__(self):
-        super().__init__()
-        self.bytes = 0
+    bytes = 0
 
     def map_blocks(self, jobs):
         for job in jobs:
@@ -92,18 +80,14 @@ def test_no_text_goes_through_the_main_process(raw, tmp_path, monkeypatch):
     assert 0 < workers.bytes < 20_000 < sum(path.stat().st_size for path in raw.glob("train*")) / 20
 
 
-def as_memory(raw, name, lang):
-    """A corpus as a translation memory, which has to be read as a whole."""
-    sides = [(raw / f"{name}.{side}").read_text(encoding="utf-8").splitlines() for side in ("en", lang)]
-    unit = '<tu><tuv xml:lang="en"><seg>{}</seg></tuv><tuv xml:lang="{}"><seg>{}</seg></tuv></tu>'
-    units = "".join(unit.format(escape(one), lang, escape(other)) for one, other in zip(*sides, strict=True))
-    (raw / f"{name}.tmx").write_text(f'<tmx version="1.4"><body>{units}</body></tmx>', encoding="utf-8")
-    return [f"{name}.tmx"]
-
-
 def test_a_corpus_in_one_piece_goes_on_after_the_blocks_that_are_there(raw, tmp_path, monkeypatch):
+    """Such as a translation memory, which has to be read as a whole."""
     prepare_small(raw, tmp_path / "plain")
-    with_files(raw, train_de_0=as_memory(raw, "train-de-0", "de"))
+    sides = [(raw / f"train-de-0.{lang}").read_text(encoding="utf-8").splitlines() for lang in ("en", "de")]
+    unit = '<tu><tuv xml:lang="en"><seg>{}</seg></tuv><tuv xml:lang="de"><seg>{}</seg></tuv></tu>'
+    units = "".join(map(unit.format, *sides))
+    (raw / "a.tmx").write_text(f'<tmx version="1.4"><body>{units}</body></tmx>', encoding="utf-8")
+    with_files(raw, train_de_0=["a.tmx"])
     prepare_small(raw, tmp_path / "data")
     assert ids(tmp_path / "data") == ids(tmp_path / "plain")
     made, clean = [], jobs_module.clean_block
@@ -120,15 +104,13 @@ def test_a_corpus_in_one_piece_goes_on_after_the_blocks_that_are_there(raw, tmp_
             prepare_small(raw, tmp_path / "stopped")
         except KeyboardInterrupt:
             assert len(made) == allowed < 100
-    assert len(made) == len(set(made)) == 2 + 5 + 4 + 3
-    assert digests(tmp_path / "stopped") == digests(tmp_path / "data")
+    assert len(made) == len(set(made)) == 2 + 5 + 4 + 3 and digests(tmp_path / "stopped") == digests(tmp_path / "data")
 
 
 def test_what_is_bad_in_a_part_is_known_after_a_stop(raw, tmp_path):
-    for number in (3, 50, 51, 80):  # of several parts
-        lines = (raw / "train-de-0.en").read_text(encoding="utf-8").splitlines()
-        lines[number] = ""
-        (raw / "train-de-0.en").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    lines = (raw / "train-de-0.en").read_text(encoding="utf-8").splitlines()
+    lines[3] = lines[50] = lines[51] = lines[80] = ""  # of several parts
+    (raw / "train-de-0.en").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     report = prepare_small(raw, tmp_path / "data")
     assert report["corpora"]["train-de-0"]["bad"] == {"empty": 4}
     assert [sample[1] for sample in report["corpora"]["train-de-0"]["bad_samples"]] == [4, 51, 52, 81]
@@ -141,12 +123,12 @@ def test_what_is_bad_in_a_part_is_known_after_a_stop(raw, tmp_path):
 
 def test_large_files_are_hashed_once(tmp_path, monkeypatch):
     monkeypatch.setattr(raw_files, "MEGABYTE", 100)
-    files = [tmp_path / name for name in ("a", "b", "c")]
-    for number, file in enumerate(files):
-        file.write_bytes(bytes(200 * (number + 1)))
-    paths = [files[0], tmp_path / "b!inside", files[2]]
+    for name, size in (("a", 200), ("b", 400), ("c", 600)):
+        (tmp_path / name).write_bytes(bytes(size))
+    paths = [tmp_path / name for name in ("a", "b!inside", "c")]
     Digests(tmp_path / "known.json").learn(paths)
-    expected = [file_hash(files[0]), f"{file_hash(files[1])}!inside", file_hash(files[2])]
+    first, second, third = (file_hash(tmp_path / name) for name in "abc")
+    expected = [first, f"{second}!inside", third]
     monkeypatch.setattr(raw_files, "file_hash", None)  # all is known
     assert Digests(tmp_path / "known.json").of(paths) == expected
     assert "Hashing: 12 of 12 MB" in (tmp_path / "log.txt").read_text()

@@ -36,17 +36,17 @@ def wait_for_all(job):
     return number
 
 
+def die(number):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def die_at_first(job):
     """Ends its process without a word the first time that it is asked for the job with a file."""
     number, file = job
-    if file is not None and not Path(file).exists():
-        Path(file).write_text("was here")
-        os.kill(os.getpid(), signal.SIGKILL)
+    if file is not None and not file.exists():
+        file.touch()
+        die(number)
     return number
-
-
-def die(number):
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fail(number):
@@ -59,37 +59,23 @@ def processes():
         yield both
 
 
-def test_jobs_are_asked_for_as_needed_and_a_sentence_of_a_worker_is_the_users(processes):
+def test_jobs_are_asked_for_as_needed_and_a_slow_one_keeps_nobody_waiting(processes, tmp_path):
     asked = []
-
-    def jobs():
-        for number in range(12):
-            asked.append(number)
-            yield partial(square, number)
-
-    results = processes.map_blocks(jobs())
+    results = processes.map_blocks(asked.append(number) or partial(square, number) for number in range(12))
     first = next(results)
-    assert len(asked) <= 2 * workers.AT_ONCE
-    assert sorted([first, *results]) == [square(number) for number in range(12)]
+    assert len(asked) <= 2 * workers.AT_ONCE and sorted([first, *results]) == [square(number) for number in range(12)]
     assert list(Workers().map_blocks(calls(square, range(4)))) == [0, 1, 4, 9]
     with pytest.raises(UserError, match=r"^3 is wrong\.$"):
         list(processes.map_blocks(calls(fail, [3])))
-
-
-def test_a_slow_job_keeps_nobody_waiting(processes, tmp_path):
     first, *others = processes.map_blocks(calls(wait_for_all, [(number, tmp_path) for number in range(8)]))
     assert first != 0 and sorted([first, *others]) == list(range(8))
 
 
 def test_what_a_lost_process_did_is_done_again(processes, tmp_path):
     jobs = [(number, tmp_path / "died" if number == 2 else None) for number in range(6)]
-    assert sorted(processes.map_blocks(calls(die_at_first, jobs))) == list(range(6))
-    assert (tmp_path / "died").exists()
+    assert sorted(processes.map_blocks(calls(die_at_first, jobs))) == list(range(6)) and (tmp_path / "died").exists()
     assert list(processes.map_blocks(calls(square, [5]))) == [25]
-
-
-def test_work_that_no_process_survives_ends_the_run(processes):
-    with refused("--workers"):
+    with refused("--workers"):  # as no process survives it
         list(processes.map_blocks(calls(die, [1])))
     assert list(processes.map_blocks(calls(square, [5]))) == [25]
 
@@ -127,18 +113,16 @@ def is_running(number):
 def local_cluster(folder, n_workers):
     distributed = pytest.importorskip("distributed")
     settings = {"n_workers": n_workers, "threads_per_worker": 1, "dashboard_address": None}
-    with distributed.LocalCluster(**settings, local_directory=str(folder)) as local:
-        yield local
+    local = distributed.LocalCluster(**settings, local_directory=str(folder))
+    with local, cluster(local.scheduler_address) as hands:
+        yield local, hands
 
 
 @pytest.mark.slow
-def test_a_cluster_does_again_what_a_lost_worker_did_and_the_end_of_its_scheduler_is_one_sentence(
-    tmp_path, monkeypatch
-):
-    with local_cluster(tmp_path, 2) as local, cluster(local.scheduler_address) as hands:
+def test_a_cluster_does_again_what_a_lost_worker_did_and_its_end_is_one_sentence(tmp_path, monkeypatch):
+    with local_cluster(tmp_path, 2) as (local, hands):
         jobs = [(number, tmp_path / "died" if number == 3 else None) for number in range(10)]
-        assert sorted(hands.map_blocks(calls(die_at_first, jobs))) == list(range(10))
-        assert (tmp_path / "died").exists()
+        assert sorted(hands.map_blocks(calls(die_at_first, jobs))) == list(range(10)) and (tmp_path / "died").exists()
         with pytest.raises(UserError, match=r"^3 is wrong\.$"):
             list(hands.map_blocks(calls(fail, [3])))
         monkeypatch.setattr(workers, "SECONDS_BETWEEN_LOOKS", 0.1)
@@ -157,7 +141,7 @@ def test_a_cluster_that_loses_all_workers_is_one_sentence(tmp_path, monkeypatch)
 
     monkeypatch.setattr(workers, "SECONDS_WITHOUT_WORKERS", 1.0)
     monkeypatch.setattr(workers, "SECONDS_BETWEEN_LOOKS", 0.1)
-    with local_cluster(tmp_path, 1) as local, cluster(local.scheduler_address) as hands:
+    with local_cluster(tmp_path, 1) as (local, hands):
         for nanny in local.workers.values():
             nanny.instantiate = stay_down
         for function in (die, square):  # nor is there one at the start
