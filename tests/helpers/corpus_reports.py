@@ -2,23 +2,8 @@
 
 from typing import Any
 
-RULES = {
-    "length": "a side is longer than `max_characters`",
-    "empty": "a side has neither letters nor digits",
-    "ratio": "one side is over `max_ratio` times as long as the other",
-    "copy": "the target is the source",
-    "wrong_script": "letters of scripts that its language has not",
-    "held_out": "a side is a validation or test sentence",
-    "language": "a side is in another language",
-    "duplicate": "the pair occurred before",
-    "near_duplicate": "but for case and the like the pair occurred before",
-}
-BAD = {"encoding": "not in UTF-8", "untranslated": "a unit without text in one of the two languages"}
-CHANGES = {
-    "removed": "control and invisible characters removed",
-    "breaks": "line breaks",
-    "respelled": "brought to NFC",
-}
+from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS
+from fairseq_mtmoe.data.corpora.cleaning.cleaner import CHANGES, RULES
 
 HOSTILE = [
     "<script>document.title='owned'</script>",
@@ -66,7 +51,7 @@ def report(languages: int = 3, corpora: int = 4, samples: int = 2, length: int =
     return {
         "command": "corpora",
         "recipe": {"name": "tiny", "seed": 1, "directions": ["en-xx"], "filters": {"max_ratio": 3.0, "identify": None}},
-        "meanings": {"bad": BAD, "dropped": RULES, "changed": CHANGES},
+        "meanings": {"bad": BAD_REASONS, "dropped": RULES, "changed": CHANGES},
         "corpora": found,
         "pairs": pairs,
         "vocabulary": {
@@ -83,9 +68,7 @@ def hostile(texts: list[str] = HOSTILE) -> dict[str, Any]:
     found = report(2, 2)
     for one in found["corpora"].values():
         one["files"] = texts
-        one["samples"] = {
-            rule: [[index, text, text] for index, text in enumerate(texts[:5])] for rule in one["samples"]
-        }
+        one["samples"] = {key: [[index, text, text] for index, text in enumerate(texts[:5])] for key in one["samples"]}
         one["bad_samples"] = [[text, 1, "encoding", text] for text in texts]
     found["corpora"] = {(texts[1] if key == "corpus-0" else key): one for key, one in found["corpora"].items()}
     found["recipe"]["name"] = texts[1]

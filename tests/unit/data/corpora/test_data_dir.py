@@ -5,32 +5,22 @@ from functools import partial
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.data_dir import (
-    FORMAT,
-    MANIFEST,
-    STAMP,
-    content_hash,
-    fingerprint,
-    write_manifest,
-    written_once,
-)
+from fairseq_mtmoe.data.corpora import data_dir
+from fairseq_mtmoe.data.corpora.data_dir import STAMP, fingerprint
 from tests.helpers.refused import refused
 
 
 def write_once(out, key, fill, options=None, **settings):
     """Whether `out` had to be filled."""
-    with written_once(out, key, options or {"seed": 1}, **settings) as folder:
+    with data_dir.written_once(out, key, options or {"seed": 1}, **settings) as folder:
         if folder is not None:
             fill(folder)
         return folder is not None
 
 
-def filler(content):
-    def fill(folder):
-        (folder / "deep").mkdir()
-        (folder / "deep" / "file").write_text(content)
-
-    return fill
+def make(content, folder):
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "file").write_text(content)
 
 
 def unreachable(folder):
@@ -43,21 +33,19 @@ def tree(folder):
 
 def test_another_key_replaces_everything_when_asked_to(tmp_path):
     out = tmp_path / "out"
-    assert write_once(out, "one", filler("one")) and not write_once(out, "one", unreachable)
+    assert write_once(out, "one", partial(make, "one")) and not write_once(out, "one", unreachable)
     before = tree(out)
     with refused("out"):
         write_once(out, "two", unreachable)
     assert tree(out) == before and [path.name for path in tmp_path.iterdir()] == ["out"]
     replaced = partial(write_once, out, "two", lambda folder: (folder / "other").write_text("two") and None)
-    assert replaced(overwrite=True)
-    assert set(tree(out)) == {"other", STAMP}
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert not replaced(overwrite=True)
+    assert replaced(overwrite=True) and set(tree(out)) == {"other", STAMP}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"] and not replaced(overwrite=True)
 
 
 def test_what_an_earlier_version_made_is_kept_while_it_is_whole(tmp_path):
     out = tmp_path / "out"
-    filler("old")(_made(out))
+    make("old", out)
     (out / STAMP).write_text(json.dumps({"key": "one", "files": {"deep/file": 3}}))  # as 0.1.0 wrote it
     for earlier in ([], ["older", "one"]):
         assert not write_once(out, "two" if earlier else "one", unreachable, earlier=earlier)
@@ -66,55 +54,52 @@ def test_what_an_earlier_version_made_is_kept_while_it_is_whole(tmp_path):
     (out / "deep" / "file").unlink()
     with refused("out"):  # what would be made now is not the same
         write_once(out, "two", unreachable, earlier=["one"])
-    assert write_once(out, "two", filler("new"), earlier=["one"], overwrite=True)
+    assert write_once(out, "two", partial(make, "new"), earlier=["one"], overwrite=True)
 
 
 def with_manifest(folder):
-    filler("one")(folder)
-    write_manifest(folder, {})
+    make("one", folder)
+    data_dir.write_manifest(folder, {})
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed", "no manifest", "a link to nothing"])
 def test_a_damaged_directory_is_made_again(tmp_path, damage, caplog):
     out = tmp_path / "out"
     write_once(out, "key", with_manifest)
-    damaged = out / "deep" / "file" if damage != "no manifest" else out / MANIFEST
+    damaged = out / "deep" / "file" if damage != "no manifest" else out / data_dir.MANIFEST
+    size = damaged.stat().st_size
+    damaged.unlink()
     if damage in ("changed", "no manifest"):
-        damaged.write_text("x" * damaged.stat().st_size)
-    else:
-        damaged.unlink()
-    if damage == "a link to nothing":
+        damaged.write_text("x" * size)
+    elif damage == "a link to nothing":
         damaged.symlink_to("nothing")
     with refused("out"):
         write_once(out, "other", unreachable)
-    assert not caplog.messages
-    assert write_once(out, "key", with_manifest)
+    assert not caplog.messages and write_once(out, "key", with_manifest)
     [said] = caplog.messages
-    assert damaged.name in said and "is made again" in said
-    assert not write_once(out, "key", unreachable)
+    assert damaged.name in said and "is made again" in said and not write_once(out, "key", unreachable)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 def test_a_failure_leaves_nothing_and_changes_nothing(tmp_path, error):
     def fail(folder):
-        filler("half")(folder)
+        make("half", folder)
         raise error
 
     out = tmp_path / "out"
     with pytest.raises(error):
         write_once(out, "key", fail)
     assert not list(tmp_path.iterdir())
-    write_once(out, "key", filler("whole"))
+    write_once(out, "key", partial(make, "whole"))
     with pytest.raises(error):
         write_once(out, "other", fail, overwrite=True)
-    assert tree(out)["deep/file"] == "whole"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert tree(out)["deep/file"] == "whole" and [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_refuses_what_it_did_not_write(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    assert write_once(out, "key", filler("empty folders are fine"))
+    assert write_once(out, "key", partial(make, "empty folders are fine"))
     (out / "checkpoint.pt").write_text("precious")
     for key in ("key", "other"):
         with refused("out", "checkpoint.pt"):
@@ -126,23 +111,18 @@ def test_refuses_what_it_did_not_write(tmp_path):
 
 def test_cleans_up_after_a_killed_run(tmp_path):
     out = tmp_path / "out"
-    write_once(out, "key", filler("whole"))
-    filler("half")(_made(tmp_path / ".out.partial"))
+    write_once(out, "key", partial(make, "whole"))
+    make("half", tmp_path / ".out.partial")
     os.symlink(tmp_path, tmp_path / ".out.partial" / "link")
     os.rename(out, tmp_path / ".out.replaced")  # killed between the two moves
     assert not write_once(out, "key", unreachable)
-    write_once(out, "new", filler("new"), overwrite=True)
-    filler("old")(_made(tmp_path / ".out.replaced"))  # killed before the old one was removed
+    write_once(out, "new", partial(make, "new"), overwrite=True)
+    make("old", tmp_path / ".out.replaced")  # killed before the old one was removed
     assert not write_once(out, "new", unreachable)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def _made(folder):
-    folder.mkdir()
-    return folder
-
-
-def test_a_full_disk_and_a_place_for_no_folder_are_one_sentence(tmp_path):
+def test_a_full_disk_and_a_path_of_no_folder_are_one_sentence(tmp_path):
     def fail(folder):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -151,25 +131,25 @@ def test_a_full_disk_and_a_place_for_no_folder_are_one_sentence(tmp_path):
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
     (tmp_path / "circle").symlink_to("circle")
-    for place in ("file/out", "x" * 300, "circle"):
-        with refused(place):
-            write_once(tmp_path / place, "key", unreachable)
+    for path in ("file/out", "x" * 300, "circle"):
+        with refused(path):
+            write_once(tmp_path / path, "key", unreachable)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "file"]
 
 
 def test_the_fingerprint_sees_every_change(tmp_path):
     path = tmp_path / "a"
     path.write_text("one")
-    files = [("a", content_hash(path))]
-    first = fingerprint({"seed": 1}, files)
-    assert first == fingerprint({"seed": 1}, files)
+    seed, files = {"seed": 1}, [("a", data_dir.content_hash(path))]
+    first = fingerprint(seed, files)
+    assert first == fingerprint(seed, files)
     path.write_text("two")
-    others = ({"seed": 2}, files), ({"seed": 1}, [("a", content_hash(path))]), ({"seed": 1}, files, FORMAT - 1)
+    others = ({"seed": 2}, files), (seed, [("a", data_dir.content_hash(path))]), (seed, files, data_dir.FORMAT - 1)
     assert first not in {fingerprint(*other) for other in others}
 
 
 def test_a_link_keeps_pointing_at_its_target(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "out").symlink_to("disk")
-    write_once(tmp_path / "out", "key", filler("text"))
+    write_once(tmp_path / "out", "key", partial(make, "text"))
     assert (tmp_path / "out").is_symlink() and tree(tmp_path / "disk")["deep/file"] == "text"

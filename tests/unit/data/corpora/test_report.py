@@ -1,4 +1,5 @@
 import json
+from copy import deepcopy
 
 from fairseq_mtmoe.data.corpora.report import hints, text_table, write
 from tests.helpers.tables import unpadded
@@ -6,21 +7,17 @@ from tests.helpers.tables import unpadded
 
 def example():
     """A report of two language pairs."""
-
-    def pair(tier, size, unknown, dropped, seen):
+    pairs = {}
+    for name, tier, size, unknown, dropped in (
+        ("en-bb", "low", 10, 3, {"empty": 2, "copy": 3}),
+        ("en-aa", "high", 1200, 1, {"copy": 1000}),
+    ):
         sides = {"en": {"tokens": 60, "unknown": 0}, "xx": {"tokens": 40, "unknown": unknown}}
-        return {
-            **{"tier": tier, "train": size, "valid": 1, "test": 1, "shards": 1},
-            "tokens": {split: {lang: {**side} for lang, side in sides.items()} for split in ("train", "valid", "test")},
-            "dropped": dropped,
-            "evaluation_sources_in_training": 1,
-            "found_in_training_of": seen,
+        pairs[name] = {
+            **{"tier": tier, "train": size, "valid": 1, "test": 1, "shards": 1, "dropped": dropped},
+            "tokens": {split: deepcopy(sides) for split in ("train", "valid", "test")},
+            **{"evaluation_sources_in_training": 1, "found_in_training_of": {"en-aa": 1}},
         }
-
-    pairs = {
-        "en-bb": pair("low", 10, 3, {"empty": 2, "copy": 3}, {"en-aa": 1}),
-        "en-aa": pair("high", 1200, 1, {"copy": 1000}, {"en-aa": 1}),
-    }
     return {"command": "catalogs", "options": {"vocab_size": 8000, "character_coverage": 0.9995}, "pairs": pairs}
 
 

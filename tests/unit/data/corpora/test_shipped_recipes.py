@@ -40,8 +40,8 @@ def wanted_of(recipe):
     wanted = {}
     for corpus in recipe.corpora:
         sides = [corpus.fields.get(side) for side in ("source", "target")]
-        for place, (lang, field) in enumerate(zip(corpus.languages, sides, strict=True)):
-            file = corpus.files[place % len(corpus.files)]
+        for side, (lang, field) in enumerate(zip(corpus.languages, sides, strict=True)):
+            file = corpus.files[side % len(corpus.files)]
             langs, _ = wanted.setdefault(file, ({}, corpus.format))
             langs[lang if field is None else field] = lang
     return wanted
@@ -52,10 +52,8 @@ def content(file, langs, form):
     texts = [{field: sentence(lang, file, number) for field, lang in langs.items()} for number in range(LINES)]
     name = file.removesuffix(".gz").removesuffix(".xz")
     if name.endswith((".tmx", ".tmx.zip")):
-        units = "".join(
-            f"<tu>{''.join(f'<tuv xml:lang={lang!r}><seg>{one[lang]}</seg></tuv>' for lang in langs)}</tu>"
-            for one in texts
-        )
+        unit = "".join(f"<tuv xml:lang='{lang}'><seg>{{{lang}}}</seg></tuv>" for lang in langs)
+        units = "".join(f"<tu>{unit.format(**one)}</tu>" for one in texts)
         return f'<?xml version="1.0"?><tmx version="1.4"><header srclang="en"/><body>{units}</body></tmx>'
     if name.endswith(".po"):
         source, target = sorted(langs, key=lambda lang: lang != "en")
@@ -77,31 +75,30 @@ def content(file, langs, form):
 def table(texts, langs):
     """Columns of text where it is asked for, of numbers elsewhere; under names where it is asked for by name."""
     if all(isinstance(field, str) for field in langs):
-        names = ["talk_name", *sorted(langs)]
-        return "".join("\t".join(one.get(name, name) for name in names) + "\n" for one in [{}, *texts])
-    return "".join(
-        "\t".join(one.get(column, f"0.{number}") for column in range(1, max(langs) + 1)) + "\n"
-        for number, one in enumerate(texts)
-    )
+        rows = [[one.get(name, name) for name in ("talk_name", *sorted(langs))] for one in ({}, *texts)]
+    else:
+        columns = range(1, max(langs) + 1)
+        rows = [[one.get(column, f"0.{number}") for column in columns] for number, one in enumerate(texts)]
+    return "".join("\t".join(row) + "\n" for row in rows)
 
 
 def write_raw(raw, wanted):
     """All files; those of one archive together."""
-    archives = {}
+    files, archives = {}, {}
     for file, (langs, form) in wanted.items():
         outer, _, member = file.partition("!")
         data = content(file, langs, form).encode()
         data = gzip.compress(data) if file.endswith(".gz") else lzma.compress(data) if file.endswith(".xz") else data
         if member:
             archives.setdefault(outer, {})[member.replace("*", "h")] = data
-            continue
-        (raw / outer).parent.mkdir(parents=True, exist_ok=True)
-        (raw / outer).write_bytes(data)
-    for archive, members in archives.items():
-        (raw / archive).parent.mkdir(parents=True, exist_ok=True)
-        mode = "w" if archive.endswith(".tar") else "w:gz"
-        content_of = zip_of(members.items()) if archive.endswith(".zip") else tar_of(members.items(), mode)
-        (raw / archive).write_bytes(content_of)
+        else:
+            files[outer] = data
+    for file, members in archives.items():
+        mode = "w" if file.endswith(".tar") else "w:gz"
+        files[file] = zip_of(members.items()) if file.endswith(".zip") else tar_of(members.items(), mode)
+    for file, data in files.items():
+        (raw / file).parent.mkdir(parents=True, exist_ok=True)
+        (raw / file).write_bytes(data)
 
 
 def kind(corpus):

@@ -2,6 +2,7 @@
 
 import unicodedata
 from dataclasses import fields
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -81,8 +82,11 @@ def block_of(pairs: list[tuple[str, str]]) -> Block:
     return Block(source, target, np.arange(1, len(pairs) + 1) * 7)
 
 
-def keys_of(held_out: list[str]) -> np.ndarray:
-    return np.unique(sentence_keys(normalised(held_out)))
+def cleaned(pairs: list[tuple[str, str]], role: Role) -> cleaner.Cleaned:
+    """In slices of five pairs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cleaner, "_AT_ONCE", 5)
+        return Cleaner(FILTERS, "en", "ru", role)(block_of(pairs))
 
 
 @settings(max_examples=60, deadline=None)
@@ -97,19 +101,19 @@ def test_many_texts_are_normalised_as_one_is(texts):
 def test_every_rule_finds_what_it_says(pairs, held_out, data):
     if pairs:
         held_out.append(data.draw(st.sampled_from(pairs))[0].upper())  # and one that is there, in another spelling
-    out = Cleaner(FILTERS, "en", "ru", Role.train)(block_of(pairs))
+    out = cleaned(pairs, Role.train)
     texts = [(clean.normalise(source), clean.normalise(target)) for source, target in pairs]
     found = [reference_rule(*pair) for pair in texts]
-    stays = [place for place, rule in enumerate(found) if rule is None]
-    assert list(zip(out.source, out.target, strict=True)) == [texts[place] for place in stays]
-    assert out.lines.tolist() == [7 * (place + 1) for place in stays]
+    stays = [index for index, rule in enumerate(found) if rule is None]
+    assert list(zip(out.source, out.target, strict=True)) == [texts[index] for index in stays]
+    assert out.lines.tolist() == [7 * (index + 1) for index in stays]
     for rule in ("length", "empty", "ratio", "copy", "wrong_script"):
         assert out.counts[rule] == found.count(rule)
-        lines = {7 * (place + 1) for place, one in enumerate(found) if one == rule}
+        lines = {7 * (index + 1) for index, one in enumerate(found) if one == rule}
         samples = out.samples.get(rule, [])
-        assert {line for line, _, _ in samples} <= lines
-        assert len(samples) == min(len(lines), 5)
-    folded_out, keys_out = {reference_fold(clean.normalise(text)) for text in held_out}, keys_of(held_out)
+        assert {line for line, _, _ in samples} <= lines and len(samples) == min(len(lines), 5)
+    folded_out = {reference_fold(clean.normalise(text)) for text in held_out}
+    keys_out = np.unique(sentence_keys(normalised(held_out)))
     for keys, kept in ((out.source_keys, out.source), (out.target_keys, out.target)):
         assert are_among(keys, keys_out).tolist() == [reference_fold(text) in folded_out for text in kept]
     changes = clean.changes_of(text for pair in pairs for text in pair)
@@ -119,7 +123,7 @@ def test_every_rule_finds_what_it_says(pairs, held_out, data):
 @settings(max_examples=40, deadline=None)
 @given(PAIRS)
 def test_keys_of_pairs_are_equal_where_they_say(pairs):
-    out = Cleaner(FILTERS, "en", "ru", Role.test)(block_of(pairs))
+    out = cleaned(pairs, Role.test)
 
     def digitless(text):
         return "".join("0" if unicodedata.category(one) == "Nd" else one for one in reference_fold(text))
@@ -128,33 +132,20 @@ def test_keys_of_pairs_are_equal_where_they_say(pairs):
     assert kept == [(clean.normalise(source), clean.normalise(target)) for source, target in pairs]  # nothing is lost
     near = [tuple(map(digitless, pair)) for pair in kept]
     for keys, values in ((out.exact, kept), (out.near, near)):
-        assert [keys[i] == keys[j] for i in range(len(kept)) for j in range(i)] == [
-            values[i] == values[j] for i in range(len(kept)) for j in range(i)
-        ]
+        same = [one == other for one, other in combinations(values, 2)]
+        assert [one == other for one, other in combinations(keys, 2)] == same
 
 
-def test_a_block_is_cleaned_alike_in_slices_of_any_size(monkeypatch):
-    pairs = [(f"Sentence {i % 7} here{'!' * (i % 40)}", f"Предложение {i % 5}" * (i % 3)) for i in range(300)]
-    clean_all = Cleaner(FILTERS, "en", "ru", Role.train)
-    one = clean_all(block_of(pairs))
-    monkeypatch.setattr(cleaner, "_AT_ONCE", 13)
-    np.testing.assert_equal(vars(clean_all(block_of(pairs))), vars(one))
-    assert {"length", "empty"} <= set(one.samples)
-
-
-@pytest.mark.parametrize(
-    ("lang", "text", "stays"),
-    [
+def test_scripts_of_languages():
+    for lang, text, stays in (
         ("ja", "リリースモードで Android パッケージをビルドする", True),
         ("zh_CN", "Это предложение по-русски.", False),
         ("sr_Latn", "Ово је реченица", False),
         ("tlh", "Это предложение", True),  # of whose scripts nobody said anything
         ("he", "2019 – 2020!", True),
-    ],
-)
-def test_scripts_of_languages(lang, text, stays):
-    out = Cleaner(Filters(), "en", lang, Role.train)(block_of([("Some sentence or other.", text)]))
-    assert len(out.source) == stays
+    ):
+        out = Cleaner(Filters(), "en", lang, Role.train)(block_of([("Some sentence or other.", text)]))
+        assert len(out.source) == stays
 
 
 @pytest.mark.parametrize(
@@ -176,7 +167,7 @@ def test_every_filter_is_asked_or_known_not_to_be():
 
 def test_keys_stay_what_they_are():
     """They are on disk in folders of work that a newer version goes on with."""
-    out = Cleaner(FILTERS, "en", "ru", Role.valid)(block_of([("Ten (10) pigs", "Straße ½ ﬁ")]))
+    out = cleaned([("Ten (10) pigs", "Straße ½ ﬁ")], Role.valid)
     keys = (*out.source_keys, *out.target_keys, *sentence_keys([""]), *out.exact, *out.near)
     assert [f"{key:016x}" for key in keys] == KEYS
 
@@ -184,9 +175,8 @@ def test_keys_stay_what_they_are():
 def test_folding_has_every_character():
     _, count, _ = folding()
     assert all(unicodedata.category(chr(code)) in ("Cn", "Co") for code in range(0x40000, CODES) if code >> 12 != 0xE0)
-    columns = Columns.of([chr(code) for code in range(0x110, 0x2FA20) if not 0xD800 <= code < 0xE000])
-    characters, counts = folded(columns)
-    expected = [fold(chr(code)) for code in range(0x110, 0x2FA20) if not 0xD800 <= code < 0xE000]
+    every = [chr(code) for code in range(0x110, 0x2FA20) if not 0xD800 <= code < 0xE000]
+    characters, counts = folded(Columns.of(every))
+    expected = list(map(fold, every))
     assert characters.tobytes().decode("utf-32-le") == "".join(expected)
-    assert counts.tolist() == list(map(len, expected))
-    assert count[ord(" ")] == 0
+    assert counts.tolist() == list(map(len, expected)) and count[ord(" ")] == 0

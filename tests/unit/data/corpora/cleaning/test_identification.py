@@ -16,11 +16,8 @@ from fairseq_mtmoe.errors import UserError
 from tests.helpers.fasttext_files import write_model
 from tests.helpers.refused import refused
 
-WORDS = {
-    "en": ("the", "house", "is", "old"),
-    "de": ("das", "haus", "ist", "alt"),
-    "fr": ("la", "maison", "est", "vieille"),
-}
+SENTENCES = {"en": "the house is old", "de": "das haus ist alt", "fr": "la maison est vieille"}
+WORDS = {lang: sentence.split() for lang, sentence in SENTENCES.items()}
 PAIRS = [
     ("the house is old", "das haus ist alt"),
     ("the house", "la maison"),  # not German
@@ -32,9 +29,7 @@ PAIRS = [
 
 def kept(model, lang: str, confidence: float = 0.9) -> tuple[list[int], dict[str, int]]:
     filters = Filters(identify=str(model), min_confidence=confidence)
-    source, target = zip(*PAIRS, strict=True)
-    block = Block(source, target, np.arange(len(PAIRS)))
-    out = Cleaner(filters, "en", lang, Role.train)(block)
+    out = Cleaner(filters, "en", lang, Role.train)(Block(*zip(*PAIRS, strict=True), np.arange(len(PAIRS))))
     return out.lines.tolist(), out.counts
 
 
@@ -49,18 +44,15 @@ def test_the_confidence_that_it_takes(tmp_path):
     model = write_model(tmp_path / "lid.bin", {lang: words[:3] for lang, words in WORDS.items()})
     assert kept(model, "fr", 0.49)[0] == [1, 3, 4]  # "haus maison": both have half
     assert kept(model, "fr", 0.9999)[0] == [0, 1, 2, 3, 4]
-
-
-def test_a_language_that_the_model_does_not_know_is_not_asked_for(tmp_path):
-    model = write_model(tmp_path / "lid.bin", {lang: WORDS[lang] for lang in ("en", "fr")})
-    assert kept(model, "de")[0] == [0, 1, 2, 3, 4]
+    model = write_model(tmp_path / "two.bin", {lang: WORDS[lang] for lang in ("en", "fr")})
+    assert kept(model, "de")[0] == [0, 1, 2, 3, 4]  # for what the model does not know it is not asked
 
 
 def test_what_is_no_model(tmp_path, monkeypatch):
     (tmp_path / "text.bin").write_text("no model\n" * 100)
-    for name in ("text.bin", "none.bin"):
-        with refused("identify" if name == "text.bin" else name, name):
-            identification.load_model(str(tmp_path / name))
+    for names in (("identify", "text.bin"), ("none.bin",)):
+        with refused(*names):
+            identification.load_model(str(tmp_path / names[-1]))
     monkeypatch.setitem(sys.modules, "fasttext", None)
     with pytest.raises(UserError, match=r"`identify` needs fasttext-predict: pip install .*\[identify\]"):
         identification.load_model(str(write_model(tmp_path / "lid.bin", WORDS)))
@@ -86,28 +78,25 @@ def test_a_quantised_model_is_whole(tmp_path):
     centroids = [struct.pack("<4i", *shape) + bytes(1024 * shape[0]) for shape in shapes]
     data += b"\1" + struct.pack("<?2qi", True, 4, 5, 12) + bytes(12) + centroids[0] + bytes(4) + centroids[1]
     data += b"\0" + struct.pack("<2q", 1, 5) + bytes(20)
-    (tmp_path / "lid.ftz").write_bytes(data)
-    assert is_whole(tmp_path / "lid.ftz")
-    (tmp_path / "cut.ftz").write_bytes(data[:-30])
-    assert not is_whole(tmp_path / "cut.ftz")
+    for content, whole in ((data, True), (data[:-30], False)):
+        (tmp_path / "lid.ftz").write_bytes(content)
+        assert is_whole(tmp_path / "lid.ftz") == whole
 
 
-@pytest.mark.parametrize(
-    ("place", "form", "value"),
-    [
+def test_sizes_that_contradict_each_other(tmp_path):
+    """The library would read and write outside of its matrices, or take any memory."""
+    whole = write_model(tmp_path / "lid.bin", WORDS).read_bytes()
+    for offset, form, value in (
         (8 + 4 * 5, "<i", 2),  # words together, for whose hashes there are no rows: a division by zero
         (8 + 4 * 8, "<i", 10**9),  # rows for hashes that the matrix does not have
         (64 + 8, "<i", 0),  # no labels
         (92 + 5, "<q", 2**62),  # how often a word occurs: a tree of labels without end
         (92 + 13, "<b", 1),  # a label among the words
-    ],
-)
-def test_sizes_that_contradict_each_other(tmp_path, place, form, value):
-    """The library would read and write outside of its matrices, or take any memory."""
-    data = bytearray(write_model(tmp_path / "lid.bin", WORDS).read_bytes())
-    struct.pack_into(form, data, place, value)
-    (tmp_path / "lid.bin").write_bytes(data)
-    assert not is_whole(tmp_path / "lid.bin")
+    ):
+        data = bytearray(whole)
+        struct.pack_into(form, data, offset, value)
+        (tmp_path / "lid.bin").write_bytes(data)
+        assert not is_whole(tmp_path / "lid.bin"), offset
 
 
 def test_a_model_is_tried_out_in_a_process_of_its_own(tmp_path, monkeypatch):
