@@ -69,7 +69,7 @@ def change(recipe: Path, **values: Any) -> None:
     recipe.write_text(yaml.safe_dump({**content, **values}, sort_keys=False), encoding="utf-8")
 
 
-def corpora_of(raw: Path) -> list[dict[str, Any]]:
+def entries(raw: Path) -> list[dict[str, Any]]:
     return yaml.safe_load((raw / "recipe.yaml").read_text(encoding="utf-8"))["corpora"]
 
 

@@ -15,16 +15,7 @@ from fairseq_mtmoe.data.corpora.engine.workers import local_workers
 from fairseq_mtmoe.data.corpora.report import pair_table
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.test_sets import Speller, load_references
-from tests.helpers.raw_corpora import (
-    Counting,
-    change,
-    corpora_of,
-    digests,
-    prepare_small,
-    sentences,
-    text_of,
-    write_raw,
-)
+from tests.helpers.raw_corpora import Counting, change, digests, entries, prepare_small, sentences, text_of, write_raw
 from tests.helpers.reading import written
 from tests.helpers.refused import refused
 from tests.unit.data.corpora.readers.test_markup import REFERENCE, SOURCE
@@ -214,7 +205,7 @@ def test_evaluation_reads_every_reference_of_a_test_set(raw, tmp_path):
     other = '<doc sysid="ref2" docid="bbc.1"><seg id="2">Zwo</seg></doc></refset>'
     written(raw, SOURCE, REFERENCE.replace("</refset>", other))
     more = {"name": "set", "pair": "en-et", "role": "test", "files": ["a", "b"], "format": "sgm"}
-    change(raw / "recipe.yaml", corpora=[*corpora_of(raw), more], shards={"pairs": 1000})
+    change(raw / "recipe.yaml", corpora=[*entries(raw), more], shards={"pairs": 1000})
     prepare_small(raw, tmp_path / "data")
     spell = Speller(Dictionary.load(str(tmp_path / "data" / "dict.et.txt")), "sentencepiece")
     found = load_references(str(tmp_path / "data"), "test", "en-et", spell, "text")
@@ -223,7 +214,7 @@ def test_evaluation_reads_every_reference_of_a_test_set(raw, tmp_path):
 
 def test_an_empty_corpus_for_evaluation_is_as_none(raw, tmp_path):
     """Its split is drawn from training text, and the report says so; the reader would refuse data without a pair."""
-    corpora = [corpus for corpus in corpora_of(raw) if corpus["name"] != "test-de"]
+    corpora = [corpus for corpus in entries(raw) if corpus["name"] != "test-de"]
     written(raw, "", "")
     for role in ("valid", "test"):
         corpora.append({"name": f"{role}-de", "pair": "en-de", "role": role, "files": ["a", "b"]})
@@ -239,7 +230,7 @@ def test_an_empty_corpus_for_evaluation_is_as_none(raw, tmp_path):
 
 ALONE = {"clean_part": 1, "_filter": 3, "encode_block": 1}  # `_filter` reads keys
 # Again are compared the pair that lost a sentence, and encoded the block with it and what is drawn of this pair.
-TAKES = {"clean_part": 1, "_filter": 6, "encode_block": 3, "_compare": 1, "_draw": 1}
+TAKES = {"clean_part": 1, "_filter": 4, "encode_block": 3, "_compare": 1, "_draw": 1}
 
 
 @pytest.mark.parametrize(("line", "expected"), [("de mumumu.", ALONE), (sentences(("et", 0), 50, "et")[9], TAKES)])
@@ -272,7 +263,7 @@ def test_a_vocabulary_is_trained_again_for_what_decides_about_it(settings, encod
 
 def test_both_orders_of_a_pair_are_one_pair(folder):
     """Also where it is trained on in both."""
-    before, corpora = digests(folder / "data"), corpora_of(folder / "raw")
+    before, corpora = digests(folder / "data"), entries(folder / "raw")
     corpus = next(corpus for corpus in corpora if corpus["name"] == "train-de-1")
     corpus["pair"], corpus["files"] = "de-en", corpus["files"][::-1]
     change(folder / "raw" / "recipe.yaml", corpora=corpora, directions=["en-xx", "de-en"])
@@ -293,7 +284,7 @@ def test_a_pair_of_which_nothing_is_left_ends_the_run_at_once(raw, tmp_path):
     texts = sentences("same", 45)
     written(raw, "\n".join(texts), "\n".join([*texts[:40], *["Это предложение"] * 5]))
     copies = {"name": "copies", "pair": "en-fi", "role": "train", "files": ["a", "b"]}
-    change(raw / "recipe.yaml", corpora=[copies, *corpora_of(raw)])
+    change(raw / "recipe.yaml", corpora=[copies, *entries(raw)])
     workers = Counting()
     for _ in range(2):  # the second time nothing is read, now that it is known
         with pytest.raises(UserError, match=r"`en-fi` must have .* none of copies \(40 by copy, 5 by wrong_script\)"):

@@ -12,7 +12,7 @@ from fairseq_mtmoe.data.corpora.engine.store import Stage
 from fairseq_mtmoe.data.corpora.page.figures import findings
 from fairseq_mtmoe.data.corpora.recipes.schema import Role
 from fairseq_mtmoe.errors import UserError
-from tests.helpers.raw_corpora import Counting, change, corpora_of, prepare_small, sentences, write_raw
+from tests.helpers.raw_corpora import Counting, change, entries, prepare_small, sentences, write_raw
 from tests.helpers.refused import refused
 
 
@@ -69,7 +69,7 @@ def made(tmp_path_factory):
         with open(raw / f"train-et-0.{lang}", "ab") as file:
             file.write(more)
     cut = {"name": "cut", "pair": "en-de", "role": "train", "files": ["in/cut.tsv.gz"]}
-    change(raw / "recipe.yaml", corpora=[*corpora_of(raw), cut])
+    change(raw / "recipe.yaml", corpora=[*entries(raw), cut])
     return folder, prepare_small(raw, folder / "data", on_bad_line="salvage", allow_unequal=True)
 
 

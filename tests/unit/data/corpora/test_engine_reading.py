@@ -12,12 +12,12 @@ from fairseq_mtmoe.data.corpora.data_dir import file_hash
 from fairseq_mtmoe.data.corpora.engine import jobs as jobs_module
 from fairseq_mtmoe.data.corpora.engine import reading
 from fairseq_mtmoe.data.corpora.raw_files import Digests
-from tests.helpers.raw_corpora import Counting, change, corpora_of, digests, prepare_small, sentences
+from tests.helpers.raw_corpora import Counting, change, digests, entries, prepare_small, sentences
 
 
 def with_files(raw, **files):
     """Let the recipe's corpora have other files."""
-    corpora = corpora_of(raw)
+    corpora = entries(raw)
     for corpus in corpora:
         corpus["files"] = files.get(corpus["name"].replace("-", "_"), corpus["files"])
     change(raw / "recipe.yaml", corpora=corpora)

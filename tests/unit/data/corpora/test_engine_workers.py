@@ -61,7 +61,13 @@ def processes():
 
 def test_jobs_are_asked_for_as_needed_and_a_slow_one_keeps_nobody_waiting(processes, tmp_path):
     asked = []
-    results = processes.map_blocks(asked.append(number) or partial(square, number) for number in range(12))
+
+    def jobs():
+        for number in range(12):
+            asked.append(number)
+            yield partial(square, number)
+
+    results = processes.map_blocks(jobs())
     first = next(results)
     assert len(asked) <= 2 * workers.AT_ONCE and sorted([first, *results]) == [square(number) for number in range(12)]
     assert list(Workers().map_blocks(calls(square, range(4)))) == [0, 1, 4, 9]
