@@ -39,7 +39,7 @@ class Exported(NamedTuple):
 
     model: PretrainedEncoder | PretrainedT5
     additions: tuple[Additions, ...] = ()
-    said: str = ""  # what these are, and what of a checkpoint there is no place for, as the end of a sentence
+    said: str = ""  # what these are, and what of a checkpoint is left out, as the end of a sentence
 
     def write(self, folder: Path) -> str:
         """Write the folder, completely or not at all; returns what it holds."""

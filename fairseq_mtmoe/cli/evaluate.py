@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 BENCHMARK_BATCH = 32
 # Of a benchmark's tasks; the others say how to translate.
-BENCHMARK_OPTIONS = ("places", "models", "outs", "subset", "batch_size", "max_tokens", "fp16", "cpu")
+BENCHMARK_OPTIONS = ("inputs", "models", "outs", "subset", "batch_size", "max_tokens", "fp16", "cpu")
 
 
 @click.command("evaluate")
-@click.argument("places", nargs=-1, required=True, metavar="DATA")
+@click.argument("inputs", nargs=-1, required=True, metavar="DATA")
 @click.option("--path", "models", multiple=True, metavar="FILE[:FILE…]",
               help="Checkpoint; several with colons: an ensemble. Can be repeated: each is evaluated.")  # fmt: skip
 @click.option("--subset", "--gen-subset", default="test", help="Which files of DATA to take; by default test, and of a "
@@ -77,7 +77,7 @@ BENCHMARK_OPTIONS = ("places", "models", "outs", "subset", "batch_size", "max_to
 @quiet_fairseq()
 @click.pass_context
 def command(
-    ctx: click.Context, /, places: tuple[str, ...], models: tuple[str, ...], subset: str, outs: tuple[Path, ...],
+    ctx: click.Context, /, inputs: tuple[str, ...], models: tuple[str, ...], subset: str, outs: tuple[Path, ...],
     from_generate: bool, overwrite: bool, tiers: str | None, spm: Path | None, comet: Path | None, **settings: Any,
 ) -> None:  # fmt: skip
     """Translate the test set of every language pair of DATA and score it.
@@ -103,7 +103,7 @@ def command(
     register()
     benchmark = None if from_generate else _benchmark_of(models)
     if benchmark is not None:
-        _expect_counts(places, models, outs)
+        _expect_counts(inputs, models, outs)
         _evaluate_benchmark(benchmark, ctx)
         return
     # All of these fail before anything is translated.
@@ -112,22 +112,22 @@ def command(
     if from_generate:
         if models or len(outs) != 1:
             raise_invalid("--from-generate", "given with one --out and no --path", " ".join([*models, *map(str, outs)]))
-        _score_generated(places, outs[0], subset, settings["post_process"], measures, overwrite)
+        _score_generated(inputs, outs[0], subset, settings["post_process"], measures, overwrite)
         return
-    _expect_counts(places, models, outs)
-    folders = _folders(places[0], models, subset, outs, {**settings, **measures.settings}, overwrite)
+    _expect_counts(inputs, models, outs)
+    folders = _folders(inputs[0], models, subset, outs, {**settings, **measures.settings}, overwrite)
     found = [folder.finished() for folder in folders]
     for model, folder, scores in zip(models, folders, found, strict=True):
         if scores is None:
-            scores = _evaluate(places[0], model.split(":"), subset, settings, measures, folder)
+            scores = _evaluate(inputs[0], model.split(":"), subset, settings, measures, folder)
         else:
             click.echo(f"{folder.folder} has the scores of this model, data and settings already.", err=True)
         evaluating.show(scores, folder.folder)
 
 
-def _expect_counts(places: Sequence[str], models: Sequence[str], outs: Sequence[Path]) -> None:
-    if len(places) != 1 or not models:
-        raise_invalid("the arguments", "one DATA and at least one --path", " ".join([*places, *models]))
+def _expect_counts(inputs: Sequence[str], models: Sequence[str], outs: Sequence[Path]) -> None:
+    if len(inputs) != 1 or not models:
+        raise_invalid("the arguments", "one DATA and at least one --path", " ".join([*inputs, *models]))
     if outs and len(outs) != len(models):
         raise_invalid("--out", f"given once for each of the {len(models)} --path, or not at all", len(outs))
 
@@ -147,10 +147,10 @@ def _folders(
         "version": __version__, "data_sha256": evaluating.digest_of_data(test_sets.folders(data)[0], subset),
     }  # fmt: skip
     found = []
-    for model, place in zip(models, _result_folders(models, subset, outs), strict=True):
+    for model, folder in zip(models, _result_folders(models, subset, outs), strict=True):
         digests = [checksum.identity(existing(path)) for path in model.split(":")]
         own = {"checkpoint": model, "checkpoint_sha256": digests}
-        found.append(ScoreFolder(place, {**own, **decided}, overwrite))
+        found.append(ScoreFolder(folder, {**own, **decided}, overwrite))
     return found
 
 
@@ -258,10 +258,10 @@ def _evaluate_benchmark(task: str, ctx: click.Context) -> None:
 def _result_folders(models: Sequence[str], subset: str, outs: Sequence[Path]) -> Sequence[Path]:
     """The folder for each model's results, as given or beside its first checkpoint (UserError: two are the same)."""
     first = [Path(model.split(":")[0]) for model in models]
-    places = outs or [path.parent / "scores" / f"{path.stem}-{subset}" for path in first]
-    if len({os.path.realpath(place) for place in places}) < len(places):
-        raise_invalid("--out", "another folder for each --path", ", ".join(map(str, places)))
-    return places
+    folders = outs or [path.parent / "scores" / f"{path.stem}-{subset}" for path in first]
+    if len({os.path.realpath(folder) for folder in folders}) < len(folders):
+        raise_invalid("--out", "another folder for each --path", ", ".join(map(str, folders)))
+    return folders
 
 
 def _validate(task: str, model: str, out: Path, subset: str, given: Mapping[str, Any]) -> None:
@@ -273,7 +273,7 @@ def _validate(task: str, model: str, out: Path, subset: str, given: Mapping[str,
     batches = {"--max-tokens": given["max_tokens"], "--batch-size": given["batch_size"]}
     if not any(batches.values()):
         batches["--batch-size"] = BENCHMARK_BATCH
-    arguments = [given["places"][0], "--task", task, "--path", model, "--valid-subset", subset]
+    arguments = [given["inputs"][0], "--task", task, "--path", model, "--valid-subset", subset]
     arguments += ["--results-path", str(out), "--distributed-world-size", "1"]
     arguments += [text for name, value in batches.items() if value for text in (name, str(value))]
     arguments += [f"--{name}" for name in ("fp16", "cpu") if given[name]]

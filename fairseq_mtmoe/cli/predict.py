@@ -50,11 +50,11 @@ def command(
 
     if settings["max_tokens"] is None and settings["batch_size"] is None:
         settings["batch_size"] = 32
-    place = out if out is not None else Path(checkpoint).parent / "predictions" / f"{Path(checkpoint).stem}-{subset}"
+    where = out if out is not None else Path(checkpoint).parent / "predictions" / f"{Path(checkpoint).stem}-{subset}"
     predictor = Predictor(data, checkpoint, Inference(**settings), task_table)
     choice, rows = predictor.choose(subset), []
     with (
-        new_folder(place, file_names(predictor.table) if overwrite else ()) as folder,
+        new_folder(where, file_names(predictor.table) if overwrite else ()) as folder,
         progress_bar("examples") as progress,
     ):
         bar = progress.add_task("reading", total=None)
@@ -66,7 +66,7 @@ def command(
             (folder / chosen.submission.file).write_bytes(content.encode("utf-8"))
             rows.append((chosen.submission.file, chosen.key, chosen.head, f"{len(examples):,}"))
     Console().print(Table(["file", "task", "head", "examples"], rows, texts=3).on_screen())
-    say([place])
+    say([where])
     left_out = {"the model has no head for": choice.headless, f"there is no {subset} data of": choice.absent}
     for what, names in left_out.items():
         if names:

@@ -108,19 +108,19 @@ def corpora_command(
     Console().print(Table(head, rows[:-1], rows[-1:], texts=2, bold=False).on_screen())
     _warn(made)
     click.echo(f"Wrote {data}; what was dropped and why: {data / 'report.html'}")
-    place = shlex.quote(str(data))
-    click.echo(f"To train on it:\n\n{training_command(made, place)}\n")
+    quoted = shlex.quote(str(data))
+    click.echo(f"To train on it:\n\n{training_command(made, quoted)}\n")
     if given is not None:
         click.echo(given.how_to_go_on(data))
-    if shards := shards_of(made, place):
-        click.echo(f"fairseq's own tasks are given {shards} in the place of the first {place}.")
+    if shards := shards_of(made, quoted):
+        click.echo(f"fairseq's own tasks are given {shards} in the place of the first {quoted}.")
 
 
 def _with_settings(
     recipe: Recipe, name: str, vocabulary_from: Path | None, vocab_size: int | None, character_coverage: float | None,
     held_out: int | None,
 ) -> Recipe:  # fmt: skip
-    """The recipe with what the command line says in the place of defaults."""
+    """The recipe with what the command line says instead of defaults."""
     vocabulary = {"vocab-size": vocab_size, "character-coverage": character_coverage}
     for option, value in {**vocabulary, "held-out": held_out}.items():
         if value is not None and name != "folder":
@@ -270,7 +270,7 @@ def _write(
 ) -> None:  # fmt: skip
     """Fill `out` and show its report, unless it is up to date. Until it is there, what was done is in `.OUT.work`.
 
-    `options` and `further` decide about it; `files` are those that it is made from: of what, name, place and hash.
+    `options` and `further` decide about it; `files` are those that it is made from: of what, name, path and hash.
     """
     deciding = asdict(options)
     if given is not None:

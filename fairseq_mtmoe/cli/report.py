@@ -48,8 +48,8 @@ def command(runs: tuple[Path, ...], out: Path, scores: tuple[Path, ...], watch: 
         raise_invalid("--scores", f"given once for each of the {len(runs)} RUN, or not at all", len(scores))
     if watch is not None and not math.isfinite(watch):
         raise_invalid("--watch", "a number of seconds", watch)
-    places = list(map(os.path.realpath, runs))
-    if twice := {str(run) for run, place in zip(runs, places, strict=True) if places.count(place) > 1}:
+    paths = list(map(os.path.realpath, runs))
+    if twice := {str(run) for run, path in zip(runs, paths, strict=True) if paths.count(path) > 1}:
         raise_invalid("RUN…", "different runs", ", ".join(sorted(twice)))
     output_file("OUT.html", out, overwrite, **{f"RUN `{run}`": run for run in runs})
     check_writable(out.parent)
