@@ -22,11 +22,10 @@ TEXTS = sorted(
     if path.name != "CHANGELOG.md"  # which tells of what was
 )
 OF_FAIRSEQ = {
-    "train": options.get_training_parser,
-    "generate": options.get_generation_parser,
-    "interactive": options.get_interactive_generation_parser,
-    "validate": options.get_validation_parser,
-}
+    "train": options.get_training_parser, "generate": options.get_generation_parser,
+    "interactive": options.get_interactive_generation_parser, "validate": options.get_validation_parser,
+}  # fmt: skip
+COMMAND = re.compile(r"(?<!\S)['\"]?(mtmoe|fairseq-(train|generate|interactive|validate))['\"]?(?!\S).*")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 SCRIPT = re.compile(r"(?<![\w/])(?:examples|tools|benchmarks)/[\w./]+\.(?:sh|py|yaml|json|sbatch)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -41,12 +40,8 @@ def commands_of(path):
     else:
         lines = [line for block in FENCED.findall(text) for line in code_lines(block)]
         lines += [" ".join(code.split()) for code in INLINE.findall(FENCED.sub("", text))]
-    for line in lines:
-        words = [word.strip("'\"") for word in line.split()]
-        for place, word in enumerate(words):
-            if word == "mtmoe" or re.fullmatch(r"fairseq-(train|generate|interactive|validate)", word):
-                yield words[place:]
-                break
+    for found in filter(None, map(COMMAND.search, lines)):
+        yield [word.strip("'\"") for word in found[0].split()]
 
 
 def code_lines(block):
@@ -55,7 +50,6 @@ def code_lines(block):
 
 
 def unknown_in(words):
-    """What a command has not."""
     if words[0] == "mtmoe":
         return unknown_to_mtmoe(words[1:])
     asked = [option for word in words[1:] for option in OPTION.findall(word)]
@@ -114,7 +108,6 @@ def leads_somewhere(link, path):
 
 @cache
 def anchors(path):
-    """What GitHub calls the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", FENCED.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

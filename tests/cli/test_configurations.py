@@ -5,7 +5,6 @@ import shlex
 
 import pytest
 import torch
-import yaml
 from fairseq import options
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.initialize import add_defaults, hydra_init
@@ -17,24 +16,14 @@ from omegaconf import OmegaConf, open_dict
 
 from fairseq_mtmoe import register
 from tests.helpers.benchmark import make_benchmark, make_encoder
-from tests.helpers.commands import PLUGIN, REPOSITORY, run
+from tests.helpers.commands import REPOSITORY, run
 from tests.helpers.models import stub_task
-
-COMMON = (
-    "--user-dir fairseq_mtmoe --task translation_heated --encoder-langtok tgt --decoder-langtok --seed 1"
-    " --sampling-method temperature --sampling-temperature 1.5 --heating-coefficient 1 --heating-epochs 30"
-    " --virtual-epoch-size 1000000 --num-experts 16 --expert-gates base --dense-updates 20000"
-    " --criterion moe_label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer fused_adam --adam-betas (0.9,0.98)"
-    " --lr-scheduler inverse_sqrt --warmup-updates 4000 --lr 0.0007 --max-update 100000 --clip-norm 1.0"
-    " --max-tokens 8192 --validate-interval-updates 5000 --save-interval-updates 5000 --keep-interval-updates 2"
-    " --no-epoch-checkpoints --log-interval 100"
-)
-WMT15 = ["cs", "de", "es", "et", "fi", "fr", "gu", "hi", "kk", "lt", "lv", "ro", "ru", "tr", "zh"]
+from tests.helpers.training import run_here
 
 
 def from_command_line(arguments):
-    parser = options.get_training_parser()
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, input_args=shlex.split(arguments)))
+    words = shlex.split(arguments)
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
 
 
 def from_configuration(name, *overrides, system="base_sparse"):
@@ -51,31 +40,8 @@ def from_configuration(name, *overrides, system="base_sparse"):
     return whole
 
 
-def plain(node):
-    values = OmegaConf.to_container(node, resolve=True, enum_to_str=True)
-    values.pop("_name", None)
-    return values
-
-
 def shapes(cfg):
     return {name: tuple(p.shape) for name, p in built(cfg).named_parameters()}
-
-
-@pytest.mark.parametrize("name", ["wmt15", "ml50"])
-def test_configuration_equals_command_line(name):
-    register()
-    langs = {
-        "wmt15": f" --langs {','.join(sorted([*WMT15, 'en']))} --lang-pairs {','.join(f'en-{lang}' for lang in WMT15)}",
-        "ml50": " --lang-dict DATA/langs.txt --lang-pairs DATA/lang_pairs.txt",
-    }[name]
-    command = from_command_line(f"DATA --arch base_moe_{name} --save-dir runs/{name}{langs} {COMMON}")
-    configuration = from_configuration(name, "task.data=DATA")
-    assert {key for _, key in differing(command, configuration, GROUPS)} <= {"dataset_impl"}
-    assert command.common.seed == configuration.common.seed
-    expert_options = ("num_experts", "expert_gates", "expert_interval", "expert_combine", "dense_updates")
-    assert [command.model[key] for key in expert_options] == [configuration.model[key] for key in expert_options]
-    assert command.model.encoder_normalize_before == configuration.model.encoder_normalize_before
-    assert shapes(command) == shapes(configuration)
 
 
 GROUPS = ("task", "criterion", "optimizer", "lr_scheduler", "optimization", "dataset", "checkpoint")
@@ -83,13 +49,13 @@ GROUPS = ("task", "criterion", "optimizer", "lr_scheduler", "optimization", "dat
 
 def differing(command, configuration, groups):
     """The keys of these groups in which two configurations differ, with both values."""
-    values = [(group, plain(command[group]), plain(configuration[group])) for group in groups]
-    return {
-        (group, key): (expected[key], given.get(key))
-        for group, expected, given in values
-        for key in expected
-        if expected[key] != given.get(key)
-    }
+    found = {}
+    for group in groups:
+        expected, given = (OmegaConf.to_container(cfg[group], resolve=True, enum_to_str=True)
+                           for cfg in (command, configuration))  # fmt: skip
+        different = [key for key in expected if key != "_name" and expected[key] != given.get(key)]
+        found |= {(group, key): (expected[key], given.get(key)) for key in different}
+    return found
 
 
 # As the scripts in examples/ have them: `train` of glue/stages.sh, `together` of ca_mtl/runs.sh and `adapt` of
@@ -106,44 +72,41 @@ OF_TASKS = {
     ("mt_tag", "mixture"): (
         f"{STAGE} --lr 5e-5 --arch mt_tag --init-encoder ENCODER --batch-size 128 --max-update 30000"
         " --total-num-update 30000 --warmup-updates 3000 --save-dir runs/glue/mt_tag-lr5e-05-seed1",
-        ("task.init_encoder=ENCODER",),
+        "task.init_encoder=ENCODER",
     ),
     ("mt_tag", "fine_tune"): (
         f"{STAGE} --lr 5e-5 --arch mt_tag --glue-tasks rte --finetune-from-model LAST --batch-size 32 --max-update 779"
         " --total-num-update 779 --warmup-updates 78 --train-share 0.1 --reuse-gate mnli"
         " --save-dir runs/glue/rte-mt_tag-lr5e-05-seed1",
-        (
-            *("task.glue_tasks=rte", "checkpoint.finetune_from_model=LAST", "task.train_share=0.1"),
-            "+model.reuse_gate=mnli",
-        ),
+        "task.glue_tasks=rte checkpoint.finetune_from_model=LAST task.train_share=0.1 +model.reuse_gate=mnli",
     ),
     ("ca_mtl", "glue"): (
         f"{STAGE} {CONDITIONAL} --init-encoder ENCODER --max-update 60000 --total-num-update 60000"
         " --warmup-updates 6000 --virtual-epoch-size 192001 --sampling-method uncertainty"
         " --save-dir runs/ca_mtl/ca_mtl-uncertainty-seed12",
-        ("task.init_encoder=ENCODER",),
+        "task.init_encoder=ENCODER",
     ),
     ("ca_mtl", "new_task"): (
         f"{STAGE} {CONDITIONAL} --glue-tasks scitail --finetune-from-model GROWN --max-update 3686"
         " --total-num-update 3686 --warmup-updates 368 --train-share 0.1 --train-share-seed 12 --freeze-layers 0"
         " --save-dir runs/ca_mtl/scitail-share0.1-seed12",
-        ("task.glue_tasks=scitail", "task.train_share=0.1", "checkpoint.finetune_from_model=GROWN"),
+        "task.glue_tasks=scitail task.train_share=0.1 checkpoint.finetune_from_model=GROWN",
     ),
     ("pemt", "source"): (
         f"{TEXT} --arch pemt_t5 --source-task mnli --pemt-stage source --batch-size 128 --lr 5e-4 --max-update 15340"
         " --total-num-update 15340 --warmup-updates 500 --save-dir runs/pemt/source-mnli-lora",
-        ("task.source_task=mnli", "task.init_model=T5"),
+        "task.source_task=mnli task.init_model=T5",
     ),
     ("pemt", "target"): (
         f"{TEXT} --arch pemt_t5 --target-task rte --pemt-sources mnli.pt,qnli.pt --batch-size 64 --lr 6e-4"
         " --max-update 779 --total-num-update 779 --save-dir runs/pemt/rte-seed42",
-        ("task.target_task=rte", "model.pemt_sources='mnli.pt,qnli.pt'", "task.init_model=T5"),
+        "task.target_task=rte model.pemt_sources='mnli.pt,qnli.pt' task.init_model=T5",
     ),
     ("pemt", "encoder"): (
         f"{TRAIN} --criterion pemt --seed 42 --task glue --init-encoder BERT --max-positions 128 --arch pemt_bert"
         " --glue-tasks rte --pemt-sources mnli.pt,qnli.pt --batch-size 64 --lr 6e-4 --max-update 779"
         " --total-num-update 779 --save-dir runs/pemt/bert-rte-seed42",
-        ("task.glue_tasks=rte", "model.pemt_sources='mnli.pt,qnli.pt'", "task.init_encoder=BERT"),
+        "task.glue_tasks=rte model.pemt_sources='mnli.pt,qnli.pt' task.init_encoder=BERT",
     ),
 }
 MODEL_OPTIONS = {
@@ -158,7 +121,7 @@ def test_a_configuration_of_tasks_equals_the_command_line(system, name):
     register()
     arguments, overrides = OF_TASKS[system, name]
     command = from_command_line(arguments)
-    configuration = from_configuration(name, "task.data=DATA", *overrides, system=system)
+    configuration = from_configuration(name, "task.data=DATA", *overrides.split(), system=system)
     assert differing(command, configuration, GROUPS) == {}
     keys = MODEL_OPTIONS[system]
     assert [getattr(command.model, key) for key in keys] == [configuration.model[key] for key in keys]
@@ -180,22 +143,28 @@ def test_24_tasks_differ_from_eight_in_what_the_paper_says():
 
 
 @pytest.mark.slow
-def test_seeds_and_learning_rates_one_after_the_other(tmp_path):
-    """`--multirun`: each run is what it is alone, in a folder of its own."""
+def test_seeds_one_after_the_other_and_a_command_line_alone(tmp_path):
+    """`--multirun`: each run is what it is alone, as the command line begins it, in a folder of its own."""
     make_benchmark(tmp_path, {"train": 40, "dev": 8})
     make_encoder(tmp_path / "encoder.pt")
     folder = tmp_path / "runs" / "${model._name}-lr${optimization.lr.0}-seed${common.seed}"
-    options = (
-        "--config-dir", REPOSITORY / "configs" / "mt_tag", "--config-name", "mixture", f"task.data={tmp_path}",
-        f"task.init_encoder={tmp_path / 'encoder.pt'}", "task.glue_tasks='cola,wic'", "task.max_positions=24",
-        "optimization.max_update=2", "common.cpu=true", f"common.user_dir={REPOSITORY / 'fairseq_mtmoe'}",
-        "dataset.batch_size=16", f"hydra.run.dir={tmp_path}", f"hydra.sweep.dir={tmp_path}",
+    run(
+        "fairseq-hydra-train", "--multirun", "--config-dir", REPOSITORY / "configs" / "mt_tag", "--config-name",
+        "mixture", f"task.data={tmp_path}", f"task.init_encoder={tmp_path / 'encoder.pt'}", "dataset.batch_size=16",
+        "task.glue_tasks='cola,wic'", "task.max_positions=24", "optimization.max_update=2", "common.cpu=true",
+        f"common.user_dir={REPOSITORY / 'fairseq_mtmoe'}", f"hydra.run.dir={tmp_path}", f"hydra.sweep.dir={tmp_path}",
+        "+model.dense_updates=1", "common.seed=1,2", f"checkpoint.save_dir='{folder}'",
     )  # fmt: skip
-    run("fairseq-hydra-train", "--multirun", *options, "common.seed=1,2", f"checkpoint.save_dir='{folder}'")
-    run("fairseq-hydra-train", *options, "common.seed=2", f"checkpoint.save_dir='{tmp_path / 'alone'}'")
+    _, *options = shlex.split(OF_TASKS["mt_tag", "mixture"][0])
+    run_here((
+        tmp_path, *options, "--init-encoder", tmp_path / "encoder.pt", "--batch-size", 16, "--glue-tasks", "cola,wic",
+        "--max-positions", 24, "--max-update", 2, "--cpu", "--dense-updates", 1, "--seed", 2, "--save-dir",
+        tmp_path / "alone",
+    ))  # fmt: skip
     names = ("runs/mt_tag-lr5e-05-seed1", "runs/mt_tag-lr5e-05-seed2", "alone")
     saved = [torch.load(tmp_path / name / "checkpoint_last.pt") for name in names]
     first, second, alone = (state["model"] for state in saved)
+    assert any(".moe." in key for key in alone) and second.keys() == alone.keys()
     assert [key for key in alone if not torch.equal(second[key], alone[key])] == []
     assert [key for key in alone if not torch.equal(first[key], alone[key])] != []
     best = [state["extra_state"]["best"] for state in saved]
@@ -214,7 +183,6 @@ SIZES = {
 
 
 def size_of(model):
-    """What a built model is, by its parts."""
     encoder, decoder = model.encoder, model.decoder
     both = []
     for stack in (encoder, decoder):
@@ -239,47 +207,14 @@ def test_named_sizes_are_what_their_names_say(model, size):
     register()
     cfg = from_command_line(f"DATA --arch {model}{size} --user-dir fairseq_mtmoe --task translation_heated")
     assert size_of(built(cfg)) == SIZES[size]
+    if model == "base_moe" and size in ("_wmt15", "_ml50"):
+        assert size_of(built(from_configuration(size[1:], "task.data=DATA"))) == SIZES[size]
 
 
-@pytest.mark.parametrize("name", ["wmt15", "ml50"])
-def test_configurations_have_the_sizes_of_their_names(name):
-    assert size_of(built(from_configuration(name, "task.data=DATA"))) == SIZES[f"_{name}"]
-
-
-def test_every_key_of_the_debug_configuration_is_commented():
+def test_the_debug_configuration_is_of_a_sparse_model_and_has_a_comment_at_every_key():
     lines = (REPOSITORY / "configs" / "debug" / "tiny.yaml").read_text().splitlines()
     keys = [line for line in lines if re.match(r"  \w+: ", line) and "_name:" not in line]
     bare = [line for line in keys if "#" not in line and "decoder_" not in line]
     assert len(keys) > 40 and not bare
-
-
-@pytest.mark.slow
-def test_debug_configuration_trains_as_the_command_line_does(digits, tmp_path):
-    """Four updates through fairseq-hydra-train and through fairseq-train: the same parameters."""
-    settings = yaml.safe_load((REPOSITORY / "configs" / "debug" / "tiny.yaml").read_text())
-    short = {"max_update": 4, "dense_updates": 2}
-    run(
-        "fairseq-hydra-train", "--config-dir", REPOSITORY / "configs" / "debug", "--config-name", "tiny",
-        f"task.data={digits}", "task.lang_pairs='en-aa,en-bb,en-cc'", f"checkpoint.save_dir={tmp_path / 'hydra'}",
-        f"optimization.max_update={short['max_update']}", f"model.dense_updates={short['dense_updates']}",
-        f"hydra.run.dir={tmp_path / 'logs'}", f"common.user_dir={REPOSITORY / 'fairseq_mtmoe'}",
-    )  # fmt: skip
-    arguments = []
-    for group, values in settings.items():
-        for key, value in values.items() if group not in ("defaults", "hydra", "common") else ():
-            option = f"--{key.replace('_', '-')}"
-            if key == "_name":
-                arguments += [{"model": "--arch", "lr_scheduler": "--lr-scheduler"}.get(group, f"--{group}"), value]
-            elif key in ("data", "lang_pairs", "save_dir", *short):
-                continue
-            elif isinstance(value, bool):
-                arguments += [option] if value else []
-            else:
-                arguments += [option, value[0] if isinstance(value, list) else value]
-    run(
-        "fairseq-train", digits, *PLUGIN, *arguments, "--lang-pairs", "en-aa,en-bb,en-cc", "--cpu", "--seed", 1,
-        "--save-dir", tmp_path / "command", *(x for key in short for x in (f"--{key.replace('_', '-')}", short[key])),
-    )  # fmt: skip
-    hydra, command = (torch.load(tmp_path / kind / "checkpoint_last.pt")["model"] for kind in ("hydra", "command"))
-    assert hydra.keys() == command.keys() and any(".moe." in key for key in hydra)
-    assert [key for key in hydra if not torch.equal(hydra[key], command[key])] == []
+    tiny = from_configuration("tiny", "task.data=DATA", "model.expert_gates=base", system="debug")
+    assert any(".moe.experts." in name for name in shapes(tiny))

@@ -1,9 +1,13 @@
 """`mtmoe download` as a user calls it."""
 
+from functools import partial
+
 from tests.cli.test_bad_input import sentence_of
 from tests.helpers.commands import run
+from tests.helpers.invoked import invoked
 from tests.helpers.web import Fault, web_server
 
+download = partial(invoked, "download")
 RECIPE = """
 name: mine
 corpora:
@@ -14,24 +18,25 @@ corpora:
 
 def test_a_recipe_is_downloaded_and_listed(tmp_path):
     raw, recipe = tmp_path / "raw", tmp_path / "mine.yaml"
+    own = download("folder", raw, "--list").stdout
+    assert own == "The recipe folder takes text of your own: there is nothing to download.\n" and not raw.exists()
     with web_server() as web:
         web.put("/a.tsv.gz", b"x" * 10_000, Fault(drop=10), ETag='"v1"')
         recipe.write_text(RECIPE.replace("ADDRESS", web.address))
-        before = run("mtmoe", "download", recipe, raw, "--list").stdout
+        before = download(recipe, raw, "--list").stdout
         assert not raw.exists()
-        done = run("mtmoe", "download", recipe, raw)
-        again = run("mtmoe", "download", recipe, raw)
+        done, again = download(recipe, raw), download(recipe, raw)
         assert len(web.requests) == 2
     assert (raw / "a.tsv.gz").read_bytes() == b"x" * 10_000
     assert "1 of 2 files are in" in done.stdout
     assert f"{raw / 'b.zip'}: from https://example.org, on request (for b)" in done.stdout
     assert "a.tsv.gz from 127.0.0.1: the connection ended after 10 of 10,000 bytes; tried again in 1 s" in done.stderr
-    prepare = f"mtmoe prepare corpora {raw} DATA --recipe {recipe}"
-    assert done.stdout.endswith(f"Then: {prepare} (or, without what is missing, with --skip-missing)\n")
+    then = f"mtmoe prepare corpora {raw} DATA --recipe {recipe}"
+    assert done.stdout.endswith(f"Then: {then} (or, without what is missing, with --skip-missing)\n")
     assert again.stdout == done.stdout
     row = next(line for line in before.splitlines() if "a.tsv.gz" in line)
     assert all(word in row for word in ("?", "CC0", web.address, "no"))
-    assert "10.0 kB" in run("mtmoe", "download", recipe, raw, "--list").stdout
+    assert "10.0 kB" in download(recipe, raw, "--list").stdout
 
 
 def test_what_cannot_be_had_is_told_and_the_rest_comes(tmp_path):
@@ -46,9 +51,3 @@ def test_what_cannot_be_had_is_told_and_the_rest_comes(tmp_path):
     assert f"or go on without them: `mtmoe prepare corpora {raw} " in sentence
     assert f"failed: {raw / 'c'}: `{web.address}/c` cannot be had: the server answers 404" in result.stderr
     assert (raw / "a.tsv.gz").exists()
-
-
-def test_a_recipe_for_text_of_ones_own_has_nothing_to_download(tmp_path):
-    result = run("mtmoe", "download", "folder", tmp_path / "raw", "--list")
-    assert result.stdout == "The recipe folder takes text of your own: there is nothing to download.\n"
-    assert not (tmp_path / "raw").exists()

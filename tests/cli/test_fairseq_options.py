@@ -1,19 +1,17 @@
-"""fairseq's own options keep working on sparse models, through sparsification.
+"""fairseq's own options keep working on sparse models, and these where fairseq's C++ extensions are broken."""
 
-`--bf16` is not among them: without CUDA fairseq takes it for a wish for a TPU. tests/unit/models has bfloat16.
-"""
-
+import os
 import re
+import subprocess
 
-import fairseq_cli.generate
 import numpy as np
 import pytest
 import torch
-from fairseq import options
 
-from fairseq_mtmoe import register
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part
+from tests.golden.old_runs import OLD
 from tests.helpers.benchmark import save_before_training
-from tests.helpers.commands import generate, training_arguments
+from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY, generate, training_arguments
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.training import train_here
 
@@ -23,17 +21,10 @@ def corpus(tmp_path_factory):
     return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=300, valid=4)
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        ("--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", 4),
-        ("--checkpoint-activations",),
-        ("--update-freq", 2, "--encoder-layerdrop", 0.2),
-    ],
-    ids=["fp16", "activation checkpointing", "update-freq and layerdrop"],
-)
-def test_training_option_across_sparsification(corpus, tmp_path, chosen):
+def test_training_options_across_sparsification(corpus, tmp_path):
     stop = ("--max-update", 5, "--dense-updates", 2, "--expert-gates", "base,task", "--max-tokens", 300)
+    chosen = ("--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", 4, "--checkpoint-activations", "--update-freq",
+              2, "--encoder-layerdrop", 0.2)  # fmt: skip
     train_here(corpus, tmp_path, *stop, *chosen)
     weights = torch.load(tmp_path / "checkpoint_last.pt")["model"]
     experts = [key for key in weights if key.endswith("experts.fc1_weight")]
@@ -48,17 +39,6 @@ def reference_scores(output: str) -> dict[int, np.ndarray]:
     return {int(number): 2 ** np.array(row.split(), dtype=float) for number, row in rows}
 
 
-def generate_here(data, path, folder) -> str:
-    """`fairseq-generate` in this process."""
-    register()
-    arguments = [
-        str(data), "--task", "translation_heated", "-s", "en", "-t", "bb", "--path", str(path), "--cpu",
-        "--encoder-langtok", "tgt", "--decoder-langtok", "--score-reference", "--results-path", str(folder),
-    ]  # fmt: skip
-    fairseq_cli.generate.main(options.parse_args_and_arch(options.get_generation_parser(), arguments))
-    return (folder / "generate-test.txt").read_text()
-
-
 def test_ensemble_of_different_models(corpus, tmp_path):
     """An ensemble gives a token the mean of its models' probabilities, each with its own gates."""
     kinds = [("--expert-gates", "base,task"), ("--expert-gates", "task"), ("--arch", "base_dense_tiny")]
@@ -66,10 +46,45 @@ def test_ensemble_of_different_models(corpus, tmp_path):
     for path, kind in zip(paths, kinds, strict=True):
         path.parent.mkdir()
         save_before_training(training_arguments(corpus, path.parent, *kind), path)
-    together = reference_scores(generate(corpus, ":".join(map(str, paths)), "bb", "--score-reference"))
-    alone = [reference_scores(generate_here(corpus, path, path.parent)) for path in paths]
+    together, *alone = (
+        reference_scores(generate(corpus, path, "bb", "--score-reference"))
+        for path in (":".join(map(str, paths)), *paths)
+    )
     assert len(together) > 50  # fairseq drops the last batch
     for number, found in together.items():
         each = np.stack([scores[number] for scores in alone])
         np.testing.assert_allclose(found, each.mean(0), rtol=5e-4)  # four digits are printed
         assert (np.ptp(each, axis=0) > 1e-3).any()
+
+
+# ---- fairseq's C++ extensions for torch, which run with one build of torch alone ----
+
+BROKEN = """
+import sys
+
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("fairseq.libbase", "fairseq.libnat", "alignment_train_cpu_binding"):
+            raise ImportError("undefined symbol: _ZN3c10")
+
+sys.meta_path.insert(0, Broken())
+"""
+TRAIN = """
+try:
+    import fairseq.libbase
+except ImportError as error:
+    print(error)
+from fairseq_cli.train import cli_main
+cli_main()
+"""
+
+
+@pytest.mark.slow
+def test_a_sparse_model_trains_where_extensions_do_not_load(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(BROKEN)
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    arguments = training_arguments(OLD / "data", tmp_path / "run", "--num-experts", 2, "--max-update", 2)
+    command = [BIN / "python", "-c", TRAIN, *map(str, arguments)]
+    run = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)
+    assert run.returncode == 0 and run.stdout.startswith("undefined symbol"), run.stderr[-3000:]
+    assert load_shared_part(tmp_path / "run" / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 2

@@ -1,4 +1,4 @@
-"""Language understanding through the real commands: mixtures, metrics, resuming, stages and predictions."""
+"""Language understanding through the real commands: mixtures, metrics, resuming, stages and predictions; embeddings."""
 
 import json
 
@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from fairseq_mtmoe.analysis.run_log import read
+from fairseq_mtmoe.backbones.bert.pretrained import load
 from fairseq_mtmoe.data.nlu.reading import read_split
 from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
 from fairseq_mtmoe.tasks._benchmark.metrics import score
-from tests.helpers.benchmark import TASKS, logged, make_related_task, task_arguments, train_tasks, validate, validated
+from tests.helpers import benchmark
+from tests.helpers.benchmark import TASKS, logged, task_arguments, validate, validated
 from tests.helpers.commands import run
-from tests.helpers.training import run_here
+from tests.helpers.invoked import mtmoe
+from tests.helpers.training import run_here, train_here
 
 pytestmark = pytest.mark.slow
 NAMES = TASKS.split(",")
@@ -20,25 +24,36 @@ FILES = {"cola": "CoLA.tsv", "stsb": "STS-B.tsv", "copa": "COPA.jsonl", "wic": "
 
 
 @pytest.fixture(scope="module")
+def benchmark_data(tmp_path_factory):
+    """A made benchmark, its test data without labels, and `encoder.pt`."""
+    folder = tmp_path_factory.mktemp("benchmark")
+    benchmark.make_benchmark(folder, {"train": 300, "dev": 60})
+    benchmark.make_unlabelled(folder)
+    benchmark.make_encoder(folder / "encoder.pt")
+    return folder
+
+
+def train(data, folder, *options):
+    said = run("fairseq-train", *task_arguments(data, folder, *options))
+    return said.stdout + said.stderr
+
+
+@pytest.fixture(scope="module")
 def mixture(benchmark_data, tmp_path_factory):
     """The folder of a run that has learned all tasks; what it wrote is in `log.txt`."""
     folder = tmp_path_factory.mktemp("mixture")
     options = ("--init-encoder", benchmark_data / "encoder.pt", "--max-update", 225, "--lr", 0.004,
                "--validate-interval", 4)  # fmt: skip
-    (folder / "log.txt").write_text(train_tasks(benchmark_data, folder, *options))
+    (folder / "log.txt").write_text(train(benchmark_data, folder, *options))
     return folder
 
 
 @pytest.fixture(scope="module")
 def validation(benchmark_data, mixture, tmp_path_factory):
-    """A validation of it: the options, what was written, and the figures in its line."""
-    options = ("--results-path", tmp_path_factory.mktemp("validated") / "scores")
-    output = validate(benchmark_data, mixture / "checkpoint_best.pt", *options)
-    return options, output, validated(output)
-
-
-def events_of(folder):
-    return [json.loads(line) for line in (folder / "mtmoe.jsonl").read_text().splitlines()]
+    """A validation of it in two processes: the folder of scores, what was written, and the figures in its line."""
+    folder = tmp_path_factory.mktemp("validated") / "scores"
+    output = validate(benchmark_data, mixture / "checkpoint_best.pt", "--results-path", folder)
+    return folder, output.stdout, validated(output)
 
 
 def model_of(path):
@@ -53,23 +68,19 @@ def test_it_learns_a_mixture_of_all_kinds(mixture, validation):
     trained = logged((mixture / "log.txt").read_text(), "train_wall")
     losses = [trained[f"{task}_loss"] for task in NAMES]
     assert sum(losses) / 4 == pytest.approx(trained["loss"], abs=2e-3) and len(set(losses)) == 4
-    events = events_of(mixture)
-    last = [event for event in events if event["event"] == "valid"][-1]
+    events = read(mixture)
+    *_, last = (event for event in events if event["event"] == "valid")
     assert set(last["tasks"]) == set(NAMES) and last["groups"]["all"]["mean"] >= 90
     assert events[0]["event"] == "run" and events[0]["seed"] == 1
-    experts = [event for event in events if event["event"] == "experts"][-1]
+    *_, experts = (event for event in events if event["event"] == "experts")
     assert experts["task_names"] == NAMES and len(experts["layers"]) == 2
 
 
-def test_a_validation_prints_and_writes_the_scores_of_its_line(benchmark_data, mixture, validation, tmp_path):
-    """In two processes one writes, and replaces its own scores."""
-    options, output, figures = validation
-    checkpoint = mixture / "checkpoint_best.pt"
-    again = validate(benchmark_data, checkpoint, *options, joined=2)
-    assert validated(again) == figures
-    for shown in (output.stdout, again.stdout):
-        assert shown.count("Small") == 1 and shown.count("scores.json") == 1
-    written = json.loads((options[1] / "scores.json").read_text())
+def test_a_validation_prints_and_writes_the_scores_of_its_line(benchmark_data, mixture, validation):
+    """One of two processes does; `mtmoe evaluate` in one process finds the same, and replaces its own scores."""
+    folder, shown, figures = validation
+    assert shown.count("Small") == 1 and shown.count("scores.json") == 1
+    written = json.loads((folder / "scores.json").read_text())
     assert list(written["tasks"]) == NAMES
     for name, task in written["tasks"].items():
         assert task["score"] == pytest.approx(figures[f"{name}_{task['metric']}"], abs=0.01)
@@ -82,26 +93,13 @@ def test_a_validation_prints_and_writes_the_scores_of_its_line(benchmark_data, m
     settings = written["settings"]
     assert (settings["model"], settings["seed"], settings["trained_tasks"]) == ("mt_tag", 1, NAMES)
     assert settings["encoder"] == {"layers": 2, "width": 16} and 0 < settings["updates"] <= 225
+    arguments = ("--path", mixture / "checkpoint_best.pt", "--out", folder, "--cpu")
+    before = (folder / "scores.json").stat()
+    evaluated = mtmoe("evaluate", benchmark_data, *arguments)
     cell = f"{written['averages']['all']['score']:.2f} ±"
-    arguments = ("--path", checkpoint, "--out", tmp_path / "evaluated", "--cpu")
-    evaluated = run("mtmoe", "evaluate", benchmark_data, *arguments)
-    shown = (output.stdout, again.stdout, evaluated.stdout, (options[1] / "scores.md").read_text())
-    assert all(cell in text for text in shown)
-    assert json.loads((tmp_path / "evaluated" / "scores.json").read_text())["tasks"] == written["tasks"]
-
-
-def test_resuming_changes_no_bit(benchmark_data, tmp_path):
-    """Also the sampling, which the run that goes on changes."""
-    options = ("--init-encoder", benchmark_data / "encoder.pt", "--dropout", 0.1, "--virtual-epoch-size", 80,
-               "--sampling-method", "uniform-then-natural", "--natural-from-epoch", 2, "--train-share", "cola=0.2",
-               "--disable-validation", "--save-interval-updates", 4)  # fmt: skip
-    for name, updates in (("whole", 11), ("parts", 4), ("parts", 11)):
-        run_here(task_arguments(benchmark_data, tmp_path / name, *options, "--max-update", updates))
-    whole, parts = (model_of(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "parts"))
-    assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
-    events = [event for event in events_of(tmp_path / "parts") if event["event"] == "sampling"]
-    shares = {event["epoch"]: event["probabilities"]["cola"] for event in events}
-    assert shares == {1: 0.25, 2: pytest.approx(60 / 960), 3: pytest.approx(60 / 960)}
+    assert all(cell in text for text in (shown, evaluated, (folder / "scores.md").read_text()))
+    assert json.loads((folder / "scores.json").read_text())["tasks"] == written["tasks"]
+    assert (folder / "scores.json").stat().st_mtime_ns > before.st_mtime_ns
 
 
 def test_a_new_task_begins_with_a_related_ones_gate(benchmark_data, mixture, tmp_path):
@@ -109,13 +107,11 @@ def test_a_new_task_begins_with_a_related_ones_gate(benchmark_data, mixture, tmp
     options = ("--glue-tasks", "rte", "--finetune-from-model", mixture / "checkpoint_best.pt", "--reuse-gate", "wic",
                "--max-update", 1, "--lr", 0, "--train-share", "rte=0.1")  # fmt: skip
     run_here(task_arguments(benchmark_data, tmp_path, *options))
-    begun = events_of(tmp_path)[0]
+    begun = read(tmp_path)[0]
     assert (begun["sizes"], begun["train_shares"], begun["train_share_seed"]) == ({"rte": 30}, {"rte": 0.1}, 1)
     new, old = model_of(tmp_path / "checkpoint_last.pt"), model_of(mixture / "checkpoint_best.pt")
-    gates = [key for key in new if key.endswith("gate.weight")]
-    assert len(gates) == 2
-    for key in gates:
-        assert torch.equal(new[key], old[key][NAMES.index("wic")].unsqueeze(0))
+    gates = {key: old[key][NAMES.index("wic")].unsqueeze(0) for key in new if key.endswith("gate.weight")}
+    assert len(gates) == 2 and all(torch.equal(new[key], gate) for key, gate in gates.items())
     assert {key for key in new if key.startswith("heads.")} == {"heads.rte.weight", "heads.rte.bias"}
     assert torch.equal(new["encoder.layers.0.moe.experts.fc1_weight"], old["encoder.layers.0.moe.experts.fc1_weight"])
 
@@ -123,7 +119,7 @@ def test_a_new_task_begins_with_a_related_ones_gate(benchmark_data, mixture, tmp
 @pytest.mark.rare
 def test_two_stages_learn_from_few_examples_what_single_task_cannot(benchmark_data, mixture, tmp_path):
     """Sixteen examples that begin with some of the letters; what the others say is known from the mixture."""
-    table = make_related_task(benchmark_data, train=16, dev=60)
+    table = benchmark.make_related_task(benchmark_data, train=16, dev=60)
     options = ("--task-table", table, "--glue-tasks", "mine", "--max-update", 60, "--lr", 0.001)
     begins = {
         "single": ("--arch", "mt_dense", "--init-encoder", benchmark_data / "encoder.pt", "--max-update", 300),
@@ -131,7 +127,7 @@ def test_two_stages_learn_from_few_examples_what_single_task_cannot(benchmark_da
     }
     found, losses = {}, {}
     for name, begin in begins.items():
-        output = train_tasks(benchmark_data, tmp_path / name, *options, *begin)
+        output = train(benchmark_data, tmp_path / name, *options, *begin)
         losses[name] = logged(output, "train_wall")["loss"]
         found[name] = logged(output, "mine_accuracy")["mine_accuracy"]
     assert losses["single"] < 0.05, "it learns its examples"
@@ -142,14 +138,11 @@ def test_two_stages_learn_from_few_examples_what_single_task_cannot(benchmark_da
 
 
 def answers(folder, task):
-    """The predictions in a file, by key."""
-    text = (folder / FILES[task]).read_text()
-    if FILES[task].endswith(".tsv"):
-        header, *lines = (line.split("\t") for line in text.splitlines())
-        assert header == ["index", "prediction"]
-        return {int(key): float(label) for key, label in lines}
-    numbers = {"true": 1.0, "false": 0.0, 0: 0.0, 1: 1.0}
-    return {record["idx"]: numbers[record["label"]] for record in map(json.loads, text.splitlines())}
+    lines = (folder / FILES[task]).read_text().splitlines()
+    if FILES[task].endswith(".jsonl"):
+        return {of["idx"]: float(json.loads(str(of["label"]))) for of in map(json.loads, lines)}
+    assert lines[0] == "index\tprediction"
+    return {int(key): float(label) for key, label in (line.split("\t") for line in lines[1:])}
 
 
 def test_predictions_have_the_scores_of_validation(benchmark_data, mixture, validation, tmp_path):
@@ -159,7 +152,7 @@ def test_predictions_have_the_scores_of_validation(benchmark_data, mixture, vali
     (folders["valid"] / "RTE.tsv").write_text("old")
     for subset, folder in folders.items():
         arguments = ("--path", mixture / "checkpoint_best.pt", "--batch-size", 16, "--cpu", "--subset", subset)
-        run("mtmoe", "predict", benchmark_data, *arguments, "--out", folder, "--overwrite")
+        mtmoe("predict", benchmark_data, *arguments, "--out", folder, "--overwrite")
         assert sorted(path.name for path in folder.iterdir()) == sorted(FILES.values())
     rows = chosen_rows(load_tables(), NAMES)
     for task, metric in METRICS.items():
@@ -171,3 +164,49 @@ def test_predictions_have_the_scores_of_validation(benchmark_data, mixture, vali
         assert answers(folders["valid"], task) == {key - 1000: value for key, value in predicted.items()}, task
     values = list(answers(folders["test"], "stsb").values())
     assert min(values) >= 0 and max(values) <= 5
+
+
+# ---- embeddings of tasks ----
+
+TABLE = "encoder.task_embeddings.weight"
+ADAPTED = ("--arch", "ca_mtl", "--conditional-positions", 24)
+WIC, COLA = (NAMES.index(task) for task in ("wic", "cola"))
+
+
+def test_the_lower_half_stays_and_other_tasks_begin_with_what_the_checkpoint_knows(benchmark_data, tmp_path):
+    """The half is the pretrained encoder's to the bit, but for what is conditional there, without optimizer state."""
+
+    def begun(folder, *options):
+        run_here(task_arguments(benchmark_data, tmp_path / folder, *ADAPTED, *options, "--disable-validation"))
+        return tmp_path / folder / "checkpoint_last.pt"
+
+    adapted = begun("old", "--init-encoder", benchmark_data / "encoder.pt", "--dropout", 0.1, "--max-update", 6)
+    old, below = model_of(adapted), ("encoder.embed_", "encoder.layernorm_embedding.", "encoder.layers.0.")
+    kept = [name for name in old if name.startswith(below) and ".attention_bias." not in name]
+    pretrained = load(benchmark_data / "encoder.pt").state
+    assert len(kept) == 5 + 16
+    assert [name for name in kept if not torch.equal(old[name], pretrained[name.split(".", 1)[1]])] == []
+    assert len(torch.load(adapted)["last_optimizer_state"]["state"]) == len(old) - len(kept)
+    assert old[TABLE].shape == (4, 16) and torch.pdist(old[TABLE]).min() > 1e-4, "tasks part"
+    mtmoe("add-task", adapted, tmp_path / "grown.pt", "--task", "rte", "--embedding-from", "wic")
+    for path, rte in ((adapted, torch.zeros(16)), (tmp_path / "grown.pt", old[TABLE][WIC])):
+        one_update = ("--finetune-from-model", path, "--max-update", 1, "--lr", 0, "--glue-tasks", "wic,rte,cola")
+        new, checkpoint = model_of(begun(f"from {path.stem}", *one_update)), model_of(path)
+        assert torch.equal(new[TABLE], torch.stack([old[TABLE][WIC], rte, old[TABLE][COLA]]))
+        shared = [name for name in new if name != TABLE and (path != adapted or not name.startswith("heads."))]
+        assert [name for name in shared if not torch.equal(new[name], checkpoint[name])] == []
+
+
+def test_a_pair_joins_the_others_of_a_translation_run(digits, tmp_path):
+    options = ("--task-ids", "pair", "--conditional", "attention,norm", "--langs", "aa,bb,cc,en", "--max-epoch", 50)
+    two = ("--lang-pairs", "en-aa,en-bb")
+    train_here(digits, tmp_path / "run", *options, *two, "--max-update", 4)
+    last, new = tmp_path / "run" / "checkpoint_last.pt", tmp_path / "new.pt"
+    said = mtmoe("add-task", last, new, "--task", "en-cc", "--embedding-from", "en-aa")
+    assert said == f"{new}: tasks en-aa, en-bb and en-cc, with the optimizer's moments\n"
+    before, after = model_of(last)[TABLE], model_of(new)[TABLE]
+    assert before.any() and torch.equal(after, before[[0, 1, 0]])
+    train_here(digits, tmp_path / "more", *options, "--restore-file", new, "--max-update", 8)
+    state = torch.load(tmp_path / "more" / "checkpoint_last.pt")
+    assert state["optimizer_history"][-1]["num_updates"] == 8
+    assert len({tuple(row) for row in state["model"][TABLE].tolist()}) == 3

@@ -3,27 +3,24 @@
 import csv
 import importlib
 import json
-import os
 import random
-import subprocess
 import sys
 
 import pytest
+from fairseq_cli import validate
 
 from fairseq_mtmoe.data.nlu.reading import read_split
 from fairseq_mtmoe.data.nlu.table import Kind, chosen_rows, load_tables
 from tests.helpers.benchmark import make_encoder
-from tests.helpers.commands import ENVIRONMENT, REPOSITORY, run
+from tests.helpers.commands import REPOSITORY
+from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
+from tests.helpers.scripts import called_by
+from tests.helpers.training import run_here
 
 DEMO = REPOSITORY / "examples/glue/demo"
 TRAIN = {"word_order": 120, "same_text": 120, "nearness": 30, "next_sentence": 30, "function_name": 12}
-LIBRARIES = ("--libraries", "joblib,sphinx")
-
-RECORD = f"""#!{sys.executable}
-import json, os, sys
-print(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]), file=open(os.environ["CALLS"], "a"))
-"""
+MADE = ("--libraries", "joblib,sphinx", "--size", "120")
 
 
 @pytest.fixture(scope="module")
@@ -36,35 +33,18 @@ def maker():
         sys.path.remove(str(DEMO))
 
 
-def make(maker, out, *options):
-    maker.command.main([str(out), *map(str, options)], standalone_mode=False)
-
-
 @pytest.fixture(scope="module")
 def data(maker, tmp_path_factory):
     folder = tmp_path_factory.mktemp("glue_demo") / "glue" / "data"
-    make(maker, folder, *LIBRARIES, "--size", 120)
+    maker.command.main([str(folder), *MADE], standalone_mode=False)
     return folder
 
 
-@pytest.fixture(scope="module")
-def rows():
-    return chosen_rows(load_tables([DEMO / "tasks.yaml"]), tuple(TRAIN))
-
-
 def records(path):
+    lines = path.read_text().splitlines()
     if path.suffix == ".jsonl":
-        return [json.loads(line) for line in path.read_text().splitlines()]
-    with path.open() as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-
-
-def texts(data, split):
-    """The sentences of all tasks' files of a split, a sentence with exchanged words as the set of its words."""
-    fields = ("sentence", "sentence1", "sentence2", "premise", "choice1", "choice2")
-    files = list(data.glob(f"*/{split}.*"))
-    assert len(files) == len(TRAIN)
-    return {" ".join(sorted(r[f].split())) for path in files for r in records(path) for f in fields if f in r}
+        return list(map(json.loads, lines))
+    return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def test_sentences_are_a_docstrings_prose_and_names_become_words(maker):
@@ -91,8 +71,8 @@ def test_subpackages_are_dealt_out_whole(maker):
     assert {split: len(dealt) for split, dealt in splits.items()} == {"train": 720, "valid": 180, "test": 80}
 
 
-def test_files_are_what_the_table_says(data, rows):
-    for name, row in rows.items():
+def test_files_are_what_the_table_says(data):
+    for name, row in chosen_rows(load_tables([DEMO / "tasks.yaml"]), tuple(TRAIN)).items():
         read = {split: read_split(data, row, split, labelled=split != "test") for split in ("train", "valid", "test")}
         assert [len(read[split]) for split in ("train", "valid", "test")] == [TRAIN[name], 12, 8]
         assert not any("label" in record or "score" in record for record in records(next((data / name).glob("test.*"))))
@@ -105,15 +85,19 @@ def test_files_are_what_the_table_says(data, rows):
 
 
 def test_no_text_of_one_split_is_in_another(data):
-    train, valid, test = (texts(data, split) for split in ("train", "valid", "test"))
-    assert min(map(len, (train, valid, test))) > 30
-    assert not train & valid and not train & test and not valid & test
+    """A sentence with exchanged words is the set of its words."""
+    fields, found = ("sentence", "sentence1", "sentence2", "premise", "choice1", "choice2"), {}
+    for split in ("train", "valid", "test"):
+        tasks = [records(path) for path in data.glob(f"*/{split}.*")]
+        found[split] = {" ".join(sorted(one[f].split())) for task in tasks for one in task for f in fields if f in one}
+        assert len(tasks) == len(TRAIN) and len(found[split]) > 30
+    assert len(set.union(*found.values())) == sum(map(len, found.values()))
 
 
 def test_it_is_made_once_and_the_same_again(maker, data, tmp_path, capsys):
-    make(maker, data)
+    maker.command.main([str(data)], standalone_mode=False)
     assert capsys.readouterr().out == f"{data} is there already\n"
-    make(maker, tmp_path / "again", *LIBRARIES, "--size", 120)
+    maker.command.main([str(tmp_path / "again"), *MADE], standalone_mode=False)
     files = [path.relative_to(data) for path in data.glob("*/*.*")]
     assert len(files) == 15
     assert [file for file in files if (tmp_path / "again" / file).read_bytes() != (data / file).read_bytes()] == []
@@ -121,34 +105,32 @@ def test_it_is_made_once_and_the_same_again(maker, data, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("options", "name"),
-    [(("click",), "--libraries"), (("click,no_such",), "no_such"), (("click,rich", "--size", 5000), "--libraries")],
+    [(("click",), "--libraries"), (("click,no_such",), "no_such"), (("click,rich", "--size", "5000"), "--libraries")],
 )
 def test_what_it_cannot_be_made_of_is_refused(maker, options, name, tmp_path):
     with refused(name):
-        make(maker, tmp_path / "data", "--libraries", *options)
+        maker.command.main([str(tmp_path / "data"), "--libraries", *options], standalone_mode=False)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_its_commands_run_one_after_the_other(data, tmp_path):
-    """Each that the script calls, in its order, with a tiny encoder and two updates."""
+def test_its_commands_run_one_after_the_other(data, monkeypatch):
+    """Each that the script calls, in its order and in this process, with a tiny encoder and two updates."""
     runs = data.parents[1]
     make_encoder(runs / "glue" / "encoder.pt")
-    for name in ("python", "mtmoe", "fairseq-train", "fairseq-validate"):
-        (tmp_path / name).write_text(RECORD)
-        (tmp_path / name).chmod(0o755)
-    calls = tmp_path / "calls"
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    environment = {**ENVIRONMENT, "PATH": path, "RUNS": str(runs), "CALLS": str(calls)}
-    subprocess.run(
-        ["bash", "examples/glue/demo/demo.sh"], cwd=REPOSITORY, env=environment, check=True, capture_output=True
-    )
-    commands = [json.loads(line) for line in calls.read_text().splitlines()]
-    assert commands[0] == ["python", "examples/glue/demo/make_tasks.py", str(data)]
+    commands = called_by(DEMO / "demo.sh", RUNS=runs)
+    assert commands[0] == ["python", f"{DEMO}/make_tasks.py", str(data)]
     tiny = ("--max-update", 2, "--max-positions", 12, "--virtual-epoch-size", 64)
+    monkeypatch.chdir(REPOSITORY)
     for command, *arguments in commands[1:]:
-        own = tiny if command == "fairseq-train" else ()
-        run(command, *(argument.removesuffix("_minilm") for argument in arguments), *own)
+        arguments = [argument.removesuffix("_minilm") for argument in arguments]
+        if command == "mtmoe":
+            mtmoe(*arguments)
+        elif command == "fairseq-train":
+            run_here((*arguments, *tiny))
+        else:
+            monkeypatch.setattr(sys, "argv", [command, *arguments])
+            validate.cli_main()
     scores = json.loads((runs / "glue" / "mt_tag" / "scores" / "scores.json").read_text())
     mixture = {"word_order", "same_text", "nearness", "next_sentence"}
     assert set(scores["tasks"]) == mixture

@@ -1,10 +1,6 @@
-"""`examples/`: scripts that bash understands, with the tables' sizes and the configurations' options; some run through.
-
-A script's variables and the table's numbers are compared as texts; what it would train is called in its own words.
-"""
+"""`examples/`: scripts that bash understands, with the tables' sizes and the configurations' options; some run."""
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -13,18 +9,19 @@ import pytest
 import torch
 
 from fairseq_mtmoe import register
+from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
-from tests.cli.test_configurations import GROUPS, differing, from_command_line, from_configuration
+from tests.cli.test_configurations import GROUPS, differing, from_command_line, from_configuration, shapes
 from tests.helpers.benchmark import make_benchmark, make_encoder
-from tests.helpers.commands import ENVIRONMENT, PLUGIN, REPOSITORY, run
+from tests.helpers.commands import PLUGIN, REPOSITORY, run
 from tests.helpers.raw_corpora import write_raw
-from tests.helpers.scripts import run_script
+from tests.helpers.scripts import called_by, run_script
 from tests.helpers.text_to_text import make_t5
 
 EXAMPLES = REPOSITORY / "examples"
 TRANSLATION = EXAMPLES / "translation"
-RECORD = '#!/bin/sh\nprintf "%s\\n" "$(basename "$0")" "$@" > "$CALLS"\n'
+WMT15 = ["cs", "de", "es", "et", "fi", "fr", "gu", "hi", "kk", "lt", "lv", "ro", "ru", "tr", "zh"]
 TINY_TASKS = ("--cpu", "--max-positions", 24)
 
 
@@ -32,18 +29,8 @@ def text_of(name):
     return (EXAMPLES / name).read_text(encoding="utf-8")
 
 
-def events_of(folder):
-    return [json.loads(line) for line in (folder / "mtmoe.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 def settings_of(folder):
     return json.loads((folder / "scores.json").read_text(encoding="utf-8"))["settings"]
-
-
-def ended(script, **environment):
-    """How a script ends that finds no command but bash's and the system's."""
-    variables = {"PATH": "/usr/bin:/bin", **environment}
-    return subprocess.run(["bash", EXAMPLES / script], env=variables, capture_output=True, text=True, check=False)
 
 
 def test_bash_understands_every_example():
@@ -59,12 +46,11 @@ def sizes_in(text):
 
 
 def named_in(text, variables):
-    """The tasks that these variables have by default."""
     lists = re.findall(rf"(?:{variables}):-([\w,=]+)", text)
     return {name for found in lists for name in re.split("[,=]", found)}
 
 
-def test_the_sizes_of_tasks_are_those_of_the_table():
+def test_tasks_have_the_sizes_of_the_table_and_mixtures_as_many_as_they_are_called_by():
     glue, new = sizes_in(text_of("glue/stages.sh")), sizes_in(text_of("ca_mtl/new_tasks.sh"))
     pemt = sizes_in(text_of("pemt/runs.sh").split("declare -A POSITIONS")[0])
     rows = load_tables()
@@ -74,11 +60,7 @@ def test_the_sizes_of_tasks_are_those_of_the_table():
     assert set().union(*(named_in(text, "TASKS|CLEAN|NEW|MORE") for text in scripts)) == set(glue) - {"sick"}
     named = named_in(text_of("pemt/runs.sh"), "TASKS|SOURCES")
     assert len(named) == 15 and named <= {*pemt, *glue}
-
-
-def test_the_mixtures_have_as_many_tasks_as_they_are_called_by():
     found = re.findall(r"\[(\d+)\]=([\w,]+)", text_of("ca_mtl/many_tasks.sh"))
-    rows = load_tables()
     assert [len(chosen_rows(rows, tasks.split(","))) for _, tasks in found] == [int(number) for number, _ in found]
     assert [number for number, _ in found] == ["9", "15", "24"]
 
@@ -97,35 +79,35 @@ def test_the_mixtures_have_as_many_tasks_as_they_are_called_by():
 )
 def test_what_cannot_be_trained_is_refused_before_anything_is(script, variables, sentence, tmp_path):
     (tmp_path / "lang_pairs.txt").write_text("en_XX-gl_ES,en_XX-es_XX,en-pt\n")
-    given = {"GLUE_DIR": str(tmp_path), "DATA": str(tmp_path), "T5": "t5.pt", "ENCODER": "tiny.pt"}
-    refused = ended(script, RUNS=str(tmp_path / "runs"), **given, **variables)
+    given = {"GLUE_DIR": str(tmp_path), "DATA": str(tmp_path), "T5": "t5.pt", "ENCODER": "tiny.pt",
+             "RUNS": str(tmp_path / "runs"), "PATH": "/usr/bin:/bin"}  # fmt: skip
+    refused = subprocess.run(["bash", EXAMPLES / script], env={**given, **variables}, capture_output=True, text=True)
     assert refused.returncode == 1 and refused.stdout == "" and re.search(sentence, refused.stderr), refused.stderr
     assert not (tmp_path / "runs").exists()
 
 
-def called_by(script, folder, *arguments):
-    """The command that a script runs at last, as it calls it."""
-    for name in ("mtmoe", "fairseq-train"):
-        (folder / name).write_text(RECORD)
-        (folder / name).chmod(0o755)
-    calls = folder / "calls"
-    environment = {**ENVIRONMENT, "PATH": f"{folder}:{os.environ['PATH']}", "CALLS": str(calls), "DATA": "DATA"}
-    subprocess.run(["bash", script, *arguments], cwd=folder, env=environment, check=True)
-    return calls.read_text().splitlines()
-
-
 @pytest.mark.parametrize("name", ["wmt15", "ml50"])
-def test_a_benchmark_is_prepared_by_its_recipe_and_trained_by_its_configuration(name, tmp_path):
+def test_a_benchmark_is_prepared_by_its_recipe_and_trained_by_its_configuration(name):
     register()
-    command, *arguments = called_by(TRANSLATION / name / "train.sh", tmp_path, "--lr", "0.0007")
+    folder = TRANSLATION / name
+    ((command, *arguments),) = called_by(folder / "train.sh", "--lr", "0.0007", DATA="DATA")
     assert command == "fairseq-train"
     called, configuration = from_command_line(shlex.join(arguments)), from_configuration(name, "task.data=DATA")
     own = {"dataset_impl", "save_dir", "langs", "lang_pairs", "lang_dict"}  # the scripts read DATA's lists
     assert {key for _, key in differing(called, configuration, GROUPS)} <= own
-    assert called.checkpoint.save_dir == f"runs/{name}/model"
-    assert [called.model[key] for key in ("num_experts", "expert_gates", "dense_updates")] == [16, "base", 20000]
-    assert arguments[arguments.index("--arch") + 1] == f"base_moe_{name}"  # whose sizes are the configuration's
-    command, *arguments = called_by(TRANSLATION / name / "prepare.sh", tmp_path, "RAW", "--workers", "3")
+    folders = (called.checkpoint.save_dir, configuration.checkpoint.save_dir)
+    assert folders == (f"runs/{name}/model", f"runs/{name}")
+    pairs = [f"en-{lang}" for lang in WMT15]
+    languages = {"wmt15": (",".join(sorted([*WMT15, "en"])), ",".join(pairs), None),
+                 "ml50": (None, "DATA/lang_pairs.txt", "DATA/langs.txt")}  # fmt: skip
+    task = configuration.task
+    assert (task.get("langs"), task.lang_pairs, task.get("lang_dict")) == languages[name]
+    keys = ("num_experts", "expert_gates", "expert_interval", "expert_combine", "dense_updates")
+    assert [called.model[key] for key in keys] == [configuration.model[key] for key in keys]
+    assert [called.model[key] for key in keys[:2]] == [16, "base"] and called.model.dense_updates == 20000
+    assert arguments[arguments.index("--arch") + 1] == f"base_moe_{name}"
+    assert shapes(called) == shapes(configuration) and called.common.seed == configuration.common.seed
+    ((command, *arguments),) = called_by(folder / "prepare.sh", "RAW", "--workers", "3")
     prepare = commands.get_command(None, "prepare").get_command(None, "corpora")
     asked = prepare.make_context("corpora", arguments[2:]).params
     assert (command, *arguments[:2]) == ("mtmoe", "prepare", "corpora")
@@ -137,14 +119,9 @@ def test_languages_have_the_codes_and_the_tokens_of_their_data(tmp_path):
     """A directory of ML-50's recipe with mBART's pieces; what the script would train is written down."""
     (tmp_path / "lang_pairs.txt").write_text("en_XX-gl_ES,en_XX-es_XX,en_XX-pt_XX,en_XX-fi_FI,en_XX-pt_BR\n")
     (tmp_path / "lang_tok_style.txt").write_text("mbart\n")
-    for name, makes in (("fairseq-train", 'mkdir -p "$5"'), ("mtmoe", "true")):
-        (tmp_path / name).write_text(f'#!/bin/bash\necho "${{0##*/}} $*" >> "$LOG"\n{makes}\n')
-        (tmp_path / name).chmod(0o755)
-    given = {"DATA": str(tmp_path), "RUNS": str(tmp_path / "runs"), "LOG": str(tmp_path / "log"), "UPDATES": "3"}
+    given = {"DATA": tmp_path, "RUNS": tmp_path / "runs", "UPDATES": 3}
     options = {"RELATIVES": "es", "OTHERS": "fi", "SIZE": "_tiny"}
-    done = ended("pemt/languages.sh", **given, PATH=f"{tmp_path}:/usr/bin:/bin", **options)
-    assert done.returncode == 0, done.stderr
-    called = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    called = called_by(EXAMPLES / "pemt" / "languages.sh", **given, **options)
     trained = [words for words in called if words[0] == "fairseq-train"]
     found = [{name: words[words.index(name) + 1] for name in words if name.startswith("--")} for words in trained]
     assert [options["--lang-pairs"] for options in found][1:] == ["en_XX-es_XX", "en_XX-fi_FI", *["en_XX-gl_ES"] * 5]
@@ -213,7 +190,6 @@ def test_a_language_is_added_to_the_demo_s_translator(tmp_path):
 
 @pytest.fixture
 def variables(tmp_path):
-    """Those of a script of tasks."""
     make_benchmark(tmp_path, {"train": 300, "dev": 20})
     make_encoder(tmp_path / "tiny.pt")
     make_t5(tmp_path / "t5" / "tiny.pt")
@@ -227,7 +203,7 @@ def test_few_examples_of_a_new_task(variables):
     chosen = {"SEEDS": 1, "UPDATES": 2, "TASKS": "cola,wic", "SYSTEMS": "mt_tag", "NEW": "rte=wic", "SHARES": 0.1}
     printed = run_script(EXAMPLES / "glue" / "few_shot.sh", *TINY_TASKS, **variables, **chosen)
     tuned = variables["RUNS"] / "tiny" / "mt_tag_0.1-1" / "rte"
-    assert events_of(tuned)[0]["sizes"] == {"rte": 30}
+    assert read(tuned)[0]["sizes"] == {"rte": 30}
     assert settings_of(tuned)["finetune_from_model"].endswith("mt_tag-1/mixture/checkpoint_last.pt")
     assert all(name in printed for name in ("single_task_0.1", "mt_tag_0.1"))
 
@@ -240,13 +216,13 @@ def test_a_new_task_from_the_mixture_and_alone(variables):
     printed = run_script(EXAMPLES / "ca_mtl" / "new_tasks.sh", *TINY_TASKS, **variables, **chosen)
     runs = variables["RUNS"] / "tiny"
     adapted = runs / "from_wic_0.01-1" / "rte"
-    events, settings = events_of(adapted), settings_of(adapted)
+    events, settings = read(adapted), settings_of(adapted)
     validated = [event["update"] for event in events if event["event"] == "valid"]
     assert validated == [2, 4, 6, 8, 10, 12], "an epoch of few examples is an update, and validations are ten at most"
     assert events[0]["sizes"] == {"rte": 3} and not (adapted / "begin.pt").exists()
     assert settings["finetune_from_model"].endswith("begin.pt")
     assert settings["conditional"] == "attention,bottleneck,alignment,norm"
-    mixture = [event for event in events_of(runs / "ca_mtl-1") if event["event"] == "selection"]
+    mixture = [event for event in read(runs / "ca_mtl-1") if event["event"] == "selection"]
     # An epoch has a tenth of all updates' examples, and one more.
     assert sum(sum(event["trained"].values()) for event in mixture) == 2 * 7
     assert all(name in printed for name in ("alone_0.01", "from_wic_0.01"))
@@ -260,7 +236,7 @@ def test_few_examples_with_sources_and_without(variables):
     printed = run_script(EXAMPLES / "pemt" / "few_shot.sh", *options, **variables, **chosen)
     runs = variables["RUNS"] / "tiny"
     assert [path.name for path in (runs / "sources-lora" / "cola").glob("*.pt")] == ["cola.pt"]
-    begun, *events = events_of(runs / "pemt_4-7" / "rte")
+    begun, *events = read(runs / "pemt_4-7" / "rte")
     assert begun["sizes"] == {"rte": 4}
     assert {tuple(event["sources"]) for event in events if event["event"] == "sources"} == {("cola",)}
     assert all(name in printed for name in ("lora_4", "pemt_4"))

@@ -1,19 +1,18 @@
-"""The job file for SLURM, with stand-ins for `srun` and `scontrol` and a real run in two processes.
-
-It saves at the end of its turn, requeues itself, goes on in the next, and is not requeued when somebody cancels it.
-"""
+"""The job file for SLURM, with stand-ins for `srun` and `scontrol` and a real run in two processes."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from fairseq_mtmoe.checkpoints import assemble
-from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY, training_arguments
+from fairseq_mtmoe.checkpoints.assemble import load_shared_part
+from tests.helpers.commands import ENVIRONMENT, REPOSITORY, training_arguments
 from tests.helpers.digits import make_digit_corpus
+from tests.helpers.scripts import write_commands
 
 JOB = REPOSITORY / "examples/translation/slurm/train.sbatch"
 SECONDS = 300  # many times what any wait takes on an idle machine
@@ -51,24 +50,17 @@ echo "scontrol $*" >> "$CALLS"
 @pytest.fixture
 def cluster(tmp_path):
     """The environment of a job with two processes on one node."""
-    (tmp_path / "bin").mkdir()
-    for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
-    return {
-        **ENVIRONMENT,
-        "PATH": f"{tmp_path}/bin{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}",
-        **{"SLURM_JOB_ID": str(20000 + os.getpid()), "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NTASKS": "2"},
-        **{"SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_PER_TASK": "3"},
-        **{"CALLS": str(tmp_path / "calls"), "TASKS": str(tmp_path / "tasks")},
-    }
+    path = write_commands(tmp_path / "bin", srun=SRUN, scontrol=SCONTROL)
+    job = {"JOB_ID": str(20000 + os.getpid()), "JOB_NODELIST": "node[1-2]", "NTASKS": "2", "JOB_NUM_NODES": "1",
+           "CPUS_PER_TASK": "3"}  # fmt: skip
+    slurm = {f"SLURM_{name}": value for name, value in job.items()}
+    own = {"PATH": path, "CALLS": f"{tmp_path}/calls", "TASKS": f"{tmp_path}/tasks"}
+    return {**ENVIRONMENT, **slurm, **own}
 
 
 def start(cluster, log, *command):
-    with open(log, "w") as output:
-        return subprocess.Popen(
-            ["bash", str(JOB), *map(str, command)], stdout=output, stderr=output, cwd=REPOSITORY, env=cluster
-        )
+    with open(log, "w") as out:
+        return subprocess.Popen(["bash", JOB, *map(str, command)], stdout=out, stderr=out, cwd=REPOSITORY, env=cluster)
 
 
 def wait_for_update(job, log, number):
@@ -78,9 +70,9 @@ def wait_for_update(job, log, number):
         time.sleep(0.1)
 
 
-def end_by(number, pids, job, log):
-    """Send the signal to these processes; the job's exit code."""
-    for pid in pids:
+def end_by(number, cluster, job, log, *others):
+    """Send the signal to the job's tasks and other processes; the job's exit code."""
+    for pid in (*others, *map(int, Path(cluster["TASKS"]).read_text().split())):
         os.kill(pid, number)
     try:
         return job.wait(SECONDS)
@@ -89,13 +81,8 @@ def end_by(number, pids, job, log):
         raise AssertionError(log.read_text()[-3000:]) from None
 
 
-def tasks(cluster):
-    return [int(pid) for pid in open(cluster["TASKS"]).read().split()]
-
-
 def saved_updates(folder):
-    shared_part = assemble.load_shared_part(folder / "checkpoint_last.pt")
-    return shared_part["optimizer_history"][-1]["num_updates"]
+    return load_shared_part(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"]
 
 
 @pytest.mark.slow
@@ -106,7 +93,7 @@ def test_a_job_comes_back_after_its_turn_and_not_when_it_is_cancelled(cluster, t
     log, next_log, calls = tmp_path / "log", tmp_path / "next", tmp_path / "calls"
     job = start(cluster, log, *command)
     wait_for_update(job, log, 3)
-    assert end_by(signal.SIGUSR1, tasks(cluster), job, log) == 138  # SLURM, shortly before the turn is over
+    assert end_by(signal.SIGUSR1, cluster, job, log) == 138  # SLURM, shortly before the turn is over
     run = "srun --cpus-per-task=3 --kill-on-bad-exit=0 --wait=120"
     assert calls.read_text().splitlines() == [run, f"scontrol requeue {cluster['SLURM_JOB_ID']}"]
     done = saved_updates(tmp_path / "run")
@@ -114,7 +101,7 @@ def test_a_job_comes_back_after_its_turn_and_not_when_it_is_cancelled(cluster, t
 
     job = start({**cluster, "SLURM_RESTART_COUNT": "1"}, next_log, *command)
     wait_for_update(job, next_log, done + 1)
-    assert end_by(signal.SIGTERM, [job.pid, *tasks(cluster)], job, next_log) == 143  # scancel
+    assert end_by(signal.SIGTERM, cluster, job, next_log, job.pid) == 143  # scancel
     assert calls.read_text().splitlines()[2:] == [run]
     assert saved_updates(tmp_path / "run") > done and "num_updates=1," not in next_log.read_text()
 

@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,30 +17,29 @@ from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from tests.helpers.bert import TINY, perturb, tiny_encoder
-from tests.helpers.commands import PLUGIN, run, run_joined
+from tests.helpers.commands import PLUGIN, run_joined
 
 LETTERS = "abcdefghij"  # the first half is what all tasks are about
 QUESTIONS = ["what", "was", "the", "cause", "of", "this", "happened", "as", "result", ".", "?"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS, *QUESTIONS]
 TASKS = "cola,stsb,copa,wic"
+DIFFER = partial(perturb, scale=0.5, seed=4)  # predictions then differ
 
 
 def make_benchmark(folder: Path, sizes: dict[str, int]) -> None:
     """Write `sizes` examples of the splits `train` and `dev`.
 
-    CoLA says whether the first letter is of the first half, STS-B at which place of the alphabet it is; COPA's right
+    CoLA says whether the first letter is of the first half, STS-B where in the alphabet it is; COPA's right
     choice is of the first half; WiC says whether both words are, RTE whether the second sentence's first letter is.
     """
     draw = random.Random(7)
     for split, count in sizes.items():
         _write(folder / "CoLA" / f"{split}.tsv", [_cola(draw) for _ in range(count)])
-        header = "index\tsentence1\tsentence2\tscore"
-        _write(folder / "STS-B" / f"{split}.tsv", [header, *(f"{n}\t{_stsb(draw)}" for n in range(count))])
-        header = "index\tsentence1\tsentence2\tlabel"
-        _write(folder / "RTE" / f"{split}.tsv", [header, *(f"{n}\t{_rte(draw)}" for n in range(count))])
-        name = {"dev": "val"}.get(split, split)
-        _write(folder / "COPA" / f"{name}.jsonl", [json.dumps(_copa(draw, n)) for n in range(count)])
-        _write(folder / "WiC" / f"{name}.jsonl", [json.dumps(_wic(draw, n)) for n in range(count)])
+        for name, label, line in (("STS-B", "score", _stsb), ("RTE", "label", _rte)):
+            header = f"index\tsentence1\tsentence2\t{label}"
+            _write(folder / name / f"{split}.tsv", [header, *(f"{n}\t{line(draw)}" for n in range(count))])
+        for name, record in (("COPA", _copa), ("WiC", _wic)):
+            _write(folder / name / f"{_of_superglue(split)}.jsonl", [record(draw, n) for n in range(count)])
 
 
 def make_words_and_entities(folder: Path, sizes: dict[str, int]) -> None:
@@ -48,8 +48,7 @@ def make_words_and_entities(folder: Path, sizes: dict[str, int]) -> None:
     names = {"train": "wnut17train.conll", "dev": "emerging.dev.conll", "test": "emerging.test.annotated"}
     for split, count in sizes.items():
         _write(folder / "WNUT17" / names[split], [line for _ in range(count) for line in _sentence(draw)])
-        name = {"dev": "val"}.get(split, split)
-        _write(folder / "ReCoRD" / f"{name}.jsonl", [json.dumps(_record(draw, n)) for n in range(count)])
+        _write(folder / "ReCoRD" / f"{_of_superglue(split)}.jsonl", [_record(draw, n) for n in range(count)])
 
 
 def make_related_task(folder: Path, train: int, dev: int) -> Path:
@@ -80,11 +79,9 @@ def make_questions(folder: Path, sizes: dict[str, int]) -> None:
     """
     draw = random.Random(13)
     for split, count in sizes.items():
-        lines = [json.dumps({"header": {"dataset": "SQuAD", "split": split}})]
-        lines += [json.dumps(_passage(draw, f"{split}-{n}")) for n in range(count // 2)]
-        path = folder / "MRQA" / split / "SQuAD.jsonl.gz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+        path, header = folder / "MRQA" / split / "SQuAD.jsonl.gz", {"header": {"dataset": "SQuAD", "split": split}}
+        _write(path, [header, *(_passage(draw, f"{split}-{n}") for n in range(count // 2))])
+        path.write_bytes(gzip.compress(path.read_bytes()))
 
 
 def _passage(draw: random.Random, key: str) -> dict[str, object]:
@@ -102,8 +99,7 @@ def _passage(draw: random.Random, key: str) -> dict[str, object]:
 
 def serialized_tokenizer() -> str:
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(PIECES))}
-    serialized: str = BertWordPieceTokenizer(vocabulary)._tokenizer.to_str()
-    return serialized
+    return str(BertWordPieceTokenizer(vocabulary)._tokenizer.to_str())
 
 
 def make_encoder(path: Path) -> None:
@@ -122,18 +118,13 @@ def task_arguments(data: object, save_dir: object, *args: object) -> tuple[objec
     )  # fmt: skip
 
 
-def train_tasks(data: object, save_dir: object, *args: object) -> str:
-    result = run("fairseq-train", *task_arguments(data, save_dir, *args))
-    return str(result.stdout) + str(result.stderr)
-
-
-def validate(data: object, checkpoint: object, *args: object, joined: int = 1) -> subprocess.CompletedProcess:
-    """`fairseq-validate` of a checkpoint, in one process or in several."""
+def validate(data: object, checkpoint: object, *args: object) -> subprocess.CompletedProcess:
+    """`fairseq-validate` of a checkpoint in two processes."""
     command = (
         "fairseq-validate", data, *PLUGIN, "--task", "glue", "--path", checkpoint, "--batch-size", 16, "--cpu",
         "--log-format", "json", "--no-progress-bar", "--num-workers", 0, *args,
     )  # fmt: skip
-    return run_joined(joined, *command) if joined > 1 else run(*command)
+    return run_joined(2, *command)
 
 
 def validated(output: subprocess.CompletedProcess) -> dict[str, float]:
@@ -142,30 +133,27 @@ def validated(output: subprocess.CompletedProcess) -> dict[str, float]:
 
 def logged(output: str, name: str) -> dict[str, float]:
     """The last of the lines of JSON that say a figure of this name, in validation or training."""
-    lines = [line for line in output.splitlines() if re.search(rf'"(train_|valid_)?{name}"', line)]
-    found = re.search(r"{.*}", lines[-1])
-    assert found
-    figures = json.loads(found[0]).items()
-    return {key.removeprefix("train_").removeprefix("valid_"): float(value) for key, value in figures}
+    *_, line = (line for line in output.splitlines() if re.search(rf'"(train_|valid_)?{name}"', line))
+    figures = json.loads(line[line.index("{") : line.rindex("}") + 1]).items()
+    return {re.sub("^(train_|valid_)", "", key): float(value) for key, value in figures}
 
 
 def make_unlabelled(folder: Path) -> None:
     """Write the examples of `dev` as the test data of the benchmarks: without labels, under numbers from 1000 on."""
 
-    def numbered(name: str) -> list[tuple[int, list[str]]]:
-        lines = (folder / name).read_text(encoding="utf-8").splitlines()
-        return [(1000 + n, line.split("\t")) for n, line in enumerate(lines if "CoLA" in name else lines[1:])]
+    def lines(name: str) -> list[str]:
+        return (folder / name).read_text(encoding="utf-8").splitlines()
 
-    _write(folder / "CoLA" / "test.tsv", ["index\tsentence", *(f"{n}\t{f[3]}" for n, f in numbered("CoLA/dev.tsv"))])
-    lines = [f"{n}\t{f[2]}\t{f[1]}" for n, f in numbered("STS-B/dev.tsv")]
-    _write(folder / "STS-B" / "test.tsv", ["index\tsentence2\tsentence1", *lines])
-    lines = [f"{n}\t{f[1]}\t{f[2]}" for n, f in numbered("RTE/dev.tsv")]
-    _write(folder / "RTE" / "test.tsv", ["index\tsentence1\tsentence2", *lines])
+    for name, head, header, *fields in (
+        ("CoLA", 0, "sentence", 3), ("STS-B", 1, "sentence2\tsentence1", 2, 1),
+        ("RTE", 1, "sentence1\tsentence2", 1, 2),
+    ):  # fmt: skip
+        rows = [line.split("\t") for line in lines(f"{name}/dev.tsv")[head:]]
+        chosen = ["\t".join([str(n), *(row[field] for field in fields)]) for n, row in enumerate(rows, 1000)]
+        _write(folder / name / "test.tsv", [f"index\t{header}", *chosen])
     for name in ("COPA", "WiC"):
-        records = [json.loads(line) for line in (folder / name / "val.jsonl").read_text(encoding="utf-8").splitlines()]
-        unlabelled = [{key: value for key, value in record.items() if key != "label"} for record in records]
-        lines = [json.dumps({**record, "idx": 1000 + n}) for n, record in enumerate(unlabelled)]
-        _write(folder / name / "test.jsonl", lines)
+        records = [{**json.loads(line), "idx": n} for n, line in enumerate(lines(f"{name}/val.jsonl"), 1000)]
+        _write(folder / name / "test.jsonl", [{key: of[key] for key in of if key != "label"} for of in records])
 
 
 def save_untrained(data: Path, path: Path, *args: object) -> None:
@@ -174,7 +162,7 @@ def save_untrained(data: Path, path: Path, *args: object) -> None:
 
 
 def save_before_training(
-    arguments: Iterable[object], path: Path, change: Callable[[torch.nn.Module], None] | None = None, seed: int = 1
+    arguments: Iterable[object], path: Path, change: Callable[[torch.nn.Module], None] = DIFFER, seed: int = 1
 ) -> None:
     """A checkpoint of what these arguments of `fairseq-train` train, before its first update."""
     parser = options.get_training_parser()
@@ -182,25 +170,25 @@ def save_before_training(
     torch.manual_seed(seed)
     task = tasks.setup_task(cfg.task)
     model = task.build_model(cfg.model)
-    (change or _differ)(model)
+    change(model)
     state = {
-        "args": None,
-        "cfg": OmegaConf.to_container(cfg, resolve=True),
-        "model": model.state_dict(),
+        "args": None, "cfg": OmegaConf.to_container(cfg, resolve=True), "model": model.state_dict(),
         "task_state": task.state_dict(),
         "optimizer_history": [{"num_updates": 0, "optimizer_name": "adam", "lr_scheduler_state": {}}],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-    }
+    }  # fmt: skip
     torch.save(state, path)
 
 
-def _differ(model: torch.nn.Module) -> None:
-    perturb(model, 0.5, seed=4)  # its predictions differ
-
-
-def _write(path: Path, lines: list[str]) -> None:
+def _write(path: Path, lines: Iterable[object]) -> None:
+    """A file of lines, which are text or will be JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+
+
+def _of_superglue(split: str) -> str:
+    return "val" if split == "dev" else split
 
 
 def _letters(draw: random.Random) -> list[str]:
@@ -248,9 +236,9 @@ def _record(draw: random.Random, index: int) -> dict[str, object]:
     right = [entity for entity in entities if _half(entity)]
     draw.shuffle(entities)
     answers = [{"start": 2 * entities.index(one), "end": 2 * entities.index(one), "text": one} for one in right]
-    places = [{"start": 2 * n, "end": 2 * n} for n in range(len(entities))]
+    spans = [{"start": 2 * n, "end": 2 * n} for n in range(len(entities))]
     return {
-        "idx": index, "passage": {"text": " ".join(entities), "entities": places},
+        "idx": index, "passage": {"text": " ".join(entities), "entities": spans},
         "qas": [{"query": "@placeholder happened", "idx": 100 + index, "answers": answers}],
     }  # fmt: skip
 
@@ -266,10 +254,9 @@ def _copa(draw: random.Random, index: int) -> dict[str, object]:
 
 def _wic(draw: random.Random, index: int) -> dict[str, object]:
     words = [draw.choice(LETTERS) for _ in range(2)]
-    places = [draw.randint(0, 2) for _ in words]
-    texts = [" ".join([*draw.choices(LETTERS, k=place), word]) for place, word in zip(places, words, strict=True)]
-    ends = [len(text) for text in texts]
+    before = [draw.randint(0, 2) for _ in words]
+    first, second = (" ".join([*draw.choices(LETTERS, k=k), word]) for k, word in zip(before, words, strict=True))
     return {
-        "sentence1": texts[0], "sentence2": texts[1], "start1": ends[0] - 1, "end1": ends[0], "start2": ends[1] - 1,
-        "end2": ends[1], "label": _half(words[0]) == 1 and _half(words[1]) == 1, "idx": index,
+        "sentence1": first, "sentence2": second, "start1": len(first) - 1, "end1": len(first),
+        "start2": len(second) - 1, "end2": len(second), "label": all(map(_half, words)), "idx": index,
     }  # fmt: skip

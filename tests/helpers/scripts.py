@@ -4,12 +4,13 @@ everything: each would otherwise begin with the seconds that this takes.
 
 import json
 import os
-import socketserver
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from socketserver import StreamRequestHandler, UnixStreamServer
 
 from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
 from tests.helpers.warm_start import run_forked
@@ -31,40 +32,63 @@ sys.exit(code)
 """
 
 
+def write_commands(folder: Path, **texts: str) -> str:
+    """Write scripts by these names into a folder; a path for them in front of the environment's."""
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        file = folder / name
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o755)
+    return f"{folder}:{BIN}:{os.environ['PATH']}"
+
+
 def run_script(path: Path, *arguments: object, **variables: object) -> str:
     """Run a script of the repository in bash with these variables; what it printed. A failure is shown."""
-    with tempfile.TemporaryDirectory() as folder, _Commands(f"{folder}/asked", _Forking) as commands:
-        for name in FORKED:
-            file = Path(folder, name)
-            file.write_text(COMMAND.format(python=sys.executable, address=f"{folder}/asked"), encoding="utf-8")
-            file.chmod(0o755)
+    return _run(path, arguments, variables, REPOSITORY, FORKED, _forked)[0]
+
+
+def called_by(path: Path, *arguments: object, **variables: object) -> list[list[str]]:
+    """The commands that a script calls in its order, none of which is run."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(path, arguments, variables, Path(folder), (*FORKED, "python"), _passed_over)[1]
+
+
+def _run(
+    path: Path, arguments: Iterable[object], variables: dict[str, object], cwd: Path, names: Iterable[str],
+    answer: Callable[..., tuple[int, str, str]],
+) -> tuple[str, list[list[str]]]:  # fmt: skip
+    called: list[list[str]] = []
+
+    class Answering(StreamRequestHandler):
+        def handle(self) -> None:
+            command, arguments, *where = json.loads(self.rfile.readline())
+            called.append([command, *arguments])
+            self.wfile.write(json.dumps(answer(command, arguments, *where)).encode())
+
+    with tempfile.TemporaryDirectory() as folder, UnixStreamServer(f"{folder}/asked", Answering) as commands:
+        text = COMMAND.format(python=sys.executable, address=f"{folder}/asked")
+        own = {"PATH": write_commands(Path(folder), **dict.fromkeys(names, text)), "PYTHONPATH": REPOSITORY}
+        environment = {name: str(value) for name, value in {**ENVIRONMENT, **own, **variables}.items()}
         threading.Thread(target=commands.serve_forever, args=(0.02,), daemon=True).start()
         try:
             done = subprocess.run(
-                ["bash", path, *map(str, arguments)], cwd=REPOSITORY, capture_output=True, text=True, check=False,
-                timeout=2 * SECONDS, env=_environment(folder, variables),
+                ["bash", path, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False,
+                timeout=2 * SECONDS, env=environment,
             )  # fmt: skip
         finally:
             commands.shutdown()
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert commands.answered, f"{path} asked for none of {', '.join(FORKED)}"
-    return done.stdout
+    assert called, f"{path} asked for none of {', '.join(names)}"
+    return done.stdout, called
 
 
-def _environment(folder: str, variables: dict[str, object]) -> dict[str, str]:
-    own = {"PATH": f"{folder}:{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
-    return {**ENVIRONMENT, **own, **{name: str(value) for name, value in variables.items()}}
+def _forked(command: str, arguments: list[str], folder: str, environment: dict[str, str]) -> tuple[int, str, str]:
+    done = run_forked(command, arguments, None, Path(folder), environment, SECONDS)
+    return done.returncode, done.stdout, done.stderr
 
 
-class _Commands(socketserver.UnixStreamServer):
-    answered = 0
-
-
-class _Forking(socketserver.StreamRequestHandler):
-    server: _Commands
-
-    def handle(self) -> None:
-        command, arguments, folder, environment = json.loads(self.rfile.readline())
-        done = run_forked(command, arguments, None, Path(folder), environment, SECONDS)
-        self.server.answered += 1
-        self.wfile.write(json.dumps([done.returncode, done.stdout, done.stderr]).encode())
+def _passed_over(command: str, arguments: list[str], folder: str, environment: object) -> tuple[int, str, str]:
+    """What trains makes its folder, after which scripts look."""
+    if command == "fairseq-train":
+        Path(folder, arguments[arguments.index("--save-dir") + 1]).mkdir(parents=True, exist_ok=True)
+    return 0, "", ""
