@@ -4,19 +4,16 @@ import os
 import subprocess
 import sys
 
-from click.testing import CliRunner
-
 from fairseq_mtmoe.cli import doctor
 from fairseq_mtmoe.moe.assignment import kernels
 from tests.helpers.commands import REPOSITORY
+from tests.helpers.invoked import mtmoe
 
 
 def test_one_screen_where_all_is_there():
-    result = CliRunner().invoke(doctor.command, catch_exceptions=False)
-    lines = result.output.splitlines()
-    assert result.exit_code == 0 and len(lines) <= 24
-    assert [check.name for check in doctor.CHECKS if not any(check.name in line for line in lines)] == []
-    assert "✗" not in result.output and "fairseq-fixed 0.12" in result.output
+    shown = mtmoe("doctor")
+    assert len(shown.splitlines()) <= 24 and "✗" not in shown and "fairseq-fixed 0.12" in shown
+    assert [check.name for check in doctor.CHECKS if check.name not in shown] == []
 
 
 def test_torch_that_is_broken_and_fairseq_that_is_missing(tmp_path):
@@ -27,21 +24,18 @@ def test_torch_that_is_broken_and_fairseq_that_is_missing(tmp_path):
     run = subprocess.run([sys.executable, "-c", program, "doctor"], capture_output=True, text=True, env=environment)
     lines = [line.rstrip() for line in run.stdout.splitlines()]
     assert run.returncode == 1 and run.stderr == ""
-    broken = [line.split()[1] for line in lines if line.startswith("✗")]
-    assert broken == ["torch", "fairseq", "fairseq_mtmoe"]
-    (torch,) = [number for number, line in enumerate(lines) if line.startswith("✗  torch")]
-    assert lines[torch].endswith("OSError: libcudart.so.13: cannot open") and "pip install torch" in lines[torch + 1]
+    broken = {line.split()[1]: number for number, line in enumerate(lines) if line.startswith("✗")}
+    assert list(broken) == ["torch", "fairseq", "fairseq_mtmoe"]
+    said, advice = lines[broken["torch"] :][:2]
+    assert said.endswith("OSError: libcudart.so.13: cannot open") and "pip install torch" in advice
     assert sum(line[:1] in "✓–✗" for line in lines) == len(doctor.CHECKS)
 
 
-def test_kernels_that_are_missing_are_slow_and_no_more(monkeypatch):
+def test_kernels_that_are_missing_are_slow_and_no_more_and_packages_are_named(monkeypatch):
     monkeypatch.setattr(kernels, "BUILDS", {})
     monkeypatch.setattr(doctor, "CHECKS", [check for check in doctor.CHECKS if check.name == "compiled kernels"])
-    result = CliRunner().invoke(doctor.command, catch_exceptions=False)
-    assert result.exit_code == 0 and "–  compiled kernels" in result.output and "ten times as long" in result.output
-
-
-def test_packages_that_are_missing(monkeypatch):
+    shown = mtmoe("doctor")
+    assert "–  compiled kernels" in shown and "ten times as long" in shown
     monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda _: ["polib>=1.2", "nobody-has-this; x == 'y'"])
     assert doctor.look_at_packages().advice == "missing: nobody-has-this; `pip install nobody-has-this`"
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "ipadic" else name)

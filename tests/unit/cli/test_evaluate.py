@@ -5,29 +5,27 @@ import json
 import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import sacrebleu
 import sentencepiece
-from click.testing import CliRunner
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis import scores
 from fairseq_mtmoe.cli._evaluating import NamedTiers, ScoreFolder
-from fairseq_mtmoe.cli.evaluate import command
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import mixing, translator
 from tests.helpers import untrained
+from tests.helpers.invoked import invoked
 from tests.helpers.refused import refused
 
+evaluate = partial(invoked, "evaluate")
+SCORES = Path("scores", "checkpoint-test")
 PAIRS = ("en-cc", "en-bb", "en-aa")  # low, mid, high
-
-
-def evaluate(*arguments):
-    return CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +49,17 @@ def result(model):
     return evaluate(*settings(model))
 
 
+@pytest.fixture
+def copy(model, result, tmp_path):
+    return shutil.copytree(model, tmp_path / "copy")
+
+
 def content(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_the_files_agree_with_sacrebleu_on_the_written_texts(model, result):
-    folder = model / "scores" / "checkpoint-test"
+    folder = model / SCORES
     names = {f"{pair}.{kind}" for pair in PAIRS for kind in ("hyp", "ref")}
     assert {path.name for path in folder.iterdir()} == {"scores.json", "scores.md", "scores.tex", *names}
     assert all(re.search(rf"{pair} +& ", (folder / "scores.tex").read_text()) for pair in PAIRS)
@@ -88,15 +91,14 @@ def test_as_fairseq_does_it(model, tmp_path):
 
 
 def test_scores_that_are_there_are_shown_again(model, result, monkeypatch):
-    folder = model / "scores" / "checkpoint-test"
-    before = content(folder)
+    before = content(model / SCORES)
     monkeypatch.setattr(translator, "Translator", None)
     monkeypatch.chdir(model)
     for arguments in (settings(model), ["data", "--path", "checkpoint.pt", *settings(model)[3:]]):
         shown = evaluate(*arguments)
         assert "has the scores of this model, data and settings already" in shown.stderr
         assert shown.stdout.split("BLEU nrefs")[0] == result.stdout.split("BLEU nrefs")[0]
-    assert content(folder) == before
+    assert content(model / SCORES) == before
 
 
 def test_a_directory_of_shards_is_evaluated_by_its_name(model, result, tmp_path):
@@ -105,60 +107,48 @@ def test_a_directory_of_shards_is_evaluated_by_its_name(model, result, tmp_path)
     (tmp_path / "data" / "shard1").mkdir()
     shown = evaluate(tmp_path / "data", *settings(model)[1:], "--out", tmp_path / "out")
     assert "3 pairs" in shown.stdout
-    found, right = content(tmp_path / "out"), content(model / "scores" / "checkpoint-test")
-    assert {name: found[name] for name in found if name[:2] == "en"} == {n: right[n] for n in right if n[:2] == "en"}
+    found, right = ({path.name: path.read_bytes() for path in folder.glob("en-*")}
+                    for folder in (tmp_path / "out", model / SCORES))  # fmt: skip
+    assert found == right
     shutil.rmtree(tmp_path / "data" / "shard1")
     (tmp_path / "data" / "shard0" / "sizes.json").write_text('{"shards": ["shard0", "shard1"], "train": {}}')
     with pytest.raises(UserError, match=r"There is no data directory .*shard1"):
         evaluate(tmp_path / "data", *settings(model)[1:])
 
 
-def test_other_scores_are_replaced_when_asked_to(model, result, tmp_path):
-    copy = shutil.copytree(model, tmp_path / "copy")
-    folder = copy / "scores" / "checkpoint-test"
-    before = content(folder)
-    for arguments, words in (
-        (["--beam", 4], r"beam 3 \(now 4\);"),
-        (["--lang-pairs", "en-aa"], r"lang_pairs \[\] \(now \['en-aa'\]\);"),
-    ):
-        with pytest.raises(UserError, match=rf"holds the scores of {words} give another folder as --out, or --over"):
-            evaluate(*settings(copy), *arguments)
-    assert content(folder) == before
-    evaluate(*settings(copy), *arguments, "--overwrite")
-    after = content(folder)
+@pytest.mark.parametrize(
+    ("arguments", "changed", "words"),
+    [(["--beam", 4], None, r"beam 3 \(now 4\);"),
+     (["--lang-pairs", "en-aa"], None, r"lang_pairs \[\] \(now \['en-aa'\]\);"),
+     ([], "checkpoint.pt", "another checkpoint;"), ([], "data/raw/test.en-aa.aa", "other data;"),
+     ([], SCORES / "scores.json", "another version of fairseq_mtmoe;")],
+)  # fmt: skip
+def test_scores_of_something_else_stay(copy, arguments, changed, words):
+    if changed == SCORES / "scores.json":
+        old = json.loads((copy / changed).read_text())
+        del old["settings"]["checkpoint_sha256"], old["settings"]["references"]
+        (copy / changed).write_text(json.dumps(old))
+    elif changed is not None:
+        (copy / changed).write_bytes((copy / changed).read_bytes() + b"\n")
+    before = content(copy / SCORES)
+    with pytest.raises(UserError, match=rf"holds the scores of {words} give another folder as --out, or --over"):
+        evaluate(*settings(copy), *arguments)
+    assert content(copy / SCORES) == before
+
+
+def test_other_scores_are_replaced_when_asked_to_and_what_is_missing_is_made_again(copy):
+    before = content(copy / SCORES)
+    for change in (Path.unlink, lambda path: path.write_text("other\n")):
+        change(copy / SCORES / "en-bb.hyp")
+        evaluate(*settings(copy))
+        after = content(copy / SCORES)
+        assert after.keys() == before.keys() and after["en-bb.hyp"] == before["en-bb.hyp"]
+    one = (*settings(copy), "--lang-pairs", "en-aa")
+    evaluate(*one, "--overwrite")
+    after = content(copy / SCORES)
     assert after["scores.json"] != before["scores.json"]
     assert before.keys() - after.keys() == {f"en-{x}.{kind}" for x in ("bb", "cc") for kind in ("hyp", "ref")}
-    assert "already" in evaluate(*settings(copy), *arguments).stderr
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [("checkpoint.pt", "another checkpoint;"), ("data/raw/test.en-aa.aa", "other data;"),
-     ("scores.json", "another version of fairseq_mtmoe;")],
-)  # fmt: skip
-def test_scores_of_another_checkpoint_or_of_other_data_stay(model, result, tmp_path, changed, words):
-    copy = shutil.copytree(model, tmp_path / "copy")
-    folder = copy / "scores" / "checkpoint-test"
-    if changed == "scores.json":
-        old = json.loads((folder / changed).read_text())
-        del old["settings"]["checkpoint_sha256"], old["settings"]["references"]
-        (folder / changed).write_text(json.dumps(old))
-    else:
-        (copy / changed).write_bytes((copy / changed).read_bytes() + b"\n")
-    before = content(folder)
-    with pytest.raises(UserError, match=f"holds the scores of {words}"):
-        evaluate(*settings(copy))
-    assert content(folder) == before
-
-
-def test_what_is_missing_of_the_scores_is_made_again(model, result, tmp_path):
-    copy = shutil.copytree(model, tmp_path / "copy")
-    before = content(copy / "scores" / "checkpoint-test")
-    for change in (Path.unlink, lambda path: path.write_text("other\n")):
-        change(copy / "scores" / "checkpoint-test" / "en-bb.hyp")
-        evaluate(*settings(copy))
-        after = content(copy / "scores" / "checkpoint-test")
-        assert after.keys() == before.keys() and after["en-bb.hyp"] == before["en-bb.hyp"]
+    assert "already" in evaluate(*one).stderr
 
 
 @pytest.mark.parametrize("references", ["text", "fairseq"])
@@ -211,10 +201,13 @@ def test_further_references_and_further_metrics(model, result, tmp_path, monkeyp
     """COMET's package is the only thing that is not real: averages, files and tables are."""
     data = shutil.copytree(model / "data", tmp_path / "data")
     lines = (data / "raw" / "test.en-aa.aa").read_text().splitlines()
-    better = (model / "scores" / "checkpoint-test" / "en-aa.hyp").read_text().splitlines()
+    better = (model / SCORES / "en-aa.hyp").read_text().splitlines()
     better = [line if number % 2 else "" for number, line in enumerate(better)]
     (data / "raw" / "test.en-aa.aa.1").write_text("".join(f"{line}\n" for line in better))
-    train_pieces(data / "raw" / "test.en-aa.aa", tmp_path / "spm.model")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(data / "raw" / "test.en-aa.aa"), model_prefix=str(tmp_path / "spm"), vocab_size=40, minloglevel=2,
+        hard_vocab_limit=False,
+    )  # fmt: skip
     (tmp_path / "model.ckpt").write_text("a model")
     asked = []
 
@@ -248,7 +241,6 @@ def test_further_references_and_further_metrics(model, result, tmp_path, monkeyp
 
 
 def test_comet_is_loaded_once_and_never_beside_a_translator(model, tmp_path, monkeypatch):
-    """Only COMET's package is not real."""
     (tmp_path / "model.ckpt").write_text("a model")
     shutil.copy(model / "checkpoint.pt", tmp_path / "other.pt")
     made, events = [], []
@@ -270,13 +262,12 @@ def test_comet_is_loaded_once_and_never_beside_a_translator(model, tmp_path, mon
 
     monkeypatch.setattr(translator.Translator, "__init__", remembering)
     monkeypatch.setitem(sys.modules, "comet", SimpleNamespace(load_from_checkpoint=load))
-    arguments = [
-        *(model / "data", "--lang-pairs", "en-bb,en-cc", "--beam", 1, "--max-len-b", 5),
-        *("--path", model / "checkpoint.pt", "--out", tmp_path / "a"),
-        *("--path", tmp_path / "other.pt", "--out", tmp_path / "b", "--comet", tmp_path / "model.ckpt"),
+    twice = [
+        ("--path", path, "--out", tmp_path / path.stem) for path in (model / "checkpoint.pt", tmp_path / "other.pt")
     ]
+    few = (model / "data", "--lang-pairs", "en-bb,en-cc", "--beam", 1, "--max-len-b", 5)
     for _ in range(2):  # not loaded where all scores are there
-        evaluate(*arguments)
+        evaluate(*few, *twice[0], *twice[1], "--comet", tmp_path / "model.ckpt")
         assert events == ["loaded", *["free"] * 4]
 
 
@@ -285,9 +276,6 @@ def test_bad_input_is_one_sentence_before_anything_is_translated(model, tmp_path
     monkeypatch.setattr(mixing.Mixture, "translate_batch", None)
     monkeypatch.setitem(sys.modules, "comet", None)
     (tmp_path / "file").write_text("")
-    for name, text in (("another", "foreign\n" * 14), ("further", "one\n")):
-        data = shutil.copytree(model / "data", tmp_path / name)
-        (data / "raw" / f"test.en-aa.aa{'.1' if name == 'further' else ''}").write_text(text)
     for arguments, name in (
         (["--comet", tmp_path / "file"], "--comet"), (["--comet", tmp_path / "none"], "none"),
         (["--spm", tmp_path / "file"], "file"), (["--tiers", "nothing.json"], "nothing.json"),
@@ -297,9 +285,11 @@ def test_bad_input_is_one_sentence_before_anything_is_translated(model, tmp_path
         outs = [] if arguments[0] == "--out" else ["--out", tmp_path / "out"]
         with refused(name):
             evaluate(*settings(model), *arguments, *outs)
-    for data, name in (("another", "test.en-aa.aa"), ("further", "test.en-aa.aa.1")):
+    for name, text in (("test.en-aa.aa", "foreign\n" * 14), ("test.en-aa.aa.1", "one\n")):
+        data = shutil.copytree(model / "data", tmp_path / f"with {name}")
+        (data / "raw" / name).write_text(text)
         with refused(name):
-            evaluate(tmp_path / data, *settings(model)[1:], "--out", tmp_path / "out")
+            evaluate(data, *settings(model)[1:], "--out", tmp_path / "out")
     with refused("the arguments"):
         evaluate(model / "data")
     assert not (tmp_path / "out").exists()
@@ -307,10 +297,10 @@ def test_bad_input_is_one_sentence_before_anything_is_translated(model, tmp_path
 
 def test_output_of_fairseq_generate_is_scored(tmp_path):
     lines = ["T-0\tein Haus\nH-0\t-0.5\tein Haus\nD-0\t-0.5\tein Haus", "T-1\tzwei\nH-1\t-1\tdrei\nD-1\t-1\tdrei"]
-    for shard, text in enumerate(lines):
-        (tmp_path / f"{shard}").mkdir()
-        (tmp_path / f"{shard}" / "generate-valid.txt").write_text(f"{text}\n")
     files = [tmp_path / "0" / "generate-valid.txt", tmp_path / "1" / "generate-valid.txt"]
+    for file, text in zip(files, lines, strict=True):
+        file.parent.mkdir()
+        file.write_text(f"{text}\n")
     arguments = ["--from-generate", f"en-de={files[0]},{files[1]}", f"en-ro={files[0]}", "--out", tmp_path / "out"]
     shown = evaluate(*arguments)
     found = json.loads((tmp_path / "out" / "scores.json").read_text())
@@ -318,18 +308,11 @@ def test_output_of_fairseq_generate_is_scored(tmp_path):
     assert found["pairs"]["en-de"]["bleu"] == sacrebleu.corpus_bleu(["ein Haus", "drei"], [["ein Haus", "zwei"]]).score
     assert (tmp_path / "out" / "en-de.hyp").read_text() == "ein Haus\ndrei\n"
     assert evaluate(*arguments).stdout == shown.stdout
-    files[1].write_text(files[1].read_text().replace("drei", "zwei"))
+    files[1].write_text(lines[1].replace("drei", "zwei"))
     with pytest.raises(UserError, match="holds the scores of another checkpoint"):
         evaluate(*arguments)
     with refused("--from-generate"):
         evaluate(*arguments[:-2])
-
-
-def train_pieces(text, path):
-    """A SentencePiece model of the words of a file."""
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text), model_prefix=str(path.with_suffix("")), vocab_size=40, minloglevel=2, hard_vocab_limit=False
-    )
 
 
 def test_texts_of_others_are_not_replaced_unless_asked_for(model, tmp_path):
@@ -343,16 +326,12 @@ def test_texts_of_others_are_not_replaced_unless_asked_for(model, tmp_path):
     assert len((tmp_path / "out" / "en-cc.ref").read_text().splitlines()) == 12
 
 
-def test_tiers_are_of_pairs_and_languages_in_either_spelling(tmp_path):
+def test_tiers_are_of_pairs_and_languages_in_either_spelling_and_a_recipe_names_them_too(tmp_path):
     (tmp_path / "tiers.json").write_text(json.dumps({"high": ["de_DE"], "mid": ["ro"], "low": ["en-de"]}))
     found = NamedTiers(str(tmp_path / "tiers.json")).of(["en_XX-de_DE", "cs-de", "ro_RO-en_XX", "en-fr"])
     assert found == {"en_XX-de_DE": "low", "cs-de": "high", "ro_RO-en_XX": "mid"}
-
-
-def test_a_recipe_names_tiers_too(tmp_path):
-    recipe = tmp_path / "mine.yaml"
-    text = "name: mine\ndirections: [en-xx]\n"
-    text += "corpora: [{name: a, pair: en-de, role: train, files: [a.en, a.de]}]\n"
+    recipe, corpora = tmp_path / "mine.yaml", "[{name: a, pair: en-de, role: train, files: [a.en, a.de]}]"
+    text = f"name: mine\ndirections: [en-xx]\ncorpora: {corpora}\n"
     recipe.write_text(f"{text}tiers: {{high: [de]}}\n")
     named = NamedTiers(str(recipe))
     assert named.of(["en-de", "en-ro"]) == {"en-de": "high"} and named.identity.startswith(f"{recipe} ")

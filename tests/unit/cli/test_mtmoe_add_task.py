@@ -14,13 +14,12 @@ from tests.helpers.refused import refused
 from tests.helpers.untrained import SPARSE, make_data, save_model
 
 add_task = partial(mtmoe, "add-task")
+GATES = {f"{side}.layers.1.moe.gate.weight" for side in ("encoder", "decoder")}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Checkpoints of task-gated models: of a benchmark, of languages, with conditional norms, and of pairs; and a table
-    with a task `mine`.
-    """
+    """Checkpoints of task-gated models, of languages with conditional norms; and a table with a task `mine`."""
     register()
     folder = tmp_path_factory.mktemp("checkpoints")
     make_benchmark(folder, {"train": 2, "dev": 2})
@@ -30,7 +29,14 @@ def folder(tmp_path_factory):
     data = make_data(folder / "data")
     save_model(data, folder / "languages.pt", *SPARSE, "--conditional", "norm")
     save_model(data, folder / "pairs.pt", *SPARSE, "--task-ids", "pair")
+    state = torch.load(folder / "pairs.pt", weights_only=False)
+    state["cfg"]["model"]["_name"] = "wav2vec2"
+    torch.save(state, folder / "evil.pt")
     return folder
+
+
+def grown_in(old, new):
+    return {key for key, value in new["model"].items() if value.shape != old["model"][key].shape}
 
 
 def test_a_task_of_a_benchmark_gets_a_gate_and_the_head_of_its_table(folder, tmp_path):
@@ -48,58 +54,36 @@ def test_a_task_of_a_benchmark_gets_a_gate_and_the_head_of_its_table(folder, tmp
         assert torch.equal(new["model"][key][: len(value)] if value.dim() else new["model"][key], value)
     gate = new["model"]["encoder.layers.1.moe.gate.weight"]
     assert torch.equal(gate[4], gate[3]) and new["task_state"] == old["task_state"]
+    for source, overwrite in ((folder / "tasks.pt", []), (out, ["--overwrite"])):
+        with refused("OUT"):
+            add_task(source, out, "--task", "mine", *more, *overwrite)
+    out.write_text("to be overwritten")
     add_task(folder / "tasks.pt", out, "--task", "mine", *more, "--overwrite")
     assert torch.equal(file_io.load(str(out))["model"]["heads.mine.weight"], new["model"]["heads.mine.weight"])
 
 
-def test_a_language_gets_its_token_behind_the_others(folder, tmp_path):
+def test_a_language_gets_its_token_behind_the_others_and_a_pair_of_known_languages_a_gate(folder, tmp_path):
     said = add_task(folder / "languages.pt", tmp_path / "out.pt", "--task", "dd", "--embedding-from", "bb")
     assert "Its languages are in the order --langs aa,bb,cc,en,dd." in said
     old, new = (file_io.load(str(path)) for path in (folder / "languages.pt", tmp_path / "out.pt"))
     assert new["task_state"]["langs"] == ["aa", "bb", "cc", "en", "dd"]
-    grown = {key for key, value in new["model"].items() if value.shape != old["model"][key].shape}
     words = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight"}
-    gates = {f"{side}.layers.1.moe.gate.weight" for side in ("encoder", "decoder")}
-    assert grown == words | gates | {"encoder.task_embeddings.weight"}
-    for key in grown:
+    assert grown_in(old, new) == words | GATES | {"encoder.task_embeddings.weight"}
+    for key in grown_in(old, new):
         source = -3 if key in words else 1  # `bb` is the second of four languages
         assert torch.equal(new["model"][key][-1], old["model"][key][source])
-
-
-def test_a_pair_of_known_languages_gets_a_gate(folder, tmp_path):
-    add_task(folder / "pairs.pt", tmp_path / "out.pt", "--task", "bb-en", "--embedding-from", "random")
-    old, new = (file_io.load(str(path)) for path in (folder / "pairs.pt", tmp_path / "out.pt"))
+    add_task(folder / "pairs.pt", tmp_path / "pair.pt", "--task", "bb-en", "--embedding-from", "random")
+    old, new = (file_io.load(str(path)) for path in (folder / "pairs.pt", tmp_path / "pair.pt"))
     assert new["task_state"]["lang_pairs"] == ["en-aa", "en-bb", "en-cc", "bb-en"]
-    grown = {key for key, value in new["model"].items() if value.shape != old["model"][key].shape}
-    assert grown == {f"{side}.layers.1.moe.gate.weight" for side in ("encoder", "decoder")}
+    assert grown_in(old, new) == GATES
 
 
 @pytest.mark.parametrize(
     ("checkpoint", "name", "wrong"),
     [("tasks.pt", "wic", "--task"), ("tasks.pt", "unknown", "--task"), ("languages.pt", "en-dd", "--task"),
-     ("pairs.pt", "en-dd", "--task"), ("encoder.pt", "rte", "encoder.pt")],
+     ("pairs.pt", "en-dd", "--task"), ("encoder.pt", "rte", "encoder.pt"), ("evil.pt", "bb-en", "evil.pt")],
 )  # fmt: skip
-def test_wrong_tasks_are_one_sentence_and_no_file(folder, tmp_path, checkpoint, name, wrong):
+def test_what_cannot_be_added_is_one_sentence_and_no_file(folder, tmp_path, checkpoint, name, wrong):
     with refused(wrong):
         add_task(folder / checkpoint, tmp_path / "out.pt", "--task", name)
     assert not list(tmp_path.iterdir())
-
-
-def test_what_is_there_is_overwritten_only_when_told(folder, tmp_path):
-    out = tmp_path / "out.pt"
-    out.write_text("mine")
-    arguments = (folder / "pairs.pt", out, "--task", "bb-en")
-    with refused("OUT"):
-        add_task(*arguments)
-    assert out.read_text() == "mine"
-    add_task(*arguments, "--overwrite")
-    with refused("OUT"):
-        add_task(out, out, "--task", "cc-en", "--overwrite")
-
-
-def test_a_file_is_not_trusted_with_other_models(folder, tmp_path):
-    state = torch.load(folder / "pairs.pt", weights_only=False)
-    state["cfg"]["model"]["_name"] = "wav2vec2"
-    torch.save(state, tmp_path / "evil.pt")
-    with refused("evil.pt"):
-        add_task(tmp_path / "evil.pt", tmp_path / "out.pt", "--task", "bb-en")

@@ -2,29 +2,22 @@
 
 import re
 from argparse import ArgumentParser
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.cli.options import choices, options_of, shown
-from fairseq_mtmoe.errors import UserError
 from tests.helpers.commands import REPOSITORY
+from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
+
+run = partial(mtmoe, "options")
 
 
 def ours(name):
     return {option.flag: option for option in options_of(name) if option.is_ours}
-
-
-def run(*arguments):
-    result = CliRunner().invoke(commands, ["options", *arguments])
-    if isinstance(result.exception, UserError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 @pytest.mark.parametrize("name", ["mt_tag", "pemt_t5"])
@@ -37,15 +30,6 @@ def test_what_a_task_or_model_fills_in_is_hidden_and_stays_an_option(name):
     ARCH_MODEL_REGISTRY[name].add_args(parser)
     taken = {flag for action in parser._actions for flag in action.option_strings} & hidden
     assert taken and not any(flag + " " in parser.format_help() for flag in taken)
-
-
-def test_each_option_is_ours_or_fairseqs():
-    assert set(ours("translation_heated")) == {
-        "--heating-coefficient", "--heating-epochs", "--heating-updates", "--natural-from-epoch", "--task-ids",
-        "--description", "--eval-chrf",
-    }  # fmt: skip
-    assert not ours("fused_adam") and "--adam-betas" in {option.flag for option in options_of("fused_adam")}
-    assert {"--num-experts", "--max-nonfinite"} <= set(ours("base_moe")) and "--dropout" not in ours("base_moe")
 
 
 def test_the_overview_names_every_choice():
@@ -75,21 +59,19 @@ UNDERSTANDING = ("mt_tag", "glue", "multitask")
 FILLED_IN = "--task-names"  # by the task, but for `mtmoe upcycle`
 
 
-def test_the_table_of_the_readme_has_our_options_with_their_defaults():
+def of_all(names):
+    return {flag: option for name in names for flag, option in ours(name).items()}
+
+
+def test_the_tables_of_the_readme_have_our_options_with_their_defaults():
     rows = {flag: value for flag, value in table_of_readme("What there is").items() if flag not in KINDS}
-    known = {flag: option for name in TRANSLATION for flag, option in ours(name).items() if flag != FILLED_IN}
-    assert_same_defaults(rows, known)
-    tiny = ours("base_moe_tiny")
+    known, understanding = of_all(TRANSLATION), of_all(UNDERSTANDING)
+    assert_same_defaults(rows, {flag: option for flag, option in known.items() if flag != FILLED_IN})
+    tiny, tag = ours("base_moe_tiny"), ours("mt_tag")
     others = [flag for flag in tiny if tiny[flag].default != known.get(flag, tiny[flag]).default]
     assert others == ["--num-experts"] and "`4` in `base_moe_tiny`" in rows["--num-experts"]
-
-
-def test_the_readmes_table_of_language_understanding():
-    shared = {flag for name in TRANSLATION for flag in ours(name)}
-    known = {flag: option for name in UNDERSTANDING for flag, option in ours(name).items()}
     rows = table_of_readme("Language understanding")
-    assert_same_defaults(rows, {flag: known[flag] for flag in known if flag not in shared})
-    tag = ours("mt_tag")
+    assert_same_defaults(rows, {flag: option for flag, option in understanding.items() if flag not in known})
     assert [tag[flag].default for flag in ("--num-experts", "--expert-interval", "--expert-gates")] == [4, 1, "task"]
 
 

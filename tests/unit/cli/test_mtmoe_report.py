@@ -1,13 +1,12 @@
 """`mtmoe report`: what it writes, refuses, and keeps fresh."""
 
 import time
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer
+from fairseq_mtmoe.analysis.report.gathering import Gatherer
 from fairseq_mtmoe.cli import report
 from fairseq_mtmoe.cli.report import keep_fresh
 from fairseq_mtmoe.errors import UserError
@@ -20,11 +19,11 @@ reported = partial(mtmoe, "report")
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     return write_run(tmp_path / "run", events_of_a_run(pairs=2, validations=2))
 
 
-def test_a_page_of_a_run_is_written_and_named(run, tmp_path):
+def test_a_page_of_a_run_is_written_and_named_and_nothing_overwritten_that_should_stay(run, tmp_path):
     out = tmp_path / "pages" / "run.html"
     assert reported(run, out) == f"{out}\n"
     before = out.read_bytes()
@@ -33,44 +32,42 @@ def test_a_page_of_a_run_is_written_and_named(run, tmp_path):
         reported(run, out)
     assert out.read_bytes() == before
     reported(run, out, "--overwrite")
+    log = (run / "mtmoe.jsonl").rename(tmp_path / "log.html")  # which may be named itself
+    reported(log, tmp_path / "page.html")
+    before = log.read_bytes()
+    with refused("OUT.html", "log.html"):
+        reported(log, log, "--overwrite")
+    assert log.read_bytes() == before and "en-ab" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "name"),
-    [
-        (("RUN", "page.txt"), "OUT.html"),
-        (("RUN", "RUN", "page.html"), "RUN…"),
-        (("RUN", "--scores", "a", "--scores", "b", "page.html"), "--scores"),
-        (("RUN", "--scores", "nowhere", "page.html"), "nowhere"),
-        (("RUN", "page.html", "--watch", "inf"), "--watch"),
-        (("loop", "page.html"), "mtmoe.jsonl"),
-        (("RUN", "/".join(["deep"] * 1000) + "/page.html"), "OUT.html"),
-    ],
-)
+    [(("run", "page.txt"), None), (("run", "run", "page.html"), "RUN…"),
+     (("run", "--scores", "a", "--scores", "b", "page.html"), "--scores"),
+     (("run", "--scores", "nowhere", "page.html"), "nowhere"), (("run", "page.html", "--watch", "inf"), "--watch"),
+     (("loop", "page.html"), None), (("run", "/".join(["deep"] * 1000) + "/page.html"), None)],
+)  # fmt: skip
 def test_what_cannot_be_shown_is_one_sentence_and_no_page(run, tmp_path, monkeypatch, arguments, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with refused(*([] if name in ("OUT.html", "mtmoe.jsonl") else [name])):
-        reported(*(run if argument == "RUN" else argument for argument in arguments))
+    with refused(*filter(None, [name])):
+        reported(*arguments)
     assert not (tmp_path / "page.html").exists()
 
 
-def watch(gatherer: Gatherer, out: Path, *steps: Callable[[], object]) -> None:
+def watch(gatherer, out, *steps):
     """What `--watch 1` does while each step happens between two looks, until it is interrupted."""
-    following = iter(steps)
+    calls = mock.Mock(side_effect=[*steps, KeyboardInterrupt])
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         assert seconds == 1
-        for step in following:
-            step()
-            return
-        raise KeyboardInterrupt
+        calls()()
 
     keep_fresh(gatherer, out, 1.0, sleep)
 
 
 def test_a_watched_page_is_made_anew_when_there_is_something_new(run, tmp_path, monkeypatch):
-    pages: list[Facts] = []
+    pages = []
     monkeypatch.setattr(report, "write_page", lambda facts, out: pages.append(facts))
     log = run / "mtmoe.jsonl"
     more = log.read_text() + '{"event": "sparsified", "update": 7, "num_experts": 4}\n'
@@ -82,7 +79,7 @@ def test_a_watched_log_that_is_damaged_for_a_moment_is_read_the_next_time(run, t
     log, out = run / "mtmoe.jsonl", tmp_path / "page.html"
     whole = log.read_text()
 
-    def restore() -> None:
+    def restore():
         assert "not fresh: Line " in capsys.readouterr().err and not out.exists()
         log.write_text(whole)
 
@@ -91,22 +88,12 @@ def test_a_watched_log_that_is_damaged_for_a_moment_is_read_the_next_time(run, t
 
 
 def test_a_watched_page_of_a_run_that_vanishes_stays_as_it_was_and_is_not_watched(run, tmp_path, capsys):
-    """What is wrong is said once, however often it is looked at."""
     out, gatherer = tmp_path / "page.html", Gatherer([run])
     report.write_page(gatherer.gather(1.0), out)
     with pytest.raises(UserError, match="There is no run log"):
         watch(gatherer, out, (run / "mtmoe.jsonl").unlink, time.time, time.time)
     assert capsys.readouterr().err.count("not fresh") == 1
     assert "en-ab" in out.read_text() and '"watched":null' in out.read_text().replace(" ", "")
-
-
-def test_a_run_log_that_is_named_itself_is_shown_and_never_overwritten(run, tmp_path):
-    log = (run / "mtmoe.jsonl").rename(tmp_path / "log.html")
-    before = log.read_bytes()
-    reported(log, tmp_path / "page.html")
-    with refused("OUT.html", "log.html"):
-        reported(log, log, "--overwrite")
-    assert log.read_bytes() == before and "en-ab" in (tmp_path / "page.html").read_text()
 
 
 def test_several_folders_of_scores_are_said_not_to_be_shown(run, tmp_path):

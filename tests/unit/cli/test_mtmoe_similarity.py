@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.analysis.similarity import TaskInputs, similarity
+from fairseq_mtmoe.analysis.score_files import scores_of_tasks
+from fairseq_mtmoe.analysis.score_tables import write_scores
+from fairseq_mtmoe.analysis.similarity import ModelSimilarities, TaskInputs
 from fairseq_mtmoe.cli.similarity import covariance_sums
 from fairseq_mtmoe.evaluation.predictor import Predictor
 from fairseq_mtmoe.evaluation.stored import Inference
 from tests.helpers.benchmark import make_benchmark, make_encoder, save_untrained
+from tests.helpers.benchmark_scores import set_of, task_of
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
 
@@ -37,8 +40,8 @@ def runs(tmp_path_factory):
     return folder
 
 
-def predictor_of(runs, name, batch_size=4):
-    return Predictor(str(runs), str(runs / name / "checkpoint_last.pt"), Inference(batch_size, cpu=True))
+def predictor_of(runs, name):
+    return Predictor(str(runs), str(runs / name / "checkpoint_last.pt"), Inference(4, cpu=True))
 
 
 def sets_of(predictor, task):
@@ -47,19 +50,14 @@ def sets_of(predictor, task):
 
 def full_inputs(predictor, task):
     """X_i: the embeddings of every sequence by itself, so that nothing is padded, one below the other."""
-    model, rows = predictor.model, []
-    for one in sets_of(predictor, task):
-        (examples,) = predictor.read([one])
-        for start, end, second in zip(
-            examples.starts_S[:-1], examples.starts_S[1:], examples.segment_start_S, strict=True
-        ):
-            tokens = torch.from_numpy(examples.tokens_T[start:end]).long()
-            places = torch.arange(len(tokens))
-            with torch.no_grad():
-                encoder = model.encoder
-                x = encoder.embed_tokens(tokens) + encoder.embed_positions(places)
-                rows.append(encoder.layernorm_embedding(x + encoder.embed_segments((places >= int(second)).long())))
-    return torch.cat(rows).double().numpy()
+    encoder, rows = predictor.model.encoder, []
+    for examples in predictor.read(sets_of(predictor, task)):
+        starts, ends = examples.starts_S[:-1], examples.starts_S[1:]
+        for start, end, second in zip(starts, ends, examples.segment_start_S, strict=True):
+            tokens, positions = torch.from_numpy(examples.tokens_T[start:end]).long(), torch.arange(end - start)
+            x = encoder.embed_tokens(tokens) + encoder.embed_positions(positions)
+            rows.append(encoder.layernorm_embedding(x + encoder.embed_segments((positions >= int(second)).long())))
+    return torch.cat(rows).detach().double().numpy()
 
 
 @pytest.mark.parametrize("task", ["cola", "copa"])
@@ -74,8 +72,10 @@ def test_the_sums_are_those_of_all_tokens_at_once(runs, task):
 
 
 def test_inputs_are_aligned_where_the_model_aligns_them(runs):
-    save_untrained(runs, runs / "conditional.pt", "--glue-tasks", ",".join(TASKS), "--arch", "ca_mtl")
-    predictor = Predictor(str(runs), str(runs / "conditional.pt"), Inference(4, cpu=True))
+    (runs / "conditional").mkdir()
+    path = runs / "conditional" / "checkpoint_last.pt"
+    save_untrained(runs, path, "--glue-tasks", ",".join(TASKS), "--arch", "ca_mtl")
+    predictor = predictor_of(runs, "conditional")
     sums = covariance_sums(predictor, sets_of(predictor, "stsb"), int)
     encoder, embedded_NH = predictor.model.encoder, full_inputs(predictor, "stsb")
     ids_N = torch.full((len(embedded_NH),), TASKS.index("stsb"))
@@ -92,44 +92,32 @@ compare = partial(mtmoe, "similarity", "--cpu")
 def test_tables_and_files_have_equation_7(runs, tmp_path):
     compare(runs / "together", *(runs / task for task in TASKS), "--out", tmp_path)
     written = json.loads((tmp_path / "similarity.json").read_text())
-    inputs = {}
-    for name in ("together", "alone"):
-        x = {task: full_inputs(predictor_of(runs, "together" if name == "together" else task), task) for task in TASKS}
-        inputs[name] = {task: TaskInputs(x_NH.T @ x_NH, len(x_NH)) for task, x_NH in x.items()}
+    models = []
+    for alone in (False, True):
+        x = {task: full_inputs(predictor_of(runs, task if alone else "together"), task) for task in TASKS}
+        inputs = {task: TaskInputs(x_NH.T @ x_NH, len(x_NH)) for task, x_NH in x.items()}
+        models.append(ModelSimilarities("", [], inputs, {}))
     together, alone = written["models"]["together"]["tasks"], written["single_task"]["tasks"]
-
-    def expected(one, other, task):
-        others = [name for name in TASKS if name != task]
-        return np.mean([similarity(inputs[one][task].factor_HR, inputs[other][name].factor_HR) for name in others])
-
-    for task in TASKS:
-        assert together[task]["mean"] == pytest.approx(expected("together", "together", task), rel=1e-4)
-        assert alone[task]["mean"] == pytest.approx(expected("alone", "alone", task), rel=1e-4)
-        assert together[task]["mean_with_single_task"] == pytest.approx(expected("together", "alone", task), rel=1e-4)
-        assert together[task]["mean"] != pytest.approx(alone[task]["mean"], rel=1e-3)
+    for found, name, wanted in (
+        (together, "mean", models[0].means()), (alone, "mean", models[1].means()),
+        (together, "mean_with_single_task", models[0].means(models[1])),
+    ):  # fmt: skip
+        assert {task: found[task][name] for task in TASKS} == pytest.approx(wanted, rel=1e-4)
+    assert all(together[task]["mean"] != pytest.approx(alone[task]["mean"], rel=1e-3) for task in TASKS)
     markdown = (tmp_path / "similarity.md").read_text()
     assert f"{together['cola']['similarities']['copa']:.4f}" in markdown
     assert "a premise or passage once for every candidate (COPA, ReCoRD)" in markdown
     assert {path.name for path in tmp_path.iterdir()} == {"similarity.json", "similarity.md", "similarity.png"}
 
 
-def write_scores(run, scores):
-    sets = {"examples": 21, "standard_error": 1.0, "data_sha256": "d"}
-    tasks = {
-        task: {"title": task, "metric": "accuracy", "small": True, "sets": {task: {"score": score, **sets}}}
-        for task, score in scores.items()
-    }
-    settings = {"checkpoint": "checkpoint_last.pt", "seed": 1, "subset": "valid"}
-    (run / "scores").mkdir()
-    (run / "scores" / "scores.json").write_text(json.dumps({"settings": settings, "tasks": tasks}))
-
-
 def test_scores_make_figure_6(runs, tmp_path):
     for name in ("together", *TASKS):
         shutil.copytree(runs / name, tmp_path / name)
-    write_scores(tmp_path / "together", {"cola": 55.0, "stsb": 60.0, "copa": 70.0})
-    for task, score in (("cola", 50.0), ("stsb", 80.0), ("copa", 0.0)):
-        write_scores(tmp_path / task, {task: score})
+    together, alone = {"cola": 55.0, "stsb": 60.0, "copa": 70.0}, {"cola": 50.0, "stsb": 80.0, "copa": 0.0}
+    for run, scores in (("together", together), *((task, {task: alone[task]}) for task in TASKS)):
+        tasks = {task: task_of(task, set_of(score, examples=21))[task] for task, score in scores.items()}
+        settings = {"checkpoint": "checkpoint_last.pt", "seed": 1, "subset": "valid"}
+        write_scores(tmp_path / run / "scores", scores_of_tasks(tasks, settings))
     folders = [tmp_path / task for task in TASKS]
     said = compare(tmp_path / "together", *folders, "--tasks", "copa,cola,stsb", "--data", runs)
     written = json.loads((tmp_path / "together" / "similarity" / "similarity.json").read_text())

@@ -7,22 +7,22 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 
-import numpy as np
-import polib
 import pytest
-import sentencepiece
-from click.testing import CliRunner
 
 from fairseq_mtmoe.cli import prepare
-from fairseq_mtmoe.cli.prepare import command
 from fairseq_mtmoe.data.corpora.data_dir import content_hash, fingerprint
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.catalogs import write_catalog
+from tests.helpers.invoked import invoked, mtmoe
+from tests.helpers.raw_corpora import digests, text_of
 from tests.helpers.refused import refused
 
 MESSAGES = [f"{verb} the {noun}" for verb in ("Open", "Close", "Copy", "Move", "Read", "Find") for noun in
             ("file", "folder", "user", "page", "image", "letter", "table", "door", "window", "garden")]  # fmt: skip
+run = partial(mtmoe, "prepare")
 SMALL = ["--vocab-size", "45", "--character-coverage", "1"]
 SIZES = ["--valid-size", "3", "--test-size", "4"]
 
@@ -34,12 +34,7 @@ def reverse(text):
 @pytest.fixture
 def folder(tmp_path):
     for locale, number in (("de", 60), ("fr", 25), ("et", 9)):
-        catalog = polib.POFile()
-        catalog.metadata = {"Content-Type": "text/plain; charset=UTF-8"}
-        catalog.extend([polib.POEntry(msgid=message, msgstr=reverse(message)) for message in MESSAGES[:number]])
-        path = tmp_path / "locale" / locale / "LC_MESSAGES" / "app.mo"
-        path.parent.mkdir(parents=True)
-        catalog.save_as_mofile(str(path))
+        write_catalog(tmp_path / "locale", locale, [(message, reverse(message)) for message in MESSAGES[:number]])
     return tmp_path / "locale"
 
 
@@ -53,17 +48,6 @@ def raw(tmp_path):
     return folder
 
 
-def run(*args):
-    result = CliRunner().invoke(command, [str(arg) for arg in args])
-    if result.exception is not None:
-        raise result.exception
-    return result.output
-
-
-def content(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_catalogs_give_a_data_directory(tmp_path, folder):
     output = run("catalogs", tmp_path / "out", "--folder", folder, *SIZES, *SMALL)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
@@ -71,23 +55,14 @@ def test_catalogs_give_a_data_directory(tmp_path, folder):
     assert report["left_out"] == {"et": 9}
     assert "en-fr" in output and "report.md" in output
     for lang in ("de", "fr"):
-        texts = {split: pairs_of(tmp_path / "out", split, lang) for split in ("train", "valid", "test")}
-        assert all(target == reverse(source) for pairs in texts.values() for source, target in pairs)
-        messages = [source for pairs in texts.values() for source, _ in pairs]
-        assert sorted(messages) == sorted(MESSAGES[: {"de": 60, "fr": 25}[lang]])
-        trained = [source for source, _ in texts["train"]]
-        assert trained == sorted(trained)  # in the catalog's order
-
-
-def pairs_of(out, split, lang):
-    """The sentence pairs of binarized data."""
-    model = sentencepiece.SentencePieceProcessor(model_file=str(out / "spm.model"))
-    sides = []
-    for side in ("en", lang):
-        ids = np.fromfile(out / f"{split}.en-{lang}.{side}.bin", np.uint16)
-        parts = np.split(ids, np.flatnonzero(ids == 2) + 1)[:-1]
-        sides.append([model.decode(part[:-1].tolist()) for part in parts])
-    return list(zip(*sides, strict=True))
+        train, *held_out = (
+            [text_of(tmp_path / "out", f"{split}.en-{lang}.{side}") for side in ("en", lang)]
+            for split in ("train", "valid", "test")
+        )
+        sources, targets = (list(chain(*texts)) for texts in zip(train, *held_out, strict=True))
+        assert targets == list(map(reverse, sources))
+        assert sorted(sources) == sorted(MESSAGES[: {"de": 60, "fr": 25}[lang]])
+        assert train[0] == sorted(train[0])  # in the catalog's order
 
 
 def test_a_rerun_does_nothing_until_something_changes(tmp_path, folder):
@@ -97,13 +72,13 @@ def test_a_rerun_does_nothing_until_something_changes(tmp_path, folder):
     folders = tmp_path.stat().st_mtime_ns
     assert "is up to date" in run(*args)
     assert (tmp_path / "out").stat().st_mtime_ns == before and tmp_path.stat().st_mtime_ns == folders
-    whole = content(tmp_path / "out")
+    whole = digests(tmp_path / "out")
     with pytest.raises(UserError, match=r"was made with max_langs None \(now 1\), seed 1 \(now 2\), and models"):
         run(*args, "--max-langs", 1, "--seed", 2)
     (folder / "fr" / "LC_MESSAGES" / "app.mo").write_bytes((folder / "et" / "LC_MESSAGES" / "app.mo").read_bytes())
     with pytest.raises(UserError, match=r"out` was made from other text, and models .*--overwrite to replace it\."):
         run(*args)
-    assert content(tmp_path / "out") == whole
+    assert digests(tmp_path / "out") == whole
     assert "Wrote" in run(*args, "--langs", "de", "--overwrite")
     assert not (tmp_path / "out" / "dict.fr.txt").exists()
 
@@ -119,7 +94,7 @@ def test_default_packages_are_read_unless_a_folder_is_given(tmp_path, folder, mo
 
 def test_text_gives_a_data_directory(tmp_path, raw):
     (raw / "tiers.json").write_text('{"T3-low": ["de"]}')
-    result = CliRunner().invoke(command, ["text", str(raw), str(tmp_path / "out"), *SMALL])
+    result = invoked("prepare", "text", raw, tmp_path / "out", *SMALL)
     assert "en-de" in result.stdout and "Encoding: 60 of 60 pairs" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("Writing shards: 52 of 52 pairs")
     assert json.loads((tmp_path / "out" / "tiers.json").read_text())["low"] == ["en-de"]
@@ -149,13 +124,6 @@ def test_the_vocabulary_of_another_directory_is_kept_with_its_languages_first(tm
     (old / "spm.model").write_bytes(b"another")
     with pytest.raises(UserError, match=r"was made (with|from other text)"):
         run(form, raw, new, *options, "--vocabulary-from", old)
-
-
-def test_a_vocabulary_that_is_not_there_or_that_options_would_train_is_refused(tmp_path, raw):
-    for wrong, name in ((["none"], "--vocabulary-from"), (["raw"], "spm.model"), (["raw", *SMALL], "--vocab-size")):
-        with refused(name):
-            run("text", raw, tmp_path / "out", "--vocabulary-from", tmp_path / wrong[0], *wrong[1:])
-    assert not (tmp_path / "out").exists()
 
 
 def test_text_of_unequal_length_is_taken_only_where_that_is_asked_for(tmp_path, raw):
@@ -203,15 +171,11 @@ def test_a_run_that_was_stopped_goes_on_and_leaves_nothing_but_what_it_made(tmp_
         run("catalogs", tmp_path / "again", *args[2:])
     assert sorted(path.name for path in tmp_path.iterdir()) == [".again.work", "locale", "out"]
     monkeypatch.undo()
-    monkeypatch.setattr("fairseq_mtmoe.data.corpora.readers.messages.polib.mofile", unreachable)
-    monkeypatch.setattr("fairseq_mtmoe.data.corpora.vocabulary.training.train_model_apart", unreachable)
+    monkeypatch.setattr("fairseq_mtmoe.data.corpora.readers.messages.polib.mofile", None)  # done before
+    monkeypatch.setattr("fairseq_mtmoe.data.corpora.vocabulary.training.train_model_apart", None)  # done before
     run("catalogs", tmp_path / "again", *args[2:])
-    assert content(tmp_path / "again") == content(tmp_path / "out")
+    assert digests(tmp_path / "again") == digests(tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "locale", "out"]
-
-
-def unreachable(*args):
-    raise AssertionError("this was done before")
 
 
 def test_large_text_is_prepared_by_all_cores(tmp_path, raw, monkeypatch):
@@ -240,7 +204,12 @@ def test_wrong_input_leaves_no_trace(tmp_path, folder, raw):
         (("text", raw, out, "--character-coverage", "nan"), "--character-coverage"),
         (("text", tmp_path / "nowhere", out), "nowhere"),
         (("corpora", tmp_path / "nowhere", out, "--recipe", "folder"), "nowhere"),
+        (("corpora", raw, out, "--recipe", "nothing"), "--recipe"),
+        (("corpora", raw, out, "--recipe", "folder", "--workers", 2, "--scheduler", "tcp://x:1"), "--workers"),
         (("text", pipes, out), "train.en-de.de"),
+        (("text", raw, out, "--vocabulary-from", tmp_path / "none"), "--vocabulary-from"),
+        (("text", raw, out, "--vocabulary-from", raw), "spm.model"),
+        (("text", raw, out, "--vocabulary-from", raw, *SMALL), "--vocab-size"),
     ):
         with refused(name):
             run(*args)
