@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 JOURNAL = "unfinished.jsonl"
 
-_PLACES = ("checkpoint", "data")  # settings that say where something is; what is there has a digest
+_PATHS = ("checkpoint", "data")  # settings that say where something is; what is there has a digest
 _Number = Annotated[Text, Rule("a sentence's number", lambda value: value.isdecimal() and len(value) < 12)]
 _NOTE = {"settings": dict[Text, Any], "batch": dict[Name, dict[_Number, Text]], "score": PairScore}
 _DIGESTS = {"checkpoint_sha256": "another checkpoint", "data_sha256": "other data"}
@@ -155,7 +155,7 @@ class ScoreFolder:
     def _differing(self, settings: Mapping[str, object]) -> list[str]:
         """What the scores in the folder were made with that is otherwise now."""
         names = [name for name in {**settings, **self.settings}
-                 if name not in _PLACES and settings.get(name) != self.settings.get(name)]  # fmt: skip
+                 if name not in _PATHS and settings.get(name) != self.settings.get(name)]  # fmt: skip
         if not all(name in settings for name in _DIGESTS):
             return ["another version of fairseq_mtmoe"]
         return [_DIGESTS.get(name, f"{name} {settings.get(name)} (now {self.settings.get(name)})") for name in names]
