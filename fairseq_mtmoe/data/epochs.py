@@ -99,8 +99,8 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
             batches = shuffled(batches, self.seed + epoch, self._group if self.grouped_shuffling else 1, counts)
         if batches and self._batches_before >= len(batches):
             raise UserError(
-                f"The place of the checkpoint in epoch {epoch} must be before its {len(batches)} batches are over, but "
-                f"{self._batches_before} were seen: data or batch sizes have changed; begin anew with "
+                f"The position of the checkpoint in epoch {epoch} must be before its {len(batches)} batches are over, "
+                f"but {self._batches_before} were seen: data or batch sizes have changed; begin anew with "
                 "`--reset-dataloader`."
             )
         rest = batches[self._batches_before :]

@@ -93,7 +93,7 @@ def _decoded(input: str) -> Iterator[str]:
             for number, line in enumerate(lines, start=1):  # noqa: B007 (the sentence below says which)
                 yield line.decode("utf-8").strip()
     except UnicodeDecodeError as error:
-        place = f"Line {number} of {name}"
-        raise UserError(f"{place} must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
+        where = f"Line {number} of {name}"
+        raise UserError(f"{where} must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
     except OSError as error:
         raise UserError(f"`--input` must be text to translate, but {name} cannot be read: {error.strerror}.") from error

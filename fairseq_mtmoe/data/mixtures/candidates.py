@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
 
-PLACE, LENGTH = "place", "length"  # of an example: its number among all of its task, and tokens of its longest side
+INDEX, LENGTH = "index", "length"  # of an example: its number among all of its task, and tokens of its longest side
 CANDIDATES, PASSES, DROPOUT_PASS = "of_candidates", "passes", "dropout_pass"  # parts of such a sample
 TASKS_AT_ONCE = 8  # a pass without gradients of so many batches takes less memory than a training step of one
 
@@ -20,7 +20,7 @@ TASKS_AT_ONCE = 8  # a pass without gradients of so many batches takes less memo
 class Candidates:
     """A step's candidates, each example once, with arrays for tensors, of which a worker would send each by a file."""
 
-    items: tuple[Item, ...]  # each with its task's number and a `PLACE`
+    items: tuple[Item, ...]  # each with its task's number and an `INDEX`
     count: int  # of them that are to be chosen
     tensors: frozenset[str] = frozenset()  # the names of an example's values that are tensors
 
@@ -56,7 +56,7 @@ def candidate_batch(
     the numbers of its candidates; an empty one is of the first candidate.
     """
     count = max(Counter(task for task, _ in items).values())
-    once = [*{(task, example[PLACE]): (task, example) for task, example in items}.values()]
+    once = [*{(task, example[INDEX]): (task, example) for task, example in items}.values()]
     numbered = [(task, {**example, "id": number}) for number, (task, example) in enumerate(once)]
     by_length = sorted(numbered, key=lambda item: item[1][LENGTH])
     sample: Batch = {CANDIDATES: Candidates.of(once, count)}

@@ -96,12 +96,12 @@ class MixtureDataset(FairseqDataset):
         """A batch of fairseq's form with the task id of each example."""
         if not items:
             return {}
-        # Collating reorders the examples; the place in `items` as their id tells how.
-        placed = [(task, {**example, "id": place}) for place, (task, example) in enumerate(items)]
-        batch = self.collate(self.datasets, placed, pad_to_length)
+        # Collating reorders the examples; the index in `items` as their id tells how.
+        indexed = [(task, {**example, "id": index}) for index, (task, example) in enumerate(items)]
+        batch = self.collate(self.datasets, indexed, pad_to_length)
         order = batch["id"].tolist()
-        batch["id"] = torch.tensor([items[place][1]["id"] for place in order])
-        batch["task_ids"] = torch.tensor([self.task_ids[items[place][0]] for place in order])
+        batch["id"] = torch.tensor([items[index][1]["id"] for index in order])
+        batch["task_ids"] = torch.tensor([self.task_ids[items[index][0]] for index in order])
         return batch
 
 

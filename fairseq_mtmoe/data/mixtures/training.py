@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from fairseq.data import FairseqDataset
 
-from fairseq_mtmoe.data.mixtures.candidates import LENGTH, PLACE, candidate_batch
+from fairseq_mtmoe.data.mixtures.candidates import INDEX, LENGTH, candidate_batch
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDataset, sizes_of
 from fairseq_mtmoe.data.sampling.candidates import ranked
 from fairseq_mtmoe.data.sampling.draw import Draw
@@ -103,8 +103,8 @@ class TrainingMixture(MixtureDataset):
         task, example = super().__getitem__(index)
         if not self.draws_candidates:
             return task, example
-        place = self._shard_starts[task] + self.numbering.locate(int(index))[1]
-        return task, {**example, PLACE: place, LENGTH: self.num_tokens(index)}
+        number = self._shard_starts[task] + self.numbering.locate(int(index))[1]
+        return task, {**example, INDEX: number, LENGTH: self.num_tokens(index)}
 
     def collater(self, items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None) -> Batch:
         if items and self.draws_candidates:

@@ -14,8 +14,8 @@ from torch import Tensor
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 
-NO_CANDIDATE = -1  # in the place of a row
-NO_WORD = -2  # in the place of a word's first token; both as heads know them
+NO_CANDIDATE = -1  # instead of a row
+NO_WORD = -2  # instead of a word's first token; both as heads know them
 
 
 class TaskDataset(FairseqDataset):
@@ -86,8 +86,10 @@ class TaskCollate:
         candidates = torch.tensor([len(example["tokens"]) for example in examples])
         rows, spans, target = self._by_task(items, candidates)
         seconds = torch.tensor([second for example in examples for second in example["seconds"]]).unsqueeze(1)
-        place = torch.arange(width)
-        segments = (place >= seconds) & (place < torch.tensor(lengths).unsqueeze(1))  # from the second text to the end
+        position = torch.arange(width)
+        segments = (position >= seconds) & (
+            position < torch.tensor(lengths).unsqueeze(1)
+        )  # from the second text to the end
         return {
             "id": torch.tensor([example["id"] for example in examples]),
             "nsentences": len(examples),

@@ -44,7 +44,7 @@ class Lines:
     source: Source
     label: str | None = None
     skip_ragged: bool = False
-    skip_unplaced: bool = False
+    skip_unfound: bool = False
     left_out: Counter[str] = field(default_factory=Counter)
 
     def wrong(self, number: int, why: str) -> UserError:
@@ -82,7 +82,7 @@ class Lines:
 
 @dataclass(slots=True)
 class Record:
-    """The fields of a line, or of a part of it, with their place in a file."""
+    """The fields of a line, or of a part of it, with the number of their line in a file."""
 
     lines: Lines
     number: int
@@ -200,7 +200,7 @@ def _multirc(record: Any) -> Iterator[Fields]:
 
 
 def _record(record: Any) -> Iterator[Fields]:
-    """A record for each query of ReCoRD's, in which an entity of the passage takes the place of `@placeholder`."""
+    """A record for each query of ReCoRD's, in which an entity of the passage stands for `@placeholder`."""
     entities = _entities(record["passage"])
     for query in record["qas"]:
         text = query["query"]
@@ -227,18 +227,18 @@ def _entities(passage: Any) -> list[str]:
     text = passage["text"]
     if not isinstance(text, str):
         raise _WrongRecord(f"the passage must be a text, but is {text!r:.80} instead")
-    places = [(entity["start"], entity["end"]) for entity in passage["entities"]]
-    for start, last in places:
+    spans = [(entity["start"], entity["end"]) for entity in passage["entities"]]
+    for start, last in spans:
         if not (type(start) is int and type(last) is int and 0 <= start <= last < len(text)):
             rule = f"must stand in the passage of {len(text)} characters"
             raise _WrongRecord(f"an entity {rule}, but is said to stand from {start!r:.40} to {last!r:.40}")
-    return list(dict.fromkeys(text[start : last + 1] for start, last in sorted(places)))
+    return list(dict.fromkeys(text[start : last + 1] for start, last in sorted(spans)))
 
 
 def _wsc(record: Any) -> Iterator[Fields]:
     text, target = record["text"], record["target"]
-    places = [_words_at(text, target[f"span{n}_index"], target[f"span{n}_text"]) for n in (1, 2)]
-    (start1, end1), (start2, end2) = places
+    spans = [_words_at(text, target[f"span{n}_index"], target[f"span{n}_text"]) for n in (1, 2)]
+    (start1, end1), (start2, end2) = spans
     # As T5 reads and writes it: the pronoun between asterisks, and the noun.
     asked = {"marked": f"{text[:start2]}*{text[start2:end2]}*{text[end2:]}", "noun": text[start1:end1]}
     yield {**record, "start1": start1, "end1": end1, "start2": start2, "end2": end2, **asked}
@@ -251,7 +251,7 @@ def _words_at(text: str, index: int, words: str) -> tuple[int, int]:
         return start, start + len(words)
     # A few of SuperGLUE's numbers are one off, and what they name has lost its punctuation or case.
     found = [match.start() for match in re.finditer(re.escape(words), text, re.IGNORECASE)]
-    start = min(found, key=lambda place: abs(place - start), default=start)
+    start = min(found, key=lambda at: abs(at - start), default=start)
     return start, min(start + len(words), len(text))
 
 
@@ -273,8 +273,8 @@ def _squad(question: Any) -> Iterator[Fields]:
     context, asked = question
     answers = asked.get("answers")
     starts = [(answer["text"], answer["answer_start"]) for answer in answers or ()]
-    places = [(text, start, start + len(text)) for text, start in starts]
-    found = {"context": context, "question": asked["question"], "id": asked["id"], "places": places}
+    spans = [(text, start, start + len(text)) for text, start in starts]
+    found = {"context": context, "question": asked["question"], "id": asked["id"], "spans": spans}
     yield {**found, "answers": answers and [text for text, _ in starts]}
 
 
@@ -284,12 +284,12 @@ def _mrqa(record: Any) -> Iterator[Fields]:
     for question in record["qas"]:
         found = {"context": record["context"], "question": question["question"], "id": question["qid"]}
         answers = question.get("answers")
-        places = [
+        spans = [
             (answer["text"], start, last + 1)  # the file names the last character
             for answer in (() if answers is None else question["detected_answers"])
             for start, last in answer["char_spans"]
         ]
-        yield {**found, "answers": answers, "places": places}
+        yield {**found, "answers": answers, "spans": spans}
 
 
 def _from_conll(lines: Lines) -> Numbered:

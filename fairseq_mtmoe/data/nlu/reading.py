@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")  # below the data directory, in which benchmarks are unpacked
 FIELD = re.compile(r"\{(\w+)\}")
 WITHOUT_LABELS = "`mtmoe predict` writes predictions for data without labels"
-NO_LABEL = ("", "?", "-1")  # what some copies of a benchmark have in the place of labels that nobody knows
+NO_LABEL = ("", "?", "-1")  # what some copies of a benchmark have instead of labels that nobody knows
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True, as_t
     folder, source = _source(root, row, split)
     read: list[Example] = []
     for path, label in _files(folder, source, row.labels):
-        lines = Lines(path, source, label, row.skip_ragged, skip_unplaced=split.partition("/")[0] == "train")
+        lines = Lines(path, source, label, row.skip_ragged, skip_unfound=split.partition("/")[0] == "train")
         found = [
             _with_text(record, row.text_form, example) if as_text and row.text_form else example
             for record in _chosen(folder, source, records(lines))
@@ -197,17 +197,17 @@ def _question(record: Record, asked: Example) -> Example | None:
     if not answers:
         record.lines.left_out["the question has no answer"] += 1
         return None
-    spans = _places(record, asked.candidates[0][1])
-    if record.lines.skip_unplaced and record.fields["places"] and not spans:
+    spans = _answer_spans(record, asked.candidates[0][1])
+    if record.lines.skip_unfound and record.fields["spans"] and not spans:
         record.lines.left_out["no answer is where it is said to be in the passage"] += 1
         return None
     return replace(asked, answers=tuple(answers), spans=spans)
 
 
-def _places(record: Record, passage: str) -> tuple[Span, ...]:
+def _answer_spans(record: Record, passage: str) -> tuple[Span, ...]:
     """Where the answers stand: MRQA's were found by programs, and wrong ones are left out; a person marked SQuAD's."""
     spans = []
-    for text, start, end in record.fields["places"]:
+    for text, start, end in record.fields["spans"]:
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= len(passage)):
             rule = f"must stand in the passage of {len(passage)} characters"
             raise record.wrong(f"an answer {rule}, but is said to stand from {start} to {end}")

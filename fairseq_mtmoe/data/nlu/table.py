@@ -60,7 +60,7 @@ class Format(Enum):
 
 
 BY_LABEL = (Format.lines_by_label, Format.files_by_label)
-QUESTIONS = (Format.squad, Format.mrqa)  # about passages, with the places of their answers
+QUESTIONS = (Format.squad, Format.mrqa)  # about passages, with the offsets of their answers
 
 
 class Form(Enum):
@@ -75,7 +75,7 @@ class Form(Enum):
 
 @dataclass
 class Words:
-    """Where one of the words stands that a task is about: fields with the places of its characters in a text."""
+    """Where one of the words stands that a task is about: fields with the offsets of its characters in a text."""
 
     text: int = MISSING
     start: str = MISSING
@@ -214,11 +214,11 @@ class TaskRow:
         yield self.is_open or not self.names, "names", "a field of a ranking without labels, and of no other task"
         has_room = self.max_positions is None or self.max_positions >= 8
         yield has_room, "max_positions", "a number of tokens, at least 8"
-        places = [one.text for one in self.words]
-        are_there = all(0 <= place < num_texts for place in places)
-        yield are_there, "words", f"in one of the {num_texts} texts, from 0", places
-        is_pair = len(places) == (2 if self.kind is Kind.word_pair else 0)
-        yield is_pair, "words", "two in a word pair, and none elsewhere", len(places)
+        indices = [one.text for one in self.words]
+        are_there = all(0 <= index < num_texts for index in indices)
+        yield are_there, "words", f"in one of the {num_texts} texts, from 0", indices
+        is_pair = len(indices) == (2 if self.kind is Kind.word_pair else 0)
+        yield is_pair, "words", "two in a word pair, and none elsewhere", len(indices)
 
     def _rules_of_kind(self) -> Iterator[Rule]:
         texts, labels, bounds = self.texts, self.labels, self.bounds

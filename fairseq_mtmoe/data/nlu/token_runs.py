@@ -48,10 +48,10 @@ class TokenRuns:
     def chosen(self, runs_P: NDArray[np.int64], lengths_P: NDArray[np.int64] | None = None) -> Self:
         """The runs of these numbers, of each the first `lengths_P` tokens or all."""
         lengths = self.lengths_N[runs_P] if lengths_P is None else lengths_P
-        # the places of all tokens: of each run from its start on
-        places_T = np.repeat(self.starts_N[runs_P] - (np.cumsum(lengths) - lengths), lengths)
-        places_T += np.arange(len(places_T))
-        return type(self)(self.tokens_T[places_T], ends(lengths))
+        # the positions of all tokens: of each run from its start on
+        positions_T = np.repeat(self.starts_N[runs_P] - (np.cumsum(lengths) - lengths), lengths)
+        positions_T += np.arange(len(positions_T))
+        return type(self)(self.tokens_T[positions_T], ends(lengths))
 
 
 class Strings(TokenRuns):

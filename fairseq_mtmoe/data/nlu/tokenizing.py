@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 20_000  # examples that are tokenized at a time
 PADDING = ("[PAD]", "<pad>")  # BERT's and RoBERTa's
-WHOLE_TEXT = (0, 1)  # [CLS], in the place of a word that is cut off
+WHOLE_TEXT = (0, 1)  # [CLS], instead of a word that is cut off
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class TextTokenizer:
         kept_S2 = kept_lengths(lengths_S2, self.max_length - np.array([mark.size for mark in marks])[kind_S])
         # Marks and texts take turns; one text has two marks, and nothing afterwards.
         pool = runs.joined(TokenRuns.of([run.tolist() for mark in marks for run in mark.runs]))
-        places = len(runs) + np.array([[0, 1, 1], [2, 3, 4]])[kind_S]
-        parts_S5 = np.stack([places[:, 0], texts_S2[:, 0], places[:, 1], texts_S2[:, 1], places[:, 2]], axis=1)
+        marks_S3 = len(runs) + np.array([[0, 1, 1], [2, 3, 4]])[kind_S]
+        parts_S5 = np.stack([marks_S3[:, 0], texts_S2[:, 0], marks_S3[:, 1], texts_S2[:, 1], marks_S3[:, 2]], axis=1)
         sizes_S5 = pool.lengths_N[parts_S5]
         sizes_S5[:, 1::2] = kept_S2
         sizes_S5[~pair_S, 3:] = 0
@@ -189,7 +189,7 @@ def _is_correct(examples: Sequence[Example]) -> NDArray[np.float32]:
 
 def _tokens_of(span: Span, encoding: Any, first: int, length: int) -> tuple[int, int]:
     """The tokens of a word in a sequence, of whose text `length` tokens are kept from `first` on."""
-    tokens = [encoding.char_to_token(place) for place in range(span.start, span.end)]
+    tokens = [encoding.char_to_token(at) for at in range(span.start, span.end)]
     kept = [token for token in tokens if token is not None and token < length]
     if not kept:
         logger.warning("a word that an example is about was cut off with the end of its text: [CLS] stands for it")
@@ -206,8 +206,8 @@ class Marks:
 
     @classmethod
     def of(cls, encoding: Any) -> Self:
-        places = list(zip(encoding.sequence_ids, encoding.ids, strict=True))
-        groups = [(text, [token for _, token in group]) for text, group in groupby(places, lambda place: place[0])]
+        pairs = list(zip(encoding.sequence_ids, encoding.ids, strict=True))
+        groups = [(text, [token for _, token in group]) for text, group in groupby(pairs, lambda pair: pair[0])]
         runs = {n: np.array(tokens, dtype=np.int32) for n, (text, tokens) in enumerate(groups) if text is None}
         texts = [n for n, (text, _) in enumerate(groups) if text is not None]
         none = np.empty(0, dtype=np.int32)

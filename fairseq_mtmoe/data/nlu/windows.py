@@ -20,10 +20,10 @@ from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 CHUNK = 1_000  # examples that are tokenized at a time: where tokens stand takes much memory
 STRIDE = 128  # BERT's
 LONGEST_QUESTION = 64  # tokens, as in BERT; and at most half of the room
-AT_FIRST = (0, 0)  # [CLS], in the place of an answer that is not in a window
+AT_FIRST = (0, 0)  # [CLS], instead of an answer that is not in a window
 
 
-class PlacedTokens(NamedTuple):
+class OffsetTokens(NamedTuple):
     """The tokens of a text, and the characters that each stands for in the text as it is given: from, and to."""
 
     ids: NDArray[np.int32]
@@ -36,13 +36,13 @@ class PlacedTokens(NamedTuple):
         return (first, last) if first <= last else None
 
 
-def placed_tokens(tokenizer: TextTokenizer, texts: Iterable[str]) -> dict[str, PlacedTokens]:
-    found, asked = dict[str, PlacedTokens](), list(dict.fromkeys(texts))
+def tokens_with_offsets(tokenizer: TextTokenizer, texts: Iterable[str]) -> dict[str, OffsetTokens]:
+    found, asked = dict[str, OffsetTokens](), list(dict.fromkeys(texts))
     for start in range(0, len(asked), CHUNK):
         some = asked[start : start + CHUNK]
         for text, encoding in zip(some, tokenizer.encodings(some), strict=True):
             char_offsets_N2 = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-            found[text] = PlacedTokens(np.array(encoding.ids, dtype=np.int32), char_offsets_N2)
+            found[text] = OffsetTokens(np.array(encoding.ids, dtype=np.int32), char_offsets_N2)
     return found
 
 
@@ -56,7 +56,7 @@ def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stri
     marks, made = tokenizer.pair_marks, list[_Windows]()
     for chunk in range(0, len(examples), CHUNK):
         asked = examples[chunk : chunk + CHUNK]
-        tokens = placed_tokens(tokenizer, chain.from_iterable(example.candidates[0] for example in asked))
+        tokens = tokens_with_offsets(tokenizer, chain.from_iterable(example.candidates[0] for example in asked))
         for example in asked:
             question, passage = (tokens[text] for text in example.candidates[0])
             spans = [found for span in example.spans if (found := passage.of_span(span)) is not None]
@@ -125,10 +125,10 @@ class Passages:
         return self._read()
 
     @cached_property
-    def _places(self) -> dict[str, NDArray[np.int32]]:
+    def _offsets(self) -> dict[str, NDArray[np.int32]]:
         """Where the tokens of each passage stand in it."""
-        tokens = placed_tokens(self._tokenizer, (example.candidates[0][1] for example in self._examples))
-        return {text: placed.char_offsets_N2 for text, placed in tokens.items()}
+        tokens = tokens_with_offsets(self._tokenizer, (example.candidates[0][1] for example in self._examples))
+        return {text: found.char_offsets_N2 for text, found in tokens.items()}
 
     @property
     def rights(self) -> list[tuple[str, ...]]:
@@ -144,8 +144,8 @@ class Passages:
         order = np.lexsort((windows_N, -spans_N3[:, 0], question_N))
         questions, first = np.unique(question_N[order], return_index=True)
         texts = [""] * len(split)
-        for question, place in zip(questions.tolist(), order[first].tolist(), strict=True):
-            window, tokens = windows_N[place], spans_N3[place, 1:].astype(np.int64)
+        for question, index in zip(questions.tolist(), order[first].tolist(), strict=True):
+            window, tokens = windows_N[index], spans_N3[index, 1:].astype(np.int64)
             start, end = split.passages_S2[window].tolist()
             if start <= tokens[0] <= tokens[1] < end:
                 texts[question] = self._text(question, *(tokens - start + split.offsets_S[window]).tolist())
@@ -154,7 +154,7 @@ class Passages:
     def _text(self, question: int, first: int, last: int) -> str:
         """The characters from one token of a question's passage to another, and accents after them."""
         passage = self._examples[question].candidates[0][1]
-        start, end = self._places[passage][[first, last], [0, 1]].tolist()
+        start, end = self._offsets[passage][[first, last], [0, 1]].tolist()
         while end < len(passage) and combining(passage[end]):
             end += 1
         return passage[start:end]

@@ -60,9 +60,9 @@ def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:
 
     No more than the task's `size` examples are sorted together: an example would stand beside itself.
     """
-    place = np.arange(len(sides_ES))
-    within, parts = place % WINDOW, -(-WINDOW // max(size, 1))
-    part = place // WINDOW * parts + within * parts // WINDOW
+    position = np.arange(len(sides_ES))
+    within, parts = position % WINDOW, -(-WINDOW // max(size, 1))
+    part = position // WINDOW * parts + within * parts // WINDOW
     turned_SE = np.where(part % 2, -sides_ES.T, sides_ES.T)  # so that a step over a part's end is of like lengths
     order: NDArray[np.int64] = np.lexsort((*turned_SE[::-1], part))
     return order

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.sampling.permutation import Words, derive_key, items_at, places_of, word_type
+from fairseq_mtmoe.data.sampling.permutation import Words, derive_key, items_at, positions_of, word_type
 
 BLOCK = 1 << 17  # examples that are worked on together: few enough for the processor's cache
 
@@ -69,13 +69,13 @@ class Numbering:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive places of passes over the examples of a range of indices: a part of one pass, or whole passes."""
+    """Consecutive positions of passes over the examples of a range of indices: a part of one pass, or whole passes."""
 
     group: int  # the range's number
     first: int  # of the passes, of those that the range holds
     size: int  # examples of a pass
-    start: int  # the first place, in its pass
-    count: int  # of places
+    start: int  # the first position, in its pass
+    count: int  # of positions
     key: int  # of the first pass's order; in whole passes the order does not matter
 
     @property
@@ -90,7 +90,7 @@ class Stretch:
 
     @property
     def _searches(self) -> bool:
-        # To ask every example for its place costs less than to collect half of them in an order without locality.
+        # To ask every example for its position costs less than to collect half of them in an order without locality.
         return self.count < self.size <= 2 * self.count
 
     def items(self, low: int, high: int) -> Words:
@@ -99,14 +99,14 @@ class Stretch:
             return np.arange(low, high, dtype=word_type(self.count))
         if not self._searches:
             return items_at(self.start + low, high - low, self.size, self.key)
-        places = places_of(low, high - low, self.size, self.key)
-        places -= places.dtype.type(self.start)  # places before the start wrap around to large numbers
-        found: Words = np.flatnonzero(places < self.count).astype(places.dtype) + places.dtype.type(low)
+        positions = positions_of(low, high - low, self.size, self.key)
+        positions -= positions.dtype.type(self.start)  # those before the start wrap around to large numbers
+        found: Words = np.flatnonzero(positions < self.count).astype(positions.dtype) + positions.dtype.type(low)
         return found
 
 
 class Block(NamedTuple):
-    """A part of a stretch, bounded by places, or by examples to be asked for their places."""
+    """A part of a stretch, bounded by positions, or by examples to be asked for theirs."""
 
     stretch: Stretch
     low: int

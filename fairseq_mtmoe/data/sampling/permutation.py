@@ -44,12 +44,12 @@ def word_type(size: int) -> type[np.uint32] | type[np.uint64]:
 
 
 def items_at(start: int, count: int, size: int, key: int) -> Words:
-    """The items (count,) at the places `start … start+count-1` of the order of 0 … size-1 that `key` names."""
+    """The items (count,) at the positions `start … start+count-1` of the order of 0 … size-1 that `key` names."""
     return _Order(size, key).walk(start, count, forwards=True)
 
 
-def places_of(start: int, count: int, size: int, key: int) -> Words:
-    """The places of the items `start … start+count-1`: the inverse of `items_at`."""
+def positions_of(start: int, count: int, size: int, key: int) -> Words:
+    """The positions of the items `start … start+count-1`: the inverse of `items_at`."""
     return _Order(size, key).walk(start, count, forwards=False)
 
 

@@ -130,8 +130,8 @@ class SamplingPlan:
             for number, (group, count, key) in enumerate(zip(groups, counts.tolist(), keys, strict=True)):
                 cursor, size = cursors[number], sum(sizes[task] for task in group)
                 if part is None or other == part:
-                    in_order, place = start.schedule.draws_candidates, other * len(groups) + number
-                    stretches += _stretches(place, size, cursor, count, key, in_order)
+                    in_order, index = start.schedule.draws_candidates, other * len(groups) + number
+                    stretches += _stretches(index, size, cursor, count, key, in_order)
                 passes.append(-(-(cursor + count) // size) - cursor // size)
                 cursors[number] += count
         chosen = tuple(start.shard_epoch % len(sizes) for sizes in self.shard_sizes)

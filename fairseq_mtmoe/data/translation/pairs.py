@@ -89,12 +89,12 @@ class PairLoader:
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
         """Each pair's data set, from these shards (default: the first); those that were loaded last are kept."""
         wanted = list(enumerate(shards or [0] * len(self.pairs)))
-        self._loaded = {place: self._loaded.get(place) for place in wanted}
+        self._loaded = {key: self._loaded.get(key) for key in wanted}
         sharing: dict[Any, Any] | None = {} if self.manager.args.enable_reservsed_directions_shared_datasets else None
         for number, shard in wanted:
             if self._loaded[number, shard] is None:
                 self._loaded[number, shard] = self._load(self.pairs[number], shard, sharing)
-        return [self._loaded[place] for place in wanted]
+        return [self._loaded[key] for key in wanted]
 
     def _find_pair(self, category: str, pair: str, folders: list[str]) -> PairSource:
         source, target = pair.split("-")

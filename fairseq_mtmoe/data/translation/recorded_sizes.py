@@ -39,11 +39,11 @@ def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
     """For each of these folders its training pairs, `{"en-de": 1000000, …}`; none unless one record has them all."""
     record = _record(folders[0])
     shards, sizes = record["shards"], record["train"]
-    places = [os.path.split(os.path.abspath(folder)) for folder in folders]
+    paths = [os.path.split(os.path.abspath(folder)) for folder in folders]
     if shards == [""] and len(folders) == 1:
         numbers = [0]
-    elif len({parent for parent, _ in places}) == 1 and all(name in shards for _, name in places):
-        numbers = [shards.index(name) for _, name in places]
+    elif len({parent for parent, _ in paths}) == 1 and all(name in shards for _, name in paths):
+        numbers = [shards.index(name) for _, name in paths]
     else:
         return {}
     return {
@@ -53,7 +53,7 @@ def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
 
 
 def with_shards(data: str) -> str:
-    """fairseq's data argument, with its shards, of the first one's record or all, in place of a directory of them."""
+    """fairseq's data argument, with its shards, of the first one's record or all, instead of a directory of them."""
     if "://" in data:  # as fairseq: another store's, which nobody looks into
         return data
     return os.pathsep.join(itertools.chain.from_iterable(map(_shards, data.split(os.pathsep))))

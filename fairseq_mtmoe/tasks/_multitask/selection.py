@@ -18,7 +18,7 @@ from fairseq.logging import metrics
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, DROPOUT_PASS, PASSES, PLACE, Candidates
+from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, DROPOUT_PASS, INDEX, PASSES, Candidates
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
 from fairseq_mtmoe.data.sampling.candidates import most_uncertain
 from fairseq_mtmoe.data.sampling.permutation import derive_key
@@ -48,7 +48,7 @@ def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Se
     found = [measure(batch, model, False) for batch in sample.get(PASSES, ())]
     if DROPOUT_PASS in sample:
         task, example = candidates.items[0]
-        with _dropout(model, seed=derive_key(update, task, example[PLACE]) >> 1):
+        with _dropout(model, seed=derive_key(update, task, example[INDEX]) >> 1):
             found.append(measure(sample[DROPOUT_PASS], model, True))
     model.train()
     columns = [torch.cat([column.double() for column in columns]) for columns in zip(*found, strict=True)]
@@ -96,7 +96,7 @@ class SelectionRecord:
         """Remember what this process chose for a step; return what its logging output is to have."""
         sums = np.zeros((len(SUMS), len(self.names)))
         if counts:
-            self._chosen += [(task, example[PLACE]) for task, example in chosen.items]
+            self._chosen += [(task, example[INDEX]) for task, example in chosen.items]
             tasks_C, length = chosen.candidates.task_C, len(self.names)
             trained = np.bincount([task for task, _ in chosen.items], minlength=length)
             entropy = np.bincount(tasks_C, np.nan_to_num(chosen.relative_C), minlength=length)

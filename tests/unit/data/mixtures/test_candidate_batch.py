@@ -7,8 +7,8 @@ import torch
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, DROPOUT_PASS, PASSES, candidate_batch
 
 
-def item(task, place, length=1):
-    return task, {"id": 1000 + place, "place": place, "length": length}
+def item(task, index, length=1):
+    return task, {"id": 1000 + index, "index": index, "length": length}
 
 
 def collate(items):
@@ -47,7 +47,7 @@ def test_what_dropout_tells_passes_under_dropout_alone():
 
 @pytest.mark.parametrize("present", [1, 2, 20])
 def test_processes_make_as_many_passes_whatever_candidates_they_have(present):
-    items = [item(task, place, task) for task in range(present) for place in range(2)]
+    items = [item(task, index, task) for task in range(present) for index in range(2)]
     sample = candidate_batch(collate, items, [0] * 19 + [3])
     assert len(passed(sample)) == 3 and all(passed(sample)) and len(sample[DROPOUT_PASS]["id"])
     numbers = {number for batch in passed(sample) for number in batch}

@@ -8,22 +8,19 @@ import pytest
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from tests.helpers.digits import digit_task, make_digit_corpus
 
-TEMPERATURE = {"sampling_method": "temperature", "sampling_temperature": 2.0}
-HEATED = {**TEMPERATURE, "heating_coefficient": 3.0, "heating_epochs": 5}
+HEATED = dict(sampling_method="temperature", sampling_temperature=2.0, heating_coefficient=3.0, heating_epochs=5)
 
 
 def iterator(data, epoch=1, num_workers=0, **options):
     task = digit_task(data, **options)
     task.load_dataset("train", epoch=epoch)
-    return task.get_batch_iterator(
-        task.dataset("train"), max_tokens=60, max_positions=(1024, 1024), seed=3, epoch=epoch, num_workers=num_workers
-    )
+    return task.get_batch_iterator(task.dataset("train"), max_tokens=60, seed=3, epoch=epoch, num_workers=num_workers)
 
 
 def content(batch):
     if CANDIDATES in batch:
         items = batch[CANDIDATES].items
-        return [[(task, example["place"]) for task, example in items], [content(part) for part in batch[PASSES]]]
+        return [[(task, example["index"]) for task, example in items], [content(part) for part in batch[PASSES]]]
     return [batch["id"].tolist(), batch["task_ids"].tolist(), batch["target"].tolist()]
 
 
@@ -33,68 +30,53 @@ def shards(tmp_path_factory):
     return f"{make_digit_corpus(folder / 'a', seed=1, train=100)}:{make_digit_corpus(folder / 'b', seed=2, train=80)}"
 
 
-KINDS = {
-    "pass": HEATED,
-    "virtual epochs": {**HEATED, "virtual_epoch_size": 70},
-    "candidates": {"sampling_method": "uncertainty", "virtual_epoch_size": 70},
-    "weights": {"sampling_weights": "{'main:en-aa': 1, 'main:en-bb': 2, 'main:en-cc': 3}"},
-}
-
-
 @pytest.mark.parametrize(
-    ("kind", "stop"),
-    [("pass", 3), ("virtual epochs", 20), ("candidates", 3), ("weights", 20)],
+    ("options", "stop"),
+    [
+        (HEATED, 3),
+        ({**HEATED, "virtual_epoch_size": 70}, 20),
+        ({"sampling_method": "uncertainty", "virtual_epoch_size": 70}, 3),
+        ({"sampling_weights": "{'main:en-aa': 1, 'main:en-bb': 2, 'main:en-cc': 3}"}, 20),
+    ],
 )
-def test_resuming_in_the_middle_of_an_epoch_continues_the_same_batches(kind, stop, digits, shards):
+def test_resuming_in_the_middle_of_an_epoch_continues_the_same_batches(options, stop, digits, shards):
     for data in (str(digits), shards):
-        whole = iterator(data, **KINDS[kind])
-        seen = []
+        whole, seen = iterator(data, **options), []
         for _ in range(6):
-            epoch = whole.next_epoch_itr()
-            for batch in epoch:
+            for batch in whole.next_epoch_itr():
                 seen.append(content(batch))
                 if len(seen) == stop:
                     state = whole.state_dict()
-        resumed = iterator(data, epoch=state["epoch"], **KINDS[kind])
+        resumed, rest = iterator(data, epoch=state["epoch"], **options), []
         resumed.load_state_dict(state)
-        rest = []
         while len(rest) < len(seen) - stop:
-            rest += [content(batch) for batch in resumed.next_epoch_itr()]
+            rest += map(content, resumed.next_epoch_itr())
         assert rest == seen[stop:]
 
 
 def test_workers_get_the_same_sentences_without_the_task(digits):
-    alone, worked = (
-        [content(batch) for batch in iterator(digits, 2, number, **HEATED).next_epoch_itr()] for number in (0, 1)
-    )
-    assert alone == worked
-    dataset = iterator(digits, 2, **HEATED).dataset
-    copied = pickle.loads(pickle.dumps(dataset))
-    items = [copied[index] for index in range(0, len(copied), 10)]
-    assert content(copied.collater(items)) == content(
-        dataset.collater([dataset[index] for index in range(0, len(dataset), 10)])
-    )
+    alone, worked = (iterator(digits, 2, number, **HEATED) for number in (0, 1))
+    assert [*map(content, alone.next_epoch_itr())] == [*map(content, worked.next_epoch_itr())]
+    copied = pickle.loads(pickle.dumps(alone.dataset))
     assert copied.loader is None and copied.plan is None
+    first, second = ([data[n] for n in range(0, len(data), 10)] for data in (alone.dataset, copied))
+    assert content(alone.dataset.collater(first)) == content(copied.collater(second))
 
 
 @pytest.mark.parametrize("options", [{}, {"virtual_epoch_size": 90}])
 def test_shards_take_turns_without_being_loaded_again(options, shards):
-    batches = iterator(shards, **options)
-    dataset = batches.dataset
-    folders, sizes = [], []
+    batches, found = iterator(shards, **options), []
     for _ in range(4):
         list(batches.next_epoch_itr())
-        folders.append(dataset.datasets[0].src.dataset._path.split("/")[-2])
-        sizes.append(len(dataset))
-    expected = (["a", "b", "a", "b"], [135, 108, 135, 108]) if not options else (["a", "a", "b", "b"], [90] * 4)
-    assert (folders, sizes) == expected
+        folder = batches.dataset.datasets[0].src.dataset._path.split("/")[-2]
+        found.append((folder, len(batches.dataset)))
+    assert found == ([("a", 90)] * 2 + [("b", 90)] * 2 if options else [("a", 135), ("b", 108)] * 2)
 
 
 def test_sentences_that_are_too_long_are_left_out_or_refused(digits, caplog):
     task = digit_task(digits)
     task.load_dataset("train")
-    dataset = task.dataset("train")
-    options = dict(max_tokens=60, max_positions=(8, 1024))
+    dataset, options = task.dataset("train"), {"max_tokens": 60, "max_positions": (8, 1024)}
     with pytest.raises(Exception, match="is invalid"):
         len(task.get_batch_iterator(dataset, **options))
     batches = task.get_batch_iterator(dataset, ignore_invalid_inputs=True, **options).frozen_batches

@@ -49,7 +49,7 @@ def collate(items):
 
 def candidates(entropies, draws=(0, 0, 0)):
     items = [
-        (task, {"id": 0, "place": n, "length": n, "entropies": entropy, "values": 1.0 + n})
+        (task, {"id": 0, "index": n, "length": n, "entropies": entropy, "values": 1.0 + n})
         for task, of_task in enumerate(entropies)
         for n, entropy in enumerate(of_task)
     ]
@@ -57,7 +57,7 @@ def candidates(entropies, draws=(0, 0, 0)):
 
 
 def chosen(sample, model):
-    return [(task, example["place"]) for task, example in choose(sample, model, measure, 1).items]
+    return [(task, example["index"]) for task, example in choose(sample, model, measure, 1).items]
 
 
 def test_a_step_trains_on_the_most_uncertain_of_all_tasks():
@@ -102,9 +102,9 @@ def test_expert_layers_route_as_in_evaluation_and_remember_nothing():
 
 def noted(record, *places, counts=True):
     """What a process logs of a choice of these examples, of two candidates of each task."""
-    items = tuple((task, {"place": place}) for task in (0, 1) for place in (0, 1))
+    items = tuple((task, {"index": place}) for task in (0, 1) for place in (0, 1))
     relative = np.array([0.5, 1.0, 0.25, 0.75])
-    chosen = [(task, {"place": place}) for task, place in places]
+    chosen = [(task, {"index": place}) for task, place in places]
     return record.note(Selection(chosen, Candidates(items, 2), relative), counts=counts)
 
 

@@ -279,7 +279,7 @@ def test_a_steps_candidates_are_as_uncertain_together_as_each_alone(digits):
         alone.append((entropy / most).item())
     assert chosen.relative_C.tolist() == pytest.approx(alone, rel=1e-5) and max(alone) - min(alone) > 0.01
     best = sorted(range(len(alone)), key=lambda number: -alone[number])[: candidates.count]
-    assert [example["place"] for _, example in chosen.items] == [candidates.items[n][1]["place"] for n in sorted(best)]
+    assert [example["index"] for _, example in chosen.items] == [candidates.items[n][1]["index"] for n in sorted(best)]
     batch = dataset.chosen_batch(chosen.items)
     assert batch["target"].numel() <= 40 and len(batch["id"]) == candidates.count > 1
 
