@@ -1,7 +1,5 @@
 """Files as accidents and attackers leave them, for property tests of what reads files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -34,10 +32,7 @@ ODD = (
 
 
 def value_or_sentence(read: Callable[[], Any]) -> Any:
-    """What `read` returns, or None if it refuses with a sentence of one line and modest length.
-
-    Any other exception is the test's failure.
-    """
+    """What `read` returns, or None if it refuses with a sentence of one line and modest length."""
     try:
         return read()
     except UserError as error:

@@ -4,8 +4,6 @@ From digits (`en`): `aa` is a copy, `bb` the reversal, `cc` every digit shifted 
 language to do any of them. The training sizes are skewed: high, mid and low resource.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,16 +27,7 @@ SHARES = {"aa": 1, "bb": 4, "cc": 10}  # the training data is divided by these: 
 def make_digit_corpus(
     folder: str | Path, seed: int = 1, train: int = 3000, valid: int = 60, test: int = 60, targets: str = "aa,bb,cc"
 ) -> Path:
-    """Write a data directory as `fairseq-preprocess` would.
-
-    Args:
-        folder: created if need be.
-        train: training sentences of the largest pair; `valid` and `test` are per pair.
-        targets: the languages to translate into.
-
-    Returns:
-        the folder.
-    """
+    """Write a data directory as `fairseq-preprocess` would, with `train` sentences of the largest pair."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     dictionary = digit_dictionary()
@@ -72,14 +61,7 @@ def write_digits(prefix: str, sentences: list[np.ndarray], dictionary: Dictionar
 
 def digit_task(data: str | Path, **options: Any) -> TranslationHeatedTask:
     """The task `translation_heated` on a digit corpus, as the commands set it up with these options."""
-    defaults = {
-        "lang_pairs": None if "source_lang" in options else ",".join(PAIRS),
-        "encoder_langtok": "tgt",
-        "seed": 1,
-        "dataset_impl": None,
-        "train_subset": "train",
-        "max_epoch": 0,
-        "update_freq": [1],
-        "save_dir": str(data),
-    }
+    pairs = None if "source_lang" in options else ",".join(PAIRS)
+    defaults = {"lang_pairs": pairs, "encoder_langtok": "tgt", "seed": 1, "dataset_impl": None, "max_epoch": 0}
+    defaults |= {"train_subset": "train", "update_freq": [1], "save_dir": str(data)}
     return TranslationHeatedTask.setup_task(TranslationHeatedConfig(data=str(data), **{**defaults, **options}))

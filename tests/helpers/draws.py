@@ -1,7 +1,5 @@
 """What a draw of an epoch consists of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

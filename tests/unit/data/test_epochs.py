@@ -1,14 +1,13 @@
-"""The place in an epoch: any number of processes goes on with exactly the batches that were not seen."""
+"""The position in an epoch: any number of processes goes on with exactly the batches that were not seen."""
 
 import itertools
+from functools import partial
 
-import numpy as np
 import pytest
 from fairseq.data import iterators
 from torch.utils.data import Dataset
 
 from fairseq_mtmoe.data.epochs import SharedEpochIterator
-from tests.helpers.digits import digit_task
 from tests.helpers.refused import refused
 
 BATCHES = 13
@@ -24,21 +23,18 @@ class Sentences(Dataset):
         return [[100 * epoch + number, -(100 * epoch + number)] for number in range(count)]
 
 
-def stock(rank, processes, make=iterators.EpochBatchIterator, epoch=1, count=BATCHES, **options):
+def stock(rank, processes, make=iterators.EpochBatchIterator, count=BATCHES, **options):
+    options |= {"seed": 5, "num_shards": processes, "shard_id": rank}
     return make(
-        dataset=Sentences(),
-        collate_fn=list,
-        batch_sampler=lambda dataset, epoch: dataset.batches(epoch, count),
-        seed=5,
-        num_shards=processes,
-        shard_id=rank,
-        epoch=epoch,
-        **options,
+        dataset=Sentences(), collate_fn=list, batch_sampler=lambda data, epoch: data.batches(epoch, count), **options
     )
 
 
-def ours(rank, processes, **options):
-    return stock(rank, processes, SharedEpochIterator, **options)
+ours = partial(stock, make=SharedEpochIterator)
+
+
+def all_ours(processes, **options):
+    return [ours(rank, processes, **options) for rank in range(processes)]
 
 
 def in_global_order(shares):
@@ -59,28 +55,24 @@ def consume(iterators_, rounds):
 
 
 def resume(state, processes, **options):
-    resumed = [ours(rank, processes, epoch=state["epoch"], **options) for rank in range(processes)]
+    resumed = all_ours(processes, epoch=state["epoch"], **options)
     for iterator in resumed:
         iterator.load_state_dict(state)
     return resumed
 
 
-def an_epoch(**options):
-    return consume([ours(0, 1, **options)], BATCHES)[0]
-
-
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (2, 1), (2, 2), (3, 4), (4, 2)])
 def test_another_number_of_processes_goes_on_with_what_is_left(before, after):
-    whole = an_epoch()
+    whole, following = (consume(all_ours(1, epoch=epoch), BATCHES)[0] for epoch in (1, 2))
     for rounds in range(1, -(-BATCHES // before)):
-        first, state = consume([ours(rank, before) for rank in range(before)], rounds)
+        first, state = consume(all_ours(before), rounds)
         assert first == whole[: rounds * before] and state["batches_in_epoch"] == rounds * before
         resumed = resume(state, after)
         rest, end = consume(resumed, BATCHES)
         assert rest == whole[len(first) :]
         assert (end["epoch"], end["iterations_in_epoch"], end["batches_in_epoch"]) == (2, 0, 0)
-        assert consume(resumed, BATCHES)[0] == an_epoch(epoch=2)  # the same objects …
-        assert consume(resume(end, before), BATCHES)[0] == an_epoch(epoch=2)  # … and those of another start
+        assert consume(resumed, BATCHES)[0] == following  # the same objects …
+        assert consume(resume(end, before), BATCHES)[0] == following  # … and those of another start
 
 
 @pytest.mark.parametrize(
@@ -109,26 +101,26 @@ def test_as_many_processes_see_what_fairseqs_see(processes, options):
 
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_groups_that_are_shuffled_stay_those_of_the_start(after):
-    workers = [ours(rank, 2, grouped_shuffling=True) for rank in range(2)]
-    whole, _ = consume(workers, BATCHES)
-    _, state = consume([ours(rank, 2, grouped_shuffling=True) for rank in range(2)], 2)
-    rest, end = consume(resume(state, after, grouped_shuffling=True), BATCHES)
+    options = {"grouped_shuffling": True}
+    whole, _ = consume(all_ours(2, **options), BATCHES)
+    _, state = consume(all_ours(2, **options), 2)
+    rest, end = consume(resume(state, after, **options), BATCHES)
     assert rest == whole[4:]
-    anew, _ = consume([ours(rank, after, grouped_shuffling=True, epoch=2) for rank in range(after)], BATCHES)
-    assert consume(resume(end, after, grouped_shuffling=True), BATCHES)[0] == anew
+    anew, _ = consume(all_ours(after, epoch=2, **options), BATCHES)
+    assert consume(resume(end, after, **options), BATCHES)[0] == anew
 
 
 @pytest.mark.parametrize(("processes", "freq", "skip"), [(1, 1, False), (1, 3, True), (2, 2, True), (2, 5, False)])
 def test_updates_of_another_size_end_with_the_epoch(processes, freq, skip):
     """fairseq's own iterator loses batches here, and then begins the epoch anew."""
-    _, state = consume([ours(rank, 2, update_freq=[2]) for rank in range(2)], 2)
+    _, state = consume(all_ours(2, update_freq=[2]), 2)
     shares = []
     for worker in resume(state, processes, update_freq=[freq]):
         updates = iterators.GroupedIterator(worker.next_epoch_itr(), freq, skip_remainder_batch=skip)
         length, groups = len(updates) - updates.n, list(updates)
         assert len(groups) == length and worker.end_of_epoch()
         shares.append([batch for group in groups for batch in group])
-    left = an_epoch()[4:]
+    left = consume(all_ours(1), BATCHES)[0][4:]
     whole_updates = -(-len(left) // processes) // freq * freq * processes
     assert in_global_order(shares) == (left[:whole_updates] if skip else left)
 
@@ -148,27 +140,7 @@ def test_a_state_can_be_of_another_epoch_than_the_iterator_and_unshuffled():
     assert list(other.next_epoch_itr()) == Sentences().batches(3)[4:]
 
 
-def test_a_place_behind_the_end_is_refused():
-    _, state = consume([ours(0, 1)], 9)
+def test_a_position_behind_the_end_is_refused():
+    _, state = consume(all_ours(1), 9)
     with refused("--reset-dataloader"):
         ours(0, 2, count=9).load_state_dict(state)
-
-
-def test_the_training_data_goes_on_with_other_processes(digits):
-    def workers(processes):
-        tasks = [digit_task(digits, sampling_method="temperature") for _ in range(processes)]
-        for rank, task in enumerate(tasks):
-            task.load_dataset("train")
-            yield task.get_batch_iterator(
-                task.dataset("train"), max_tokens=120, max_positions=(99, 99), num_shards=processes, shard_id=rank
-            )
-
-    def sentences(batches):
-        return [np.stack([batch["task_ids"], batch["id"]]).tolist() for batch in batches]
-
-    whole = sentences(consume(list(workers(1)), 1000)[0])
-    first, state = consume(list(workers(2)), 3)
-    resumed = list(workers(3))
-    for worker in resumed:
-        worker.load_state_dict(state)
-    assert sentences(first + consume(resumed, 1000)[0]) == whole

@@ -9,7 +9,6 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from fairseq_mtmoe import register
@@ -20,6 +19,7 @@ from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.refused import refused
 
 GOOD = "die 12\ndas 7\n\u3000 3\nHaus 5\nHaus 6 #fairseq:overwrite\nmadeupword0000 0\n"
+MODEL = train_model(MESSAGES, 54, 1.0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,12 +53,9 @@ def test_a_dictionary_is_what_fairseq_reads(tmp_path, text):
 def test_a_damaged_dictionary_is_one_sentence(tmp_path, content, line):
     with refused(f"line {line} of {tmp_path}/dict.de.txt" if line else "dict.de.txt"):
         dictionary_of(tmp_path, content)
-
-
-def test_a_dictionary_that_is_no_file_is_one_sentence(tmp_path):
-    os.mkfifo(tmp_path / "dict.de.txt")
-    with refused("dict.de.txt"):
-        Dictionary.load(str(tmp_path / "dict.de.txt"))
+    os.mkfifo(tmp_path / "no_file")
+    with refused("no_file"):
+        Dictionary.load(str(tmp_path / "no_file"))
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -70,23 +67,18 @@ def test_any_dictionary_is_a_value_or_a_sentence(tmp_path, content):
         assert all(0 <= found.index(symbol) < len(found) for symbol in found.symbols)
 
 
-@pytest.fixture(scope="module")
-def model() -> bytes:
-    return train_model(MESSAGES, 54, 1.0)
-
-
 def encoder_of(path):
     return SentencepieceBPE(OmegaConf.structured(SentencepieceConfig(sentencepiece_model=str(path))))
 
 
-def test_a_sentencepiece_model_is_read_or_one_sentence(tmp_path, model):
+def test_a_sentencepiece_model_is_read_or_one_sentence(tmp_path):
     path = tmp_path / "spm.model"
     with refused("spm.model"):
         encoder_of(path)
-    path.write_bytes(model)
-    expected = sentencepiece.SentencePieceProcessor(model_proto=model).encode("Open the file", out_type=str)
+    path.write_bytes(MODEL)
+    expected = sentencepiece.SentencePieceProcessor(model_proto=MODEL).encode("Open the file", out_type=str)
     assert encoder_of(path).encode("Open the file").split() == expected
-    for content in (b"", model[:100], b"no model at all"):
+    for content in (b"", MODEL[:100], b"no model at all"):
         path.write_bytes(content)
         with refused("spm.model"):
             encoder_of(path)
@@ -95,9 +87,9 @@ def test_a_sentencepiece_model_is_read_or_one_sentence(tmp_path, model):
 
 
 @settings(max_examples=60, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_any_sentencepiece_model_is_a_value_or_a_sentence(tmp_path, model, data):
-    (tmp_path / "spm.model").write_bytes(data.draw(damaged(model)))
+@given(content=damaged(MODEL))
+def test_any_sentencepiece_model_is_a_value_or_a_sentence(tmp_path, content):
+    (tmp_path / "spm.model").write_bytes(content)
     encoder = value_or_sentence(lambda: encoder_of(tmp_path / "spm.model"))
     if encoder is not None:
         assert isinstance(encoder.encode("Open the file"), str)

@@ -7,22 +7,18 @@ from collections import Counter
 import pytest
 
 from tests.helpers.digits import digit_task, make_digit_corpus
-from tests.helpers.refused import refused
 
-HEATED = dict(
-    sampling_method="temperature", sampling_temperature=1.5, heating_coefficient=3.0, max_epoch=4, virtual_epoch_size=60
-)
-SIZES = {0: 200, 1: 50, 2: 20}
+HEATED = {"sampling_method": "temperature", "sampling_temperature": 1.5, "heating_coefficient": 3.0, "max_epoch": 4}
+HEATED["virtual_epoch_size"] = 60
+SIZES = (200, 50, 20)
 
 
 def iterator(data, epoch=1, updates=0, processes=1, rank=0, update_freq=1, **options):
     task = digit_task(data, **{**HEATED, "update_freq": [update_freq], **options})
     task.num_updates = updates
     task.load_dataset("train", epoch=epoch)
-    return task.get_batch_iterator(
-        task.dataset("train"), max_tokens=60, seed=options.get("seed", 1), epoch=epoch, num_shards=processes,
-        shard_id=rank,
-    )  # fmt: skip
+    sharded = {"seed": options.get("seed", 1), "epoch": epoch, "num_shards": processes, "shard_id": rank}
+    return task.get_batch_iterator(task.dataset("train"), max_tokens=60, **sharded)
 
 
 def sentences(batch):
@@ -38,9 +34,7 @@ def go(batches, count):
 
 
 def interrupted(data, count, **options):
-    """An iterator after so many batches, and these."""
-    batches = iterator(data, **options)
-    return batches, go(batches, count)
+    return (batches := iterator(data, **options)), go(batches, count)
 
 
 def rest_of(batches):
@@ -54,10 +48,17 @@ def resume(state, data, **options):
     return resumed
 
 
+def rest_in(processes, state, data, **options):
+    """The same from several resumed processes, in the order of the epoch."""
+    resumed = [resume(state, data, processes=processes, rank=rank, **options) for rank in range(processes)]
+    shares = [[sentences(batch) for batch in one.next_epoch_itr() if batch] for one in resumed]
+    return [batch for row in itertools.zip_longest(*shares) for batch in row if batch]
+
+
 def spread(batches):
     times = Counter(itertools.chain.from_iterable(batches))
-    every = {task: [times[task, number] for number in range(size)] for task, size in SIZES.items()}
-    return max(max(counts) - min(counts) for counts in every.values())
+    every = [[times[task, number] for number in range(size)] for task, size in enumerate(SIZES)]
+    return max(max(counts) - min(counts) for counts in every)
 
 
 CHANGED = {
@@ -97,13 +98,7 @@ def test_heating_by_update_resumes_with_other_processes_and_another_update_freq(
     go(before, 15)
     state, expected = before.state_dict(), rest_of(before)
     assert (state["epoch"], state["sampling"]["place"]["update"]) == (2, 20)
-    shares = [
-        [sentences(batch) for batch in resume(
-            state, digits, updates=31, processes=processes, rank=rank, update_freq=4, **by_update
-        ).next_epoch_itr() if batch]
-        for rank in range(processes)
-    ]  # fmt: skip
-    assert [batch for row in itertools.zip_longest(*shares) for batch in row if batch] == expected
+    assert rest_in(processes, state, digits, updates=31, update_freq=4, **by_update) == expected
 
 
 LONG = {"heating_updates": 8, "virtual_epoch_size": None}
@@ -123,20 +118,15 @@ def test_the_temperature_and_the_draw_move_within_a_long_epoch(digits):
     share, hot = [sum(task == 0 for task, _ in of) / len(of) for of in (first, last)], plan.probabilities(1, part=-1)[0]
     assert share[0] > hot + 0.03 and share[1] == pytest.approx(hot, abs=0.02)
     assert spread(drawn) == 1
-    two = [iterator(digits, processes=2, rank=rank, **LONG) for rank in range(2)]
-    assert [batch for row in zip(*(go(one, len(drawn) // 2) for one in two), strict=True) for batch in row] == drawn[
-        : len(drawn) // 2 * 2
-    ]
+    two = [go(iterator(digits, processes=2, rank=rank, **LONG), len(drawn) // 2) for rank in range(2)]
+    assert [batch for row in zip(*two, strict=True) for batch in row] == drawn[: len(drawn) // 2 * 2]
 
 
 @pytest.mark.parametrize("processes", [1, 3])
 def test_a_long_epoch_goes_on_with_the_parts_that_it_began_with(processes, digits):
     before, _ = interrupted(digits, 6, **LONG)
     state, expected = before.state_dict(), rest_of(before)
-    others = {"updates": 6, "processes": processes, "update_freq": 2, **LONG}
-    resumed = [resume(state, digits, rank=rank, **others) for rank in range(processes)]
-    found = [[sentences(batch) for batch in one.next_epoch_itr() if batch] for one in resumed]
-    assert [batch for row in itertools.zip_longest(*found) for batch in row if batch] == expected
+    assert rest_in(processes, state, digits, updates=6, update_freq=2, **LONG) == expected
     del state["sampling"]["place"]["parts"]  # a checkpoint of before 0.1.12 has drawn its epoch in one
     assert len(resume(state, digits, updates=6, **LONG).dataset.batch_counts) <= 1
 
@@ -162,41 +152,18 @@ def test_other_data_leaves_the_rest_of_the_epoch_out(digits, tmp_path, caplog):
     assert go(resumed, 1) and resumed.epoch == 3
 
 
-def of_0_1_0(state):
-    return {key: value for key, value in state.items() if key not in ("seed", "sampling")}
-
-
-def test_a_checkpoint_of_0_1_0_goes_on_where_it_was(digits):
-    before, _ = interrupted(digits, 16)
-    state, expected = before.state_dict(), rest_of(before)
-    resumed = resume(of_0_1_0(state), digits)
-    assert go(resumed, len(expected)) == expected and go(resumed, 30) == go(before, 30)
-    # epochs that are longer than a pass stay, which version 0.1.0 began
-    state = of_0_1_0(interrupted(digits, 3, virtual_epoch_size=500)[0].state_dict())
-    for _ in range(2):
-        resumed = resume(state, digits, virtual_epoch_size=500)
-        assert len(resumed.dataset) == 500 > len(iterator(digits, virtual_epoch_size=500).dataset)
-        go(resumed, 2)
-        state = resumed.state_dict()
-
-
-OPTIONS_OF_0_1_0 = {**HEATED, "heating_epochs": None, "sampling_weights": None, "sampling_weights_from_file": None,
-                    "virtual_data_size": None, "seed": 1}  # fmt: skip
-
-
-def test_a_longer_run_of_0_1_0_does_not_cool_down_either(digits):
+def test_a_run_of_0_1_0_goes_on_where_it_was_and_does_not_cool_down_where_it_is_longer(digits):
     before, seen = interrupted(digits, 16)
-    state, rest = {**of_0_1_0(before.state_dict()), "options": OPTIONS_OF_0_1_0}, rest_of(before)
-    resumed = resume(state, digits, max_epoch=9)
+    state, rest = before.state_dict(), rest_of(before)
+    state = {key: value for key, value in state.items() if key not in ("seed", "sampling")}
+    resumed = resume(state, digits)
+    assert go(resumed, len(rest)) == rest and go(resumed, 30) == go(before, 30)
+    others = ("heating_epochs", "sampling_weights", "sampling_weights_from_file", "virtual_data_size")
+    options = {**HEATED, **dict.fromkeys(others), "seed": 1}
+    resumed = resume({**state, "options": options}, digits, max_epoch=9)
     later = go(resumed, 80) + rest_of(resumed)
     assert later[: len(rest)] == rest
     assert resumed.dataset.plan.temperature(9) == pytest.approx(3.0)
     assert spread(seen + later) == 1
-    state["options"] = {**OPTIONS_OF_0_1_0, "sampling_weights": "open('x')", "max_epoch": "x"}
+    state["options"] = {**options, "sampling_weights": "open('x')", "max_epoch": "x"}
     assert resume(state, digits).dataset.plan.temperature(4) == pytest.approx(1.5 * (1 + 3 * 3 / 4) ** 0.5)
-
-
-def test_a_damaged_memory_is_refused(digits):
-    state = interrupted(digits, 3)[0].state_dict()
-    with refused("--reset-dataloader", first=False):
-        resume({**state, "sampling": {"names": []}}, digits)

@@ -35,8 +35,8 @@ def by_value(datasets, items, pad_to_length):
     return {key: torch.tensor([row[key] for row in rows]) for key in ("id", "value")}
 
 
-def mixture(task_ids=(7, 7, 9)):
-    dataset = MixtureDataset(task_ids, by_value)
+def mixture():
+    dataset = MixtureDataset((7, 7, 9), by_value)
     dataset.choose([Numbers(4), Numbers(6), Numbers(2)], Numbering([4, 6, 2], [3], [1]))
     return dataset
 
@@ -51,8 +51,6 @@ def test_every_row_has_its_own_task_id_and_number():
 
 
 class Loader:
-    """Loads two tasks whose examples have one side."""
-
     split, kind, keys, shard_sizes = "train", "task", ("a", "b"), ((9,), (5,))
 
     def load(self, shards=None):

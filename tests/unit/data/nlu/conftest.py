@@ -1,18 +1,17 @@
 """Small files in the forms in which the benchmarks' authors distribute theirs."""
 
-from collections.abc import Callable
-from pathlib import Path
+import json
 
 import pytest
 
-Write = Callable[[str, str | bytes], Path]
-
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Write a file below the data directory, `tmp_path`."""
+def write(tmp_path):
+    """Write a file below the data directory, `tmp_path`: a text, bytes, or records as lines of JSON."""
 
-    def write_file(name: str, content: str | bytes) -> Path:
+    def write_file(name, content):
+        if isinstance(content, list):
+            content = "".join(json.dumps(record) + "\n" for record in content)
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)

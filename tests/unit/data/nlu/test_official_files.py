@@ -1,6 +1,5 @@
-"""Every row of the table on small files in its authors' form: with labels and without, damaged in known ways or any."""
+"""Every row of the table on small files in its authors' form: with labels and without, or damaged in any way."""
 
-import copy
 import gzip
 import json
 from functools import partial
@@ -58,9 +57,11 @@ RECORD = {"source": "Daily mail", "idx": 3, "passage": {
         {"start": 8, "end": 10, "text": "Bea"}, {"start": 0, "end": 2, "text": "Ann"}]}]}  # fmt: skip
 SNLI = {"annotator_labels": ["neutral"], "captionID": "1.jpg#0", "gold_label": "neutral", "pairID": "1.jpg#0r1n",
         "sentence1": "A dog.", "sentence2": "A big dog."}  # fmt: skip
+# Its answers were found by a program: case and articles are no matter, and what is elsewhere is left out.
 MRQA = {"context": "Ann ran. So Ann won.", "context_tokens": [["Ann", 0], ["ran", 4]], "qas": [
     {"qid": "1f", "question": "Who ran?", "question_tokens": [["Who", 0]], "answers": ["Ann", "she"],
-     "detected_answers": [{"text": "Ann", "char_spans": [[0, 2], [12, 14]], "token_spans": [[0, 0]]}]}]}  # fmt: skip
+     "detected_answers": [
+         {"text": "the ann", "char_spans": [[0, 2], [4, 6], [12, 14]], "token_spans": [[0, 0]]}]}]}  # fmt: skip
 
 GENRES = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2|score"
 PARSED = (
@@ -69,12 +70,10 @@ PARSED = (
 )
 MRQA_TASKS = ("squad", "newsqa", "triviaqa", "searchqa", "hotpotqa", "naturalquestions")
 WINOGRANDE = {"qID": "3FCI", "sentence": "Ann saw Bea, so _ hid.", "option1": "Ann", "option2": "Bea", "answer": "2"}
-RTE = {"premise": "Ann ran.", "hypothesis": "Bea ran.", "label": "not_entailment", "idx": 0}
-SICK_COLUMNS = "pair_ID|sentence_A|sentence_B|relatedness_score|entailment_judgment"
 # Of each task what stands in the file of its training data.
 FILES = {
     "cola": tsv('gj04|1||It is "so.', "cj99|0|*|Is so it."),
-    "sst2": tsv("sentence|label", "a `` fine '' film |1"),
+    "sst2": tsv("sentence|label", "a `` fine '' \u2028\x0bfilm |1"),
     "mrpc": tsv("\ufeffQuality|#1 ID|#2 ID|#1 String|#2 String", '1|70|71|He " left .|He went .'),
     "stsb": tsv(GENRES, "4|main-news|MSR|2012test|0001|none|none|A man.|A boy.|3.250"),
     "qqp": tsv("id|qid1|qid2|question1|question2|is_duplicate", "9|1|2|Why?|Why so?|1"),
@@ -84,7 +83,7 @@ FILES = {
     "wnli": tsv("index|sentence1|sentence2|label", "0|Ann saw her.|Ann saw Bea.|1"),
     "boolq": jsonl({"question": "is it so", "passage": "So -- It is.", "idx": 0, "label": True}),
     "cb": jsonl({"premise": "Is it?", "hypothesis": "it is", "label": "neutral", "idx": 0}),
-    "superglue_rte": jsonl(RTE),
+    "superglue_rte": jsonl({"premise": "Ann ran.", "hypothesis": "Bea ran.", "label": "not_entailment", "idx": 0}),
     "copa": jsonl(COPA),
     "record": jsonl(RECORD),
     "multirc": multirc(("Ann", 1), ("Bea", 0)),
@@ -93,11 +92,11 @@ FILES = {
     "wsc": jsonl(WSC),
     "scitail": tsv('Rain is "wet.|Water falls.|entails', "Rain.|Snow.|neutral"),
     "imdb": "Bad.\nSo bad.<br />",
-    "rotten_tomatoes": "so \xe9 . \n" * 10,
+    "rotten_tomatoes": "".join(f"so \xe9 {n}. \n" for n in range(10)),
     "yelp": '"1","Bad, ""really"".\\n"\n"2","Good."\n',
     "winogrande": jsonl(WINOGRANDE),
     "paws": tsv("id|sentence1|sentence2|label", "7|Ann ran `` so ''|So ran Ann .|1"),
-    "sick": tsv(SICK_COLUMNS, "4|A boy.|No boy.|3.6|CONTRADICTION"),
+    "sick": tsv("pair_ID|sentence_A|sentence_B|score|entailment_judgment", "4|A boy.|No boy.|3.6|CONTRADICTION"),
     "snli": jsonl(SNLI),
     **dict.fromkeys(MRQA_TASKS, jsonl({"header": {"dataset": "SQuAD", "split": "train"}}, MRQA)),
 }
@@ -112,7 +111,7 @@ ASKED = Example((("Who ran?", MRQA["context"]),), None, "1f", (Span(1, 0, 3), Sp
 # And what is read from it.
 EXAMPLES = {
     "cola": [single('It is "so.', 1), single("Is so it.", 0, "1")],
-    "sst2": [single("a `` fine '' film ", 1)],
+    "sst2": [single("a `` fine '' \u2028\x0bfilm ", 1)],
     "mrpc": [pair('He " left .', "He went .", 1)],
     "stsb": [pair("A man.", "A boy.", 3.25, "4")],
     "qqp": [pair("Why?", "Why so?", 1, "9")],
@@ -137,7 +136,7 @@ EXAMPLES = {
     "wsc": [Example(((WSC["text"],),), 1, "0", (Span(0, 0, 3), Span(0, 16, 19)))],
     "scitail": [pair('Rain is "wet.', "Water falls.", 0), pair("Rain.", "Snow.", 1, "1")],
     "imdb": [single("Bad. So bad.<br />", 0), single("Bad. So bad.<br />", 1, "1")],
-    "rotten_tomatoes": [single("so \xe9 . ", label, str(n)) for n, label in enumerate([0] * 8 + [1] * 8)],
+    "rotten_tomatoes": [single(f"so \xe9 {n}. ", label, str(8 * label + n)) for label in (0, 1) for n in range(8)],
     "yelp": [single('Bad, "really".\\n', 0), single("Good.", 1, "1")],
     "winogrande": [ranking("Ann saw Bea, so _ hid.", ("Ann", "Bea"), (1,), "3FCI")],
     "paws": [pair("Ann ran `` so ''", "So ran Ann .", 1, "7")],
@@ -167,8 +166,7 @@ def write_source(write, source, content):
     content = content if isinstance(content, bytes) else content.encode(source.encoding.removesuffix("-sig"))
     content = gzip.compress(content) if source.file.endswith(".gz") else content
     for label in ("neg", "pos") if source.format in BY_LABEL else ("",):
-        path = write(source.file.replace("{label}", label).replace("*", "0_1"), content)
-    return path
+        write(source.file.replace("{label}", label).replace("*", "0_1"), content)
 
 
 def test_every_row_of_the_table_is_tested():
@@ -185,12 +183,10 @@ def test_every_split_in_the_authors_form(task, tmp_path, write):
         found = read_split(tmp_path, row, name, labelled=not is_test)
         if is_test:
             assert [(example.label, example.key) for example in found] == [(None, "8")], name
-        elif not sources[0].part:
+        elif sources[0].part and name != "train":
+            assert found == [single(f"so \xe9 {8 + (name == 'test')}. ", label, str(label)) for label in (0, 1)]
+        else:
             assert found == examples, name
-    assert read_split(tmp_path, row, "train") == examples
-
-
-# ---- damaged in known ways ----
 
 
 def test_mrpcs_own_test_data_has_the_numbers_and_order_of_glues(tmp_path, write):
@@ -213,63 +209,20 @@ def test_data_without_labels_is_not_scored(tmp_path, write, task, content):
         read_split(tmp_path, ROWS[task], "test")
 
 
-@pytest.mark.parametrize(
-    ("task", "content"), [("wnut17", b""), ("rotten_tomatoes", b""), ("squad", b"\n\n"), ("boolq", b"\xef\xbb\xbf")]
-)
-def test_files_without_examples_are_named(task, content, tmp_path, write):
-    source = ROWS[task].splits["train"][0]
-    write_source(write, source, content)
-    with refused(source.file):
-        read_split(tmp_path, ROWS[task], "train")
-
-
-def record(entity=None, query=None, answer=None, text=RECORD["passage"]["text"]):
-    """ReCoRD's line with something else in the place of its second entity, second query or last answer."""
-    found = copy.deepcopy(RECORD)
-    found["passage"]["text"] = text
-    found["passage"]["entities"][1].update(entity or {})
-    found["qas"][1].update(query or {})
-    found["qas"][1]["answers"][1].update(answer or {})
-    return jsonl(RECORD, found)
+SQUAD = json.dumps({"version": "1.1", "data": [{"title": "Ann", "paragraphs": [{"context": "Ann ran.", "qas": [
+    {"question": "Who ran?", "id": "1f", "answers": [{"text": "Ann", "answer_start": 0}]}]}]}]})  # fmt: skip
+TOKENIZER = TextTokenizer(serialized_tokenizer(), 16)
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        record({"end": 31}),
-        record({"start": None}),
-        record(text=["Ann"]),
-        record(query={"query": "Who?"}),
-        record(answer={"text": ["Ann"]}),
-    ],
+    "task", ["stsb", "multirc", "wic", "wsc", "yelp", "imdb", "record", "newsqa", "wnut17", "squad"]
 )
-def test_a_wrong_line_of_records(content, tmp_path, write):
-    write_source(write, ROWS["record"].splits["train"][0], content)
-    with refused("train.jsonl") as caught:
-        read_split(tmp_path, ROWS["record"], "train")
-    assert ", line 2: " in str(caught.value) and "lacks" not in str(caught.value)
-
-
-# ---- damaged in any way ----
-
-
-@pytest.mark.parametrize("task", ["stsb", "multirc", "wic", "wsc", "yelp", "imdb", "record", "newsqa", "wnut17"])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
-def test_any_file_becomes_tokens_or_a_sentence(task, tmp_path_factory, data):
-    root, row = tmp_path_factory.getbasetemp() / f"damaged-{task}", ROWS[task]
-    content = data.draw(damaged(FILES[task].encode()))
-
-    def write(name, content):
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return path
-
-    write_source(write, row.splits["train"][0], content)
+def test_any_file_becomes_tokens_or_a_sentence(task, tmp_path, write, data):
+    row = ROWS[task]
+    content = SQUAD if task == "squad" else FILES[task]
+    write_source(write, row.splits["train"][-1], data.draw(damaged(content.encode())))
     tokenize = partial(tokenize_windows, stride=3) if row.kind is Kind.span else TextTokenizer.tokenize
-    found = value_or_sentence(lambda: tokenize(TOKENIZER, read_split(root, row, "train")))
+    found = value_or_sentence(lambda: tokenize(TOKENIZER, read_split(tmp_path, row, "train")))
     assert found is None or len(found) > 0
-
-
-TOKENIZER = TextTokenizer(serialized_tokenizer(), 16)

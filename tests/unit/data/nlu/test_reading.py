@@ -1,3 +1,6 @@
+"""Splits of tasks, of a user's and of questions about passages as well: what files mean, and which are wrong."""
+
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -5,20 +8,24 @@ from pathlib import Path
 import pytest
 
 from fairseq_mtmoe.data.nlu import formats
-from fairseq_mtmoe.data.nlu.reading import Example, expect_files, read_split, source_files
+from fairseq_mtmoe.data.nlu.reading import Example, Span, expect_files, read_split, source_files
 from fairseq_mtmoe.data.nlu.table import Format, Source, load_tables
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.refused import refused
 
+RTE = "index\tsentence1\tsentence2\tlabel\n"
 ROWS = load_tables()
+LISTS = {"texts": ["question"], "choices": ["options"], "names": "", "key": "", "label": "right"}
+COLUMNS = Source("a.conll", Format.conll, ["word", "pos", "label"])
+ROWS |= {
+    "listed": replace(ROWS["record"], **LISTS, splits={"train": [Source("mine.jsonl", Format.jsonl)]}),
+    "tagged": replace(ROWS["wnut17"], labels=["O", "B-x", "I-x"], splits={"train": [COLUMNS]}),
+    "tags": replace(ROWS["wnut17"], labels=["O", "B-x"], splits={"train": [Source("b.jsonl", Format.jsonl)]}),
+}
 
 
 def read(root, task, split="train", **options):
     return read_split(root, ROWS[task], split, **options)
-
-
-def single(text, label, key):
-    return Example(((text,),), label, key)
 
 
 MRPC_HEADER = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
@@ -34,44 +41,23 @@ def test_both_forms_of_mrpc_are_the_same(tmp_path, write):
     assert files == ["msr_paraphrase_train.txt", "dev_ids.tsv"]
     write("MRPC/train.tsv", MRPC_HEADER + lines[0] + lines[2])
     write("MRPC/dev.tsv", MRPC_HEADER + lines[1])
-    apart = {split: read(tmp_path, "mrpc", split) for split in ("train", "valid")}
-    assert apart == {"train": whole["train"], "valid": [Example((('"C', "D"),), 0, "0")]}
-    assert [example.candidates for example in whole["valid"]] == [example.candidates for example in apart["valid"]]
-
-
-LISTED = """
-mine:
-  title: Mine
-  description: Choose.
-  kind: ranking
-  texts: [question]
-  choices: [options]
-  label: right
-  splits: {train: [{file: mine.jsonl, format: jsonl}]}
-"""
+    assert {split: read(tmp_path, "mrpc", split) for split in ("train", "valid")} == whole
+    assert whole["valid"] == [Example((('"C', "D"),), 0, "0")]
 
 
 def test_a_users_ranking_lists_its_candidates(tmp_path, write):
-    row = load_tables([write("table.yaml", LISTED)])["mine"]
-    write("mine.jsonl", json.dumps({"question": "Q", "options": ["A", "B", "C"], "right": [2, 0, 2]}))
-    assert read_split(tmp_path, row, "train") == [
+    write("mine.jsonl", [{"question": "Q", "options": ["A", "B", "C"], "right": [2, 0, 2]}])
+    assert read(tmp_path, "listed") == [
         Example((("Q", "A"), ("Q", "B"), ("Q", "C")), 0, "0", right=(0, 2), names=("A", "B", "C"))
     ]
 
 
-@pytest.mark.parametrize("fields", [{"right": [3]}, {"right": []}, {"right": 1}, {"right": None}, {"options": []}])
-def test_wrong_lists_of_candidates(tmp_path, write, fields):
-    row = load_tables([write("table.yaml", LISTED)])["mine"]
-    write("mine.jsonl", json.dumps({"question": "Q", "options": ["A", "B", "C"], "right": [0], **fields}))
-    with refused("mine.jsonl"):
-        read_split(tmp_path, row, "train")
-
-
-def test_ragged_lines_of_qqp_are_counted(tmp_path, write, caplog):
+def test_ragged_lines_are_counted_and_other_counts_than_the_authors_are_said(tmp_path, write, caplog):
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     write("QQP/train.tsv", header + "5\t1\t2\tA?\n6\t1\t2\tA?\tB?\t1\n")
     assert read(tmp_path, "qqp") == [Example((("A?", "B?"),), 1, "6")]
     assert "1 examples are left out: another number of fields" in caplog.text
+    assert "has 1 examples, and the authors' file has 363846" in caplog.text
 
 
 def test_both_forms_of_snli_are_the_same(tmp_path, write, caplog):
@@ -83,8 +69,7 @@ def test_both_forms_of_snli_are_the_same(tmp_path, write, caplog):
     found = read(tmp_path, "snli", "valid")
     assert found == [Example((("C", "D"),), 2, "0")]
     assert "1 examples are left out: the label says that there is none" in caplog.text
-    records = [dict(zip(columns, line, strict=False)) for line in lines]
-    write("snli_1.0/snli_1.0_dev.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    write("snli_1.0/snli_1.0_dev.jsonl", [dict(zip(columns, line, strict=False)) for line in lines])
     assert read(tmp_path, "snli", "valid") == found
 
 
@@ -95,48 +80,29 @@ def test_both_forms_of_snli_are_the_same(tmp_path, write, caplog):
 def test_words_of_wsc_are_found_where_their_number_is_off(tmp_path, write, index, words, found):
     text = "Bob saw that the big dog barked, and it hid behind Bob."
     target = {"span1_index": index, "span1_text": words, "span2_index": 0, "span2_text": "Bob"}
-    write("WSC/train.jsonl", json.dumps({"text": text, "target": target, "label": True, "idx": 0}))
+    write("WSC/train.jsonl", [{"text": text, "target": target, "label": True, "idx": 0}])
     (example,) = read(tmp_path, "wsc")
     first, second = ((span.start, span.end) for span in example.spans)
     assert text[slice(*first)] == found
     assert second == (0, 3)
 
 
-def test_lines_of_each_label_in_parts(tmp_path, write):
-    for label, letter in (("neg", "n"), ("pos", "\xe9")):
-        write(f"RottenTomatoes/rt-polarity.{label}", "".join(f"{letter}{n}\n" for n in range(10)).encode("latin-1"))
-    texts = {split: [example.candidates[0][0] for example in read(tmp_path, "rotten_tomatoes", split)]
-             for split in ("train", "valid", "test")}  # fmt: skip
-    assert texts["valid"] == ["n8", "\xe98"]
-    assert texts["test"] == ["n9", "\xe99"]
-    assert texts["train"] == [f"{letter}{n}" for letter in "n\xe9" for n in range(8)]
-
-
 def test_halves_that_are_drawn_share_no_example_and_lack_none(tmp_path, write):
-    lines = [f"{n}\tA\t{n}\tentailment\n" for n in range(21)]
-    write("RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n" + "".join(lines))
-    found = []
+    write("RTE/dev.tsv", RTE + "".join(f"{n}\tA\t{n}\tentailment\n" for n in range(21)))
+    halves = []
     for part in ([0, 0.5], [0.5, 1]):
         row = replace(ROWS["rte"], splits={"valid": [Source("RTE/dev.tsv", part=part, part_seed=42)]})
-        found.append([int(example.candidates[0][1]) for example in read_split(tmp_path, row, "valid")])
-    first, second = found
-    assert sorted([*first, *second]) == list(range(21)) and first != list(range(10))
-    assert first == sorted(first) and second == sorted(second)
-
-
-def test_only_line_feeds_end_lines(tmp_path, write):
-    write("SST-2/train.tsv", "sentence\tlabel\none\u2028two\x0bthree\t1\n")
-    assert read(tmp_path, "sst2") == [single("one\u2028two\x0bthree", 1, "0")]
+        halves.append([int(example.candidates[0][1]) for example in read_split(tmp_path, row, "valid")])
+    assert sorted(halves[0] + halves[1]) == list(range(21)) and halves[0] != list(range(10))
+    assert halves == [sorted(half) for half in halves]
 
 
 def test_a_line_has_a_limit(tmp_path, write, monkeypatch):
     """Of characters, and one of more for objects in JSON; nothing is read beyond it."""
     monkeypatch.setitem(formats._MOST, Format.jsonl, 70_000)
     line = '{{"premise": "A", "hypothesis": "{}", "label": "neutral"}}\n'
-    table = "index\tsentence1\tsentence2\tlabel\n0\tA\t{}\tentailment\n"
-    for task, name, form, most in (
-        ("rte", "RTE/train.tsv", table, 65_536), ("cb", "CB/train.jsonl", line, 70_000),
-    ):  # fmt: skip
+    table = RTE + "0\tA\t{}\tentailment\n"
+    for task, name, form, most in (("rte", "RTE/train.tsv", table, 65_536), ("cb", "CB/train.jsonl", line, 70_000)):
         size = most - len(form.split("\n")[-2].format(""))
         for letter in ("b", "\N{GRINNING FACE}"):
             write(name, form.format(letter * size))
@@ -147,44 +113,149 @@ def test_a_line_has_a_limit(tmp_path, write, monkeypatch):
                     read(tmp_path, task)
 
 
-def test_other_counts_than_the_authors_are_said(tmp_path, write, caplog):
-    write("WNLI/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tA\tB\t1\n")
-    read(tmp_path, "wnli")
-    assert "has 1 examples, and the authors' file has 635" in caplog.text
+def sentence(*pairs, key="0"):
+    words, tags = zip(*pairs, strict=True)
+    return Example(((" ".join(words),),), int(any(tags)), key, words=words, tags=tags)
 
 
-def record(entities=({"start": 0, "end": 0},), answers=({"text": "A"},)):
-    """A line of ReCoRD's."""
-    query = {"query": "@placeholder ran", "idx": 0, "answers": answers}
-    return json.dumps({"passage": {"text": "A met B", "entities": entities}, "qas": [query]})
+def test_columns_comments_and_ends_of_sentences(tmp_path, write):
+    lines = [
+        "-DOCSTART- -X- O", "", "# id = 1 of a newspaper", "# text = Ann", "Ann NNP B-x", "Lee  NNP I-x", "# SYM O", "",
+        "\t", "  ", "# SYM O\r", "-DOCSTART- -X- O", "\xa0 X O", "New York\tNNP\tB-x", "#\t#\tO", "end NN O",
+    ]  # fmt: skip
+    write("a.conll", "\ufeff" + "\n".join(lines))
+    assert read(tmp_path, "tagged") == [
+        sentence(("Ann", 1), ("Lee", 2), ("#", 0)),
+        sentence(("#", 0), key="1"),
+        sentence(("\xa0", 0), ("New York", 1), ("#", 0), ("end", 0), key="2"),
+    ]
 
 
-RTE = "index\tsentence1\tsentence2\tlabel\n"
+def test_the_last_column_may_be_missing_in_data_to_predict(tmp_path, write):
+    write("a.conll", "Ann NNP\n\nran VBD\noff RP\n")
+    found = read(tmp_path, "tagged", labelled=False)
+    assert [example.words for example in found] == [("Ann",), ("ran", "off")]
+    assert {(example.tags, example.label) for example in found} == {((), None)}
+    with refused("a.conll", "mtmoe predict"):
+        read(tmp_path, "tagged")
+
+
+PASSAGE = "Ann Öz ran. So Ann won."
+ASKED = (("Who ran?", PASSAGE),)
+
+
+def squad(*questions, context=PASSAGE):
+    return {"version": "1.1", "data": [{"title": "Ann", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+
+
+def question(**fields):
+    answers = [{"text": "Ann Öz", "answer_start": 0}, {"text": "Ann", "answer_start": 15}]
+    return {"question": "Who ran?", "id": "5a", "answers": answers, **fields}
+
+
+def mrqa(**fields):
+    asked = {"qid": "5a", "question": "Who ran?", "answers": ["Ann Öz", "Ann"], "detected_answers": []}
+    return {"context": PASSAGE, "qas": [{**asked, **fields}]}
+
+
+def without(record, name):
+    return {key: value for key, value in record.items() if key != name}
+
+
+def test_squads_own_file(tmp_path, write):
+    write("SQuAD/train-v1.1.json", json.dumps(squad(question(), question(id="5b", answers=[]))))
+    asked = Example(ASKED, None, "5a", (Span(1, 0, 6), Span(1, 15, 18)), answers=("Ann Öz", "Ann"))
+    assert read(tmp_path, "squad") == [asked]
+    assert read(tmp_path, "squad", labelled=False) == [Example(ASKED, None, "5a"), Example(ASKED, None, "5b")]
+
+
+def test_questions_without_answers_are_counted(tmp_path, write, caplog):
+    """In training; one whose answers are nowhere in the passage is scored, as in MRQA's own evaluation."""
+    nowhere = [{"text": "Bea", "char_spans": [[0, 2]]}]
+    records = [mrqa(answers=[], detected_answers=[]), mrqa(detected_answers=nowhere), mrqa(detected_answers=[])]
+    path = write("MRQA/train/SQuAD.jsonl", records)
+    assert read(tmp_path, "squad") == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]  # which can be scored
+    assert f"{path}: 1 examples are left out: the question has no answer" in caplog.text
+    assert f"{path}: 1 examples are left out: no answer is where it is said to be in the passage" in caplog.text
+    write("MRQA/dev/SQuAD.jsonl", [mrqa(detected_answers=nowhere)])
+    assert read(tmp_path, "squad", "valid") == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]
+
+
+def record(text="A met B", entities=({"start": 0, "end": 0},), query="@placeholder ran", answers=({"text": "A"},)):
+    asked = {"query": query, "idx": 0, "answers": answers}
+    return {"passage": {"text": text, "entities": entities}, "qas": [asked]}
+
+
 WORDS = {"sentence1": "A", "sentence2": "B", "start1": 0, "end1": 2, "start2": 0, "end2": 1, "label": True}
-WRONG = [
-    ("rte", RTE + "0\tA\tB\n"),
-    ("rte", RTE + "0\tA\tB\tmaybe\n"),
-    ("rte", RTE.encode() + b"0\tA\xff\tB\tentailment\n"),
-    ("rte", RTE.replace("sentence2", "other") + "0\tA\tB\tentailment\n"),
-    ("cb", '{"premise": "A"\n'),
-    ("cb", "[1]\n"),
-    ("yelp", '"1","A"\n"3","B"\n'),
-    ("yelp", '"1","open\n'),
-    ("stsb", "index\tsentence1\tsentence2\tscore\n0\tA\tB\tnan\n"),
-    ("multirc", '{"idx": 0, "passage": "A"}'),
-    ("record", record(entities=[{"start": 0}])),
-    ("record", record(entities=[], answers=None)),
-    ("record", record(answers=[])),
-    ("wsc", '{"text": "A", "target": {}}'),
-    ("wic", json.dumps(WORDS)),
-]
+LISTED = {"question": "Q", "options": ["A", "B", "C"], "right": [0]}
+PACKED = gzip.compress(json.dumps(mrqa()).encode())
+# Of each file some contents, texts or records, with the line that is wrong, where one is.
+WRONG = {
+    "RTE/train.tsv": [
+        (RTE + "0\tA\tB\n", 2),
+        (RTE + "0\tA\tB\tmaybe\n", 2),
+        (RTE.encode() + b"0\tA\xff\tB\tentailment\n", 2),
+        (RTE.replace("sentence2", "other") + "0\tA\tB\tentailment\n", 2),
+    ],
+    "CB/train.jsonl": [('{"premise": "A"\n', 1), ("[1]\n", 1)],
+    "BoolQ/train.jsonl": [("\ufeff", None)],
+    "yelp_review_polarity_csv/train.csv": [('"1","A"\n"3","B"\n', 2), ('"1","open\n', 2)],
+    "STS-B/train.tsv": [("index\tsentence1\tsentence2\tscore\n0\tA\tB\tnan\n", 2)],
+    "MultiRC/train.jsonl": [('{"idx": 0, "passage": "A"}', 1)],
+    "ReCoRD/train.jsonl": [
+        ([record(answers=[])], 1),
+        ([record(entities=[], answers=None)], 1),
+        ([record(), record(entities=[{"start": 0}])], 2),
+        ([record(), record(entities=[{"start": 0, "end": 7}])], 2),
+        ([record(), record(entities=[{"start": None, "end": 0}])], 2),
+        ([record(), record(text=["A"])], 2),
+        ([record(), record(query="Who?")], 2),
+        ([record(), record(answers=[{"text": ["A"]}])], 2),
+    ],
+    "WSC/train.jsonl": [('{"text": "A", "target": {}}', 1)],
+    "WiC/train.jsonl": [([WORDS], 1)],
+    "RottenTomatoes/rt-polarity.{label}": [("", None)],
+    "mine.jsonl": [
+        ([{**LISTED, **fields}], 1)
+        for fields in ({"right": [3]}, {"right": []}, {"right": 1}, {"right": None}, {"options": []})
+    ],
+    "a.conll": [
+        ("", None),
+        ("Ann N B-x\n\nran V\n", 3),
+        ("Ann N B-x\n# a comment inside\n", 2),
+        ("# one\n\nAnn N B-x\nran V B-y\n", 4),
+        ("Ann N B-x\nr\xe9 V O\n".encode("latin-1"), 2),
+    ],
+    "b.jsonl": [
+        ([{"word": ["c"], "label": ["O"]}, {"word": words, "label": labels}], 2)
+        for words, labels in ((["a", "b"], ["O"]), ([], []), ("a b", ["O"]), (["a"], None))
+    ],
+    "SQuAD/train-v1.1.json": [
+        ("[]", None),
+        (json.dumps(squad(without(question(), "id"))), None),
+        (json.dumps(squad(question(answers=[{"text": "Ann", "answer_start": 16}]))), None),
+        (json.dumps(squad(question(), context=None)), None),
+        (json.dumps(squad(question(question="who \ud800"))), None),
+    ],
+    "MRQA/train/SQuAD.jsonl": [
+        ("\n\n", None),
+        ([mrqa(), {"context": PASSAGE, "qas": [without(mrqa()["qas"][0], "detected_answers")]}], 2),
+        ([{"header": {}}, mrqa(), mrqa(detected_answers=[{"text": "Ann", "char_spans": [[0]]}])], 3),
+        ([mrqa(), mrqa(detected_answers=[{"text": "won.", "char_spans": [[20, 23]]}])], 2),
+        ([mrqa(), mrqa(answers=["Ann", 7])], 2),
+    ],
+    "MRQA/train/SQuAD.jsonl.gz": [(b"no gzip", None), (PACKED[:-12], None)],
+}
 
 
-@pytest.mark.parametrize(("task", "content"), WRONG)
-def test_wrong_files(tmp_path, write, task, content):
-    path = write(ROWS[task].splits["train"][0].file, content)
-    with refused(path.name):
-        read(tmp_path, task)
+@pytest.mark.parametrize(("file", "content", "line"), [(file, *row) for file, rows in WRONG.items() for row in rows])
+def test_wrong_files(tmp_path, write, file, content, line):
+    row = next(row for row in ROWS.values() if file in [one.file for one in row.splits.get("train", [])])
+    for label in row.labels or [""]:
+        write(file.replace("{label}", label), content)
+    with refused(Path(file).name) as caught:
+        read_split(tmp_path, row, "train")
+    assert line is None or f", line {line}: " in str(caught.value)
 
 
 def test_missing_files_of_all_tasks_are_named_before_one_is_read(tmp_path, write):

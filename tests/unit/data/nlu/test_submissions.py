@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mtmoe.data.nlu.answers import best, exact_match, f1, file_names, normalized, submission_of, written
+from fairseq_mtmoe.data.nlu.answers import best, file_names, normalized, submission_of, written
 from fairseq_mtmoe.data.nlu.reading import Example
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
@@ -18,56 +18,44 @@ ROWS = load_tables()
 TOKENIZER = TextTokenizer(serialized_tokenizer(), 16)
 
 
-def content(task, keys, predictions, split="test"):
-    row, submission = ROWS[task], submission_of(task, ROWS[task], split)
-    keys = list(keys)
-    examples = [Example((("a",),) * len(row.choices or "a"), None, key) for key in keys]
+def content(task, keys, predictions):
+    """Of examples in their order; an entity of ReCoRD is called by its text."""
+    row, submission = ROWS[task], submission_of(task, ROWS[task], "test")
+    names = [("Ann Lee", "Bea"), ("Céline", "Dée", "Eve")] if row.is_open else [()] * len(keys)
+    examples = [Example((("a",),) * len(named or row.choices or "a"), None, "0", names=named) for named in names]
     predicted = Predictions.gathered(np.arange(len(keys)), np.array(predictions, dtype=np.float64))
     said = task_type_of(row).label_text(TOKENIZER.tokenize(examples), predicted, submission.labels or row.labels)
     return written(submission, keys, said)
 
 
-def test_tables():
+def test_tables_and_values_within_bounds():
     assert content("mnli", ["7", "3"], [0, 2]) == "index\tprediction\n7\tcontradiction\n3\tneutral\n"
-
-
-def test_values_within_bounds():
     numbers = torch.tensor([[5.25], [-0.1], [3.1], [0.00001234567]])
     predictions = task_type_of(ROWS["stsb"]).predictions(numbers).numpy()
     lines = content("stsb", ["0", "1", "2", "3"], predictions).splitlines()
     assert lines == ["index\tprediction", "0\t5.0", "1\t0.0", "2\t3.1", "3\t1.234567e-05"]
 
 
-@pytest.mark.parametrize(
-    ("task", "predictions", "labels"),
-    [("boolq", [1, 0], ["true", "false"]), ("copa", [1, 0], [1, 0]), ("wsc", [1, 0], ["True", "False"])],
-)
-def test_lines_of_objects(task, predictions, labels):
-    lines = content(task, ["4", "0"], predictions).splitlines()
-    assert [json.loads(line) for line in lines] == [{"idx": 4, "label": labels[0]}, {"idx": 0, "label": labels[1]}]
-
-
-def test_the_answers_of_multirc_are_in_their_passages():
-    lines = content("multirc", ["2/4/0", "2/4/1", "2/5/0", "3/6/0"], [0, 1, 1, 0]).splitlines()
-    questions = [
+# The answers of MultiRC are in their passages.
+MULTIRC = [
+    {"idx": 2, "passage": {"questions": [
         {"idx": 4, "answers": [{"idx": 0, "label": 0}, {"idx": 1, "label": 1}]},
-        {"idx": 5, "answers": [{"idx": 0, "label": 1}]},
-    ]
-    last = [{"idx": 6, "answers": [{"idx": 0, "label": 0}]}]
-    assert [json.loads(line) for line in lines] == [
-        {"idx": 2, "passage": {"questions": questions}}, {"idx": 3, "passage": {"questions": last}},
-    ]  # fmt: skip
+        {"idx": 5, "answers": [{"idx": 0, "label": 1}]}]}},
+    {"idx": 3, "passage": {"questions": [{"idx": 6, "answers": [{"idx": 0, "label": 0}]}]}}]  # fmt: skip
 
 
-def test_an_entity_of_record_is_called_by_its_text():
-    names = [("Ann Lee", "Bea"), ("Ann Lee", "Céline", "Dee")]
-    examples = [Example((("a", "b"),) * len(named), None, "0", names=named) for named in names]
-    predicted = Predictions.gathered(np.array([1, 0]), np.array([1.0, 0.0]))
-    submission = submission_of("record", ROWS["record"], "test")
-    said = task_type_of(ROWS["record"]).label_text(TOKENIZER.tokenize(examples), predicted, [])
-    assert submission.file == "ReCoRD.jsonl"
-    lines = written(submission, ["4756", "11"], said).splitlines()
-    assert [json.loads(line) for line in lines] == [{"idx": 4756, "label": "Ann Lee"}, {"idx": 11, "label": "Céline"}]
+@pytest.mark.parametrize(
+    ("task", "keys", "predictions", "objects"),
+    [
+        ("boolq", ["4", "0"], [1, 0], [{"idx": 4, "label": "true"}, {"idx": 0, "label": "false"}]),
+        ("copa", ["4", "0"], [1, 0], [{"idx": 4, "label": 1}, {"idx": 0, "label": 0}]),
+        ("wsc", ["4", "0"], [1, 0], [{"idx": 4, "label": "True"}, {"idx": 0, "label": "False"}]),
+        ("multirc", ["2/4/0", "2/4/1", "2/5/0", "3/6/0"], [0, 1, 1, 0], MULTIRC),
+        ("record", ["4756", "11"], [0, 1], [{"idx": 4756, "label": "Ann Lee"}, {"idx": 11, "label": "Dée"}]),
+    ],
+)
+def test_lines_of_objects(task, keys, predictions, objects):
+    assert [json.loads(line) for line in content(task, keys, predictions).splitlines()] == objects
 
 
 def test_answers_to_questions_are_one_object():
@@ -96,22 +84,17 @@ def test_what_is_compared():
 
 
 @pytest.mark.parametrize(
-    ("answer", "right", "share"),
+    ("metric", "answer", "rights", "share"),
     [
-        ("the October 1973", "October, 1973", 1),
-        ("October", "October 1973", 2 * 1 * 0.5 / 1.5),
-        ("in in October", "in October", 2 * (2 / 3) * 1 / (2 / 3 + 1)),  # each word as often as it is there
-        ("the", "a", 0),  # nothing is left of either
+        ("f1", "the October 1973", ["October, 1973"], 1),
+        ("f1", "October", ["October 1973"], 2 * 1 * 0.5 / 1.5),
+        ("f1", "in in October", ["in October"], 2 * (2 / 3) * 1 / (2 / 3 + 1)),  # each word as often as it is there
+        ("f1", "the", ["a"], 0),  # nothing is left of either
+        ("f1", "October 1973", ["May", "October", "in October 1973"], 0.8),  # the most alike counts
+        ("em", "The May.", ["may"], 1),
+        ("em", "The May.", ["May 1973"], 0),
+        ("em", "the", ["a"], 1),  # SQuAD's own rule
     ],
 )
-def test_f1(answer, right, share):
-    assert f1(answer, right) == pytest.approx(share)
-
-
-def test_exact_matches():
-    assert [exact_match("The May.", one) for one in ("may", "May 1973")] == [1, 0]
-    assert exact_match("the", "a") == 1  # SQuAD's own rule
-
-
-def test_the_most_alike_counts():
-    assert best("f1", "October 1973", ["May", "October", "in October 1973"]) == pytest.approx(0.8)
+def test_how_alike_answers_are(metric, answer, rights, share):
+    assert best(metric, answer, rights) == pytest.approx(share)

@@ -4,19 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from fairseq_mtmoe.data.nlu.table import (
-    SPLITS,
-    Form,
-    Format,
-    Kind,
-    Source,
-    Submission,
-    TaskRow,
-    TextForm,
-    Words,
-    chosen_rows,
-    load_tables,
-)
+from fairseq_mtmoe.data.nlu import table
+from fairseq_mtmoe.data.nlu.table import Form, Format, Kind, chosen_rows, load_tables
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.refused import refused
 
@@ -31,14 +20,10 @@ mine:
     train: [{file: Mine/train.tsv}]
 """
 
-WORD = "{text: %d, start: a, end: b}"
-FINE = "kind: regression\n  bounds: [0, 5]\n  text_form: {reads: '{a}', step: 1e-9}"
-BILLION = "a: &a [1, 2]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a, b in pairwise("abcdefghijklmnop"))
-
 
 def test_the_packages_rows_are_right():
     for name, row in load_tables().items():
-        assert set(SPLITS) <= set(row.splits) or row.kind is Kind.span or (row.head and row.sets("test")), name
+        assert set(table.SPLITS) <= set(row.splits) or row.kind is Kind.span or (row.head and row.sets("test")), name
         assert row.description.endswith("."), name
         if row.sets("train"):
             assert row.small == (row.splits["train"][0].count <= 10_000), name
@@ -46,7 +31,8 @@ def test_the_packages_rows_are_right():
 
 def test_the_page_explains_every_field_and_its_example_is_right(write):
     page = (REPOSITORY / "docs" / "task_table.md").read_text(encoding="utf-8")
-    names = [one.name for part in (TaskRow, Source, Submission, TextForm, Words) for one in fields(part)]
+    parts = (table.TaskRow, table.Source, table.Submission, table.TextForm, table.Words)
+    names = [one.name for part in parts for one in fields(part)]
     assert [name for name in names if f"{name}`" not in page and f"{name}:" not in page] == []
     assert [name for kinds in (Kind, Format, Form) for name in kinds.__members__ if f"`{name}`" not in page] == []
     assert load_tables([write("page.yaml", page.split("```")[1].removeprefix("yaml"))])["reviews"].label == "stars"
@@ -62,71 +48,90 @@ def test_a_users_table_adds_and_replaces_rows(write):
 
 
 TITLE, KIND, TEXTS, LABELS = "title: Mine", "kind: classification", "texts: [a]", "labels: [yes_, no_]"
-FILE = "train.tsv}"
+OF_KIND, FILE, TRAIN = f"{KIND}\n  {TEXTS}\n  {LABELS}", "Mine/train.tsv", "train: [{file: Mine/train.tsv}]"
+WORD = "{text: %d, start: a, end: b}"
+FINE = "kind: regression\n  bounds: [0, 5]\n  text_form: {reads: '{a}', step: %s}"
+BILLION = "a: &a [1, 2]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a, b in pairwise("abcdefghijklmnop"))
+SPAN = ROW.replace(OF_KIND, "kind: span\n  texts: [question, context]\n  metric: f1\n  stride: 64")
+SPAN = SPAN.replace(FILE, "mine.jsonl.gz, format: mrqa")
+TAGGED = ROW.replace(OF_KIND, "kind: word_labels\n  texts: [word]\n  labels: [O, B-x]")
+TAGGED = TAGGED.replace(FILE, "a.conll, format: conll, columns: [word, label]")
+PREDICTED = ROW.replace(TRAIN, "test: [{file: Mine/test.tsv}]\n  head: rte\n  submissions: {test: FORM}")
+WRONG = {
+    ROW: [
+        (f"  {TITLE}\n", "", "mine"),
+        (TITLE, "titel: Mine", "mine"),
+        (TITLE, "text_form: {read: '{a}'}", "mine: text_form"),
+        (TITLE, f"{TITLE}\n  like: yours", "mine: like"),
+        (TITLE, f"{TITLE}\n  max_positions: 7", "mine: max_positions"),
+        (TITLE, f"{TITLE}\n  benchmarks: [[a]]", "mine: benchmarks"),
+        (KIND, "kind: guessing", "mine: kind"),
+        (KIND, f"kind: word_pair\n  words: [{WORD % 2}, {WORD % 0}]", "mine: words"),
+        (KIND, "kind: word_pair", "mine: words"),
+        (KIND, "kind: regression", "mine: bounds"),
+        (KIND, FINE % "1e-9", "mine: text_form: step"),
+        (KIND, FINE % 0, "mine: text_form: step"),
+        (LABELS, "labels: [yes_]", "mine: labels"),
+        (LABELS, f"{LABELS}\n  text_form: {{reads: nothing}}", "mine: text_form: reads"),
+        (LABELS, f"{LABELS}\n  text_form: {{reads: '{{a}}', writes: [y, y]}}", "mine: text_form: writes"),
+        (LABELS, "labels: [x, y, z]\n  text_form: {reads: '{a}', referent: b}", "mine: text_form: referent"),
+        (TEXTS, "texts: [a, b, c]", "mine: texts"),
+        (TEXTS, f"{TEXTS}\n  choices: [b, c]", "mine: choices"),
+        (OF_KIND, f"kind: ranking\n  {TEXTS}\n  choices: [b, c]", "mine: choices"),
+        (TEXTS, f"{TEXTS}\n  names: b", "mine: names"),
+        ("train: [", "training: [", "mine: splits"),
+        ("{file: Mine/train.tsv}", "{}", "mine: train"),
+        (FILE, "train.tsv, format: xml", "mine: train: format"),
+        (FILE, "train.tsv, encoding: klingon", "mine: train: encoding"),
+        (FILE, "train.tsv, part: [0.5, 0.2]", "mine: train: part"),
+        (FILE, "train.tsv, part_seed: 1", "mine: train: part_seed"),
+        (FILE, "train.tsv, keep_ids: ids.tsv", "mine: train: ids"),
+        (FILE, "'Mine/{label}.tsv'", "mine: train: file"),
+        (FILE, "'/{label}', format: lines_by_label", "mine: train: file"),
+        (f"  splits:\n    {TRAIN}", "", "mine"),
+        ("  splits:", "  submissions: {test: {file: a.tsv}}\n  splits:", "mine: submissions"),
+        ("train: [", "test: [", "mine: head"),
+        ("  splits:", "  head: mnli\n  splits:", "mine: head"),
+        # What YAML takes and nobody means.
+        (TEXTS, "texts: &x [*x]", ""),
+        (LABELS, f"labels: {'[' * 500}{']' * 500}", ""),
+        (LABELS, f"labels: [a, 0x{'f' * 6000}]", ""),
+        (FILE, '"Mine\\0.tsv"', ""),
+        (TITLE, f"{TITLE}\n  title: Yours", ""),
+        (ROW, BILLION, ""),
+        (ROW, "- a list", ""),
+        (ROW, "mine: !!python/object/apply:os.getcwd []", ""),
+    ],
+    SPAN: [
+        ("stride: 64", "stride: 0", "mine: stride"),
+        ("[question, context]", "[context]", "mine: texts"),
+        ("format: mrqa", "format: jsonl", "mine: train: format"),
+    ],
+    TAGGED: [
+        ("[O, B-x]", "[B-x, I-x]", "mine: labels"),
+        ("texts: [word]", "texts: [word, pos]", "mine: texts"),
+        ("texts: [word]", "texts: [word]\n  text_form: {reads: 'a {a}'}", "mine: text_form"),
+        ("kind: word_labels", "kind: classification", "mine: train: format"),
+        ("format: conll", "format: mrqa", "mine: train: format"),
+        (", columns: [word, label]", "", "mine: train: columns"),
+    ],
+    PREDICTED: [
+        ("FORM", "{form: jsonl}", "mine: submissions"),
+        ("FORM", "{file: ../mine.tsv}", "mine: submissions: file"),
+        ("FORM", "{file: mine.tsv, labels: [a]}", "mine: submissions: labels"),
+        ("FORM", "{file: a.jsonl, form: multirc}", "mine: submissions: form"),
+        ("FORM", "{file: a.conll, form: conll}", "mine: submissions: form"),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "field"),
-    [
-        (f"  {TITLE}\n", "", ""),
-        (TITLE, f"{TITLE}\n  like: yours", "like"),
-        (TITLE, f"{TITLE}\n  max_positions: 7", "max_positions"),
-        (TITLE, f"{TITLE}\n  benchmarks: [[a]]", "benchmarks"),
-        (KIND, "kind: guessing", "kind"),
-        (KIND, f"kind: word_pair\n  words: [{WORD % 2}, {WORD % 0}]", "words"),
-        (KIND, "kind: word_pair", "words"),
-        (KIND, "kind: regression", "bounds"),
-        (KIND, FINE, "text_form: step"),
-        (LABELS, "labels: [yes_]", "labels"),
-        (TEXTS, "texts: [a, b, c]", "texts"),
-        (TEXTS, f"{TEXTS}\n  choices: [b, c]", "choices"),
-        (f"{KIND}\n  {TEXTS}\n  {LABELS}", f"kind: ranking\n  {TEXTS}\n  choices: [b, c]", "choices"),
-        (TEXTS, f"{TEXTS}\n  names: b", "names"),
-        ("train: [", "training: [", "splits"),
-        ("{file: Mine/train.tsv}", "{}", "train"),
-        (FILE, "train.tsv, format: xml}", "train: format"),
-        (FILE, "train.tsv, encoding: klingon}", "train: encoding"),
-        (FILE, "train.tsv, part: [0.5, 0.2]}", "train: part"),
-        (FILE, "train.tsv, part_seed: 1}", "train: part_seed"),
-        (FILE, "train.tsv, keep_ids: ids.tsv}", "train: ids"),
-        ("Mine/train.tsv", "'Mine/{label}.tsv'", "train: file"),
-        ("Mine/train.tsv}", "'/{label}', format: lines_by_label}", "train: file"),
-        ("  splits:\n    train: [{file: Mine/train.tsv}]", "", ""),
-        ("  splits:", "  submissions: {test: {file: a.tsv}}\n  splits:", "submissions"),
-        ("train: [", "test: [", "head"),
-        ("  splits:", "  head: mnli\n  splits:", "head"),
-    ],
+    ("text", "before", "after", "where"), [(text, *change) for text, changes in WRONG.items() for change in changes]
 )
-def test_wrong_tables(write, before, after, field):
-    assert before in ROW
-    path = write("table.yaml", ROW.replace(before, after))
-    with refused(": ".join(filter(None, (str(path), "mine", field)))):
-        load_tables([path])
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (TEXTS, "texts: &x [*x]"),
-        (LABELS, f"labels: {'[' * 500}{']' * 500}"),
-        (LABELS, f"labels: [a, 0x{'f' * 6000}]"),
-        ("Mine/train.tsv", '"Mine\\0.tsv"'),
-        (TITLE, f"{TITLE}\n  title: Yours"),
-        (ROW, BILLION),
-        (ROW, "- a list"),
-        (ROW, "mine: !!python/object/apply:os.getcwd []"),
-    ],
-)
-def test_what_yaml_takes_and_nobody_means(write, before, after):
-    with refused("table.yaml"):
-        load_tables([write("table.yaml", ROW.replace(before, after))])
-
-
-@pytest.mark.parametrize(("after", "part"), [("titel: Mine", "mine"), ("text_form: {read: '{a}'}", "mine: text_form")])
-def test_unknown_fields(write, after, part):
-    path = write("table.yaml", ROW.replace(TITLE, after))
-    with refused(f"a name in {path}: {part}"):
-        load_tables([path])
+def test_wrong_tables(write, text, before, after, where):
+    assert before in text
+    with refused(f"table.yaml: {where}" if where else "table.yaml"):
+        load_tables([write("table.yaml", text.replace(before, after))])
 
 
 def test_texts_mean_what_they_say(write, monkeypatch):
@@ -168,51 +173,10 @@ def test_tables_of_the_papers():
         assert not row.submissions.keys() & {"valid", "test"} and row.sets("test") == ["test"]
 
 
-SPAN = """
-asked:
-  title: Asked
-  description: Find the words.
-  kind: span
-  texts: [question, context]
-  metric: f1
-  stride: 64
-  splits: {train: [{file: mine.jsonl.gz, format: mrqa}], valid: [{file: mine.json, format: squad}]}
-"""
-
-
-WITH_TEST = ROW.replace(
-    "train: [{file: Mine/train.tsv}]", "test: [{file: Mine/test.tsv}]\n  head: rte\n  submissions: {test: %s}"
-)
-TAGGED = SPAN.replace("kind: span", "kind: word_labels\n  labels: [O, B-x]").replace("[question, context]", "[word]")
-
-
-@pytest.mark.parametrize(
-    ("table", "field"),
-    [
-        (SPAN.replace("stride: 64", "stride: 0"), "asked: stride"),
-        (SPAN.replace("[question, context]", "[context]"), "asked: texts"),
-        (SPAN.replace("format: mrqa", "format: jsonl"), "asked: train: format"),
-        (TAGGED, "asked: train: format"),
-        (TAGGED.replace("mrqa", "conll"), "asked: train: columns"),
-        (WITH_TEST % "{form: jsonl}", "mine: submissions"),
-        (WITH_TEST % "{file: ../mine.tsv}", "mine: submissions: file"),
-        (WITH_TEST % "{file: mine.tsv, labels: [a]}", "mine: submissions: labels"),
-        (WITH_TEST % "{file: a.jsonl, form: multirc}", "mine: submissions: form"),
-        (WITH_TEST % "{file: a.conll, form: conll}", "mine: submissions: form"),
-    ],
-)
-def test_wrong_rows_of_questions_words_and_submissions(write, table, field):
-    with refused(f"table.yaml: {field}"):
-        load_tables([write("table.yaml", table)])
-
-
 def test_a_benchmark_stands_for_its_tasks():
+    """CA-MTL's table 4 is the last: GLUE with WNLI, SuperGLUE with its own RTE, MRQA, and labels of words."""
     assert list(chosen_rows(load_tables(), ["all"])) == ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
     assert len(chosen_rows(load_tables(), ["glue", "superglue", "sick"])) == 9 + 7 + 1
-
-
-def test_the_mixture_of_24_tasks():
-    """CA-MTL's table 4: GLUE with WNLI, SuperGLUE with its own RTE, MRQA, and labels of words."""
     counts = Counter(row.group for row in chosen_rows(load_tables(), ["mtl24"]).values())
     assert counts == {"GLUE": 9, "SuperGLUE": 8, "MRQA": 6, "NER": 1}
 

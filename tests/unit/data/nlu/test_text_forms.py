@@ -1,25 +1,14 @@
 """Tasks as texts: what T5 reads and writes of each row, how that becomes tokens, and which few are trained on."""
 
-import json
-
 import numpy as np
 import pytest
 
 from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
+from fairseq_mtmoe.data.nlu import text_split
 from fairseq_mtmoe.data.nlu.loader import drawn_examples
 from fairseq_mtmoe.data.nlu.reading import read_split
 from fairseq_mtmoe.data.nlu.table import load_tables
-from fairseq_mtmoe.data.nlu.text_split import (
-    Pieces,
-    TextCollate,
-    TextDataset,
-    TextTokenizer,
-    answer_texts_of,
-    label_texts,
-    stepped,
-    taught,
-    text_split,
-)
+from fairseq_mtmoe.data.nlu.text_split import Pieces, TextCollate, TextDataset, TextTokenizer, answer_texts_of, taught
 from tests.helpers.refused import refused
 from tests.helpers.text_to_text import spiece
 
@@ -27,13 +16,13 @@ ROWS = load_tables()
 PIECES = Pieces(spiece())
 TOKENIZER = TextTokenizer(PIECES, 64, 16)
 NLI = ["contradiction", "entailment", "neutral"]
-BOTH = ["entailment", "not_entailment"]
+BOTH, TRUTH = ["entailment", "not_entailment"], ["False", "True"]
 # Of each row: what stands in a record, what T5 reads of it, and what it writes for each label.
 FORMS = {
     "cola": ("sentence", "cola sentence: A", ["unacceptable", "acceptable"]),
     "sst2": ("sentence", "sst2 sentence: A", ["negative", "positive"]),
     "qqp": ("question1|question2", "qqp question1: A question2: B", ["not_duplicate", "duplicate"]),
-    "wnli": ("sentence1|sentence2", "wnli sentence1: A sentence2: B", ["not_entailment", "entailment"]),
+    "wnli": ("sentence1|sentence2", "wnli sentence1: A sentence2: B", BOTH[::-1]),
     "cb": ("premise|hypothesis", "cb hypothesis: B premise: A", NLI),
     "scitail": ("premise|hypothesis", "scitail hypothesis: B premise: A", ["entails", "neutral"]),
     "winogrande": ("sentence|option1|option2", "winogrande sentence: A option1: B option2: C", ["1", "2"]),
@@ -42,13 +31,9 @@ FORMS = {
     "stsb": ("sentence1|sentence2", "stsb sentence1: A sentence2: B", []),
     "mnli": ("sentence1|sentence2", "mnli hypothesis: B premise: A", NLI),
     "qnli": ("question|sentence", "qnli question: A sentence: B", BOTH),
-    "boolq": ("question|passage", "boolq passage: B question: A", ["False", "True"]),
-    "copa": (
-        "premise|choice1|choice2|question",
-        "copa choice1: B choice2: C premise: A question: D",
-        ["False", "True"],
-    ),
-    "wic": ("sentence1|sentence2|word", "wic sentence1: A sentence2: B word: C", ["False", "True"]),
+    "boolq": ("question|passage", "boolq passage: B question: A", TRUTH),
+    "copa": ("premise|choice1|choice2|question", "copa choice1: B choice2: C premise: A question: D", TRUTH),
+    "wic": ("sentence1|sentence2|word", "wic sentence1: A sentence2: B word: C", TRUTH),
     "axg": ("premise|hypothesis", "rte hypothesis: B premise: A", BOTH),
     "sick": ("sentence_A|sentence_B", "sick hypothesis: B premise: A", NLI),
 }
@@ -67,15 +52,11 @@ def test_what_t5_reads_and_writes():
     for name, (fields, reads, writes) in FORMS.items():
         record = dict(zip(fields.split("|"), "ABCD", strict=False))
         assert ROWS[name].text_form.reads.format(**record) == reads, name
-        assert label_texts(ROWS[name]) == writes, name
+        assert text_split.label_texts(ROWS[name]) == writes, name
 
 
-def jsonl(*records):
-    return "".join(json.dumps(record) + "\n" for record in records)
-
-
-def read(tmp_path, name, split="valid"):
-    return read_split(tmp_path, ROWS[name], split, as_text=True)
+def read(tmp_path, name):
+    return read_split(tmp_path, ROWS[name], "valid", as_text=True)
 
 
 RECORD = {"idx": 3, "passage": {
@@ -85,15 +66,13 @@ RECORD = {"idx": 3, "passage": {
 
 
 def test_record_is_trained_once_for_each_right_entity(tmp_path, write):
-    write("ReCoRD/val.jsonl", jsonl(RECORD))
+    write("ReCoRD/val.jsonl", [RECORD])
     examples = read(tmp_path, "record")
     reads = "record query: @placeholder ran. entities: Ann, Bea passage: Ann met Bea."
     assert [example.reads for example in examples] == [reads, reads.replace("@placeholder ran", "It was @placeholder")]
     assert [answer_texts_of(ROWS["record"], example) for example in examples] == [["Ann", "Bea"], ["Bea"]]
-    trained = taught(ROWS["record"], examples)
-    assert [(example.key, *answer_texts_of(ROWS["record"], example)) for example in trained] == [
-        ("1", "Ann"), ("1", "Bea"), ("2", "Bea"),
-    ]  # fmt: skip
+    trained = [(one.key, *answer_texts_of(ROWS["record"], one)) for one in taught(ROWS["record"], examples)]
+    assert trained == [("1", "Ann"), ("1", "Bea"), ("2", "Bea")]
 
 
 def wsc(noun, label):
@@ -102,89 +81,11 @@ def wsc(noun, label):
 
 
 def test_wsc_writes_the_noun_and_learns_from_right_ones_alone(tmp_path, write):
-    write("WSC/val.jsonl", jsonl(wsc("Ann", True), wsc("Bea", False)))
+    write("WSC/val.jsonl", [wsc("Ann", True), wsc("Bea", False)])
     examples = read(tmp_path, "wsc")
     assert {example.reads for example in examples} == {"wsc: Ann saw Bea and *she* waved."}
     assert [(example.referent, example.label) for example in examples] == [("Ann", 1), ("Bea", 0)]
     assert taught(ROWS["wsc"], examples) == examples[:1]
-
-
-@pytest.mark.parametrize(
-    ("value", "step", "text"),
-    [(3.3, 0.2, "3.2"), (0.09, 0.2, "0.0"), (0.7, 0.2, "0.8"), (2.6, 1, "3.0"), (0.333, 0.25, "0.25")],
-)
-def test_numbers_in_steps(value, step, text):
-    assert stepped(value, step) == text
-
-
-def test_a_field_that_a_file_lacks_is_named(tmp_path, write):
-    record = {"sentence1": "a b", "sentence2": "b", "start1": 0, "end1": 1, "start2": 0, "end2": 1, "label": True}
-    write("WiC/val.jsonl", jsonl(record))
-    with refused("val.jsonl"):
-        read(tmp_path, "wic")
-    assert len(read_split(tmp_path, ROWS["wic"], "valid")) == 1, "who does not read it as text needs no such field"
-
-
-FORM = """
-mine:
-  title: Mine
-  description: Say it.
-  kind: %s
-  texts: [a]
-  text_form: %s
-  %s
-  splits:
-    train: [{file: Mine/train.%s}]
-"""
-LABELS = "labels: [yes_, no_]"
-
-
-@pytest.mark.parametrize(
-    ("kind", "form", "more", "field"),
-    [
-        ("classification", "{reads: nothing}", LABELS, ": reads"),
-        ("classification", "{reads: 'a {a}', writes: [y, y]}", LABELS, ": writes"),
-        ("classification", "{reads: 'a {a}', referent: b}", "labels: [x, y, z]", ": referent"),
-        ("regression", "{reads: 'a {a}', step: 0}", "bounds: [0, 1]", ": step"),
-        ("word_labels", "{reads: 'a {a}'}", "labels: [O, B-x]", ""),
-    ],
-)
-def test_forms_that_cannot_be(kind, form, more, field, write):
-    with refused(f"table.yaml: mine: text_form{field}"):
-        load_tables([write("table.yaml", FORM % (kind, form, more, "tsv"))])
-
-
-# ---- tokens ----
-
-
-def write_rte(write, count, name="dev"):
-    letters = "abcdefghij"
-    labels = ("entailment", "not_entailment", "not_entailment")
-    lines = [f"{n}\t{letters[n % 10]}\t{' '.join(letters[: n % 7 + 1])}\t{labels[n % 3]}" for n in range(count)]
-    return write(f"RTE/{name}.tsv", "\n".join(["index\tsentence1\tsentence2\tlabel", *lines]) + "\n")
-
-
-def split_of(tmp_path, name="rte", split="valid", tokenizer=TOKENIZER, **options):
-    return text_split(tmp_path, name, ROWS[name], split, tokenizer, tmp_path / "cache", **options)
-
-
-def texts_of(runs):
-    return [PIECES.text(runs[n].tolist()) for n in range(len(runs))]
-
-
-def test_tokens_are_the_texts_pieces_with_an_end(tmp_path, write):
-    write_rte(write, 5)
-    split = split_of(tmp_path)
-    right = [f"rte sentence1: {'abcde'[n]} sentence2: {' '.join('abcde'[: n + 1])}" for n in range(5)]
-    assert texts_of(split.sources) == right
-    assert texts_of(split.targets) == [("entailment", "not_entailment")[n % 3 > 0] for n in range(5)]
-    for runs in (split.sources, split.targets):
-        assert all(runs.tokens_T[runs.starts_N[1:] - 1] == PIECES.end)
-    assert split.labels_E.tolist() == [0, 1, 1, 0, 1] and split.keys_E.tolist() == list("01234")
-
-
-def test_what_a_pronoun_does_not_refer_to_is_no_answer(tmp_path, write):
-    write("WSC/val.jsonl", jsonl(wsc("Ann", True), wsc("Bea", False)))
     split = split_of(tmp_path, "wsc")
     assert texts_of(split.targets) == ["Ann", ""] and split.targets.lengths_N[1] == 0
     data = TextDataset(split)
@@ -192,8 +93,50 @@ def test_what_a_pronoun_does_not_refer_to_is_no_answer(tmp_path, write):
     assert batch["target"].tolist() == [[0]] and batch["ntokens"] == 0
 
 
-def test_long_texts_lose_their_last_words_and_are_counted(tmp_path, write, caplog):
-    write_rte(write, 7)
+def test_numbers_in_steps():
+    steps = {(3.3, 0.2): "3.2", (0.09, 0.2): "0.0", (0.7, 0.2): "0.8", (2.6, 1): "3.0", (0.333, 0.25): "0.25"}
+    assert {case: text_split.stepped(*case) for case in steps} == steps
+
+
+def test_a_field_that_a_file_lacks_is_named(tmp_path, write):
+    record = {"sentence1": "a b", "sentence2": "b", "start1": 0, "end1": 1, "start2": 0, "end2": 1, "label": True}
+    write("WiC/val.jsonl", [record])
+    with refused("val.jsonl"):
+        read(tmp_path, "wic")
+    assert len(read_split(tmp_path, ROWS["wic"], "valid")) == 1, "who does not read it as text needs no such field"
+
+
+@pytest.fixture
+def rte(write):
+    lines = [f"{n}\t{'abcdefg'[n]}\t{' '.join('abcdefg'[: n + 1])}\t{BOTH[n % 3 > 0]}" for n in range(7)]
+    return write("RTE/dev.tsv", "\n".join(["index\tsentence1\tsentence2\tlabel", *lines]) + "\n")
+
+
+def split_of(tmp_path, name="rte", split="valid", tokenizer=TOKENIZER, **options):
+    return text_split.text_split(tmp_path, name, ROWS[name], split, tokenizer, tmp_path / "cache", **options)
+
+
+def texts_of(runs):
+    return [PIECES.text(runs[n].tolist()) for n in range(len(runs))]
+
+
+@pytest.mark.usefixtures("rte")
+def test_tokens_are_the_texts_pieces_with_an_end_and_some_can_be_chosen(tmp_path):
+    split = split_of(tmp_path)
+    right = [f"rte sentence1: {'abcdefg'[n]} sentence2: {' '.join('abcdefg'[: n + 1])}" for n in range(7)]
+    assert texts_of(split.sources) == right
+    assert texts_of(split.targets) == [BOTH[n % 3 > 0] for n in range(7)]
+    for runs in (split.sources, split.targets):
+        assert all(runs.tokens_T[runs.starts_N[1:] - 1] == PIECES.end)
+    assert split.labels_E.tolist() == [0, 1, 1, 0, 1, 1, 0] and split.keys_E.tolist() == list("0123456")
+    few = split.chosen(np.array([1, 3, 6]))
+    assert texts_of(few.sources) == [right[n] for n in (1, 3, 6)] and len(few) == 3
+    assert few.keys_E.tolist() == ["1", "3", "6"] and few.labels_E.tolist() == [1, 0, 0]
+    assert few.examples[1].key == "3"
+
+
+@pytest.mark.usefixtures("rte")
+def test_long_texts_lose_their_last_words_and_are_counted(tmp_path, caplog):
     whole, short = split_of(tmp_path), split_of(tmp_path, tokenizer=TextTokenizer(PIECES, 10, 16))
     assert short.num_truncated == 5 and "valid: 5 texts (71.4%) were longer than 10 tokens" in caplog.text
     for n in range(7):
@@ -201,8 +144,8 @@ def test_long_texts_lose_their_last_words_and_are_counted(tmp_path, write, caplo
         assert cut == (long if len(long) <= 10 else [*long[:9], PIECES.end])
 
 
-def test_the_cache_has_what_was_made(tmp_path, write, monkeypatch):
-    write_rte(write, 6)
+@pytest.mark.usefixtures("rte")
+def test_the_cache_has_what_was_made(tmp_path, monkeypatch):
     made = split_of(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(Pieces, "runs", None)
@@ -214,14 +157,13 @@ def test_the_cache_has_what_was_made(tmp_path, write, monkeypatch):
 
 
 def test_without_labels_there_is_an_end_to_write(tmp_path, write):
-    path = write_rte(write, 3)
-    path.with_name("test.tsv").write_text("index\tsentence1\tsentence2\n8\ta\tb\n")
+    write("RTE/test.tsv", "index\tsentence1\tsentence2\n8\ta\tb\n")
     split = split_of(tmp_path, split="test", labelled=False)
     assert split.targets.tokens_T.tolist() == [PIECES.end] and split.keys_E.tolist() == ["8"]
 
 
-def test_batches_have_fairseqs_form_of_translation(tmp_path, write):
-    write_rte(write, 4)
+@pytest.mark.usefixtures("rte")
+def test_batches_have_fairseqs_form_of_translation(tmp_path):
     split = split_of(tmp_path)
     mixture = EvaluationMixture(["rte"], [TextDataset(split)], [0], TextCollate(PIECES.padding, 5))
     batch = mixture.collater([mixture[n] for n in (3, 0)])
@@ -236,10 +178,7 @@ def test_batches_have_fairseqs_form_of_translation(tmp_path, write):
     assert net_input["prev_output_tokens"][:, 1:].equal(batch["target"][:, :-1])
 
 
-# ---- few ----
-
-
-def test_few_examples_are_so_many_of_all_labels_and_a_part_of_more():
+def test_few_examples_are_so_many_of_all_labels_or_values_and_a_part_of_more():
     count, labels_E = 16, np.array([0.0, 1, 1, 1] * 25)
     few, more = (drawn_examples(labels_E, n, 3, False) for n in (count, count + 5))
     assert len(few) == count and set(labels_E[few]) == {0, 1} and set(few) < set(more)
@@ -247,25 +186,9 @@ def test_few_examples_are_so_many_of_all_labels_and_a_part_of_more():
     assert drawn_examples(labels_E, count, 4, False).tolist() != few.tolist()
     with refused("--train-examples"):
         drawn_examples(labels_E, 1, 1, False)
-
-
-@pytest.mark.parametrize("count", [1, 4])
-def test_few_values_of_a_regression_are_low_and_high(count):
-    labels_E = np.linspace(0, 5, 200)
-    few = drawn_examples(labels_E, count, 1, True)
-    assert len(few) == count and (count < 2 or np.ptp(labels_E[few]) > 2)
-
-
-def test_a_chosen_part_of_a_split(tmp_path, write):
-    write_rte(write, 9)
-    split = split_of(tmp_path)
-    few = split.chosen(np.array([1, 4, 8]))
-    assert texts_of(few.sources) == [texts_of(split.sources)[n] for n in (1, 4, 8)]
-    assert few.keys_E.tolist() == ["1", "4", "8"] and few.labels_E.tolist() == split.labels_E[[1, 4, 8]].tolist()
-    assert few.examples[1].key == "4" and len(few) == 3
-
-
-# ---- pieces ----
+    values_E = np.linspace(0, 5, 200)
+    one, four = (values_E[drawn_examples(values_E, n, 1, True)] for n in (1, 4))
+    assert len(one) == 1 and len(four) == 4 and np.ptp(four) > 2
 
 
 def test_pieces_and_back():

@@ -17,19 +17,11 @@ TEXTS = st.lists(
     st.text(st.one_of(st.sampled_from([*"aabé中 .'[]", *"  ", *ODD]), st.characters(exclude_categories=["Cs"]))),
     max_size=4,
 )
-PARTS = st.lists(st.sampled_from([*"ab中 ", " ", "[SEP]", "[MASK]", "[UNK]", "ab" * 60, *ODD]), max_size=12).map(
-    "".join
-)
+PARTS = st.lists(st.sampled_from([*"ab中 ", " ", "[SEP]", "[MASK]", "[UNK]", "ab" * 60, *ODD]), max_size=12)
 
 
 def word_piece(**options):
     return BertWordPieceTokenizer({piece: number for number, piece in enumerate(PIECES)}, **options)._tokenizer
-
-
-def with_token(token):
-    tokenizer = word_piece()
-    tokenizer.add_tokens([token])
-    return tokenizer
 
 
 def assert_same(found, wanted):
@@ -48,7 +40,7 @@ def test_texts_have_the_tokens_of_their_words(options):
     by_words, whole = WordByWord(tokenizer), partial(whole_texts, tokenizer)
 
     @settings(max_examples=60, deadline=None, database=None)
-    @given(st.one_of(TEXTS, st.lists(PARTS, max_size=3)))
+    @given(st.one_of(TEXTS, st.lists(PARTS.map("".join), max_size=3)))
     def same(texts):
         assert_same(by_words(texts), whole(texts))
 
@@ -70,18 +62,13 @@ def test_words_are_tokenized_once(monkeypatch):
     assert len(by_words._number) <= 3
 
 
-@pytest.mark.parametrize(
-    "tokenizer",
-    [
-        ByteLevelBPETokenizer()._tokenizer,
-        with_token(AddedToken("a b", normalized=False)),
-        with_token(AddedToken("ab", normalized=True)),
-        Tokenizer.from_str(json.dumps({**json.loads(word_piece().to_str()), "pre_tokenizer": None})),
-    ],
-    ids=["bytes", "a token with a space", "a normalized token", "no words"],
-)
-def test_other_tokenizers_are_given_whole_texts(tokenizer):
-    assert not isinstance(encoder_for(tokenizer), WordByWord)
+def test_other_tokenizers_are_given_whole_texts():
+    spaced, normalized = word_piece(), word_piece()
+    spaced.add_tokens([AddedToken("a b", normalized=False)])
+    normalized.add_tokens([AddedToken("ab", normalized=True)])
+    without_words = Tokenizer.from_str(json.dumps({**json.loads(word_piece().to_str()), "pre_tokenizer": None}))
+    for tokenizer in (ByteLevelBPETokenizer()._tokenizer, spaced, normalized, without_words):
+        assert not isinstance(encoder_for(tokenizer), WordByWord)
 
 
 def test_runs_are_chosen_whole_or_in_part():

@@ -18,9 +18,10 @@ def tokens(files, *texts):
     return split.tokens_T.tolist(), split.segment_start_S.tolist()
 
 
-def test_berts_vocabulary_in_lower_case():
+def test_berts_vocabulary_in_lower_case_or_as_it_is_written():
     assert tokens(BERT, "Abc é") == ([2, 5, 6, 8, 3], [5])
     assert tokens(BERT, "ab", "abc") == ([2, 5, 3, 5, 6, 3], [3])
+    assert tokens({**BERT, "tokenizer_config.json": '{"do_lower_case": false}'}, "Abc é")[0] == [2, 4, 6, 7, 3]
 
 
 def test_robertas_pieces_have_two_ends_between_texts_and_no_second_type():
@@ -65,7 +66,3 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with refused("tokenizers"):
         serialized_tokenizer(BERT)
-
-
-def test_berts_vocabulary_as_it_is_written():
-    assert tokens({**BERT, "tokenizer_config.json": '{"do_lower_case": false}'}, "Abc é")[0] == [2, 4, 6, 7, 3]

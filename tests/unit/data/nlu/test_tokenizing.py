@@ -21,20 +21,6 @@ def serialized():
     return tokenizer._tokenizer.to_str()
 
 
-def words(split, sequence):
-    return " ".join(WORDS[token] for token in split.tokens_T[split.starts_S[sequence] : split.starts_S[sequence + 1]])
-
-
-def single(*texts, label=1, spans=()):
-    return Example((texts,), label, "k", spans)
-
-
-def test_one_text_and_two(serialized):
-    split = TextTokenizer(serialized, 16).tokenize([single("a bc", label=None), single("a", "d e")])
-    assert [words(split, n) for n in range(2)] == ["[CLS] a b ##c [SEP]", "[CLS] a [SEP] d e [SEP]"]
-    assert np.isnan(split.labels_E[0]) and split.labels_E[1] == 1
-
-
 def one_by_one(first, second, room):
     """BERT's rule: tokens go one at a time, from the end of the longer text."""
     while first + second > room:
@@ -49,7 +35,7 @@ def test_lengths_that_are_kept():
 
 
 def test_cut_off_words_are_the_whole_text(serialized, caplog):
-    example = single("a b c d e f g h i", spans=(Span(0, 0, 1), Span(0, 16, 17)))
+    example = Example((("a b c d e f g h i",),), 1, "0", (Span(0, 0, 1), Span(0, 16, 17)))
     split = TextTokenizer(serialized, 8).tokenize([example])
     assert split.spans_EW.tolist() == [[[1, 2], list(WHOLE_TEXT)]]
     assert "was cut off" in caplog.text
@@ -84,15 +70,11 @@ def test_any_split_is_that_of_one_example_after_the_other(serialized, monkeypatc
     assert np.diff(found.row_offsets_E).tolist() == [len(example.candidates) for example in examples]
 
 
-def test_wrong_tokenizers(serialized):
-    with refused("tokenizer.json"):
-        TextTokenizer(json.dumps({"model": "none"}), 16)
-    with refused("--max-positions"):
-        TextTokenizer(serialized, 7)
-    with refused("tokenizer.json"):
-        TextTokenizer(serialized.replace("[PAD]", "[FILL]"), 16)
-
-
-def test_padding_is_the_tokenizers(serialized):
+def test_padding_is_the_tokenizers_and_wrong_ones_are_refused(serialized):
     roberta = Tokenizer.from_str(serialized.replace("[PAD]", "<pad>"))
     assert TextTokenizer(serialized, 16).padding == TextTokenizer(roberta.to_str(), 16).padding == 0
+    for wrong in (json.dumps({"model": "none"}), serialized.replace("[PAD]", "[FILL]")):
+        with refused("tokenizer.json"):
+            TextTokenizer(wrong, 16)
+    with refused("--max-positions"):
+        TextTokenizer(serialized, 7)

@@ -1,6 +1,8 @@
 """Windows of passages: which there are, where the answer stands in each, and the way back to the passage's text."""
 
 import random
+import re
+from itertools import combinations_with_replacement, pairwise, product
 
 import numpy as np
 import pytest
@@ -32,38 +34,26 @@ def roberta(max_length):
 
 
 def asked(question, passage, *answers, key="k"):
-    """With the answers, by their text, at each place where they are."""
-    spans = [
-        Span(1, start, start + len(answer))
-        for answer in answers
-        for start in range(len(passage))
-        if passage.startswith(answer, start)
-    ]
+    """With the answers, by their text, wherever they are."""
+    spans = [Span(1, *found.span()) for answer in answers for found in re.finditer(f"{answer}", passage)]
     return Example(((question, passage),), None, key, tuple(spans), answers=answers)
 
 
-def shown(split, window):
-    return " ".join(WORDS[token] for token in split.tokens_T[split.starts_S[window] : split.starts_S[window + 1]])
-
-
 def all_windows(split):
-    return [shown(split, window) for window in range(split.num_rows)]
+    return [" ".join(WORDS[token] for token in split.tokens_T[slice(*ends)]) for ends in pairwise(split.starts_S)]
 
 
 def by_berts_rule(length, room, stride):
-    starts, start = [], 0
-    while True:
-        starts.append(start)
-        if start + room >= length:
-            return starts
-        start += min(room, stride)
+    starts = [0]
+    while starts[-1] + room < length:
+        starts.append(starts[-1] + min(room, stride))
+    return starts
 
 
 def test_the_windows_of_every_length():
-    for length in range(40):
-        for room in range(1, 12):
-            for stride in range(1, room + 1):
-                assert window_starts(length, room, stride) == by_berts_rule(length, room, stride)
+    for length, room, stride in product(range(40), range(1, 12), range(1, 12)):
+        if stride <= room:
+            assert window_starts(length, room, stride) == by_berts_rule(length, room, stride)
 
 
 def test_windows_of_a_long_passage():
@@ -77,18 +67,14 @@ def test_windows_of_a_long_passage():
     assert split.answers_S2.tolist() == [[4, 5], [0, 0], [4, 5]]
     assert split.offsets_S.tolist() == [0, 2, 4] and split.row_offsets_E.tolist() == [0, 3]
     assert (split.num_truncated, split.num_lost) == (0, 0)
+    for stride in (None, 3, 8):  # half of the room at most
+        assert tokenize_windows(bert(8), [asked("who", "a b c d e f", "c d")], stride).offsets_S.tolist() == [0, 2]
     dataset = TaskDataset(split)
     assert dataset.sizes.tolist() == [[8], [8], [7]]
     batch = TaskCollate(0, ["squad"])([dataset], [(0, dataset[1]), (0, dataset[2])])
     assert batch["net_input"]["segments"].tolist() == [[0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1, 0]]
     assert batch["net_input"]["spans"]["squad"].tolist() == [[[3, 7]], [[3, 6]]]
     assert batch["target"]["squad"].tolist() == [[0, 0], [4, 5]] and batch["id"].tolist() == [1, 2]
-
-
-def test_the_stride_is_at_most_half_of_the_room():
-    for stride in (None, 3, 8):
-        split = tokenize_windows(bert(8), [asked("who", "a b c d e f", "c d")], stride)
-        assert split.offsets_S.tolist() == [0, 2]
 
 
 def test_long_questions_and_answers_are_counted():
@@ -98,37 +84,25 @@ def test_long_questions_and_answers_are_counted():
     assert (split.num_truncated, split.num_lost) == (1, 1)
 
 
-def said(answers):
-    """What a model says that finds exactly these tokens, in windows in another order."""
-    order = np.random.default_rng(1).permutation(len(answers))
-    goods = (answers[:, 1] > 0).astype(float)
-    return order, np.column_stack([goods, answers])[order]
-
-
 TEXTS = ["A bC. Dé", "ÀÉ  É", "a\tb\n\nJ", "日 a本b", "É\u0301 e\u0301 f", "I İ i", "a \ud800b c"]
 
 
 @pytest.mark.parametrize(("tokenizer", "text"), [*((bert, text) for text in TEXTS), *((roberta, t) for t in TEXTS[:2])])
 def test_answers_are_as_the_passage_has_them(tokenizer, text):
     """Of letters that the tokenizer changes, in windows that begin anywhere: every answer of whole words is found."""
-    places = [place for place, letter in enumerate(text) if not letter.isspace()]
-    words = [Span(1, start, end + 1) for start in places for end in places if start <= end]
-    words = [one for one in words if _is_whole(text, one)]
+    pairs = combinations_with_replacement(re.finditer(r"\S+", text), 2)
+    words = [(first.start(), last.end()) for first, last in pairs]
     tokenizer = tokenizer(60)
-    padded = ["a " * 40 + text + " b" * 40 for _ in words]
-    examples = [
-        Example((("who", passage),), None, str(n), (Span(1, one.start + 80, one.end + 80),))
-        for n, (passage, one) in enumerate(zip(padded, words, strict=True))
-    ]
+    passage = "a " * 40 + text + " b" * 40
+    spans = [Span(1, start + 80, end + 80) for start, end in words]
+    examples = [Example((("who", passage),), None, str(n), (span,)) for n, span in enumerate(spans)]
     split = tokenize_windows(tokenizer, examples, 25)
     assert split.num_lost == 0 and split.num_rows > 2 * len(examples)
-    found = Passages(lambda: examples, tokenizer).found(split, *said(split.answers_S2))
-    assert found == [text[one.start : one.end] for one in words]
-
-
-def _is_whole(text, span):
-    """Whether it begins and ends where spaces are."""
-    return f" {text} "[span.start].isspace() and f" {text} "[span.end + 1].isspace()
+    # What a model says that finds exactly these tokens, in windows in another order.
+    order = np.random.default_rng(1).permutation(split.num_rows)
+    said = np.column_stack([split.answers_S2[:, 1] > 0, split.answers_S2])[order].astype(float)
+    found = Passages(lambda: examples, tokenizer).found(split, order, said)
+    assert found == [text[start:end] for start, end in words]
 
 
 def test_the_best_of_all_windows_is_the_answer():

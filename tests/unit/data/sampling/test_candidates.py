@@ -1,5 +1,4 @@
-"""Candidates of steps: equally many of every task, about equally long, never more than a step can train on; and the
-most uncertain ones: CA-MTL's algorithm 1 written out, and its edges."""
+"""Candidates of steps: equally many of every task, about equally long; and the most uncertain, by algorithm 1."""
 
 import math
 
@@ -13,10 +12,6 @@ from tests.helpers.draws import lengths_of, second_epoch
 SIZES = (300, 70, 5, 1)
 
 
-def a_draw(sizes=SIZES, **options):
-    return second_epoch(sizes, "uncertainty", **options)
-
-
 def by_task(draw, batch):
     tasks, examples = draw.numbering.locate_all(batch)
     return [examples[tasks == task].tolist() for task in range(len(draw.shards))]
@@ -25,13 +20,12 @@ def by_task(draw, batch):
 @pytest.fixture(params=[1024, 7])
 def window(request, monkeypatch):
     monkeypatch.setattr(module, "WINDOW", request.param)
-    return request.param
 
 
 @pytest.mark.usefixtures("window")
 @pytest.mark.parametrize(("sides", "size"), [(1, None), (2, 97)])
 def test_a_step_has_as_many_candidates_of_every_task_as_it_trains_on(sides, size):
-    draw = a_draw(virtual_epoch_size=size)
+    draw = second_epoch(SIZES, "uncertainty", virtual_epoch_size=size)
     batches = ranked(draw, lengths_of(SIZES, sides=sides)).batches(max_sentences=16)
     total = size or 300
     assert [len(batch) for batch in batches] == [4 * 16] * (total // 16) + [4 * (total % 16)]
@@ -44,7 +38,7 @@ def test_a_step_has_as_many_candidates_of_every_task_as_it_trains_on(sides, size
 
 @pytest.mark.usefixtures("window")
 def test_whichever_candidates_train_they_are_no_more_tokens_than_the_limit():
-    draw, lengths = a_draw((300, 200)), lengths_of((300, 200))
+    draw, lengths = second_epoch((300, 200), "uncertainty"), lengths_of((300, 200))
     batches = ranked(draw, lengths).batches(max_tokens=200, max_sentences=7)
     sizes = []
     for batch in batches:
@@ -56,7 +50,8 @@ def test_whichever_candidates_train_they_are_no_more_tokens_than_the_limit():
 
 
 def test_a_steps_candidates_are_about_equally_long():
-    draw, lengths = a_draw((5000, 2000)), lengths_of((5000, 2000), longest=100, sides=1)
+    draw = second_epoch((5000, 2000), "uncertainty")
+    lengths = lengths_of((5000, 2000), longest=100, sides=1)
 
     def spread(batches):
         parts = [zip(lengths, by_task(draw, batch), strict=True) for batch in batches]
@@ -69,7 +64,7 @@ def test_a_steps_candidates_are_about_equally_long():
 
 @pytest.mark.usefixtures("window")
 def test_examples_that_are_too_long_are_left_out():
-    draw, lengths = a_draw(), lengths_of(SIZES)
+    draw, lengths = second_epoch(SIZES, "uncertainty"), lengths_of(SIZES)
     lengths[2][:] = 99  # a task without any that is not
     ranks = ranked(draw, lengths, (25, 20))
     batches = ranks.batches(max_sentences=16)
@@ -88,10 +83,10 @@ def algorithm_1(entropies, classes, b):
     return sorted(sorted(range(len(candidates)), key=candidates.__getitem__, reverse=True)[:b])
 
 
-def arrays(entropies, classes):
-    entropy_C = np.array([H for H_t in entropies for H in H_t], dtype=float)
+def chosen(entropies, classes, count):
     counts = [len(H_t) for H_t in entropies]
-    return entropy_C, np.repeat(np.log(classes), counts), np.repeat(np.arange(len(counts)), counts)
+    most_C, task_C = np.repeat(np.log(classes), counts), np.repeat(np.arange(len(counts)), counts)
+    return most_uncertain(np.concatenate(entropies), most_C, task_C, count).tolist()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -99,16 +94,18 @@ def test_they_are_those_of_algorithm_1(seed):
     random = np.random.default_rng(seed)
     b, classes = int(random.integers(1, 9)), random.integers(2, 7, random.integers(1, 6)).tolist()
     entropies = [(random.random(b) * math.log(C)).tolist() for C in classes]
-    assert most_uncertain(*arrays(entropies, classes), b).tolist() == algorithm_1(entropies, classes, b)
+    assert chosen(entropies, classes, b) == algorithm_1(entropies, classes, b)
 
 
-@pytest.mark.parametrize("entropy", [0.0, math.nan])
-def test_tasks_take_turns_where_all_are_equally_uncertain(entropy):
-    chosen = most_uncertain(*arrays([[entropy] * 4] * 3, [2, 2, 2]), 4).tolist()
-    assert chosen == [0, 1, 4, 8]
-
-
-def test_a_task_with_fewer_candidates_or_one_choice_leaves_the_rest_to_others():
-    assert most_uncertain(*arrays([[0.6], [0.1, 0.2, 0.3]], [2, 2]), 3).tolist() == [0, 2, 3]
-    assert most_uncertain(*arrays([[0.6], []], [2, 2]), 3).tolist() == [0]
-    assert most_uncertain(*arrays([[0.1, 0.2], [0.0, 0.0]], [2, 1]), 2).tolist() == [0, 1]
+@pytest.mark.parametrize(
+    ("entropies", "classes", "count", "expected"),
+    [
+        ([[0.0] * 4] * 3, [2, 2, 2], 4, [0, 1, 4, 8]),  # tasks take turns where all are equally uncertain
+        ([[math.nan] * 4] * 3, [2, 2, 2], 4, [0, 1, 4, 8]),
+        ([[0.6], [0.1, 0.2, 0.3]], [2, 2], 3, [0, 2, 3]),  # what one lacks is others'
+        ([[0.6], []], [2, 2], 3, [0]),
+        ([[0.1, 0.2], [0.0, 0.0]], [2, 1], 2, [0, 1]),
+    ],
+)
+def test_edges_of_algorithm_1(entropies, classes, count, expected):
+    assert chosen(entropies, classes, count) == expected

@@ -17,8 +17,7 @@ def test_every_range_holds_its_tasks_sentences_once_for_each_pass(groups, data):
     numbering = Numbering([size for group in groups for size in group], [len(group) for group in groups], passes)
     expected, task = [], 0
     for group, times in zip(groups, passes, strict=True):
-        one_pass = [(task + number, sentence) for number, size in enumerate(group) for sentence in range(size)]
-        expected += one_pass * times
+        expected += [(n, sentence) for n, size in enumerate(group, task) for sentence in range(size)] * times
         task += len(group)
     assert [numbering.locate(index) for index in range(len(numbering))] == expected
     located = numbering.locate_all(np.arange(len(numbering), dtype=numbering.index_type))
@@ -32,8 +31,8 @@ def test_indices_are_wide_where_they_must_be():
 
 
 STRETCHES = {
-    "few places of a pass": Stretch(0, 0, 100, 20, 30, 7),
-    "most places of a pass": Stretch(0, 0, 100, 20, 70, 7),
+    "few items of a pass": Stretch(0, 0, 100, 20, 30, 7),
+    "most items of a pass": Stretch(0, 0, 100, 20, 70, 7),
     "the end of a pass": Stretch(0, 0, 100, 40, 60, 7),
     "a whole pass": Stretch(0, 1, 100, 0, 100, 7),
     "several passes": Stretch(0, 1, 100, 0, 300, 7),
@@ -41,10 +40,9 @@ STRETCHES = {
 
 
 @pytest.mark.parametrize("kind", STRETCHES)
-def test_blocks_hold_the_sentences_of_their_places(kind, monkeypatch):
+def test_blocks_hold_the_sentences_of_their_positions(kind, monkeypatch):
     monkeypatch.setattr(drawing, "BLOCK", 32)
-    stretch, sizes = STRETCHES[kind], [40, 1, 59]
-    numbering = Numbering(sizes, [len(sizes)], [4])
+    stretch, numbering = STRETCHES[kind], Numbering([40, 1, 59], [3], [4])
     draw = Draw((0,), numbering, (stretch,))
     assert len(draw.blocks) > 1 or stretch.count < 32
     indices, sentences = [], []
@@ -53,10 +51,9 @@ def test_blocks_hold_the_sentences_of_their_places(kind, monkeypatch):
         indices += found.tolist()
         sentences += [(task, sentence) for task, part in by_task for sentence in part.tolist()]
     assert sentences == [numbering.locate(index) for index in indices]
-    places = stretch.first * 100 + np.arange(stretch.start, stretch.start + stretch.count)
-    if stretch.count < 100:
-        places = stretch.first * 100 + items_at(stretch.start, stretch.count, 100, 7)
-    assert sorted(indices) == sorted(places.tolist()) and len(draw) == len(indices)
+    is_part = stretch.count < 100
+    items = items_at(stretch.start, stretch.count, 100, 7).astype(int) if is_part else np.arange(stretch.count)
+    assert sorted(indices) == sorted(stretch.first * 100 + items) and len(draw) == len(indices)
 
 
 def test_wide_indices_of_wide_stretches():
@@ -69,9 +66,6 @@ def test_wide_indices_of_wide_stretches():
         assert draw.numbering.locate(int(indices[3])) == (0, int(sentences[3]))
 
 
-SHARES = (0.001, 0.1, 0.33, 0.5, 1.0)
-
-
 def made(seed):
     """Strata of one to six labels, some of them rare."""
     draw = np.random.default_rng(seed)
@@ -81,12 +75,11 @@ def made(seed):
 
 @pytest.mark.parametrize("case", range(3))
 def test_shares_are_nested_and_of_each_stratum_alike(case):
-    strata, smaller = made(case), set()
+    strata, drawn = made(case), []
     present = np.unique(strata)
-    for share in SHARES:
-        drawn = stratified_share(strata, share, seed=1)
-        assert smaller <= set(drawn.tolist())
-        smaller = set(drawn.tolist())
+    for share in (0.001, 0.1, 0.33, 0.5, 1.0):
+        smaller, drawn = drawn, stratified_share(strata, share, seed=1)
+        assert np.isin(smaller, drawn).all()
         assert len(drawn) == max(round(share * len(strata)), len(present))
         assert (np.diff(drawn) > 0).all() and drawn.min() >= 0 and drawn.max() < len(strata)
         wanted = share * np.bincount(strata)[present]

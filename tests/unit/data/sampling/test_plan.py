@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,9 +22,7 @@ SCHEDULES = [
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_any_epoch_can_be_drawn_alone(schedule):
-    def plan():
-        return SamplingPlan([[100, 90], [30], [7, 5, 3]], schedule, 1)
-
+    plan = partial(SamplingPlan, [[100, 90], [30], [7, 5, 3]], schedule, 1)
     in_order = plan()
     draws = [in_order.draw(epoch) for epoch in range(1, 12)]
     assert all(same(draw, plan().draw(epoch)) for epoch, draw in enumerate(draws, 1))
@@ -36,20 +35,19 @@ def test_a_task_passes_through_all_its_sentences_before_one_comes_again():
         draws = [plan.draw(epoch) for epoch in range(1, 60)]
         for last in (1, 2, 7, 20, 59):
             times = times_drawn(draws[:last], plan.sizes)
-            assert all(drawn.max() - drawn.min() <= 1 for drawn in times)
+            assert max(map(np.ptp, times)) <= 1
         assert min(drawn.min() for drawn in times) > 5
 
 
 @pytest.mark.parametrize("sizes", [(1000, 10), (70, 30, 1)])
 def test_uniform_then_natural_has_epochs_of_one_size_and_draws_all_before_one_again(sizes):
     plan = SamplingPlan([[size] for size in sizes], Schedule("uniform-then-natural", natural_from_epoch=3), 1)
-    times = times_drawn((plan.draw(epoch) for epoch in range(1, 12)), sizes)
-    assert max(drawn.max() - drawn.min() for drawn in times) <= 1
-    for epoch in range(1, 12):
-        found = counts(plan.draw(epoch))
-        assert sum(found) == sum(sizes)
-        expected = sizes if epoch >= 3 else np.full(len(sizes), sum(sizes) / len(sizes))
-        np.testing.assert_allclose(found, expected, atol=1)
+    draws = [plan.draw(epoch) for epoch in range(1, 12)]
+    assert max(map(np.ptp, times_drawn(draws, sizes))) <= 1
+    for epoch, draw in enumerate(draws, 1):
+        assert len(draw) == sum(sizes)
+        expected = sizes if epoch >= 3 else [sum(sizes) / len(sizes)] * len(sizes)
+        np.testing.assert_allclose(counts(draw), expected, atol=1)
 
 
 @pytest.mark.parametrize("options", [{}, {"virtual_epoch_size": 33}, {"virtual_data_size": 250}])
@@ -65,7 +63,7 @@ def test_candidates_are_equally_many_of_each_task_and_an_epoch_trains_on_as_many
             assert [draw.numbering.locate(int(index)) for index in indices] == [(task, n) for n in examples.tolist()]
             for start in range(0, size, 7):  # a task that is used up begins again, and not before
                 np.add.at(times, examples[start : start + 7], 1)
-                assert times.max() - times.min() <= 1
+                assert np.ptp(times) <= 1
     assert seen[0].sum() == seen[2].sum() == 3 * size
 
 
@@ -76,9 +74,7 @@ def test_an_epochs_size_is_fairseqs_and_stays_while_shares_follow_the_temperatur
     assert [len(draw) for draw in draws] == [len(draws[0])] * 4 and abs(len(draws[0]) - expected) <= 1
     low = [counts(draw)[1] for draw in draws]
     assert low[0] < low[1] < low[2] and abs(int(low[2]) - int(low[3])) <= 1
-
-
-def test_a_given_size_of_a_pass_is_the_epochs_unless_every_sentence_is_taken():
+    # A given size of a pass is the epoch's, unless every sentence is taken.
     sizes = [[100], [50]]
     assert len(SamplingPlan(sizes, replace(HEATED, virtual_data_size=333), 1).draw(1)) == 333
     assert len(SamplingPlan(sizes, Schedule("concat", virtual_data_size=333), 1).draw(1)) == 150

@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,24 +15,20 @@ from fairseq_mtmoe.errors import UserError
 from tests.helpers.draws import counts, same, times_drawn
 from tests.helpers.refused import refused
 
-SHARDS = [[40, 30], [9], [7, 5, 3]]
-NAMES = ["en-aa", "en-bb", "en-cc"]
-
 
 def heated(coefficient=3.0, epochs=10, updates=None, start=1.5):
     return Schedule("temperature", start, coefficient, epochs, updates)
 
 
-def plan(schedule=None, seed=1, size=13, sizes=None, names=None, data_size=None, **options):
+def plan(schedule=None, size=13, sizes=None, names=None, **options):
     sizes = sizes or [[40], [9], [15]]
-    schedule = replace(schedule or heated(), virtual_epoch_size=size, virtual_data_size=data_size)
-    return SamplingPlan(sizes, schedule, seed, names or NAMES[: len(sizes)], **options)
+    schedule = replace(schedule or heated(), virtual_epoch_size=size)
+    return SamplingPlan(sizes, schedule, 1, names or ["en-aa", "en-bb", "en-cc"][: len(sizes)], **options)
 
 
 def saved(old, epoch):
     """A state that went through a file."""
-    file = io.BytesIO()
-    torch.save(saved_plan(old, epoch), file)
+    torch.save(saved_plan(old, epoch), file := io.BytesIO())
     file.seek(0)
     return torch.load(file, weights_only=True)
 
@@ -45,7 +42,7 @@ def resumed(old, epoch, new, has_begun=False, update=0):
 
 def spread(times):
     """The largest difference within a task: at most 1 if no sentence came again before all others."""
-    return max(found.max() - found.min() for found in times)
+    return max(map(np.ptp, times))
 
 
 @pytest.mark.parametrize(
@@ -59,17 +56,14 @@ def spread(times):
     ],
 )
 def test_the_same_rules_draw_the_same(schedule, size, has_begun):
-    def new():
-        return plan(schedule, size=size, sizes=SHARDS)
-
+    new = partial(plan, schedule, size=size, sizes=[[40, 30], [9], [7, 5, 3]])
     whole = new()
     draws = [whole.draw(epoch, update=60 * (epoch - 1)) for epoch in range(1, 13)]
     interrupted = new()
     for epoch in range(1, 12):
         interrupted.draw(epoch, update=60 * (epoch - 1))
-        at = epoch if has_begun else epoch + 1
-        updates = 60 * epoch - 17 * has_begun
         if epoch % 2:
+            at, updates = (epoch, 60 * epoch - 17) if has_begun else (epoch + 1, 60 * epoch)
             interrupted = resumed(interrupted, at, new(), has_begun, updates)
             assert same(interrupted.draw(at, updates), draws[at - 1])
     assert same(interrupted.draw(12, 660), draws[11])
@@ -155,8 +149,8 @@ def test_pairs_whose_data_is_as_it_was_go_on_when_others_changed(has_begun):
 def test_an_epoch_is_at_most_a_pass_but_in_runs_of_0_1_0():
     """fairseq's rule; runs that began without it keep their epochs, until they are given another size."""
 
-    def new(size=1000, schedule=None):
-        return plan(schedule or Schedule(), size=size)
+    def new(size=1000):
+        return plan(Schedule(), size=size)
 
     assert counts(new().draw(1)) == [40, 9, 15]
     old = restored_plan_0_1_0({}, new(), 3, 0)
@@ -168,28 +162,23 @@ def test_an_epoch_is_at_most_a_pass_but_in_runs_of_0_1_0():
     assert same(restored_plan_0_1_0({}, new(20), 5, 0).draw(5), new(20).draw(5))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda state: state.clear(),
-        lambda state: state["rules"].update(sampling_temperature="hot"),
-        lambda state: state["rules"].update(sampling_weights={"en-xx": 1}),
-        lambda state: state["place"].update(epoch=0),
-        lambda state: state["place"].update(cursors=[[[[0, 0]], -1]]),
-        lambda state: state["place"].update(parts=[[0, 0], [13, 0]]),
-        lambda state: state["place"].update(update=5, parts=[[13, 4]]),
-        lambda state: state["place"].update(parts=[[12, 9]]),
-        lambda state: state.update(shard_sizes=[[40], [9], [0]]),
-        lambda state: state.update(numbers=[0, 1, 1]),
-        lambda state: state.update(seed=2**80),
-        lambda state: state["rules"].update(virtual_data_size=10**12),
+DAMAGE = {
+    "rules": [{"sampling_temperature": "hot"}, {"sampling_weights": {"en-xx": 1}}, {"virtual_data_size": 10**12}],
+    "place": [
+        *({"parts": parts} for parts in ([[0, 0], [13, 0]], [[12, 9]])),
+        *({"update": 5, "parts": [[13, 4]]}, {"epoch": 0}, {"cursors": [[[[0, 0]], -1]]}),
     ],
-)
-def test_a_damaged_state_is_one_sentence(change):
+    "": [{"shard_sizes": [[40], [9], [0]]}, {"numbers": [0, 1, 1]}, {"seed": 2**80}],
+}
+
+
+@pytest.mark.parametrize(("part", "changed"), [(part, changed) for part, every in DAMAGE.items() for changed in every])
+def test_a_damaged_state_is_one_sentence(part, changed):
     state = saved_plan(plan(), 3)
-    change(state)
-    with pytest.raises(UserError, match="`--reset-dataloader`"):
-        restored_plan(state)
+    (state[part] if part else state).update(changed)
+    for damaged in (state, {}):
+        with pytest.raises(UserError, match="`--reset-dataloader`"):
+            restored_plan(damaged)
 
 
 def test_rules_that_changed_in_the_middle_of_an_epoch_are_not_forgotten_there():

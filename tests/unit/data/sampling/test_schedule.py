@@ -11,7 +11,6 @@ from fairseq_mtmoe.data.sampling.schedule import Schedule, apportion, temperatur
 from tests.helpers.refused import refused
 
 SIZES = [800, 150, 50]
-NATURAL = [0.8, 0.15, 0.05]
 
 
 def test_equation_1():
@@ -49,19 +48,12 @@ def test_over_all_offsets_the_mean_of_counts_is_the_share():
 
 
 def test_uniform_and_concat_and_weights():
+    weighted = Schedule(sampling_weights=(1, 1, 2))
     np.testing.assert_allclose(Schedule("uniform").probabilities_at(1, SIZES), [1 / 3] * 3)
-    np.testing.assert_allclose(Schedule("concat").probabilities_at(1, SIZES), NATURAL)
-    weighted = Schedule("concat", sampling_weights=(1, 1, 2))
+    np.testing.assert_allclose(Schedule("concat").probabilities_at(1, SIZES), [0.8, 0.15, 0.05])
     np.testing.assert_allclose(weighted.probabilities_at(1, SIZES), [0.25, 0.25, 0.5])
-    assert not weighted.takes_everything
     assert Schedule("concat").takes_everything and Schedule("RoundRobin").takes_everything
-
-
-def test_uniform_then_natural_changes_at_an_epoch():
-    schedule = Schedule("uniform-then-natural", natural_from_epoch=4)
-    for epoch, shares in ((1, [1 / 3] * 3), (3, [1 / 3] * 3), (4, NATURAL), (99, NATURAL)):
-        np.testing.assert_allclose(schedule.probabilities_at(epoch, SIZES, update=10**6), shares)
-    assert not schedule.takes_everything and schedule.temperature_at(4) is None
+    assert not weighted.takes_everything
 
 
 def test_heating_counts_epochs_from_the_first_or_updates_alone():

@@ -13,27 +13,17 @@ from tests.helpers.digits import TRANSLATIONS, digit_task
 TARGETS = list(TRANSLATIONS)
 
 
-def mixed(data, one_collater=True, tasks=(10, 11, 12), **options):
+def mixed(data, one_collater=True, **options):
     """Five sentences of each pair."""
     task = digit_task(data, **options)
-    dataset = MixtureDataset(tasks, PairCollate(one_collater))
-    datasets = PairLoader(task.data_manager, "train").load()
-    dataset.choose(datasets, Numbering([5, 5, 5], [3], [1]))
+    dataset = MixtureDataset((10, 11, 12), PairCollate(one_collater))
+    dataset.choose(PairLoader(task.data_manager, "train").load(), Numbering([5, 5, 5], [3], [1]))
     return task, dataset
 
 
 def digits_of(task, tokens):
-    dictionary = task.source_dictionary
-    return [int(symbol) for symbol in (dictionary[int(token)] for token in tokens) if symbol.isdigit()]
-
-
-def check_rows(task, batch):
-    """The translation in each row tells which pair it is of: does the row's task id say the same?"""
-    for source, target, number in zip(
-        batch["net_input"]["src_tokens"], batch["target"], batch["task_ids"].tolist(), strict=True
-    ):
-        source, target = digits_of(task, source), digits_of(task, target)
-        assert TRANSLATIONS[TARGETS[number - 10]](np.array(source)).tolist() == target
+    symbols = task.source_dictionary.string(tokens).split()
+    return np.array([int(symbol) for symbol in symbols if symbol.isdigit()])
 
 
 ORDER = [14, 0, 7, 3, 9, 11, 5, 1]
@@ -50,7 +40,11 @@ ORDER = [14, 0, 7, 3, 9, 11, 5, 1]
 def test_each_row_has_its_own_task(one_collater, options, digits):
     task, dataset = mixed(digits, one_collater, **options)
     batch = dataset.collater([dataset[index] for index in ORDER])
-    check_rows(task, batch)
+    for source, target, number in zip(
+        batch["net_input"]["src_tokens"], batch["target"], batch["task_ids"], strict=True
+    ):
+        translate = TRANSLATIONS[TARGETS[number - 10]]  # the translation in a row tells which pair it is of
+        assert translate(digits_of(task, source)).tolist() == digits_of(task, target).tolist()
     assert sorted(batch["task_ids"].tolist()) == sorted(10 + index // 5 for index in ORDER)
     assert sorted(batch["id"].tolist()) == sorted(index % 5 for index in ORDER)
     lengths = batch["net_input"]["src_lengths"]
@@ -59,10 +53,8 @@ def test_each_row_has_its_own_task(one_collater, options, digits):
 
 
 def test_collated_apart_or_together_the_batch_is_the_same(digits):
-    task, together = mixed(digits, True)
-    _, apart = mixed(digits, False)
-    first = together.collater([together[index] for index in range(0, 15, 2)])
-    second = apart.collater([apart[index] for index in range(0, 15, 2)])
+    datasets = [mixed(digits, one_collater)[1] for one_collater in (True, False)]
+    first, second = (data.collater([data[index] for index in range(0, 15, 2)]) for data in datasets)
     assert first["net_input"].keys() == second["net_input"].keys()
 
     def rows(batch):
@@ -70,7 +62,7 @@ def test_collated_apart_or_together_the_batch_is_the_same(digits):
         return sorted(torch.cat([*columns, batch["task_ids"][:, None], batch["id"][:, None]], dim=1).tolist())
 
     assert rows(first) == rows(second)
-    for _, dataset in (mixed(digits, one, enable_lang_ids=True) for one in (True, False)):
+    for task, dataset in (mixed(digits, one, enable_lang_ids=True) for one in (True, False)):
         batch = dataset.collater([dataset[index] for index in ORDER])
         languages = task.data_manager.lang_dict
         assert {languages[int(source)] for source in batch["net_input"]["src_lang_id"]} == {"en"}

@@ -1,6 +1,7 @@
 """A directory stands for its shards; by `sizes.json` sampling follows the sizes of all, of which one is there yet."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -21,14 +22,9 @@ def data(tmp_path):
     return tmp_path
 
 
-def remove_training_data(folder):
-    for path in folder.glob("train.*"):
-        path.unlink()
-
-
-def loader(data, *shards, combine=True, pairs="en-aa,en-bb"):
+def loader(data, *shards, pairs="en-aa,en-bb"):
     folders = ":".join(str(data / shard) for shard in shards or ("shard0", "shard1"))
-    return PairLoader(digit_task(folders, lang_pairs=pairs).data_manager, "train", combine)
+    return PairLoader(digit_task(folders, lang_pairs=pairs).data_manager, "train", True)
 
 
 def test_the_record_agrees_with_what_the_index_files_say(data):
@@ -40,7 +36,8 @@ def test_the_record_agrees_with_what_the_index_files_say(data):
 
 
 def test_sizes_are_known_of_shards_that_are_not_there(data):
-    remove_training_data(data / "shard1")
+    for path in (data / "shard1").glob("train.*"):
+        path.unlink()
     found = loader(data)
     assert found.shard_sizes == [[100, 60], [25]]
     assert [len(dataset) for dataset in found.load()] == [100, 25]
@@ -73,27 +70,17 @@ def test_a_damaged_record_is_one_sentence(content, tmp_path):
         read_sizes([str(tmp_path)])
 
 
-def make(folder, *names):
-    for name in names:
-        (folder / name).mkdir(parents=True)
-    return str(folder)
-
-
-def test_a_directory_stands_for_its_shards_in_their_order(tmp_path):
-    data = make(tmp_path / "data", *(f"shard{number}" for number in range(11)))
-    right = ":".join(f"{data}/shard{number}" for number in range(11))
-    other = make(tmp_path / "other", "raw")
-    assert with_shards(data) == with_shards(right) == right
-    assert with_shards(f"{other}:{data}") == f"{other}:{right}"
+def test_a_directory_stands_for_its_shards_in_their_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    right = ":".join(f"data/shard{number}" for number in range(11))
+    for name in (*right.split(":"), "other/raw", "recorded/shard0", "recorded/shard1"):
+        Path(name).mkdir(parents=True)
+    assert with_shards("data") == with_shards(right) == right
+    assert with_shards("other:data") == f"other:{right}"
     assert with_shards("nothing") == "nothing"
-    assert with_shards(f"s3://{data}|b") == f"s3://{data}|b"
-    (tmp_path / "data" / "test.en-de.de.idx").touch()  # data of its own
-    assert with_shards(data) == data
-
-
-def test_the_record_of_sizes_names_them_all(tmp_path):
-    """So that one that was not copied is missed."""
-    data = make(tmp_path / "data", "shard0", "shard1")
-    record = {"shards": ["shard0", "shard1", "shard2"], "train": {}}
-    (tmp_path / "data" / "shard0" / "sizes.json").write_text(json.dumps(record))
-    assert with_shards(data) == f"{data}/shard0:{data}/shard1:{data}/shard2"
+    assert with_shards("s3://data|b") == "s3://data|b"
+    Path("data/test.en-de.de.idx").touch()  # data of its own
+    assert with_shards("data") == "data"
+    # The record of sizes names them all, so that one that was not copied is missed.
+    Path("recorded/shard0/sizes.json").write_text(json.dumps({"shards": ["shard0", "shard1", "shard2"], "train": {}}))
+    assert with_shards("recorded") == "recorded/shard0:recorded/shard1:recorded/shard2"
