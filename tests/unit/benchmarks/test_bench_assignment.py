@@ -2,8 +2,11 @@
 
 import time
 
+import assignment_starts
 import pytest
+import real_scores
 import torch
+from assignment_scores import gap, random_scores
 
 from fairseq_mtmoe.moe import balanced_assignment, priced_assignment
 
@@ -18,8 +21,6 @@ def _short(monkeypatch):
 
 
 def test_gap_is_what_is_lost_over_the_ranges():
-    from assignment_scores import gap
-
     scores_TN = torch.tensor([[3.0, 1.0], [2.0, 1.0]])
     best_T, other_T = torch.tensor([0, 1]), torch.tensor([1, 0])
     assert gap(best_T, best_T, scores_TN) == 0
@@ -30,8 +31,6 @@ def test_gap_is_what_is_lost_over_the_ranges():
 
 @pytest.mark.parametrize("kind", ["isotropic", "skewed"])
 def test_all_answers_are_near_the_optimum(bench, kind):
-    from assignment_scores import gap, random_scores
-
     scores_TN = random_scores(kind, 256, 8)
     optimal_T = bench.scipy_assignment(scores_TN)
     assert abs(gap(balanced_assignment(scores_TN, exact=True), optimal_T, scores_TN)) < 1e-6
@@ -56,20 +55,14 @@ def test_what_does_not_end_is_stopped(bench, monkeypatch):
 
 
 def test_real_scores_come_from_a_model_that_learns():
-    import real_scores
-
     trained = real_scores.RealScores(4)
     first_TN, second_TN = trained.scores(256, 2)
     assert first_TN.shape == second_TN.shape == (256, 4)
-    assert not torch.equal(first_TN, second_TN)
-    assert len(trained.losses) == 22
+    assert not torch.equal(first_TN, second_TN) and len(trained.losses) == 22
     assert trained.losses[-1] < trained.losses[0] - 1
 
 
 def test_starts_are_prices_of_the_steps_before(monkeypatch):
-    import assignment_starts
-    import real_scores
-
     monkeypatch.setattr(real_scores, "STEPS", 1)
     monkeypatch.setattr(assignment_starts, "HISTORY", 2)
     number = assignment_starts.HISTORY + assignment_starts.MEASURED

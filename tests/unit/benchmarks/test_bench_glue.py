@@ -5,8 +5,12 @@ import json
 
 import numpy as np
 import pytest
+from glue_texts import FORMS, Words, lengths, serialized_tokenizer
+from measure import Report
+from tokenizers import Tokenizer
 
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
+from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
 
 TINY = EncoderConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
 
@@ -18,10 +22,6 @@ def _few_words(monkeypatch, tmp_path):
 
 
 def test_the_tables_of_lengths_and_forms_are_of_glues_tasks():
-    from glue_texts import FORMS, lengths
-
-    from fairseq_mtmoe.data.nlu.table import chosen_rows, load_tables
-
     rows = chosen_rows(load_tables(), ["all"])
     assert set(rows) == set(FORMS) == set(lengths())
     for task, about in lengths().items():
@@ -31,9 +31,6 @@ def test_the_tables_of_lengths_and_forms_are_of_glues_tasks():
 
 
 def test_texts_have_the_tokens_that_are_asked_for():
-    from glue_texts import Words, serialized_tokenizer
-    from tokenizers import Tokenizer
-
     wanted = np.array([5, 0, 12, 30, 1, 8] * 50)
     texts = Words().texts(wanted, np.random.default_rng(1))
     encodings = Tokenizer.from_str(serialized_tokenizer()).encode_batch(texts, add_special_tokens=False)
@@ -44,8 +41,6 @@ def test_texts_have_the_tokens_that_are_asked_for():
 
 @pytest.mark.parametrize(("name", "num_systems", "num_floors"), [("glue", 3, 8), ("conditional", 8, 4)])
 def test_everything_is_measured_and_systems_are_compared_first(name, num_systems, num_floors, tmp_path, monkeypatch):
-    from measure import Report
-
     bench, seen = importlib.import_module(f"bench_{name}"), []
     check = bench.check_equal
     monkeypatch.setattr(bench, "check_equal", lambda *systems: (check(*systems), seen.append(systems)))
@@ -68,9 +63,7 @@ def test_everything_is_measured_and_systems_are_compared_first(name, num_systems
 
 
 def test_choosing_is_timed_beside_training_on_as_many_sentences(tmp_path, monkeypatch):
-    import bench_uncertainty as bench
-    from measure import Report
-
+    bench = importlib.import_module("bench_uncertainty")
     monkeypatch.setattr(bench, "SYSTEMS", ("mt_dense",))
     report = Report("tiny", "tiny")
     trained, step = [], bench.System.__call__

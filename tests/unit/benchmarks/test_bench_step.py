@@ -10,34 +10,27 @@ TINY = dict(width=16, inner=32, layers=2, heads=2, num_experts=4, symbols=200)
 
 
 @pytest.fixture
-def made():
+def made(bench):
     """The task and batches of real lengths."""
-    import wmt15_models as fixtures
-
-    size = fixtures.Size(**TINY)
-    task = fixtures.translation_task(size)
-    return size, task, list(itertools.islice(fixtures.batches(fixtures.sentences(task, 5_000), 512), 6))
+    size = bench.Size(**TINY)
+    task = bench.translation_task(size)
+    return size, task, list(itertools.islice(bench.batches(bench.sentences(task, 5_000), 512), 6))
 
 
-def test_batches_are_like_texts_and_always_the_same(made):
-    import wmt15_models as fixtures
-
+def test_batches_are_like_texts_and_always_the_same(bench, made):
     _, task, first = made
-    again = fixtures.batches(fixtures.sentences(task, 5_000), 512)
+    again = bench.batches(bench.sentences(task, 5_000), 512)
     for sample, other in zip(first, again, strict=False):
         source, target = sample["net_input"]["src_tokens"], sample["target"]
-        assert max(source.numel(), target.numel()) <= 512
-        assert source.max() < TINY["symbols"]
+        assert max(source.numel(), target.numel()) <= 512 and source.max() < TINY["symbols"]
         assert (source[:, -1] == task.source_dictionary.eos()).all()
         assert torch.equal(source, other["net_input"]["src_tokens"]) and torch.equal(target, other["target"])
     assert len({sample["target"].shape[1] for sample in first}) > 1
 
 
 def test_the_pair_is_equal_until_a_weight_is_not(bench, made):
-    import wmt15_models as fixtures
-
     size, task, (sample, *_) = made
-    pair = fixtures.models(size, task)
+    pair = bench.models(size, task)
     assert not pair["sparse"].is_dense
     bench.check_equal(task, pair, sample)
     with torch.no_grad():
@@ -49,8 +42,8 @@ def test_the_pair_is_equal_until_a_weight_is_not(bench, made):
 def test_every_system_trains(bench, made):
     size, task, samples = made
     found = bench.systems(size, task, samples[:2])
-    classes = {name: type(system.trainer.optimizer.optimizer).__name__ for name, system in found.items()}
-    assert [*classes.values()] == ["Adam", "FusedAdam", "Adam", "FusedAdam"]
+    classes = [type(system.trainer.optimizer.optimizer).__name__ for system in found.values()]
+    assert classes == ["Adam", "FusedAdam", "Adam", "FusedAdam"]
     for system in found.values():
         weight = system.trainer.model.encoder.embed_tokens.weight
         before = weight.detach().clone()

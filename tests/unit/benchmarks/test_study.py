@@ -11,12 +11,8 @@ from source_free import KneserNey
 
 from tests.helpers.refused import refused
 
+SAID = "question: q\ntext: t\nrule: r\nkill: k\nprepare: p\n"
 STUDY = """
-question: q
-text: t
-rule: r
-kill: k
-prepare: p
 updates: 10
 options: --lr 1 --arch base_dense
 entry: {row: dense}
@@ -32,7 +28,7 @@ contrasts:
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "one.yaml"
-    path.write_text(STUDY)
+    path.write_text(SAID + STUDY)
     return path
 
 
@@ -49,7 +45,7 @@ def test_options_of_a_row_follow_those_it_is_like(file):
     ("{title: dense}", "{title: dense, rate: base}", "one.yaml: rows.dense.rate"),
 ])  # fmt: skip
 def test_a_wrong_study_is_refused(file, old, new, name):
-    file.write_text(STUDY.replace(old, new))
+    file.write_text(SAID + STUDY.replace(old, new))
     with refused(name):
         study_plan.load(file)
 
@@ -57,10 +53,10 @@ def test_a_wrong_study_is_refused(file, old, new, name):
 def test_a_study_that_changed_runs_with_a_reason_alone(file, tmp_path):
     record = tmp_path / "registered.csv"
     study_plan.register(file, record=record)
-    file.write_text(f"# a comment changes nothing\n{STUDY}")
+    file.write_text(f"# a comment changes nothing\n{SAID}{STUDY}")
     study_plan.register(file, record=record)
     assert len(record.read_text().splitlines()) == 2
-    file.write_text(STUDY.replace("updates: 10", "updates: 20"))
+    file.write_text(SAID + STUDY.replace("updates: 10", "updates: 20"))
     with refused("one.yaml"):
         study_plan.register(file, record=record)
     study_plan.register(file, "too short", record)
@@ -68,12 +64,10 @@ def test_a_study_that_changed_runs_with_a_reason_alone(file, tmp_path):
     assert record.read_text().splitlines()[-1].endswith("too short")
 
 
-def test_every_study_of_the_repository_can_be_read():
-    files = sorted(study_plan.STUDIES.glob("*.yaml"))
-    assert files
-    for path in files:
-        study = study_plan.load(path)
-        assert study.contrasts and study.seeds and all(map(study.options_of, study.rows))
+@pytest.mark.parametrize("path", sorted(study_plan.STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_study_of_the_repository_can_be_read(path):
+    study = study_plan.load(path)
+    assert study.contrasts and study.seeds and all(map(study.options_of, study.rows))
 
 
 def test_kneser_ney_gives_away_all_probability_and_no_more():
@@ -83,24 +77,18 @@ def test_kneser_ney_gives_away_all_probability_and_no_more():
         assert sum(model.probability(piece, context) for piece in range(7)) == pytest.approx(1)
 
 
-RATED = (
-    STUDY
-    + """
-rates: {values: ["1e-3", "2e-3"], rows: [dense], updates: 5, seed: 9}
-"""
-)
+RATED = STUDY + 'rates: {values: ["1e-3", "2e-3"], rows: [dense], updates: 5, seed: 9}\n'
 
 
 def test_rates_and_runs_that_the_table_has_are_not_run_again(file, tmp_path, monkeypatch):
-    file.write_text(RATED.replace("{title: dense}", "{title: dense, rate: dense}"))
+    file.write_text(SAID + RATED.replace("{title: dense}", "{title: dense, rate: dense}"))
     lines = [
-        {"study": "one", "row": "dense, rate 1e-3", "seed": "0", "value": "9.5"},
-        {"study": "one", "row": "dense, rate 2e-3", "seed": "0", "value": "9.4"},
-        {"study": "other", "row": "dense, rate 1e-3", "seed": "0", "value": "1"},
-    ]
-    same = {"tier": "all", "metric": study.PERPLEXITY, "update": "5"}
-    earlier = {"study": "one", "row": "dense, rate 1e-3", "seed": "0", "value": "2", **same, "update": "4"}
-    study.write_results(tmp_path / "results.csv", [{**line, **same} for line in lines] + [earlier])
+        {"study": name, "row": f"dense, rate {rate}", "seed": "0", "value": value, "tier": "all",
+         "metric": study.PERPLEXITY, "update": update}
+        for name, rate, value, update in (("one", "1e-3", "9.5", "5"), ("one", "2e-3", "9.4", "5"),
+                                          ("other", "1e-3", "1", "5"), ("one", "1e-3", "2", "4"))
+    ]  # fmt: skip
+    study.write_results(tmp_path / "results.csv", lines)
     monkeypatch.setattr(study, "RESULTS", tmp_path / "results.csv")
     one = study_plan.load(file)
     assert study.best_rate(one, tmp_path / "one", "dense") == "2e-3"
@@ -108,7 +96,7 @@ def test_rates_and_runs_that_the_table_has_are_not_run_again(file, tmp_path, mon
 
 
 def test_a_row_goes_on_from_its_branch_which_is_trained_up_to_there_where_it_is_missing(file, tmp_path, monkeypatch):
-    file.write_text(STUDY.replace("{title: BASE,", "{title: BASE, branch: dense, updates: 4,"))
+    file.write_text(SAID + STUDY.replace("{title: BASE,", "{title: BASE, branch: dense, updates: 4,"))
     calls = []
 
     def train(options, updates, data, run, seed):
@@ -127,11 +115,6 @@ def test_a_row_goes_on_from_its_branch_which_is_trained_up_to_there_where_it_is_
 # ---- studies of a benchmark's tasks ----
 
 TASKS = """
-question: q
-text: t
-rule: r
-kill: k
-prepare: p
 updates: 30
 metric: score
 tasks: [rte, cb]
@@ -151,9 +134,10 @@ contrasts:
 
 @pytest.fixture
 def study_of_tasks(tmp_path, monkeypatch):
-    """Its name, the commands that it ran, and its folder; training and validation leave what they would."""
+    """The commands that it ran, and its folder; training and validation leave what they would."""
     (tmp_path / "studies").mkdir()
-    (tmp_path / "studies" / "glue.yaml").write_text(TASKS)
+    (tmp_path / "encoder.pt").touch()
+    (tmp_path / "studies" / "glue.yaml").write_text(SAID + TASKS)
     monkeypatch.setattr(study, "STUDIES", tmp_path / "studies")
     monkeypatch.setattr(study, "_check_committed", lambda path: None)
     monkeypatch.setattr(study_plan, "register", lambda path, amend: None)
@@ -171,57 +155,55 @@ def study_of_tasks(tmp_path, monkeypatch):
     return commands, tmp_path
 
 
-def invoke(*words):
-    result = CliRunner().invoke(study.main, [str(word) for word in words], catch_exceptions=False)
+def invoke(command, folder, *words):
+    words = (command, "glue", *([folder] if command == "run" else []), "--runs", folder / "runs", *words)
+    result = CliRunner().invoke(study.main, list(map(str, words)), catch_exceptions=False)
     assert result.exit_code == 0, result.output
+
+
+def value_of(command, option):
+    return command[command.index(option) + 1]
 
 
 def test_tasks_are_trained_alone_or_together_and_sources_once(study_of_tasks):
     commands, folder = study_of_tasks
-    (folder / "encoder.pt").touch()
-    run = ("run", "glue", folder, "--runs", folder / "runs", "--pretrained", folder / "encoder.pt")
-    invoke(*run)
+    invoke("run", folder, "--pretrained", folder / "encoder.pt")
     trained = [command for command in commands if command[0] == "fairseq-train"]
-    assert [Path(command[command.index("--save-dir") + 1]).name for command in trained] == [
+    assert [Path(value_of(command, "--save-dir")).name for command in trained] == [
         "rate_1e-5-many", "rate_2e-5-many",
         "source-snli-7", "many-1", "alone-rte-1", "alone-cb-1", "many-2", "alone-rte-2", "alone-cb-2",
     ]  # fmt: skip
-    values = {name: trained[4][trained[4].index(name) + 1] for name in trained[4] if name.startswith("--")}
-    assert values["--glue-tasks"] == "rte" and values["--max-update"] == values["--total-num-update"] == "10"
-    assert values["--source-file"] == str(folder / "runs" / "glue" / "source-snli-7" / "x.pt")
-    assert values["--init-encoder"] == str(folder / "encoder.pt")
-    assert trained[3][trained[3].index("--glue-tasks") + 1] == "rte,cb"
-    assert [one[one.index("--lr") + 1] for one in trained[:2]] == ["1e-5", "2e-5"]
-    assert trained[3][trained[3].index("--lr") + 1] == "2e-5"  # whose score was higher
+    names = ("--glue-tasks", "--max-update", "--total-num-update", "--source-file", "--init-encoder")
+    files = [str(folder / path) for path in ("runs/glue/source-snli-7/x.pt", "encoder.pt")]
+    assert [value_of(trained[4], name) for name in names] == ["rte", "10", "10", *files]
+    assert value_of(trained[3], "--glue-tasks") == "rte,cb"
+    # The third has the rate of the second, whose score was higher.
+    assert [value_of(trained[number], "--lr") for number in (0, 1, 3)] == ["1e-5", "2e-5", "2e-5"]
     done = len(commands)
-    invoke(*run)
+    invoke("run", folder, "--pretrained", folder / "encoder.pt")
     assert len(commands) == done
 
 
 def test_scores_of_tasks_get_means_where_all_are_there(study_of_tasks):
     _, folder = study_of_tasks
-    (folder / "encoder.pt").touch()
-    invoke("run", "glue", folder, "--runs", folder / "runs", "--pretrained", folder / "encoder.pt", "--seeds", "1")
-    table = folder / "results.csv"
-    record = ("record", "glue", "--runs", folder / "runs", "--results", table)
-    moved = (folder / "runs" / "glue" / "alone-cb-1").rename(folder / "later")
-    invoke(*record)
-    lines = study.read_results(table)
-    assert [line["tier"] for line in lines if line["row"] == "alone"] == [""]
-    moved.rename(folder / "runs" / "glue" / "alone-cb-1")
-    invoke(*record)
-    alone = {line["task"] or line["tier"]: float(line["value"]) for line in study.read_results(table)
-             if line["row"] == "alone"}  # fmt: skip
+    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1")
+    table, runs = folder / "results.csv", folder / "runs" / "glue"
+
+    def recorded():
+        invoke("record", folder, "--results", table)
+        alone = [line for line in study.read_results(table) if line["row"] == "alone"]
+        return {line["task"] or line["tier"]: float(line["value"]) for line in alone}
+
+    moved = (runs / "alone-cb-1").rename(folder / "later")
+    assert recorded().keys() == {"rte"}
+    moved.rename(runs / "alone-cb-1")
+    alone = recorded()
     assert alone["all"] == alone["inference"] == (alone["rte"] + alone["cb"]) / 2
-    assert (
-        study.best_rate(study.study_plan.load(study.STUDIES / "glue.yaml"), folder / "runs" / "glue", "many") == "2e-5"
-    )
+    assert study.best_rate(study_plan.load(study.STUDIES / "glue.yaml"), runs, "many") == "2e-5"
     before = table.read_text()
-    invoke(*record)
-    assert table.read_text() == before
+    assert recorded() == alone and table.read_text() == before
 
 
 def test_a_missing_pretrained_file_is_refused(study_of_tasks):
-    _, folder = study_of_tasks
     with refused("--pretrained"):
-        invoke("run", "glue", folder, "--runs", folder / "runs")
+        invoke("run", study_of_tasks[1])
