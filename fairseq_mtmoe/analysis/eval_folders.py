@@ -47,17 +47,17 @@ class Evaluation:
 def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
     """Read folders that can be compared (UserError: one holds no evaluation, or is of other test sets)."""
     every = [read_scores(folder, WITH_TEXTS) for folder in folders]
-    places = [Path(scores.folders[0]) for scores in every]
-    resolved = [place.resolve() for place in places]
+    paths = [Path(scores.folders[0]) for scores in every]
+    resolved = [path.resolve() for path in paths]
     read = []
-    for name, place, scores in zip(run_names(places), places, every, strict=True):
-        if resolved.count(place.resolve()) > 1:
-            raise UserError(f"The folders that are compared must be different ones, but {place} comes twice.")
+    for name, path, scores in zip(run_names(paths), paths, every, strict=True):
+        if resolved.count(path.resolve()) > 1:
+            raise UserError(f"The folders that are compared must be different ones, but {path} comes twice.")
         if scores.tasks or any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):
             otherwise = "of other scores compare the means over seeds: `NAME=RUN,…`"
-            raise UserError(f"`{place / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; {otherwise}.")
-        texts = {pair: _texts(place, score) for pair, score in scores.pairs.items()}
-        read.append(Evaluation(name, place, scores, texts))
+            raise UserError(f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; {otherwise}.")
+        texts = {pair: _texts(path, score) for pair, score in scores.pairs.items()}
+        read.append(Evaluation(name, path, scores, texts))
     for other in read[1:]:
         if wrong := _what_differs(read[0], other):
             rule = "evaluations of the same test sets to be compared"

@@ -65,10 +65,10 @@ def plane_of(table_KD: NDArray[np.floating]) -> tuple[Values, tuple[float, float
     """
     centred_KD = table_KD.astype(np.float64) - table_KD.astype(np.float64).mean(axis=0)
     left_KR, lengths_R, _ = np.linalg.svd(centred_KD, full_matrices=False)
-    places_K2 = np.pad(left_KR * lengths_R, ((0, 0), (0, 2)))[:, :2]
-    furthest = np.take_along_axis(places_K2, np.abs(places_K2).argmax(axis=0)[np.newaxis], axis=0)
+    points_K2 = np.pad(left_KR * lengths_R, ((0, 0), (0, 2)))[:, :2]
+    furthest = np.take_along_axis(points_K2, np.abs(points_K2).argmax(axis=0)[np.newaxis], axis=0)
     first, second, *_ = np.pad(lengths_R**2, (0, 2)) / max(float((lengths_R**2).sum()), 1e-300)
-    return places_K2 * np.where(furthest < 0, -1.0, 1.0), (float(first), float(second))
+    return points_K2 * np.where(furthest < 0, -1.0, 1.0), (float(first), float(second))
 
 
 def unmoved(validations: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict[str, list[str]]:
@@ -102,7 +102,7 @@ def shift(before_N: Values, after_N: Values) -> float:
 
 
 def moments(updates: Values, wanted: Sequence[int] = ()) -> list[int]:
-    """Places of the updates to show: those nearest to the wanted ones, else an early, a middle and a late one."""
+    """Indices of the updates to show: those nearest to the wanted ones, else an early, a middle and a late one."""
     if not len(updates):
         return []
     targets = wanted or (updates[0], (updates[0] + updates[-1]) / 2, updates[-1])
@@ -110,8 +110,8 @@ def moments(updates: Values, wanted: Sequence[int] = ()) -> list[int]:
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """Places of at most so many of `count` things, the first and the last among them, evenly between."""
-    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most)).tolist()})
+    """Indices of at most so many of `count` things, the first and the last among them, evenly between."""
+    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, most)).tolist()})
 
 
 def expert_tasks(run: Run) -> list[str]:
@@ -137,7 +137,7 @@ def shown_tasks(run: Run) -> list[str]:
 def shown_layers(run: Run, runs: int) -> list[str]:
     """Up to four expert layers spread over the model, the first and the last among them; of several runs the last."""
     layers = expert_layers(run)
-    return layers[-1:] if runs > 1 else [layers[place] for place in evenly(len(layers), 4)]
+    return layers[-1:] if runs > 1 else [layers[index] for index in evenly(len(layers), 4)]
 
 
 def first_metric(run: Run, task: str) -> str:

@@ -43,9 +43,9 @@ class Moments:
     tokens: Values
     epoch: Values
 
-    def at(self, places: Sequence[int]) -> Moments:
+    def at(self, indices: Sequence[int]) -> Moments:
         """Some of them."""
-        return Moments(*(values[list(places)] for values in vars(self).values()))
+        return Moments(*(values[list(indices)] for values in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ class Row:
         return float(self.value[-1])
 
     @property
-    def place_of_best(self) -> int | None:
-        """The first place of the best value; None where none is known."""
+    def best_index(self) -> int | None:
+        """The first index of the best value; None where none is known."""
         known = self.value if self.metric in FALLING else -self.value
         return None if np.isnan(known).all() else int(np.nanargmin(known))
 
-    def at(self, places: Sequence[int]) -> Row:
+    def at(self, indices: Sequence[int]) -> Row:
         """The row at some of its moments."""
-        return replace(self, moments=self.moments.at(places), value=self.value[list(places)])
+        return replace(self, moments=self.moments.at(indices), value=self.value[list(indices)])
 
 
 def chosen_rows(rows: Iterable[Row], *groups: str, **wanted: str) -> list[Row]:

@@ -96,7 +96,7 @@ class Scores:
         """That of the training: a benchmark's settings say it, and the run log near an evaluation or its checkpoint."""
         if self.tasks:
             return self.settings.get("seed")
-        near = [place for folder in map(Path, self.folders[:1]) for place in (folder, *folder.absolute().parents[:2])]
+        near = [path for folder in map(Path, self.folders[:1]) for path in (folder, *folder.absolute().parents[:2])]
         near += [Path(name.partition(":")[0]).parent for name in self.checkpoints[:1]]
         return next((int(seed) for seed in (_of_run(folder, "seed") for folder in near) if seed is not None), None)
 
@@ -247,9 +247,9 @@ def expanded(pattern: str) -> list[Path]:
 
 def score_files(path: Path) -> list[Path]:
     """Those that `path` may mean: itself, the one in it or below it, or several below it."""
-    for place in (path, path / JSON_FILE, path / SCORES / JSON_FILE):
-        if place.is_file():
-            return [place]
+    for file in (path, path / JSON_FILE, path / SCORES / JSON_FILE):
+        if file.is_file():
+            return [file]
     return sorted((path / SCORES).glob(f"*/{JSON_FILE}"))
 
 
@@ -259,7 +259,7 @@ def score_file(path: Path) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        folders = ", ".join(str(place.parent) for place in found)
+        folders = ", ".join(str(file.parent) for file in found)
         raise UserError(f"`{path}` must have one folder of scores, but has {len(found)}: name one of {folders}.")
     data = shlex.quote(_of_run(path, "data") or "DATA")
     raise UserError(

@@ -127,7 +127,7 @@ def _pair_table(scores: Scores) -> Table:
 
 
 def digits_of(metric: str) -> int:
-    """Places behind the point: sacreBLEU's metrics are from 0 to 100, others (COMET) from 0 to 1."""
+    """Digits behind the point: sacreBLEU's metrics are from 0 to 100, others (COMET) from 0 to 1."""
     return 2 if metric in FIELDS else 4
 
 

@@ -125,8 +125,8 @@ def _highest(logits_RV: Tensor, columns_RC: Tensor, count: int) -> tuple[Tensor,
     width = columns_RC.shape[1]
     columns_RK = columns_RC.topk(min(count, width)).indices
     deep = columns_RK.unsqueeze(1).expand(-1, _DEEP, -1)
-    values_RK, places_RK = logits_RV.view(len(deep), _DEEP, width).gather(2, deep).flatten(1).topk(count)
-    return values_RK, places_RK // deep.shape[2] * width + columns_RK.gather(1, places_RK % deep.shape[2])
+    values_RK, index_RK = logits_RV.view(len(deep), _DEEP, width).gather(2, deep).flatten(1).topk(count)
+    return values_RK, index_RK // deep.shape[2] * width + columns_RK.gather(1, index_RK % deep.shape[2])
 
 
 def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -135,10 +135,10 @@ def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
     columns_RC, sum_R = logits_RV.new_empty(len(logits_RV), width), logits_RV.new_empty(len(logits_RV))
     room = logits_RV.new_empty(rows, logits_RV.shape[1])
     for start in range(0, len(logits_RV), rows):
-        some, place = logits_RV[start : start + rows], slice(start, start + rows)
-        torch.amax(some.view(len(some), _DEEP, width), 1, out=columns_RC[place])
-        exponentials = torch.sub(some, columns_RC[place].amax(1, keepdim=True), out=room[: len(some)]).exp_()
-        torch.sum(exponentials, 1, out=sum_R[place])
+        some, part = logits_RV[start : start + rows], slice(start, start + rows)
+        torch.amax(some.view(len(some), _DEEP, width), 1, out=columns_RC[part])
+        exponentials = torch.sub(some, columns_RC[part].amax(1, keepdim=True), out=room[: len(some)]).exp_()
+        torch.sum(exponentials, 1, out=sum_R[part])
     return columns_RC.amax(1) + sum_R.log(), columns_RC
 
 
@@ -219,16 +219,16 @@ class _Beams:
         left_N = (self._ended_N < self._beam) & (self.length <= self._limit_N)
         # of the candidates that are no ends the first ones
         rank_NK = torch.arange(total_NK.shape[1], device=total_NK.device) + ends_NK * total_NK.shape[1]
-        places_N = _without_holes(left_N)
-        chosen_NB = rank_NK.topk(self._beam, largest=False).indices[places_N]
-        parents_NB = parents_NK[places_N].gather(1, chosen_NB)
-        rows_R = (places_N.unsqueeze(1) * (len(self.tokens_RL) // len(left_N)) + parents_NB).flatten()
-        words_R = words_NK[places_N].gather(1, chosen_NB).flatten()
+        index_N = _without_holes(left_N)
+        chosen_NB = rank_NK.topk(self._beam, largest=False).indices[index_N]
+        parents_NB = parents_NK[index_N].gather(1, chosen_NB)
+        rows_R = (index_N.unsqueeze(1) * (len(self.tokens_RL) // len(left_N)) + parents_NB).flatten()
+        words_R = words_NK[index_N].gather(1, chosen_NB).flatten()
         self.tokens_RL = torch.cat([self.tokens_RL.index_select(0, rows_R), words_R.unsqueeze(1)], 1)
-        self._total_NB = total_NK[places_N].gather(1, chosen_NB)
-        self._limit_N, self._ended_N = self._limit_N[places_N], self._ended_N[places_N]
-        self._sentence_N = self._sentence_N[places_N]
-        return (places_N.unsqueeze(1) * self._beam + parents_NB).flatten()
+        self._total_NB = total_NK[index_N].gather(1, chosen_NB)
+        self._limit_N, self._ended_N = self._limit_N[index_N], self._ended_N[index_N]
+        self._sentence_N = self._sentence_N[index_N]
+        return (index_N.unsqueeze(1) * self._beam + parents_NB).flatten()
 
     def _candidates(self, scores: _Scores) -> tuple[Tensor, Tensor, Tensor]:
         """(N, K) the best next words of a sentence: scores with the words before, words, and hypotheses before them."""
@@ -240,8 +240,8 @@ class _Beams:
             total_NBK[at_end_N] = NEVER
             total_NBK[at_end_N, :, 0] = (scores.asked_R.view_as(self._total_NB) + self._total_NB)[at_end_N]
             words_NBK[at_end_N, :, 0] = self._eos
-        total_NK, places_NK = total_NBK.flatten(1).topk(min(2 * self._beam, total_NBK[0].numel()))
-        return total_NK, words_NBK.flatten(1).gather(1, places_NK), places_NK // words_NBK.shape[2]
+        total_NK, index_NK = total_NBK.flatten(1).topk(min(2 * self._beam, total_NBK[0].numel()))
+        return total_NK, words_NBK.flatten(1).gather(1, index_NK), index_NK // words_NBK.shape[2]
 
     def _end(self, ends_NB: Tensor, total_NB: Tensor, parents_NB: Tensor) -> None:
         """Keep the hypotheses that end, where they are a sentence's best, up to as many as the beam is wide."""
@@ -249,23 +249,23 @@ class _Beams:
             return
         counted_NB = ends_NB & (ends_NB.cumsum(1) + self._ended_N.unsqueeze(1) <= self._beam)
         self._ended_N = self._ended_N + counted_NB.sum(1)
-        value_N, place_N = (total_NB.masked_fill(~counted_NB, NEVER) / self.length**self._penalty).max(1)
+        value_N, end_N = (total_NB.masked_fill(~counted_NB, NEVER) / self.length**self._penalty).max(1)
         better_N = value_N > self._best_S[self._sentence_N]
-        places = better_N.nonzero().squeeze(1)
-        rows = places * (len(self.tokens_RL) // len(ends_NB)) + parents_NB.gather(1, place_N.unsqueeze(1))[places, 0]
+        indices = better_N.nonzero().squeeze(1)
+        rows = indices * (len(self.tokens_RL) // len(ends_NB)) + parents_NB.gather(1, end_N.unsqueeze(1))[indices, 0]
         ended = nn.functional.pad(self.tokens_RL[rows, 1:], (0, 1), value=self._eos)
-        for sentence, tokens in zip(self._sentence_N[places].tolist(), ended, strict=True):
+        for sentence, tokens in zip(self._sentence_N[indices].tolist(), ended, strict=True):
             self.best[sentence] = tokens
-        self._best_S[self._sentence_N[places]] = value_N[places]
+        self._best_S[self._sentence_N[indices]] = value_N[indices]
 
 
 def _without_holes(left_N: Tensor) -> Tensor:
-    """The places of those that are left, the last of them in the place of those that are not: most stay."""
-    places = left_N.nonzero().squeeze(1)
-    front_N = left_N[: len(places)]
+    """The indices of those that are left, the last of them in the holes of those that are not: most stay."""
+    indices = left_N.nonzero().squeeze(1)
+    front_N = left_N[: len(indices)]
     holes = (~front_N).nonzero().squeeze(1)
-    result = torch.arange(len(places), device=left_N.device)
-    result[holes] = places[len(places) - len(holes) :]
+    result = torch.arange(len(indices), device=left_N.device)
+    result[holes] = indices[len(indices) - len(holes) :]
     return result
 
 

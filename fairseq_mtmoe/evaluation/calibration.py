@@ -98,7 +98,7 @@ class _Run:
         self._subset = self._option("dataset", "train_subset")
         self._max_tokens = max_tokens or self._option("dataset", "max_tokens")
         self._task_state = state.get("task_state") or {}
-        self._place = (state.get("extra_state") or {}).get("train_iterator") or {}
+        self._position = (state.get("extra_state") or {}).get("train_iterator") or {}
         self._num_updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates", 0)
         self._task = self._new_task()
         self._check_data()
@@ -156,10 +156,10 @@ class _Run:
 
     def _updates(self) -> Iterator[tuple[int, Samples]]:
         """The number of updates before each one, and its batches, from the beginning of the run's epoch on."""
-        place, number = _beginning(self._place), self._num_updates
-        epoch = self._epoch(place.get(_DRAWN) or place["epoch"], number, load=True)
+        position, number = _beginning(self._position), self._num_updates
+        epoch = self._epoch(position.get(_DRAWN) or position["epoch"], number, load=True)
         _ = epoch.frozen_batches  # before it learns which epoch it is for
-        epoch.load_state_dict(place)
+        epoch.load_state_dict(position)
         while True:
             before = number
             for samples in self._groups(epoch):
@@ -247,13 +247,13 @@ class _Run:
         return UserError(f"`{self._data}` must hold the training data of `{self._path}`, but: {reason}.")
 
 
-def _beginning(place: Mapping[str, Any]) -> dict[str, Any]:
-    """The beginning of the epoch that a place is in, with what was saved of the draws up to there."""
-    epoch = place.get("epoch")
+def _beginning(position: Mapping[str, Any]) -> dict[str, Any]:
+    """The beginning of the epoch that a position is in, with what was saved of the draws up to there."""
+    epoch = position.get("epoch")
     if not isinstance(epoch, int) or epoch < 1:
         return {"epoch": 1}
-    seen = {name: 0 for name in ("iterations_in_epoch", "batches_in_epoch") if name in place}
-    return {**place, **seen}
+    seen = {name: 0 for name in ("iterations_in_epoch", "batches_in_epoch") if name in position}
+    return {**position, **seen}
 
 
 def _dictionaries_of_pairs(task: Any) -> dict[str, tuple[Dictionary, Dictionary]]:

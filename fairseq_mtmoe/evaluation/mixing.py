@@ -84,15 +84,15 @@ def _cut(sentences: list[Sentence], max_tokens: int | None, max_sentences: int |
         raise_invalid("--max-tokens", f"at least {tokens.max()}, the length of the longest sentence", max_tokens)
     numbers = np.arange(len(ordered), dtype=np.int64)
     for batch in data_utils.batch_by_size(numbers, None, tokens, max_tokens, max_sentences):
-        yield [ordered[int(place)] for place in batch]
+        yield [ordered[int(index)] for index in batch]
 
 
 def _collated(directions: Mapping[str, Direction], batch: Sequence[Sentence]) -> tuple[list[Sentence], dict[str, Any]]:
     """The sentences, longest source first, and their batch, collated to the same lengths by each direction's data."""
     pad_to = {"source": max(one.source for one in batch), "target": max(one.tokens for one in batch)}
-    places = {pair: place for place, pair in enumerate(directions)}
+    rank = {pair: index for index, pair in enumerate(directions)}
     parts, sentences = [], []
-    in_order = sorted(batch, key=lambda one: places[one.pair])
+    in_order = sorted(batch, key=lambda one: rank[one.pair])
     for pair, group in groupby(in_order, key=lambda one: one.pair):
         dataset, of_pair = directions[pair].dataset, {sentence.number: sentence for sentence in group}
         parts.append(dataset.collater([dataset[number] for number in of_pair], pad_to_length=pad_to))

@@ -181,8 +181,8 @@ def _fits(text: str, parts: Sequence[str]) -> bool:
     first, *others = parts
     if not others:
         return text == first
-    place = len(first) if text.startswith(first) else -1
+    offset = len(first) if text.startswith(first) else -1
     for part in others[:-1]:
-        found = text.find(part, place) if place >= 0 else -1
-        place = found + len(part) if found >= 0 else -1
-    return place >= 0 and text.endswith(others[-1]) and len(text) - len(others[-1]) >= place
+        found = text.find(part, offset) if offset >= 0 else -1
+        offset = found + len(part) if found >= 0 else -1
+    return offset >= 0 and text.endswith(others[-1]) and len(text) - len(others[-1]) >= offset

@@ -66,8 +66,8 @@ def _matrices(found: Panels, scheme: str, domain: tuple[float, float], middle: f
     for panel, (tasks, matrix) in found.items():
         for row, column in np.ndindex(matrix.shape):
             value = look.known(float(matrix[row, column])) if row != column else None
-            place = 0.5 if value is None else (value - low) / max(high - low, 1e-9)
-            dark = bool(place < 0.5 if middle is None else abs(place - 0.5) > 0.35)
+            position = 0.5 if value is None else (value - low) / max(high - low, 1e-9)
+            dark = bool(position < 0.5 if middle is None else abs(position - 0.5) > 0.35)
             cells.append({"row": tasks[row], "column": tasks[column], "value": value, "dark": dark, "panel": panel})
     most = max(len(tasks) for tasks, _ in found.values())
     written = most <= MOST_WRITTEN
@@ -78,11 +78,11 @@ def embeddings(runs: Mapping[str, tuple[Sequence[str], Array]]) -> Chart:
     """Where each of K tasks' embeddings (K, D) lies, in a panel for each run."""
     found: list[Point] = []
     for name, (tasks, table_KD) in runs.items():
-        places_K2, shares = plane_of(table_KD)
+        points_K2, shares = plane_of(table_KD)
         panel = f"{name}: {percent(shares[0])} across, {percent(shares[1])} up"
         found += [
             {"x": float(x), "y": float(y), "line": task, "panel": panel}
-            for task, (x, y) in zip(tasks, places_K2, strict=True)
+            for task, (x, y) in zip(tasks, points_K2, strict=True)
         ]
     base = alt.Chart().encode(x=alt.X("x:Q", title=None), y=alt.Y("y:Q", title=None))
     text = base.mark_text(align="left", dx=6, fontSize=10).encode(text="line:N")

@@ -28,9 +28,9 @@ MOVED_NOTE = (
 
 
 def points_of(row: Row, x: Values, line: str, panel: str = "") -> list[Point]:
-    """A row's points at known places of the x axis."""
-    both = [(known(place), known(value)) for place, value in zip(x, row.value, strict=True)]
-    return [{"x": place, "y": value, "line": line, "panel": panel} for place, value in both if place is not None]
+    """A row's points at known positions on the x axis."""
+    both = [(known(at), known(value)) for at, value in zip(x, row.value, strict=True)]
+    return [{"x": at, "y": value, "line": line, "panel": panel} for at, value in both if at is not None]
 
 
 def sampling(runs: Sequence[Run]) -> Chart:
@@ -60,7 +60,7 @@ def _stacked(parts: Iterable[Chart]) -> Chart:
 
 
 def sampling_axis(rows: Sequence[Row]) -> tuple[str, Values]:
-    """What values are drawn over, and their places: updates where epochs have several values, else epochs."""
+    """What values are drawn over, and their positions on it: updates where epochs have several values, else epochs."""
     epochs, updates = rows[0].moments.epoch, rows[0].moments.update
     is_within = len(set(epochs.tolist())) < len(epochs) and not np.isnan(updates).any()
     return ("update", updates) if is_within else ("epoch", epochs)
@@ -114,22 +114,22 @@ def _bars(run: Run, layer: str, task: str, updates: Sequence[int], named: bool, 
     found = run.of("experts", layer=layer, task=task)
     at = run.of("experts")[0].moments.update
     shown = moments(at, updates)
-    told = " / ".join(f"{at[place]:,.0f}" for place in shown)
+    told = " / ".join(f"{at[index]:,.0f}" for index in shown)
     common: Point = {"named": several, "column": f"{run.name} {layer}, updates {told}" if named else layer}
     values = shares(found[0]) if found else np.full((len(at), 1), np.nan)
-    places = [place for place in shown if not np.isnan(values[place]).any()]
-    if not places:
+    indices = [index for index in shown if not np.isnan(values[index]).any()]
+    if not indices:
         return [{**common, "share": None, "moment": "", "moved": "not logged"}]
-    names = [f"update {at[place]:,.0f}" for place in shown]
+    names = [f"update {at[index]:,.0f}" for index in shown]
     if several and len(shown) <= 3:
         names = ["early", "middle", "late"][3 - len(shown) :]
     of_moment = dict(zip(shown, names, strict=True))
-    moved = f"{100 * shift(values[places[0]], values[places[-1]]):.0f}% of tokens moved" if len(places) > 1 else ""
+    moved = f"{100 * shift(values[indices[0]], values[indices[-1]]):.0f}% of tokens moved" if len(indices) > 1 else ""
     return [
-        {**common, "expert": expert, "share": float(share), "moment": of_moment[place], "even": 1 / values.shape[1],
-         "moved": moved if place == places[0] and not expert else ""}
-        for place in places
-        for expert, share in enumerate(values[place])
+        {**common, "expert": expert, "share": float(share), "moment": of_moment[index], "even": 1 / values.shape[1],
+         "moved": moved if index == indices[0] and not expert else ""}
+        for index in indices
+        for expert, share in enumerate(values[index])
     ]  # fmt: skip
 
 
@@ -149,8 +149,8 @@ def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
                 found += points_of(row, _over(row, over), line, panel)
                 found += _sparse(run, row, over, {"y": None, "line": line, "panel": panel})
     # The first perplexities are hundreds of times the last ones: of long lines they may leave the panel at its top.
-    places = [point["x"] for point in found]
-    steep = min(places) + STEEP * (max(places) - min(places)) * (len(set(places)) > look.FEW * len(runs))
+    xs = [point["x"] for point in found]
+    steep = min(xs) + STEEP * (max(xs) - min(xs)) * (len(set(xs)) > look.FEW * len(runs))
     values = [point["y"] for point in found if point["y"] and point["x"] >= steep]
     low, high = (min(values) / 1.03, max(values) * 1.03) if values else (1.0, 10.0)
     size = (520, 340) if len(runs) == 1 else (360, 230)
@@ -161,9 +161,9 @@ def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
 def _sparse(run: Run, row: Row, over: str, common: Mapping[str, object]) -> list[Point]:
     """Where a dense model became sparse."""
     updates = np.array([update for update, _ in run.sparsified[-1:]], np.float64)
-    places = np.interp(updates, row.moments.update, _over(row, over)) if over == "minutes" else updates
-    found = [known(place) for place in places.tolist()]
-    return [{"x": place, **common, "sparse": "sparse from here"} for place in found if place is not None]
+    xs = np.interp(updates, row.moments.update, _over(row, over)) if over == "minutes" else updates
+    found = [known(x) for x in xs.tolist()]
+    return [{"x": x, **common, "sparse": "sparse from here"} for x in found if x is not None]
 
 
 def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:

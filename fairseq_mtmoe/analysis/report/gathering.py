@@ -185,8 +185,8 @@ def progress_of(run: Run) -> dict[str, Any]:
     is_limited = isinstance(most, int) and not isinstance(most, bool) and most > 0
     means = run.of("group", metric="mean")
     shown = [row for row in means if row.task == "all"] or means[-1:] or run.of("all", "tier", "pair", "task")[:1]
-    best = [(int(row.moments.update[place]), row.metric, float(row.value[place]))
-            for row in shown if (place := row.place_of_best) is not None]  # fmt: skip
+    best = [(int(row.moments.update[index]), row.metric, float(row.value[index]))
+            for row in shown if (index := row.best_index) is not None]  # fmt: skip
     return {
         "updates": updates, "minutes": _last(measured, "minutes"), "tokens": None if tokens is None else int(tokens),
         "epoch": max((int(event["epoch"]) for event in of_kind(events, "sampling")), default=None),
@@ -300,12 +300,12 @@ def samples_of(evaluation: Evaluation) -> tuple[list[Sample], list[str]]:
         if len(sources) != len(texts.hypotheses):  # there is another test set by now
             missing[pair], sources = file, []
         lengths = [len(line or "") for line in texts.references[0]]
-        ordered = sorted(range(len(lengths)), key=lambda place: (lengths[place], place))
+        ordered = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
         number = min(OF_A_PAIR, len(ordered))  # in the middle of the first fifth by length, of the second, and so on
-        for place in (ordered[(2 * part + 1) * len(ordered) // (2 * number)] for part in range(number)):
-            references = tuple(_cut(lines[place] or "") for lines in texts.references if lines[place])
-            source = _cut(sources[place]) if sources else None
-            found.append(Sample(pair, place + 1, source, references, _cut(texts.hypotheses[place])))
+        for index in (ordered[(2 * part + 1) * len(ordered) // (2 * number)] for part in range(number)):
+            references = tuple(_cut(lines[index] or "") for lines in texts.references if lines[index])
+            source = _cut(sources[index]) if sources else None
+            found.append(Sample(pair, index + 1, source, references, _cut(texts.hypotheses[index])))
     more = f" (and of {len(missing) - 1} pairs more)" if len(missing) > 1 else ""
     said = [f"Sources of translations are not shown of {pair}{more}: there is no {file} to read them from."
             for pair, file in missing.items()]  # fmt: skip

@@ -343,10 +343,10 @@ const expertSection = ({id, title}) => {
   const run = () => Number(chosen('experts.run', with_[0])), of = () => facts.experts[run()],
     kind = () => chosen('experts.rows', 'tasks');
   const at = (name, length, otherwise) => Math.min(chosen(`experts.${name}`, otherwise), length - 1);
-  const place = () => ({moment: at('moment', of().updates.length, of().updates.length - 1),
+  const position = () => ({moment: at('moment', of().updates.length, of().updates.length - 1),
     layer: at('layer', of().layers.length, 0), task: at('task', of().tasks.length, 0)});
   const cells = () => {
-    const {moment, layer, task} = place(), {updates, layers, tasks} = of(), get = shares.get(run());
+    const {moment, layer, task} = position(), {updates, layers, tasks} = of(), get = shares.get(run());
     const rows = {tasks: tasks.map((name, one) => [name, get(moment, layer, one)]),
       layers: layers.map((name, one) => [name, get(moment, one, task)]),
       updates: updates.map((name, one) => [number(name), get(one, layer, task)])}[kind()];
@@ -365,7 +365,7 @@ const expertSection = ({id, title}) => {
   const controls = el('div', {class: 'controls'}), sliders = el('div', {class: 'sliders'});
   const set = (name, again = true) => value => { choose(`experts.${name}`, value); if (again) show(); chart.renew(); };
   const show = () => {
-    const {moment, layer, task} = place(), {updates, layers, tasks} = of(), unit = facts.runs[run()].unit;
+    const {moment, layer, task} = position(), {updates, layers, tasks} = of(), unit = facts.runs[run()].unit;
     controls.replaceChildren(...[
       runChoice('experts', with_, run(), set('run')),
       choice('experts-rows', 'rows are', [['tasks', `${unit}s`], ['layers', 'layers'], ['updates', 'updates']],

@@ -80,15 +80,15 @@ def data_of(facts: Facts) -> tuple[dict[str, Any], list[str]]:
     """What the page's script shows, and what to say of what there was no room for."""
     rows, experts = thinned([run.rows for run in facts.runs]), pack_experts(facts.runs)
     samples, left_out = _with_room([run.scores.samples for run in facts.runs])
-    places: dict[bytes, int] = {}
+    index_of: dict[bytes, int] = {}
     moments: list[dict[str, list[float | None]]] = []
     found: list[dict[str, Any]] = []
     for number, row in ((number, row) for number, of in enumerate(rows) for row in of if row.group != "experts"):
         key = b"".join(values.tobytes() for values in vars(row.moments).values())
-        if places.setdefault(key, len(moments)) == len(moments):
+        if index_of.setdefault(key, len(moments)) == len(moments):
             moments.append({name: numbers(values, 10) for name, values in vars(row.moments).items()})
         found.append({"r": number, "g": row.group, "m": row.metric, "t": visible(row.task), "l": visible(row.layer),
-                      "a": places[key], "v": numbers(row.value)})  # fmt: skip
+                      "a": index_of[key], "v": numbers(row.value)})  # fmt: skip
     notes = {
         "There was no room for every validation; the best one of each line is shown.":
             _size(rows, VALIDATION) < _size([run.rows for run in facts.runs], VALIDATION),
@@ -166,9 +166,9 @@ def _each(rows: Sequence[Row], step: int) -> list[Row]:
     validated = [row for row in rows if row.group in VALIDATION]
     count = len(validated[0].value) if validated else 0
     kept = {*range(0, count, step), *([count - 1] if count else [])}
-    places = sorted(kept | {best for row in validated if (best := row.place_of_best) is not None})
+    indices = sorted(kept | {best for row in validated if (best := row.best_index) is not None})
     return [
-        row.at(places) if row.group in VALIDATION and len(places) < count
+        row.at(indices) if row.group in VALIDATION and len(indices) < count
         else peaks(row, max(2, MOST_POINTS // step)) if row.group == "train" else row
         for row in rows
     ]  # fmt: skip
@@ -182,8 +182,8 @@ def peaks(row: Row, most: int) -> Row:
     for stretch in np.array_split(np.arange(len(row.value)), most // 2):
         of = row.value[stretch]
         ends += [int(stretch[0]), int(stretch[-1])]
-        places = sorted((int(np.nanargmin(of)), int(np.nanargmax(of)))) if np.isfinite(of).any() else [0, 0]
-        values += [float(of[place]) for place in places]
+        indices = sorted((int(np.nanargmin(of)), int(np.nanargmax(of)))) if np.isfinite(of).any() else [0, 0]
+        values += [float(of[index]) for index in indices]
     return replace(row.at(ends), value=np.array(values))
 
 
@@ -200,18 +200,18 @@ def pack_experts(runs: Sequence[RunReport]) -> list[dict[str, Any] | None]:
 def _packed(rows: Sequence[Row], most: int) -> dict[str, Any]:
     sizes, tasks = {row.layer: row.value.shape[1] for row in rows}, list(dict.fromkeys(row.task for row in rows))
     updates, found = rows[0].moments.update, {(row.layer, row.task): shares(row) for row in rows}
-    places = evenly(len(updates), most)
+    indices = evenly(len(updates), most)
     packed = []
     for layer, task in ((layer, task) for layer in sizes for task in tasks):
-        values = found.get((layer, task), np.full((len(updates), sizes[layer]), np.nan))[places]
+        values = found.get((layer, task), np.full((len(updates), sizes[layer]), np.nan))[indices]
         packed.append(np.where(np.isnan(values), NOTHING, np.rint(WHOLE * values)).astype("<u2"))
     return {
-        "updates": numbers(updates[places], 10),
+        "updates": numbers(updates[indices], 10),
         "layers": [visible(layer) for layer in sizes],
         "sizes": list(sizes.values()),
         "tasks": [visible(task) for task in tasks],
         "packed": base64.b64encode(np.concatenate(packed, axis=1).tobytes()).decode(),
-        "thinned": len(places) < len(updates),
+        "thinned": len(indices) < len(updates),
     }
 
 
@@ -238,7 +238,7 @@ def _scores(facts: Facts) -> dict[str, Any]:
 
 def _with_room(samples: Sequence[list[Sample]]) -> tuple[list[list[Sample]], int]:
     """As many translations of each pair as there is room for, and how many were left out."""
-    ranked = [[(sum(one.pair == before.pair for before in of[:place]), one) for place, one in enumerate(of)]
+    ranked = [[(sum(one.pair == before.pair for before in of[:index]), one) for index, one in enumerate(of)]
               for of in samples]  # fmt: skip
     most = max((rank + 1 for of in ranked for rank, _ in of), default=0)
     texts = [(rank, "".join((one.source or "", *one.references, one.hypothesis))) for of in ranked for rank, one in of]

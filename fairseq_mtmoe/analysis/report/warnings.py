@@ -92,8 +92,8 @@ def collapsed_routing(run: Run) -> Iterator[Warned]:
 
 
 def _since(holds: Sequence[bool]) -> int:
-    """The first place from which on it holds everywhere."""
-    return next(place for place in range(len(holds)) if all(holds[place:]))
+    """The first index from which on it holds everywhere."""
+    return next(index for index in range(len(holds)) if all(holds[index:]))
 
 
 def unmoved_gates(run: Run) -> Iterator[Warned]:
