@@ -48,9 +48,8 @@ class Browser:
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1
-        message = {"id": self._number, "method": method, "params": params}
-        if self._session:
-            message["sessionId"] = self._session
+        session = {"sessionId": self._session} if self._session else {}
+        message = {"id": self._number, "method": method, "params": params, **session}
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while (answer := self._next()).get("id") != self._number:
             self.events.append(answer)
@@ -82,8 +81,7 @@ class Browser:
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **more)
 
     def requests(self) -> list[str]:
-        sent = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
-        return [event["params"]["request"]["url"] for event in sent]
+        return [sent["request"]["url"] for sent in self.told("Network.requestWillBeSent")]
 
     def told(self, method: str) -> list[dict[str, Any]]:
         return [event["params"] for event in self.events if event.get("method") == method]
@@ -103,10 +101,8 @@ def running_browser(path: str, profile: Path) -> Iterator[Browser]:
     (its_read, write), (read, its_write) = os.pipe(), os.pipe()
 
     def as_3_and_4() -> None:  # where `--remote-debugging-pipe` looks; first out of the way of each other
-        one, two = os.dup(its_read), os.dup(its_write)
-        high = [os.dup2(descriptor, 50 + number) for number, descriptor in enumerate((one, two))]
-        os.dup2(high[0], 3)
-        os.dup2(high[1], 4)
+        for target, descriptor in ((3, os.dup2(its_read, 50)), (4, os.dup2(its_write, 51))):
+            os.dup2(descriptor, target)
 
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # which root cannot have
     process = subprocess.Popen(

@@ -1,14 +1,6 @@
-"""Two run logs in which every kind of event is, and two evaluations: what `tests/golden/figures.json` was frozen of."""
+"""Two run logs in which every kind of event is: what `tests/golden/figures.json` was frozen of."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
-from tests.helpers.evaluations import write_evaluation
-from tests.helpers.run_logs import events_of_a_run
-
-Event = dict[str, Any]
+from tests.helpers.run_logs import Event, events_of_a_run
 
 
 def translation() -> list[Event]:
@@ -40,10 +32,3 @@ def benchmark() -> list[Event]:
         )
     ]  # fmt: skip
     return [run, *valid]
-
-
-def evaluations(folder: Path) -> list[Path]:
-    return [
-        write_evaluation(folder / name, wrong, seed, sentences=25)
-        for name, wrong, seed in (("a", 0.3, 1), ("b", 0.5, 2))
-    ]

@@ -36,17 +36,10 @@ def made_up_facts(pairs: int = 3, updates: int = 1000, runs: int = 1, samples: i
     for number in range(1, runs + 1):
         events = events_of_a_run(pairs, updates, validations=validations, train_events=train_events, **options)
         draw = random.Random(number)
-        rows = [
-            Row("", "pair", metric, NOW, np.array([draw.uniform(5, 40)]), pair, n=1000, stderr=0.5)
-            for pair in names
-            for metric in ("BLEU", "chrF++")
-        ]
-        texts = [
-            Sample(pair, line, f"A sentence {line} of {pair} & its like.", (f"Ein Satz {line} von {pair}.",),
-                   f"Ein Satz {line} « {pair}.")
-            for pair in names
-            for line in range(1, samples + 1)
-        ]  # fmt: skip
+        rows = [Row("", "pair", metric, NOW, np.array([draw.uniform(5, 40)]), pair, n=1000, stderr=0.5)
+                for pair in names for metric in ("BLEU", "chrF++")]  # fmt: skip
+        texts = [Sample(pair, line, f"A sentence {line} of {pair} & its like.", (f"Ein Satz {line} von {pair}.",),
+                        f"Ein Satz {line} « {pair}.") for pair in names for line in range(1, samples + 1)]  # fmt: skip
         scores = ScoresOfRun(Scores([], {}, {}, {"subset": "test"}), rows, texts)
         found.append(run_report(run_of(events, f"run-{number}"), scores))
     made = {"version": "0.1.12", "commit": "0123abc", "date": "2026-11-23T06:00:00+00:00"}
@@ -56,8 +49,7 @@ def made_up_facts(pairs: int = 3, updates: int = 1000, runs: int = 1, samples: i
 def read_facts(folder: Path, runs: int = 2, hostile: bool = False) -> Facts:
     """Of folders with run logs that have everything, and with evaluations, which are compared.
 
-    Args:
-        hostile: every name and text is an attack, each another one.
+    `hostile`: every name and text is an attack, each another one.
     """
     made = []
     for number in range(runs):
@@ -82,10 +74,10 @@ def _attack(value: Any, name: str = "") -> Any:
     match value:
         case str() if name not in ("event", "subset", "started", "task_ids", "sampling_method"):
             return f"{value}{random.Random(value).choice(HOSTILE)}"
-        case dict() if name in ("pairs", "sizes", "probabilities", "layers", "options", "trained", "relative_entropy"):
-            return {_attack(key): _attack(one) for key, one in value.items()} if name != "layers" else {
-                _attack(key): one for key, one in value.items()
-            }  # fmt: skip
+        case dict() if name == "layers":
+            return {_attack(key): one for key, one in value.items()}
+        case dict() if name in ("pairs", "sizes", "probabilities", "options", "trained", "relative_entropy"):
+            return {_attack(key): _attack(one) for key, one in value.items()}
         case dict() if name not in ("all", "tiers"):
             return {key: _attack(one, key) for key, one in value.items()}
         case list():

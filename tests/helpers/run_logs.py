@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable
@@ -28,22 +29,17 @@ def events_of_a_run(
     num_experts: int = 4,
     change: Callable[[Event], Event | None] = lambda event: event,
 ) -> list[Event]:
-    """Events in their order.
-
-    Args:
-        change: makes another event of each, or none.
-    """
+    """Events in their order; `change` makes another event of each, or none."""
     names, random = language_pairs(pairs), Random(pairs * updates)
-    tiers = {pair: TIERS[place % 3] for place, pair in enumerate(names)}
+    tiers = dict(zip(names, itertools.cycle(TIERS), strict=False))
     epochs = [
         {"event": "sampling", "epoch": epoch, "updates_before": updates * (epoch - 1) // 4, "temperature": 1.0 * epoch,
          "probabilities": dict.fromkeys(names, 1 / pairs), "of_candidates": False}
         for epoch in range(1, 5)
     ]  # fmt: skip
     found = [_run(names, tiers, updates), *epochs]
-    found += [_train(updates * place // train_events, updates, random) for place in range(1, train_events + 1)]
-    for place in range(1, validations + 1):
-        update = updates * place // validations
+    found += [_train(updates * number // train_events, updates, random) for number in range(1, train_events + 1)]
+    for update in (updates * number // validations for number in range(1, validations + 1)):
         found += [_valid(update, updates, names, tiers), _experts(update, names, num_experts, random)]
     order = {"run": -1, "sampling": 0, "train": 1, "valid": 2, "experts": 3}
     found.sort(key=lambda event: (event.get("update", event.get("updates_before", -1)), order[event["event"]]))
@@ -58,7 +54,7 @@ def write_run(folder: Path, events: Iterable[Event]) -> Path:
 
 def _run(names: list[str], tiers: dict[str, str], updates: int) -> Event:
     return {
-        "event": "run", "sizes": {pair: 100 * (place + 1) for place, pair in enumerate(names)}, "tiers": tiers,
+        "event": "run", "sizes": {pair: 100 * number for number, pair in enumerate(names, 1)}, "tiers": tiers,
         "task_names": [pair[3:] for pair in names], "task_ids": "target", "data": "data/tiny",
         "options": {"arch": "base_moe_tiny", "max_update": updates, "lr": [0.005]}, "versions": {"torch": "2.13.0"},
         "commit": "0123abc", "command": "fairseq-train data/tiny", "hardware": "1 process, CPU with 2 cores",
@@ -83,7 +79,7 @@ def _valid(update: int, updates: int, names: list[str], tiers: dict[str, str]) -
 
     return {
         "event": "valid", "epoch": 1, "subset": "valid", **_so_far(update),
-        "pairs": {pair: figures(10.0 + place) for place, pair in enumerate(names)},
+        "pairs": {pair: figures(10.0 + number) for number, pair in enumerate(names)},
         "tiers": {tier: figures(12.0) for tier in dict.fromkeys(tiers.values())}, "all": figures(11.0),
     }  # fmt: skip
 

@@ -1,6 +1,5 @@
 """Charts show the log's numbers, and can be read without colours."""
 
-import itertools
 import re
 
 import numpy as np
@@ -17,8 +16,7 @@ from tests.helpers.run_logs import events_of_a_run
 def values_of(chart):
     """The points of a chart's parts."""
     spec = chart.to_dict()
-    parts = spec.get("vconcat", [spec])
-    return [spec["datasets"][part["data"]["name"]] for part in parts]
+    return [spec["datasets"][part["data"]["name"]] for part in spec.get("vconcat", [spec])]
 
 
 def lines_of(points):
@@ -30,8 +28,7 @@ def lines_of(points):
 
 
 def luminance(color):
-    channels = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in np.array(color) / 255]
     return np.cbrt(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
 
@@ -54,10 +51,11 @@ def test_experts_shows_the_logged_shares_at_early_middle_and_late_updates():
     (bars,) = values_of(chart)
     (row,) = one.of("experts", task="ac", layer="decoder.layers.1")
     shares = row.value / row.value.sum(axis=1, keepdims=True)
-    drawn = {(bar["moment"], bar["expert"]): bar["share"] for bar in bars}
-    for name, place in (("update 200", 0), ("update 600", 2), ("update 1,000", 4)):
-        assert [drawn[name, expert] for expert in range(4)] == pytest.approx(shares[place].tolist())
-    assert len(drawn) == 12 and {bar["row"] for bar in bars} == {"ac, 50% of data"}
+    moments = {"update 200": 0, "update 600": 2, "update 1,000": 4}
+    assert {(bar["moment"], bar["expert"]): bar["share"] for bar in bars} == {
+        (name, expert): pytest.approx(shares[at, expert]) for name, at in moments.items() for expert in range(4)
+    }  # fmt: skip
+    assert {bar["row"] for bar in bars} == {"ac, 50% of data"}
     moved = 50 * np.abs(shares[0] - shares[4]).sum()
     assert [bar["moved"] for bar in bars if bar["moved"]] == [f"{moved:.0f}% of tokens moved"]
     notes = " ".join(chart.to_dict()["title"]["subtitle"])
@@ -72,9 +70,9 @@ def test_experts_chooses_the_largest_and_smallest_languages_and_names_runs():
     rows = [f"{name} of data" for name in ("ai, 20%", "ah, 18%", "ab, 4.4%", "aa, 2.2%")]
     assert charts.experts([one]).to_dict()["facet"]["row"]["sort"] == rows
     two = charts.experts([one, run("k3", pairs=9, validations=3)], named=True).to_dict()
-    assert two["facet"]["column"]["sort"] == [
-        "run decoder.layers.1, updates 100 / 500 / 1,000", "k3 decoder.layers.1, updates 333 / 666 / 1,000",
-    ]  # fmt: skip
+    columns = two["facet"]["column"]["sort"]
+    assert columns == [f"{name} decoder.layers.1, updates {at} / 1,000" for name, at in (
+        ("run", "100 / 500"), ("k3", "333 / 666"))]  # fmt: skip
 
 
 def test_perplexity_of_one_run_shows_tiers_and_where_it_became_sparse():
@@ -120,8 +118,7 @@ def test_metrics_of_one_run_are_lines_with_their_last_values_and_of_several_a_pa
 def test_selection_has_shares_and_entropies_and_how_much_of_the_data_was_seen():
     top, bottom = values_of(charts.selection([run_of(translation(), "run")]))
     panel = "run: 30% of the data"
-    assert lines_of(top)[panel, "y 7.2%"] == [(150, pytest.approx(7 / 37)), (300, pytest.approx(7 / 67)),
-                                              (450, pytest.approx(7 / 97))]  # fmt: skip
+    assert lines_of(top)[panel, "y 7.2%"] == [(at, pytest.approx(7 / (at / 5 + 7))) for at in (150, 300, 450)]
     assert [y for _, y in lines_of(bottom)[panel, "x 25%"]] == pytest.approx([1 / 2, 1 / 3, 1 / 4])
 
 
@@ -145,8 +142,7 @@ def test_gates_are_alike_where_they_score_experts_alike():
     of_cell = {(cell["row"], cell["column"]): cell["value"] for cell in cells}
     assert of_cell["a", "b"] == pytest.approx(1) and of_cell["a", "c"] == pytest.approx(-1)
     assert of_cell["a", "a"] is None and of_cell["d", "a"] is None  # a gate that chooses nothing
-    two = models.gates({"one": gates, "two": gates}).to_dict()["facet"]["sort"]
-    assert two == ["one", "two"]
+    assert models.gates({"one": gates, "two": gates}).to_dict()["facet"]["sort"] == ["one", "two"]
 
 
 def test_the_map_is_of_the_first_two_principal_components():
@@ -165,19 +161,17 @@ def test_the_map_is_of_the_first_two_principal_components():
         assert np.isfinite(plane_of(few)[0]).all() and plane_of(few)[1] == (0, 0)
 
 
-@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<svg")])
-def test_charts_are_saved_whole_in_every_format(tmp_path, suffix, start):
-    path = tmp_path / "new" / f"a.{suffix}"
-    look.save(charts.movement([run_of(translation(), "run")]), path)
-    assert path.read_bytes().startswith(start) and list(path.parent.iterdir()) == [path]
+def test_charts_are_saved_whole(tmp_path):
+    look.save(charts.movement([run_of(translation(), "run")]), path := tmp_path / "new" / "a.pdf")
+    assert path.read_bytes().startswith(b"%PDF") and list(path.parent.iterdir()) == [path]
 
 
 def test_lines_differ_in_grey_and_without_colour(tmp_path):
-    for one, other in itertools.combinations([*look.EARLY_TO_LATE], 2):
-        assert abs(luminance(one) - luminance(other)) > 0.08
+    early_to_late = sorted(luminance([*bytes.fromhex(color[1:])]) for color in look.EARLY_TO_LATE)
+    assert min(np.diff(early_to_late)) > 0.08
     assert len({tuple(dash) for dash in look.DASHES}) == len(look.DASHES)
     points = [{"x": x, "y": x, "line": str(line), "panel": ""} for line in range(50) for x in (1, 2)]
     look.save(look.lines(points, "x"), tmp_path / "many.svg")
     drawn = re.findall('line mark" d=[^>]*stroke="([^"]*)"', (tmp_path / "many.svg").read_text())
-    grey = [luminance(f"#{''.join(f'{int(of):02x}' for of in re.findall('[0-9]+', color))}") for color in drawn]
+    grey = [luminance([*map(int, re.findall("[0-9]+", color))]) for color in drawn]
     assert len(set(grey)) == 50 and max(grey) < 0.9  # darker than paper

@@ -1,64 +1,77 @@
-"""The run log survives interruptions."""
+"""The run log survives interruptions, and with whatever in it there are a page and pictures, or one sentence."""
 
 import json
+import math
+import os
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from fairseq_mtmoe.analysis.charts import look
+from fairseq_mtmoe.analysis.charts import runs as charts
+from fairseq_mtmoe.analysis.questions import expert_layers
+from fairseq_mtmoe.analysis.report.gathering import Gatherer
+from fairseq_mtmoe.analysis.report.page import page_of
+from fairseq_mtmoe.analysis.rows import read_run
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, RunLog, read
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.damage import damaged, value_or_sentence
+from tests.helpers.figure_logs import benchmark, translation
+from tests.helpers.refused import refused
+from tests.helpers.reported_runs import ADDED
+from tests.helpers.run_logs import events_of_a_run
 
 
-def updates(events, kind):
-    return [event["update"] for event in events if event["event"] == kind]
+@pytest.fixture
+def log(tmp_path):
+    return RunLog(tmp_path / "run" / FILE_NAME)
 
 
-def test_events_come_back_in_order(tmp_path):
-    log = RunLog(tmp_path / "run" / FILE_NAME)
+def updates(events, kind, field="update"):
+    return [event[field] for event in events if event["event"] == kind]
+
+
+def test_events_come_back_in_order(log):
     events = [{"event": "run", "arch": "base_moe", "name": "Übung"}, {"event": "valid", "update": 10, "all": {}}]
     for event in events:
         log.write(**event)
-    assert read(log.path) == read(tmp_path / "run") == events
+    assert read(log.path) == read(log.path.parent) == events
 
 
-def test_numbers_of_numpy_and_torch_are_plain_and_json_stays_valid(tmp_path):
-    log = RunLog(tmp_path / FILE_NAME)
+def test_numbers_of_numpy_and_torch_are_plain_and_json_stays_valid(log):
     infinite, nothing = float("inf"), [float("nan")]
     log.write("x", a=np.float32(0.5), b=torch.tensor(3), c=np.arange(2), d=infinite, e=nothing, f=(True, None))
     expected = {"event": "x", "a": 0.5, "b": 3, "c": [0, 1], "d": None, "e": [None], "f": [True, None]}
     assert json.loads(log.path.read_text(), parse_constant=pytest.fail) == expected
 
 
-def test_a_resumed_run_takes_back_what_it_repeats(tmp_path):
-    log = RunLog(tmp_path / FILE_NAME)
+def test_a_resumed_run_takes_back_what_it_repeats(log):
     for update in (10, 20, 30):
         log.write("valid", update=update, subset="valid", run="first")
     log.write("experts", update=30, run="first")
     # Resumed from a checkpoint at update 10, and stopped before 30: 30 never happened in the run that went on.
-    log.write("valid", update=20, subset="valid", run="second")
-    log.write("valid", update=20, subset="test", run="second")
-    log.write("valid", update=25, subset="valid", run="second")
+    for update, subset in ((20, "valid"), (20, "test"), (25, "valid")):
+        log.write("valid", update=update, subset=subset, run="second")
     events = read(log.path)
     valid = [(e["update"], e["run"]) for e in events if e["event"] == "valid" and e["subset"] == "valid"]
     assert valid == [(10, "first"), (20, "second"), (25, "second")]
     assert updates(events, "experts") == [30]  # another kind of event is untouched
 
 
-def test_epochs_and_the_run_itself_count_too(tmp_path):
-    log = RunLog(tmp_path / FILE_NAME)
-    log.write("run", seed=1)
-    log.write("sampling", epoch=1, temperature=1.0)
-    log.write("sampling", epoch=2, temperature=1.5)
-    log.write("run", seed=2)
-    log.write("sampling", epoch=2, temperature=1.6)
-    assert [e["seed"] for e in read(log.path) if e["event"] == "run"] == [2]
-    assert [e["temperature"] for e in read(log.path) if e["event"] == "sampling"] == [1.0, 1.6]
+def test_epochs_and_the_run_itself_count_too(log):
+    for seed, temperatures in ((1, {1: 1.0, 2: 1.5}), (2, {2: 1.6})):
+        log.write("run", seed=seed)
+        for epoch, temperature in temperatures.items():
+            log.write("sampling", epoch=epoch, temperature=temperature)
+    events = read(log.path)
+    assert (updates(events, "run", "seed"), updates(events, "sampling", "temperature")) == ([2], [1.0, 1.6])
 
 
 @pytest.mark.parametrize("rest", ['{"event":"va', '{"event":"valid","pair":"d\xc3'])
-def test_a_truncated_line_is_skipped_and_the_next_one_is_whole(tmp_path, rest):
-    log = RunLog(tmp_path / FILE_NAME)
+def test_a_truncated_line_is_skipped_and_the_next_one_is_whole(log, rest):
     log.write("valid", update=1)
     with open(log.path, "ab") as file:
         file.write(rest.encode("latin-1"))
@@ -70,8 +83,121 @@ def test_a_truncated_line_is_skipped_and_the_next_one_is_whole(tmp_path, rest):
 def test_no_log_no_events_and_no_place_for_a_log_are_one_sentence(tmp_path):
     with pytest.raises(UserError, match="There is no run log"):
         read(tmp_path)
-    (tmp_path / FILE_NAME).write_text("hello\n[1]\n")
     with pytest.raises(UserError, match="holds no events"):
-        read(tmp_path)
+        read(write(tmp_path, b"hello\n[1]\n"))
     with pytest.raises(UserError, match="cannot be written"):
         RunLog(tmp_path / FILE_NAME / FILE_NAME).write("run")
+
+
+# ---- what else may be in it ----
+
+EVENTS = [
+    *events_of_a_run(pairs=2, updates=40, validations=2, train_events=2),
+    *{event["event"]: event for event in translation() if event["event"] in ADDED}.values(), benchmark()[-1],
+]  # fmt: skip
+LINES = [json.dumps(event).encode() for event in EVENTS]
+LOG = b"\n".join(LINES) + b"\n"
+SAID = ("commit", "command", "hardware", "started", "data", "versions", "seed", "tiers")  # nothing is made of it
+FIELDS = sorted({(event["event"], field) for event in EVENTS for field in event if field not in ("event", *SAID)})
+DRAWN = (None, {})
+WRONG = [
+    *DRAWN, "x", [], "\ud800", True, -1, 0.5, 10**400, [[1]], {"x": "y"}, {"x": -1}, {"x": {"ppl": []}}, {"ppl": "x"},
+    {"x": [[1, -1]]}, {"x": {"seconds": None}}, {"x": [[0, 0]]}, {"en-aa": {"ppl": 0, "loss": -1e30}},
+]  # fmt: skip
+# Each example writes its own log.
+SETTINGS = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
+
+
+def write(folder, *events):
+    lines = (event if isinstance(event, bytes) else json.dumps(event).encode() for event in events)
+    (folder / FILE_NAME).write_bytes(b"\n".join(lines))
+    return folder
+
+
+def shown(folder, *events):
+    return value_or_sentence(lambda: page_of(Gatherer([write(folder, *events)]).gather()).encode())
+
+
+def draw(run, folder):
+    """All charts that a run has, down to the last glyph."""
+    for chart, has in (
+        (charts.sampling, run.of("sampling")), (charts.experts, expert_layers(run)), (charts.metrics, run.of("task")),
+        (charts.perplexity, run.of("tier", "all", metric="ppl")), (charts.sources, run.of("sources")),
+        (charts.selection, run.of("selection", metric="share")), (charts.movement, run.of("gates")),
+    ):  # fmt: skip
+        if has:
+            look.save(chart([run]), folder / "chart.svg")
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_a_field_with_another_value_is_a_sentence_or_is_shown(tmp_path, kind, field):
+    for value in WRONG:
+        events = [{**event, field: value} if event["event"] == kind else event for event in EVENTS]
+        page = shown(tmp_path, *events)
+        if page is not None and value in DRAWN:
+            draw(read_run(tmp_path), tmp_path)
+    shown(tmp_path, *({name: of for name, of in event.items() if name != field} for event in EVENTS))
+
+
+@settings(max_examples=60, **SETTINGS)
+@given(content=damaged(LOG, LINES[2], LINES[-5]))
+def test_a_damaged_log_is_a_value_or_a_sentence(tmp_path, content):
+    shown(tmp_path, content)
+
+
+@settings(max_examples=30, **SETTINGS)
+@given(chosen=st.lists(st.sampled_from(LINES), max_size=12))
+def test_events_in_any_order_and_number_are_shown(tmp_path, chosen):
+    shown(tmp_path, *chosen)
+
+
+def test_the_sentence_says_where_and_what(tmp_path):
+    with refused(FILE_NAME, "update") as error:
+        read(write(tmp_path, *EVENTS, {**EVENTS[-1], "update": "many"}))
+    assert str(error.value).startswith(f"Line {len(LINES) + 1} of the run log ") and "'many'" in str(error.value)
+    with refused(FILE_NAME, "update"):
+        read(write(tmp_path, {name: of for name, of in EVENTS[-1].items() if name != "update"}))
+
+
+def test_numbers_that_are_not_finite_are_missing_and_other_kinds_are_left_alone(tmp_path):
+    valid = [{"event": "valid", "update": 10, "minutes": math.inf, "all": {"ppl": math.nan}},
+             {"event": "valid", "update": 20, "minutes": 1, "all": {"ppl": 6}}]  # fmt: skip
+    other = [{"event": "other", "update": "never", "epoch": [1]}, {"event": "new", "a": [math.nan]}]
+    run = read_run(write(tmp_path, *other, *valid))
+    (row,) = run.of("all")
+    assert str(row.value.tolist()) == "[nan, 6.0]" and str(row.moments.minutes.tolist()) == "[nan, 1.0]"
+    for over in ("updates", "minutes"):
+        look.save(charts.perplexity([run], over), tmp_path / "chart.svg")
+
+
+@pytest.mark.parametrize("layers", [{}, {"encoder.layers.1": [[0, 0], [0, 0]]}])
+def test_experts_that_had_no_token_are_no_part_of_a_run(tmp_path, layers):
+    event = {"event": "experts", "update": 5, "task_names": ["en-ab", "en-ac"], "layers": layers}
+    assert read_run(write(tmp_path, event)).rows == []
+
+
+def test_several_runs_in_one_folder_are_one_sentence(tmp_path):
+    experts = [{"event": "experts", "update": size, "layers": {"enc.1": [[1] * size]}} for size in (2, 3)]
+    sources = [{**event, "sources": ["x"]} for event in EVENTS if event["event"] == "sources"]
+    for events in (experts, sources):
+        with pytest.raises(UserError, match="it is of several runs"):
+            read_run(write(tmp_path, *events))
+
+
+def test_names_are_text_and_many_of_them_are_too_many(tmp_path):
+    odd = LOG.replace(b"en-aa", rb"$\\frac{$\u0000\n").replace(b"layers.1", rb"$_{")
+    draw(read_run(write(tmp_path, odd)), tmp_path)
+    sampling = {"event": "sampling", "epoch": 1, "probabilities": {f"en-{number}": 1e-4 for number in range(10_000)}}
+    run = read_run(write(tmp_path, sampling))
+    with refused("--labels"):
+        look.save(charts.sampling([run]), tmp_path / "chart.png")
+
+
+def test_what_is_no_file_is_one_sentence(tmp_path):
+    os.mkfifo(tmp_path / FILE_NAME)
+    for use in (lambda: read(tmp_path), lambda: RunLog(tmp_path / FILE_NAME).write("run")):
+        with refused(FILE_NAME):
+            use()
+    (tmp_path / "circle").symlink_to("circle")
+    with refused("circle"):
+        read_run(tmp_path / "circle")

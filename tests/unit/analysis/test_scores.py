@@ -1,52 +1,51 @@
-"""Scores are sacreBLEU's, averages are plain means, and the files say what the table says."""
+"""Scores are sacreBLEU's, averages count each pair or task once, and the files say what the table says."""
 
 import importlib.util
 import json
+import math
 
 import pytest
 import sacrebleu
+from fairseq.scoring.bleu import SacrebleuConfig, SacrebleuScorer
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 
-from fairseq_mtmoe.analysis.score_files import scores_in, scores_of_pairs
-from fairseq_mtmoe.analysis.score_tables import to_json, to_markdown
+from fairseq_mtmoe.analysis.score_files import scores_in, scores_of_pairs, scores_of_tasks
+from fairseq_mtmoe.analysis.score_tables import published_row, published_rows, score_table, to_json, to_markdown
 from fairseq_mtmoe.analysis.scores import PairScore, bleu_tokenizer, score_pair
+from fairseq_mtmoe.analysis.tables import Table
 from fairseq_mtmoe.errors import UserError
+from tests.helpers.benchmark_scores import set_of, task_of
 from tests.helpers.refused import refused
 from tests.helpers.tables import unpadded
 
-HYPOTHESES = ["The house is small .", "He goes home, now.", "A tree"]
-REFERENCES = ["The house is very small.", "He is going home now.", "A tall tree grows here"]
+HYPOTHESES = ["The house is small .", "He goes home, now.", "A tree", "我是学生吗  "]
+REFERENCES = ["The house is very small.", "He is going home now.", "A tall tree grows here", "我不是学生。"]
 
 
 def score(pair, tier, bleu, chrf=0.0, signature="tok:13a"):
     return PairScore(pair, tier, 10, bleu, chrf, signature, "nw:2")
 
 
-def test_scores_and_signatures_are_those_of_sacrebleu():
-    result = score_pair("de-en", HYPOTHESES, REFERENCES, "high")
-    assert result.bleu == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
+@pytest.mark.parametrize(("pair", "tokenizer"), [("en-de", "13a"), ("en-zh_CN", "zh")])
+def test_scores_and_signatures_are_those_of_sacrebleu_and_fairseqs_scorer(pair, tokenizer):
+    scorer = SacrebleuScorer(SacrebleuConfig(sacrebleu_tokenizer=tokenizer))
+    for reference, hypothesis in zip(REFERENCES, HYPOTHESES, strict=True):
+        scorer.add_string(reference, hypothesis)
+    result = score_pair(pair, HYPOTHESES, REFERENCES, "high")
+    assert result.bleu == scorer.score()
     assert result.chrf == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES], word_order=2).score
-    assert (result.pair, result.tier, result.sentences) == ("de-en", "high", 3)
-    assert f"tok:13a|smooth:exp|version:{sacrebleu.__version__}" in result.bleu_signature
+    assert (result.pair, result.tier, result.sentences) == (pair, "high", 4)
+    assert f"tok:{tokenizer}|smooth:exp|version:{sacrebleu.__version__}" in result.bleu_signature
     assert "nc:6|nw:2" in result.chrf_signature
+    by_characters = score_pair(pair, ["我是学生和老师"], ["我是学生和医生"]).bleu
+    assert by_characters > 40 if tokenizer == "zh" else by_characters == 0
 
 
-def test_bleu_is_that_of_fairseqs_scorer():
-    from fairseq.scoring.bleu import SacrebleuConfig, SacrebleuScorer
-
-    for pair, tokenizer in (("en-de", "13a"), ("en-zh_CN", "zh")):
-        scorer = SacrebleuScorer(SacrebleuConfig(sacrebleu_tokenizer=tokenizer))
-        hypotheses, references = [*HYPOTHESES, "我是学生吗  "], [*REFERENCES, "我不是学生。"]
-        for reference, hypothesis in zip(references, hypotheses, strict=True):
-            scorer.add_string(reference, hypothesis)
-        assert score_pair(pair, hypotheses, references).bleu == scorer.score()
-    assert score_pair("en-zh", ["我是学生和老师"], ["我是学生和医生"]).bleu > 40  # by characters
-    assert score_pair("en-de", ["我是学生和老师"], ["我是学生和医生"]).bleu == 0
-
-
-@pytest.mark.parametrize(
-    ("language", "installed", "expected"),
-    [("kok", True, "13a"), ("cmn", False, "zh"), ("ja_XX", True, "ja-mecab"), ("kor", False, "char")],
-)
+@pytest.mark.parametrize(("language", "installed", "expected"), [
+    ("kok", True, "13a"), ("cmn", False, "zh"), ("ja_XX", True, "ja-mecab"), ("kor", False, "char"),
+])  # fmt: skip
 def test_the_tokeniser_fits_the_language_and_what_is_installed(monkeypatch, language, installed, expected):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
     assert bleu_tokenizer(language) == expected
@@ -61,9 +60,8 @@ def test_nothing_to_score_is_said_in_one_sentence():
 
 
 def test_averages_count_every_pair_once_low_tier_first():
-    results = [score("en-de", "high", 30.0, 50.0), score("en-ro", "low", 10.0, 20.0), score("en-lv", "low", 5.0, 40.0),
-               score("en-xx", "", 3.0)]  # fmt: skip
-    scores = scores_of_pairs(results, {})
+    results = ("en-de", "high", 30.0, 50.0), ("en-ro", "low", 10.0, 20.0), ("en-lv", "low", 5.0, 40.0), ("en-xx", "", 3)
+    scores = scores_of_pairs([score(*one) for one in results], {})
     assert list(scores.pairs) == ["en-lv", "en-ro", "en-de", "en-xx"]
     assert [(row.group, row.task, row.metric, row.n, row.figure) for row in scores.averages] == [
         ("tier", "low", "BLEU", 2, 7.5), ("tier", "low", "chrF++", 2, 30.0),
@@ -75,12 +73,7 @@ def test_averages_count_every_pair_once_low_tier_first():
 def test_json_holds_every_number():
     results = [score("en-de", "high", 30.25, 50.0), score("en-ro", "low", 10.0, 20.0)]
     content = json.loads(to_json(scores_of_pairs(results, {"beam": 5})))
-    assert content["settings"] == {"beam": 5}
     assert list(content["pairs"]) == ["en-ro", "en-de"]
-    assert content["pairs"]["en-de"] == {
-        "tier": "high", "sentences": 10, "bleu": 30.25, "chrf": 50.0, "bleu_signature": "tok:13a",
-        "chrf_signature": "nw:2", "references": "", "altered_references": 0, "untranslated": 0,
-    }  # fmt: skip
     assert content["averages"]["all"] == {"pairs": 2, "bleu": 20.125, "chrf": 35.0}
     found = scores_in(content)
     assert (found.settings, list(found.pairs.values())) == ({"beam": 5}, results[::-1])
@@ -89,12 +82,9 @@ def test_json_holds_every_number():
 OLD = {"tier": "low", "sentences": 10, "bleu": 30.25, "chrf": 50.0, "bleu_signature": "a", "chrf_signature": "b"}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [3, {}, {"pairs": []}, *({"pairs": {"en-de": {**OLD, **wrong}}} for wrong in (
-        {"bleu": "1"}, {"chrf": 10**400}, {"metrics": {"COMET": ""}}, {"bleu_signature": "\ud800"}, {"more": 1},
-    ))],
-)  # fmt: skip
+@pytest.mark.parametrize("content", [3, {}, {"pairs": []}, *({"pairs": {"en-de": {**OLD, **wrong}}} for wrong in (
+    {"bleu": "1"}, {"chrf": 10**400}, {"metrics": {"COMET": ""}}, {"bleu_signature": "\ud800"}, {"more": 1},
+))])  # fmt: skip
 def test_what_holds_no_scores_is_a_value_error(content):
     with pytest.raises(ValueError):
         scores_in({"settings": {}, **content} if content and content != 3 else content)
@@ -115,3 +105,176 @@ def test_markdown_has_the_table_the_settings_the_signatures_and_remarks():
         "- en-zh: 107 of 300 references lost words that the dictionary does not have",
         "- en-zh: 2 longer than the model's positions not translated",
     ]  # fmt: skip
+
+
+# ---- tasks of a benchmark ----
+
+RTE, COLA = task_of("rte", set_of(70.0, 3.0, 277)), task_of("cola", set_of(40.0, 4.0, 1043))
+MNLI = task_of("mnli", set_of(83.0, 0.3, 9815), set_of(85.0, 0.4, 9832))
+F1 = task_of("mrpc", set_of(80.0, 3.0, 408, also={"f1": (86.0, 4.0)}))
+SETTINGS = {"subset": "valid", "model": "mt_tag_minilm", "encoder": {"layers": 6, "width": 384},
+            "trained_tasks": ["cola", "rte", "mnli"], "seed": 3}  # fmt: skip
+SCORES = scores_of_tasks({**COLA, **RTE, **MNLI}, SETTINGS)
+
+
+def averages(tasks):
+    return {row.task: row for row in scores_of_tasks(tasks, {}).averages}
+
+
+def test_a_task_with_several_sets_counts_once():
+    mnli = SCORES.own["mnli"]
+    assert (mnli.figure, mnli.n, mnli.stderr) == (84.0, 19647, pytest.approx(math.sqrt(0.3**2 + 0.4**2) / 2))
+    small, every, _ = SCORES.averages
+    assert (small.task, small.n, small.figure, small.stderr) == ("small", 2, 55.0, 2.5)
+    assert (every.task, every.figure) == ("all", pytest.approx((40 + 70 + 84) / 3))
+    assert list(averages(MNLI)) == ["all"]
+
+
+def test_ca_mtls_average_counts_every_set_and_f1():
+    found = averages({**COLA, **F1, **MNLI})["all (CA-MTL)"]
+    assert (found.n, found.figure) == (4, (40 + 86 + 83 + 85) / 4)
+    assert found.stderr == pytest.approx(math.sqrt(4**2 + 4**2 + 0.3**2 + 0.4**2) / 4)
+    assert list(averages({**COLA, **RTE})) == ["small", "all"]  # nothing counts otherwise
+
+
+def test_the_majority_class_stands_beside_scores_and_one_prediction_is_said():
+    sets = (set_of(33.0, examples=10, majority={"accuracy": 35.0}, constant="neutral"),
+            set_of(40.0, examples=10, majority={"accuracy": 36.0}))  # fmt: skip
+    scores = scores_of_tasks({**COLA, **task_of("mnli", *sets)}, SETTINGS)
+    assert scores_in(json.loads(to_json(scores))).majority == {"mnli": 35.5}
+    lines = unpadded(to_markdown(scores)).splitlines()
+    assert lines[0] == "| task | metric | examples | score | majority |"
+    assert {"| MNLI | accuracy | 20 | 36.50 ±0.71 | 35.50 |", "| CoLA | matthews | 1,043 | 40.00 ±4.00 | |",
+            "| · mnli/2 | | 10 | 40.00 ±1.00 | 36.00 |"} <= set(lines)  # fmt: skip
+    assert "mnli: every prediction is `neutral`." in lines
+
+
+def test_an_error_that_is_not_known_is_null():
+    scores = scores_of_tasks(task_of("rte", set_of(100.0, math.nan, 1)), {})
+    content = json.loads(to_json(scores))
+    assert content["tasks"]["rte"]["standard_error"] is None and content["averages"]["all"]["standard_error"] is None
+    assert math.isnan(scores_in(content).own["rte"].stderr)
+    assert "±" not in unpadded(score_table(scores).in_markdown())
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+KEYS = ["tasks", "mnli", "sets", "mnli"]
+PATHS = st.sampled_from([["settings"], [*KEYS, "score"], [*KEYS, "examples"], *(KEYS[:size] for size in range(5))])
+
+
+@given(PATHS, VALUES)
+def test_anything_else_is_no_scores(path, value):
+    inner = root = {"": json.loads(to_json(SCORES))}
+    for key in ["", *path][:-1]:
+        inner = inner[key]
+    inner[["", *path][-1]] = value
+    try:
+        scores = scores_in(root[""])
+    except ValueError:
+        return
+    json.loads(to_json(scores))  # what is taken is scores
+
+
+def test_the_table_has_the_papers_row_beside_it_and_the_screen_the_same_cells():
+    row = published_row(SCORES)
+    lines = unpadded(to_markdown(SCORES, row)).splitlines()
+    assert lines[0] == "| task | metric | examples | score | MT-TaG, MiniLM (paper) |"
+    assert {"| RTE | accuracy | 277 | 70.00 ±3.00 | 81.1 |", "| · mnli/2 | | 9,832 | 85.00 ±0.40 | |", "- seed: 3",
+            "| **Small** | **2 tasks** | | **55.00 ±2.50** | **61.1** |"} <= set(lines)  # fmt: skip
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(score_table(SCORES, row).on_screen())
+    assert all(cell in shown.get() for cell in ("RTE", "70.00 ±3.00", "81.1", "MT-TaG, MiniLM (paper)", "55.00 ±2.50"))
+
+
+def test_a_task_that_the_paper_has_not_leaves_its_average_out():
+    scores = scores_of_tasks({**RTE, **task_of("sick", set_of(80.0))}, SETTINGS)
+    lines = unpadded(score_table(scores, published_row(scores)).in_markdown()).splitlines()
+    assert lines[-1] == "| **All** | **2 tasks** | | **75.00 ±1.58** | |"
+
+
+# What MT-TaG's paper prints in its tables 1 and 11 as averages over all tasks, and CA-MTL's in its table 9, in which
+# MNLI counts twice, and F1 of MRPC and QQP.
+PRINTED = {
+    ("Single-Task", "MiniLM"): 80.9, ("MT-Dense", "MiniLM"): 82.1, ("MT-Switch", "MiniLM"): 82.1,
+    ("MT-TaG", "MiniLM"): 82.5, ("Single-Task", "BERT base"): 83.34, ("MT-TaG", "BERT base"): 85.45,
+    ("Single-Task", "BERT large"): 84.93, ("MT-TaG", "BERT large"): 86.94,
+}  # fmt: skip
+PRINTED_WITH_F1 = {("CA-MTL", "BERT base"): 84.03, ("Single-Task", "BERT large"): 84.5, ("CA-MTL", "BERT large"): 86.6}
+
+
+def test_published_figures_have_the_averages_that_the_papers_print():
+    for row in published_rows():
+        printed, counted = PRINTED, [(task, "") for task in row.figures]
+        if "Sparsely" in row.source:
+            assert row.mean_of([("mrpc", "f1"), ("rte", "")]) == ""  # accuracy does not stand for F1
+        else:
+            printed, counted = PRINTED_WITH_F1, [*((task, "f1") for task in row.further["f1"]), *counted, ("mnli", "")]
+        assert float(row.mean_of(counted)) == pytest.approx(printed[row.system, row.encoder], abs=0.101)
+
+
+BASE = {"encoder": {"layers": 12, "width": 768}, "model": "ca_mtl_base"}
+WHOLE = {"conditional": "norm,attention,bottleneck,alignment"}
+
+
+@pytest.mark.parametrize(("changed", "system"), [
+    ({"conditional": "none"}, "MT-TaG"),
+    ({"model": "mt_dense_minilm", "trained_tasks": ["rte"]}, "Single-Task"),
+    ({"model": "mt_tagged"}, None),
+    ({"model": "mt_dense", "trained_tasks": ["rte"], "finetune_from_model": "mixture.pt"}, "MT-Dense"),
+    ({"encoder": {"layers": 2, "width": 384}}, None),
+    ({"subset": "test"}, None),
+    ({**BASE, **WHOLE}, "CA-MTL"),
+    ({**BASE, "conditional": "attention"}, None),
+])  # fmt: skip
+def test_a_paper_stands_beside_the_same_system_alone(changed, system):
+    row = published_row(scores_of_tasks(RTE, {**SETTINGS, **changed}))
+    assert (row and row.system) == system
+
+
+def test_groups_have_averages_where_there_are_several():
+    tasks = {}
+    for name, group, figure in (("a", "GLUE", 80.0), ("b", "GLUE", 90.0), ("c", "NER", 50.0), ("d", "", 0.0)):
+        tasks |= task_of(name, set_of(figure), group=group)
+    scores = scores_in(json.loads(to_json(scores_of_tasks(tasks, {}))))
+    assert scores.groups == {"GLUE": ["a", "b"], "NER": ["c"], "all": ["a", "b", "c", "d"]}
+    assert {row.task: row.figure for row in scores.averages} == {"GLUE": 85, "NER": 50, "all": 55}
+    assert list(averages({name: tasks[name] for name in "ab"})) == ["all"]
+
+
+def test_the_papers_averages_over_24_tasks_stand_beside_all_of_its_groups():
+    settings = {**SETTINGS, "model": "ca_mtl_large", **WHOLE, "encoder": {"layers": 24, "width": 1024},
+                "trained_tasks": ["rte", "record"]}  # fmt: skip
+    row = published_row(scores_of_tasks(RTE, settings))
+    tasks = {name: task_of(name, set_of(70.0), group=name)[name] for name in ("GLUE", "SuperGLUE", "MRQA", "NER")}
+    shown = score_table(scores_of_tasks(tasks, settings), row).in_markdown()
+    assert all(f"**{figure}**" in shown for figure in (86.6, 74.1, 79.5, 49.0, 79.1))
+    del tasks["NER"]
+    assert "86.6" not in score_table(scores_of_tasks(tasks, settings), row).in_markdown()
+
+
+# ---- the table itself ----
+
+TABLE = Table(
+    ["pair", "tier", "BLEU"], [["en-de_DE", "high", "26.50 ±0.41"], ["50% & #1", "", "−3"]], [["all", "", "11.75"]], 2
+)
+
+
+def test_latex_has_every_cell_with_its_signs_escaped():
+    text = TABLE.in_latex()
+    rows = [line.removesuffix(r"\\").split(" & ") for line in text.splitlines() if " & " in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["pair", "tier", "BLEU"], [r"en-de\_DE", "high", r"26.50 $\pm$0.41"], [r"50\% \& \#1", "", "$-$3"],
+        [r"\textbf{all}", "", r"\textbf{11.75}"],
+    ]  # fmt: skip
+    assert text.startswith("\\begin{tabular}{llr}\n\\toprule\n") and text.endswith("\\bottomrule\n\\end{tabular}\n")
+    assert [column.justify for column in TABLE.on_screen().columns] == ["left", "left", "right"]
+    assert text.count("\\midrule") == 2  # below the head, above what sums up
+
+
+def test_a_cell_cannot_end_the_table():
+    text = Table(["a"], [[r"\end{tabular}\input{x}~^<>"]]).in_latex()
+    assert text.count("\\end{tabular}") == 1 and "\\input" not in text

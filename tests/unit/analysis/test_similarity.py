@@ -56,21 +56,8 @@ def test_data_along_one_line_and_across_it():
     assert similarity(first, longer) == pytest.approx(1) and similarity(first, second) == pytest.approx(0)
 
 
-def model(name, seeds, scores=None):
-    """Three tasks."""
-    inputs = {task: inputs_of(draw(seed)) for task, seed in zip(("cola", "rte", "mnli"), seeds, strict=True)}
-    return ModelSimilarities(name, [f"{name}.pt"], inputs, scores or {})
-
-
-def test_a_tasks_mean_is_over_the_others_of_its_model_or_of_another():
-    means = model("m", (1, 2, 3)).means()
-    assert means["rte"] == pytest.approx((written_out(draw(2), draw(1)) + written_out(draw(2), draw(3))) / 2)
-    across = model("m", (1, 2, 3)).means(model("s", (4, 5, 6)))
-    expected = (written_out(draw(1), draw(5)) + written_out(draw(1), draw(6))) / 2
-    assert across["cola"] == pytest.approx(expected)
-
-
 def test_improvements_are_in_percent_of_the_other_score():
-    together = model("m", (1, 2, 3), {"cola": 44.0, "rte": 60.0, "mnli": 80.0})
-    alone = model("s", (1, 2, 3), {"cola": 40.0, "rte": 0.0})
+    inputs = dict.fromkeys(("cola", "rte", "mnli"), inputs_of(draw(1)))
+    together = ModelSimilarities("m", [], inputs, {"cola": 44.0, "rte": 60.0, "mnli": 80.0})
+    alone = ModelSimilarities("s", [], inputs, {"cola": 40.0, "rte": 0.0})
     assert together.improvements(alone) == {"cola": pytest.approx(10.0)}

@@ -18,13 +18,12 @@ pytestmark = pytest.mark.skipif(find_browser() is None, reason=f"no browser on P
 
 CHARTS = "[...document.querySelectorAll('.plot')]"
 DRAWN = f"{CHARTS}.filter(x => x.querySelector('canvas, svg')).map(x => x.id)"
-CHANGE = """(([id, value, kind]) => {
-  document.getElementById(id).value = value;
-  document.getElementById(id).dispatchEvent(new Event(kind));
-})(['%s', '%s', '%s'])"""
-TABLE = """(id => { const one = document.getElementById(`${id}-table`); one.open = true;
-  one.dispatchEvent(new Event('toggle'));
-  return [...one.querySelectorAll('tr')].map(row => [...row.children].map(cell => cell.textContent)); })('%s')"""
+CHANGE = "(one => { one.value = '%s'; one.dispatchEvent(new Event('%s')); })(document.getElementById('%s'))"
+TABLE = """(one => { one.open = true; one.dispatchEvent(new Event('toggle'));
+  return [...one.querySelectorAll('tr')].map(row => [...row.children].map(cell => cell.textContent));
+})(document.getElementById('%s-table'))"""
+CELLS = "[...document.querySelectorAll('%s tr')].map(row => [...row.children].map(cell => cell.textContent))"
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 TEXTS = ["body", "nav a", ".soft", "caption", "th", ".pill", "button", ".data summary", ".source dd", ".choice"]
 
 
@@ -60,9 +59,8 @@ def opened(browser, pages):
 
 
 def emulate(browser, width=1100, scheme="light", media=""):
-    browser.send(
-        "Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": scheme}]
-    )
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.send("Emulation.setEmulatedMedia", media=media, features=features)
     browser.send("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500)
 
 
@@ -74,7 +72,6 @@ def settle(browser):
 
 
 def show(browser, name):
-    """Brings a chart into view and waits until it is drawn."""
     browser.run(f"document.getElementById('{name}').scrollIntoView({{behavior: 'instant'}})")
     for _ in range(200):
         settle(browser)
@@ -89,7 +86,7 @@ def show_all(browser):
 
 
 def problems(browser):
-    entries = [one for one in browser.told("Log.entryAdded") if one["params"]["entry"]["level"] == "error"]
+    entries = [one for one in browser.told("Log.entryAdded") if one["entry"]["level"] == "error"]
     return [*entries, *browser.told("Runtime.exceptionThrown"), *browser.told("Page.javascriptDialogOpening")]
 
 
@@ -104,10 +101,10 @@ def test_an_attack_changes_nothing(opened, pages):
     odd = "[...document.querySelectorAll('*')].some(x => [...x.attributes].some(a => /^on/.test(a.name)))"
     assert page.run(odd) is False
     (run, _) = pages[1]["hostile"].runs
-    assert page.run("document.querySelector('h1 bdi').textContent") == visible(run.name)
     text = run.scores.samples[0]
-    assert page.run("document.querySelector('.reference dd').textContent") == visible(text.references[0])
-    assert page.run("document.querySelector('.hypothesis dd').textContent") == visible(text.hypothesis)
+    shown = {"h1 bdi": run.name, ".reference dd": text.references[0], ".hypothesis dd": text.hypothesis}
+    for name, value in shown.items():
+        assert page.run(f"document.querySelector('{name}').textContent") == visible(value)
 
 
 def test_the_policy_would_stop_what_got_through(browser, pages, tmp_path):
@@ -142,7 +139,7 @@ def test_a_table_has_the_numbers_of_a_chart_and_runs_can_be_left_out(opened, pag
     page.run("document.getElementById('run-1').click()")
     assert len(page.run(TABLE % "curves-chart")[0]) - 1 == (len(rows[0]) - 1) * 2 / 3
     assert page.run("document.querySelectorAll('#scores thead th').length") == 4  # of, tier, 2 runs
-    page.run(CHANGE % ("curves-x", "tokens", "change"))
+    page.run(CHANGE % ("tokens", "change", "curves-x"))
     assert float(page.run(TABLE % "curves-chart")[-1][0].replace(",", "")) == row.moments.tokens[-1]
 
 
@@ -164,12 +161,12 @@ def test_the_map_of_experts_shows_languages_layers_and_updates(opened, pages):
     show(page, "experts-chart-plot")
     rows = [row for row in pages[1]["one"].runs[0].rows if row.group == "experts"]
     row = next(row for row in rows if (row.layer, row.task) == ("decoder.layers.1", "ab"))
-    page.run(CHANGE % ("experts-layer", "1", "input"))
-    page.run(CHANGE % ("experts-moment", "0", "input"))
+    page.run(CHANGE % ("1", "input", "experts-layer"))
+    page.run(CHANGE % ("0", "input", "experts-moment"))
     wanted = [f"{100 * share:.1f} %" for share in (row.value[0] / row.value[0].sum()).round(4)]
     assert page.run(TABLE % "experts-chart")[2] == ["ab", *wanted]
     for kind, number in (("layers", 2), ("updates", len(row.value)), ("tasks", 4)):
-        page.run(CHANGE % ("experts-rows", kind, "change"))
+        page.run(CHANGE % (kind, "change", "experts-rows"))
         assert len(page.run(TABLE % "experts-chart")) == 1 + number
 
 
@@ -187,13 +184,12 @@ def test_the_whole_page_by_keyboard_alone(opened):
     assert {"theme", "curves-metric", "experts-layer", "As a table", "texts-search"} <= set(seen)
 
 
-@pytest.mark.parametrize(("name", "width"), [("read", 360), ("hostile", 360)])
-def test_no_page_is_wider_than_its_window(opened, name, width):
-    page = opened(name, width)
+@pytest.mark.parametrize("name", ["read", "hostile"])
+def test_no_page_is_wider_than_its_window(opened, name):
+    page = opened(name, width=360)
     page.run("document.querySelectorAll('details').forEach(x => x.open = true)")
     show_all(page)
-    assert page.run("window.innerWidth") == width
-    assert page.run("document.documentElement.scrollWidth") <= width
+    assert page.run("window.innerWidth") == 360 >= page.run("document.documentElement.scrollWidth")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -202,13 +198,13 @@ def test_everything_can_be_read_in_the_light_and_in_the_dark(opened, scheme):
     background = {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 25, 30)"}
     show(page, "curves-chart-plot")
     picture = "document.querySelector('#curves-chart-plot canvas').toDataURL()"
-    assert page.run("getComputedStyle(document.body).backgroundColor") == background[scheme]
+    assert page.run(BACKGROUND) == background[scheme]
     assert [ratio for ratio in page.contrasts(TEXTS) if ratio < 4.5] == []
     before, other = page.run(picture), {"light": "dark", "dark": "light"}[scheme]
-    page.run(CHANGE % ("theme", other, "change"))
+    page.run(CHANGE % (other, "change", "theme"))
     for _ in range(30):
         settle(page)
-    assert page.run("getComputedStyle(document.body).backgroundColor") == background[other]
+    assert page.run(BACKGROUND) == background[other]
     assert page.run(picture) != before  # charts follow
     assert [ratio for ratio in page.contrasts(TEXTS) if ratio < 4.5] == []
 
@@ -216,9 +212,9 @@ def test_everything_can_be_read_in_the_light_and_in_the_dark(opened, scheme):
 def test_on_paper_the_choices_are_hidden(opened):
     page = opened("three", scheme="dark")
     show(page, "curves-chart-plot")
-    page.send("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    emulate(page, scheme="dark", media="print")
     settle(page)
-    assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.run(BACKGROUND) == "rgb(255, 255, 255)"
     for hidden in (".bar", ".controls", ".chooser"):
         assert page.run(f"getComputedStyle(document.querySelector('{hidden}')).display") == "none"
     sheet = base64.b64decode(page.send("Page.printToPDF", printBackground=True)["data"])
@@ -227,38 +223,33 @@ def test_on_paper_the_choices_are_hidden(opened):
 
 def test_scores_are_sorted_and_say_what_stands_out(opened, pages):
     page = opened("read")
-    cells = "[...document.querySelectorAll('#scores tbody tr')].map(x => [...x.children].map(y => y.textContent))"
     page.run("[...document.querySelectorAll('#scores thead button')].find(x => x.textContent === 'run-1').click()")
-    shown = page.run(cells)
+    shown = page.run(CELLS % "#scores tbody")
     scores = [float(row[3].split()[0]) for row in shown]
     assert scores == sorted(scores) and len(scores) == 3 and all("±" in row[2] for row in shown)
     (_, _, found) = pages[1]["read"].comparisons[0]
     for name, *_, difference in shown:
         of = found.pairs[name]
         assert difference == f"{of.difference:+.2f}" + (" *" if of.p_randomisation < 0.05 else "")
-    foot = page.run(cells.replace("tbody", "tfoot"))
-    assert [row[0] for row in foot] == ["low", "high", "all"]
+    assert [row[0] for row in page.run(CELLS % "#scores tfoot")] == ["low", "high", "all"]
 
 
 def test_translations_are_searched_and_differences_marked(opened):
     page = opened("three")
     page.run("document.getElementById('texts-search').focus()")
     page.send("Input.insertText", text="sentence 2 of en-ac")
-    assert page.run("document.querySelectorAll('.texts li').length") == 1
-    assert page.run("document.querySelectorAll('.texts .hypothesis').length") == 3
-    marked = page.run(
-        "[...document.querySelector('.texts .hypothesis').querySelectorAll('.other')].map(x => x.textContent)"
-    )
+    assert [page.run(f"document.querySelectorAll('.texts {one}').length") for one in ("li", ".hypothesis")] == [1, 3]
+    marked = page.run("[...document.querySelectorAll('.texts .hypothesis .other')].map(x => x.textContent)")
     assert "«" in marked and "Satz" not in marked
 
 
 def test_a_page_made_anew_shows_what_was_shown(opened, pages):
     page = opened("three")
-    page.run(CHANGE % ("curves-x", "tokens", "change"))
-    page.run(CHANGE % ("experts-rows", "layers", "change"))
+    page.run(CHANGE % ("tokens", "change", "curves-x"))
+    page.run(CHANGE % ("layers", "change", "experts-rows"))
     page.run("document.getElementById('run-2').click()")
     page.run("document.getElementById('commands').open = true")
-    page.run(CHANGE % ("texts-search", "en-ab", "input"))
+    page.run(CHANGE % ("en-ab", "input", "texts-search"))
     page.run("scrollTo({top: 900, behavior: 'instant'})")
     settle(page)
     page.open(pages[0] / "three.html")

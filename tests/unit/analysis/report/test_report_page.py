@@ -21,10 +21,6 @@ def parsed(facts):
     return lxml.html.document_fromstring(page_of(facts).encode())
 
 
-def facts_in(document):
-    return json.loads(document.get_element_by_id("facts").text)
-
-
 def test_the_script_makes_elements_in_one_way_and_is_small():
     script, style = ((HERE / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     assert not re.search("innerHTML|insertAdjacent|document.write|eval|</script|<!--", script)
@@ -41,17 +37,14 @@ def test_the_policy_names_the_scripts_and_the_style_of_the_page_and_no_others():
 
 
 def test_hostile_texts_make_no_element_and_no_attribute(tmp_path):
-    plain, hostile = parsed(read_facts(tmp_path / "a")), parsed(read_facts(tmp_path / "b", hostile=True))
-    tags = [[one.tag for one in document.xpath("//*[not(self::code)]")] for document in (hostile, plain)]
-    assert tags[0] == tags[1]
-    assert [sorted(one.attrib) for one in hostile.xpath("//*[not(self::code)]")] == [
-        sorted(one.attrib) for one in plain.xpath("//*[not(self::code)]")
-    ]
+    documents = parsed(read_facts(tmp_path / "a")), parsed(read_facts(tmp_path / "b", hostile=True))
+    plain, hostile = ([(one.tag, sorted(one.attrib)) for one in of.xpath("//*[not(self::code)]")] for of in documents)
+    assert hostile == plain
 
 
 def test_the_page_has_every_figure_of_the_facts(tmp_path):
     facts = read_facts(tmp_path)
-    found = facts_in(parsed(facts))
+    found = json.loads(parsed(facts).get_element_by_id("facts").text)
     for number, run in enumerate(facts.runs):
         shown = {(row["g"], row["m"], row["t"], row["l"]): row for row in found["rows"] if row["r"] == number}
         assert len(shown) == sum(row.group != "experts" for row in run.rows)
@@ -60,17 +53,17 @@ def test_the_page_has_every_figure_of_the_facts(tmp_path):
                 one = shown[row.group, row.metric, row.task, row.layer]
                 assert one["v"] == pytest.approx(numbers(row.value)) and len(one["v"]) == len(row.value)
                 assert found["moments"][one["a"]]["update"] == numbers(row.moments.update, 10)
-        texts = [text for text in found["texts"] if [number, run.scores.samples[0].hypothesis] in text["by"]]
-        assert texts[0]["references"] == list(run.scores.samples[0].references)
+        sample = run.scores.samples[0]
+        text = next(text for text in found["texts"] if [number, sample.hypothesis] in text["by"])
+        assert text["references"] == list(sample.references)
     scores = found["scores"]
     assert [one["label"] for one in scores["sets"]] == ["en-gu", "en-de", "en-fr", "low", "high", "all"]
     row = next(row for row in facts.runs[1].scores.rows if (row.task, row.metric) == ("en-de", "BLEU"))
     assert scores["values"]["BLEU"]["pair:en-de"]["1"] == pytest.approx([row.value[0], row.stderr], rel=1e-5)
-    first, second, differences = facts.comparisons[0]
-    one, of = scores["differences"][0], differences.pairs["en-de"]
+    (first, second, differences), one = facts.comparisons[0], scores["differences"][0]
     assert (one["first"], one["second"], one["metric"]) == (first, second, "BLEU")
-    wanted = [of.difference, *of.interval, of.p_randomisation]
-    assert one["of"]["pair:en-de"] == pytest.approx(wanted, rel=1e-4)
+    of = differences.pairs["en-de"]
+    assert one["of"]["pair:en-de"] == pytest.approx([of.difference, *of.interval, of.p_randomisation], rel=1e-4)
     assert page_of(facts) == page_of(facts)
 
 
@@ -80,23 +73,22 @@ def test_layers_of_several_sizes_are_packed_with_as_many_moments_as_there_is_roo
     facts = made_up_facts()
     facts.runs[0].rows = run_of(events, "run").rows
     (packed,) = data_of(facts)[0]["experts"]
-    none = page.NOTHING
-    assert np.frombuffer(base64.b64decode(packed["packed"]), "<u2").tolist() == [
-        2500, 7500, none, none, 1000, 2000, 7000, 10_000, 0, 0,
-    ]  # fmt: skip
+    shares = [2500, 7500, page.NOTHING, page.NOTHING, 1000, 2000, 7000, 10_000, 0, 0]
+    assert np.frombuffer(base64.b64decode(packed["packed"]), "<u2").tolist() == shares
     assert packed["sizes"] == [2, 3] and not packed["thinned"]
     monkeypatch.setattr(page, "CELLS", 2000)
     data, notes = data_of(made_up_facts(10, 10_000, 2))
-    assert all(len(one["updates"]) == 12 and one["thinned"] for one in data["experts"])  # of 2 layers of 4 experts
-    assert all((one["updates"][0], one["updates"][-1]) == (500, 10_000) for one in data["experts"])
+    for one in data["experts"]:  # of 2 layers of 4 experts
+        found = (len(one["updates"]), one["updates"][0], one["updates"][-1], one["thinned"])
+        assert found == (12, 500, 10_000, True)
     assert any("Not all validations are among the moments" in note for note in notes)
 
 
 @pytest.mark.parametrize("room", [6000, 10])
 def test_where_there_are_too_many_curves_moments_are_left_out_and_bests_and_peaks_stay(monkeypatch, room):
     facts = made_up_facts(5, 100_000)
-    (rows,) = [run.rows for run in facts.runs]
-    assert sum(len(row.value) for row in thinned([rows])[0]) == sum(len(row.value) for row in rows)
+    rows = facts.runs[0].rows
+    assert [len(row.value) for row in thinned([rows])[0]] == [len(row.value) for row in rows]
     monkeypatch.setattr(page, "NUMBERS", room)
     (found,) = thinned([rows])
     kept = sum(len(row.value) for row in found if row.group in (*VALIDATION, "train"))
@@ -120,8 +112,7 @@ def test_where_there_are_too_many_texts_each_pair_keeps_some(monkeypatch):
 
 
 def test_ten_runs_of_fifty_languages_are_below_5_mb():
-    facts = made_up_facts(50, 100_000, 10, samples=5, num_experts=16)
-    assert len(page_of(facts).encode()) < 5_000_000
+    assert len(page_of(made_up_facts(50, 100_000, 10, samples=5, num_experts=16)).encode()) < 5_000_000
 
 
 def test_a_run_that_said_nothing_has_a_page():
@@ -153,17 +144,14 @@ def test_spellings_of_one_path_are_no_difference():
 
 
 def test_a_watched_page_is_looked_at_again_without_javascript_too():
-    document = parsed(replace(made_up_facts(), watched=30.0))
-    assert document.xpath("//noscript/meta[@http-equiv='refresh']/@content") == ["30"]
-    assert not parsed(made_up_facts()).xpath("//noscript/meta")
+    for watched, shown in ((30.0, ["30"]), (None, [])):
+        document = parsed(replace(made_up_facts(), watched=watched))
+        assert document.xpath("//noscript/meta[@http-equiv='refresh']/@content") == shown
 
 
 def test_notes_are_said_once_and_warnings_of_all_runs_are_the_most_severe_first():
-    def change(event):
-        bad = {"padding": 0.2, "skipped": 900} if event["event"] == "train" else {}
-        return {**event, **bad}
-
-    facts = made_up_facts(3, 1000, 3, change=change)
+    bad = {"padding": 0.2, "skipped": 900}
+    facts = made_up_facts(3, 1000, 3, change=lambda event: event | (bad if event["event"] == "train" else {}))
     facts.runs[1].notes.append("No `scores`.")
     for run in facts.runs:
         run.notes.append("Nothing is compared.")

@@ -1,5 +1,6 @@
 """What a report shows of test sets: scores with confidence, differences with significance, some translations."""
 
+import itertools
 import json
 import math
 import shutil
@@ -16,14 +17,13 @@ from fairseq_mtmoe.analysis.score_files import scores_of_tasks
 from fairseq_mtmoe.analysis.score_tables import write_scores
 from fairseq_mtmoe.analysis.significance import SAMPLES, compared, draw, half_interval, resampled
 from tests.helpers.benchmark_scores import set_of, task_of
-from tests.helpers.evaluations import references, write_evaluation
+from tests.helpers.evaluations import TIERS, references, write_evaluation
 from tests.helpers.refused import refused
 from tests.helpers.run_logs import events_of_a_run, write_run
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """b is below a."""
     folder = tmp_path_factory.mktemp("runs")
     for name, wrong, seed in (("a", 0.3, 1), ("b", 0.5, 2)):
         write_run(folder / name, events_of_a_run(pairs=1, validations=1, train_events=1))
@@ -41,18 +41,15 @@ def rows_of(scores):
 
 
 def test_scores_of_pairs_tiers_and_all_have_confidence(runs, facts):
-    scores = facts.runs[0].scores
     written = json.loads((runs[0] / "scores" / "scores.json").read_text())
-    rows = rows_of(scores)
+    rows = rows_of(facts.runs[0].scores)
     sets = ["en-gu", "en-de", "en-fr", "low", "high", "all"]
     assert list(dict.fromkeys(task for _, task, _ in rows)) == sets
     assert [rows[group, task, "BLEU"].n for group, task in (("tier", "low"), ("tier", "high"))] == [1, 2]
-    for pair in sets[:3]:
-        for metric, key in (("BLEU", "bleu"), ("chrF++", "chrf")):
-            assert rows["pair", pair, metric].value[0] == written["pairs"][pair][key]
-            assert 0.5 < rows["pair", pair, metric].stderr < 20
-    assert rows["all", "all", "BLEU"].value[0] == pytest.approx(written["averages"]["all"]["bleu"])
-    assert rows["all", "all", "BLEU"].stderr < min(rows["pair", pair, "BLEU"].stderr for pair in sets[:3])
+    for pair, (metric, key) in itertools.product(sets[:3], (("BLEU", "bleu"), ("chrF++", "chrf"))):
+        row, of_all = rows["pair", pair, metric], rows["all", "all", metric]
+        assert row.value[0] == written["pairs"][pair][key] and 0.5 < row.stderr < 20
+        assert of_all.value[0] == pytest.approx(written["averages"]["all"][key]) and of_all.stderr < row.stderr
 
 
 def test_confidence_is_that_of_sacrebleus_paired_bootstrap(runs):
@@ -68,42 +65,34 @@ def test_confidence_is_that_of_sacrebleus_paired_bootstrap(runs):
 def test_a_run_is_compared_with_the_first_as_by_mtmoe_compare(runs, facts):
     evaluations = read_evaluations([run / "scores" for run in runs])
     expected = find_differences(evaluations, Sampling(SEED, SAMPLES, gathering.SAMPLING.trials))
-    assert [(first, second, one.metric) for first, second, one in facts.comparisons] == [
-        ("a", "b", "BLEU"), ("a", "b", "chrF++"),
-    ]  # fmt: skip
-    for (_, _, found), same in zip(facts.comparisons, expected, strict=True):
-        assert (found.pairs, found.groups) == (same.pairs, same.groups)
-    assert facts.notes == []
+    assert [one.metric for one in expected] == ["BLEU", "chrF++"] and facts.notes == []
+    for (first, second, found), same in zip(facts.comparisons, expected, strict=True):
+        assert (first, second, found.metric, found.pairs) == ("a", "b", same.metric, same.pairs)
+        assert found.groups == same.groups
 
 
 def test_samples_are_spread_over_lengths_and_the_same_of_every_system(facts):
-    samples = [[one for one in run.scores.samples if one.pair == "en-de"] for run in facts.runs]
-    lines = [[sample.line for sample in of] for of in samples]
-    assert lines[0] == lines[1] and len(set(lines[0])) == 5
+    samples, others = ([one for one in run.scores.samples if one.pair == "en-de"] for run in facts.runs)
+    assert [one.line for one in samples] == [one.line for one in others] and len({one.line for one in samples}) == 5
     texts = references("en-de", 20)
-    whole = sorted(map(len, texts))
-    assert [len(sample.references[0]) for sample in samples[0]] == [whole[place] for place in (2, 6, 10, 14, 18)]
-    assert all(sample.references == (texts[sample.line - 1],) for sample in samples[0])
-    assert samples[0][0].source is None
+    assert [len(one.references[0]) for one in samples] == sorted(map(len, texts))[2::4]
+    assert all(one.references == (texts[one.line - 1],) and one.source is None for one in samples)
     assert any("Sources of translations are not shown of en-gu" in note for note in facts.runs[0].notes)
 
 
 def test_sources_come_from_the_data_that_was_translated(runs, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(runs[0], run)
-    content = json.loads((run / "scores" / "scores.json").read_text())
-    content["settings"]["data"] = str(tmp_path / "data")
-    (run / "scores" / "scores.json").write_text(json.dumps(content))
+    run = shutil.copytree(runs[0], tmp_path / "run")
+    scores = run / "scores" / "scores.json"
+    scores.write_text(scores.read_text().replace('"subset"', f'"data": "{tmp_path}/data", "subset"'))
     (tmp_path / "data" / "raw").mkdir(parents=True)
     for pair, sentences in (("en-de", 20), ("en-gu", 19), ("en-fr", 20)):
         lines = [f"{pair} source {line}" + " and more" * 100 for line in range(1, sentences + 1)]
         (tmp_path / "data" / "raw" / f"test.{pair}.en").write_text("\n".join(lines) + "\n")
     found = Gatherer([run]).gather().runs[0]
-    sample = [one for one in found.scores.samples if one.pair == "en-de"][2]
-    assert sample.source is not None and sample.source.startswith(f"en-de source {sample.line} and more")
-    assert len(sample.source) == 600 and sample.source.endswith("…")
-    # There is another test set by now.
-    assert {one.source for one in found.scores.samples if one.pair == "en-gu"} == {None}
+    sources = {pair: {one.line: one.source for one in found.scores.samples if one.pair == pair} for pair in TIERS}
+    for line, source in sources["en-de"].items():
+        assert source.startswith(f"en-de source {line} and more") and len(source) == 600 and source.endswith("…")
+    assert {*sources["en-gu"].values()} == {None}  # there is another test set by now
     assert sum("not shown of en-gu: " in note for note in found.notes) == 1
 
 
@@ -116,10 +105,9 @@ def test_other_test_sets_are_not_compared_and_a_note_says_why(runs, tmp_path):
 
 
 def test_texts_that_do_not_give_the_scores_are_refused(runs, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(runs[0], run)
-    text = (run / "scores" / "en-de.hyp").read_text().splitlines()
-    (run / "scores" / "en-de.hyp").write_text("\n".join([*text[:-1], "nothing"]) + "\n")
+    run = shutil.copytree(runs[0], tmp_path / "run")
+    text = run / "scores" / "en-de.hyp"
+    text.write_text("\n".join([*text.read_text().splitlines()[:-1], "nothing"]) + "\n")
     with refused("scores"):
         Gatherer([run]).gather()
     for odd in ('{"pairs": {"en-de": 1}}', "[1]"):
@@ -146,9 +134,7 @@ def test_a_benchmarks_scores_have_confidence(tmp_path):
 
 def test_what_takes_long_is_done_once_while_files_stay_the_same(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(gathering, "SAMPLING", Sampling(SEED, 10, 10))
-    copies = [tmp_path / run.name for run in runs]
-    for run, copy in zip(runs, copies, strict=True):
-        shutil.copytree(run, copy)
+    copies = [shutil.copytree(run, tmp_path / run.name) for run in runs]
     told: list[str] = []
     gatherer = Gatherer(copies, advance=told.append)
     first = gatherer.gather()
