@@ -32,8 +32,7 @@ def test_a_report_has_the_figures_and_none_of_the_text(bench, tmp_path, monkeypa
     raw, data, results = (tmp_path / name for name in ("raw", "data", "results"))
     results.mkdir()
     monkeypatch.setattr("measure.RESULTS", results)
-    recipe = raw_corpora.write_raw(raw)
-    arguments = [*map(str, (raw, data)), "mine", "--recipe", str(recipe), "--workers", "1"]
+    arguments = [*map(str, (raw, data, "mine", "--recipe", raw_corpora.write_raw(raw), "--workers", 1))]
     result = CliRunner().invoke(bench.main, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     content = json.loads((results / "corpora_mine.json").read_text(encoding="utf-8"))

@@ -1,10 +1,13 @@
-"""Tables of the studies: what they take from the long table, how they say it, and the figures that pages quote."""
+"""Tables of the studies: statistics, what they take from the long table, how they say it, and what pages quote."""
 
+import math
 import re
 from pathlib import Path
 
+import contrasts
 import pytest
 import tables
+from scipy import stats
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MADE = {"study": "one", "n": "1", "commit": "abc", "version": "0.1.9", "processor": "P", "date": "2026-01-01"}
@@ -15,20 +18,14 @@ def line(row, seed, value, metric="bleu", tier="all", task="", update=100):
     return {**MADE, "row": row, "metric": metric, "tier": tier, "task": task, **figure}
 
 
+def of_rows(rows, metric="bleu"):
+    return [line(row, seed, value, metric) for row, values in rows.items() for seed, value in enumerate(values, 1)]
+
+
 @pytest.fixture
 def lines():
-    rows = {"dense": (10, 12, 11), "base": (13, 16, 14), "odd": (20,)}
-    of_bleu = [line(row, seed, value) for row, values in rows.items() for seed, value in enumerate(values, 1)]
-    of_last = [line("dense", 1, 99, update=50), line("dense", 1, 3, task="en-de", tier="high")]
-    return tables.Lines([*of_bleu, *of_last])
-
-
-@pytest.fixture
-def study():
-    return tables.Described(
-        title="One", text="A text.", old="all of it", metric="bleu", groups=["all", "en-de"],
-        rows={"dense": "the dense one", "base": "BASE", "odd": "odd"}, beside=["dense"],
-    )  # fmt: skip
+    of_bleu = of_rows({"dense": (10, 12, 11), "base": (13, 16, 14), "odd": (20,)})
+    return tables.Lines([*of_bleu, line("dense", 1, 99, update=50), line("dense", 1, 3, task="en-de", tier="high")])
 
 
 def test_figures_are_the_last_of_a_run_by_tier_or_task(lines):
@@ -37,23 +34,11 @@ def test_figures_are_the_last_of_a_run_by_tier_or_task(lines):
     assert lines.values("bleu", "high") == {}
 
 
-def test_a_page_says_where_figures_are_from_and_what_they_come_to(lines, study):
-    text = tables.page("one", study, lines)
-    assert text.startswith("# One\n\nA text.\n\n**Old**: all of it")
-    assert "commit abc (0.1.9); P; 2026-01-01" in text
-    assert re.search(r"BASE +\| the dense one +\| \+3\.3 \(\+1\.9 to \+4\.8\): higher, p 0\.010 after Holm", text)
-    assert re.search(r"odd +\| the dense one +\| \+10\.0 \(one seed\) +\|", text)
-    assert re.search(r"dense one +\| +3 \| +11\.0 ±1\.0 \| +3\.0 \|", text)
-
-
 def test_perplexities_are_compared_in_percent():
-    rows = {"a": (100, 200), "b": (110, 220)}.items()
-    of_seeds = [line(row, seed, value, "valid perplexity") for row, of in rows for seed, value in enumerate(of, 1)]
-    lines = tables.Lines(of_seeds)
-    ((_, found),) = tables.compare(lines, [tables.Compared("b", "a")], "valid perplexity")
+    lines = of_rows({"a": (100, 200), "b": (110, 220)}, "valid perplexity")
+    ((_, found),) = tables.compare(tables.Lines(lines), [tables.Compared("b", "a")], "valid perplexity")
     assert tables.shown(found, "valid perplexity") == "+10.0% (+10.0 to +10.0)"
-    assert tables.verdict(found, -2) == "disagrees"
-    assert tables.verdict(found, 2) == "agrees"
+    assert (tables.verdict(found, -2), tables.verdict(found, 2)) == ("disagrees", "agrees")
 
 
 def test_rows_of_the_table_have_titles_and_contrasts_have_rows():
@@ -68,9 +53,8 @@ def test_rows_of_the_table_have_titles_and_contrasts_have_rows():
 
 def test_pages_are_those_of_the_table():
     """After a change of the table or of descriptions: `python benchmarks/tables.py write`."""
-    lines = tables.read_results(tables.RESULTS)
     for name, study in tables.studies().items():
-        of_study = tables.lines_of(name, lines)
+        of_study = tables.lines_of(name, tables.read_results(tables.RESULTS))
         if of_study.lines:
             assert tables.RESULTS.with_name(f"{name}.md").read_text("utf-8") == tables.page(name, study, of_study), name
 
@@ -91,7 +75,9 @@ def test_intervals_in_pages_are_quoted():
         assert set(difference.findall(path.read_text("utf-8"))) <= known.get(page, set()), page
 
 
-def test_the_picture_is_hollow_for_one_seed(lines, study, tmp_path):
+def test_the_picture_is_hollow_for_one_seed(lines, tmp_path):
+    study = tables.Described(title="One", text="A text.", metric="bleu", groups=["all"], beside=["dense"],
+                             rows={"dense": "the dense one", "base": "BASE", "odd": "odd"})  # fmt: skip
     panel = tables.Panel("t", "one", "dense", "bleu", ["all"], ["base", "odd"])
     base, odd = tables.points_of(panel, lines.lines, study.rows)
     assert base["low"] < base["mean"] < base["high"] and "low" not in odd
@@ -101,15 +87,22 @@ def test_the_picture_is_hollow_for_one_seed(lines, study, tmp_path):
     assert (filled, drawn) == (1, 3)  # the hollow ones are of all rows, the full one of several seeds
 
 
-def test_a_registered_study_shows_what_dense_reaches_and_its_learning_rates(study):
-    import tables
+# ---- statistics ----
 
-    reached = {"model": 8, "shuffled": 12, "trigrams": 40}
-    of_entry = [line("dense", 1, value, f"perplexity, {kind}") for kind, value in reached.items()]
-    rates = [line("dense, rate 3e-3", 0, 9.5, "valid perplexity")]
-    study.entry = tables.Entry()
-    text = tables.page("one", study, tables.Lines([line("dense", 1, 16), *of_entry, *rates]))
-    assert re.search(r"BLEU, mean over all pairs +\| at least 15 +\| +16\.0 \| yes", text)
-    assert re.search(r"shuffled sources / with its own +\| at least 2 +\| +1\.50 \| no", text)
-    assert re.search(r"source-free trigrams +\| at most 0\.5 +\| +0\.20 \| yes", text)
-    assert re.search(r"dense +\| +3e-3 +\| +9\.50 \|", text)
+PAIRED = {"a": {1: 10.0, 2: 12.0, 3: 11.0}, "b": {1: 11.5, 2: 12.5, 3: 13.0}}
+
+
+def test_two_rows_are_the_paired_test():
+    found = contrasts.difference(PAIRED["b"], PAIRED["a"], contrasts.pooled_error(PAIRED))
+    expected = stats.ttest_rel(list(PAIRED["b"].values()), list(PAIRED["a"].values()))
+    interval = expected.confidence_interval(0.95)
+    assert found.mean == pytest.approx(1.5 - 1 / 6)
+    assert found.p == pytest.approx(expected.pvalue)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_holm_by_hand():
+    """Of 0.01, 0.04, 0.03 and 0.20: 4·0.01, 3·0.03, then 2·0.04, which is raised to that before it."""
+    adjusted = contrasts.holm([0.04, 0.01, math.nan, 0.2, 0.03])
+    assert adjusted == pytest.approx([0.09, 0.04, math.nan, 0.2, 0.09], nan_ok=True)
+    assert contrasts.holm([0.6, 0.7]) == [1.0, 1.0]
