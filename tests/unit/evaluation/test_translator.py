@@ -1,4 +1,4 @@
-"""The translator gives what fairseq-generate gives, pair after pair, with one load of the model."""
+"""The translator gives what fairseq-generate gives, with one load of the model; so do mixed batches and our search."""
 
 import re
 import shutil
@@ -15,17 +15,21 @@ from fairseq_cli import generate
 from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis.scores import score_pair
 from fairseq_mtmoe.checkpoints import loading
+from fairseq_mtmoe.evaluation import beam_search, mixing
+from fairseq_mtmoe.evaluation.beam_search import BeamSearch, projection
+from fairseq_mtmoe.evaluation.mixing import Mixture
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator, joining_of, subword_marks
 from tests.helpers import untrained
 from tests.helpers.refused import refused
 
 SHORT = Decoding(beam=3, max_len_b=20, lenpen=0.7)
+PAIRS = list(untrained.PAIRS)
 
 
 def fairseq_generate(model, target, folder, *options_, task="translation_multi_simple_epoch"):
     """Hypotheses and references by sentence, and the line with BLEU, of fairseq-generate."""
     arguments = [
-        str(model.data), "--task", task, "--lang-pairs", ",".join(untrained.PAIRS),
+        str(model.data), "--task", task, "--lang-pairs", ",".join(PAIRS),
         "-s", "en", "-t", target, "--path", str(model.checkpoint), "--encoder-langtok", "tgt", "--decoder-langtok",
         "--beam", "3", "--max-len-b", "20", "--lenpen", "0.7", "--post-process", "sentencepiece",
         "--max-source-positions", "12", "--skip-invalid-size-inputs-valid-test", "--required-batch-size-multiple", "1",
@@ -40,15 +44,18 @@ def fairseq_generate(model, target, folder, *options_, task="translation_multi_s
     return found["D"], found["T"], re.search(r"Generate test with beam=3: (.*)", text)[1]
 
 
-def translate(model, pair="en-aa", decoding=SHORT, data=None, **settings):
-    return Translator(str(data or model.data), [str(model.checkpoint)], decoding, **settings).translate(pair, "test")
+def translator_of(model, decoding=SHORT, data=None, path=None, **settings):
+    return Translator(str(data or model.data), str(path or model.checkpoint).split(":"), decoding, **settings)
+
+
+def translate(model, pair="en-aa", *more, **settings):
+    return translator_of(model, *more, **settings).translate(pair, "test")
 
 
 def test_texts_and_bleu_are_those_of_fairseq_generate_where_asked(stock, tmp_path):
     hypotheses, references, line = fairseq_generate(stock, "aa", tmp_path)
     text = translate(stock, references="fairseq")
-    assert len(hypotheses) == 13
-    assert text.hypotheses == list(hypotheses.values())
+    assert text.hypotheses == list(hypotheses.values()) and len(hypotheses) == 13
     assert text.references == list(references.values())
     assert (text.reference_file, text.altered, text.untranslated) == ("test.en-aa.aa.bin", 2, 1)
     assert "<<unk>>" in references[3]
@@ -63,19 +70,17 @@ def test_limits_are_those_of_fairseq_generate(stock, tmp_path):
     hypotheses, _, _ = fairseq_generate(stock, "aa", tmp_path / "8", *limits, "--required-batch-size-multiple", "8")
     other_batches, _, _ = fairseq_generate(stock, "aa", tmp_path / "1", *limits)
     found = translate(stock, decoding=Decoding(beam=3, max_len_a=1, max_len_b=0, lenpen=0.7)).hypotheses
-    assert len(hypotheses) == 8 and len(found) == 14
+    assert len(hypotheses) == 8 and len(found) == 14 and all(found[:13])
     assert {number: found[number] for number in hypotheses} == hypotheses
-    assert all(found[number] for number in range(13))
     assert {number: other_batches[number] for number in hypotheses} != hypotheses  # all in one batch have one limit
 
 
-def test_a_test_set_that_is_too_long_altogether_is_all_empty(stock, tmp_path):
+@pytest.mark.parametrize(("references", "lines"), [("text", (["", ""], ["ba", "bo"])), ("fairseq", ([], []))])
+def test_a_test_set_that_is_too_long_altogether_is_all_empty(stock, tmp_path, references, lines):
     data = shutil.copytree(stock.data, tmp_path / "data")
     untrained.write_split(data, "test", "en-bb", ["▁ba " * 20] * 2, ["▁ba", "▁bo"])
-    text = translate(stock, "en-bb", data=data)
-    assert (text.hypotheses, text.references, text.untranslated) == (["", ""], ["ba", "bo"], 2)
-    text = translate(stock, "en-bb", data=data, references="fairseq")
-    assert (text.hypotheses, text.references, text.untranslated) == ([], [], 2)
+    text = translate(stock, "en-bb", data=data, references=references)
+    assert (text.hypotheses, text.references, text.untranslated) == (*lines, 2)
 
 
 def test_an_unknown_word_of_a_hypothesis_earns_nothing(stock, tmp_path):
@@ -98,7 +103,7 @@ def test_an_unknown_word_of_a_hypothesis_earns_nothing(stock, tmp_path):
 
 
 def test_a_sparse_model_with_task_gates_is_evaluated_as_fairseq_generate_does(sparse, tmp_path):
-    translator = Translator(str(sparse.data), [str(sparse.checkpoint)], SHORT, references="fairseq")
+    translator = translator_of(sparse, references="fairseq")
     for target, count in (("bb", 11), ("aa", 13)):  # the model is built for the first pair
         folder = tmp_path / target
         hypotheses, references, line = fairseq_generate(sparse, target, folder, task="translation_heated")
@@ -114,43 +119,30 @@ def test_pairs_do_not_disturb_each_other_and_the_model_is_read_once(stock, monke
     read = []
     load = loading.load
     monkeypatch.setattr(loading, "load", lambda path, *more: read.append(path) or load(path, *more))
-    translator = Translator(str(stock.data), [str(stock.checkpoint)], SHORT)
-    assert translator.trained_pairs == list(untrained.PAIRS)
+    translator = translator_of(stock)
+    assert translator.trained_pairs == PAIRS
     first = [translator.translate(pair, "test") for pair in ("en-bb", "en-aa", "en-cc")]
     assert read == [str(stock.checkpoint)]
     assert [len(text.hypotheses) for text in first] == [11, 14, 12]
-    alone = Translator(str(stock.data), [str(stock.checkpoint)], SHORT).translate("en-cc", "test")
-    assert alone == first[2]
+    assert translate(stock, "en-cc") == first[2]
 
 
-def test_a_model_of_the_task_translation_has_one_pair(tmp_path):
-    register()
-    data, checkpoint = untrained.make_data(tmp_path / "data"), tmp_path / "checkpoint.pt"
-    untrained.save_model(data, checkpoint, *untrained.ONE_PAIR)
-    translator = Translator(str(data), [str(checkpoint)], SHORT)
-    assert translator.trained_pairs == ["en-bb"]
-    assert len(translator.translate("en-bb", "test").hypotheses) == 11
-
-
-def test_pairs_that_training_read_from_a_file_are_known_without_it(sparse, tmp_path):
+def test_pairs_of_a_model_of_one_and_of_one_that_read_them_from_a_file_that_is_gone(stock, sparse, tmp_path):
     file = tmp_path / "pairs.txt"
     file.write_text("en-bb\n")
-    untrained.save_model(sparse.data, tmp_path / "a.pt", *untrained.SPARSE, "--lang-pairs", str(file))
+    untrained.save_model(stock.data, tmp_path / "one.pt", *untrained.ONE_PAIR)
+    untrained.save_model(sparse.data, tmp_path / "file.pt", *untrained.SPARSE, "--lang-pairs", str(file))
     file.unlink()
-    assert Translator(str(sparse.data), [str(tmp_path / "a.pt")], SHORT).trained_pairs == ["en-bb"]
-
-
-def test_there_is_one_type_of_half_precision():
-    with refused("--bf16"):
-        Decoding(fp16=True, bf16=True)
+    one, other = translator_of(stock, path=tmp_path / "one.pt"), translator_of(sparse, path=tmp_path / "file.pt")
+    assert one.trained_pairs == other.trained_pairs == ["en-bb"]
+    assert len(one.translate("en-bb", "test").hypotheses) == 11
 
 
 def test_fairseq_generate_translates_in_bfloat16_as_we_do(sparse, tmp_path):
     def generated(*options):
         hypotheses, _, _ = fairseq_generate(sparse, "aa", tmp_path, *options, task="translation_heated")
-        return list(hypotheses.values()), re.findall(
-            r"^H-\S+\t(\S+)", (tmp_path / "generate-test.txt").read_text(), re.M
-        )
+        text = (tmp_path / "generate-test.txt").read_text()
+        return list(hypotheses.values()), re.findall(r"^H-\S+\t(\S+)", text, re.M)
 
     (hypotheses, scores), (_, scores_in_float32) = generated("--bf16"), generated()
     assert hypotheses == translate(sparse, decoding=replace(SHORT, bf16=True), references="fairseq").hypotheses
@@ -159,8 +151,7 @@ def test_fairseq_generate_translates_in_bfloat16_as_we_do(sparse, tmp_path):
 
 def test_subwords_are_joined_as_asked_or_as_found_out(stock, tmp_path):
     def first(post_process=None):
-        translator = Translator(str(stock.data), [str(stock.checkpoint)], SHORT, post_process=post_process)
-        return translator.translate("en-bb", "test").hypotheses[0]
+        return translate(stock, "en-bb", post_process=post_process).hypotheses[0]
 
     pieces = first("none").split(" ")
     assert 0 < sum(piece.startswith("▁") for piece in pieces) < len(pieces)
@@ -176,23 +167,19 @@ def test_languages_can_be_given_where_the_checkpoints_list_is_gone(stock, tmp_pa
     state["cfg"]["task"].lang_dict = str(tmp_path / "moved.txt")
     state["cfg"]["task"].langs = None
     torch.save(state, tmp_path / "model.pt")
-    data, paths = str(stock.data), [str(tmp_path / "model.pt")]
+    moved = {"path": tmp_path / "model.pt"}
     with pytest.raises(FileNotFoundError):
-        Translator(data, paths, SHORT).translate("en-aa", "test")
-    text = Translator(data, paths, SHORT, langs=("aa", "bb", "cc", "en")).translate("en-aa", "test")
-    assert text == Translator(data, [str(stock.checkpoint)], SHORT).translate("en-aa", "test")
+        translate(stock, **moved)
+    assert translate(stock, langs=("aa", "bb", "cc", "en"), **moved) == translate(stock)
 
 
 def test_bad_checkpoints_are_said_in_one_sentence(stock, tmp_path):
-    def translator(path):
-        return Translator(str(stock.data), [str(path)], SHORT)
-
     (tmp_path / "cut.pt").write_bytes(stock.checkpoint.read_bytes()[:1000])
     state = torch.load(stock.checkpoint)
     torch.save({**state, "cfg": {"task": Namespace(task="language_modeling")}}, tmp_path / "lm.pt")
     for name in ("nothing.pt", "cut.pt", "lm.pt"):
         with refused(name):
-            translator(tmp_path / name)
+            translator_of(stock, path=tmp_path / name)
 
 
 def test_data_for_another_dictionary_is_said_in_one_sentence(stock, tmp_path):
@@ -207,7 +194,110 @@ def test_data_for_another_dictionary_is_said_in_one_sentence(stock, tmp_path):
         translate(stock, data=data)
 
 
-def test_half_precision_translates_too(stock):
-    translator = Translator(str(stock.data), [str(stock.checkpoint)], replace(SHORT, fp16=True))
+def test_half_precision_translates_too_and_is_of_one_type(stock):
+    with refused("--bf16"):
+        Decoding(fp16=True, bf16=True)
+    translator = translator_of(stock, replace(SHORT, fp16=True))
     assert len(translator.translate("en-bb", "test").hypotheses) == 11
     assert {parameter.dtype for model in translator.models for parameter in model.parameters()} == {torch.float16}
+
+
+# ---- batches of several pairs, and the search for the best hypothesis alone ----
+
+WIDE = Decoding(beam=4, max_len_b=15, lenpen=0.6)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """An ensemble of two models that have experts, and `first` of them."""
+    register()
+    folder = tmp_path_factory.mktemp("two")
+    data, paths = untrained.make_data(folder / "data"), [folder / "1.pt", folder / "2.pt"]
+    for seed, path in enumerate(paths):
+        untrained.save_model(data, path, *untrained.SPARSE, seed=seed)
+    first = Namespace(data=data, checkpoint=paths[0])
+    return Namespace(data=data, checkpoint=":".join(map(str, paths)), first=first)
+
+
+def mixed(model, decoding=SHORT, note=lambda batch: None):
+    found = list(Mixture(translator_of(model, decoding), PAIRS, "test").translate(note))
+    assert sorted(text.pair for text in found) == sorted(PAIRS)
+    return {text.pair: text for text in found}
+
+
+def alone(model, decoding=SHORT):
+    translator = translator_of(model, decoding)
+    return {pair: translator.translate(pair, "test") for pair in PAIRS}
+
+
+def test_hypotheses_are_those_of_one_pair_at_a_time(stock, sparse):
+    for model in (stock, sparse):
+        batches = []
+        assert mixed(model, note=batches.append) == alone(model)
+        assert max(map(len, batches)) == 3
+
+
+@pytest.mark.parametrize(("options", "most"), [
+    ([*untrained.SPARSE, "--conditional", "attention,norm,alignment,bottleneck", "--task-ids", "pair"], 3),
+    ([*untrained.SPARSE, "--task-ids", "aa+bb,cc"], 3),
+    ([*untrained.SPARSE, "--enable-lang-ids"], 3),
+    ([*untrained.STOCK, "--lang-tok-replacing-bos-eos"], 1),
+], ids=["conditional", "groups", "language ids", "ends"])  # fmt: skip
+def test_what_belongs_to_a_pair_goes_with_its_rows(two, tmp_path, options, most):
+    model = Namespace(data=two.data, checkpoint=tmp_path / "model.pt")
+    untrained.save_model(model.data, model.checkpoint, *options)
+    batches = []
+    found = mixed(model, note=batches.append)
+    assert found == alone(model) and max(map(len, batches)) == most
+    assert len({line for text in found.values() for line in text.hypotheses}) > 10
+
+
+@pytest.mark.parametrize("settings", [{"max_tokens": 30}, {"batch_size": 3}, {}])
+def test_batches_of_any_size_give_the_same(stock, settings, monkeypatch):
+    monkeypatch.setattr(mixing, "MOST_SENTENCES", 10)
+    sizes = []
+    found = mixed(stock, replace(SHORT, **settings), lambda batch: sizes.append(sum(map(len, batch.values()))))
+    assert found == alone(stock) and len(sizes) > 5 - 2 * (not settings) and sum(sizes) == 36
+    assert settings or sorted(sizes) == [6, 10, 10, 10]
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 0), (0.1, 1)])
+def test_a_limit_by_the_source_is_of_each_sentence_and_not_of_its_batch(stock, a, b):
+    limited = replace(SHORT, max_len_a=a, max_len_b=b)
+    sizes = []
+    found = mixed(stock, limited, lambda batch: sizes.append(sum(map(len, batch.values()))))
+    assert found == alone(stock, replace(limited, batch_size=1)) and sizes == [36]
+    assert a < 0.5 or found != alone(stock, limited)
+
+
+@pytest.mark.parametrize(("beam", "sizes"), [
+    (1, {}), (7, {}), (4, {"_MANY": 0, "_DEEP": 8, "_AT_ONCE": 300, "_ROWS": 7}),
+], ids=["narrow", "wide", "best words by columns"])  # fmt: skip
+def test_beams_of_any_width_and_columns(two, monkeypatch, beam, sizes):
+    for name, size in sizes.items():
+        monkeypatch.setattr(beam_search, name, size)
+    decoding = replace(WIDE, beam=beam)
+    assert mixed(two.first, decoding) == alone(two.first, decoding)
+
+
+def test_an_ensemble(two):
+    assert mixed(two, WIDE) == alone(two, WIDE) != alone(two.first, WIDE)
+
+
+def test_a_model_that_is_half_precise_is_asked_for_its_own_probabilities(two):
+    half = replace(WIDE, bf16=True)
+    found, right = mixed(two.first, half), alone(two.first, half)
+    both = [zip(found[pair].hypotheses, right[pair].hypotheses, strict=True) for pair in PAIRS]
+    assert sum(one == other for lines in both for one, other in lines) >= 30  # of 33
+    model = translator_of(two.first, half).direction("en-aa", "test")
+    assert projection(model.generator.model.single_model) is None
+
+
+def test_a_search_of_a_model_that_is_broken_ends(two):
+    translator = translator_of(two.first, WIDE)
+    direction = translator.direction("en-aa", "test")
+    with torch.no_grad():
+        translator.models[0].decoder.output_projection.weight.fill_(torch.nan)
+    sample = direction.dataset.collater([direction.dataset[number] for number in range(3)])
+    found = direction.task.inference_step(BeamSearch(direction.generator), translator.models, sample)
+    assert [hypotheses[0]["tokens"].tolist() for hypotheses in found] == [[2]] * 3
