@@ -168,6 +168,8 @@ def value_of(command, option):
 
 def test_tasks_are_trained_alone_or_together_and_sources_once(study_of_tasks):
     commands, folder = study_of_tasks
+    with refused("--pretrained"):  # which is missing
+        invoke("run", folder)
     invoke("run", folder, "--pretrained", folder / "encoder.pt")
     trained = [command for command in commands if command[0] == "fairseq-train"]
     assert [Path(value_of(command, "--save-dir")).name for command in trained] == [
@@ -203,11 +205,6 @@ def test_scores_of_tasks_get_means_where_all_are_there(study_of_tasks):
     assert study.best_rate(study_plan.load(study.STUDIES / "glue.yaml"), runs, "many") == "2e-5"
     before = table.read_text()
     assert recorded() == alone and table.read_text() == before
-
-
-def test_a_missing_pretrained_file_is_refused(study_of_tasks):
-    with refused("--pretrained"):
-        invoke("run", study_of_tasks[1])
 
 
 # ---- the text of `languages`: no test line is nearly a training line ----
