@@ -51,26 +51,21 @@ def test_the_best_hypotheses_are_read_in_any_order_and_from_shards(tmp_path, see
 
 def test_subwords_join_as_asked_or_as_they_look(tmp_path):
     spaced = [line.replace("▁", "") for line in LINES]
-    assert read_generated([write(tmp_path / "a", spaced)]).hypotheses[1] == "zwei Wör ter"
     marked = [line.replace("Wör ter", "Wör@@ ter") for line in spaced]
-    assert read_generated([write(tmp_path / "b", marked)]).hypotheses[1] == "zwei Wörter"
-    assert read_generated([write(tmp_path / "c", LINES)], "none").hypotheses[1] == "▁zwei ▁Wör ter"
     old = [line for line in LINES if not line.startswith("D-")]  # as old versions of fairseq wrote
-    assert read_generated([write(tmp_path / "d", old)]).hypotheses[1] == "zwei Wörter"
+    for lines, more, expected in ((spaced, (), "zwei Wör ter"), (marked, (), "zwei Wörter"), (old, (), "zwei Wörter"),
+                                  (LINES, ("none",), "▁zwei ▁Wör ter")):  # fmt: skip
+        assert read_generated([write(tmp_path / "a", lines)], *more).hypotheses[1] == expected
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda lines: [],
-        lambda lines: [line for line in lines if line[:3] not in ("H-3", "D-3")],
-        lambda lines: [line for line in lines if line[:3] != "T-0"],
-        lambda lines: lines[:-1],
-        lambda lines: [*lines, "T-3\tsomething else"],
-        lambda lines: [*lines, "H-3\tsomething else"],
-    ],
-    ids=["empty", "hypothesis", "reference", "end", "other", "score"],
-)
+@pytest.mark.parametrize("change", [
+    lambda lines: [],
+    lambda lines: [line for line in lines if line[:3] not in ("H-3", "D-3")],
+    lambda lines: [line for line in lines if line[:3] != "T-0"],
+    lambda lines: lines[:-1],
+    lambda lines: [*lines, "T-3\tsomething else"],
+    lambda lines: [*lines, "H-3\tsomething else"],
+], ids=["empty", "hypothesis", "reference", "end", "other", "score"])  # fmt: skip
 def test_what_is_no_whole_output_is_said_in_a_sentence(tmp_path, change):
     with refused("torn.txt"):
         read_generated([write(tmp_path / "torn.txt", change(LINES))])
@@ -102,9 +97,6 @@ def test_files_belong_to_the_pair_that_is_named():
     }
     looks_like_one = ["en-de/gen-out.txt", "my-run/en_XX-de_DE/out.txt", "kab-fra/out.txt", "en-de/en-de.txt"]
     assert list(named_files(looks_like_one)) == ["en-de", "en_XX-de_DE", "kab-fra"]
-
-
-@pytest.mark.parametrize("path", ["out/generate-test.txt", "ro-de/en-de.txt", "gen-out/kab-fra.txt"])
-def test_a_path_that_does_not_name_one_pair_is_said_in_a_sentence(path):
-    with refused():
-        named_files([path])
+    for path in ("out/generate-test.txt", "ro-de/en-de.txt", "gen-out/kab-fra.txt"):  # of none or of several
+        with refused():
+            named_files([path])

@@ -1,6 +1,7 @@
-"""Predictions of an untrained model: which sets, which heads, which files."""
+"""Predictions of untrained models: which sets, heads or answers, which files; and they are what is scored."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -17,8 +18,10 @@ from fairseq_mtmoe.task_types import task_type_of
 from tests.golden.old_runs import OLD
 from tests.helpers.benchmark import make_encoder, save_untrained
 from tests.helpers.refused import refused
+from tests.helpers.text_to_text import make_t5, save_untrained_text
 
 PAIRS = [(a, b) for a in ("a b", "d", "j j j") for b in ("c", "e f g", "h", "i a")]
+LINES = ["index\tsentence1\tsentence2", *(f"{10 + n}\t{a}\t{b}" for n, (a, b) in enumerate(PAIRS))]
 ON_CPU = Inference(batch_size=2, cpu=True)
 
 
@@ -27,13 +30,37 @@ def write(path, lines):
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
+def predictor(data, path=None, inference=ON_CPU, *table):
+    return Predictor(str(data), str(path or data / "checkpoint.pt"), inference, *map(str, table))
+
+
+def predicted(one, sets, *advance):
+    return one.predict(sets[0], *one.read(sets[:1]), *advance)
+
+
+def scaled(path, target, key, factor):
+    """Write the checkpoint with the first row of a parameter times a factor."""
+    state = torch.load(path)
+    state["model"][key][:1] *= factor
+    torch.save(state, target)
+    return target
+
+
+def validated(path, **overrides):
+    """The task, and what a validation step of it logs of all pairs."""
+    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides)
+    task.load_dataset("valid")
+    dataset = task.dataset("valid")
+    sample = dataset.collater([dataset[n] for n in range(len(PAIRS))])
+    return task, task.valid_step(sample, model.eval(), task.build_criterion(cfg.criterion).eval())[2]
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """The same pairs as test data of seven sets, and `checkpoint.pt`, which has the heads of four tasks."""
     folder = tmp_path_factory.mktemp("unlabelled")
-    table = ["index\tsentence1\tsentence2", *(f"{10 + n}\t{a}\t{b}" for n, (a, b) in enumerate(PAIRS))]
     for name in ("MNLI/test_matched.tsv", "diagnostic/diagnostic.tsv", "RTE/test.tsv", "WNLI/test.tsv"):
-        write(folder / name, table)
+        write(folder / name, LINES)
     for name, first, second in (("RTE/test", "premise", "hypothesis"), ("AX-b/AX-b", "sentence1", "sentence2")):
         records = [{first: a, second: b, "idx": n} for n, (a, b) in enumerate(PAIRS)]
         write(folder / f"{name}.jsonl", map(json.dumps, records))
@@ -47,24 +74,19 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def files(data):
-    """What is predicted: the content of each file."""
-    predictor = Predictor(str(data), str(data / "checkpoint.pt"), ON_CPU)
-    sets = predictor.choose("test").sets
-    return {
-        one.submission.file: predictor.predict(one, read) for one, read in zip(sets, predictor.read(sets), strict=True)
-    }
+    one = predictor(data)
+    return {chosen.submission.file: predicted(one, [chosen]) for chosen in one.choose("test").sets}
 
 
 def test_which_sets(data):
-    choice = Predictor(str(data), str(data / "checkpoint.pt"), ON_CPU).choose("test")
-    heads = {one.key: one.head for one in choice.sets}
-    own = {"mnli": "mnli", "rte": "rte", "multirc": "multirc"}
-    assert heads == {**own, "ax": "mnli", "superglue_rte": "rte", "axb": "rte"}
+    choice = predictor(data).choose("test")
+    own = {name: name for name in ("mnli", "rte", "multirc")}
+    assert {one.key: one.head for one in choice.sets} == {**own, "ax": "mnli", "superglue_rte": "rte", "axb": "rte"}
     assert (choice.headless, choice.absent) == (["wnli"], ["stsb", "mnli/mismatched"])
 
 
-def labels(content):
-    return [line.split("\t")[1] for line in content.splitlines()[1:]]
+def labels(content, column=1):
+    return [line.split("\t")[column] for line in content.splitlines()[1:]]
 
 
 def json_labels(content):
@@ -80,24 +102,19 @@ def test_another_tasks_head_predicts_what_it_predicts_of_its_own(files):
 
 def test_every_example_has_its_own_prediction(files, data, tmp_path):
     """Batches are of sorted lengths: the lines in another order have the same answers."""
-    header, *lines = (data / "MNLI/test_matched.tsv").read_text().splitlines()
-    write(tmp_path / "MNLI/test_matched.tsv", [header, *reversed(lines)])
-    predictor = Predictor(str(tmp_path), str(data / "checkpoint.pt"), ON_CPU)
-    (one,) = predictor.choose("test").sets
+    write(tmp_path / "MNLI/test_matched.tsv", [LINES[0], *reversed(LINES[1:])])
+    one = predictor(tmp_path, data / "checkpoint.pt")
+    (chosen,) = one.choose("test").sets
     header, *expected = files["MNLI-m.tsv"].splitlines()
-    assert [line.split("\t")[0] for line in expected] == [str(10 + n) for n in range(12)]
-    assert predictor.predict(one, *predictor.read([one])).splitlines() == [header, *reversed(expected)]
+    assert labels(files["MNLI-m.tsv"], 0) == [str(10 + n) for n in range(12)]
+    assert predicted(one, [chosen]).splitlines() == [header, *reversed(expected)]
 
 
 def test_batches_of_so_many_tokens_in_half_precision(data, files):
-    predictor = Predictor(str(data), str(data / "checkpoint.pt"), Inference(max_tokens=16, bf16=True, cpu=True))
-    chosen = [one for one in predictor.choose("test").sets if one.key == "mnli"]
-    counts = []
-    content = predictor.predict(chosen[0], *predictor.read(chosen), counts.append)
+    one, counts = predictor(data, inference=Inference(max_tokens=16, bf16=True, cpu=True)), []
+    content = predicted(one, [chosen for chosen in one.choose("test").sets if chosen.key == "mnli"], counts.append)
     assert sum(counts) == len(PAIRS) and len(counts) > 1
-    assert [line.split("\t")[0] for line in content.splitlines()] == [
-        line.split("\t")[0] for line in files["MNLI-m.tsv"].splitlines()
-    ]
+    assert labels(content, 0) == labels(files["MNLI-m.tsv"], 0)
 
 
 def predict(data, *arguments):
@@ -126,44 +143,28 @@ def test_a_folder_with_something_in_it(data, tmp_path, names):
 
 
 def test_nothing_is_written_where_a_file_is_wrong(data, tmp_path):
-    write(tmp_path / "MNLI/test_matched.tsv", ["index\tsentence1\tsentence2", "0\ta\tb"])
-    write(tmp_path / "RTE/test.tsv", ["index\tsentence1\tsentence2", "0\ta"])
+    write(tmp_path / "MNLI/test_matched.tsv", LINES[:2])
+    write(tmp_path / "RTE/test.tsv", [LINES[0], "0\ta"])
     (tmp_path / "checkpoint.pt").symlink_to(data / "checkpoint.pt")
     result = predict(tmp_path, "--out", tmp_path / "out")
     assert isinstance(result.exception, UserError)
     assert not any("out" in path.name for path in tmp_path.iterdir())
 
 
-def test_nothing_to_predict(data):
-    predictor = Predictor(str(data), str(data / "checkpoint.pt"), ON_CPU)
-    with refused(data.name):
-        predictor.choose("valid")
-
-
 def test_validation_scores_what_is_written(data, tmp_path):
     """A regression's values within its bounds: some of the model's are beyond one, some beyond the other."""
-    state = torch.load(data / "checkpoint.pt")
-    state["model"]["heads.stsb.weight"] *= 100
-    torch.save(state, tmp_path / "wide.pt")
-    write(
-        tmp_path / "STS-B/dev.tsv",
-        ["index\tsentence1\tsentence2\tscore", *(f"{n}\t{a}\t{b}\t1" for n, (a, b) in enumerate(PAIRS))],
-    )
-    predictor = Predictor(str(tmp_path), str(tmp_path / "wide.pt"), ON_CPU)
-    sets = predictor.choose("valid").sets
-    values = [float(label) for label in labels(predictor.predict(sets[0], *predictor.read(sets)))]
-    overrides = {"data": str(tmp_path), "glue_tasks": "stsb"}
-    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "wide.pt")], overrides)
-    task.load_dataset("valid")
-    criterion = task.build_criterion(cfg.criterion).eval()
-    sample = task.dataset("valid").collater([task.dataset("valid")[n] for n in range(len(PAIRS))])
-    _, _, logged = task.valid_step(sample, model.eval(), criterion)
+    wide = scaled(data / "checkpoint.pt", tmp_path / "wide.pt", "heads.stsb.weight", 100)
+    write(tmp_path / "STS-B/dev.tsv", [f"{LINES[0]}\tscore", *(f"{line}\t1" for line in LINES[1:])])
+    one = predictor(tmp_path, wide)
+    (chosen,) = one.choose("valid").sets
+    values = [float(label) for label in labels(predicted(one, [chosen]))]
+    _, logged = validated(wide, data=str(tmp_path), glue_tasks="stsb")
     assert logged["_stsb_predictions"].tolist() == pytest.approx(values, abs=1e-4)
     assert min(values) == 0 and max(values) == 5
 
 
 TABLE = """
-%s:
+mine:
   title: Mine
   description: Say it.
   kind: classification
@@ -176,35 +177,85 @@ TABLE = """
 
 
 def test_a_users_table(data, tmp_path):
-    (tmp_path / "table.yaml").write_text(TABLE % "mine")
-    predictor = Predictor(str(data), str(data / "checkpoint.pt"), ON_CPU, str(tmp_path / "table.yaml"))
-    sets = predictor.choose("test").sets
-    assert (sets[-1].key, sets[-1].head, sets[-1].submission.file) == ("mine", "rte", "mine.tsv")
-    (tmp_path / "table.yaml").write_text(TABLE % "mine" + "  submissions: {test: {file: RTE.tsv}}\n")
-    predictor = Predictor(str(data), str(data / "checkpoint.pt"), ON_CPU, str(tmp_path / "table.yaml"))
+    path = tmp_path / "table.yaml"
+    path.write_text(TABLE)
+    last = predictor(data, None, ON_CPU, path).choose("test").sets[-1]
+    assert (last.key, last.head, last.submission.file) == ("mine", "rte", "mine.tsv")
+    path.write_text(f"{TABLE}  submissions: {{test: {{file: RTE.tsv}}}}\n")
     with refused("mine: submissions: file"):
-        predictor.choose("test")
+        predictor(data, None, ON_CPU, path).choose("test")
 
 
 def test_a_head_of_another_size_predicts_nothing(data):
-    rows = Predictor(str(data), str(data / "checkpoint.pt"), ON_CPU).table
     heads = {"rte": HeadSize(2), "mnli": HeadSize(2)}
-    choice = choose_sets(data, rows, heads, "test", lambda row: task_type_of(row).head)
+    choice = choose_sets(data, predictor(data).table, heads, "test", lambda row: task_type_of(row).head)
     assert [one.key for one in choice.sets] == ["rte", "superglue_rte", "axb"]
-    assert "mnli" in choice.headless and "ax" in choice.headless
+    assert {"mnli", "ax"} <= set(choice.headless)
 
 
 def test_weights_that_are_not_finite(data, tmp_path):
-    state = torch.load(data / "checkpoint.pt")
-    state["model"]["heads.rte.bias"][0] = float("nan")
-    torch.save(state, tmp_path / "nan.pt")
-    predictor = Predictor(str(data), str(tmp_path / "nan.pt"), ON_CPU)
-    sets = [one for one in predictor.choose("test").sets if one.head == "rte"]
+    one = predictor(data, scaled(data / "checkpoint.pt", tmp_path / "nan.pt", "heads.rte.bias", math.nan))
     with refused("nan.pt"):
-        predictor.predict(sets[0], *predictor.read(sets[:1]))
+        predicted(one, [chosen for chosen in one.choose("test").sets if chosen.head == "rte"])
 
 
-def test_a_checkpoint_of_another_task_or_a_pretrained_encoder(data):
+def test_nothing_to_predict_and_a_checkpoint_of_another_task_or_a_pretrained_encoder(data):
+    with refused(data.name):
+        predictor(data).choose("valid")
     for path in (OLD / "sparse" / "checkpoint_last.pt", data / "encoder.pt"):
         with refused(path.name):
-            Predictor(str(data), str(path), ON_CPU)
+            predictor(data, path)
+
+
+# ---- a T5, which writes its answers ----
+
+
+@pytest.fixture(scope="module")
+def text_data(tmp_path_factory):
+    """The same pairs in several tasks' files, and checkpoints of models of RTE and of SQuAD."""
+    folder = tmp_path_factory.mktemp("unlabelled")
+    for name in ("RTE/test.tsv", "WNLI/test.tsv"):
+        write(folder / name, LINES)
+    pairs = [{"sentence1": a, "sentence2": b, "idx": n} for n, (a, b) in enumerate(PAIRS)]
+    write(folder / "AX-b/AX-b.jsonl", map(json.dumps, pairs))
+    qas = [{"id": f"q{n}", "question": a} for n, (a, _) in enumerate(PAIRS)]
+    squad = {"data": [{"paragraphs": [{"context": "a b c", "qas": qas}]}]}
+    write(folder / "SQuAD/dev-v1.1.json", [json.dumps(squad)])
+    make_t5(folder / "t5.pt")
+    register()
+    for task in ("rte", "squad"):
+        save_untrained_text(folder, folder / f"{task}.pt", "--target-task", task)
+    return folder
+
+
+def test_it_predicts_its_task_and_those_that_are_asked_and_answered_alike(text_data):
+    """The diagnostic set of sentences, as RTE's own, has the same answers."""
+    one = predictor(text_data, text_data / "rte.pt")
+    choice = one.choose("test")
+    assert [(chosen.key, chosen.head) for chosen in choice.sets] == [("rte", "rte"), ("axb", "rte")]
+    assert choice.headless == ["wnli"]
+    rte, axb = (predicted(one, [chosen]) for chosen in choice.sets)
+    assert labels(rte, 0) == [str(10 + n) for n in range(len(PAIRS))]
+    assert set(labels(rte)) <= {"entailment", "not_entailment"} and json_labels(axb) == labels(rte)
+
+
+def test_a_validation_scores_the_text_that_is_written(text_data):
+    """A passage's answers, as the JSON of SQuAD's evaluation, beside what a validation step of the task makes."""
+    one = predictor(text_data, text_data / "squad.pt")
+    (chosen,) = one.choose("valid").sets
+    content = json.loads(predicted(one, [chosen]))
+    assert list(content) == [f"q{n}" for n in range(len(PAIRS))] and len(set(content.values())) > 1
+    qas = [{"qid": f"q{n}", "question": a, "answers": [content[f"q{n}"] if n % 2 else "z"], "detected_answers": []}
+           for n, (a, _) in enumerate(PAIRS)]  # fmt: skip
+    write(text_data / "labelled/MRQA/dev/SQuAD.jsonl", [json.dumps({"context": "a b c", "qas": qas})])
+    task, logged = validated(text_data / "squad.pt", data=str(text_data / "labelled"))
+    values, examples = logged["_squad_predictions"], logged["_squad_examples"]
+    written = [task.pieces.text(values[examples == n].long().tolist()) for n in range(len(PAIRS))]
+    assert written == list(content.values())
+
+
+def test_weights_of_a_t5_that_are_not_finite(text_data, tmp_path):
+    path = scaled(text_data / "rte.pt", tmp_path / "nan.pt", "decoder.layer_norm.weight", math.nan)
+    one = predictor(text_data, path)
+    with refused("nan.pt"):
+        predicted(one, one.choose("test").sets)
