@@ -176,33 +176,33 @@ class ConditionalAttentionBias(nn.Module):
     def of_tasks(self, tasks: Tasks, length: int) -> Tensor:
         """M(z) of every task for sentences of up to `length` tokens, (K, L, L): rows read, columns are read."""
         gamma_KW, beta_KW = (part.unsqueeze(1) for part in self.film.parameters_of(tasks.shared_KD))
-        row_L, place_L, in_block_LL = self._pattern(length)
+        row_L, column_L, in_block_LL = self._pattern(length)
         values_KLW = (1 + gamma_KW) * self.weight.index_select(0, row_L) + beta_KW
-        return values_KLW.index_select(2, place_L) * in_block_LL
+        return values_KLW.index_select(2, column_L) * in_block_LL
 
-    def row_of_tasks(self, tasks: Tasks, place: int) -> Tensor:
-        """The row of M(z) of every task at one place, up to it, (K, place + 1): for words that come one by one."""
-        row = place % len(self.weight)
-        num_before, num_in_block = place - row % self.width, row % self.width + 1
+    def row_of_tasks(self, tasks: Tasks, position: int) -> Tensor:
+        """The row of M(z) of every task at a position, up to it, (K, position + 1): for words that come one by one."""
+        row = position % len(self.weight)
+        num_before, num_in_block = position - row % self.width, row % self.width + 1
         of_tasks = tasks.once(self, lambda tasks: self.film.parameters_of(tasks.shared_KD))
         gamma_KW, beta_KW = (part[:, :num_in_block] for part in of_tasks)
         return F.pad((1 + gamma_KW) * self.weight[row, :num_in_block] + beta_KW, (num_before, 0))
 
-    def forward(self, tasks: Tasks, task_ids: LongTensor, length: int, place_BL: Tensor | None = None) -> Tensor:
-        """What is added to scores (B, 1, L, L) of sentences whose tokens' places are `place_BL`, or those in a row."""
+    def forward(self, tasks: Tasks, task_ids: LongTensor, length: int, position_BL: Tensor | None = None) -> Tensor:
+        """What is added to scores (B, 1, L, L) of sentences whose tokens have these positions, or those in a row."""
         bias_KLL = self.of_tasks(tasks, length)
-        if place_BL is None:
+        if position_BL is None:
             return bias_KLL.index_select(0, task_ids).unsqueeze(1)
         # An embedding's gradient, unlike an index's, has an order of its sum that is always the same.
-        rows_BLL = F.embedding(task_ids.unsqueeze(1) * length + place_BL, bias_KLL.flatten(0, 1))
-        return rows_BLL.gather(2, place_BL.unsqueeze(1).expand_as(rows_BLL)).unsqueeze(1)
+        rows_BLL = F.embedding(task_ids.unsqueeze(1) * length + position_BL, bias_KLL.flatten(0, 1))
+        return rows_BLL.gather(2, position_BL.unsqueeze(1).expand_as(rows_BLL)).unsqueeze(1)
 
     def _pattern(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each token its row of A and its place in its block, (L,); which are of the same block, (L, L)."""
+        """Of each token its row of A and its position in its block, (L,); which are of the same block, (L, L)."""
         positions = len(self.weight)
-        place_L = torch.arange(length, device=self.weight.device)
-        row_L = place_L % positions
-        begin_L = place_L - row_L % self.width  # the block's first token, also of the last and shorter one
+        position_L = torch.arange(length, device=self.weight.device)
+        row_L = position_L % positions
+        begin_L = position_L - row_L % self.width  # the block's first token, also of the last and shorter one
         return row_L, row_L % self.width, begin_L.unsqueeze(1) == begin_L
 
 

@@ -61,9 +61,9 @@ def attention_bias(module: ConditionalAttentionBias, tasks: Tasks, task: int, le
         for first in range(0, positions, width):
             rows = film(module.film, module.weight[first : first + width], tasks.shared_KD[task])
             block_WW = rows[:, : len(rows)]
-            place = slice(begin + first, min(begin + first + len(rows), length))
-            size = max(0, place.stop - place.start)
-            bias_LL[place, place] = block_WW[:size, :size]
+            span = slice(begin + first, min(begin + first + len(rows), length))
+            size = max(0, span.stop - span.start)
+            bias_LL[span, span] = block_WW[:size, :size]
     return bias_LL
 
 

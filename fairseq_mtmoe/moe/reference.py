@@ -1,5 +1,7 @@
 """Expert layers and mixtures of adapters said slowly, token by token: tests compare outputs and every gradient."""
 
+import itertools
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -107,12 +109,12 @@ def slow_similarity(
 ) -> Tensor:
     """Return `layer_similarity` of what the sources of `bank` make of `x`, (L, B, I), and `output`, (L, B, O)."""
     values = []
-    for place, sentence in ((place, sentence) for place in range(x.shape[0]) for sentence in range(x.shape[1])):
-        if padding_mask is not None and padding_mask[sentence, place]:
+    for position, sentence in itertools.product(range(x.shape[0]), range(x.shape[1])):
+        if padding_mask is not None and padding_mask[sentence, position]:
             continue
-        weights_K, out_O = (weights if weights.dim() == 1 else weights[sentence]), output[place, sentence].float()
+        weights_K, out_O = (weights if weights.dim() == 1 else weights[sentence]), output[position, sentence].float()
         for k, weight in enumerate(weights_K):
-            expert_O = adapter_output(bank, k, x[place, sentence]).float()
+            expert_O = adapter_output(bank, k, x[position, sentence]).float()
             length = out_O.norm() * expert_O.norm()
             values.append(weight * (out_O @ expert_O) / length if length else weight * 0)
     return torch.stack(values).mean()

@@ -137,7 +137,7 @@ def map_entry(entry: Mapping[str, Any], shape: Sequence[int], change: Callable[[
 
 
 def _spans(parameters: Parameters) -> Iterator[tuple[str, torch.Size, slice]]:
-    """Each parameter's name, shape and place in the vector of all."""
+    """Each parameter's name, shape and slice of the vector of all."""
     offset = 0
     for name, shape in parameters:
         end = offset + math.prod(shape)

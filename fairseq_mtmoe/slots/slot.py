@@ -1,4 +1,4 @@
-"""The place of a block's feed-forward layer, what may stand in it, and what a forward pass tells it."""
+"""The slot of a block's feed-forward layer, what may stand in it, and what a forward pass tells it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ expert a to b costs `score_a - score_b`; the cheapest token of each pair of expe
 token prefers is optimal for its own shares, and each path keeps it so. Tokens of about equal cost move together.
 
 When N does not divide T, some experts get one token more than others: one more node, the pool, takes the surplus token
-of any expert that has none of these places, and hands it to any that does.
+of any expert that has no larger share, and hands it to any that has one.
 """
 
 from itertools import pairwise
@@ -37,12 +37,12 @@ class _AugmentingPaths:
         self.tolerance = tolerance
         self.pool = num_experts
         self.expert_T = (scores_TN - prices_N).argmax(1)
-        self.has_place = larger_shares(prices_N, num_tokens)
-        # The pool's price lies between those of the experts with and without a place: so far no step over it pays.
+        self.has_extra = larger_shares(prices_N, num_tokens)
+        # The pool's price lies between those of experts with and without a larger share: so far no step over it pays.
         ranked = prices_N.sort(descending=True).values
         number = num_tokens % num_experts
         self.prices = torch.cat([prices_N, ranked[max(number - 1, 0) : number + 1].mean().view(1)])
-        share = num_tokens // num_experts + self.has_place.long()
+        share = num_tokens // num_experts + self.has_extra.long()
         self.excess = torch.bincount(self.expert_T, minlength=num_experts) - share
         self.cost = self._all_costs()
 
@@ -108,9 +108,9 @@ class _AugmentingPaths:
 
     def _move(self, start: int, end: int, tokens: Tensor) -> None:
         if end == self.pool:
-            self.has_place[start] = True
+            self.has_extra[start] = True
         elif start == self.pool:
-            self.has_place[end] = False
+            self.has_extra[end] = False
         else:
             self.expert_T[tokens] = end
 
@@ -120,8 +120,8 @@ class _AugmentingPaths:
         own = self.expert_T.unsqueeze(1)
         loss_TN = self.scores_TN.gather(1, own) - self.scores_TN
         cost[:-1, :-1].scatter_reduce_(0, own.expand_as(loss_TN), loss_TN, "amin")
-        cost[:-1, -1].masked_fill_(~self.has_place, 0)
-        cost[-1, :-1].masked_fill_(self.has_place, 0)
+        cost[:-1, -1].masked_fill_(~self.has_extra, 0)
+        cost[-1, :-1].masked_fill_(self.has_extra, 0)
         return cost
 
     def _refresh(self, expert: int) -> None:
@@ -130,5 +130,5 @@ class _AugmentingPaths:
         self.cost[expert, :-1] = torch.inf
         if len(scores):
             self.cost[expert, :-1] = (scores[:, expert : expert + 1] - scores).amin(0)
-        self.cost[expert, self.pool] = torch.inf if self.has_place[expert] else 0.0
-        self.cost[self.pool, expert] = 0.0 if self.has_place[expert] else torch.inf
+        self.cost[expert, self.pool] = torch.inf if self.has_extra[expert] else 0.0
+        self.cost[self.pool, expert] = 0.0 if self.has_extra[expert] else torch.inf

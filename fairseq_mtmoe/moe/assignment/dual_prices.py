@@ -40,12 +40,12 @@ def solve_dual(scores_TN: Tensor, temperatures: tuple[float, ...], prices_N: Ten
     if prices_N is not None or 2 * size > num_tokens:
         start_N = scores_TN.mean(0) if prices_N is None else prices_N
         return _cooled(scores_TN, start_N, temperatures)
-    sample_TN = scores_TN[sample_places(size, num_tokens, scores_TN.device)]
+    sample_TN = scores_TN[sample_indices(size, num_tokens, scores_TN.device)]
     prices_N = _cooled(sample_TN, sample_TN.mean(0), temperatures[:-1])
     return _cooled(scores_TN, prices_N, temperatures[-2:])
 
 
-def sample_places(size: int, num_tokens: int, device: torch.device) -> Tensor:
+def sample_indices(size: int, num_tokens: int, device: torch.device) -> Tensor:
     """Return `size` of the tokens 0 … T-1, spread evenly and in step with nothing, (size,), long."""
     return torch.arange(size, dtype=torch.float64, device=device).mul_(GOLDEN).frac_().mul_(num_tokens).long()
 

@@ -1,7 +1,7 @@
 """Balanced assignment in the form for a GPU: without host synchronisation, a fixed sequence of operations.
 
 As in `stepwise.py`: prices, choices, and a few rounds in which surplus tokens move to where they lose least, whether
-needed or not; at the end free places go to the tokens that are still too many, in order.
+needed or not; at the end experts with room take the tokens that are still too many, in order.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def gpu_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: 
     best_T, expert_T = value_TN.max(1)
     if padding_T is not None:
         expert_T = expert_T.masked_fill(padding_T, num_experts)
-    places = Places.of(prices_N, number.long(), num_tokens)
+    shares = Shares.of(prices_N, number.long(), num_tokens)
     for _ in range(ROUNDS if start_N is None else RESUMED_ROUNDS):
-        expert_T = _moved(value_TN, best_T, expert_T, places)
-    return Assignment(_filled(expert_T, places), dual_prices.in_units_of(size, prices_N))
+        expert_T = _moved(value_TN, best_T, expert_T, shares)
+    return Assignment(_filled(expert_T, shares), dual_prices.in_units_of(size, prices_N))
 
 
 def _scaled(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,9 +76,9 @@ def _scaled(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> tuple[Tensor, T
 def _prices(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> Tensor:
     num_tokens, num_experts = scores_TN.shape
     size = min(SAMPLE * num_experts, num_tokens)
-    place = dual_prices.sample_places(size, num_tokens, scores_TN.device)
+    index = dual_prices.sample_indices(size, num_tokens, scores_TN.device)
     prices_N = (real_T @ scores_TN) / count
-    sample = scores_TN.index_select(0, place), real_T.index_select(0, place)
+    sample = scores_TN.index_select(0, index), real_T.index_select(0, index)
     for schedule, (scores, real) in ((SAMPLED, sample), (ALL, (scores_TN, real_T))):
         for temperature, steps in schedule:
             for _ in range(steps):
@@ -112,7 +112,7 @@ def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: T
     return prices_1N.squeeze(0)
 
 
-class Places(NamedTuple):
+class Shares(NamedTuple):
     """What the rounds share: experts' numbers of tokens, (N + 1,), with padding as expert N; and indices."""
 
     share_M: Tensor
@@ -122,7 +122,7 @@ class Places(NamedTuple):
     one_T: Tensor
 
     @staticmethod
-    def of(prices_N: Tensor, number: Tensor, num_tokens: int) -> Places:
+    def of(prices_N: Tensor, number: Tensor, num_tokens: int) -> Shares:
         """The shares of `number` tokens; the dearest experts get one more where they do not divide."""
         num_experts = len(prices_N)
         rank_N = prices_N.argsort(descending=True, stable=True).argsort()
@@ -130,7 +130,7 @@ class Places(NamedTuple):
         token_T = torch.arange(num_tokens, device=prices_N.device)
         expert_M = torch.arange(num_experts + 1, device=prices_N.device)
         share_M = F.pad(share_N, (0, 1), value=num_tokens)
-        return Places(share_M, -share_M, expert_M, token_T, torch.ones_like(token_T))
+        return Shares(share_M, -share_M, expert_M, token_T, torch.ones_like(token_T))
 
     def surplus(self, expert_T: Tensor) -> Tensor:
         """Return how many tokens above their share the experts have, (N + 1,)."""
@@ -143,22 +143,22 @@ class Places(NamedTuple):
         return torch.empty_like(order).scatter_(0, order, self.token_T - first_M[ordered])
 
 
-def _moved(value_TN: Tensor, best_T: Tensor, expert_T: Tensor, places: Places) -> Tensor:
+def _moved(value_TN: Tensor, best_T: Tensor, expert_T: Tensor, shares: Shares) -> Tensor:
     """Experts with too many tokens let go of the cheapest, experts with room take the cheapest of those."""
-    surplus_M = places.surplus(expert_T)
+    surplus_M = shares.surplus(expert_T)
     value_T, target_T = value_TN.masked_fill(surplus_M[:-1] >= 0, -torch.inf).max(1)
     order = (best_T - value_T).argsort(stable=True)
     source, target = expert_T[order], target_T[order]
-    leaves = places.ranks(source) < surplus_M[source]
-    wanted = torch.where(leaves, target, places.expert_M[-1])
-    arrives = leaves & (places.ranks(wanted) < -surplus_M[target])
+    leaves = shares.ranks(source) < surplus_M[source]
+    wanted = torch.where(leaves, target, shares.expert_M[-1])
+    arrives = leaves & (shares.ranks(wanted) < -surplus_M[target])
     return expert_T.scatter(0, order, torch.where(arrives, target, source))
 
 
-def _filled(expert_T: Tensor, places: Places) -> Tensor:
+def _filled(expert_T: Tensor, shares: Shares) -> Tensor:
     """Return equal shares, whatever is left to do."""
-    room_N = (-places.surplus(expert_T)[:-1]).clamp_(min=0)
-    surplus_T = places.ranks(expert_T) >= places.share_M[expert_T]
-    place_T = surplus_T.cumsum(0) - 1
-    target_T = torch.searchsorted(room_N.cumsum(0), place_T, right=True)
+    room_N = (-shares.surplus(expert_T)[:-1]).clamp_(min=0)
+    surplus_T = shares.ranks(expert_T) >= shares.share_M[expert_T]
+    rank_T = surplus_T.cumsum(0) - 1
+    target_T = torch.searchsorted(room_N.cumsum(0), rank_T, right=True)
     return torch.where(surplus_T, target_T, expert_T)

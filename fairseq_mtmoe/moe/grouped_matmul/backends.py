@@ -83,8 +83,8 @@ def _linear_batched(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor 
     piece = PIECE if torch.get_num_threads() > 1 else max(len(rows), 1)
     pieces = (counts + piece - 1) // piece
     group = torch.repeat_interleave(pieces)
-    place = torch.arange(len(group), device=group.device) - (pieces.cumsum(0) - pieces)[group]
-    start = (offsets - counts)[group] + place * piece
+    index = torch.arange(len(group), device=group.device) - (pieces.cumsum(0) - pieces)[group]
+    start = (offsets - counts)[group] + index * piece
     batched_products(
         Operand(rows, start * num_inputs, num_inputs),
         Operand(weight, group * weight.stride(0), weight.stride(2 if by_inputs else 1), transposed=not by_inputs),
@@ -160,8 +160,8 @@ def _linear_filled(max_rows: int, rows: Tensor, offsets: Tensor, weight: Tensor,
     out_NCO = torch.bmm(rows_NCI, matrices) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows_NCI, matrices)
     group = _group_of_rows(len(rows), offsets)
     none, group = group == len(offsets), group.clamp(max=len(offsets) - 1)
-    place = torch.arange(len(rows), device=rows.device) - _starts(offsets)[group]
-    filled = (group * max_rows + place).masked_fill(none, 0)
+    position = torch.arange(len(rows), device=rows.device) - _starts(offsets)[group]
+    filled = (group * max_rows + position).masked_fill(none, 0)
     return out_NCO.flatten(0, 1).index_select(0, filled).masked_fill_(none.unsqueeze(1), 0)
 
 
@@ -174,9 +174,9 @@ def _outer_filled(max_rows: int, grad: Tensor, rows: Tensor, offsets: Tensor, ne
 
 def _filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
     """Return each group's rows, filled up to `max_rows` with zeros: (N, max_rows, I)."""
-    places_NC = _starts(offsets).unsqueeze(1) + torch.arange(max_rows, device=rows.device)
-    filled = rows.index_select(0, places_NC.clamp(max=len(rows) - 1).view(-1)).view(*places_NC.shape, -1)
-    return filled.masked_fill_((places_NC >= offsets.unsqueeze(1)).unsqueeze(2), 0)
+    row_NC = _starts(offsets).unsqueeze(1) + torch.arange(max_rows, device=rows.device)
+    filled = rows.index_select(0, row_NC.clamp(max=len(rows) - 1).view(-1)).view(*row_NC.shape, -1)
+    return filled.masked_fill_((row_NC >= offsets.unsqueeze(1)).unsqueeze(2), 0)
 
 
 def _starts(offsets: Tensor) -> Tensor:

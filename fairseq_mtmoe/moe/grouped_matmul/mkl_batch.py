@@ -67,7 +67,7 @@ def batched_products(
     if count == 0:
         return
     routine = _routine() if routine is None else routine
-    # The routine counts along columns first: seen that way, every matrix is transposed, and the sides change places.
+    # The routine counts along columns first: seen that way, every matrix is transposed, and the sides are swapped.
     first, second = right, left
     arguments = (
         first.letters(), second.letters(), columns.int(), rows.int(), inner.int(), _filled(count, scale, torch.float32),

@@ -78,11 +78,11 @@ def _new_placement(num_experts: int, timeout: float | None) -> ExpertPlacement:
     size = math.gcd(num_experts, world_size)
     if size == 1:
         return ExpertPlacement(num_experts, 0, num_experts)
-    place, replica, count = rank % size, rank // size, num_experts // size
+    position, replica, count = rank % size, rank // size, num_experts // size
     groups = [_new_group(range(start, start + size), timeout) for start in range(0, world_size, size)]
     starts = range(size) if world_size > size else ()
     replicas = [_new_group(range(start, world_size, size), timeout) for start in starts] or [None] * size
-    return ExpertPlacement(num_experts, place * count, count, groups[replica], size, replicas[place], replica)
+    return ExpertPlacement(num_experts, position * count, count, groups[replica], size, replicas[position], replica)
 
 
 def _new_group(ranks: range, timeout: float | None) -> Any:

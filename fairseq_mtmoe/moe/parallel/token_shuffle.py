@@ -60,9 +60,9 @@ class TokenShuffle:
         assert group is not None
         num_tokens, num_experts = scores_TN.shape
         numbers = (counts or TokenCounts()).among(group, num_tokens, scores_TN.device, record)
-        place, size = dist.get_rank(group), len(numbers)
-        send = parts_of(num_tokens, place, size)
-        receive = [parts_of(count, source, size)[place] for source, count in enumerate(numbers)]
+        rank, size = dist.get_rank(group), len(numbers)
+        send = parts_of(num_tokens, rank, size)
+        receive = [parts_of(count, source, size)[rank] for source, count in enumerate(numbers)]
         # From pinned memory it flows to a GPU by itself.
         order_T = torch.randperm(num_tokens, pin_memory=is_on_gpu(scores_TN)).to(scores_TN.device, non_blocking=True)
         # A last column tells padding from tokens.
@@ -81,4 +81,4 @@ class TokenShuffle:
 def parts_of(num_tokens: int, source: int, size: int) -> list[int]:
     """Return how many tokens `source` gives to each process: equal, the rest to those that follow it."""
     share, rest = divmod(num_tokens, size)
-    return [share + ((place - source) % size < rest) for place in range(size)]
+    return [share + ((rank - source) % size < rest) for rank in range(size)]
