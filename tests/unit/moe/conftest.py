@@ -21,3 +21,9 @@ def _device(request):
 def device(_device):
     """What a tensor of the test's says of its device: `cpu` or `cuda`."""
     return torch.empty(0).device.type
+
+
+@pytest.fixture
+def set_default_dtype():
+    yield torch.set_default_dtype
+    torch.set_default_dtype(torch.float32)

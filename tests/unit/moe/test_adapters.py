@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from fairseq_mtmoe.moe import BottleneckBank, LoraBank, MixtureGate, TargetAdapter
 from fairseq_mtmoe.moe.mixture import layer_similarity
@@ -20,9 +19,9 @@ KINDS = {
 both = pytest.mark.parametrize("kind", KINDS)
 
 
-def trained(kind, *sizes, seed=0):
+def trained(kind, *sizes):
     """A bank in which nothing is 0."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     bank = KINDS[kind](*sizes)
     for parameter in bank.parameters():
         nn.init.normal_(parameter)
@@ -33,9 +32,11 @@ def weights_of(shape):
     return torch.randn(*shape, K).softmax(-1).requires_grad_()
 
 
-def gradients(output, inputs):
-    torch.manual_seed(9)
-    return torch.autograd.grad(output, inputs, torch.randn_like(output))
+def assert_same(fast, slow, inputs, **tolerance):
+    """Of two ways the output and, with this tolerance, the gradients."""
+    torch.testing.assert_close(fast, slow)
+    weight = torch.randn_like(slow)
+    torch.testing.assert_close(*(torch.autograd.grad(way, inputs, weight) for way in (fast, slow)), **tolerance)
 
 
 @both
@@ -43,10 +44,8 @@ def gradients(output, inputs):
 def test_a_mixture_is_the_weighted_sum_of_its_adapters(kind, shape):
     bank, weights = trained(kind), weights_of(shape)
     x, base = torch.randn(L, B, D, requires_grad=True), torch.randn(L, B, H, requires_grad=True)
-    inputs = [base, x, weights, *bank.parameters()]
     fast, slow = bank(x, weights, base), base + slow_mixture(bank, x, weights)
-    torch.testing.assert_close(fast, slow)
-    torch.testing.assert_close(gradients(fast, inputs), gradients(slow, inputs))
+    assert_same(fast, slow, [base, x, weights, *bank.parameters()])
     torch.testing.assert_close(bank(x, weights), slow_mixture(bank, x, weights))
     torch.testing.assert_close(bank(x), slow_mixture(bank, x, torch.ones(K)))
 
@@ -130,14 +129,12 @@ def test_new_adapters_add_nothing_and_are_drawn_one_by_one(kind):
 def test_similarities_are_those_of_outputs_that_are_never_made(kind, shape):
     bank, weights = trained(kind), weights_of(shape)
     x, output = torch.randn(L, B, D, requires_grad=True), torch.randn(L, B, H, requires_grad=True)
-    padding = torch.zeros(B, L, dtype=torch.bool)
-    padding[0, 1:] = padding[2, 2:] = True
+    padding = torch.arange(L) >= torch.tensor([[1], [L], [2], [L]])
     inputs = [x, output, weights, *bank.parameters()]
     for mask in (None, padding):
         fast = layer_similarity(bank.cosines(bank.narrow(x), output), weights, mask)
         slow = slow_similarity(bank, x, output, weights, mask)
-        torch.testing.assert_close(fast, slow)
-        torch.testing.assert_close(gradients(fast, inputs), gradients(slow, inputs), rtol=1e-4, atol=1e-6)
+        assert_same(fast, slow, inputs, rtol=1e-4, atol=1e-6)
 
 
 @both
@@ -165,22 +162,9 @@ def test_adapters_that_give_nothing_are_like_nothing(kind):
     assert layer_similarity(cosines, torch.ones(K), torch.ones(B, L, dtype=torch.bool)) == 0  # nothing but padding
 
 
-def test_lora_merges_into_a_matrix_and_bottlenecks_into_one():
-    x, weights = torch.randn(L, B, D), torch.randn(K).softmax(-1)
-    bank = trained("lora")
-    torch.testing.assert_close(x @ bank.merged(weights).t(), bank(x, weights))
-    bank = trained("bottleneck")
-    one = bank.merged(weights)
-    assert one.num_members == 1 and one.rank == K * R
-    torch.testing.assert_close(one(x), bank(x, weights))
-
-
-def test_a_target_adapter_is_a_small_residual_bottleneck():
-    torch.manual_seed(0)
-    adapter, y = TargetAdapter(64, 32), torch.randn(L, B, 64)
+def test_a_new_target_adapter_is_small():
+    adapter = TargetAdapter(64, 32)
     assert adapter.down.weight.std().item() == pytest.approx(0.01, rel=0.1) and not adapter.up.bias.any()
-    inner = F.gelu(y @ adapter.down.weight.t(), approximate="tanh")
-    torch.testing.assert_close(adapter(y), y + inner @ adapter.up.weight.t())
 
 
 def test_bad_sizes_are_refused():

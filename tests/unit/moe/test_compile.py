@@ -17,21 +17,18 @@ def run(function, layer, inputs, mask, ids):
     return [output.detach(), hidden.grad, *(parameter.grad.clone() for parameter in layer.parameters()), *recorded]
 
 
-CASES = [("task", True, "aot_eager", False), ("switch", False, "aot_eager", False)]
-INDUCTOR = pytest.param("base", True, "inductor", True, marks=pytest.mark.rare)  # a minute of a C++ compiler
-PRICED = [("base", True, "aot_eager", True), ("base", False, "aot_eager", True), INDUCTOR]
+CASES = [
+    ("task", True, "aot_eager", False, {}),
+    ("switch", False, "aot_eager", False, {}),
+    ("base", True, "aot_eager", True, {}),
+    ("base", False, "aot_eager", True, {}),
+    ("base", True, "aot_eager", True, {"routing": BaseRouting(training="prices")}),
+    pytest.param("base", True, "inductor", True, {}, marks=pytest.mark.rare),  # a minute of a C++ compiler
+]
 
 
-@pytest.mark.parametrize("kind, training, backend, with_prices", [*CASES, *PRICED])
-def test_the_layer_compiles_without_a_graph_break(kind, training, backend, with_prices):
-    assert_compiles(kind, training, backend, with_prices)
-
-
-def test_training_by_prices_compiles():
-    assert_compiles("base", True, "aot_eager", True, routing=BaseRouting(training="prices"))
-
-
-def assert_compiles(kind, training, backend, with_prices, **settings):
+@pytest.mark.parametrize("kind, training, backend, with_prices, settings", CASES)
+def test_the_layer_compiles_without_a_graph_break(kind, training, backend, with_prices, settings):
     torch.manual_seed(0)
     torch._dynamo.reset()
     layer = MoELayer(build_gate(kind, 4, H, 3, **settings), ExpertBank(4, H, 32), "paper").train(training)
@@ -43,6 +40,5 @@ def assert_compiles(kind, training, backend, with_prices, **settings):
     for length in (7, 5):  # another length must not need another layer
         inputs, ids = torch.randn(length, 6, H), torch.randint(3, (length, 6))
         mask = torch.arange(length).unsqueeze(1) >= torch.tensor([length, length - 1, length - 3] * 2)
-        results = run(compiled, layer, inputs, mask, ids), run(layer, layer, inputs, mask, ids)
-        for value, expected in zip(*results, strict=True):
-            torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-5)
+        results = (run(function, layer, inputs, mask, ids) for function in (compiled, layer))
+        torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)

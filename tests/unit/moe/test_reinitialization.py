@@ -16,7 +16,8 @@ def layer(hidden_size=H, inner_size=F):
     return nn.Linear(hidden_size, inner_size), nn.Linear(inner_size, hidden_size)
 
 
-def copies(ratio, fc1, fc2, placement=None, seed=3):
+def copies(ratio, dense=None, placement=None, seed=3):
+    fc1, fc2 = dense or layer()
     torch.manual_seed(seed)
     bank = ExpertBank(N, fc1.in_features, fc1.out_features, placement=placement, draws=False)
     bank.copy_dense_(fc1.weight, fc1.bias, fc2.weight, fc2.bias)
@@ -26,8 +27,7 @@ def copies(ratio, fc1, fc2, placement=None, seed=3):
 
 @pytest.mark.parametrize(("ratio", "size"), [(0.5, 10), (1.0, 21)])
 def test_whole_units_are_drawn_others_in_each_copy_and_the_rest_stays(ratio, size):
-    fc1, fc2 = layer()
-    bank = copies(ratio, fc1, fc2)
+    bank, (fc1, fc2) = copies(ratio), layer()
     assert bank.reinitialized.sum(1).tolist() == [size] * N
     if size < F:
         assert len({tuple(units.tolist()) for units in bank.reinitialized}) > 1
@@ -46,8 +46,7 @@ def test_whole_units_are_drawn_others_in_each_copy_and_the_rest_stays(ratio, siz
 
 
 def test_a_share_of_no_unit_draws_nothing():
-    fc1, fc2 = layer()
-    bank = copies(0.04, fc1, fc2)
+    bank, (fc1, _) = copies(0.04), layer()
     assert bank.reinitialized is None and bank.reinitialized_part("fc1_weight") is None
     assert all(torch.equal(weight, fc1.weight) for weight in bank.fc1_weight)
 
@@ -58,7 +57,7 @@ def test_what_is_drawn_has_mean_and_deviation_of_what_it_replaces():
         fc1.weight.normal_(2.0, 0.5)
         fc1.bias.normal_(-3.0, 1.0)
         fc2.weight.normal_(0.1, 0.02)
-    bank = copies(0.5, fc1, fc2)
+    bank = copies(0.5, (fc1, fc2))
     for expert, drawn in enumerate(bank.reinitialized):
         pairs = (fc1.weight, bank.fc1_weight), (fc1.bias, bank.fc1_bias), (fc2.weight.t(), bank.fc2_weight.mT)
         for dense, part in pairs:
@@ -69,17 +68,15 @@ def test_what_is_drawn_has_mean_and_deviation_of_what_it_replaces():
 
 def test_an_expert_is_the_same_in_whichever_process_it_is():
     first, count = 1, 2
-    fc1, fc2 = layer()
-    whole, part = copies(0.5, fc1, fc2), copies(0.5, fc1, fc2, ExpertPlacement(N, first, count))
+    whole, part = copies(0.5), copies(0.5, placement=ExpertPlacement(N, first, count))
     for name, parameter in part.named_parameters():
         assert torch.equal(parameter, whole.get_parameter(name)[first : first + count])
     assert torch.equal(part.reinitialized, whole.reinitialized[first : first + count])
 
 
 def test_the_seed_decides_what_is_drawn_and_the_ratio_not_what_is_drawn_next():
-    fc1, fc2 = layer()
-    bank = copies(0.5, fc1, fc2)
+    bank = copies(0.5)
     after = torch.rand(3)
-    assert not torch.equal(copies(0.5, fc1, fc2, seed=4).reinitialized, bank.reinitialized)
-    copies(0, fc1, fc2)
+    assert not torch.equal(copies(0.5, seed=4).reinitialized, bank.reinitialized)
+    copies(0)
     assert torch.equal(torch.rand(3), after)

@@ -10,6 +10,11 @@ from fairseq_mtmoe.moe import ExpertBank
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import MOST, GradientBufferPool, counts_right, trusted_count
 
 
+def example():
+    torch.manual_seed(0)
+    return ExpertBank(2, 4, 8), torch.randn(6, 4)
+
+
 def address(tensor):
     return tensor.untyped_storage().data_ptr()
 
@@ -17,18 +22,18 @@ def address(tensor):
 def test_memory_is_reused_once_it_is_free():
     pool, like = GradientBufferPool(), torch.zeros(1)
     first = pool.new_empty(like, (4, 3))
-    place = address(first)
+    used = address(first)
     view = first[1:].t()
     del first
-    assert address(pool.new_empty(like, (3, 4))) != place  # the view is still there
+    assert address(pool.new_empty(like, (3, 4))) != used  # the view is still there
     del view
     again = pool.new_empty(like, (3, 4))
-    assert address(again) == place
+    assert address(again) == used
     assert len(pool._storages) == 2  # two tensors were made, and no third
     assert again.shape == (3, 4) and again.is_contiguous() and again.dtype == torch.float32
     del again
-    assert all(address(pool.new_empty(like, (size,))) != place for size in (5, 13))  # other sizes
-    assert address(pool.new_empty(like.double(), (6,))) == place  # as many bytes, another type
+    assert all(address(pool.new_empty(like, (size,))) != used for size in (5, 13))  # other sizes
+    assert address(pool.new_empty(like.double(), (6,))) == used  # as many bytes, another type
 
 
 def test_little_is_kept():
@@ -41,43 +46,39 @@ def test_little_is_kept():
 
 
 def test_copies_share_no_memory_and_evaluation_gives_it_back():
-    bank = ExpertBank(2, 4, 8)
-    backward(bank, torch.randn(6, 4), torch.tensor([3, 6]))
+    bank, rows = example()
+    backward(bank, rows)
     assert bank.gradient_buffers._storages
     for copied in (copy.deepcopy(bank), pickle.loads(pickle.dumps(bank)), bank.eval()):
         assert not copied.gradient_buffers._storages
 
 
-def backward(bank, rows, offsets):
-    bank(rows, offsets).square().sum().backward()
+def backward(bank, rows):
+    bank(rows, torch.tensor([3, 6])).square().sum().backward()
     return [parameter.grad for parameter in bank.parameters()]
 
 
-def test_gradients_of_later_updates_are_right_and_in_the_same_place():
-    torch.manual_seed(0)
-    bank, rows, offsets = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
+def test_gradients_of_later_updates_are_right_and_at_the_same_addresses():
+    bank, rows = example()
     plain = copy.deepcopy(bank)
     plain.gradient_buffers.new_empty = torch.Tensor.new_empty
-    places = []
+    addresses = []
     for scale in (1.0, 2.0, 3.0):
         for module in (bank, plain):
             module.zero_grad()
-        gradients = backward(bank, scale * rows, offsets)
-        for value, expected in zip(gradients, backward(plain, scale * rows, offsets), strict=True):
-            torch.testing.assert_close(value, expected)
-        places.append({address(bank.fc1_weight.grad), address(bank.fc2_weight.grad)})
-        del gradients, value
-    assert places[0] == places[1] == places[2]
-    assert {storage.data_ptr() for storage in bank.gradient_buffers._storages} == places[0]
+        gradients = backward(bank, scale * rows)
+        torch.testing.assert_close(gradients, backward(plain, scale * rows))
+        addresses.append({address(bank.fc1_weight.grad), address(bank.fc2_weight.grad)})
+        del gradients
+    assert addresses == [{storage.data_ptr() for storage in bank.gradient_buffers._storages}] * 3
 
 
 def test_a_gradient_that_somebody_keeps_is_not_overwritten():
-    torch.manual_seed(0)
-    bank, rows, offsets = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
-    kept = backward(bank, rows, offsets)
+    bank, rows = example()
+    kept = backward(bank, rows)
     before = [gradient.clone() for gradient in kept]
     bank.zero_grad()
-    backward(bank, 2 * rows, offsets)
+    backward(bank, 2 * rows)
     assert all(map(torch.equal, kept, before))
 
 
@@ -92,14 +93,13 @@ WRONG_COUNTS = {
 @pytest.mark.skipif(trusted_count() is None, reason="this build of torch does not count a storage's uses")
 @pytest.mark.parametrize("name", WRONG_COUNTS)
 def test_a_count_that_means_something_else_is_not_trusted_and_nothing_is_kept(name, monkeypatch):
-    torch.manual_seed(0)
-    bank, rows, offsets = ExpertBank(2, 4, 8), torch.randn(6, 4), torch.tensor([3, 6])
-    expected = backward(copy.deepcopy(bank), rows, offsets)
+    bank, rows = example()
+    expected = backward(copy.deepcopy(bank), rows)
     assert not counts_right(WRONG_COUNTS[name])
     monkeypatch.setattr(torch._C, "_storage_Use_Count", WRONG_COUNTS[name])
     trusted_count.cache_clear()
     try:
-        assert all(map(torch.equal, backward(bank, rows, offsets), expected))
+        assert all(map(torch.equal, backward(bank, rows), expected))
         assert not bank.gradient_buffers._storages
     finally:
         trusted_count.cache_clear()

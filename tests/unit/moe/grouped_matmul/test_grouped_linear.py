@@ -41,13 +41,14 @@ if has_batched_products(torch.zeros(1)):
     BACKENDS["batched"] = BATCHED
 if find_spec("triton"):
     BACKENDS["by Triton"] = BY_TRITON
+with_grouped_mm = pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
 
 
-def example(name, bias=True):
+def example(name, bias=True, dtype=torch.float32):
     counts, padding = GROUPS[name]
     generator = torch.Generator().manual_seed(1)
     rows, weight, biases = (
-        torch.randn(shape, generator=generator, dtype=torch.float64)
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
         for shape in ((sum(counts) + padding, INPUTS), (len(counts), OUTPUTS, INPUTS), (len(counts), OUTPUTS))
     )
     return rows, torch.tensor(counts).cumsum(0), weight, biases if bias else None
@@ -62,42 +63,34 @@ def plainly(rows, offsets, weight, bias):
     return torch.cat([*parts, rows.new_zeros(len(rows) - start, weight.shape[1])])
 
 
-def gradients(function, rows, offsets, weight, bias):
-    inputs = [tensor.clone().requires_grad_() for tensor in (rows, weight, bias) if tensor is not None]
-    output = function(inputs[0], offsets, inputs[1], inputs[2] if len(inputs) > 2 else None)
+def gradients(function, rows, offsets, *others):
+    rows, *others = (None if tensor is None else tensor.clone().requires_grad_() for tensor in (rows, *others))
+    output = function(rows, offsets, *others)
     (output * torch.linspace(-1, 1, output.numel()).view_as(output)).sum().backward()
-    return [output.detach(), *(tensor.grad for tensor in inputs)]
+    return [output.detach(), *(tensor.grad for tensor in (rows, *others) if tensor is not None)]
 
 
 @pairwise(way=BACKENDS, name=GROUPS, bias=[True, False])
 def test_every_way_gives_the_plain_products_and_gradients(name, bias, way, monkeypatch):
     monkeypatch.setattr(grouped, "backend_for", lambda *operands, **settings: BACKENDS[way])
-    example64 = example(name, bias)
-    example32 = [None if tensor is None else tensor.float() for tensor in example64]
-    example32[1] = example64[1]
-    for value, expected in zip(gradients(grouped_linear, *example32), gradients(plainly, *example64), strict=True):
-        torch.testing.assert_close(value, expected.float(), rtol=1e-4, atol=1e-4)
+    right = gradients(plainly, *example(name, bias, torch.float64))
+    found = gradients(grouped_linear, *example(name, bias))
+    torch.testing.assert_close(found, [value.float() for value in right], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("name", GROUPS)
 def test_the_network_is_its_three_parts(name, activation):
-    rows, offsets, weight, bias = example(name)
+    rows, offsets, weight, bias = example(name, dtype=torch.float64)
     generator = torch.Generator().manual_seed(2)
-    weight2 = torch.randn(weight.mT.shape, generator=generator).double()
-    bias2 = torch.randn(len(offsets), INPUTS, generator=generator).double()
+    shapes = weight.mT.shape, (len(weight), INPUTS)
+    weight2, bias2 = (torch.randn(shape, generator=generator).double() for shape in shapes)
 
     def in_parts(rows, offsets, weight, bias, weight2, bias2):
         return grouped_linear(activation(grouped_linear(rows, offsets, weight, bias)), offsets, weight2, bias2)
 
-    results = []
-    for function in (partial(grouped_network, activation), in_parts):
-        inputs = [tensor.clone().requires_grad_() for tensor in (rows, weight, bias, weight2, bias2)]
-        output = function(inputs[0], offsets, *inputs[1:])
-        output.square().sum().backward()
-        results.append([output.detach(), *(tensor.grad for tensor in inputs)])
-    for value, expected in zip(*results, strict=True):
-        torch.testing.assert_close(value, expected)
+    ways = partial(grouped_network, activation), in_parts
+    torch.testing.assert_close(*(gradients(way, rows, offsets, weight, bias, weight2, bias2) for way in ways))
 
 
 def test_only_wanted_gradients_are_computed(monkeypatch):
@@ -114,18 +107,18 @@ def test_only_wanted_gradients_are_computed(monkeypatch):
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_the_sums_for_a_gpu_are_those_for_a_cpu(name):
-    rows, offsets, _, _ = example(name)
+    rows, offsets, _, _ = example(name, dtype=torch.float64)
     torch.testing.assert_close(sum_in_one(rows, offsets), sum_one_by_one(rows, offsets))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_are_computed_too(dtype):
-    rows, offsets, weight, bias = (t if i == 1 else t.to(dtype) for i, t in enumerate(example("uneven")))
-    torch.testing.assert_close(grouped_linear(rows, offsets, weight, bias), plainly(rows, offsets, weight, bias))
+    operands = example("uneven", dtype=dtype)
+    torch.testing.assert_close(grouped_linear(*operands), plainly(*operands))
 
 
 def test_strides_do_not_matter():
-    rows, offsets, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
+    rows, offsets, weight, bias = example("uneven")
     wide_rows = torch.stack([rows, rows], 2)[:, :, 0]
     wide_weight = torch.stack([weight, weight], 3)[..., 0]
     expected = plainly(rows, offsets, weight, bias)
@@ -137,13 +130,13 @@ def test_strides_do_not_matter():
 def test_autocast_casts_as_for_a_linear_layer(device, request):
     if request.config.getoption("--device") == "pretended":
         pytest.skip("the types that autocast chooses are those of a real device")
-    rows, offsets, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
+    rows, offsets, weight, bias = example("uneven")
     with torch.autocast(device, dtype=torch.bfloat16):
         assert grouped_linear(rows, offsets, weight, bias).dtype == torch.bfloat16
         assert F.linear(rows, weight[0]).dtype == torch.bfloat16
 
 
-@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
+@with_grouped_mm
 def test_the_host_reads_ends_for_the_types_that_autocast_makes(device):
     rows, weight = torch.ones(3, 8), torch.ones(2, 16, 8)
     with device_kind_everywhere(DeviceKind.GPU_WITH_GROUPED_MM):
@@ -152,7 +145,7 @@ def test_the_host_reads_ends_for_the_types_that_autocast_makes(device):
             assert not reads_offsets(rows, weight)
 
 
-@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
+@with_grouped_mm
 def test_torchs_grouped_product_is_not_given_more_groups_than_it_takes():
     rows = torch.empty(3, 8, dtype=torch.bfloat16)
     with device_kind_everywhere(DeviceKind.GPU_WITH_GROUPED_MM):
@@ -163,7 +156,7 @@ def test_torchs_grouped_product_is_not_given_more_groups_than_it_takes():
         assert backend_for(rows, weight, groups=1024, max_rows=1) not in (IN_ONE, ONE_BY_ONE)
 
 
-@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
+@with_grouped_mm
 @pytest.mark.parametrize("max_rows", [None, 2])
 def test_a_thousand_groups_and_more_have_their_products_and_gradients(max_rows):
     generator = torch.Generator().manual_seed(1)
@@ -181,7 +174,7 @@ def test_a_thousand_groups_and_more_have_their_products_and_gradients(max_rows):
 def test_the_operators_keep_torchs_rules(request):
     if request.config.getoption("--device") == "pretended":
         pytest.skip("torch's check makes tensors on the device behind its back")
-    rows, offsets, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("padding after the last")))
+    rows, offsets, weight, bias = example("padding after the last")
     for tensor in (rows, weight, bias):
         tensor.requires_grad_()
     torch.library.opcheck(torch.ops.mtmoe.grouped_linear.default, (rows, offsets, weight, bias, 4))
@@ -191,11 +184,7 @@ def test_the_operators_keep_torchs_rules(request):
 
 
 @pytest.mark.skipif("batched" not in BACKENDS, reason="this build of torch has no batched products")
-def test_torchs_default_type_does_not_reach_the_products():
-    rows, offsets, weight, bias = (t if i == 1 else t.float() for i, t in enumerate(example("uneven")))
-    torch.set_default_dtype(torch.float64)
-    try:
-        output = BATCHED.linear(rows, offsets, weight, bias)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    torch.testing.assert_close(output, plainly(rows, offsets, weight, bias))
+def test_torchs_default_type_does_not_reach_the_products(set_default_dtype):
+    operands = example("uneven")
+    set_default_dtype(torch.float64)
+    torch.testing.assert_close(BATCHED.linear(*operands), plainly(*operands))

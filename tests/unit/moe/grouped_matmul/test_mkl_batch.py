@@ -13,7 +13,7 @@ from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import has_batched_products, mul
 pytestmark = pytest.mark.skipif(
     not has_batched_products(torch.zeros(1)), reason="this build of torch has no batched products"
 )
-OUT, COUNT = 11, 13  # places of arguments
+OUT, COUNT = 11, 13  # positions of arguments
 
 
 def does_nothing(*arguments):
@@ -57,29 +57,29 @@ def test_another_routine_is_found_out(wrong):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_neither_a_default_type_nor_fake_tensors_reach_the_trial(dtype, monkeypatch):
+def test_neither_a_default_type_nor_fake_tensors_reach_the_trial(dtype, set_default_dtype):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     right = mkl_batch._routine() is not None
     mkl_batch._routine.cache_clear()
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with FakeTensorMode():
-            assert (mkl_batch._routine() is not None) == right
-    finally:
-        torch.set_default_dtype(before)
+    set_default_dtype(dtype)
+    with FakeTensorMode():
+        assert (mkl_batch._routine() is not None) == right
 
 
-def test_without_it_products_come_one_after_the_other(monkeypatch):
+@pytest.fixture
+def forgotten():
+    """What a test tries out, the next one tries again."""
+    yield
+    mkl_batch._routine.cache_clear()
+
+
+def test_without_it_products_come_one_after_the_other(monkeypatch, forgotten):
     torch.manual_seed(0)
     bank, rows, offsets = ExpertBank(3, 4, 8), torch.randn(9, 4), torch.tensor([4, 4, 8])
     assert backend_for(rows, bank.fc1_weight, groups=len(bank.fc1_weight)) is BATCHED
     expected = bank(rows, offsets)
     monkeypatch.setattr(mkl_batch, "multiplies_right", lambda routine: False)
     mkl_batch._routine.cache_clear()
-    try:
-        assert backend_for(rows, bank.fc1_weight, groups=len(bank.fc1_weight)) is ONE_BY_ONE
-        torch.testing.assert_close(bank(rows, offsets), expected)
-    finally:
-        mkl_batch._routine.cache_clear()
+    assert backend_for(rows, bank.fc1_weight, groups=len(bank.fc1_weight)) is ONE_BY_ONE
+    torch.testing.assert_close(bank(rows, offsets), expected)

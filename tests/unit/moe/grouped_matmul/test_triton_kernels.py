@@ -47,12 +47,10 @@ def assert_close(found, right):
 @pytest.mark.parametrize("name", GROUPS)
 def test_products_are_those_of_one_after_the_other(name, dtype):
     rows, offsets, weight, bias, grad = example(name, dtype)
-    for biases in (bias, None):
-        assert_close(BY_TRITON.linear(rows, offsets, weight, biases), ONE_BY_ONE.linear(rows, offsets, weight, biases))
-    transposed = weight.mT  # as the gradient's product has them
-    assert_close(BY_TRITON.linear(grad, offsets, transposed, None), ONE_BY_ONE.linear(grad, offsets, transposed, None))
-    new = torch.Tensor.new_empty
-    assert_close(BY_TRITON.outer(grad, rows, offsets, new), ONE_BY_ONE.outer(grad, rows, offsets, new))
+    # The last one as the gradient's product has them.
+    for operands in ((rows, offsets, weight, bias), (rows, offsets, weight, None), (grad, offsets, weight.mT, None)):
+        assert_close(*(way.linear(*operands) for way in (BY_TRITON, ONE_BY_ONE)))
+    assert_close(*(way.outer(grad, rows, offsets, torch.Tensor.new_empty) for way in (BY_TRITON, ONE_BY_ONE)))
 
 
 @with_triton
@@ -80,7 +78,7 @@ def test_a_product_is_finished_in_one_pass_as_in_three(name, dtype):
 def test_many_groups():
     rows, weight = torch.randn(50, 16), torch.randn(65, 16, 16)
     offsets = (torch.arange(65) - 14).clamp(min=0)
-    assert_close(BY_TRITON.linear(rows, offsets, weight, None), ONE_BY_ONE.linear(rows, offsets, weight, None))
+    assert_close(*(way.linear(rows, offsets, weight, None) for way in (BY_TRITON, ONE_BY_ONE)))
 
 
 @pytest.mark.parametrize(("capability", "can"), [((7, 5), False), ((8, 0), True), ((8, 9), True), ((9, 0), True)])
