@@ -45,32 +45,25 @@ def plan(gate="base", **options):
     return ExpertPlan(gate, 4, "preserving", 3, **{"starts_dense": True, **options})
 
 
-def filled(slot_plan, seed=0):
-    torch.manual_seed(seed)
+def filled(slot_plan):
+    torch.manual_seed(0)
     block = Block()
     slot_plan.fill(block)
     return block
 
 
-@pytest.mark.parametrize("gate", ["base", "task", "switch"])
-def test_copied_experts_compute_what_the_block_did(gate):
-    block, hidden = filled(plan(gate)), torch.randn(L, B, H)
-    context = BatchContext(torch.tensor([0, 2, 1]), None)
-    before = block(hidden, context)
-    block.slot.sparsify(block)
-    torch.testing.assert_close(block(hidden, context), before)
-    assert all(name.startswith("moe.") for name in block.state_dict())
-
-
-@pytest.mark.parametrize(("gate", "size"), [("base", 1), ("switch", F - 1)])
-def test_a_shared_expert_has_units_of_the_block_and_experts_the_others(gate, size):
-    block, hidden = filled(plan(gate, shared_size=size)), torch.randn(L, B, H)
+@pytest.mark.parametrize(
+    ("gate", "shared"), [("base", 0), ("task", 0), ("switch", 0), ("base", 1), ("switch", F - 1)]
+)
+def test_copied_experts_and_a_shared_one_have_the_units_of_the_block_and_compute_what_it_did(gate, shared):
+    block, hidden = filled(plan(gate, shared_size=shared)), torch.randn(L, B, H)
     context = BatchContext(torch.tensor([0, 2, 1]), None)
     before, weight = block(hidden, context), block.fc1.weight.detach()
     block.slot.sparsify(block)
     torch.testing.assert_close(block(hidden, context), before)
-    units = torch.cat([block.moe.experts.fc1_weight[2], block.moe.shared.fc1_weight])
-    assert torch.equal(units, weight) and len(block.moe.shared.fc1_weight) == size
+    assert all(name.startswith("moe.") for name in block.state_dict())
+    units = torch.cat([block.moe.experts.fc1_weight[2], *([block.moe.shared.fc1_weight] if shared else [])])
+    assert torch.equal(units, weight) and block.moe.experts.fc1_weight.shape[1] == F - shared
 
 
 def test_a_shared_expert_of_a_layer_that_begins_sparse_is_drawn():
@@ -118,7 +111,7 @@ def test_experts_see_each_sentences_task_and_padding():
         block(hidden, BatchContext())
 
 
-def test_slots_are_found_by_the_place_of_their_blocks():
+def test_slots_are_found_by_the_paths_of_their_blocks():
     model = nn.ModuleDict({"a": Block(), "b": filled(plan()), "c": filled(plan(starts_dense=False))})
     assert [*expert_blocks(model)] == [*expert_slots(model)] == ["b", "c"]
     assert expert_layers(model) == {"c": model["c"].moe}
