@@ -106,18 +106,21 @@ def best_of(kind, tokens, experts):
 def assert_fair(expert, tokens, experts):
     assert expert.shape == (tokens,) and expert.dtype == torch.long
     counts = torch.bincount(expert, minlength=experts).tolist()
-    assert len(counts) == experts
-    assert set(counts) <= {tokens // experts, math.ceil(tokens / experts)}
+    assert len(counts) == experts and set(counts) <= {tokens // experts, math.ceil(tokens / experts)}
+
+
+def with_odd_ones():
+    """Scores of which some are infinite or NaN, and the same with what these count as."""
+    scores = make(random_scores, 400, 4)
+    odd = scores.clone()
+    odd[3, 2], odd[5, 1], odd[6, 0] = torch.inf, -torch.inf, torch.nan
+    scores[3, 2], scores[5, 1], scores[6, 0] = scores.max(), scores.min(), scores.min()
+    return odd, scores
 
 
 def any_scores(data, most_tokens, most_experts):
     """Drawn scores of a drawn shape: few values, ordinary ones, or floats of any size, infinite ones and NaN too."""
     tokens, experts = data.draw(st.integers(0, most_tokens)), data.draw(st.integers(1, most_experts))
-    values = data.draw(st.sampled_from([
-        st.integers(-2, 2).map(float),
-        st.floats(-100, 100, width=32),
-        st.floats(width=32),
-    ]))  # fmt: skip
-    row = st.lists(values, min_size=experts, max_size=experts)
-    rows = data.draw(st.lists(row, min_size=tokens, max_size=tokens))
-    return torch.tensor(rows).view(tokens, experts)
+    kinds = st.integers(-2, 2).map(float), st.floats(-100, 100, width=32), st.floats(width=32)
+    row = st.lists(data.draw(st.sampled_from(kinds)), min_size=experts, max_size=experts)
+    return torch.tensor(data.draw(st.lists(row, min_size=tokens, max_size=tokens))).view(tokens, experts)

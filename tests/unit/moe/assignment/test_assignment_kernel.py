@@ -1,6 +1,6 @@
 """The compiled assignment: what it leaves to torch, threads, and that it always ends."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import pytest
@@ -36,61 +36,44 @@ def test_what_is_left_to_torch(odd):
     scores = make(random_scores, 100, 8)
     for other in (scores.double(), scores.to("meta"), 1e-38 * scores):
         assert kernels.assign(other) is None
-    for place in ((0, 0), (57, 3), (99, 7)):
+    for at in ((0, 0), (57, 3), (99, 7)):
         changed = scores.clone()
-        changed[place] = odd
+        changed[at] = odd
         assert kernels.assign(changed) is None
 
 
 @needs_library
 def test_the_same_scores_give_the_same_answer_in_many_threads():
     scores = [make(kind, 3000, 24) for kind in KINDS]
-    expected = [kernels.assign(s).expert_T.tolist() for s in scores]
-    found = [None] * len(scores)
 
-    def work(index):
-        found[index] = kernels.assign(scores[index]).expert_T.tolist()
+    def assigned(scores_TN):
+        return kernels.assign(scores_TN).expert_T.tolist()
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(scores))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == expected
+    with ThreadPoolExecutor(len(scores)) as threads:
+        assert list(threads.map(assigned, scores)) == list(map(assigned, scores))
 
 
-def one_for_all(tokens, experts):
-    return (torch.arange(experts) == 0).float().repeat(tokens, 1)
-
-
-def same_row(tokens, experts):
-    return make(random_scores, 1, experts).repeat(tokens, 1)
-
-
-def few_rows(tokens, experts):
-    return make(random_scores, 10, experts).repeat(tokens // 10 + 1, 1)[:tokens]
-
-
-def one_direction(tokens, experts):
-    """The slowest kind known: in the best assignment every expert has two neighbours to exchange tokens with."""
-    return make(random_scores, tokens, 1) @ make(random_scores, 1, experts, seed=2)
-
-
-def one_token_aside(tokens, experts):
-    return torch.cat([1e-6 * make(random_scores, tokens - 1, experts), 1e6 * make(random_scores, 1, experts)])
+BAD = {
+    "one expert for all": lambda: (torch.arange(48) == 0).float().repeat(8000, 1),
+    "one row": lambda: make(random_scores, 1, 48).repeat(8000, 1),
+    "few rows": lambda: make(random_scores, 10, 48).repeat(800, 1),
+    # The slowest kind known: in the best assignment every expert has two neighbours to exchange tokens with.
+    "one direction": lambda: make(random_scores, 8000, 1) @ make(random_scores, 1, 48, seed=2),
+    "one token aside": lambda: torch.cat([1e-6 * make(random_scores, 7999, 48), 1e6 * make(random_scores, 1, 48)]),
+}
 
 
 @cache
-def best_of_bad_case(kind):
+def best_of_bad_case(name):
     """Torch is the judge, scipy would take minutes."""
-    scores = kind(8000, 48)
+    scores = BAD[name]()
     return total(scores, stepwise_assignment(scores, exact=True).expert_T)
 
 
 @needs_library
-@pytest.mark.parametrize("kind", [one_for_all, same_row, few_rows, one_direction, one_token_aside])
-def test_bad_cases_end(kind):
-    scores = kind(8000, 48)
+@pytest.mark.parametrize("name", BAD)
+def test_bad_cases_end(name):
+    scores = BAD[name]()
     expert = kernels.assign(scores).expert_T
     assert_fair(expert, 8000, 48)
-    assert gap(scores, expert, best_of_bad_case(kind)) <= EXACT_GAP
+    assert gap(scores, expert, best_of_bad_case(name)) <= EXACT_GAP

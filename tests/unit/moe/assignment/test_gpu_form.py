@@ -3,40 +3,31 @@
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_mtmoe.moe import balanced_assignment, priced_assignment
 from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 from fairseq_mtmoe.moe.gates import assigned
-from tests.unit.moe.assignment.made_scores import (
-    BATCHES,
-    CASES,
-    FAST_GAP,
-    KINDS,
-    assert_fair,
-    gap,
-    make,
-    spread_of,
-    tied,
-    total,
-)
+from tests.unit.moe.assignment import made_scores as made
+from tests.unit.moe.test_layer import Recorder
 
 
-@pytest.mark.parametrize(("kind", "tokens", "experts"), [*CASES, (KINDS[0], 1, 2)])
+@pytest.mark.parametrize(("kind", "tokens", "experts"), [*made.CASES, (made.random_scores, 1, 2)])
 def test_shares_are_fair(kind, tokens, experts):
-    assert_fair(gpu_assignment(make(kind, tokens, experts)).expert_T, tokens, experts)
+    made.assert_fair(gpu_assignment(made.make(kind, tokens, experts)).expert_T, tokens, experts)
 
 
-@pytest.mark.parametrize(("kind", "tokens", "experts"), [*BATCHES, (KINDS[3], 640, 8), (KINDS[3], 8192, 128)])
+@pytest.mark.parametrize(
+    ("kind", "tokens", "experts"), [*made.BATCHES, (made.clustered, 640, 8), (made.clustered, 8192, 128)]
+)
 def test_shares_gap_and_prices_at_the_size_of_a_batch(kind, tokens, experts):
     """Prices are in units of the scores, 0 on average, and as near the optimum's as the last temperature lets them."""
-    scores = make(kind, tokens, experts).float()
+    scores = made.make(kind, tokens, experts).float()
     found, right = gpu_assignment(scores), priced_assignment(scores, exact=True)
-    assert_fair(found.expert_T, tokens, experts)
-    assert kind is tied or gap(scores, found.expert_T, total(scores, right.expert_T)) <= FAST_GAP
+    made.assert_fair(found.expert_T, tokens, experts)
+    assert kind is made.tied or made.gap(scores, found.expert_T, made.total(scores, right.expert_T)) <= made.FAST_GAP
     assert found.price_N.dtype == torch.float32 and found.price_N.shape == (experts,)
-    spread = spread_of(scores)
+    spread = made.spread_of(scores)
     assert abs(found.price_N.mean().item()) <= 1e-5 * (spread + 1)
     assert (found.price_N - right.price_N).abs().max() <= 0.02 * spread
 
@@ -45,7 +36,7 @@ def test_shares_gap_and_prices_at_the_size_of_a_batch(kind, tokens, experts):
 @pytest.mark.parametrize("padded", [False, True])
 def test_any_start_gives_fair_shares_and_finite_prices(start, padded):
     """From these scores' own prices, ones near them and far away, none, and such as are no prices."""
-    scores = make(KINDS[3], 700, 16)
+    scores = made.make(made.clustered, 700, 16)
     own = gpu_assignment(scores).price_N
     noise = torch.randn(len(own), generator=torch.Generator().manual_seed(7)) * own.std()
     odd = own.clone()
@@ -54,7 +45,7 @@ def test_any_start_gives_fair_shares_and_finite_prices(start, padded):
     padding = torch.arange(700) % 5 == 0 if padded else None
     found = gpu_assignment(scores, padding, prices)
     real = found.expert_T[~padding] if padded else found.expert_T
-    assert_fair(real, len(real), 16)
+    made.assert_fair(real, len(real), 16)
     assert not padded or (found.expert_T[padding] == 16).all()
     assert found.price_N.isfinite().all()
     assert torch.equal(found.expert_T, gpu_assignment(scores, padding, prices).expert_T)
@@ -62,8 +53,8 @@ def test_any_start_gives_fair_shares_and_finite_prices(start, padded):
 
 def assert_gap(scores, start):
     """The promised gap from these prices: 0.1% of the sum over tokens of highest - lowest score."""
-    best = total(scores, balanced_assignment(scores, exact=True))
-    assert gap(scores, gpu_assignment(scores, None, start).expert_T, best) <= FAST_GAP
+    best = made.total(scores, balanced_assignment(scores, exact=True))
+    assert made.gap(scores, gpu_assignment(scores, None, start).expert_T, best) <= made.FAST_GAP
 
 
 @pytest.mark.parametrize(("shift", "tokens", "experts"), [(0.3, 4096, 16), (1.0, 1024, 8), (1.0, 4099, 64)])
@@ -77,32 +68,22 @@ def test_gap_from_prices_of_other_batches(shift, tokens, experts):
     assert_gap(popularity + torch.randn(tokens, experts, generator=generator), start)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not tied])
+@pytest.mark.parametrize("kind", [kind for kind in made.KINDS if kind is not made.tied])
 def test_gap_from_prices_that_are_off(kind):
     """By normal noise of that deviation, in mean spreads (mean over tokens of highest - lowest score)."""
-    scores = make(kind, 4096, 16).float()
+    scores = made.make(kind, 4096, 16).float()
     noise = torch.randn(16, generator=torch.Generator().manual_seed(7))
     for off in (0.0, 0.3):
-        assert_gap(scores, priced_assignment(scores).price_N + off * spread_of(scores) * noise)
+        assert_gap(scores, priced_assignment(scores).price_N + off * made.spread_of(scores) * noise)
 
 
 @pytest.mark.parametrize(("padded", "most"), [(False, 247), (True, 259)])
 def test_a_start_saves_operations(padded, most):
     """Without one there are 671 and 673."""
     scores, start, padding = torch.randn(64, 8), torch.zeros(8), torch.arange(64) % 5 == 0 if padded else None
-    with Operations() as counted:
+    with Recorder() as recorder:
         gpu_assignment(scores, padding, start)
-    assert counted.number <= most
-
-
-class Operations(TorchDispatchMode):
-    """Counts torch's operations."""
-
-    number = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.number += 1
-        return function(*args, **(kwargs or {}))
+    assert recorder.operations <= most
 
 
 def test_the_sample_is_in_step_with_no_sentences():
@@ -114,42 +95,38 @@ def test_the_sample_is_in_step_with_no_sentences():
 
 
 def test_padding_takes_no_part():
-    scores = make(KINDS[0], 700, 16)
+    scores = made.make(made.random_scores, 700, 16)
     padding = torch.rand(700, generator=torch.Generator().manual_seed(3)) < 0.3
     scores[padding] = 100 * torch.randn(int(padding.sum()), 16, generator=torch.Generator().manual_seed(4))
     expert = gpu_assignment(scores, padding).expert_T
     assert (expert[padding] == 16).all()
     real = scores[~padding]
-    assert_fair(expert[~padding], len(real), 16)
-    assert gap(real, expert[~padding]) <= FAST_GAP
+    made.assert_fair(expert[~padding], len(real), 16)
+    assert made.gap(real, expert[~padding]) <= made.FAST_GAP
     assert (gpu_assignment(scores, torch.ones_like(padding)).expert_T == 16).all()
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, 0.0])
-def test_no_finite_score_at_all(value):
-    found = gpu_assignment(torch.full((11, 4), value))
-    assert_fair(found.expert_T, 11, 4)
-    assert found.price_N.abs().max() < 1e-6
+def test_no_finite_score_at_all():
+    for value in (torch.nan, torch.inf, 0.0):
+        found = gpu_assignment(torch.full((11, 4), value))
+        made.assert_fair(found.expert_T, 11, 4)
+        assert found.price_N.abs().max() < 1e-6
 
 
 def test_infinite_scores_count_as_the_highest_and_lowest_finite_one():
-    scores = make(KINDS[0], 400, 4)
-    odd = scores.clone()
-    odd[3, 2], odd[5, 1], odd[6, 0] = torch.inf, -torch.inf, torch.nan
-    scores[3, 2], scores[5, 1], scores[6, 0] = scores.max(), scores.min(), scores.min()
-    assert torch.equal(gpu_assignment(odd).expert_T, gpu_assignment(scores).expert_T)
-    assert gpu_assignment(odd).expert_T[3] == 2
+    found, right = (gpu_assignment(scores).expert_T for scores in made.with_odd_ones())
+    assert torch.equal(found, right) and found[3] == 2
 
 
 @pytest.mark.parametrize("scale", [1e-38, 3e37])
 def test_scores_of_extreme_size(scale):
-    scores = make(KINDS[0], 640, 4).clamp(-3, 3)
+    scores = made.make(made.random_scores, 640, 4).clamp(-3, 3)
     expert = gpu_assignment((scores.double() * scale).float()).expert_T
-    assert_fair(expert, 640, 4)
-    assert gap(scores, expert) <= FAST_GAP
+    made.assert_fair(expert, 640, 4)
+    assert made.gap(scores, expert) <= made.FAST_GAP
 
 
-SCORES, PADDING = make(KINDS[0], 512, 8).float(), torch.arange(512) % 7 == 0
+SCORES, PADDING = made.make(made.random_scores, 512, 8).float(), torch.arange(512) % 7 == 0
 
 
 @pytest.mark.parametrize("arguments", [(SCORES,), (SCORES, PADDING), (SCORES, PADDING, torch.zeros(8))])
