@@ -26,14 +26,14 @@ def pair_rows(sizes):
     rows = []
     while missing:
         row = dict(min(missing))
-        for place in sorted(set(range(len(sizes))) - set(row), key=lambda place: -sizes[place]):
-            met = [sum(_pair(place, i, *other) in missing for other in row.items()) for i in range(sizes[place])]
-            used = Counter(other[place] for other in rows)
-            row[place] = max(range(sizes[place]), key=lambda i: (met[i], -used[i]))
+        for column in sorted(set(range(len(sizes))) - set(row), key=lambda column: -sizes[column]):
+            met = [sum(_pair(column, i, *other) in missing for other in row.items()) for i in range(sizes[column])]
+            used = Counter(other[column] for other in rows)
+            row[column] = max(range(sizes[column]), key=lambda i: (met[i], -used[i]))
         missing -= set(combinations(sorted(row.items()), 2))
-        rows.append([row[place] for place in range(len(sizes))])
+        rows.append([row[column] for column in range(len(sizes))])
     return rows
 
 
-def _pair(place, index, other_place, other_index):
-    return tuple(sorted([(place, index), (other_place, other_index)]))
+def _pair(column, index, other_column, other_index):
+    return tuple(sorted([(column, index), (other_column, other_index)]))

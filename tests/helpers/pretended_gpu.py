@@ -58,12 +58,11 @@ class GpuRules(TorchDispatchMode):
     def has(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._on_gpu
 
-    def place(self, tensor: Tensor, on_gpu: bool = True) -> Tensor:
+    def put(self, tensor: Tensor, on_gpu: bool = True) -> Tensor:
         storage = tensor.untyped_storage()
+        self._on_gpu.pop(storage._cdata, None)
         if on_gpu:
             self._on_gpu[storage._cdata] = StorageWeakRef(storage)
-        else:
-            self._on_gpu.pop(storage._cdata, None)
         return tensor
 
     def pin(self, tensor: Tensor) -> Tensor:
@@ -99,10 +98,10 @@ class GpuRules(TorchDispatchMode):
             known = {tensor.untyped_storage()._cdata for tensor in tensors}
             for leaf in tree_leaves(result):
                 if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in known:
-                    self.place(leaf)
+                    self.put(leaf)
         # Autograd gives zeros where there is no gradient, on the device that it takes the value to be on.
         if func is torch.ops.aten.zeros.default and not self.is_asked and torch._C._current_graph_task_id() != -1:
-            self.place(result)
+            self.put(result)
         return result
 
     def _check(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor], here: list[Tensor]) -> None:
@@ -196,7 +195,7 @@ def _methods(rules: GpuRules) -> dict[str, Callable[..., Any]]:
             return moved
         rules.copied(tensor, _is_cuda(target), non_blocking)
         with _disable_current_modes():
-            return rules.place(moved.clone(), _is_cuda(target))
+            return rules.put(moved.clone(), _is_cuda(target))
 
     def tolist(tensor: Tensor) -> Any:
         if not rules.has(tensor):
@@ -211,10 +210,10 @@ def _methods(rules: GpuRules) -> dict[str, Callable[..., Any]]:
         return real_numpy(tensor, *args, **kwargs)
 
     def new(tensor: Tensor, *args: Any) -> Tensor:
-        return rules.place(real_new(tensor, *args), rules.has(tensor))
+        return rules.put(real_new(tensor, *args), rules.has(tensor))
 
     def deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
-        return rules.place(real_deepcopy(tensor, memo), rules.has(tensor))
+        return rules.put(real_deepcopy(tensor, memo), rules.has(tensor))
 
     return {
         "__deepcopy__": deepcopy,
@@ -239,7 +238,7 @@ def _factory(rules: GpuRules, name: str, real: Callable[..., Tensor]) -> Callabl
         finally:
             rules.is_asked = before
         if _is_cuda(device):
-            rules.place(made)
+            rules.put(made)
             if name in FROM_VALUES:
                 rules.wait("copy to the GPU")
         return rules.pin(made) if pin_memory else made
@@ -273,7 +272,7 @@ def _machine(rules: GpuRules, capability: tuple[int, int]) -> dict[str, Any]:
 
 
 class _Event:
-    """A place in the GPU's work; waiting for it is not counted: `--log-expert-comm` asks for that."""
+    """A moment of the GPU's work; waiting for it is not counted: `--log-expert-comm` asks for that."""
 
     def __init__(self, enable_timing: bool = False) -> None:
         self.record = self.synchronize = lambda: None

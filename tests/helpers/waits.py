@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import tempfile
@@ -103,8 +104,8 @@ def update_waits(data: Path, save_dir: Path, model: str) -> Counter[str]:
 def who_waits(rules: GpuRules) -> Counter[str]:
     found: Counter[str] = Counter()
     for _, line in rules.waits:
-        package, _, place = line.partition("/")
-        found["layers" if place.startswith("moe/") else package] += 1
+        package, _, path = line.partition("/")
+        found["layers" if path.startswith("moe/") else package] += 1
     return found
 
 
@@ -123,16 +124,12 @@ def tables() -> dict[str, str]:
     from tests.helpers.digits import make_digit_corpus
     from tests.helpers.processes import run_processes
 
-    with tempfile.TemporaryDirectory() as folder:
-        data = make_digit_corpus(Path(folder) / "data", train=100)
-        updates = [
-            all_updates_wait(0, data, Path(folder) / "alone"),
-            run_processes(all_updates_wait, 2, data, Path(folder) / "several")[0],
-        ]
-    return {
-        "layers": layer_table(all_layers_wait(), run_processes(all_layers_wait, 2)[0]),
-        "updates": update_table(updates),
-    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data = make_digit_corpus(folder / "data", train=100)
+        several = run_processes(all_updates_wait, 2, data, folder / "several")[0]
+        updates = update_table([all_updates_wait(0, data, folder / "alone"), several])
+    return {"layers": layer_table(all_layers_wait(), run_processes(all_layers_wait, 2)[0]), "updates": updates}
 
 
 def layer_table(alone: dict[tuple[Any, ...], int], several: dict[tuple[Any, ...], int]) -> str:
@@ -140,21 +137,16 @@ def layer_table(alone: dict[tuple[Any, ...], int], several: dict[tuple[Any, ...]
     rows = []
     for gate in GATES:
         for title, kinds in (("bfloat16, capability 9 or 10", TYPES[:1]), ("others", TYPES[1:])):
-            row = [gate, title]
-            for counts in (alone, several):
-                for training in (True, False):
-                    (count,) = {counts[gate, *kind, training] for kind in kinds}
-                    row.append(str(count))
-            rows.append(row)
+            rows.append([gate, title])
+            for counts, training in itertools.product((alone, several), (True, False)):
+                (count,) = {counts[gate, *kind, training] for kind in kinds}
+                rows[-1].append(str(count))
     return markdown_table(head, rows, [0, 1])
 
 
 def update_table(updates: Sequence[dict[str, Counter[str]]]) -> str:
-    who = {
-        "fairseq": "fairseq",
-        "fairseq_mtmoe": "the plugin's stacks, loss and trainer",
-        "layers": f"{LAYERS} expert layers",
-    }
+    plugins = "the plugin's stacks, loss and trainer"
+    who = {"fairseq": "fairseq", "fairseq_mtmoe": plugins, "layers": f"{LAYERS} expert layers"}
     head = ["model", *who.values(), *(f"{title}, several" for title in who.values())]
     rows = [[model, *(str(each[model][name]) for each in updates for name in who)] for model in MODELS]
     return markdown_table(head, rows, [0])
