@@ -8,14 +8,11 @@ import torch
 from exchange_model import count_bytes, gather_bytes, num_operations, row_bytes, shuffle_bytes
 from torch import distributed as dist
 
-from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, parts_of
-from tests.helpers.digits import make_digit_corpus
 from tests.helpers.models import batch, moe_model
 from tests.helpers.processes import run_processes
-from tests.helpers.training import train_here
 
 H, F, TASKS = 8, 12, 3
 TOKENS = {2: (7, 12), 4: (5, 1, 0, 10)}
@@ -47,9 +44,9 @@ def describe(name, output=None, sent=None, receive=None, send=None, group=None, 
         return name, str(sent.dtype), sent.numel() * sent.element_size() * (dist.get_world_size(group) - 1)
     if name != "all_to_all_single":
         return name, "", 0
-    size, place = dist.get_world_size(group), dist.get_rank(group)
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
     send = send or [len(sent) // size] * size
-    away = sent[: len(sent) - send[place]]  # as much as that, whichever rows
+    away = sent[: len(sent) - send[rank]]  # as much as that, whichever rows
     return name, str(sent.dtype), away.numel() * away.element_size()
 
 
@@ -91,7 +88,7 @@ def run_case(rank, num_experts, kind, shuffles, compute, training):
             output = layer(hidden, hidden, padding, tasks)
         if training:
             output.float().sum().backward()
-    rows = [int((routings[0] // placement.count == place).sum()) for place in range(placement.group_size)]  # padding: P
+    rows = [int((routings[0] // placement.count == other).sum()) for other in range(placement.group_size)]  # padding: P
     seconds, recorded = layer.comm.seconds, (layer.comm.num_bytes, layer.comm.exchanges)
     return calls, recorded, rows, seconds
 
@@ -102,7 +99,7 @@ def several():
     for world_size in TOKENS:
         cases = [case[1:] for case in CASES if case[0] == world_size]
         results = run_processes(run_cases, world_size, cases)
-        found |= {(world_size, *case): [one[place] for one in results] for place, case in enumerate(cases)}
+        found |= {(world_size, *case): of_case for case, of_case in zip(cases, zip(*results, strict=True), strict=True)}
     return found
 
 
@@ -113,18 +110,18 @@ def test_a_layer_sends_what_the_formula_says_and_nothing_else(several, case):
     rows_of = [rows for _, _, rows, _ in several[case]]
     row_type = "torch.float32" if compute == "float32" else "torch.bfloat16"
     for rank, (calls, recorded, rows, seconds) in enumerate(several[case]):
-        place, first = rank % size, rank - rank % size
+        own, first = rank % size, rank - rank % size
         all_bytes = sum(num_bytes for *_, num_bytes in calls)
-        others = [process for process in range(size) if process != place]
+        others = [process for process in range(size) if process != own]
         sent = sum(rows[process] for process in others)
-        arrived = sum(rows_of[first + process][place] for process in others)
+        arrived = sum(rows_of[first + process][own] for process in others)
         right = row_bytes(sent, arrived, H, 4 if compute == "float32" else 2, training)
         right += count_bytes(num_experts, size)
         steps = ["torch.int64"] + (4 if training else 2) * [row_type]
         if shuffles and training:
             tokens = [TOKENS[world_size][first + process] for process in range(size)]
-            scores = tokens[place] - parts_of(tokens[place], place, size)[place]
-            answers = sum(parts_of(tokens[process], process, size)[place] for process in others)
+            scores = tokens[own] - parts_of(tokens[own], own, size)[own]
+            answers = sum(parts_of(tokens[process], process, size)[own] for process in others)
             right += shuffle_bytes(scores, answers, num_experts) + gather_bytes(size)
             steps = ["torch.int64", "torch.float32", "torch.int32", *steps]
             assert calls.pop(0)[0] == "all_gather"
@@ -137,105 +134,43 @@ def test_a_layer_sends_what_the_formula_says_and_nothing_else(several, case):
         assert seconds > 0
 
 
-def test_half_precision_sends_half_of_the_rows_bytes(several):
-    """Task gates choose the same experts in all types that the rows may have."""
-
-    def rows(compute, dtype):
-        results = several[2, 4, "task", False, compute, True]
-        return [sum(num_bytes for _, found, num_bytes in calls if found == dtype) for calls, *_ in results]
-
-    full, half = rows("float32", "torch.float32"), rows("autocast", "torch.bfloat16")
-    assert [2 * num_bytes for num_bytes in half] == full and min(full) > 0
-
-
-def disabled(rank):
-    placement = place_experts(2)
-    layer = MoELayer(build_gate("base", 2, H), ExpertBank(2, H, F, placement=placement))
-    layer(torch.randn(6, H), torch.randn(6, H)).sum().backward()
-    return layer.comm.num_bytes, layer.comm.exchanges, layer.comm.seconds
-
-
-def test_a_record_that_is_off_records_nothing():
-    assert run_processes(disabled, 2) == [(0, 0, 0.0)] * 2
-
-
 # ---- a model ----
 
-
-def pass_model(rank, options):
-    model = moe_model(encoder_layers=4, decoder_layers=4, **options).train()
-    net_input = batch()
-    with watching() as calls:
-        features, _ = model(**net_input)
-        num_forward = len(calls)
-        features.sum().backward()
-    return [(name, dtype) for name, dtype, _ in calls], num_forward
+LAYERS, STACKS, PASSES = 4, 2, 2
+# Options, and how often a forward pass gathers, and exchanges in each layer.
+MODELS = [
+    (dict(expert_gates="base"), STACKS, 5),
+    (dict(expert_gates="base", no_token_shuffle=True), 0, 3),
+    (dict(expert_gates="task"), 0, 3),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "gathers", "each_forward"),
-    [
-        (dict(expert_gates="base"), 2, 5),
-        (dict(expert_gates="base", no_token_shuffle=True), 0, 3),
-        (dict(expert_gates="task"), 0, 3),
-    ],
-    ids=["shuffled", "not shuffled", "task gates"],
-)
-def test_a_model_exchanges_row_counts_once_a_layer_and_token_counts_once_a_stack(options, gathers, each_forward):
-    layers = 4
-    for calls, num_forward in run_processes(pass_model, 2, options):
-        assert sum(name == "all_gather" for name, _ in calls) == gathers
-        exchanges = [dtype for name, dtype in calls if name == "all_to_all_single"]
-        assert len(exchanges) + gathers == len(calls)  # no operation of another kind
-        assert exchanges.count("torch.int64") == layers
-        assert num_forward == gathers + layers * each_forward
-        assert len(calls) == num_forward + layers * 2
-
-
-def pass_two_batches(rank):
+def pass_models(rank):
+    """The operations of each model's pass, and how many of them are the forward pass's; and of two passes of one."""
+    found = []
+    for options, _, _ in MODELS:
+        model, net_input = moe_model(encoder_layers=4, decoder_layers=4, **options).train(), batch()
+        with watching() as calls:
+            features, _ = model(**net_input)
+            num_forward = len(calls)
+            features.sum().backward()
+        found.append(([(name, dtype) for name, dtype, _ in calls], num_forward))
     model = moe_model(expert_gates="base", checkpoint_activations=True).train()
     with watching() as calls:
         for count in (4, 2 + rank):
             features, _ = model(**{name: value[:count] for name, value in batch().items()})
             features.sum().backward()
-    return [name for name, *_ in calls].count("all_gather")
+    return found, [name for name, *_ in calls].count("all_gather")
 
 
-def test_each_pass_asks_for_its_token_counts_and_its_recomputation_knows_them():
-    stacks, passes = 2, 2
-    assert run_processes(pass_two_batches, 2) == [stacks * passes] * 2
-
-
-# ---- a run ----
-
-
-def train_logging(rank, data, folder):
-    from fairseq.logging import metrics
-
-    logged, log_scalar = [], metrics.log_scalar
-
-    def noted(key, value, *args, **kwargs):
-        if key.startswith("expert_comm"):
-            logged.append((key, value))
-        return log_scalar(key, value, *args, **kwargs)
-
-    metrics.log_scalar = noted
-    options = ("--max-update", 6, "--validate-interval-updates", 3, "--max-tokens", 250, "--no-save")
-    train_here(data, folder, "--log-expert-comm", *options)
-    return logged
-
-
-def test_a_run_logs_each_update_and_sums_by_layer_before_each_validation(tmp_path):
-    data = make_digit_corpus(tmp_path / "data", train=600)
-    logged, *_ = run_processes(train_logging, 2, data, tmp_path / "run")
-    names = [f"expert_comm_{name}" for name in ("ms", "mb", "share")]
-    values = {name: [value for key, value in logged if key == name] for name in names}
-    assert all(len(found) == 6 and min(found) > 0 for found in values.values())
-    assert max(values["expert_comm_share"]) < 1
-    events = [event for event in run_log.read(tmp_path / "run") if event["event"] == "expert_comm"]
-    assert [(event["update"], event["updates"]) for event in events] == [(3, 3), (6, 3)]
-    for event, first in zip(events, (0, 3), strict=True):
-        assert set(event["layers"]) == {f"{stack}.layers.{n}" for stack in ("encoder", "decoder") for n in (0, 1)}
-        for name, unit, field in (("expert_comm_mb", 1e6, "bytes"), ("expert_comm_ms", 1e-3, "seconds")):
-            total = sum(layer[field] for layer in event["layers"].values())
-            assert sum(values[name][first : first + 3]) == pytest.approx(total / unit)
+def test_a_model_exchanges_row_counts_once_a_layer_and_token_counts_once_a_stack():
+    """Each pass asks for its token counts, and its recomputation knows them."""
+    for found, num_gathered in run_processes(pass_models, 2):
+        for (calls, num_forward), (options, gathers, each_forward) in zip(found, MODELS, strict=True):
+            assert sum(name == "all_gather" for name, _ in calls) == gathers, options
+            exchanges = [dtype for name, dtype in calls if name == "all_to_all_single"]
+            assert len(exchanges) + gathers == len(calls)  # no operation of another kind
+            assert exchanges.count("torch.int64") == LAYERS
+            assert num_forward == gathers + LAYERS * each_forward
+            assert len(calls) == num_forward + LAYERS * 2
+        assert num_gathered == STACKS * PASSES

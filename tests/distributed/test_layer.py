@@ -57,7 +57,14 @@ def pass_batch(layer, rank, size, forward=None):
 
 def run_cases(rank, cases):
     """All at once: starting processes takes longer than the cases do."""
-    return {case: in_one_of_several(rank, *case) for case in cases}
+    found = {case: in_one_of_several(rank, *case) for case in cases}
+    if dist.get_world_size() != 3:
+        found |= {("shuffled", idle_rank): shuffled(rank, idle_rank) for idle_rank in (None, 1)}
+    if dist.get_world_size() == 2:
+        found["idle",] = idle(rank)
+        for num_experts in (2, 4):
+            assert_rows_reach_their_experts_and_come_back(rank, num_experts)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +72,8 @@ def several():
     """The results of all processes, by number of processes and case."""
     found = {}
     for world_size in (2, 3, 4):
-        cases = [case[1:] for case in CASES if case[0] == world_size]
-        for results in run_processes(run_cases, world_size, cases):
-            for case, result in results.items():
-                found.setdefault((world_size, *case), []).append(result)
+        results = run_processes(run_cases, world_size, [case[1:] for case in CASES if case[0] == world_size])
+        found |= {(world_size, *case): [of_rank[case] for of_rank in results] for case in results[0]}
     return found
 
 
@@ -89,8 +94,7 @@ def in_one_of_several(rank, num_experts, kind, training):
         if not hasattr(parameter, "expert"):  # what data parallelism does
             dist.all_reduce(gradient.div_(world_size))
         gradients[name] = gradient.tolist()
-    starts = {name: parameter.tolist() for name, parameter in layer.experts.named_parameters()}
-    return values, gradients, starts, (placement.first, placement.count, placement.group_size)
+    return values, gradients, slice(placement.first, placement.first + placement.count)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -98,54 +102,40 @@ def test_outputs_and_gradients_are_those_of_one_process(several, case):
     world_size, num_experts, kind, training = case
     several = several[case]
     whole = build(kind, num_experts).train(training)
-    starts = {name: parameter.tolist() for name, parameter in whole.experts.named_parameters()}
     for rank, (values, *_) in enumerate(several):
-        expected = pass_batch(whole, rank, SIZES[world_size][rank], slow_forward)
-        for value, right in zip(values, expected, strict=True):
+        for value, right in zip(values, pass_batch(whole, rank, SIZES[world_size][rank], slow_forward), strict=True):
             torch.testing.assert_close(torch.tensor(value), torch.tensor(right), rtol=1e-5, atol=1e-5)
-    for _, gradients, started, (first, count, group_size) in several:
-        assert count == num_experts // group_size
+    for _, gradients, held in several:
         for name, parameter in whole.named_parameters():
-            right = parameter.grad / world_size
-            if name.startswith("experts."):
-                right = right[first : first + count]
-                assert started[name.removeprefix("experts.")] == starts[name.removeprefix("experts.")][first:][:count]
+            right = (parameter.grad / world_size)[held if name.startswith("experts.") else ...]
             torch.testing.assert_close(torch.tensor(gradients[name]), right, rtol=1e-5, atol=1e-5)
-
-
-def test_experts_start_unlike_each_other():
-    weight = build("base", 8).experts.fc1_weight
-    assert len({tuple(expert.reshape(-1).tolist()) for expert in weight}) == 8
 
 
 # ---- shuffled tokens ----
 
 
-def shuffled(rank, num_experts, idle_rank):
-    world_size = dist.get_world_size()
-    placement = place_experts(num_experts)
-    layer = build("base", num_experts, placement)
-    layer.gate.shuffle = TokenShuffle(placement)
-    layer.idle = rank == idle_rank
-    size = SIZES[world_size][rank]
+def shuffled(rank, idle_rank):
+    placement = place_experts(4)
+    gate = build("base", 4, placement).gate
+    gate.shuffle = TokenShuffle(placement)
+    size = SIZES[dist.get_world_size()][rank]
     hidden, _, padding, _, _ = batch(rank, size)
     torch.manual_seed(rank)
-    chosen = layer.gate(hidden, None, padding | layer.idle).expert_T
+    chosen = gate(hidden, None, padding | (rank == idle_rank)).expert_T
     torch.manual_seed(rank)
     order = torch.randperm(size)
-    remember_prices([layer.gate.prices], dist.group.WORLD)
-    price = layer.gate.prices.mean.tolist()
-    return chosen.tolist(), order.tolist(), pass_batch(layer, rank, size), price
+    remember_prices([gate.prices], dist.group.WORLD)
+    return chosen.tolist(), order.tolist(), gate.prices.mean.tolist()
 
 
 @pytest.mark.parametrize("idle_rank", [None, 1])
-@pytest.mark.parametrize(("world_size", "num_experts"), [(2, 4), (4, 4)])
-def test_shuffled_tokens_are_assigned_evenly_in_each_random_part(world_size, num_experts, idle_rank):
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_shuffled_tokens_are_assigned_evenly_in_each_random_part(several, world_size, idle_rank):
     """The slow twin: collect the parts by hand, and assign each of them."""
-    several = run_processes(shuffled, world_size, num_experts, idle_rank)
-    layer = build("base", num_experts)
+    several = several[world_size, "shuffled", idle_rank]
+    num_experts, weight = 4, build("base", 4).gate.weight
     parts = [[] for _ in range(world_size)]
-    for rank, (_, order, _, _) in enumerate(several):
+    for rank, (_, order, _) in enumerate(several):
         sizes = parts_of(len(order), rank, world_size)
         assert sum(sizes) == len(order) and max(sizes) - min(sizes) <= 1
         for part, size in zip(parts, sizes, strict=True):
@@ -156,15 +146,15 @@ def test_shuffled_tokens_are_assigned_evenly_in_each_random_part(world_size, num
     for part in parts:
         real = [(rank, token) for rank, token in part if rank != idle_rank and not batches[rank][2][token]]
         if real:
-            scores = torch.stack([batches[rank][0][token] @ layer.gate.weight.T for rank, token in real]).detach()
+            scores = torch.stack([batches[rank][0][token] @ weight.T for rank, token in real]).detach()
             right, price = priced_assignment(scores)
             right = right.tolist()
             recorded, tokens = recorded + len(real) * price, tokens + len(real)
             assert [several[rank][0][token] for rank, token in real] == right
             load = [right.count(expert) for expert in range(num_experts)]
             assert max(load) - min(load) <= 1
-    for rank, (chosen, _, _, price) in enumerate(several):
-        assert price == several[0][3]  # the same in all processes, to which each part counts by its tokens
+    for rank, (chosen, _, price) in enumerate(several):
+        assert price == several[0][2]  # the same in all processes, to which each part counts by its tokens
         torch.testing.assert_close(torch.tensor(price), recorded / tokens, atol=1e-4, rtol=0)
         padding = batches[rank][2] if rank != idle_rank else torch.ones(len(chosen), dtype=torch.bool)
         assert [expert == num_experts for expert in chosen] == padding.tolist()
@@ -178,9 +168,9 @@ def idle(rank):
     return values, {name: parameter.grad.tolist() for name, parameter in layer.experts.named_parameters()}
 
 
-def test_a_process_without_a_batch_serves_the_others_and_adds_nothing():
-    (output, hidden_grad, branch_grad), served = run_processes(idle, 2)[0]
-    assert not any(torch.tensor(value).any() for value in (output, hidden_grad, branch_grad))
+def test_a_process_without_a_batch_serves_the_others_and_adds_nothing(several):
+    values, served = several[2, "idle"][0]
+    assert not any(torch.tensor(value).any() for value in values)
     alone = build("base", 4)
     pass_batch(alone, 1, SIZES[2][1])
     for name, parameter in alone.experts.named_parameters():
@@ -190,34 +180,22 @@ def test_a_process_without_a_batch_serves_the_others_and_adds_nothing():
 # ---- the dispatcher ----
 
 
-def there_and_back(rank, num_experts):
+def assert_rows_reach_their_experts_and_come_back(rank, num_experts):
     """Rows that say which expert they are for, passed through experts that do nothing."""
     placement = place_experts(num_experts)
     dispatcher = dispatcher_for(placement, CommRecord())
+    assert type(dispatcher) is AllToAllDispatcher
     expert = torch.arange(5 + rank) % (num_experts + 1)  # the last number is padding's
     x = expert.float().unsqueeze(1).expand(-1, H).clone().requires_grad_()
     rows, plan = dispatcher.dispatch(x, expert, max_rows=1)
+    assert plan.max_rows is None  # other processes' rows come too
+    offsets = plan.offsets_N.tolist()
+    assert offsets == plan.host_offsets_N.tolist() and offsets[-1] == len(rows)
+    held = range(placement.first, placement.first + placement.count)
+    assert [set(part[:, 0].tolist()) for part in rows.tensor_split(offsets[:-1])] == [{float(one)} for one in held]
     scale = 2.0 + torch.arange(len(x))
     back = dispatcher.combine(rows, plan, scale)
-    (back * torch.ones(H)).sum().backward()
+    back.sum().backward()
     scale_TH = torch.where(expert == num_experts, 0, scale).unsqueeze(1).expand(-1, H)
-    offsets = plan.offsets_N.tolist()
-    parts = rows.tensor_split(plan.offsets_N[:-1]) if len(offsets) > 1 else [rows]
-    return {
-        "kind": type(dispatcher),
-        "here": [sorted(set(part[:, 0].tolist())) for part in parts],
-        "experts": [[float(placement.first + place)] for place in range(placement.count)],
-        "ends": offsets == plan.host_offsets_N.tolist() and offsets[-1] == len(rows),
-        "most": plan.max_rows,
-        "back": torch.equal(back, x * scale_TH),
-        "gradient": torch.equal(x.grad, scale_TH),
-    }
-
-
-@pytest.mark.parametrize("num_experts", [2, 4])
-def test_rows_reach_their_experts_and_come_back(num_experts):
-    for found in run_processes(there_and_back, 2, num_experts):
-        assert found["kind"] is AllToAllDispatcher
-        assert found["here"] == found["experts"] and found["ends"]
-        assert found["most"] is None  # other processes' rows come too
-        assert found["back"] and found["gradient"]  # divided by P, then multiplied
+    assert torch.equal(back, x * scale_TH)
+    assert torch.equal(x.grad, scale_TH)  # divided by P, then multiplied

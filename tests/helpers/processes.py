@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import distributed as dist
@@ -46,6 +47,14 @@ def run_processes(
             for process in processes:
                 process.kill()
                 process.join()
+
+
+def joined(states: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The state of a model that processes train together: the experts of all, one after the other."""
+    return {
+        name: np.concatenate([state[name] for state in states]) if ".moe.experts." in name else value
+        for name, value in states[0].items()
+    }
 
 
 def _collect(results: Any, processes: list[Any], deadline: float) -> list[Any]:
