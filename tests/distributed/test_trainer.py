@@ -8,29 +8,18 @@ import signal
 import numpy as np
 import pytest
 import torch
+from torch import distributed as dist
 
 from fairseq_mtmoe.checkpoints import assemble
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.training.saving import lock
-from tests.helpers.digits import make_digit_corpus
-from tests.helpers.processes import run_processes
+from tests.helpers.processes import joined, run_processes
 from tests.helpers.trainers import groups_of, spoil, state_of, trainer_here
 from tests.helpers.training import interrupted, train_here
 from tests.kill.runs import compare
 
 SMALL = ("--max-tokens", 100, "--num-experts", 4, "--expert-gates", "task", "--adam-eps", 1e-3)
 WAY = "infinite gradients of a finite loss"
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=200, valid=4, test=4)
-
-
-def joined(states, name):
-    """A parameter of all processes: the experts of both, one after the other."""
-    values = [state[name] for state in states]
-    return np.concatenate(values) if ".moe.experts." in name else values[0]
 
 
 # ---- bad updates ----
@@ -109,63 +98,62 @@ def test_a_signal_to_one_process_ends_all_and_the_run_goes_on_as_if_there_were_n
     assert outcome.difference <= 1e-6 and not outcome.leftovers
 
 
-# ---- the end of an epoch ----
+# ---- what two processes do as one ----
 
 
-def end_of_epoch(rank, data, folder, world_size):
-    """An update of three batches, of which the second process has one."""
-    logging.disable(logging.INFO)
+def end_of_epoch(data, folder):
+    """An update of three batches, of which the second process has one; fairseq's trainer forgets its sentences."""
+    world_size = dist.get_world_size()
     trainer = trainer_here(data, folder, *SMALL, "--update-freq", 3 if world_size == 1 else 2)
     batches = trainer.get_train_iterator(epoch=1, shard_batch_itr=False).next_epoch_itr()
     trainer.begin_epoch(1)
     first, second, third = itertools.islice(batches, 3)
-    samples = [first, second, third] if world_size == 1 else [[first, third], [second, {}]][rank]
-    norms = []
-    clip = trainer.clip_grad_norm
-    trainer.clip_grad_norm = lambda value: norms.append(clip(value)) or norms[-1]
+    samples = [first, second, third] if world_size == 1 else [[first, third], [second, {}]][dist.get_rank()]
+    norms = noted_norms(trainer)
     output = trainer.train_step(samples)
-    state = {name: value.numpy() for name, value in trainer.get_model().state_dict().items()}
-    return float(norms[0]), float(output["loss"]), float(output["sample_size"]), state
+    return [norms[0], float(output["loss"]), float(output["sample_size"])], arrays_of(trainer.get_model())
 
 
-def test_a_batch_before_a_dummy_counts(corpus, tmp_path):
-    """fairseq's trainer keeps its gradients, and forgets its sentences."""
-    (alone,) = run_processes(end_of_epoch, 1, corpus, tmp_path, 1)
-    both = run_processes(end_of_epoch, 2, corpus, tmp_path, 2)
-    for found in both:
-        assert found[:3] == pytest.approx(alone[:3], rel=1e-5)
-    for name, right in alone[3].items():
-        np.testing.assert_allclose(joined([state for *_, state in both], name), right, rtol=1e-5, atol=1e-5)
-
-
-# ---- becoming sparse ----
-
-
-def sparsification(rank, data, folder, world_size, more):
-    logging.disable(logging.INFO)
-    options = ("--dense-updates", 2, "--update-freq", 2 // world_size, *more)
+def sparsification(data, folder, *more):
+    options = ("--dense-updates", 2, "--update-freq", 2 // dist.get_world_size(), *more)
     trainer = trainer_here(data, folder, *SMALL, *options, "--store-ema", "--ema-decay", 0.5)
+    norms = noted_norms(trainer)
     for samples in groups_of(trainer, 5):
         trainer.train_step(samples)
-    models = {"": trainer.get_model(), "ema.": trainer.ema.get_model()}
-    states = {kind: model.state_dict() for kind, model in models.items()}
-    return {f"{kind}{name}": value.numpy() for kind, state in states.items() for name, value in state.items()}
+    return norms, arrays_of(trainer.get_model()) | arrays_of(trainer.ema.get_model(), "ema.")
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        ("--ddp-backend", "pytorch_ddp"),
-        ("--ddp-backend", "legacy_ddp", "--expert-reinit-ratio", 0.5, "--shared-expert-dim", 48),
-    ],
-    ids=["copies", "half new, beside a shared expert"],
-)
-def test_sparsification_in_two_processes_is_that_of_one(more, corpus, tmp_path):
-    (alone,) = run_processes(sparsification, 1, corpus, tmp_path, 1, more)
-    both = run_processes(sparsification, 2, corpus, tmp_path, 2, more)
-    assert sum(".moe.experts." in name for name in alone) >= 8
-    for name, right in alone.items():
-        np.testing.assert_allclose(joined(both, name), right, rtol=1e-5, atol=1e-5, err_msg=name)
+HALF_NEW = ("--ddp-backend", "legacy_ddp", "--expert-reinit-ratio", 0.5, "--shared-expert-dim", 48)
+WAYS = {
+    "a batch before a dummy counts": end_of_epoch,
+    "sparsification": sparsification,
+    "sparsification, half new, beside a shared expert": lambda *given: sparsification(*given, *HALF_NEW),
+}
+
+
+def noted_norms(trainer):
+    norms, clip = [], trainer.clip_grad_norm
+    trainer.clip_grad_norm = lambda clip_norm: norms.append(float(norm := clip(clip_norm))) or norm
+    return norms
+
+
+def arrays_of(model, prefix=""):
+    return {f"{prefix}{name}": value.numpy() for name, value in model.state_dict().items()}
+
+
+def train_in_ways(rank, data, folder):
+    logging.disable(logging.INFO)
+    return [train(data, folder) for train in WAYS.values()]
+
+
+def test_two_processes_do_what_one_does(corpus, tmp_path):
+    """The experts of both, one after the other, are those of one."""
+    alone, first, second = (run for size in (1, 2) for run in run_processes(train_in_ways, size, corpus, tmp_path))
+    for way, (figures, state), *both in zip(WAYS, alone, first, second, strict=True):
+        assert sum(".moe.experts." in name for name in state) >= 8
+        for found, _ in both:
+            assert found == pytest.approx(figures, rel=1e-5), way
+        torch.testing.assert_close(joined([found for _, found in both]), state, rtol=1e-5, atol=1e-5)
 
 
 # ---- norms ----
@@ -177,24 +165,24 @@ PRECISIONS = {
 }
 
 
-def norms(rank, data, folder, world_size):
+def norms(rank, data, folder):
     """The first norm of the gradients in each precision."""
     logging.disable(logging.INFO)
     # fairseq asks CUDA for its device even on a CPU; "no index" is a CPU tensor's.
     torch.cuda.current_device = lambda: None
     found = []
     for changes in PRECISIONS.values():
-        options = (*SMALL, "--num-experts", 2, "--update-freq", 4 // world_size)
+        options = (*SMALL, "--num-experts", 2, "--update-freq", 4 // dist.get_world_size())
         trainer = trainer_here(data, folder, *options, **changes)
-        clip = trainer.clip_grad_norm
-        trainer.clip_grad_norm = lambda clip_norm, clip=clip: found.append(clip(clip_norm)) or found[-1]
+        of_trainer = noted_norms(trainer)
         trainer.train_step(groups_of(trainer, 1)[0])
-    return [float(norm) for norm in found]
+        found += of_trainer
+    return found
 
 
 def test_norms_are_of_all_parameters_in_every_precision(corpus, tmp_path):
     """In four processes with two experts there are two replicas of each."""
-    (alone,) = run_processes(norms, 1, corpus, tmp_path, 1)
-    for several in run_processes(norms, 4, corpus, tmp_path, 4):
+    (alone,) = run_processes(norms, 1, corpus, tmp_path)
+    for several in run_processes(norms, 4, corpus, tmp_path):
         np.testing.assert_allclose(several[0], alone[0], rtol=1e-5)
         np.testing.assert_allclose(several, alone, rtol=5e-3)
