@@ -2,6 +2,8 @@
 
 import re
 import shutil
+from contextlib import nullcontext
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -9,22 +11,17 @@ from fairseq import utils
 from torch import distributed as dist
 
 from fairseq_mtmoe import register
+from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.checkpoints import assemble, file_io
 from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.training import failures
 from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.commands import PLUGIN, generate, run, run_joined
-from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
 from tests.helpers.training import train_here
 
 OPTIONS = ("--num-experts", 4, "--max-tokens", 250, "--save-interval-updates", 3, "--expert-gates", "base,task")
-OPTIONS += ("--shared-expert-dim", 16)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=300, test=20)
+OPTIONS += ("--shared-expert-dim", 16, "--log-expert-comm")
 
 
 def train_two(rank, data, folder, updates):
@@ -37,6 +34,13 @@ def saved(corpus, tmp_path_factory):
     validations = run_processes(train_two, 2, corpus, folder, 3)
     assert validations[0] == validations[1]
     return folder, validations[0][-1][0]
+
+
+def test_a_run_sums_its_exchanges_by_layer_before_a_validation(saved):
+    summed, validated = (e for e in run_log.read(saved[0]) if e["event"] in ("expert_comm", "valid"))
+    assert (summed["event"], summed["update"], summed["updates"], validated["update"]) == ("expert_comm", 3, 3, 3)
+    assert set(summed["layers"]) == {f"{stack}.layers.{n}" for stack in ("encoder", "decoder") for n in (0, 1)}
+    assert all(layer["bytes"] > 0 and layer["seconds"] > 0 for layer in summed["layers"].values())
 
 
 def hypotheses(output):
@@ -56,7 +60,7 @@ def validate(path, data, world_size):
     """The loss that `fairseq-validate` prints, in so many processes."""
     command = (
         "fairseq-validate", data, *PLUGIN, "--task", "translation_heated", "--lang-pairs", "en-aa,en-bb,en-cc",
-        "--encoder-langtok", "tgt", "--decoder-langtok", "--path", path, "--cpu", "--batch-size", 24,
+        "--encoder-langtok", "tgt", "--decoder-langtok", "--path", path, "--cpu", "--batch-size", 8,
         "--valid-subset", "valid", "--log-format", "simple", "--num-workers", 0,
     )  # fmt: skip
     result = run_joined(world_size, *command) if world_size > 1 else run(*command)
@@ -73,55 +77,40 @@ def test_validation_is_the_same_in_any_number_of_processes(saved, corpus):
 # ---- what cannot be written ----
 
 
-def raising(error):
-    def fail(*args, **kwargs):
-        raise error
-
-    return fail
+def elsewhere(folder, content, write=assemble.write_shard):
+    write(f"{folder}/elsewhere", content)
 
 
-def break_saving(kind):
-    """Let a save fail in this process."""
-    write = assemble.write_shard
-    if kind == "a full disk":
-        assemble.write_shard = raising(UserError("`x` cannot be written: No space left on device."))
-    elif kind == "a fault":
-        file_io.save = raising(ValueError("Nobody foresaw this.\nAnd more."))
-    elif kind == "no memory":
-        utils.move_to_cpu = raising(MemoryError("no memory"))
-    else:
-        assemble.write_shard = lambda folder, content: write(f"{folder}/elsewhere", content)
+# The process in which a save fails, what does, how, and what the sentence says.
+FAILING = [
+    (1, assemble, "write_shard", UserError("`x` cannot be written: No space left."), "No space left."),
+    (0, file_io, "save", ValueError("Nobody foresaw this.\nAnd more."), "Nobody foresaw this."),
+    (1, utils, "move_to_cpu", MemoryError("no memory"), "no memory"),
+    (1, assemble, "write_shard", elsewhere, "`--save-dir` must be one folder that all machines of the run share"),
+]
 
 
-def go_on(rank, data, folder, kind, rank_that_fails):
-    """The sentence that ends a run which cannot save any more."""
+def go_on(rank, data, folder):
+    """The sentences that end runs which cannot save any more."""
     register()
-    if rank == rank_that_fails:
-        break_saving(kind)
-    try:
-        train_two(rank, data, folder, 6)
-    except (UserError, ValueError, MemoryError) as error:
-        return str(error)
-    return None
+    sentences = []
+    for number, (failing_rank, owner, name, failure, _) in enumerate(FAILING):
+        fails = patch.object(owner, name, side_effect=failure) if rank == failing_rank else nullcontext()
+        with fails, pytest.raises((UserError, ValueError, MemoryError)) as caught:
+            train_two(rank, data, folder / str(number), 6)
+        sentences.append(str(caught.value))
+    return sentences
 
 
-@pytest.mark.parametrize(
-    ("kind", "rank", "words"),
-    [
-        ("a full disk", 1, "No space left on device"),
-        ("a fault", 0, "Nobody foresaw this."),
-        ("no memory", 1, "no memory"),
-        ("a folder of its own", 1, "`--save-dir` must be one folder that all machines of the run share"),
-    ],
-)
-def test_a_save_that_fails_in_one_process_ends_all_and_costs_nothing(kind, rank, words, saved, corpus, tmp_path):
-    folder = shutil.copytree(saved[0], tmp_path / "run", ignore=shutil.ignore_patterns("whole.pt"))
-    before = {path: path.read_bytes() for path in folder.glob("**/*.pt")}
-    assert len(before) == 3 * 3  # last, best and the interval's, in three files each
-    for sentence in run_processes(go_on, 2, corpus, folder, kind, rank):
-        assert words in sentence
+def test_a_save_that_fails_in_one_process_ends_all_and_costs_nothing(saved, corpus, tmp_path):
+    for number in range(len(FAILING)):
+        shutil.copytree(saved[0], tmp_path / str(number), ignore=shutil.ignore_patterns("whole.pt"))
+    before = {path: path.read_bytes() for path in tmp_path.glob("**/*.pt")}
+    assert len(before) == 3 * 3 * len(FAILING)  # last, best and the interval's, in three files each
+    for sentences in run_processes(go_on, 2, corpus, tmp_path):
+        assert all(words in sentence for sentence, (*_, words) in zip(sentences, FAILING, strict=True)), sentences
     assert all(path.read_bytes() == content for path, content in before.items())
-    assert {*folder.glob("*.pt")} == {path for path in before if path.parent == folder}
+    assert {*tmp_path.glob("*/*.pt")} == {path for path in before if path.parent.parent == tmp_path}
 
 
 # ---- what it costs ----
