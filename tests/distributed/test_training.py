@@ -1,24 +1,20 @@
 """Training in several processes is training in one: losses, norms, validations, parameters, and checkpoints."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
+from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.checkpoints import assemble
 from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, make_words_and_entities, task_arguments
 from tests.helpers.commands import training_arguments
-from tests.helpers.digits import make_digit_corpus
-from tests.helpers.processes import run_processes
+from tests.helpers.processes import joined, run_processes
 from tests.helpers.training import run_here, train_here
 
 UPDATES = 6
-# Translation with each gate, and a benchmark with MT-TaG's, with all kinds of answers in it: how each is trained.
-RUNS = [
-    ("base", 4, "pytorch_ddp"), ("task", 2, "legacy_ddp"), ("benchmark", 4, "pytorch_ddp"),
-    pytest.param("switch", 4, "pytorch_ddp", marks=pytest.mark.rare),
-]  # fmt: skip
+# Translation with BASE's gates, and a benchmark with MT-TaG's, with all kinds of answers in it; other gates, and two
+# processes, are in test_combinations.py.
+RUNS = ("translation", "benchmark")
 # Adam makes steps of full size of gradients that are nothing but rounding, such as those of the keys' biases, and hides
 # the size of all others; with this epsilon it does neither.
 ADAM = ("--adam-eps", 1e-3)
@@ -26,11 +22,6 @@ ADAM = ("--adam-eps", 1e-3)
 COMMON = (*ADAM, "--no-token-shuffle", "--num-experts", 4, "--max-update", UPDATES,
           "--log-interval", 1, "--validate-interval-updates", 3, "--no-save", "--clip-norm", 0.5)  # fmt: skip
 OPTIONS = (*COMMON, "--max-tokens", 250)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=600)
 
 
 @pytest.fixture(scope="module")
@@ -49,41 +40,29 @@ def of_tasks(data, folder, *options):
     return task_arguments(data, folder, *tasks, "--batch-size", 8, "--batch-size-valid", 16, *options)
 
 
-def train_with(rank, arguments, backend, world_size):
-    return run_here((*arguments, "--update-freq", 4 // world_size, "--ddp-backend", backend))
+def train_with(rank, arguments, *options):
+    return run_here((*arguments, *options))
 
 
-@pytest.fixture(scope="module")
-def arguments_of(request):
-    """A run: its name, and the arguments for a folder."""
-    if request.param == "benchmark":
-        data = request.getfixturevalue("benchmark")
-        return request.param, lambda folder: of_tasks(data, folder, *COMMON)
-    data = request.getfixturevalue("corpus")
-    return request.param, lambda folder: training_arguments(data, folder, *OPTIONS, "--expert-gates", request.param)
+@pytest.mark.parametrize("run", RUNS)
+def test_updates_are_those_of_one_process(run, request, tmp_path):
+    data = request.getfixturevalue("corpus" if run == "translation" else "benchmark")
 
+    def arguments(folder):
+        return training_arguments(data, folder, *OPTIONS) if run == "translation" else of_tasks(data, folder, *COMMON)
 
-@pytest.fixture(scope="module")
-def alone(arguments_of, tmp_path_factory):
-    """What one process computes, and the folder of its run."""
-    folder = tmp_path_factory.mktemp("alone")
-    return run_processes(train_with, 1, arguments_of[1](folder), "legacy_ddp", 1)[0], folder
-
-
-@pytest.mark.parametrize(("arguments_of", "world_size", "backend"), RUNS, indirect=["arguments_of"])
-def test_updates_are_those_of_one_process(world_size, backend, arguments_of, alone, tmp_path):
-    run, arguments = arguments_of
-    one, folder = alone
-    several = run_processes(train_with, world_size, arguments(tmp_path), backend, world_size)
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    (one,) = run_processes(train_with, 1, arguments(alone), "--update-freq", 4, "--ddp-backend", "legacy_ddp")
+    several = run_processes(train_with, 4, arguments(together))
     assert len(one["norms"]) == UPDATES and min(one["norms"]) > 0.5  # all of them are clipped
-    assert_figures_are_close(figures(tmp_path), figures(folder))
+    assert len(figures(alone)) == 2
+    torch.testing.assert_close(figures(together), figures(alone), rtol=1e-5, atol=1e-12)
     for result in several:
         assert_logged_is_close(result, one)
     assert_parameters_are_close(several, one)
-    assert len(one["prices"]) == (8 if run == "base" else 0)
-    for name, right in one["prices"].items():
-        for result in several:  # as the assignments: scores of nearly equal parameters
-            np.testing.assert_allclose(result["prices"][name], right, atol=1e-4, err_msg=name)
+    assert len(one["prices"]) == (8 if run == "translation" else 0)
+    for result in several:  # as the assignments: scores of nearly equal parameters
+        torch.testing.assert_close(result["prices"], one["prices"], rtol=1e-7, atol=1e-4)
 
 
 def assert_logged_is_close(result, right):
@@ -93,44 +72,35 @@ def assert_logged_is_close(result, right):
 
 def figures(folder):
     """What the run log says of every validation: each task and each group."""
-    events = [json.loads(line) for line in (folder / "mtmoe.jsonl").read_text().splitlines()]
     said = ("pairs", "tiers", "tasks", "groups", "all")
-    return [{name: event[name] for name in said if name in event} for event in events if event["event"] == "valid"]
+    valid = [event for event in run_log.read(folder) if event["event"] == "valid"]
+    return [{name: event[name] for name in said if name in event} for event in valid]
 
 
-def assert_figures_are_close(found, right):
-    if isinstance(right, dict | list):
-        places = right if isinstance(right, dict) else range(len(right))
-        assert len(found) == len(right) > 0
-        for place in places:
-            assert_figures_are_close(found[place], right[place])
-    else:
-        assert found == pytest.approx(right, rel=1e-5)
-
-
-def train_by_features(rank, data, folder, *options):
-    """With the criterion that needs no logits, how often it went that way, too."""
+def train_by_features(rank, data, folder, *runs):
+    """With the criterion that needs no logits; how often it went that way, too."""
     from fairseq_mtmoe.criterions import moe_label_smoothed_cross_entropy as criterion
 
-    ways = []
-    original = criterion.output_weight
+    ways, results, original = [], [], criterion.output_weight
     criterion.output_weight = lambda model: ways.append(original(model)) or ways[-1]
-    options = ("--criterion", "moe_label_smoothed_cross_entropy", "--max-update", 3, *options)
-    result = train_here(data, folder, *OPTIONS, *options)
-    return result, sum(weight is not None for weight in ways) / len(ways)
+    options = (*OPTIONS, "--criterion", "moe_label_smoothed_cross_entropy", "--max-update", 3)
+    for more in runs:
+        result = train_here(data, folder, *options, *more)
+        results.append((result, {weight is not None for weight in ways}))
+        ways.clear()
+    return results
 
 
 def test_the_loss_from_features_is_that_of_one_process(corpus, tmp_path):
     """But a wrapper that looks for unused parameters must see them used."""
-    ((one, share),) = run_processes(train_by_features, 1, corpus, tmp_path, "--update-freq", 2)
-    assert share == 1
-    for backend in ("pytorch_ddp", "legacy_ddp"):
-        for result, share in run_processes(train_by_features, 2, corpus, tmp_path, "--ddp-backend", backend):
-            assert share == 1
+    (((one, way),),) = run_processes(train_by_features, 1, corpus, tmp_path, ("--update-freq", 2))
+    assert way == {True}
+    runs = ("--ddp-backend", "pytorch_ddp"), ("--ddp-backend", "legacy_ddp"), ("--find-unused-parameters",)
+    for *several, (_, way) in run_processes(train_by_features, 2, corpus, tmp_path, *runs):
+        assert False in way
+        for result, by_features in several:
+            assert by_features == {True}
             assert_logged_is_close(result, one)
-    options = ("--max-update", 2, "--find-unused-parameters", "--ddp-backend", "pytorch_ddp")
-    several = run_processes(train_by_features, 2, corpus, tmp_path, *options)
-    assert all(share < 1 and len(result["norms"]) == 2 for result, share in several)
 
 
 # ---- checkpoints ----
@@ -138,12 +108,15 @@ def test_the_loss_from_features_is_that_of_one_process(corpus, tmp_path):
 SAVING = (*ADAM, "--save-interval-updates", 3, "--log-interval", 1, "--keep-interval-updates", 1,
           "--store-ema", "--ema-decay", 0.9)  # fmt: skip
 SPARSE = ("--no-token-shuffle", "--num-experts", 4)
-BATCHES = ("--max-tokens", 250)
-DENSE = {  # of ours and of fairseq
-    "ours": ("--arch", "base_dense_tiny", "--zero-sharding", "os"),
-    "stock": ("--arch", "transformer_tiny", "--task", "translation_multi_simple_epoch", "--lang-pairs",
-              "en-aa,en-bb,en-cc", "--encoder-langtok", "tgt", "--decoder-langtok"),
-}  # fmt: skip
+STOCK = ("--arch", "transformer_tiny", "--task", "translation_multi_simple_epoch", "--lang-pairs", "en-aa,en-bb,en-cc",
+         "--encoder-langtok", "tgt", "--decoder-langtok")  # fmt: skip
+# Numbers of processes until updates 3, 6 and the last, which is this one, and options.
+RESUMED = {
+    "translation": ((2, 4, 1), 12, (*SPARSE, "--expert-gates", "base,task", "--optimizer", "fused_adam")),
+    "benchmark": ((4, 1, 2), 12, SPARSE),
+    "dense": ((2, 4, 1), 9, ("--arch", "base_dense_tiny", "--zero-sharding", "os")),
+    "stock": ((1, 2, 2), 9, STOCK),
+}
 
 
 def train_until(rank, arguments, world_size, updates):
@@ -151,73 +124,42 @@ def train_until(rank, arguments, world_size, updates):
     return run_here((*arguments, "--max-update", updates, "--update-freq", 4 // world_size, *spread))
 
 
-@pytest.fixture(scope="module", params=["translation", "benchmark"])
-def uninterrupted(request, tmp_path_factory):
-    """What an uninterrupted run ends with, its folder, its arguments for another one, and numbers of processes."""
+@pytest.mark.parametrize("kind", RESUMED)
+def test_a_run_goes_on_in_another_number_of_processes(kind, request, tmp_path):
+    """In the middle of an epoch, and across its end; the optimizer, spread in four, and the moving average travel.
+
+    A dense checkpoint fairseq would send from process to process, in a form that is not loaded safely.
+    """
+    data = request.getfixturevalue("benchmark" if kind == "benchmark" else "corpus")
+    chain, end, options = RESUMED[kind]
 
     def arguments(folder):
-        if request.param == "benchmark":
-            return of_tasks(request.getfixturevalue("benchmark"), folder, *SAVING, *SPARSE)
-        options = ("--expert-gates", "base,task", "--optimizer", "fused_adam", *BATCHES)
-        return training_arguments(request.getfixturevalue("corpus"), folder, *SAVING, *SPARSE, *options)
+        make, *more = (of_tasks,) if kind == "benchmark" else (training_arguments, "--max-tokens", 250)
+        return make(data, folder, *SAVING, *options, *more)
 
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    (result,) = run_processes(train_until, 1, arguments(folder), 1, 12)
-    return result, folder, arguments, {"translation": (2, 4, 1), "benchmark": (4, 1, 2)}[request.param]
-
-
-def test_a_run_goes_on_in_another_number_of_processes(uninterrupted, tmp_path):
-    """In the middle of an epoch, and across its end; the optimizer, spread in four, and the moving average travel."""
-    right, folder, arguments, chain = uninterrupted
-    results = train_on(chain, arguments(tmp_path), 12)
-    assert_parameters_are_close(results, right)
-    expected, saved = (whole_checkpoint(path) for path in (folder, tmp_path))
-    assert_close(saved["last_optimizer_state"]["state"], expected["last_optimizer_state"]["state"])
-    assert_close(saved["extra_state"]["ema"], expected["extra_state"]["ema"])
-    prices = {key: value for key, value in expected["model"].items() if ".prices." in key}
-    assert len(prices) == (0 if "heads.rte.weight" in saved["model"] else 4)
-    assert all(value.any() for value in prices.values())
-    assert_close({key: saved["model"][key] for key in prices}, prices)
-    saved_as = {path.stem for path in tmp_path.glob("*.pt")}
-    assert {"checkpoint_best", "checkpoint_last"} < saved_as
-    assert {path.stem for path in tmp_path.glob("*.experts")} == (saved_as if chain[-1] > 1 else set())
-
-
-@pytest.mark.parametrize(("kind", "chain"), [("ours", (2, 4, 1)), ("stock", (1, 2, 2))])
-def test_a_dense_run_goes_on_too(kind, chain, corpus, tmp_path):
-    """fairseq would send the checkpoint from process to process, in a form that is not loaded safely."""
-
-    def arguments(folder):
-        return training_arguments(corpus, folder, *SAVING, *BATCHES, *DENSE[kind])
-
-    (right,) = run_processes(train_until, 1, arguments(tmp_path / "uninterrupted"), 1, 9)
-    assert_parameters_are_close(train_on(chain, arguments(tmp_path), 9), right)
-
-
-def train_on(chain, arguments, end):
-    """Train until updates 3, 6 and the end, each time in another number of processes; what the last of them did."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    (right,) = run_processes(train_until, 1, arguments(whole), 1, end)
     for begin, updates, world_size in zip((0, 3, 6), (3, 6, end), chain, strict=True):
-        results = run_processes(train_until, world_size, arguments, world_size, updates)
+        results = run_processes(train_until, world_size, arguments(parts), world_size, updates)
         assert all(len(result["losses"]) == updates - begin for result in results)
-    return results
+    assert_parameters_are_close(results, right)
+    expected, saved = (whole_checkpoint(path) for path in (whole, parts))
+    for kept in (lambda whole: whole["last_optimizer_state"]["state"], lambda whole: whole["extra_state"]["ema"]):
+        torch.testing.assert_close(kept(saved), kept(expected), rtol=1e-5, atol=1e-5)
+    prices = {key: value for key, value in expected["model"].items() if ".prices." in key}
+    assert len(prices) == (4 if kind == "translation" else 0)
+    assert all(value.any() for value in prices.values())
+    torch.testing.assert_close({key: saved["model"][key] for key in prices}, prices, rtol=1e-5, atol=1e-5)
+    saved_as = {path.stem for path in parts.glob("*.pt")}
+    assert {"checkpoint_best", "checkpoint_last"} < saved_as
+    assert {path.stem for path in parts.glob("*.experts")} == (saved_as if kind == "benchmark" else set())
 
 
 def assert_parameters_are_close(results, right):
-    for name, value in right["parameters"].items():
-        found = [result["parameters"][name] for result in results]
-        whole = np.concatenate(found) if ".moe.experts." in name else found[0]
-        np.testing.assert_allclose(whole, value, atol=1e-5, rtol=1e-5, err_msg=name)
+    found = joined([result["parameters"] for result in results])
+    torch.testing.assert_close(found, right["parameters"], atol=1e-5, rtol=1e-5)
 
 
 def whole_checkpoint(folder):
     path = folder / "checkpoint_last.pt"
     return assemble.whole(path, assemble.load_shared_part(path))
-
-
-def assert_close(found, right):
-    if isinstance(right, dict):
-        assert list(found) == list(right)
-        for key in right:
-            assert_close(found[key], right[key])
-    else:
-        torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)
