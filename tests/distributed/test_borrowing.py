@@ -2,7 +2,6 @@
 
 import logging
 
-import numpy as np
 import pytest
 import torch
 from fairseq import tasks
@@ -11,7 +10,7 @@ from tests.distributed.test_combinations import BFLOAT16, HALF, UPDATES
 from tests.helpers.benchmark import make_benchmark, make_encoder, save_before_training, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
-from tests.helpers.pemt import SOURCES, OneTask, PemtT5Model, pemt_encoder, pemt_options, source_files
+from tests.helpers.pemt import OneTask, PemtT5Model, pemt_encoder, pemt_options, source_files
 from tests.helpers.processes import run_processes
 from tests.helpers.text_to_text import make_t5, pretrained_t5, text_arguments, tiny_config
 from tests.helpers.trainers import updated
@@ -25,22 +24,15 @@ SOURCE = ("--pemt-stage", "source")
 BACKENDS = {backend: dict(distributed_training__ddp_backend=backend) for backend in ("pytorch_ddp", "legacy_ddp")}
 
 
-def having_learnt(model):
-    """Adapters and prompts that matter."""
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data += 0.3 * torch.randn_like(parameter)
-    return model
-
-
 def of_texts(folder):
     """The arguments of a run of each stage on a T5."""
     make_t5(folder / "t5.pt")
-    for name in SOURCES:
+
+    def make(seed, name, **options):
         task = OneTask(name, pretrained_t5(), tiny_config())
-        model = PemtT5Model.build_model(pemt_options(tiny_config(), pemt_stage="source"), task)
-        having_learnt(model).export_source(str(folder))
-    files = ",".join(str(folder / f"{name}.pt") for name in SOURCES)
+        return PemtT5Model.build_model(pemt_options(tiny_config(), **options), task)
+
+    files = ",".join(source_files(make=make))
     stages = {
         "t5, source": ("--source-task", "rte", *SOURCE),
         "t5, target": ("--target-task", "rte", "--pemt-sources", files),
@@ -76,7 +68,10 @@ def of_languages(folder):
         cfg = configured(arguments(pair, *SOURCE))
         model = tasks.setup_task(cfg.task).build_model(cfg.model)
         model.load_state_dict(torch.load(dense)["model"])
-        having_learnt(model).export_source(str(folder))
+        for parameter in model.parameters():
+            if parameter.requires_grad:  # adapters and prompts that matter
+                parameter.data += 0.3 * torch.randn_like(parameter)
+        model.export_source(str(folder))
     files = ",".join(str(folder / f"{pair}.pt") for pair in ("en-aa", "en-bb"))
     hidden = ("--gate-input", "hidden")  # weights of each sentence
     return {
@@ -86,11 +81,12 @@ def of_languages(folder):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """The arguments of all runs."""
+def runs_and_one_process(tmp_path_factory):
+    """The arguments of all runs, and what one process makes of each."""
     folder = tmp_path_factory.mktemp("borrowing")
     make_benchmark(folder, {"train": 40, "dev": 4})
-    return {**of_texts(folder), **of_encoder(folder), **of_languages(folder)}
+    runs = {**of_texts(folder), **of_encoder(folder), **of_languages(folder)}
+    return runs, dict(run_processes(train, 1, runs, BACKENDS["pytorch_ddp"])[0])
 
 
 def train(rank, runs, *settings):
@@ -102,21 +98,15 @@ def train(rank, runs, *settings):
     return [(name, updated(run, UPDATES, **changes)) for name, run in runs.items() for changes in settings]
 
 
-@pytest.fixture(scope="module")
-def one_process(runs):
-    """What one process makes of each run."""
-    return dict(run_processes(train, 1, runs, BACKENDS["pytorch_ddp"])[0])
-
-
 def assert_close(result, expected, tolerance):
     assert result["frozen"] == expected["frozen"] and len(result["frozen"]) > 20
     assert not result["moved"] and not result["gradients"] and result["remembered"] > 0
-    for key, value in expected["state"].items():
-        np.testing.assert_allclose(result["state"][key], value, tolerance, tolerance, err_msg=key)
+    torch.testing.assert_close(result["state"], expected["state"], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(("backend", "which"), [("pytorch_ddp", ""), ("legacy_ddp", "target")])
-def test_two_processes_train_as_one_and_leave_what_is_frozen(backend, which, runs, one_process):
+def test_two_processes_train_as_one_and_leave_what_is_frozen(backend, which, runs_and_one_process):
+    runs, one_process = runs_and_one_process
     chosen = {name: run for name, run in runs.items() if which in name}
     for results in run_processes(train, 2, chosen, BACKENDS[backend]):
         assert [name for name, _ in results] == list(chosen)
@@ -125,8 +115,9 @@ def test_two_processes_train_as_one_and_leave_what_is_frozen(backend, which, run
             assert result["remembered"] == one_process[name]["remembered"]
 
 
-def test_in_half_precision_they_train_alike_and_leave_what_is_frozen(runs, one_process):
+def test_in_half_precision_they_train_alike_and_leave_what_is_frozen(runs_and_one_process):
     """Among them sources whose fingerprint is of weights that were not rounded yet."""
+    runs, one_process = runs_and_one_process
     targets = {name: run for name, run in runs.items() if "target" in name}
     (results,) = run_processes(train, 1, targets, BFLOAT16, HALF)
     assert len(results) == 3 * 2

@@ -1,32 +1,30 @@
 """Training on the most uncertain candidates: processes choose what one would, a resumed run what it would have."""
 
-import json
-from collections.abc import MutableMapping
-
 import numpy as np
 import pytest
+import torch
 
+from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.data.sampling.candidates import most_uncertain
 from fairseq_mtmoe.tasks._multitask import selection
-from tests.helpers import training
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
+from tests.helpers.trainers import groups_of, trainer_of
 from tests.helpers.training import run_here
 
 # An epoch of 9 batches, of which the last is of one process alone.
 COMMON = ("--sampling-method", "uncertainty", "--virtual-epoch-size", 36, "--batch-size", 4, "--adam-eps", 1e-3,
           "--num-experts", 4, "--log-interval", 1)  # fmt: skip
-RUNS = ("translation", "benchmark")
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(scope="module", params=["translation", "benchmark"])
 def arguments_of(request, tmp_path_factory):
     """A run with experts: the arguments for a folder and further options."""
     data = tmp_path_factory.mktemp("data")
     if request.param == "translation":
-        make_digit_corpus(data, train=120)
+        make_digit_corpus(data, train=120, valid=10)
         return lambda folder, *options: training_arguments(data, folder, *COMMON, "--no-token-shuffle", *options)
     make_benchmark(data, {"train": 40, "dev": 8})
     make_encoder(data / "encoder.pt")
@@ -35,8 +33,7 @@ def arguments_of(request, tmp_path_factory):
 
 
 def selections(folder):
-    events = [json.loads(line) for line in (folder / "mtmoe.jsonl").read_text().splitlines()]
-    return [event for event in events if event["event"] == "selection"]
+    return [event for event in run_log.read(folder) if event["event"] == "selection"]
 
 
 def train_with(rank, arguments):
@@ -54,7 +51,7 @@ def test_two_processes_choose_what_one_does(arguments_of, tmp_path):
         np.testing.assert_allclose(result["norms"], alone["norms"], rtol=1e-4)
     assert len(selections(two)) == 2 and selections(two)[0]["updates"] == 5
     for found, right in zip(selections(two), selections(one), strict=True):
-        np.testing.assert_allclose(*([*event.pop("relative_entropy").values()] for event in (found, right)), rtol=1e-5)
+        assert found.pop("relative_entropy") == pytest.approx(right.pop("relative_entropy"), rel=1e-5)
         assert found == right
     for event, steps in zip(selections(one), (9, 4), strict=True):
         assert sum(event["trained"].values()) == 4 * steps
@@ -76,8 +73,7 @@ def test_a_run_that_goes_on_in_the_middle_of_an_epoch_chooses_as_if_it_had_not_s
 
     whole, _, rest = train("whole", 12), train("part", 5), train("part", 12)
     assert rest["losses"] == whole["losses"][5:]
-    for name, right in whole["parameters"].items():
-        np.testing.assert_array_equal(rest["parameters"][name], right, err_msg=name)
+    torch.testing.assert_close(rest["parameters"], whole["parameters"], rtol=0, atol=0)
     last, right = selections(tmp_path / "part")[-1], selections(tmp_path / "whole")[-1]
     assert last == right and last["update"] == 12 and last["updates"] == 3
     if "stsb" in last["trained"]:
@@ -85,18 +81,11 @@ def test_a_run_that_goes_on_in_the_middle_of_an_epoch_chooses_as_if_it_had_not_s
 
 
 def test_half_precision_has_entropies_of_full_precision(arguments_of, tmp_path, monkeypatch):
-    def configured(options, original=training.configured):
-        cfg = original(options)
-        for group in cfg.values():  # fairseq takes a machine with `--bf16` for a TPU
-            if isinstance(group, MutableMapping) and "tpu" in group:
-                group["tpu"] = False
-        return cfg
-
-    monkeypatch.setattr(training, "configured", configured)
     found = []
     monkeypatch.setattr(selection, "most_uncertain", lambda *given: found.append(given) or most_uncertain(*given))
-    result = run_here(arguments_of(tmp_path, "--dropout", 0.1, "--bf16", "--max-update", 3, "--no-save"))
-    assert len(result["losses"]) == len(found) == 3 and np.isfinite(result["losses"]).all()
+    trainer = trainer_of(arguments_of(tmp_path, "--dropout", 0.1), common__bf16=True)
+    losses = [trainer.train_step(samples)["loss"] for samples in groups_of(trainer, 3)]
+    assert len(found) == 3 and np.isfinite(losses).all()
     for entropy_C, most_C, _, _ in found:
         relative_C = entropy_C / most_C
         assert relative_C.min() > 0 and relative_C.max() < 1.0001
