@@ -78,7 +78,7 @@ def test_validation_is_the_same_in_any_number_of_processes(saved, corpus):
 
 
 def elsewhere(folder, content, write=assemble.write_shard):
-    write(f"{folder}/elsewhere", content)
+    return write(f"{folder}/elsewhere", content)
 
 
 # The process in which a save fails, what does, how, and what the sentence says.
