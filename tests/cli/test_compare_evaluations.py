@@ -124,7 +124,7 @@ def add_comet(folder, add):
 
 
 def copy_pair(folder):
-    for suffix in ("hyp", "ref"):
+    for suffix in ("hyp", "ref", "comet"):
         shutil.copy(folder / f"en-gu.{suffix}", folder / f"en-xx.{suffix}")
     change_scores(folder, lambda content: content["pairs"].update({"en-xx": content["pairs"]["en-gu"]}))
 
