@@ -124,7 +124,6 @@ def test_runs_of_single_tasks_with_one_seed_complete_each_other(runs):
 
 
 def pair_run(folder, seed, low, high):
-    """The folder of a run with scores of `mtmoe evaluate`."""
     bleus = (("en-de", "high", high), ("en-gu", "low", low))
     rows = [PairScore(pair, tier, 10, bleu, 50.0, "tok:13a", "nw:2") for pair, tier, bleu in bleus]
     settings = {"checkpoint": "checkpoint_best.pt", "subset": "test", "data_sha256": "x", "references": "text"}

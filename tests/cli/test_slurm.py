@@ -49,7 +49,6 @@ echo "scontrol $*" >> "$CALLS"
 
 @pytest.fixture
 def cluster(tmp_path):
-    """The environment of a job with two processes on one node."""
     path = write_commands(tmp_path / "bin", srun=SRUN, scontrol=SCONTROL)
     job = {"JOB_ID": str(20000 + os.getpid()), "JOB_NODELIST": "node[1-2]", "NTASKS": "2", "JOB_NUM_NODES": "1",
            "CPUS_PER_TASK": "3"}  # fmt: skip
