@@ -72,7 +72,7 @@ def target(kind, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("target")
     shutil.copytree(kind.trained, folder / "sources")
     options = borrowing(kind, data, folder / "sources")
-    run_here(kind.arguments(data, folder, *options, "--max-update", 3))
+    run("fairseq-train", *kind.arguments(data, folder, *options, "--max-update", 3))
     shutil.rmtree(folder / "sources")
     options = options if kind.arch == "pemt_t5" else options[:-2]
     said = run("fairseq-train", *kind.arguments(data, folder, *options, "--max-update", 6))
