@@ -52,9 +52,7 @@ def filled(slot_plan):
     return block
 
 
-@pytest.mark.parametrize(
-    ("gate", "shared"), [("base", 0), ("task", 0), ("switch", 0), ("base", 1), ("switch", F - 1)]
-)
+@pytest.mark.parametrize(("gate", "shared"), [("base", 0), ("task", 0), ("switch", 0), ("base", 1), ("switch", F - 1)])
 def test_copied_experts_and_a_shared_one_have_the_units_of_the_block_and_compute_what_it_did(gate, shared):
     block, hidden = filled(plan(gate, shared_size=shared)), torch.randn(L, B, H)
     context = BatchContext(torch.tensor([0, 2, 1]), None)
