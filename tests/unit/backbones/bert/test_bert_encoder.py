@@ -88,7 +88,8 @@ def run(encoder, inputs, seen=None, function=None, **options):
     """The states of some tokens, the pooled ones, and every gradient of a loss of them."""
     encoder.zero_grad()
     torch.manual_seed(5)
-    hidden, pooled = (function or encoder)(**inputs, task_ids=IDS[: len(inputs["tokens"])], **options)[:2]
+    forward = encoder if function is None else function
+    hidden, pooled = forward(**inputs, task_ids=IDS[: len(inputs["tokens"])], **options)[:2]
     total(hidden[:, :seen], pooled).backward()
     return {"hidden": hidden[:, :seen].detach(), "pooled": pooled.detach(), **gradients(encoder)}
 
