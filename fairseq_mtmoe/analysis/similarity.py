@@ -1,7 +1,8 @@
 """How alike the tasks' data looks to a model: covariance similarity (CA-MTL, equation 7, after Wu et al. 2020).
 
 CovSim_ij = ‖(U_i D_i^½)ᵀ U_j D_j^½‖_F / (‖U_i D_i^½‖_F ‖U_j D_j^½‖_F), from 0 in orthogonal subspaces to 1 along one
-line, with U_i D_i U_iᵀ the best approximation of X_iᵀX_i of the least rank that holds 99% of its spectrum.
+line, with U_i D_i U_iᵀ the best approximation of X_iᵀX_i of the least rank that holds 99% of its spectrum. X_i, which
+is not centred, has a row for each token of task i: its input of the first block.
 """
 
 from __future__ import annotations

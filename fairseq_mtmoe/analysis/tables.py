@@ -25,7 +25,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     below: Sequence[Sequence[str]] = ()
     texts: int = 1  # the number of first columns that hold text; numbers are aligned to the right
-    bold: bool = True  # the rows below the line sum up
+    bold: bool = True  # whether the rows below the line sum up, and are bold
 
     def on_screen(self, title: str = "") -> ScreenTable:
         """For rich's console."""

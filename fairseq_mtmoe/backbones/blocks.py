@@ -71,7 +71,7 @@ class Stack(nn.Module):
 
     slot_plans: SlotPlans  # to be set before the first slot is filled
     filled_slots = 0  # number of blocks that had their turn
-    task_embeddings: TaskEmbeddings | None  # of an encoder that adapts to tasks; None in any other stack
+    task_embeddings: TaskEmbeddings | None  # of an encoder that adapts to tasks; T5's stacks do not set these two
     alignment: ConditionalAlignment | None  # before the first block
 
     def fill_slot(self, block: AnyBlock) -> AnyBlock:

@@ -1,10 +1,16 @@
 """Named sizes of models, which fairseq calls architectures, and sizes that must be a pretrained model's."""
 
 import json
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY, register_model_architecture
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_INV_REGISTRY,
+    ARCH_MODEL_NAME_REGISTRY,
+    register_model_architecture,
+)
 
 from fairseq_mtmoe.errors import UserError
 
@@ -34,13 +40,25 @@ def noted_sizes(cfg: Any, option: str, fields: Mapping[str, str], kind: str, tas
     if not getattr(cfg, option):
         raise UserError(f"`--task` must be one that gives a model its {kind}, such as `--task {task}`, but gives none.")
     known: dict[str, Any] = json.loads(getattr(cfg, option))
-    arch = ARCH_MODEL_NAME_REGISTRY.get(getattr(cfg, "_name", None))
     for name, field in fields.items():
         given = getattr(cfg, name)
         if given is not None and given != known[field]:
-            hint = f": `--arch {arch}` takes the {kind}'s sizes, whatever they are" if arch else ""
+            hint = _architectures_with(known, fields, kind, getattr(cfg, "_name", None))
             raise UserError(
                 f"`--{name.replace('_', '-')}` must be {known[field]}, as in the pretrained {kind}, but is {given} "
                 f"instead{hint}."
             )
     return known
+
+
+def _architectures_with(known: Mapping[str, Any], fields: Mapping[str, str], kind: str, arch: str | None) -> str:
+    """Which architectures of the model behind `arch` have these sizes, as the end of a sentence."""
+    model = ARCH_MODEL_NAME_REGISTRY.get(arch)
+    if model in (None, arch):  # it takes any sizes already
+        return ""
+    any_size = f"`--arch {model}` takes the {kind}'s sizes, whatever they are"
+    for other in ARCH_MODEL_INV_REGISTRY[model]:
+        ARCH_CONFIG_REGISTRY[other](found := Namespace())
+        if all(getattr(found, option, None) == known[field] for option, field in fields.items()):
+            return f": `--arch {other}` has its sizes, and {any_size}"
+    return f": {any_size}"

@@ -1,7 +1,8 @@
 """What adapts a network to each sentence's task (CA-MTL, §2.1), and which parameters do; pure torch, of no backbone.
 
 FiLM is `(1 + γ(z))·x + β(z)`, with γ and β one linear map of a task's embedding z. γ and β of all tasks are worked out
-once a pass, (K, F), or for a text that grows word by word (`Tasks.keeping`), and each token takes its task's row.
+once a pass, (K, F), or once for a whole text that grows word by word (`Tasks.keeping`); each token takes its task's
+row.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -143,7 +143,7 @@ def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 class _Reader:
-    """The models, and their states of a batch; a sentence has one row as long as the models can part it later."""
+    """The models, and their states of a batch; a sentence has one row at first, if the models can part it later."""
 
     def __init__(self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _Memory) -> None:
         self._ensemble, self._beam, self._memory = ensemble, beam, memory
@@ -185,7 +185,7 @@ class _Beams:
     """The hypotheses of a batch, which end at `eos`; scores are divided by the length to the power of `penalty`."""
 
     def __init__(self, limit_S: Tensor, width: int, beam: int, first: int, eos: int, penalty: float) -> None:
-        # `limit_S` are words of a sentence at most, without its end; of `width` rows of a sentence at first one counts.
+        # `limit_S`: most words of each sentence, without its end. It begins with `width` rows; only the first counts.
         self._beam, self._eos, self._penalty, self._limit_N = beam, eos, penalty, limit_S
         sentences = len(limit_S)
         self.tokens_RL = limit_S.new_full((sentences * width, 1), first)  # what the decoder reads

@@ -72,7 +72,10 @@ def choose_sets(
         if head == name:
             choice.absent.extend(keys[split] for split in keys if split not in found)
     if not choice.sets:
-        raise UserError(f"`{root}` must have the {subset} data of one of the model's tasks, {', '.join(heads)}.")
+        tasks_of_model = ", ".join(heads)
+        raise UserError(
+            f"`{root}` must have {subset} data of one of the model's tasks ({tasks_of_model}), but has none."
+        )
     files: dict[str, str] = {}
     for chosen in choice.sets:
         file = chosen.submission.file
@@ -101,10 +104,12 @@ class Predictor:
 
     def read(self, sets: Sequence[PredictedSet]) -> list[Any]:
         """The examples of sets, tokenized."""
-        task, tokenizers = self._task, [self._task.tokenizer_of(one.row) for one in sets]
+        task = self._task
         return [
-            task.read_split(self._root, one.name, one.row, one.split, tokenizer, task.token_cache, labelled=False)
-            for one, tokenizer in zip(sets, tokenizers, strict=True)
+            task.read_split(
+                self._root, one.name, one.row, one.split, task.tokenizer_of(one.row), task.token_cache, labelled=False
+            )
+            for one in sets
         ]
 
     @torch.no_grad()

@@ -117,7 +117,7 @@ class Direction:
 class Translator:
     """Models (several are an ensemble) and their settings; `langs` replaces the checkpoint's list of languages.
 
-    `post_process` is how fairseq puts words together, or found out; `references` are `text`, or `fairseq` for what
+    `post_process` is how fairseq puts words together, found out if None; `references` are `text`, or `fairseq` for what
     fairseq-generate compares: binarized ones, `<unk>` in hypotheses, and no sentences that it leaves out.
     """
 
@@ -241,6 +241,7 @@ class Translator:
         """Build the models, with the first task, and learn from them which tasks they tell apart."""
         if self.models:
             return
+        models = []
         for state, path in zip(self._states, self._paths, strict=True):
             model = stored.build_model(task, state, path)
             if (evaluation := self.decoding.base_evaluation) is not None:
@@ -248,8 +249,8 @@ class Translator:
                     gate.routing = replace(gate.routing, evaluation=evaluation)
             stored.placed(model, self.decoding.fp16, self.decoding.bf16, self.decoding.use_cuda)
             model.prepare_for_inference_(OmegaConf.structured(FairseqConfig(generation=self.generation)))
-            self.models.append(model)
-        self._states = []
+            models.append(model)
+        self.models, self._states = models, []
         self._task_names = task.task_names if isinstance(task, NamesTasks) else None
 
     def _batches(self, direction: Direction) -> Iterator[list[int]]:

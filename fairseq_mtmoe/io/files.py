@@ -33,7 +33,7 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)
     except OSError as error:
-        missing = "is a link that leads nowhere" if path.is_symlink() else "there is none"
+        missing = "is a link that leads nowhere" if os.path.islink(path) else "there is none"
         known = {errno.ELOOP: "is a link that leads in a circle", errno.ENOENT: missing}
         reason = known.get(error.errno or 0, f"cannot be read: {error.strerror}")
         raise UserError(f"`{path}` must be {what}, but {reason}.") from error

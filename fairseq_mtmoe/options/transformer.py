@@ -64,7 +64,7 @@ def nested_options(cfg: Any) -> TransformerConfig:
 
 @dataclass
 class EncoderOptions:
-    """Mixed into the configuration of every model on a BERT encoder, whose sizes are the pretrained encoder's."""
+    """Mixed into the configuration of every model on a BERT encoder; given sizes must be the pretrained one's."""
 
     encoder_layers: Optional[int] = option(None, "blocks of the encoder")
     encoder_embed_dim: Optional[int] = option(None, "width of the encoder")
@@ -85,7 +85,7 @@ class EncoderOptions:
 
 @dataclass
 class T5Options:
-    """Mixed into the configuration of every model on a T5, whose sizes are the pretrained model's."""
+    """Mixed into the configuration of every model on a T5; given sizes must be the pretrained one's."""
 
     encoder_layers: Optional[int] = option(None, "blocks of the encoder (default: the pretrained T5's)")
     decoder_layers: Optional[int] = option(None, "blocks of the decoder (default: the pretrained T5's)")

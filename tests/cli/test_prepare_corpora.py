@@ -118,7 +118,7 @@ def test_fairseq_trains_on_the_shards_and_so_does_the_plugin(made, tmp_path):
         "fairseq-train", ":".join(map(str, sorted((made / "data").glob("shard*")))), "--task",
         "translation_multi_simple_epoch", "--lang-pairs", "en-de,en-et", *langs, *sampling, "--arch",
         "transformer_iwslt_de_en", "--encoder-layers", 1, "--decoder-layers", 1, "--optimizer", "adam",
-        "--max-tokens", 1000, "--no-save", "--save-dir", tmp_path, "--cpu", "--num-workers", 0,
+        "--max-tokens", 1000, "--no-save", "--save-dir", tmp_path / "stock", "--cpu", "--num-workers", 0,
     ).stdout  # fmt: skip
     assert re.search(r"num of shards: \{'main:en-de': 3, 'main:en-et': 1\}", output)
     assert "valid on 'valid' subset" in output and "end of epoch 3" in output

@@ -5,6 +5,7 @@ seed, the files and the traceback are kept.
 """
 
 import contextlib
+import faulthandler
 import importlib
 import multiprocessing
 import os
@@ -74,6 +75,7 @@ def _try(reader: Reader, draw: random.Random, folder: Path) -> None:
     os.setpgid(0, 0)
     output = os.open(folder / _OUTPUT, os.O_WRONLY | os.O_CREAT)
     os.dup2(output, 1), os.dup2(output, 2)
+    faulthandler.disable()  # pytest's writes to the screen
     reader.make(draw, folder)
     # Of data alone: V8, which draws charts, reserves gigabytes of addresses that it does not use.
     pages = int(Path("/proc/self/statm").read_text().split()[5])

@@ -99,7 +99,9 @@ def colors(names: Sequence[str], few: Sequence[str] = PALETTE, extent: tuple[flo
     domain = list(names) or alt.Undefined
     if len(names) <= len(few):
         return alt.Scale(domain=domain, range=list(few))
-    return alt.Scale(domain=domain, scheme=alt.SchemeParams("viridis", extent=list(extent)))
+    step = (extent[1] - extent[0]) / max(1, len(names) - 1)  # Vega leaves out both ends of what it is given
+    ends = [extent[0] - step, extent[1] + step]
+    return alt.Scale(domain=domain, scheme=alt.SchemeParams("viridis", extent=ends))
 
 
 def panels(chart: Chart, columns: int, order: Sequence[str]) -> Chart:

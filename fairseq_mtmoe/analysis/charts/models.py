@@ -23,12 +23,17 @@ GATES_NOTE = (
     "nothing. Near 0: the gates have nothing to do with each other, as at the start."
 )
 EMBEDDINGS_NOTE = "The first two principal components of the tasks' embeddings, with their shares of the variance."
-SIMILARITY_NOTE = "CovSim of the first inputs (equation 7 of CA-MTL): 0 in orthogonal subspaces, 1 along one line."
+SIMILARITY_NOTE = (
+    "CovSim of two tasks' inputs of the first block (equation 7 of CA-MTL): 0 in orthogonal subspaces, 1 along one "
+    "line."
+)
 GAINED_NOTE = (
     "Each task in a model of all tasks: its mean covariance similarity to the others, and its score beside that of the "
     "model that was trained on it alone. At 0: the same similarity between these models, each of one task."
 )
-DIFFERENCES_NOTE = f"Lines: the middle 95% of bootstrap resamples. Filled: p < {LEVEL:g} by approximate randomisation."
+DIFFERENCES_NOTE = (
+    f"Lines: the middle 95% of differences in bootstrap resamples. Filled: p < {LEVEL:g} by approximate randomisation."
+)
 
 
 def gates(runs: Mapping[str, tuple[Sequence[str], Mapping[str, Array]]]) -> Chart:

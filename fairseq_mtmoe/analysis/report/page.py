@@ -193,7 +193,11 @@ def pack_experts(runs: Sequence[RunReport]) -> list[dict[str, Any] | None]:
     There are as many moments as there is room for in all runs, but two at least.
     """
     of_runs = [[row for row in run.rows if row.group == "experts"] for run in runs]
-    cells = sum(row.value.shape[1] for rows in of_runs for row in rows)
+    # Every layer has cells for every task, also for those of which it has no row.
+    cells = sum(
+        len({row.task for row in rows}) * sum({row.layer: row.value.shape[1] for row in rows}.values())
+        for rows in of_runs
+    )
     return [_packed(rows, max(2, CELLS // cells)) if rows else None for rows in of_runs]
 
 

@@ -154,7 +154,10 @@ class BertEncoder(Stack):
     def enter(
         self, tokens: LongTensor, token_type_ids: LongTensor | None, padding_mask: Tensor, task_ids: LongTensor | None
     ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
-        """The stream before the first block, its context, and its positions: the tokens' (B, L), and others."""
+        """The stream before the first block, its context, and its positions.
+
+        These begin with the tokens', (B, L); what comes after them is none of the output.
+        """
         batch = unpadded(padding_mask, task_ids)
         context = self.context_of(batch)
         return self.embed(tokens, token_type_ids, context, batch), context, batch

@@ -32,7 +32,7 @@ class HeadSize:
     """What a task's head reads beside [CLS], and gives for each candidate."""
 
     num_outputs: int
-    num_words: int = 0  # of the text, which it reads
+    num_words: int = 0  # how many words of the text it reads
     has_bias: bool = True  # but in a ranking, where it would be the same for all candidates
     per_token: bool = False  # outputs are for [CLS] and every token of the one part of the text that it reads
     per_word: bool = False  # outputs are for each word of the text, whose number varies

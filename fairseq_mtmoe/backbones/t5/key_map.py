@@ -6,7 +6,6 @@ from fairseq_mtmoe.backbones.hugging_face import KeyMap
 
 OUR_EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # one tensor
 OUR_OUTPUT = "decoder.output_projection.weight"
-# Hugging Face's part of a block -> ours
 
 
 def _attention(theirs: str, norm: str, ours: str) -> dict[str, str]:
@@ -14,6 +13,7 @@ def _attention(theirs: str, norm: str, ours: str) -> dict[str, str]:
     return {**projections, f"{theirs}.o": f"{ours}.out_proj", norm: f"{ours}_layer_norm"}
 
 
+# Hugging Face's part of a block -> ours
 SELF_ATTENTION = _attention("layer.0.SelfAttention", "layer.0.layer_norm", "self_attn")
 TO_SOURCE = _attention("layer.1.EncDecAttention", "layer.1.layer_norm", "encoder_attn")
 NORM = {"layer_norm": "final_layer_norm"}

@@ -2,7 +2,7 @@
 
 fairseq keeps one copy of everything per hypothesis, and copies it all whenever the search reorders its beams. Here the
 encoder's output, and the keys and values that blocks make of it, exist once per sentence. Those of the words so far
-stay at the index of the hypothesis that wrote them; a small table of their descendants alone is reordered.
+stay at the index of the hypothesis that wrote them. Only a small table is reordered, of who descends from which.
 A sentence's hypotheses attend as so many queries of one sequence, which is one product where there were several.
 
 Letters, besides those of `moe/README.md`: `S` sentences, `B` hypotheses per sentence (the beam), `R` = S·B rows, `A`
@@ -54,7 +54,7 @@ def group_size(num_sentences: int, order_R: Tensor) -> int:
 
 
 def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
-    """How `order_R` of rows, `beam` of each sentence, orders the sentences; of one tensor the host asks a GPU once."""
+    """How an order of rows, `beam` for each sentence, orders the sentences; the host asks a GPU once a tensor."""
     if order_R.is_inference():  # it could change unseen
         return _asked(order_R, beam, num_sentences)
     question = (order_R._version, beam, num_sentences)
@@ -65,6 +65,7 @@ def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOr
 
 
 def _asked(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
+    assert len(order_R) % beam == 0, "all sentences have equally many hypotheses"
     sentence_SB = order_R.view(-1, beam) // beam
     sentence_S = sentence_SB[:, 0].contiguous()
     apart = (sentence_SB != sentence_S.unsqueeze(1)).any()

@@ -97,7 +97,10 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
     def embed(
         self, src_tokens: Tensor, task_ids: LongTensor | None, token_embeddings: Tensor | None = None
     ) -> tuple[Tensor, BatchContext, Tensor]:
-        """The stream before the first block (L, B, H), its context, which may tell of more than words, embeddings."""
+        """The stream before the first block (L, B, H), its context, and the words' embeddings.
+
+        A subclass may have more in the stream, before the words; the context says how much.
+        """
         padding_mask = src_tokens.eq(self.padding_idx)
         has_padding = padding_mask.any()
         x, embedded = self.forward_embedding(src_tokens, token_embeddings)

@@ -26,7 +26,7 @@ class Block:
 class BadLine:
     file: str
     line: int
-    reason: str  # one of `readers.BAD_REASONS`
+    reason: str  # one of `BAD_REASONS`
     excerpt: str
     lost: int = 1  # number of lines or segments that it stands for; 0 where none is known
 
@@ -35,7 +35,7 @@ class Content(NamedTuple):
     """Where the bytes of a corpus' file lie as they are, and what ended their unpacking too early."""
 
     path: Path
-    reason: str = ""  # one of `readers.BAD_REASONS`; empty if all of the file is there
+    reason: str = ""  # one of `BAD_REASONS`; empty if all of the file is there
     message: str = ""
 
 
@@ -129,7 +129,11 @@ def said_of_unequal(bad_samples: Iterable[Sequence[Any]]) -> Iterator[str]:
 
 
 def check(bad: BadLine, on_bad_line: OnBadLine, files: CorpusFiles) -> None:
-    """Raise a `UserError` where a bad line ends the run, by `on_bad_line`; in validation and test sets all do."""
+    """Raise a `UserError` where a bad line ends the run; others, and `HARMLESS` ones everywhere, are left out.
+
+    Any does with `stop`, and what ends a file does unless it is `salvage`. Files of unequal length do unless
+    `files.allow_unequal`. In validation and test sets all do.
+    """
     is_end, is_unequal = bad.reason in OF_FILES, bad.reason == "unequal"
     if bad.reason in HARMLESS:
         return

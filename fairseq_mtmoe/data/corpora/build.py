@@ -16,7 +16,7 @@ from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, are_among
 from fairseq_mtmoe.data.corpora.engine.assembling import TRAIN, binarize
 from fairseq_mtmoe.data.corpora.engine.jobs import RawCorpus
 from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, Rules, clean
-from fairseq_mtmoe.data.corpora.engine.selecting import Selection, joined_keys, keys_in
+from fairseq_mtmoe.data.corpora.engine.selecting import Selection, joined_keys
 from fairseq_mtmoe.data.corpora.engine.store import Saved, summary_of
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
@@ -189,12 +189,18 @@ def sources_in_training(
         by_source[pair.split("-")[0]].append(pair)
     found = {}
     for pairs in by_source.values():
-        keys = joined_keys(keys_in(path) for pair in pairs for corpus in evaluated[pair] for path in corpus.blocks)
+        keys = joined_keys(_source_keys(path) for pair in pairs for corpus in evaluated[pair] for path in corpus.blocks)
         holders = {pair: set(_messages([trained[pair]], keys)) for pair in pairs}
         for pair in pairs:
             held = [[other for other in pairs if message in holders[other]] for message in _messages(evaluated[pair])]
             found[pair] = sum(map(bool, held)), dict(sorted(Counter(chain.from_iterable(held)).items()))
     return found
+
+
+def _source_keys(path: Path) -> Keys:
+    with Saved(path) as saved:
+        keys: Keys = saved["source_keys"]
+        return keys
 
 
 def _messages(corpora: Sequence[CleanedCorpus], among: Keys | None = None) -> Iterator[str]:

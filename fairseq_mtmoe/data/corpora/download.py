@@ -78,7 +78,10 @@ def download(
     def work(queue: deque[Item]) -> None:
         with _new_session() as session:
             while queue and not run.stop.is_set():
-                item = queue.popleft()
+                try:
+                    item = queue.popleft()
+                except IndexError:  # the host's other thread took the last one
+                    return
                 try:
                     _fetch(item, raw / item.file, run, session)
                 except UserError as error:

@@ -35,9 +35,9 @@ class TaskLoader(Protocol):
     def shard_sizes(self) -> Sequence[Sequence[int]]: ...
 
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str: ...  # what a task is, in a sentence for users
 
-    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]: ...
+    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]: ...  # None: of the first shards
 
 
 class TrainingMixture(MixtureDataset):

@@ -74,7 +74,7 @@ def stored_arrays(
     cache: Path, root: Path, name: str, row: TaskRow, split: str, form: int, parts: Sequence[Any],
     arrays: Sequence[str], make: Callable[[], Mapping[str, NDArray[Any]]], kind: str = "",
 ) -> Mapping[str, NDArray[Any]]:  # fmt: skip
-    """Return a split's arrays from the cache, or make them; they follow from its files' times, and `parts`."""
+    """Return a split's arrays from the cache; made anew if its files' sizes or times, row, `form` or `parts` change."""
     files = source_files(root, row, split)
     states = [(os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     key = hashlib.sha256(json.dumps([states, [form, asdict(row), split, *parts]], default=str).encode()).hexdigest()

@@ -87,9 +87,8 @@ class TaskCollate:
         rows, spans, target = self._by_task(items, candidates)
         seconds = torch.tensor([second for example in examples for second in example["seconds"]]).unsqueeze(1)
         position = torch.arange(width)
-        segments = (position >= seconds) & (
-            position < torch.tensor(lengths).unsqueeze(1)
-        )  # from the second text to the end
+        # 1 from the second text to the end
+        segments = (position >= seconds) & (position < torch.tensor(lengths).unsqueeze(1))
         return {
             "id": torch.tensor([example["id"] for example in examples]),
             "nsentences": len(examples),

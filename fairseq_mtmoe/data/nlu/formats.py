@@ -186,9 +186,9 @@ def _lack(error: Exception) -> str:
 
 def _multirc(record: Any) -> Iterator[Fields]:
     passage = record["passage"]
-    text = passage["text"]
     for question in passage["questions"]:
         for answer in question["answers"]:
+            text = passage["text"]
             yield {
                 **answer,
                 "passage": text,

@@ -80,7 +80,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """How texts become tokens: at most so many are read, and written, each with an end."""
+    """How texts become tokens: at most `max_source` are read and `max_target` written, each with an end."""
 
     pieces: Pieces
     max_source: int

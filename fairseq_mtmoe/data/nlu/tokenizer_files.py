@@ -67,7 +67,8 @@ def _try(serialized: str, is_simple: bool) -> Tokenizer:
         for text in (_TRIAL, *(() if is_simple else _repeated_patterns(serialized))):
             normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
             if len(normal) > GROWTH * len(text):
-                raise UserError(f"`tokenizer.json` must not make a text over {GROWTH} times as long, but does.")
+                found = f"makes {len(normal)} characters of {len(text)}"
+                raise UserError(f"`tokenizer.json` must not make a text over {GROWTH} times as long, but {found}.")
             tokenizer.encode(text)
         if not {0, 1} <= set(tokenizer.encode("a", "a").sequence_ids):
             raise UserError("`tokenizer.json` must make tokens of any text, but makes none of `a`.")

@@ -54,20 +54,24 @@ def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
     try:
         return _restored(saved)
     except (KeyError, TypeError, ValueError, AssertionError, AttributeError, ZeroDivisionError) as error:
-        rule = "must be as it was saved, but is damaged"
-        raise UserError(f"The position in the data {rule}; begin it anew with `--reset-dataloader`.") from error
+        rule = "must be as it was saved, but is damaged: go on from another one"
+        how = "begin the data anew with `--reset-dataloader`"
+        raise UserError(f"The checkpoint's position in the data {rule}, or {how}.") from error
 
 
 def restored_plan_0_1_0(options: Mapping[str, Any], plan: SamplingPlan, epoch: int, update: int) -> SamplingPlan:
     """The plan of a run of version 0.1.0, which saved options alone, or nothing: then by the schedule of `plan`."""
-    schedule, seed = plan.schedule, plan.seed
     with suppress(KeyError, TypeError, ValueError, SyntaxError, AssertionError):
         weights = options["sampling_weights"]
         assert not options["sampling_weights_from_file"]
         known = {**options, "heating_updates": None, "exceeds_pass": True}
         known["sampling_weights"] = ast.literal_eval(weights) if isinstance(weights, str) else None
         known["heating_epochs"] = options["heating_epochs"] or options["max_epoch"]
-        schedule, seed = _schedule_of(known, plan.names), int(options["seed"])
+        return _begun(plan, _schedule_of(known, plan.names), int(options["seed"]), epoch, update)
+    return _begun(plan, plan.schedule, plan.seed, epoch, update)
+
+
+def _begun(plan: SamplingPlan, schedule: Schedule, seed: int, epoch: int, update: int) -> SamplingPlan:
     before = copy(plan)
     before.schedule, before.seed = replace(schedule, exceeds_pass=True), seed
     before.begin(0)

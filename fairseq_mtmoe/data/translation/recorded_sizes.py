@@ -53,7 +53,7 @@ def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
 
 
 def with_shards(data: str) -> str:
-    """fairseq's data argument, with its shards, of the first one's record or all, instead of a directory of them."""
+    """fairseq's data argument; for a directory of shards, those that the first one's record names, else all there."""
     if "://" in data:  # as fairseq: another store's, which nobody looks into
         return data
     return os.pathsep.join(itertools.chain.from_iterable(map(_shards, data.split(os.pathsep))))

@@ -19,7 +19,7 @@ FILE_NAME = "tiers.json"
 def load_tiers(
     data_dir: str | Path, sizes: Mapping[str, int], languages: Collection[str] | None = None
 ) -> dict[str, str]:
-    """The tier of every pair, by the file or the training sentences in `sizes`; unknown names are warned of."""
+    """Pairs' tiers, by the file or else the sentences in `sizes` (none: no tier); `languages`: warn of unknown ones."""
     path = Path(data_dir) / FILE_NAME
     tiers = read_tiers(path) if os.path.lexists(path) else {}
     named = {name: tier for tier, names in tiers.items() for name in names}

@@ -164,6 +164,7 @@ def test_what_is_no_file_is_said_before_it_is_opened(path, tmp_path):
     for wrong, words in (
         (tmp_path, "is a folder"), (pipe, "is a pipe"), (circle, "is a link that leads in a circle"),
         (dangling, "is a link that leads nowhere"), ("none", "there is none"), ("a\0b", "is no file name"),
+        (tmp_path / ("a" * 300), "cannot be read: File name too long"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=f"` must be a checkpoint, but {words}"):
             files.regular_file(wrong, "a checkpoint")

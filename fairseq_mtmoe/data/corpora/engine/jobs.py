@@ -154,7 +154,7 @@ class BadLines:
         self._write()
         with self._file:
             if not self._file.tell():
-                self._path.unlink()
+                self._path.unlink(missing_ok=True)  # who does the same part may have removed it
 
     def note(self, bad: BadLine) -> None:
         """Count a bad line, show it if few were before, and list it if it is a fault of the file."""

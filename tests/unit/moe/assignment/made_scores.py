@@ -109,9 +109,9 @@ def assert_fair(expert, tokens, experts):
     assert len(counts) == experts and set(counts) <= {tokens // experts, math.ceil(tokens / experts)}
 
 
-def with_odd_ones():
+def with_odd_ones(num_tokens):
     """Scores of which some are infinite or NaN, and the same with what these count as."""
-    scores = make(random_scores, 400, 4)
+    scores = make(random_scores, num_tokens, 4)
     odd = scores.clone()
     odd[3, 2], odd[5, 1], odd[6, 0] = torch.inf, -torch.inf, torch.nan
     scores[3, 2], scores[5, 1], scores[6, 0] = scores.max(), scores.min(), scores.min()

@@ -1,0 +1,35 @@
+"""Sizes that must be the pretrained model's."""
+
+import json
+from argparse import Namespace
+from dataclasses import asdict
+
+import pytest
+
+import fairseq_mtmoe.models.ca_mtl  # noqa: F401  # which registers its architectures
+from fairseq_mtmoe.backbones.bert import config as published
+from fairseq_mtmoe.backbones.bert.model import SIZES
+from fairseq_mtmoe.backbones.sizes import noted_sizes
+from fairseq_mtmoe.errors import UserError
+
+ANY = "`--arch ca_mtl` takes the encoder's sizes, whatever they are"
+
+
+@pytest.mark.parametrize(
+    ("arch", "hint"),
+    [("ca_mtl_base", f": `--arch ca_mtl_large` has its sizes, and {ANY}."), ("ca_mtl", "."), ("of_nobody", ".")],
+)
+def test_another_size_names_the_architecture_that_fits(arch, hint):
+    known = asdict(published.BERT_LARGE)
+    cfg = Namespace(_name=arch, encoder=json.dumps(known), **{option: known[name] for option, name in SIZES.items()})
+    assert noted_sizes(cfg, "encoder", SIZES, "encoder", "glue") == known
+    cfg.encoder_layers = 12
+    with pytest.raises(UserError) as raised:
+        noted_sizes(cfg, "encoder", SIZES, "encoder", "glue")
+    assert str(raised.value) == f"`--encoder-layers` must be 24, as in the pretrained encoder, but is 12 instead{hint}"
+
+
+def test_sizes_that_no_architecture_has():
+    cfg = Namespace(_name="ca_mtl_base", encoder=json.dumps({"layers": 3}), encoder_layers=12)
+    with pytest.raises(UserError, match=rf"is 12 instead: {ANY}\."):
+        noted_sizes(cfg, "encoder", {"encoder_layers": "layers"}, "encoder", "glue")
