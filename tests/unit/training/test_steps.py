@@ -257,6 +257,10 @@ def test_validation_and_failed_updates_do_not_count():
     exchange(block, 1000)
     (event,) = reported(log, 2)
     assert event["layers"]["layer"]["bytes"] == 10 and event["updates"] == 1
+    with log.update():
+        exchange(block, 20)
+    (event,) = reported(log, 3)  # of what came after the first
+    assert event["layers"]["layer"]["bytes"] == 20 and event["updates"] == 1
 
 
 @pytest.mark.parametrize(

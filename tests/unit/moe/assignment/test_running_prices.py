@@ -118,6 +118,7 @@ def test_the_mean_of_several_states_is_that_of_those_with_prices():
 # ---- the gate ----
 
 
+@torch.no_grad()  # training is told by the gate's mode alone
 def trained_gate(routing=None, updates=20):
     """A gate that was trained on tokens which mostly prefer the same few experts; and a batch of such tokens."""
     torch.manual_seed(0)
@@ -173,3 +174,18 @@ def test_training_by_prices_begins_balanced_and_is_evaluation_by_prices():
     assert torch.equal(expert, gate.eval()(hidden).expert_T)
     load = torch.bincount(expert, minlength=N)
     assert load.max() > load.min() and load.max() < 1.3 * len(hidden) / N and load.min() > 0.7 * len(hidden) / N
+
+
+def test_prices_follow_a_drift_and_route_nearly_all_tokens_as_exact_assignment_does():
+    """Made scores whose best prices are known: normal ones, plus a popularity of each expert."""
+    generator = torch.Generator().manual_seed(1)
+    popularity, slope = (torch.randn(N, generator=generator) for _ in range(2))
+    prices, same = RunningPrices(N, 0.9), []
+    for _ in range(60):
+        popularity += 0.003 * slope
+        scores = popularity + torch.randn(8192, N, generator=generator)
+        expert, price = assigned(scores, None, prices.mean if prices.known else None)
+        same.append(((scores - prices.mean).argmax(1) == expert).float().mean().item())
+        updated(prices, (price.tolist(), len(scores)))
+    assert min(same[30:]) >= 0.97
+    torch.testing.assert_close(prices.mean, popularity - popularity.mean(), atol=0.06, rtol=0)
