@@ -21,7 +21,7 @@ from tests.helpers.processes import run_processes
 from tests.helpers.training import train_here
 
 OPTIONS = ("--num-experts", 4, "--max-tokens", 250, "--save-interval-updates", 3, "--expert-gates", "base,task")
-OPTIONS += ("--shared-expert-dim", 16, "--log-expert-comm")
+OPTIONS += ("--shared-expert-dim", 16, "--log-expert-comm", "--log-interval", 1)
 
 
 def train_two(rank, data, folder, updates):
@@ -36,11 +36,15 @@ def saved(corpus, tmp_path_factory):
     return folder, validations[0][-1][0]
 
 
-def test_a_run_sums_its_exchanges_by_layer_before_a_validation(saved):
-    summed, validated = (e for e in run_log.read(saved[0]) if e["event"] in ("expert_comm", "valid"))
+def test_a_run_logs_its_exchanges_in_each_update_and_sums_them_by_layer_before_a_validation(saved):
+    events = run_log.read(saved[0])
+    summed, validated = (event for event in events if event["event"] in ("expert_comm", "valid"))
     assert (summed["event"], summed["update"], summed["updates"], validated["update"]) == ("expert_comm", 3, 3, 3)
     assert set(summed["layers"]) == {f"{stack}.layers.{n}" for stack in ("encoder", "decoder") for n in (0, 1)}
     assert all(layer["bytes"] > 0 and layer["seconds"] > 0 for layer in summed["layers"].values())
+    logged = [event["expert_comm_ms"] for event in events if event["event"] == "train"]  # rounded to tenths
+    assert len(logged) == 3 and min(logged) > 0
+    assert sum(logged) == pytest.approx(1000 * sum(layer["seconds"] for layer in summed["layers"].values()), abs=0.2)
 
 
 def hypotheses(output):
