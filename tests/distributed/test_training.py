@@ -12,8 +12,8 @@ from tests.helpers.processes import joined, run_processes
 from tests.helpers.training import run_here, train_here
 
 UPDATES = 6
-# Translation with BASE's gates, and a benchmark with MT-TaG's, with all kinds of answers in it; other gates, and two
-# processes, are in test_combinations.py.
+# Translation with BASE's gates and Switch's, and a benchmark with MT-TaG's, with all kinds of answers in it; two
+# processes are in test_combinations.py.
 RUNS = ("translation", "benchmark")
 # Adam makes steps of full size of gradients that are nothing but rounding, such as those of the keys' biases, and hides
 # the size of all others; with this epsilon it does neither.
@@ -49,7 +49,9 @@ def test_updates_are_those_of_one_process(run, request, tmp_path):
     data = request.getfixturevalue("corpus" if run == "translation" else "benchmark")
 
     def arguments(folder):
-        return training_arguments(data, folder, *OPTIONS) if run == "translation" else of_tasks(data, folder, *COMMON)
+        if run == "benchmark":
+            return of_tasks(data, folder, *COMMON)
+        return training_arguments(data, folder, *OPTIONS, "--expert-gates", "base,switch")
 
     alone, together = tmp_path / "alone", tmp_path / "together"
     (one,) = run_processes(train_with, 1, arguments(alone), "--update-freq", 4, "--ddp-backend", "legacy_ddp")
@@ -60,7 +62,7 @@ def test_updates_are_those_of_one_process(run, request, tmp_path):
     for result in several:
         assert_logged_is_close(result, one)
     assert_parameters_are_close(several, one)
-    assert len(one["prices"]) == (8 if run == "translation" else 0)
+    assert len(one["prices"]) == (4 if run == "translation" else 0)
     for result in several:  # as the assignments: scores of nearly equal parameters
         torch.testing.assert_close(result["prices"], one["prices"], rtol=1e-7, atol=1e-4)
 
