@@ -1,4 +1,6 @@
-"""`--zero-sharding os` changes where an optimizer's state is; that runs train alike is in the tests of training."""
+"""`--zero-sharding os` changes where an optimizer's state is, not what it does; the tests of training run it, too."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,11 +20,12 @@ CASES = [("adam", 4), ("fused_adam", 4), ("adam", 3)]
 
 
 def held(rank):
-    """How many numbers of state this process keeps for its next update, in each case, without and with it spread."""
+    """What this process keeps and has after two updates, in each case, without and with the state spread."""
     return [[held_in(*case, spread) for spread in (False, True)] for case in CASES]
 
 
 def held_in(kind, num_experts, spread):
+    """How many numbers of state there are for the next update, and the parameters."""
     parameters = list(moe_model(num_experts=num_experts, no_token_shuffle=True).parameters())
     options = dict(adam_betas="(0.9, 0.98)", weight_decay=0.01, lr=[0.01])
     if kind == "adam":
@@ -31,18 +34,29 @@ def held_in(kind, num_experts, spread):
         optimizer = FairseqFusedAdam(FusedAdamConfig(**options), parameters)
     if spread:
         shard(optimizer, dist.group.WORLD)
-    for parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
+    for size in (1, -3):
+        for parameter in parameters:
+            parameter.grad = size * torch.linspace(-1, 2, parameter.numel()).view_as(parameter)
+        optimizer.step()
     inner = optimizer.optimizer
     parts = [inner.shared.optim, inner.experts] if hasattr(inner, "shared") else [getattr(inner, "optim", inner)]
     entries = [entry for part in parts for entry in part.state.values()]
-    return sum(value.numel() for entry in entries for value in entry.values() if torch.is_tensor(value))
+    numbers = sum(value.numel() for entry in entries for value in entry.values() if torch.is_tensor(value))
+    return numbers, [parameter.detach().numpy() for parameter in parameters]
 
 
-def test_spread_state_is_smaller():
+def test_spread_state_is_smaller_and_trains_alike():
     for of_rank in run_processes(held, 2):
-        assert all(0 < spread < 0.8 * whole for whole, spread in of_rank)
+        for (whole, right), (spread, found) in of_rank:
+            assert 0 < spread < 0.8 * whole
+            torch.testing.assert_close(found, right, rtol=1e-6, atol=1e-6)
+
+
+def test_a_process_that_nothing_joins_keeps_the_whole_state():
+    plain = object()
+    optimizer = SimpleNamespace(optimizer=plain)
+    shard(optimizer, None)
+    assert optimizer.optimizer is plain
 
 
 @pytest.mark.parametrize(
