@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 import torch
+import yaml
 from fairseq import options
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.initialize import add_defaults, hydra_init
@@ -16,7 +17,7 @@ from omegaconf import OmegaConf, open_dict
 
 from fairseq_mtmoe import register
 from tests.helpers.benchmark import make_benchmark, make_encoder
-from tests.helpers.commands import REPOSITORY, run
+from tests.helpers.commands import PLUGIN, REPOSITORY, run
 from tests.helpers.models import stub_task
 from tests.helpers.training import run_here
 
@@ -218,3 +219,27 @@ def test_the_debug_configuration_is_of_a_sparse_model_and_has_a_comment_at_every
     assert len(keys) > 40 and not bare
     tiny = from_configuration("tiny", "task.data=DATA", "model.expert_gates=base", system="debug")
     assert any(".moe.experts." in name for name in shapes(tiny))
+
+
+@pytest.mark.slow
+def test_the_debug_configuration_trains_as_the_command_line_does(digits, tmp_path):
+    """Four updates through fairseq-hydra-train and of fairseq-train: the same parameters."""
+    settings = yaml.safe_load((REPOSITORY / "configs" / "debug" / "tiny.yaml").read_text())
+    own = {"max_update": 4, "dense_updates": 2, "lang_pairs": "en-aa,en-bb,en-cc", "save_dir": tmp_path / "command"}
+    run(
+        "fairseq-hydra-train", "--config-dir", REPOSITORY / "configs" / "debug", "--config-name", "tiny",
+        f"task.data={digits}", "task.lang_pairs='en-aa,en-bb,en-cc'", f"checkpoint.save_dir={tmp_path / 'hydra'}",
+        "optimization.max_update=4", "model.dense_updates=2", f"hydra.run.dir={tmp_path / 'logs'}",
+        f"common.user_dir={REPOSITORY / 'fairseq_mtmoe'}",
+    )  # fmt: skip
+    arguments = [digits, *PLUGIN, "--cpu", "--seed", 1]
+    del settings["task"]["data"]
+    for group in ("model", *GROUPS):
+        for key, value in settings[group].items():
+            name = {"model": "arch"}.get(group, group) if key == "_name" else key
+            value = own.get(key, value[0] if isinstance(value, list) else value)
+            arguments += [f"--{name.replace('_', '-')}", *([] if value is True else [value])]
+    run_here(arguments)
+    hydra, command = (torch.load(tmp_path / kind / "checkpoint_last.pt")["model"] for kind in ("hydra", "command"))
+    assert hydra.keys() == command.keys() and any(".moe." in key for key in hydra)
+    assert [key for key in hydra if not torch.equal(hydra[key], command[key])] == []

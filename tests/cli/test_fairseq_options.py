@@ -21,10 +21,18 @@ def corpus(tmp_path_factory):
     return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=300, valid=4)
 
 
-def test_training_options_across_sparsification(corpus, tmp_path):
+HALF = ("--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", 4)
+CHOSEN = {
+    "fp16": HALF,
+    "activation checkpointing": ("--checkpoint-activations",),
+    "update-freq and layerdrop": ("--update-freq", 2, "--encoder-layerdrop", 0.2),
+    "all": (*HALF, "--checkpoint-activations", "--update-freq", 2, "--encoder-layerdrop", 0.2),
+}
+
+
+@pytest.mark.parametrize("chosen", CHOSEN.values(), ids=CHOSEN)
+def test_training_options_across_sparsification(chosen, corpus, tmp_path):
     stop = ("--max-update", 5, "--dense-updates", 2, "--expert-gates", "base,task", "--max-tokens", 300)
-    chosen = ("--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", 4, "--checkpoint-activations", "--update-freq",
-              2, "--encoder-layerdrop", 0.2)  # fmt: skip
     train_here(corpus, tmp_path, *stop, *chosen)
     weights = torch.load(tmp_path / "checkpoint_last.pt")["model"]
     experts = [key for key in weights if key.endswith("experts.fc1_weight")]

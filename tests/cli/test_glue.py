@@ -102,6 +102,20 @@ def test_a_validation_prints_and_writes_the_scores_of_its_line(benchmark_data, m
     assert (folder / "scores.json").stat().st_mtime_ns > before.st_mtime_ns
 
 
+def test_resuming_changes_no_bit(benchmark_data, tmp_path):
+    """Also of the sampling, which the run that goes on changes."""
+    options = ("--init-encoder", benchmark_data / "encoder.pt", "--dropout", 0.1, "--virtual-epoch-size", 80,
+               "--sampling-method", "uniform-then-natural", "--natural-from-epoch", 2, "--train-share", "cola=0.2",
+               "--disable-validation", "--save-interval-updates", 4)  # fmt: skip
+    for name, updates in (("whole", 11), ("parts", 4), ("parts", 11)):
+        run_here(task_arguments(benchmark_data, tmp_path / name, *options, "--max-update", updates))
+    whole, parts = (model_of(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "parts"))
+    assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
+    events = [event for event in read(tmp_path / "parts") if event["event"] == "sampling"]
+    shares = {event["epoch"]: event["probabilities"]["cola"] for event in events}
+    assert shares == {1: 0.25, 2: pytest.approx(60 / 960), 3: pytest.approx(60 / 960)}
+
+
 def test_a_new_task_begins_with_a_related_ones_gate(benchmark_data, mixture, tmp_path):
     """From the mixture's checkpoint alone, which has the encoder and the tokenizer; of few examples."""
     options = ("--glue-tasks", "rte", "--finetune-from-model", mixture / "checkpoint_best.pt", "--reuse-gate", "wic",

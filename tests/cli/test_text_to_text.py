@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.helpers.benchmark import logged, make_benchmark, validate, validated
+from tests.helpers.benchmark import logged, make_benchmark, make_unlabelled, validate, validated
 from tests.helpers.commands import PLUGIN, run
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
@@ -67,3 +67,14 @@ def test_fairseq_generate_writes_what_was_learned(text_data, cola_run):
     written = dict(re.findall(r"^H-(\d+)\t\S+\t(.*)$", output, re.MULTILINE))
     assert len(right) == len(written) == 60 and set(right.values()) == {"acceptable", "unacceptable"}
     assert sum(written[number] == text for number, text in right.items()) >= 50
+
+
+def test_mtmoe_predict_writes_what_was_learned(text_data, cola_run, tmp_path):
+    """GLUE's file of test data, whose examples are those of the validation data."""
+    make_unlabelled(text_data)
+    mtmoe("predict", text_data, "--path", cola_run / "checkpoint_best.pt", "--out", tmp_path / "out", "--cpu")
+    header, *lines = (tmp_path / "out" / "CoLA.tsv").read_text().splitlines()
+    said = dict(line.split("\t") for line in lines)
+    assert header == "index\tprediction" and list(said) == [str(1000 + n) for n in range(60)]
+    right = [line.split("\t")[1] for line in (text_data / "CoLA" / "dev.tsv").read_text().splitlines()]
+    assert sum(map(str.__eq__, said.values(), right)) >= 50

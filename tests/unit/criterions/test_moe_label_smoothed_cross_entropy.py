@@ -33,8 +33,11 @@ def sample_of(model):
     return {"net_input": net_input, "target": target, "ntokens": int(target.ne(1).sum())}
 
 
-def test_the_weight_scales_the_loss_per_token():
+@pytest.mark.parametrize("way", ["features", "logits"])
+def test_the_weight_scales_the_loss_per_token(way, monkeypatch):
     model = moe_model(expert_gates="switch").train()
+    if way == "logits":  # fairseq's own, as in half precision
+        monkeypatch.setattr(module, "output_weight", lambda model: None)
     sample = sample_of(model)
     plain, tokens = criterion(0.0)(model, sample)[0].item(), sample["ntokens"]
     balance = balance_loss(model).item()
