@@ -115,6 +115,7 @@ setup(
             "backports.zstd>=1.0",  # packs what readers of corpora unpack
             "hypothesis>=6",  # finds inputs that nobody thought of
             "lxml>=5",  # parses the report's page
+            "networkx>=3",  # finds circles and floors of imports
             "tensorboardX>=2.6",  # writes what `--tensorboard-logdir` asks for, and reads it again
             "scipy>=1.11",  # the exact assignment that ours is compared with
             "fairscale>=0.4.13",  # fully sharded training

@@ -12,7 +12,7 @@ from fairseq_mtmoe.backbones.t5.model import whole_state
 from fairseq_mtmoe.models.pemt.config import is_added, is_trainable
 from fairseq_mtmoe.models.pemt.sources import load
 from tests.helpers.benchmark import logged, make_benchmark, make_encoder, make_unlabelled, task_arguments
-from tests.helpers.commands import run
+from tests.helpers.commands import PLUGIN, run
 from tests.helpers.invoked import mtmoe
 from tests.helpers.pemt import adapters_of
 from tests.helpers.refused import refused
@@ -129,6 +129,16 @@ def test_merged_it_has_the_same_predictions(kind, data, target, tmp_path):
         mtmoe("predict", data, "--path", one, "--batch-size", 16, "--cpu", "--out", tmp_path / name)
         written.append(next((tmp_path / name).iterdir()).read_text().splitlines())
     assert written[0] == written[1] and len(written[0]) >= 12
+
+
+@pytest.mark.parametrize("kind", [T5], ids=["t5"], indirect=True)
+def test_fairseq_generate_writes_without_its_sources(kind, data, target):
+    written = run(
+        "fairseq-generate", data, *PLUGIN, "--task", "text_to_text", *kind.target, "--gen-subset", "valid", "--path",
+        target / "checkpoint_last.pt", "--beam", 3, "--max-len-b", 4, "--batch-size", 8, "--cpu", "--no-progress-bar",
+        "--num-workers", 0,
+    ).stdout  # fmt: skip
+    assert sum(line.startswith("H-") for line in written.splitlines()) == 12, written[-2000:]
 
 
 @pytest.mark.parametrize("kind", [T5], ids=["t5"], indirect=True)

@@ -20,7 +20,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator
 from fairseq_mtmoe.slots import expert_layers
 from tests.helpers.digits import PAIRS, digit_dictionary, digit_task, make_digit_corpus
-from tests.helpers.models import SIZES, BaseMoEConfig, DenseConfig, perturb
+from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConfig, perturb
 from tests.helpers.processes import run_processes
 from tests.helpers.refused import refused
 from tests.helpers.training import train_here
@@ -43,7 +43,9 @@ def moe(task, from_checkpoint=False, **options):
 
 
 def dense(task):
-    return task.build_model(options_of(DenseConfig, "base_dense"))
+    model = task.build_model(options_of(DenseConfig, "base_dense"))
+    assert isinstance(model, BaseDenseModel)
+    return model
 
 
 def criterion(task):
