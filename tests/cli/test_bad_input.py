@@ -6,7 +6,7 @@ import shutil
 import torch
 
 from fairseq_mtmoe.checkpoints import file_io
-from tests.golden.old_runs import OLD
+from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.commands import PLUGIN, REPOSITORY, run, train
 from tests.helpers.invoked import mtmoe
 from tests.helpers.training import train_here
@@ -53,6 +53,18 @@ def test_an_unknown_language_and_checkpoints_that_are_damaged_or_would_execute(t
     assert not (tmp_path / "executed").exists()
 
 
+def test_a_run_goes_on_from_no_damaged_checkpoint_and_from_none_of_other_experts(tmp_path):
+    last = shutil.copytree(OLD / "sparse", tmp_path / "run") / "checkpoint_last.pt"
+    whole = last.read_bytes()
+    for content, options, words in (
+        (whole, ("--num-experts", 8), "`--num-experts` must be 4 as in the checkpoint's"),
+        (whole[:-1000], (), "truncated or damaged; use an older one"),
+    ):
+        last.write_bytes(content)
+        assert words in sentence_of(train(OLD / "data", last.parent, *RUNS["sparse"], *options, check=False))
+        assert last.read_bytes() == content
+
+
 def test_a_stock_model_is_upcycled_and_goes_on(digits, tmp_path):
     """Dense with fairseq's own parts, sparse with mtmoe, looked at, and on with fairseq-train, moments and all."""
     pairs = ("--lang-pairs", "en-aa,en-bb,en-cc")
@@ -67,7 +79,9 @@ def test_a_stock_model_is_upcycled_and_goes_on(digits, tmp_path):
     assert "en-cc_ppl" in shown
     options = ("--arch", "base_moe_tiny", "--continue-once", sparse, "--max-update", 6,
                "--criterion", "moe_label_smoothed_cross_entropy", "--optimizer", "fused_adam")  # fmt: skip
-    train_here(digits, tmp_path / "on", *options, "--encoder-ffn-embed-dim", 64)
+    found = train_here(digits, tmp_path / "on", *options, "--encoder-ffn-embed-dim", 64)
     state = torch.load(tmp_path / "on" / "checkpoint_last.pt")
-    assert state["optimizer_history"][-1]["num_updates"] == 6
+    assert state["optimizer_history"][-1]["num_updates"] == 6 and len(found["losses"]) == 2
+    steps = {entry["step"] for entry in state["last_optimizer_state"]["state"].values()}
+    assert steps == {2, 6}  # of gates, which are new, and of all else
     assert any(".moe.experts." in key for key in state["model"])
