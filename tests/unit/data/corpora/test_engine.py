@@ -1,8 +1,12 @@
 """From raw corpora to a data directory: the same bytes however the work was done, and what a change does again."""
 
+import itertools
 import json
+import os
 import re
 import shutil
+import signal
+from types import SimpleNamespace
 
 import pytest
 import sentencepiece
@@ -10,6 +14,7 @@ from fairseq.data import Dictionary
 
 from fairseq_mtmoe.data.corpora.data_dir import STAMP
 from fairseq_mtmoe.data.corpora.engine import reading, store
+from fairseq_mtmoe.data.corpora.engine.encoding import encode_block
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.data.corpora.engine.workers import local_workers
 from fairseq_mtmoe.data.corpora.report import pair_table
@@ -19,6 +24,7 @@ from tests.helpers.raw_corpora import Counting, change, digests, entries, prepar
 from tests.helpers.reading import written
 from tests.helpers.refused import refused
 from tests.unit.data.corpora.readers.test_markup import REFERENCE, SOURCE
+from tests.unit.data.corpora.test_engine_workers import local_cluster
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +67,10 @@ def test_every_pair_that_is_worth_it_is_there_once(made):
         for pair in zip(sentences(("en-de", number), size), sentences(("de", number), size, "de"), strict=True)
     ]
     [valid] = pairs_of(folder / "data", "valid", "de")
-    trained = sorted(pair for shard in shards for pair in shard)
+    trained = [pair for row in itertools.zip_longest(*shards) for pair in row if pair]  # they are dealt out in turn
     assert len(valid) == 10 and set(valid) <= set(raw)
     drawn = {text for lang in ("de", "et") for pair in pairs_of(folder / "data", "valid", lang)[0] for text in pair}
-    assert trained == sorted(pair for pair in raw if not drawn.intersection(pair))
+    assert trained == [pair for pair in raw if not drawn.intersection(pair)]
     corpora = report["corpora"]
     dropped = {"held_out": 1, "duplicate": 2, "near_duplicate": 1}  # what is drawn is not lost
     assert corpora["train-de-0"]["read"] == 94 and corpora["train-de-0"]["dropped"] == dropped
@@ -100,6 +106,24 @@ def test_the_same_bytes_for_any_size_of_blocks_by_several_processes(raw, made, t
     with local_workers(2) as workers:
         prepare_small(raw, tmp_path / "data", workers)
     assert digests(tmp_path / "data") == digests(made[0] / "data")
+
+
+@pytest.mark.slow
+def test_the_same_bytes_on_a_cluster_that_loses_a_worker(raw, made, tmp_path):
+    """In the midst of encoding."""
+    killed = []
+    with local_cluster(tmp_path, 2) as (local, hands):
+
+        def map_blocks(jobs):
+            jobs = list(jobs)
+            for result in hands.map_blocks(jobs):
+                if jobs[0].func is encode_block and not killed:
+                    killed.append(local.workers[0].pid)
+                    os.kill(killed[0], signal.SIGKILL)
+                yield result
+
+        prepare_small(raw, tmp_path / "data", SimpleNamespace(map_blocks=map_blocks))
+    assert killed and digests(tmp_path / "data") == digests(made[0] / "data")
 
 
 def test_stopped_after_every_job_it_goes_on_to_the_same_bytes(raw, made, tmp_path):
