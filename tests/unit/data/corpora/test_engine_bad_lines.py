@@ -123,3 +123,12 @@ def test_a_test_set_keeps_its_lines_without_text(tmp_path):
     prepare_small(raw, tmp_path / "data", on_bad_line="stop")
     assert (tmp_path / "data" / "shard0" / "raw" / "test.en-de.en").read_text() == (raw / "test-de.en").read_text()
     assert not (tmp_path / "data" / LIST).exists()
+
+
+def test_a_test_set_loses_no_line(raw, tmp_path):
+    for name, line in (("test-de.en", b"\xff\n"), ("test-de.de", b"nine\n")):
+        with open(raw / name, "ab") as file:
+            file.write(line)
+    for on_bad_line in ("stop", "drop", "salvage"):
+        with pytest.raises(UserError, match=r"test-de\.en` .* unit 9 cannot be used: .* no line is left out"):
+            prepare_small(raw, tmp_path / "data", on_bad_line=on_bad_line)
