@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import contrasts
+import numpy as np
 import pytest
 import tables
 from scipy import stats
@@ -87,9 +88,22 @@ def test_the_picture_is_hollow_for_one_seed(lines, tmp_path):
     assert (filled, drawn) == (1, 3)  # the hollow ones are of all rows, the full one of several seeds
 
 
+def test_a_registered_study_shows_what_dense_reaches_and_its_learning_rates():
+    reached = {"model": 8, "shuffled": 12, "trigrams": 40}
+    of_entry = [line("dense", 1, value, f"perplexity, {kind}") for kind, value in reached.items()]
+    rates = [line("dense, rate 3e-3", 0, 9.5, "valid perplexity")]
+    study = tables.Described(title="One", metric="bleu", rows={"dense": "the dense one"}, entry=tables.Entry())
+    text = tables.page("one", study, tables.Lines([line("dense", 1, 16), *of_entry, *rates]))
+    assert re.search(r"BLEU, mean over all pairs +\| at least 15 +\| +16\.0 \| yes", text)
+    assert re.search(r"shuffled sources / with its own +\| at least 2 +\| +1\.50 \| no", text)
+    assert re.search(r"source-free trigrams +\| at most 0\.5 +\| +0\.20 \| yes", text)
+    assert re.search(r"dense +\| +3e-3 +\| +9\.50 \|", text)
+
+
 # ---- statistics ----
 
 PAIRED = {"a": {1: 10.0, 2: 12.0, 3: 11.0}, "b": {1: 11.5, 2: 12.5, 3: 13.0}}
+THREE = {**PAIRED, "c": {1: 9.0, 2: 12.0, 3: 10.5}}
 
 
 def test_two_rows_are_the_paired_test():
@@ -99,6 +113,36 @@ def test_two_rows_are_the_paired_test():
     assert found.mean == pytest.approx(1.5 - 1 / 6)
     assert found.p == pytest.approx(expected.pvalue)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_error_is_pooled_over_rows_and_seeds():
+    """Of three rows and three seeds: what row and seed means leave over, with four degrees of freedom."""
+    figures = np.array([[*of_row.values()] for of_row in THREE.values()])
+    left = figures - figures.mean(1, keepdims=True) - figures.mean(0) + figures.mean()
+    error = contrasts.pooled_error(THREE)
+    assert (error.freedom, error.deviation) == (4, pytest.approx(math.sqrt((left**2).sum() / 4)))
+    found = contrasts.difference(THREE["b"], THREE["c"], error)
+    assert found.half_width == pytest.approx(stats.t.ppf(0.975, 4) * error.deviation * math.sqrt(2 / 3))
+
+
+def test_rows_of_one_seed_say_nothing_of_chance_and_rows_are_compared_by_seeds_in_common():
+    error = contrasts.pooled_error({**THREE, "d": {2: 100.0}})
+    assert error == contrasts.pooled_error(THREE) and contrasts.pooled_error({"d": {2: 1.0}}).freedom == 0
+    found = contrasts.difference({2: 100.0}, THREE["a"], error)
+    assert (found.mean, found.seeds, found.word) == (88.0, 1, contrasts.ONE_SEED)
+    assert contrasts.difference({7: 1.0}, THREE["a"], error) is None
+    values = {**THREE, "d": {1: 20.0, 2: 22.0}}
+    found = contrasts.difference(values["d"], values["a"], contrasts.pooled_error(values))
+    assert (found.mean, found.seeds) == (10.0, 2)
+    assert contrasts.pooled_error(values).freedom == 11 - 4 - 2  # figures less rows less seeds but one
+
+
+@pytest.mark.parametrize(("mean", "half", "p", "word"), [
+    (2.0, 1.0, 0.01, "higher"), (-2.0, 1.0, 0.01, "lower"), (2.0, 1.0, 0.06, "no difference shown"),
+    (2.0, math.nan, math.nan, "one seed"),
+])  # fmt: skip
+def test_words_follow_the_rule(mean, half, p, word):
+    assert contrasts.Difference(mean, half, 3, p).word == word
 
 
 def test_holm_by_hand():

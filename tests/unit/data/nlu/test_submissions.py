@@ -19,11 +19,12 @@ TOKENIZER = TextTokenizer(serialized_tokenizer(), 16)
 
 
 def content(task, keys, predictions):
-    """Of examples in their order; an entity of ReCoRD is called by its text."""
+    """Of examples that are predicted from the last one on; an entity of ReCoRD is called by its text."""
     row, submission = ROWS[task], submission_of(task, ROWS[task], "test")
     names = [("Ann Lee", "Bea"), ("Céline", "Dée", "Eve")] if row.is_open else [()] * len(keys)
     examples = [Example((("a",),) * len(named or row.choices or "a"), None, "0", names=named) for named in names]
-    predicted = Predictions.gathered(np.arange(len(keys)), np.array(predictions, dtype=np.float64))
+    order = np.arange(len(keys))[::-1]
+    predicted = Predictions.gathered(order, np.array(predictions, dtype=np.float64)[order])
     said = task_type_of(row).label_text(TOKENIZER.tokenize(examples), predicted, submission.labels or row.labels)
     return written(submission, keys, said)
 
