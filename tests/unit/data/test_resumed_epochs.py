@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.helpers.digits import digit_task, make_digit_corpus
+from tests.helpers.refused import refused
 
 HEATED = {"sampling_method": "temperature", "sampling_temperature": 1.5, "heating_coefficient": 3.0, "max_epoch": 4}
 HEATED["virtual_epoch_size"] = 60
@@ -120,6 +121,9 @@ def test_the_temperature_and_the_draw_move_within_a_long_epoch(digits):
     assert spread(drawn) == 1
     two = [go(iterator(digits, processes=2, rank=rank, **LONG), len(drawn) // 2) for rank in range(2)]
     assert [batch for row in zip(*two, strict=True) for batch in row] == drawn[: len(drawn) // 2 * 2]
+    both = [interrupted(digits, 3, processes=2, rank=rank, **LONG) for rank in range(2)]
+    seen = [batch for row in zip(*(of_one for _, of_one in both), strict=True) for batch in row]
+    assert seen + rest_in(3, both[0][0].state_dict(), digits, updates=3, **LONG) == drawn
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -167,3 +171,15 @@ def test_a_run_of_0_1_0_goes_on_where_it_was_and_does_not_cool_down_where_it_is_
     assert spread(seen + later) == 1
     state["options"] = {**options, "sampling_weights": "open('x')", "max_epoch": "x"}
     assert resume(state, digits).dataset.plan.temperature(4) == pytest.approx(1.5 * (1 + 3 * 3 / 4) ** 0.5)
+
+
+def test_epochs_that_are_longer_than_a_pass_stay_which_0_1_0_began(digits):
+    state = interrupted(digits, 3, virtual_epoch_size=500)[0].state_dict()
+    state = {key: value for key, value in state.items() if key not in ("seed", "sampling")}
+    for _ in range(2):
+        resumed = resume(state, digits, virtual_epoch_size=500)
+        assert len(resumed.dataset) == 500 > len(iterator(digits, virtual_epoch_size=500).dataset)
+        go(resumed, 2)
+        state = resumed.state_dict()
+    with refused("--reset-dataloader", first=False):  # as its memory is damaged
+        resume({**state, "sampling": {"names": []}}, digits)

@@ -133,11 +133,15 @@ def going_on(model, **changes):
 
 def test_a_run_that_goes_on_without_its_sources_files_needs_a_checkpoint_with_as_many():
     model, first = target_model(make=pemt_encoder), source_files(pemt_encoder)[0]
-    found = PemtBertModel.build_model(bert_options(pemt_sources="gone.pt,lost.pt"), going_on(model))
-    with refused("--pemt-sources"):
+    for named in ("", "gone.pt,lost.pt"):
+        found = PemtBertModel.build_model(bert_options(pemt_sources=named), going_on(model)).eval()
+        with refused("--pemt-sources"):
+            found.expect_weights()
+        found.load_state_dict(model.state_dict())
         found.expect_weights()
-    found.load_state_dict(model.state_dict())
-    found.expect_weights()
+        assert found.metadata == model.metadata
+        assert found.noted_options["pemt_sources"] == (named or model.noted_options["pemt_sources"])
+        torch.testing.assert_close(found(**task_batch()), model(**task_batch()), rtol=0, atol=0)
     with pytest.raises(UserError, match=r"must name the 2 sources.*but names 1"):
         pemt_encoder(pemt_sources=first).load_state_dict(model.state_dict())
     with pytest.raises(UserError, match=r"must name the 2 sources.*but names 1"):
