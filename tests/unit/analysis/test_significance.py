@@ -5,7 +5,7 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
-from fairseq_mtmoe.analysis.significance import compared, draw, output_of
+from fairseq_mtmoe.analysis.significance import SentenceMean, compared, draw, output_of
 from tests.helpers.evaluations import hypotheses, references
 
 SENTENCES, SAMPLES, TRIALS = 30, 45, 60
@@ -49,21 +49,42 @@ def test_several_references_count_as_sacrebleu_counts_them(monkeypatch):
     assert found.first != compared([drawn(METRICS["BLEU"](), "en-de", 5)[2]]).first
 
 
-def slow_trials(texts, refs, seed):
-    """Scores of both systems in each trial, of sentences that are exchanged and scored anew, (2, TRIALS)."""
-    trials = []
+def slow_scores(texts, refs, seed):
+    """Scores of both systems in each resample and each trial, of sentences that are put together and scored anew."""
+
+    def scored(texts, lines):
+        references = [[of[i] for i in lines] for of in refs]
+        return [BLEU(force=True).corpus_score([text[i] for i in lines], references).score for text in texts]
+
+    draws = np.random.default_rng(seed).choice(SENTENCES, size=(SAMPLES, SENTENCES), replace=True)
+    resamples, trials = [scored(texts, chosen) for chosen in draws], []
     for keep in np.random.default_rng(seed).integers(2, size=(TRIALS, SENTENCES), dtype=bool):
         exchanged = [[texts[side ^ (not kept)][i] for i, kept in enumerate(keep)] for side in (0, 1)]
-        trials.append([BLEU(force=True).corpus_score(text, refs).score for text in exchanged])
-    return np.array(trials).T
+        trials.append(scored(exchanged, range(SENTENCES)))
+    return np.array(resamples).T, np.array(trials).T
 
 
 def test_a_tier_is_the_mean_over_pairs_of_the_same_draws():
-    """`figures.json` has the intervals of tiers."""
-    draws, trials = [], []
-    for pair, seed in (("en-de", 3), ("en-fr", 4)):
+    draws, slow = [], []
+    for pair, seed in (("en-lv", 3), ("en-fr", 4)):
         texts, refs, of_pair = drawn(BLEU(force=True), pair, seed)
         draws.append(of_pair)
-        trials.append(slow_trials(texts, refs, seed))
-    found, apart = compared(draws), np.diff(np.mean(trials, axis=0), axis=0)
-    assert found.p_randomisation == ((np.abs(apart) > abs(found.difference)).sum() + 1) / (TRIALS + 1)
+        slow.append(slow_scores(texts, refs, seed))
+    (resamples, trials), found = (np.mean(scores, axis=0) for scores in zip(*slow, strict=True)), compared(draws)
+    differences = np.sort(resamples[1] - resamples[0])
+    assert found.interval == pytest.approx((differences[1], differences[-2]), abs=1e-4)  # 45 // 40 left out at each end
+    size = np.abs(differences)
+    assert found.p_bootstrap == ((size - size.mean() > abs(found.difference)).sum() + 1) / (SAMPLES + 1)
+    apart = np.abs(trials[0] - trials[1])
+    assert found.p_randomisation == ((apart > abs(found.difference)).sum() + 1) / (TRIALS + 1)
+    assert 0.1 < found.p_bootstrap < 0.9 and 0.1 < found.p_randomisation < 0.9  # at their least they would show little
+
+
+def test_figures_of_sentences_are_tested_by_their_means():
+    figures = np.random.default_rng(1).normal([[0.8], [0.9]], 0.1, (2, SENTENCES))
+    first, other = (output_of(SentenceMean(), list(values)) for values in figures)
+    found = compared([draw(SentenceMean(), first, other, 3, SAMPLES, TRIALS)])
+    assert (found.first, found.other) == pytest.approx(tuple(figures.mean(1)))
+    assert found.interval[0] < found.difference < found.interval[1] and found.p_randomisation == 1 / (TRIALS + 1)
+    same = compared([draw(SentenceMean(), first, first, 3, SAMPLES, TRIALS)])
+    assert (same.difference, same.p_bootstrap, same.p_randomisation) == (0, 1, 1)
