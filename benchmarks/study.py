@@ -6,8 +6,9 @@
 
 A run is one `fairseq-train` on one core, the mean of its last checkpoints, and its scores on the test sets; of a
 benchmark's tasks it is scored as it ends, on their development sets. What was interrupted goes on where it was. A run
-that the table has is not run again, whichever machine it ran on; only what another row branches from is trained again,
-up to the branch. A study does not run if its file is not committed, or has changed since its first run.
+that the table has is not run again, whichever machine it ran on; only what another row still needs is: the run that
+it branches from, up to the branch, or one whose files it reads. A study does not run if its file is not committed, or
+has changed since its first run.
 """
 
 from __future__ import annotations
@@ -95,12 +96,21 @@ def run(
                 rated = [*study.options_of(row), "--lr", rate]
                 _train(rated, study.rates.updates, data, folder / f"rate_{rate}-{row}", study.rates.seed)
                 _finish(folder / f"rate_{rate}-{row}", rated)
-    for seed in map(int, seeds.split(",")) if seeds else study.seeds:
+    seeds_of_run = list(map(int, seeds.split(","))) if seeds else study.seeds
+    missing = {row for row in chosen for seed in seeds_of_run if not _are_known(study, row, seed, known)}
+    read = " ".join(word for row in missing for word in study.options_of(row))
+    for seed in seeds_of_run:
         for row in chosen:
             if study.tasks:
-                _run_tasks(study, row, data, folder, seed, pretrained, known)
+                _run_tasks(study, row, data, folder, seed, pretrained, set() if f"{{runs}}/{row}-" in read else known)
             elif (row, str(seed), "") not in known:
                 _run_one(study, row, data, folder, seed)
+
+
+def _are_known(study: Study, row: str, seed: int, known: set[Known]) -> bool:
+    """Whether the table has all runs of a row with a seed."""
+    tasks = [task for of_run in study.runs_of(row, seed) for task in of_run.split(",")]
+    return all((row, str(study.rows[row].seed or seed), task) in known for task in tasks)
 
 
 def _run_tasks(

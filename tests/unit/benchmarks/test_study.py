@@ -1,6 +1,7 @@
 """Studies: the registered file, the sentence where it changed, trigrams, which models must leave behind, and texts."""
 
 import json
+import shutil
 from pathlib import Path
 
 import languages_text
@@ -185,6 +186,20 @@ def test_tasks_are_trained_alone_or_together_and_sources_once(study_of_tasks):
     done = len(commands)
     invoke("run", folder, "--pretrained", folder / "encoder.pt")
     assert len(commands) == done
+
+
+def test_on_another_machine_sources_are_trained_again_where_targets_are_missing(study_of_tasks, monkeypatch):
+    commands, folder = study_of_tasks
+    monkeypatch.setattr(study, "RESULTS", folder / "results.csv")
+    words = ("run", folder, "--pretrained", folder / "encoder.pt", "--seeds")
+    invoke(*words, 1)
+    invoke("record", folder, "--results", folder / "results.csv")
+    shutil.rmtree(folder / "runs")
+    for seed, expected in ((1, []), (2, ["source-snli-7", "many-2", "alone-rte-2", "alone-cb-2"])):
+        commands.clear()
+        invoke(*words, seed)
+        trained = [command for command in commands if command[0] == "fairseq-train"]
+        assert [Path(value_of(command, "--save-dir")).name for command in trained] == expected
 
 
 def test_scores_of_tasks_get_means_where_all_are_there(study_of_tasks):
