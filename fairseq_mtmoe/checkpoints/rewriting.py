@@ -191,7 +191,9 @@ def average(paths: Iterable[Path]) -> State:
     for count, path in enumerate(paths, start=1):  # noqa: B007 (it is how many there were)
         parts = ("model",) if result else ("model", *AVERAGES)
         state = whole(path, load_shared_part(path, mapped=True), parts)
-        model = state["model"]
+        model = state.get("model")
+        if not model:
+            raise UserError(f"`{path}` must hold a model's parameters for an average, but holds none.")
         if not result:
             first, result = path, state
             total.update((key, _summand(value).clone()) for key, value in model.items())
@@ -231,6 +233,6 @@ def _summand(value: Tensor) -> Tensor:
 
 
 def _check_same(model: dict[str, Tensor], total: dict[str, Tensor], path: Path, first: Path) -> None:
-    shapes, others = ({(key, value.shape) for key, value in named.items()} for named in (model, total))
-    if different := {key for key, _ in shapes ^ others}:
+    kinds, others = ({(k, v.shape, v.is_floating_point()) for k, v in named.items()} for named in (model, total))
+    if different := {key for key, *_ in kinds ^ others}:
         raise UserError(f"`{path}` must hold the parameters of `{first}` for an average; `{min(different)}` differs.")

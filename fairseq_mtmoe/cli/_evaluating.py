@@ -284,7 +284,7 @@ class NamedTiers:
         if name.endswith(".json"):
             path, tiers = Path(name), read_tiers(Path(name))
         else:
-            recipe = load_recipe(name)
+            recipe = load_recipe(name, "--tiers")
             path, tiers = recipe.path, dict(recipe.tiers)
         if not any(tiers.values()):
             raise UserError(f"`--tiers` must be a recipe or a file that names tiers, but {name} does not.")

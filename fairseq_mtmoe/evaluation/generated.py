@@ -68,7 +68,9 @@ def named_files(arguments: Iterable[str]) -> dict[str, list[Path]]:
     for argument in arguments:
         name, sign, paths = argument.partition("=")
         if sign and re.fullmatch(r"[^-/=]+-[^-/=]+", name):
-            found.setdefault(name, []).extend(Path(path) for path in paths.split(",") if path)
+            if not (files := [Path(path) for path in paths.split(",") if path]):
+                raise UserError(f"`{argument}` must name files of fairseq-generate, but names none.")
+            found.setdefault(name, []).extend(files)
         else:
             found.setdefault(_pair_in(argument), []).append(Path(argument))
     return found

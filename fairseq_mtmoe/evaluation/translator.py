@@ -5,7 +5,9 @@ scores where that is asked for. `mixing.py` has the same with sentences of sever
 """
 
 import copy
+import math
 import os
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.stored import Inference, change, setting
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references, load_sources
@@ -51,6 +54,14 @@ class Decoding(Inference):
     max_len_a: float = 0.0
     max_len_b: int = 200
     base_evaluation: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lenpen", "max_len_a", "max_len_b"):
+            value = getattr(self, name)
+            if not math.isfinite(value) or (name != "lenpen" and value < 0):
+                rule = "a finite number" if name == "lenpen" else "a finite number of at least 0"
+                raise_invalid(f"--{name.replace('_', '-')}", rule, value)
 
     @property
     def tokens_of_a_batch(self) -> int | None:
@@ -135,7 +146,7 @@ class Translator:
         self._states = [stored.read(path) for path in checkpoints]
         self._task_cfg = stored.task_settings(self._states[0], checkpoints[0])
         if langs:
-            as_text = isinstance(setting(self._task_cfg, "langs"), str)
+            as_text = not isinstance(self._task_cfg, Namespace) or isinstance(setting(self._task_cfg, "langs"), str)
             change(self._task_cfg, langs=",".join(langs) if as_text else list(langs), lang_dict=None)
         self._task_state = self._states[0].get("task_state")
         self.models: list[Any] = []  # from the first direction on

@@ -64,7 +64,8 @@ def _check_options(model_name: str, options: dict[str, Any]) -> None:
     if model_name not in models:
         raise_invalid("--model", f"one of {', '.join(models)}", model_name)
     for name in options.keys() - {field.name for field in dataclasses.fields(models[model_name])}:
-        raise UserError(f"`{name}` must be an option of {model_name}; `mtmoe options {model_name}` lists them.")
+        option = f"--{name.replace('_', '-')}"
+        raise UserError(f"`{option}` must be an option of {model_name}; `mtmoe options {model_name}` lists them.")
 
 
 def _task_names(options: dict[str, Any], checkpoint: dict[str, Any]) -> str | None:

@@ -175,7 +175,7 @@ def hints(report: Report) -> list[str]:
     if many and coverage != 1:
         more = "" if coverage is None else f"; a `--character-coverage` above {coverage:g} takes more of them in"
         lines.append(
-            f"Many tokens of the test sets are characters that the vocabulary does not have ({many}), which no model"
+            f"Some tokens of the test sets are characters that the vocabulary does not have ({many}), which no model"
             f" can write{more}."
         )
     return lines

@@ -182,10 +182,16 @@ def test_bfloat16_is_summed_in_float32_and_whole_numbers_stay_whole(tmp_path):
     assert (mean["w"].dtype, mean["w"].item(), mean["n"].item()) == (torch.float32, pytest.approx(259 / 3), 86)
 
 
-@pytest.mark.parametrize("other", [{"v": torch.ones(2)}, {"w": torch.ones(3)}])
+@pytest.mark.parametrize("other", [{"v": torch.ones(2)}, {"w": torch.ones(3)}, {"w": torch.ones(2, dtype=torch.long)}])
 def test_other_parameters_are_refused(tmp_path, other):
     with refused("1.pt", "0.pt"):
         average(save_all(tmp_path, {"model": {"w": torch.ones(2)}}, {"model": other}))
+
+
+@pytest.mark.parametrize("empty", [{}, {"model": None}, {"model": {}}])
+def test_what_holds_no_parameters_is_refused(tmp_path, empty):
+    with refused("0.pt"):
+        average(save_all(tmp_path, empty))
 
 
 def test_the_newest_are_those_with_the_highest_numbers(tmp_path):

@@ -280,7 +280,7 @@ def test_bad_input_is_one_sentence_before_anything_is_translated(model, tmp_path
         (["--comet", tmp_path / "file"], "--comet"), (["--comet", tmp_path / "none"], "none"),
         (["--spm", tmp_path / "file"], "file"), (["--tiers", "nothing.json"], "nothing.json"),
         (["--out", tmp_path / "file" / "out"], "file/out"), (["--path", "nothing.pt", "--out", "b"], "nothing.pt"),
-        (["--lang-pairs", "en-zz"], "--lang-pairs"),
+        (["--lang-pairs", "en-zz"], "--lang-pairs"), (["--tiers", "none"], "--tiers"),
     ):  # fmt: skip
         outs = [] if arguments[0] == "--out" else ["--out", tmp_path / "out"]
         with refused(name):

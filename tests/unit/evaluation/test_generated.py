@@ -97,6 +97,6 @@ def test_files_belong_to_the_pair_that_is_named():
     }
     looks_like_one = ["en-de/gen-out.txt", "my-run/en_XX-de_DE/out.txt", "kab-fra/out.txt", "en-de/en-de.txt"]
     assert list(named_files(looks_like_one)) == ["en-de", "en_XX-de_DE", "kab-fra"]
-    for path in ("out/generate-test.txt", "ro-de/en-de.txt", "gen-out/kab-fra.txt"):  # of none or of several
+    for path in ("out/generate-test.txt", "ro-de/en-de.txt", "gen-out/kab-fra.txt", "en-de="):  # of none or of several
         with refused():
             named_files([path])

@@ -1,5 +1,6 @@
 """The translator gives what fairseq-generate gives, with one load of the model; so do mixed batches and our search."""
 
+import math
 import re
 import shutil
 from argparse import Namespace
@@ -173,6 +174,10 @@ def test_languages_can_be_given_where_the_checkpoints_list_is_gone(stock, tmp_pa
     assert translate(stock, langs=("aa", "bb", "cc", "en"), **moved) == translate(stock)
 
 
+def test_languages_can_be_given_in_place_of_a_plugins_own(sparse):
+    assert translate(sparse, langs=("aa", "bb", "cc", "en")) == translate(sparse)
+
+
 def test_bad_checkpoints_are_said_in_one_sentence(stock, tmp_path):
     (tmp_path / "cut.pt").write_bytes(stock.checkpoint.read_bytes()[:1000])
     state = torch.load(stock.checkpoint)
@@ -197,6 +202,9 @@ def test_data_for_another_dictionary_is_said_in_one_sentence(stock, tmp_path):
 def test_half_precision_translates_too_and_is_of_one_type(stock):
     with refused("--bf16"):
         Decoding(fp16=True, bf16=True)
+    for name, value in (("lenpen", math.nan), ("max_len_a", math.inf), ("max_len_a", -0.5), ("max_len_b", -1)):
+        with refused(f"--{name.replace('_', '-')}"):
+            Decoding(**{name: value})
     translator = translator_of(stock, replace(SHORT, fp16=True))
     assert len(translator.translate("en-bb", "test").hypotheses) == 11
     assert {parameter.dtype for model in translator.models for parameter in model.parameters()} == {torch.float16}
