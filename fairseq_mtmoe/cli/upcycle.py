@@ -47,8 +47,8 @@ def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, *
 
     DENSE may come from this plugin or from stock fairseq's transformer. With the default --expert-combine, and without
     --expert-reinit-ratio, the new model translates exactly as DENSE does until it is trained further, which
-    `fairseq-train --continue-once SPARSE` does. Adam's moments travel along. An option of the model that is not given is
-    as in DENSE, else as `mtmoe options base_moe` says; --task-names are DENSE's languages.
+    `fairseq-train --continue-once SPARSE` does. Adam's moments travel along. An option of the model that is not given
+    is as in DENSE, else as `mtmoe options base_moe` says; --task-names are DENSE's languages.
     """
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
     from fairseq_mtmoe.checkpoints import file_io, rebuild
