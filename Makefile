@@ -69,7 +69,7 @@ lint: $(INSTALLED)  ## style and types
 	$(BIN)/mypy
 
 # torch's threads spin while they wait: on a busy machine with few cores that costs more than they gain.
-test: lint  ## style, types and each behaviour once (about 12 minutes on 2 cores)
+test: lint  ## style, types and each behaviour once (12 to 20 minutes on 2 cores)
 	$(PYTEST) -m 'not rare'
 
 test-all: lint  ## the same, and what takes long and is seldom wrong alone: more seeds, sizes and kills

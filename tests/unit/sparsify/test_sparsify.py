@@ -260,9 +260,9 @@ def test_upcycling_what_is_no_dense_transformer_is_refused():
     for wrong in (upcycle(checkpoint, {"num_experts": 4}), {"cfg": None, "model": {}}):
         with pytest.raises(UserError, match="The checkpoint to upcycle must"):
             upcycle(wrong, {"num_experts": 4})
-    for options in ({"num_experts": 0}, {"num_expert": 4}):
-        with refused(*(name if value else "--num-experts" for name, value in options.items())):
-            upcycle(checkpoint, options)
+    for option, value in (("--num-experts", 0), ("--num-expert", 4)):
+        with refused(option):
+            upcycle(checkpoint, {option[2:].replace("-", "_"): value})
     with refused("--model"):
         upcycling.upcycle("base_dense", checkpoint, {})
 
