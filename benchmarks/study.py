@@ -97,20 +97,25 @@ def run(
                 _train(rated, study.rates.updates, data, folder / f"rate_{rate}-{row}", study.rates.seed)
                 _finish(folder / f"rate_{rate}-{row}", rated)
     seeds_of_run = list(map(int, seeds.split(","))) if seeds else study.seeds
-    missing = {row for row in chosen for seed in seeds_of_run if not _are_known(study, row, seed, known)}
+    runs_of = [
+        (row, study.rows[row].seed or seed, task)
+        for row in chosen
+        for seed in seeds_of_run
+        for task in study.runs_of(row, seed)
+    ]
+    missing = {run[0] for run in runs_of if not _is_known(*run, known)}
     read = " ".join(word for row in missing for word in study.options_of(row))
     for seed in seeds_of_run:
         for row in chosen:
             if study.tasks:
                 _run_tasks(study, row, data, folder, seed, pretrained, set() if f"{{runs}}/{row}-" in read else known)
-            elif (row, str(seed), "") not in known:
+            elif not _is_known(row, seed, "", known):
                 _run_one(study, row, data, folder, seed)
 
 
-def _are_known(study: Study, row: str, seed: int, known: set[Known]) -> bool:
-    """Whether the table has all runs of a row with a seed."""
-    tasks = [task for of_run in study.runs_of(row, seed) for task in of_run.split(",")]
-    return all((row, str(study.rows[row].seed or seed), task) in known for task in tasks)
+def _is_known(row: str, seed: int, task: str, known: set[Known]) -> bool:
+    """Whether the table has a run of a row, on all of its tasks."""
+    return all((row, str(seed), one) in known for one in task.split(","))
 
 
 def _run_tasks(
@@ -122,7 +127,7 @@ def _run_tasks(
     places = {"runs": folder, "pretrained": pretrained.resolve() if pretrained else "{pretrained}"}
     for task, run_name in study.runs_of(row, seed).items():
         run, updates = folder / (f"rate_{rate}-{row}" if rate else run_name), study.updates_of(row, task)
-        if (run / FINISHED).exists() or all((row, str(seed), one) in known for one in task.split(",")):
+        if (run / FINISHED).exists() or _is_known(row, seed, task, known):
             continue
         own = [*study.options_of(row), "--lr", rate] if rate else options_with_rate(study, row, folder)
         options = study.filled(own, row, seed, task, **places)

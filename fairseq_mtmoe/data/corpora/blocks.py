@@ -129,10 +129,10 @@ def said_of_unequal(bad_samples: Iterable[Sequence[Any]]) -> Iterator[str]:
 
 
 def check(bad: BadLine, on_bad_line: OnBadLine, files: CorpusFiles) -> None:
-    """Raise a `UserError` where a bad line ends the run; others, and `HARMLESS` ones everywhere, are left out.
+    """Raise a `UserError` where a bad line ends the run, which none of `HARMLESS` does; other lines are left out.
 
-    Any does with `stop`, and what ends a file does unless it is `salvage`. Files of unequal length do unless
-    `files.allow_unequal`. In validation and test sets all do.
+    In validation and test sets all others do. In training files of unequal length do without `files.allow_unequal`,
+    what ends a file without `salvage`, and any other bad line with `stop`.
     """
     is_end, is_unequal = bad.reason in OF_FILES, bad.reason == "unequal"
     if bad.reason in HARMLESS:
