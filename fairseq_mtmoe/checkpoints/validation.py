@@ -82,12 +82,14 @@ Group: Any = {
     "amsgrad": bool,
 }  # fmt: skip
 Optimizer: Any = {"state": Required[dict[Any, Entry]], "param_groups": Required[list[Group]]}
+VocabularySide: Any = {"symbols": Required[list[Name]], "model": Required[Bytes]}
 TaskState: Any = {
     "langs": Annotated[list[Name], Rule("a list of languages", lambda value: len(value) > 0)],
     "langtoks": dict[Name, tuple[Text | None, Text | None]] | None, "langtoks_specs": list[Name],
     "lang_tok_style": Literal["multilingual", "mbart"], "lang_tok_replacing_bos_eos": bool, "enable_lang_ids": bool,
     "task_ids": Name, "lang_pairs": list[Pair], "tokenizer": Name,
-    "sentencepiece": Bytes,
+    "sentencepiece": Bytes, "encoder_langtok_last": bool,
+    "vocabulary": Annotated[list[VocabularySide], Rule("one or two vocabularies", lambda value: 1 <= len(value) <= 2)],
 }  # fmt: skip
 Checkpoint: Any = {  # an expert shard has its experts' part of the tensors
     "args": Namespace | None, "cfg": dict[str, Any] | None, "model": Tensors | None,

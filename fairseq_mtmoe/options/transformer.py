@@ -14,7 +14,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import II, DictConfig, OmegaConf
 
-from fairseq_mtmoe.options import option
+from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.options import option, value_of
 
 OptionField = Tuple[str, Any, Any]
 
@@ -60,6 +61,31 @@ def nested_options(cfg: Any) -> TransformerConfig:
         if not isinstance(values[name], int):  # still an interpolation
             values[name] = values[followed]
     return TransformerConfig.from_namespace(Namespace(**values))
+
+
+FAIRSEQ, MARIAN = SINUSOIDS = ("fairseq", "marian")
+
+
+@dataclass
+class TranslatorForm:
+    """What pretrained translators have that fairseq's transformer lacks; `--init-model` fills it in."""
+
+    output_bias: bool = option(False, "add a learned bias to the logits, as Marian does")
+    sinusoids: str = option(
+        FAIRSEQ, "sinusoidal positions: fairseq's, or marian's, with other frequencies and counted from 0"
+    )
+    decoder_begins_with_pad: bool = option(
+        False, "let the decoder read the embedding of <pad> at the beginning, where fairseq's reads that of </s>"
+    )
+
+
+def form_of(cfg: Any) -> TranslatorForm:
+    """The form in a model's flat options; fairseq's in those that were saved before there were others (UserError)."""
+    names = [own.name for own in dataclasses.fields(TranslatorForm)]
+    form = TranslatorForm(**{name: value_of(cfg, TranslatorForm, name) for name in names})
+    if form.sinusoids not in SINUSOIDS:
+        raise_invalid("--sinusoids", " or ".join(SINUSOIDS), form.sinusoids)
+    return form
 
 
 @dataclass

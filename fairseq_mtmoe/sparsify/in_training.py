@@ -75,6 +75,18 @@ def sparsify_average(average: Any, model: nn.Module) -> None:
         average.fp32_params = {key: value_of(key, average.fp32_params).float() for key in own}
 
 
+def begin_with(model: nn.Module, dense: Mapping[str, Tensor]) -> None:
+    """Let a new model have a dense model's weights: experts are copies, and what the dense one has not stays."""
+    if not (isinstance(model, SparseModel) and not model.is_dense):
+        model.load_state_dict(dict(dense))
+        return
+    sources, own = sparse_targets(model), model.state_dict()
+    state = {key: dense.get(key, value) for key, value in own.items()}
+    for key, (source, take) in sources.items():
+        state[key] = _mixed(take(dense[source]).to(own[key]), own[key], _drawn_anew(model, key))
+    model.load_state_dict(state)
+
+
 def _drawn_anew(model: nn.Module, key: str) -> Tensor | None:
     """See `ExpertBank.reinitialized_part`."""
     path, _, name = key.rpartition(".")

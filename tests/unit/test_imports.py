@@ -31,6 +31,7 @@ slots: errors moe conditioning checkpoints options
 backbones/blocks: errors moe conditioning slots
 backbones/hugging_face: errors io checkpoints
 backbones/translation: {LAYERS} options backbones/blocks backbones/sizes
+backbones/translation/pretrained: errors io checkpoints options backbones/hugging_face backbones/translation {DATA}
 backbones/bert: {LAYERS} io backbones/blocks backbones/hugging_face
 backbones/bert/model: protocols errors conditioning options backbones/bert backbones/blocks backbones/sizes
 backbones/t5: errors io checkpoints slots backbones/translation {BLOCKS}
@@ -50,7 +51,8 @@ tasks/_multitask: protocols errors checkpoints analysis moe slots data data/mixt
 tasks/_benchmark: protocols errors io analysis checkpoints task_types tasks/_multitask data/mixtures data/nlu
 tasks/glue: errors slots task_types criterions tasks/_benchmark backbones/bert backbones/bert/model data/nlu
 tasks/text_to_text: errors slots task_types tasks/_benchmark tasks/_multitask backbones/t5 data/nlu
-tasks/translation: protocols errors io slots criterions tasks/_multitask analysis evaluation {DATA}
+tasks/translation: protocols errors io options checkpoints slots sparsify criterions tasks/_multitask analysis \
+ evaluation {DATA}
 """
 PAIRS = (line.split(":") for line in RULES.split("\n")[1:-1])
 MAY_IMPORT = {room: set(others.split()) for rooms, others in PAIRS for room in rooms.split()}

@@ -31,6 +31,11 @@ class FairseqBlock(Block):
     self_attn: Any
     self_attn_layer_norm: Any
 
+    def use_swish(self, cfg: TransformerConfig) -> None:
+        """Compute `--activation-fn swish`, of which fairseq's blocks get the class of a module."""
+        if cfg.activation_fn == "swish":
+            self.activation_fn = F.silu
+
     def name_dropouts(self, fairseq_name: str) -> None:
         """Let `--retain-dropout-modules` call the block's dropout by the block's name in fairseq."""
         for dropout in (self.dropout_module, self.activation_dropout_module):
@@ -75,6 +80,7 @@ class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
+        self.use_swish(cfg)
         self.begin_dense()
         self.name_dropouts(TransformerEncoderLayerBase.__name__)
 
@@ -105,6 +111,7 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
 
     def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
         super().__init__(cfg, no_encoder_attn)
+        self.use_swish(cfg)
         self.begin_dense()
         self.name_dropouts(TransformerDecoderLayerBase.__name__)
 

@@ -17,6 +17,7 @@ from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.options import names_of_tasks
 from fairseq_mtmoe.options.conditional import conditional_parts
+from fairseq_mtmoe.options.transformer import form_of, nested_options
 
 
 def conditions_of(cfg: Any) -> Conditions | None:
@@ -64,12 +65,13 @@ class Transformer(TransformerModelBase):
 
     @classmethod
     def build_with_slots(
-        cls, cfg: TransformerConfig, task: Any, slot_plans: SlotPlans, conditions: Conditions | None = None
+        cls, cfg: Any, task: Any, slot_plans: SlotPlans, conditions: Conditions | None = None
     ) -> Self:
-        """Build through fairseq's `build_model` (nested options), with the plans of both stacks at hand."""
-        cfg.slot_plans, cfg.conditions = slot_plans, conditions
-        model: Self = TransformerModelBase.build_model.__func__(cls, cfg, task)
-        del cfg.slot_plans, cfg.conditions
+        """Build through fairseq's `build_model` from flat options, with the plans of both stacks at hand."""
+        options = nested_options(cfg)
+        options.slot_plans, options.conditions, options.form = slot_plans, conditions, form_of(cfg)
+        model: Self = TransformerModelBase.build_model.__func__(cls, options, task)
+        del options.slot_plans, options.conditions, options.form
         return model
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase, TransformerEncoderBase
+from fairseq.modules import SinusoidalPositionalEmbedding
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import LongTensor, Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -18,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from fairseq_mtmoe.backbones.blocks import Conditions, SlotPlans, Stack
 from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBlock, FairseqBlock
 from fairseq_mtmoe.backbones.translation.decoding import STATE, TASKS, BeamState, SearchedEncoder, shares_beams
+from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.options.transformer import MARIAN
 from fairseq_mtmoe.slots import BatchContext
 
 
@@ -29,6 +32,7 @@ class FairseqStack(Stack):
     cfg: Any
     layers: Any
     layer_norm: Any
+    embed_positions: Any
     padding_idx: int
     dropout_module: Any
     version: Tensor
@@ -37,6 +41,8 @@ class FairseqStack(Stack):
                  conditions: Conditions | None = None, **options: Any) -> None:  # fmt: skip
         self.slot_plans, self.conditions, sizes = slot_plans, conditions, getattr(cfg, self.side)
         super().__init__(cfg, dictionary, embed_tokens, **options)
+        if cfg.form.sinusoids == MARIAN and isinstance(self.embed_positions, SinusoidalPositionalEmbedding):
+            self.embed_positions = MarianPositions(sizes.embed_dim, self.padding_idx)
         self.shares_beams = shares_beams(cfg)  # whether the hypotheses of a sentence share
         assert self.filled_slots == sizes.layers, f"`build_{self.side}_layer` returns what `fill_next` does"
         self.dropout_module.module_name = f"Transformer{self.side.title()}"  # what `--retain-dropout-modules` calls it
@@ -62,6 +68,30 @@ class FairseqStack(Stack):
         state_dict.setdefault(f"{name}.version", self.version)
         upgraded: dict[str, Tensor] = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
         return upgraded
+
+
+class MarianPositions(SinusoidalPositionalEmbedding):
+    """Marian's sinusoidal positions: the k-th of H/2 frequencies is 10000^(-2k/H), and the first position is 0."""
+
+    def __init__(self, width: int, padding_idx: int, longest: int = 1024) -> None:
+        super().__init__(width, padding_idx, 1)
+        self.register_buffer("weights", self._table(longest), persistent=False)
+
+    def _table(self, longest: int) -> Tensor:
+        """The vectors (N, H) by fairseq's numbers of positions, which begin after the padding's."""
+        first = self.padding_idx + 1
+        frequencies = 10000.0 ** -(torch.arange(0, self.embedding_dim, 2, dtype=torch.double) / self.embedding_dim)
+        angles = torch.arange(-first, longest, dtype=torch.double).unsqueeze(1) * frequencies
+        table = torch.cat([angles.sin(), angles.cos()], 1)[:, : self.embedding_dim]
+        table[:first] = 0
+        return table.float()
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """As fairseq's."""
+        if input.shape[1] + self.padding_idx + 1 > len(self.weights):
+            self.weights = self._table(input.shape[1]).to(self.weights)
+        positions: Tensor = super().forward(input, *args, **kwargs)
+        return positions
 
 
 class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
@@ -137,7 +167,6 @@ class Decoder(FairseqStack, TransformerDecoderBase):
 
     side = "decoder"
     embed_tokens: Any
-    embed_positions: Any
     embed_scale: float
     quant_noise: Any
     layernorm_embedding: Any
@@ -146,6 +175,17 @@ class Decoder(FairseqStack, TransformerDecoderBase):
     cross_self_attention: bool
     num_layers: int
     buffered_future_mask: Any
+    dictionary: Any
+    output_projection: Any
+
+    def __init__(self, cfg: TransformerConfig, *args: Any, **options: Any) -> None:
+        super().__init__(cfg, *args, **options)
+        self.begins_with_pad = cfg.form.decoder_begins_with_pad
+        if cfg.form.output_bias:
+            projection = self.output_projection
+            if not isinstance(projection, nn.Linear):
+                raise_invalid("--output-bias", "off with --adaptive-softmax-cutoff", True)
+            projection.bias = nn.Parameter(torch.zeros(len(projection.weight)))
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> Any:
         """Called by fairseq, for one block after the other: `fill_next` of a new `DecoderBlock`, or of a subclass."""
@@ -212,6 +252,10 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         if incremental_state is not None:
             prev_output_tokens = prev_output_tokens[:, -1:]
             positions = None if positions is None else positions[:, -1:]
+        if self.begins_with_pad:  # nothing else that the decoder reads is an end
+            prev_output_tokens = prev_output_tokens.masked_fill(
+                prev_output_tokens == self.dictionary.eos(), self.padding_idx
+            )
         x = self.embed_scale * self.embed_tokens(prev_output_tokens)
         x = x if self.quant_noise is None else self.quant_noise(x)
         x = x if self.project_in_dim is None else self.project_in_dim(x)

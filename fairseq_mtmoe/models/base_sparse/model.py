@@ -14,18 +14,18 @@ from fairseq_mtmoe.backbones.translation.model import SIZES, Transformer, condit
 from fairseq_mtmoe.options import names_of_tasks
 from fairseq_mtmoe.options.conditional import ConditionalOptions
 from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
-from fairseq_mtmoe.options.transformer import FlatTransformerConfig, nested_options
+from fairseq_mtmoe.options.transformer import FlatTransformerConfig, TranslatorForm
 from fairseq_mtmoe.slots.plan import check_blocks, check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
 
 
 @dataclass
-class DenseConfig(ConditionalOptions, RunOptions, FlatTransformerConfig):
+class DenseConfig(ConditionalOptions, RunOptions, TranslatorForm, FlatTransformerConfig):
     """The dense twin: fairseq's transformer options, those of conditional parts and those of runs."""
 
 
 @dataclass
-class BaseMoEConfig(ExpertOptions, ConditionalOptions, RunOptions, FlatTransformerConfig):
+class BaseMoEConfig(ExpertOptions, ConditionalOptions, RunOptions, TranslatorForm, FlatTransformerConfig):
     """What `--arch base_moe…` adds to fairseq's transformer options."""
 
 
@@ -36,11 +36,10 @@ class BaseMoEModel(SparseModel, Transformer):
     @classmethod
     def build_model(cls, cfg: BaseMoEConfig, task: Any) -> Self:
         """Called by fairseq. Raises `UserError` where an option is out of its range, or needs a task with ids."""
-        options = nested_options(cfg)
         check_experts(cfg)
         check_blocks(cfg)
         plans = plan_experts(cfg, max(cfg.encoder_layers, cfg.decoder_layers))
-        model = cls.build_with_slots(options, task, plans, conditions_of(cfg))
+        model = cls.build_with_slots(cfg, task, plans, conditions_of(cfg))
         model.remember_options(cfg)
         return model
 
@@ -58,7 +57,7 @@ class BaseDenseModel(Transformer):
     def build_model(cls, cfg: DenseConfig, task: Any) -> Self:
         """Called by fairseq. Raises `UserError` where an option is out of its range, or needs a task with ids."""
         conditions = conditions_of(cfg)
-        model = cls.build_with_slots(nested_options(cfg), task, {}, conditions)
+        model = cls.build_with_slots(cfg, task, {}, conditions)
         model.task_names = names_of_tasks(cfg) if conditions is not None else []
         return model
 

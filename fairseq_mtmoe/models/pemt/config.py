@@ -12,7 +12,7 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.options import option
 from fairseq_mtmoe.options.conditional import ConditionalOptions
 from fairseq_mtmoe.options.experts import RunOptions
-from fairseq_mtmoe.options.transformer import EncoderOptions, FlatTransformerConfig, T5Options
+from fairseq_mtmoe.options.transformer import EncoderOptions, FlatTransformerConfig, T5Options, TranslatorForm
 
 SOURCE, TARGET = STAGES = ("source", "target")
 LORA, BOTTLENECK = ADAPTERS = ("lora", "bottleneck")
@@ -61,7 +61,7 @@ class PemtBertConfig(PemtOptions, RunOptions, EncoderOptions, FairseqDataclass):
 
 
 @dataclass
-class PemtTranslationConfig(PemtOptions, ConditionalOptions, RunOptions, FlatTransformerConfig):
+class PemtTranslationConfig(PemtOptions, ConditionalOptions, RunOptions, TranslatorForm, FlatTransformerConfig):
     """What `--arch pemt_translation…` adds to fairseq's transformer options."""
 
 

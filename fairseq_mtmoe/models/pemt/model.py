@@ -31,7 +31,6 @@ from fairseq_mtmoe.models.pemt.base_model import GuidedMixin, PemtModel, PromptM
 from fairseq_mtmoe.models.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig
 from fairseq_mtmoe.models.pemt.sources import load_sources
 from fairseq_mtmoe.options import names_of_tasks
-from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots import SPARSITY, BatchContext, GateInput, task_sparsity_loss
 
 
@@ -191,7 +190,7 @@ class PemtTranslationModel(PemtModel, Transformer):
         conditions = conditions_of(cfg)
         plan = adapter_plan(cfg, begun.metadata, cfg.encoder_embed_dim)
         plans = dict.fromkeys(range(max(cfg.encoder_layers, cfg.decoder_layers)), plan)
-        model = cls.build_with_slots(nested_options(cfg), task, plans, conditions)
+        model = cls.build_with_slots(cfg, task, plans, conditions)
         model.task_names = names_of_tasks(cfg) if conditions is not None else []
         model.begin(cfg, begun)
         return model

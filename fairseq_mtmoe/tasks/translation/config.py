@@ -1,4 +1,4 @@
-"""The options of `--task translation_heated`: those of fairseq's `translation_multi_simple_epoch`, and six more.
+"""The options of `--task translation_heated`: those of fairseq's `translation_multi_simple_epoch`, and some more.
 
 Every option of that task keeps its name, default and meaning. Dictionaries and lists are written as strings, on the
 command line and in a configuration file alike: `lang_pairs: en-de,en-ro`, `sampling_weights: "{'main:en-de': 0.7}"`.
@@ -23,6 +23,11 @@ class TranslationHeatedConfig(SamplingConfig):
     source_lang: Optional[str] = option(None, "source language of generation", argparse_alias="-s")
     target_lang: Optional[str] = option(None, "target language of generation", argparse_alias="-t")
     lang_pairs: Optional[str] = option(None, "language pairs to train, such as en-de,en-ro; or a file with this list")
+    init_model: Optional[str] = option(
+        None,
+        "dense model that a new one begins with, a file of `mtmoe import-hf` or a checkpoint: its weights, sizes, "
+        "languages and forms of sentences; feed-forwards become experts where the new one has some",
+    )
     keep_inference_langtok: bool = option(False, "keep language tokens in the output of generation")
     task_ids: str = option(
         "target",
@@ -63,6 +68,9 @@ class TranslationHeatedConfig(SamplingConfig):
     upsample_primary: int = option(1, "how often train is repeated beside train1, train2, …")
     truncate_source: bool = option(False, "truncate the source to --max-source-positions")
     encoder_langtok: Optional[str] = option(None, "begin each source sentence with a language token: src or tgt")
+    encoder_langtok_last: bool = option(
+        False, "let the source's language token follow its end, as in NLLB's files with legacy_behaviour"
+    )
     decoder_langtok: bool = option(False, "begin each target sentence with the target language's token")
     lang_tok_replacing_bos_eos: bool = option(False, "put language tokens in the place of the sentences' bos and eos")
     enable_lang_ids: bool = option(False, "give the model each sentence's language ids, where it takes them")

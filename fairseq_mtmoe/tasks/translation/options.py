@@ -27,10 +27,11 @@ from fairseq_mtmoe.io.typed import Rule, fault
 logger = logging.getLogger(__name__)
 
 TASK_IDS = ("target", "source", "pair")
-SETTINGS = (
-    *("langs", "langtoks", "langtoks_specs", "lang_tok_style"),
-    *("lang_tok_replacing_bos_eos", "enable_lang_ids", "task_ids"),
+FORMS = (
+    *("langs", "langtoks", "langtoks_specs", "lang_tok_style", "encoder_langtok_last"),
+    *("lang_tok_replacing_bos_eos", "enable_lang_ids"),
 )
+SETTINGS = (*FORMS, "task_ids")
 
 
 def _is_share(value: Any) -> bool:

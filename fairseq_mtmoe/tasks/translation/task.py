@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from fairseq.data import AppendTokenDataset
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import FairseqTask, register_task
@@ -30,6 +31,7 @@ from fairseq_mtmoe.data.translation.descriptions import description_of_pair, des
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
+from fairseq_mtmoe.data.translation.vocabulary import VOCABULARY, Vocabulary
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.slot import takes, unwrapped
@@ -38,9 +40,20 @@ from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks._multitask.validation import Group
 from fairseq_mtmoe.tasks.translation import options
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
+from fairseq_mtmoe.tasks.translation.initial import InitialModel, load
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 
 logger = logging.getLogger(__name__)
+
+class DataManager(MultilingualDatasetManager):  # type: ignore[misc]
+    """fairseq's, which also knows language tokens after the source's end."""
+
+    def src_dataset_tranform_func(self, src_lang: str, tgt_lang: str, dataset: Any, spec: str | None = None) -> Any:
+        """Called by fairseq."""
+        if not self.args.encoder_langtok_last or spec is None:
+            return super().src_dataset_tranform_func(src_lang, tgt_lang, dataset, spec)
+        return AppendTokenDataset(dataset, self.get_encoder_langtok(src_lang, tgt_lang, spec))
+
 
 MANY_UNKNOWN = 0.1  # the share of unknown tokens in a batch of lines from which on a user should know
 
@@ -58,6 +71,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         self._model_langs: list[str] | None = None
         self._has_warned_of_unknown = False
         self._scores = ValidationScores(self) if args.eval_bleu or args.eval_chrf else None
+        self.data_manager = DataManager(args, self.lang_pairs, langs, dicts, self.sampling_method)
+        self.initial: InitialModel | None = None
         if training:
             self.state.merge_state_dict(options.saved_settings(args))
 
@@ -70,6 +85,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> TranslationHeatedTask:
         args = options.arguments(cfg)
+        initial = load(args.init_model) if args.init_model and options.is_training(args) else None
+        if initial is not None:
+            initial.set_up(args)
         sizes: dict[int, int] = {}
 
         def load_dictionary(path: str) -> Any:
@@ -82,7 +100,20 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             options.check_language_tokens(args, dictionary)
         task = cls(args, langs, dicts, training)
         task.dictionary_sizes = sizes
+        if initial is not None:
+            initial.check(dicts, split_paths(args.data)[0])
+        task.initial = initial
+        if training:
+            task._keep_vocabulary()
         return task
+
+    def _keep_vocabulary(self) -> None:
+        """Let checkpoints have what reads and writes text."""
+        sides = self.source_dictionary, self.target_dictionary
+        symbols = [dictionary.symbols[: self.dictionary_sizes[id(dictionary)]] for dictionary in sides]
+        vocabulary = Vocabulary.of_data(split_paths(self.args.data)[0], *symbols)
+        if vocabulary is not None:
+            self.state.merge_state_dict({VOCABULARY: vocabulary.to_state()})
 
     def check_dicts(self, dicts: dict[str, Any], source_langs: list[str], target_langs: list[str]) -> None:
         """As fairseq's, which asserts: all source languages share a dictionary, and all target languages do."""
@@ -121,7 +152,13 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             raise UserError(
                 f"The language {unknown[0]} of the pair {self.lang_pairs[0]} is unknown; known are {known}."
             )
-        return super().build_model(cfg, from_checkpoint)
+        begins = self.initial if not from_checkpoint else None
+        if begins is not None:
+            begins.note_sizes(cfg)
+        model = super().build_model(cfg, from_checkpoint)
+        if begins is not None and self.checkpoint_to_go_on_from() is None:
+            begins.begin(model)
+        return model
 
     # ---- tasks and data ----
 

@@ -11,7 +11,6 @@ from fairseq_mtmoe.models.toy.gates import CosineGate
 
 from fairseq_mtmoe.backbones.translation.model import Transformer
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.options.transformer import nested_options
 from fairseq_mtmoe.slots.plan import check_blocks, check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
 
@@ -29,7 +28,7 @@ class ToyModel(SparseModel, Transformer):
             raise_invalid("--gate-sharpness", "above 0", cfg.gate_sharpness)
         settings = {"cosine": {"sharpness": cfg.gate_sharpness}}
         plans = plan_experts(cfg, max(cfg.encoder_layers, cfg.decoder_layers), KINDS, settings)
-        model = cls.build_with_slots(nested_options(cfg), task, plans)
+        model = cls.build_with_slots(cfg, task, plans)
         model.remember_options(cfg)
         return model
 

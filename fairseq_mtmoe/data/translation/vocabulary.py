@@ -1,0 +1,92 @@
+"""What a translator reads and writes: symbols, and the SentencePiece models that cut text into them.
+
+It travels in the file of `mtmoe import-hf` and in checkpoints, as `vocabulary` of the task's state, so that a model needs
+no data directory to translate text. fairseq's four special symbols come first and are not listed.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import sentencepiece
+import torch
+from fairseq.data import Dictionary
+
+from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import read_bytes
+
+VOCABULARY = "vocabulary"  # its name in a checkpoint's state of the task
+NUM_SPECIAL = 4  # <s>, <pad>, </s> and <unk>, fairseq's
+
+
+@dataclass(frozen=True)
+class Side:
+    """The vocabulary of sources or of targets."""
+
+    symbols: tuple[str, ...]  # those of fairseq's dictionary after its special ones: pieces, language tokens, others
+    model: bytes  # of SentencePiece
+
+    def dictionary(self) -> Dictionary:
+        """Return a new dictionary (UserError: a symbol is there twice)."""
+        dictionary = Dictionary()
+        for symbol in self.symbols:
+            dictionary.add_symbol(symbol)
+        if len(dictionary) != len(self.symbols) + NUM_SPECIAL:
+            raise UserError("A vocabulary must have each symbol once, but has one twice, or one of fairseq's own.")
+        return dictionary
+
+    @functools.cached_property
+    def processor(self) -> sentencepiece.SentencePieceProcessor:
+        """Return what cuts text into pieces and joins them (UserError: the model is damaged)."""
+        try:
+            return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        except RuntimeError as error:
+            raise UserError("A vocabulary must have a model of SentencePiece, but has one that is damaged.") from error
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The vocabularies of a translator: one `Side`, or one for sources and another for targets."""
+
+    source: Side
+    target: Side
+
+    @classmethod
+    def joined(cls, symbols: Sequence[str], model: bytes) -> Self:
+        """Return the vocabulary of both sides."""
+        side = Side(tuple(symbols), model)
+        return cls(side, side)
+
+    @classmethod
+    def of_data(cls, folder: str | Path, source: Sequence[str], target: Sequence[str]) -> Self | None:
+        """Return that of a data directory, whose dictionaries have these symbols; None without a SentencePiece model."""
+        path = Path(folder) / SENTENCEPIECE
+        if not path.is_file():
+            return None
+        model = read_bytes(path)
+        first = Side(tuple(source[NUM_SPECIAL:]), model)
+        return cls(first, first if list(source) == list(target) else Side(tuple(target[NUM_SPECIAL:]), model))
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any] | None) -> Self | None:
+        """Return what a checkpoint's `task_state` holds; None where it holds none."""
+        saved = (state or {}).get(VOCABULARY)
+        if saved is None:
+            return None
+        sides = [Side(tuple(side["symbols"]), side["model"].numpy().tobytes()) for side in saved]
+        return cls(sides[0], sides[-1])
+
+    def to_state(self) -> list[dict[str, Any]]:
+        """Return what a checkpoint's `task_state` is to hold under `VOCABULARY`: a dictionary for each other side."""
+        sides = [self.source] if self.source is self.target or self.source == self.target else [self.source, self.target]
+        return [
+            {
+                "symbols": list(side.symbols),
+                "model": torch.from_numpy(np.frombuffer(side.model, dtype=np.uint8).copy()),
+            }
+            for side in sides
+        ]
