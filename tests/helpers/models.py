@@ -26,6 +26,13 @@ SIZES: dict[str, Any] = dict(
     decoder_input_dim=16, decoder_output_dim=16, share_all_embeddings=True, dropout=0.0,
 )  # fmt: skip
 
+# What pretrained translators have that the sizes above have not.
+MARIAN: dict[str, Any] = dict(activation_fn="swish", sinusoids="marian", output_bias=True, decoder_begins_with_pad=True)
+MBART: dict[str, Any] = dict(
+    activation_fn="gelu", encoder_normalize_before=True, decoder_normalize_before=True, encoder_learned_pos=True,
+    decoder_learned_pos=True, layernorm_embedding=True,
+)  # fmt: skip
+
 
 def stub_task(symbols: int = 20) -> SimpleNamespace:
     """What fairseq's `build_model` asks of a task."""

@@ -24,7 +24,7 @@ from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.protocols import TaskDescription
 from tests.helpers import bert, encoders
 from tests.helpers.encoders import NO_DROPOUT, all_numbers, task_batch
-from tests.helpers.models import SIZES, TASKS, batch, dense_model, perturb, stub_task
+from tests.helpers.models import MARIAN, MBART, SIZES, TASKS, batch, dense_model, perturb, stub_task
 from tests.helpers.t5 import TINY, dictionary, pretrained, texts
 
 from fairseq_mtmoe.models.pemt.config import BOTTLENECK, PemtBertConfig, PemtT5Config, PemtTranslationConfig  # isort: skip
@@ -35,7 +35,7 @@ DESCRIPTIONS = {"aa": (5, 6, 7), "bb": (8, 9, 10, 11), "cc": (12, 13, 14)}  # to
 SOURCES, TARGET = ("aa", "bb"), "cc"
 RANK = 3
 _FOLDER = tempfile.TemporaryDirectory(prefix="mtmoe-sources-")  # removed when the tests end
-_OF_BACKBONES = ("config", "conditional", "encoder_normalize_before")  # that sources share with their target
+_OF_BACKBONES = ("config", "conditional", *MARIAN, *MBART)  # that sources share with their target
 
 
 def described(name: str, is_source: bool | None = None, language_symbols: int = 0) -> TaskDescription:

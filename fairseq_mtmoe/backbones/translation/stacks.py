@@ -74,7 +74,7 @@ class MarianPositions(SinusoidalPositionalEmbedding):
     """Marian's sinusoidal positions: the k-th of H/2 frequencies is 10000^(-2k/H), and the first position is 0."""
 
     def __init__(self, width: int, padding_idx: int, longest: int = 1024) -> None:
-        super().__init__(width, padding_idx, 1)
+        super().__init__(width, padding_idx, padding_idx + 1)
         self.register_buffer("weights", self._table(longest), persistent=False)
 
     def _table(self, longest: int) -> Tensor:

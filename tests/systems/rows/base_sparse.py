@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.conditioning import PARTS
-from tests.helpers.models import TASKS, batch, dense_model, moe_model, perturb
+from tests.helpers.models import MARIAN, MBART, TASKS, batch, dense_model, moe_model, perturb
 from tests.systems.system import Batch, System, train, with_experts_of, with_weights_of
 
+FORMS = MARIAN | MBART
 CONDITIONS = dict(conditional=",".join(PARTS))
 # A row's name -> its options on the 2+2-block model of tests/helpers/models.py.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -25,6 +26,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "dense, then base beside a shared expert": dict(expert_gates="base", dense_updates=20, shared_expert_dim=8),
     "pre-norm": dict(expert_gates="base", encoder_normalize_before=True, decoder_normalize_before=True),
     "base, conditional": dict(expert_gates="base", **CONDITIONS),
+    "task, on Marian": dict(expert_gates="task", **MARIAN),
+    "base, conditional, on mBART": dict(expert_gates="base", **CONDITIONS, **MBART),
 }
 
 
@@ -49,8 +52,8 @@ def build(options: dict[str, Any], seed: int) -> nn.Module:
 
 
 def dense_twin(options: dict[str, Any]) -> nn.Module:
-    """Stock fairseq's blocks in the same sizes."""
-    kept = {key: value for key, value in options.items() if "layers" in key or "normalize" in key}
+    """A dense model in the same sizes and of the same form."""
+    kept = {key: value for key, value in options.items() if "layers" in key or "normalize" in key or key in FORMS}
     return perturb(dense_model(**kept))
 
 

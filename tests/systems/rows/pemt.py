@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_mtmoe.models.pemt.config import is_trainable
 from fairseq_mtmoe.slots import adapter_blocks
 from tests.helpers.encoders import TARGET, all_numbers, dense_encoder, task_batch
-from tests.helpers.models import batch
+from tests.helpers.models import MARIAN, batch
 from tests.helpers.pemt import inputs, pemt_encoder, pemt_model, pemt_translator, target_model, translator
 from tests.helpers.t5 import TINY, tiny_t5
 from tests.systems.rows import base_sparse
@@ -33,6 +33,7 @@ for _backbone in ("pemt", "pemt_bert", "pemt_translation"):
         f"{_backbone}, bottleneck": dict(adapter="bottleneck"),
         f"{_backbone}, without correlation": dict(no_prompt=True),
     }
+OPTIONS["pemt_translation, on Marian"] = dict(MARIAN)
 
 
 def output(model: nn.Module, net_input: Batch) -> Tensor:
@@ -92,6 +93,8 @@ BACKBONES: dict[str, tuple[Callable[..., nn.Module], dict[str, Any]]] = {
 
 def row(name: str, options: dict[str, Any]) -> System:
     make, form = BACKBONES[name.partition(",")[0]]
+    if make is pemt_translator:
+        form = {**form, "dense_twin": partial(translator, **options)}
     stage = options.get("pemt_stage", "target")
     if stage == "target" and "mixture" not in name:
         make = partial(target_model, make=make)
