@@ -5,6 +5,8 @@ Invariants of our own code are asserted instead, and keep their traceback.
 
 import re
 import sys
+from collections.abc import Collection
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,6 +37,25 @@ def raise_invalid(name: str, rule: str, value: object) -> NoReturn:
         shown = f"{'a number' if isinstance(value, int) else f'a {type(value).__name__}'} too long to be shown"
     shown = shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
     raise UserError(f"`{name}` must be {rule}, but is {shown} instead.")
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """That of the names which is written most like another: what may have been meant."""
+    return max(known, key=lambda other: _likeness(name, other))
+
+
+def _likeness(name: str, other: str) -> tuple[float, float]:
+    """First of what stands before an underscore: codes such as `swh_Latn` have a script or a country behind it."""
+    heads = name.split("_")[0], other.split("_")[0]
+    return SequenceMatcher(None, *heads).ratio(), SequenceMatcher(None, name, other).ratio()
+
+
+def unknown_language(where: str, lang: str, known: Collection[str]) -> UserError:
+    """The error that says that a model does not have a language, and which of its own is called most alike."""
+    return UserError(
+        f"`{where}` must name languages of the model, but {lang!r} is none of its {len(known)}: the nearest is "
+        f"{nearest(lang, known)}; `mtmoe extend` adds a language."
+    )
 
 
 def find_user_error(error: BaseException | None) -> UserError | None:

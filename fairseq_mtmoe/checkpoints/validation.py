@@ -89,6 +89,7 @@ TaskState: Any = {
     "lang_tok_style": Literal["multilingual", "mbart"], "lang_tok_replacing_bos_eos": bool, "enable_lang_ids": bool,
     "task_ids": Name, "lang_pairs": list[Pair], "tokenizer": Name,
     "sentencepiece": Bytes, "encoder_langtok_last": bool,
+    "new_symbols": Annotated[list[Count], Rule("two numbers", lambda value: len(value) == 2)],
     "vocabulary": Annotated[list[VocabularySide], Rule("one or two vocabularies", lambda value: 1 <= len(value) <= 2)],
 }  # fmt: skip
 Checkpoint: Any = {  # an expert shard has its experts' part of the tensors

@@ -4,7 +4,8 @@ import os
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from fairseq_mtmoe.analysis.tables import Table
 from fairseq_mtmoe.cli._shared import PATH, cores, names, say, split_names, stopped_by_sigterm
+from fairseq_mtmoe.cli._vocabulary import given_by_model
 from fairseq_mtmoe.data.corpora import build, data_dir, report
 from fairseq_mtmoe.data.corpora.blocks import HARMLESS
 from fairseq_mtmoe.data.corpora.build import BuildOptions
@@ -28,9 +30,9 @@ from fairseq_mtmoe.data.corpora.harvest import describe_sources, harvest_and_spl
 from fairseq_mtmoe.data.corpora.page.figures import findings, shards_of, training_command
 from fairseq_mtmoe.data.corpora.page.pages import FEW
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe, load_recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE, HeldOut
+from fairseq_mtmoe.data.corpora.recipes.schema import CODE, LARGEST_SIZE, LEAST_COVERAGE, HeldOut
 from fairseq_mtmoe.data.corpora.report import Report
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_TRAINED, GivenVocabulary, vocabulary_of
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_TRAINED, GivenVocabulary, vocabulary_of_data
 from fairseq_mtmoe.data.corpora.vocabulary.training import SIZE_RULE
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
 from fairseq_mtmoe.errors import UserError, raise_invalid
@@ -45,6 +47,15 @@ _DEFAULTS = BuildOptions()
 _vocabulary_option = click.option(
     "--vocabulary-from", type=PATH, metavar="DATA",
     help="Take the vocabulary of this data directory, for a model that was trained on it, in the place of a new one.",
+)  # fmt: skip
+_vocabulary_of_option = click.option(
+    "--vocabulary-of", type=PATH, metavar="MODEL",
+    help="Take the vocabulary and the language codes of this translator, a file of `mtmoe import-hf` or `mtmoe extend` "
+    "or a checkpoint, to train on with --init-model.",
+)  # fmt: skip
+_codes_option = click.option(
+    "--codes", callback=names, metavar="LANG=CODE[,LANG=CODE…]",
+    help="Which of that translator's languages those of the text are, such as sw=swh_Latn.  [default: by BCP 47]",
 )  # fmt: skip
 _allow_unequal_option = click.option(
     "--allow-unequal", is_flag=True,
@@ -72,6 +83,8 @@ _allow_unequal_option = click.option(
 @click.option("--workers", type=click.IntRange(1), help="Processes that clean and encode.  [default: one per core]")
 @click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster that does so instead: tcp://host:8786.")
 @_vocabulary_option
+@_vocabulary_of_option
+@_codes_option
 @click.option("--on-bad-line", type=click.Choice(["stop", "drop", "salvage"]), default="drop", show_default=True,
               help="What to do about training lines that cannot be read as pairs: end the run, or leave them out and "
               "list them in DATA/bad_lines.tsv. A file that is cut short or damaged ends the run, too, unless what is "
@@ -82,7 +95,8 @@ _allow_unequal_option = click.option(
               "leaves as it is, is not done again.")  # fmt: skip
 def corpora_command(
     raw: Path, data: Path, recipe_name: str, workers: int | None, scheduler: str | None, vocabulary_from: Path | None,
-    on_bad_line: Any, allow_unequal: bool, skip_missing: bool, overwrite: bool, **settings: Any,
+    vocabulary_of: Path | None, codes: Sequence[str], on_bad_line: Any, allow_unequal: bool, skip_missing: bool,
+    overwrite: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Make DATA from the corpora of a recipe below the folder RAW: read, clean, split, vocabulary, binarize, shard.
 
@@ -94,13 +108,13 @@ def corpora_command(
         raise UserError(f"`{raw}` must be the folder RAW with a recipe's corpora, but there is none.")
     if scheduler is not None and workers is not None:
         raise_invalid("--workers", "absent with `--scheduler`, which has workers of its own", workers)
-    recipe = _with_settings(load_recipe(recipe_name), recipe_name, vocabulary_from, **settings)
+    recipe = _with_settings(load_recipe(recipe_name), recipe_name, vocabulary_from or vocabulary_of, **settings)
     if skip_missing:
         recipe = _without_missing(recipe, raw)
-    given = None if vocabulary_from is None else vocabulary_of(vocabulary_from)
-    recipe = recipe if given is None else given.of_recipe(recipe)
-    with stopped_by_sigterm(), cluster(scheduler) if scheduler else local_workers(workers or cores()) as hands:
-        made = pipeline.prepare(raw, data, recipe, on_bad_line, hands, overwrite, allow_unequal)
+    with _given(vocabulary_from, vocabulary_of, codes) as given:
+        recipe = recipe if given is None else given.of_recipe(recipe if vocabulary_of is None else recipe.found_in(raw))
+        with stopped_by_sigterm(), cluster(scheduler) if scheduler else local_workers(workers or cores()) as hands:
+            made = pipeline.prepare(raw, data, recipe, on_bad_line, hands, overwrite, allow_unequal)
     if made is None:
         click.echo(f"{data} is up to date.")
         return
@@ -109,7 +123,8 @@ def corpora_command(
     _warn(made)
     click.echo(f"Wrote {data}; what was dropped and why: {data / 'report.html'}")
     quoted = shlex.quote(str(data))
-    click.echo(f"To train on it:\n\n{training_command(made, quoted)}\n")
+    command_line = training_command(made, quoted, shlex.quote(str(vocabulary_of)))
+    click.echo(f"To train on it:\n\n{command_line}\n")
     if given is not None:
         click.echo(given.how_to_go_on(data))
     if shards := shards_of(made, quoted):
@@ -173,7 +188,7 @@ def _build_options(function: Any) -> Any:
         default = getattr(_DEFAULTS, name[2:].replace("-", "_"))
         function = click.option(name, default=default, show_default=True, help=text)(function)
     overwrite = click.option("--overwrite", is_flag=True, help="Replace OUT although it was made from something else.")
-    return overwrite(_vocabulary_option(function))
+    return overwrite(_vocabulary_option(_vocabulary_of_option(_codes_option(function))))
 
 
 @command.command("catalogs")
@@ -194,7 +209,7 @@ def catalogs_command(
     The catalogs are those of installed packages, or of folders such as /usr/share/locale, or of both if both are given.
     Run again after whatever end, it goes on from there: what is done is in .OUT.work until OUT is.
     """
-    given = _given_vocabulary(build_options)
+    given_vocabulary = _given_vocabulary(build_options)
     options = BuildOptions(**build_options)
     sizes = {"valid": valid_size, "test": test_size}
     for split, size in sizes.items():
@@ -205,7 +220,7 @@ def catalogs_command(
     catalogs = find_catalogs(list(chosen), folders, wanted)
     hashes = [content_hash(catalog.path) for catalog in catalogs]
 
-    def fill(folder: Path, tools: Tools) -> Report:
+    def fill(folder: Path, tools: Tools, given: GivenVocabulary | None) -> Report:
         corpora, split = harvest_and_split(tools, catalogs, hashes, sizes, options.seed, wanted, max_langs)
         pairs = build.build(folder, corpora, {}, options, tools, given, split["dropped"])["pairs"]
         sources = describe_sources(catalogs, split["damaged"])
@@ -213,7 +228,8 @@ def catalogs_command(
 
     files = [(one.source, f"{one.source}/{one.name}", one.path, sha) for one, sha in zip(catalogs, hashes, strict=True)]
     further = {**sizes, "langs": wanted, "max_langs": max_langs}
-    _write(out, "catalogs", options, further, files, fill, overwrite, given)
+    with given_vocabulary as given:
+        _write(out, "catalogs", options, further, files, fill, overwrite, given)
 
 
 @command.command("text")
@@ -232,7 +248,7 @@ def text_command(
     and test files, too; OUT's report.md counts them. Run again after whatever end, it goes on from there: what is done
     is in .OUT.work until OUT is.
     """
-    given = _given_vocabulary(build_options)
+    given_vocabulary = _given_vocabulary(build_options)
     options = BuildOptions(**build_options)
     found = build.find_text_files(raw)
     files = [path for pair in found.values() for sides in pair.values() for path in sides]
@@ -245,28 +261,45 @@ def text_command(
     if broken := [path.name for path in files if build.has_lone_carriage_return(path)]:
         further["files with carriage returns inside lines"] = broken  # which for 0.1.0 were line ends
 
-    def fill(folder: Path, tools: Tools) -> Report:
+    def fill(folder: Path, tools: Tools, given: GivenVocabulary | None) -> Report:
         return build.build(folder, corpora, named_tiers, options, tools, given)
 
     inputs = [("tiers" if path == tiers_file else "text", path.name, path, sha) for path, sha in hashes.items()]
-    _write(out, "text", options, further, inputs, fill, overwrite, given)
+    with given_vocabulary as given:
+        _write(out, "text", options, further, inputs, fill, overwrite, given)
 
 
-def _given_vocabulary(build_options: dict[str, Any]) -> GivenVocabulary | None:
-    """Take the vocabulary of `--vocabulary-from` out of options, which must have none of a trained one."""
-    folder = build_options.pop("vocabulary_from")
-    if folder is None:
-        return None
-    for name in OF_TRAINED:
+def _given_vocabulary(build_options: dict[str, Any]) -> AbstractContextManager[GivenVocabulary | None]:
+    """Take a given vocabulary out of options, which must have none of a trained one."""
+    folder, model, codes = (build_options.pop(name) for name in ("vocabulary_from", "vocabulary_of", "codes"))
+    for name in OF_TRAINED if folder or model else ():
         if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise_invalid(f"--{name.replace('_', '-')}", "absent with `--vocabulary-from`", build_options[name])
-    return vocabulary_of(folder)
+            rule = "absent with `--vocabulary-from` or `--vocabulary-of`"
+            raise_invalid(f"--{name.replace('_', '-')}", rule, build_options[name])
+    return _given(folder, model, codes)
+
+
+@contextmanager
+def _given(folder: Path | None, model: Path | None, codes: Sequence[str]) -> Iterator[GivenVocabulary | None]:
+    """Within it there is the vocabulary of `--vocabulary-from` or `--vocabulary-of`; None without."""
+    if folder is not None and model is not None:
+        raise_invalid("--vocabulary-from", "absent with `--vocabulary-of`", str(folder))
+    if codes and model is None:
+        raise_invalid("--codes", "absent without `--vocabulary-of`", ",".join(codes))
+    chosen = {lang: code for lang, _, code in (entry.partition("=") for entry in codes)}
+    if not all(map(CODE.fullmatch, chosen)) or not all(chosen.values()):
+        raise_invalid("--codes", "a list such as en=eng_Latn,sw=swh_Latn", ",".join(codes))
+    if model is None:
+        yield None if folder is None else vocabulary_of_data(folder)
+        return
+    with given_by_model(model, chosen) as given:
+        yield given
 
 
 def _write(
     out: Path, command: str, options: BuildOptions, further: Mapping[str, object],
-    files: Sequence[tuple[str, str, Path, str]], fill: Callable[[Path, Tools], Report], overwrite: bool,
-    given: GivenVocabulary | None,
+    files: Sequence[tuple[str, str, Path, str]], fill: Callable[[Path, Tools, GivenVocabulary | None], Report],
+    overwrite: bool, given: GivenVocabulary | None,
 ) -> None:  # fmt: skip
     """Fill `out` and show its report, unless it is up to date. Until it is there, what was done is in `.OUT.work`.
 
@@ -276,6 +309,8 @@ def _write(
     if given is not None:
         deciding = {name: value for name, value in deciding.items() if name not in OF_TRAINED}
         deciding["known languages"] = list(given.langs)
+        if given.translator is not None:
+            deciding["codes"] = dict(sorted(given.codes.items()))
         files = [*files, *(("vocabulary", name, path, content_hash(path)) for name, path in given.files.items())]
     made_from = {"command": command, **deciding, **further}
     hashes = [(name, sha) for _, name, _, sha in files]
@@ -294,7 +329,7 @@ def _write(
                 return
             processes = min(cores(), 1 + size // BYTES_FOR_A_PROCESS)
             with shown(work.path / "log.txt") as progress, local_workers(processes) as workers:
-                filled = fill(folder, Tools(work, workers, progress))
+                filled = fill(folder, Tools(work, workers, progress), given)
             made = {"command": command, "options": deciding, **filled}
             report.write(folder, made)
             write_manifest(folder, raw)

@@ -25,6 +25,7 @@ from fairseq_mtmoe.backbones.t5.model import T5Model, bare_state
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes, read_json
+from fairseq_mtmoe.io.protobuf import binary, number, real
 
 KIND = "t5"
 PIECES, TOKENIZER = "spiece.model", "tokenizer.json"
@@ -158,34 +159,11 @@ def _check_pre_tokenizer(pre_tokenizer: Mapping[str, Any]) -> None:
 
 def _serialized(pieces: list[tuple[str, float, int]], table: bytes) -> bytes:
     """A `ModelProto`; the numbers are its fields'."""
-    listed = (
-        _bytes(1, _bytes(1, piece.encode()) + _float(2, score) + _number(3, kind)) for piece, score, kind in pieces
-    )
-    ids = _number(40, 2) + _number(41, -1) + _number(42, 1) + _number(43, 0)  # of unknown, begin (none), end, padding
-    names = _bytes(45, b"<unk>") + _bytes(47, b"</s>") + _bytes(48, b"<pad>")
-    trainer = _number(3, UNIGRAM) + _number(4, len(pieces)) + ids + names
+    listed = (binary(1, binary(1, piece.encode()) + real(2, score) + number(3, kind)) for piece, score, kind in pieces)
+    ids = number(40, 2) + number(41, -1) + number(42, 1) + number(43, 0)  # of unknown, begin (none), end, padding
+    names = binary(45, b"<unk>") + binary(47, b"</s>") + binary(48, b"<pad>")
+    trainer = number(3, UNIGRAM) + number(4, len(pieces)) + ids + names
     # Spaces: a word begins with one, several are one, and "▁" stands for them.
-    normalizer = _bytes(1, b"nmt_nfkc" if table else b"identity") + _bytes(2, table)
-    normalizer += _number(3, 1) + _number(4, 1) + _number(5, 1)
-    return b"".join(listed) + _bytes(2, trainer) + _bytes(3, normalizer)
-
-
-def _varint(value: int) -> bytes:
-    value &= (1 << 64) - 1  # two's complement
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _float(field: int, value: float) -> bytes:
-    return _varint(field << 3 | 5) + struct.pack("<f", value)
-
-
-def _bytes(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
+    normalizer = binary(1, b"nmt_nfkc" if table else b"identity") + binary(2, table)
+    normalizer += number(3, 1) + number(4, 1) + number(5, 1)
+    return b"".join(listed) + binary(2, trainer) + binary(3, normalizer)

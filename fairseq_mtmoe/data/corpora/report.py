@@ -79,6 +79,10 @@ def of_corpora(assembly: Assembly, selections: Iterable[Selection], evaluated: I
     found |= {corpus.raw.files.name: _corpus(corpus) for corpus in evaluated}
     settings = plain(asdict(recipe))
     del settings["corpora"], settings["path"], settings["known_languages"]  # corpora have a part of their own
+    if recipe.codes:
+        settings["vocabulary"] |= {"model": None, "dictionary": None}  # files that lie there while this runs
+    else:
+        del settings["codes"]
     languages = _by_language(ids for ids in assembly.ids if ids.split == TRAIN)
     rows = table({lang: dict(languages[lang]) for lang in sorted(languages)}, is_given=bool(recipe.vocabulary.model))
     return {

@@ -20,6 +20,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes
 
 VOCABULARY = "vocabulary"  # its name in a checkpoint's state of the task
+NEW_SYMBOLS = "new_symbols"  # there, too: how many symbols of sources and of targets are a new language's, at the end
 NUM_SPECIAL = 4  # <s>, <pad>, </s> and <unk>, fairseq's
 
 

@@ -28,6 +28,11 @@ class TranslationHeatedConfig(SamplingConfig):
         "dense model that a new one begins with, a file of `mtmoe import-hf` or a checkpoint: its weights, sizes, "
         "languages and forms of sentences; feed-forwards become experts where the new one has some",
     )
+    train_only: Optional[str] = option(
+        None,
+        "new-embeddings: train the embeddings of the symbols that `mtmoe extend` gave the model of --init-model, and "
+        "leave all else as it is, bit for bit",
+    )
     keep_inference_langtok: bool = option(False, "keep language tokens in the output of generation")
     task_ids: str = option(
         "target",

@@ -4,7 +4,6 @@ It says which sizes a model has, which languages and forms sentences have, and w
 """
 
 import logging
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -15,7 +14,8 @@ from torch import Tensor, nn
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.key_maps import MOE
 from fairseq_mtmoe.checkpoints.rebuild import model_options
-from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+from fairseq_mtmoe.data.translation.new_language import with_codes
+from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Vocabulary
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.options.transformer import TranslatorForm
 from fairseq_mtmoe.sparsify.in_training import begin_with
@@ -34,6 +34,9 @@ SIZES = (
 )
 
 
+_EMBEDDINGS = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+
+
 @dataclass(frozen=True)
 class InitialModel:
     """A dense translator to begin with."""
@@ -45,27 +48,25 @@ class InitialModel:
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        return Vocabulary.of_state(self.settings)
+        """With all symbols of the matrix."""
+        vocabulary = Vocabulary.of_state(self.settings)
+        return None if vocabulary is None else with_codes(vocabulary, self.settings)
 
-    def set_up(self, args: Namespace) -> None:
-        """Let the task's options be those of the model: its languages and its forms of sentences."""
-        for name in options.FORMS:
-            if name in self.settings and self.settings[name] != getattr(args, name):
-                logger.info(f"from {self.path}: {name} = {_short(self.settings[name])}")
-                setattr(args, name, self.settings[name])
+    @property
+    def forms(self) -> dict[str, Any]:
+        """The task's options that are the model's: its languages and its forms of sentences."""
+        return {name: self.settings[name] for name in options.FORMS if name in self.settings}
 
-    def check(self, dicts: Mapping[str, Any], data: str) -> None:
-        """Refuse data of another vocabulary (UserError)."""
-        for side, dictionary in dicts.items():
-            rows = len(self.weights["encoder.embed_tokens.weight"])
-            known = self.vocabulary
-            differs = known is not None and tuple(dictionary.symbols[4:]) not in (
-                known.source.symbols, known.target.symbols
-            )  # fmt: skip
-            if differs or known is None and len(dictionary) != rows:
+    def check(self, source: Any, target: Any, data: str) -> None:
+        """Refuse a data directory with other dictionaries, which have their language tokens (UserError)."""
+        known = self.vocabulary
+        sides = (None, None) if known is None else (known.source.symbols, known.target.symbols)
+        for dictionary, symbols, name in zip((source, target), sides, _EMBEDDINGS, strict=True):
+            own, rows = tuple(dictionary.symbols[NUM_SPECIAL:]), len(self.weights[name])
+            if len(dictionary) != rows or own != (symbols or own):
                 raise UserError(
-                    f"The data directory {data} must be made with the vocabulary of `{self.path}`, but its dictionary "
-                    f"of {side} is another; `mtmoe prepare … --vocabulary-of {self.path}` makes one with it."
+                    f"`{data}` must be a data directory with the vocabulary of `{self.path}`, but has another; "
+                    f"`mtmoe prepare … --vocabulary-of {self.path}` makes one."
                 )
 
     def note_sizes(self, cfg: Any) -> None:
@@ -83,9 +84,9 @@ def load(path: str) -> InitialModel:
     """Return the model in a file (UserError: it is no dense translator's)."""
     state = file_io.load(path, mapped=True, remedy="write it anew")
     sizes, weights = model_options(state) or {}, state.get("model") or {}
-    if "encoder.embed_tokens.weight" not in weights or "decoder.embed_tokens.weight" not in weights or not sizes:
+    if not weights.keys() >= {*_EMBEDDINGS} or not sizes:
         raise UserError(
-            f"`--init-model` must be a file of `mtmoe import-hf` or a dense checkpoint, but `{path}` is no translator's."
+            f"`--init-model` must be a file of `mtmoe import-hf` or a dense checkpoint, but `{path}` has none."
         )
     if any(MOE in name for name in weights):
         raise UserError(
@@ -93,7 +94,3 @@ def load(path: str) -> InitialModel:
         )
     known = {name: sizes[name] for name in SIZES if name in sizes}
     return InitialModel(path, known, state.get("task_state") or {}, weights)
-
-
-def _short(value: Any) -> Any:
-    return f"{len(value)} languages" if isinstance(value, list) and len(value) > 8 else value

@@ -20,12 +20,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS
+from fairseq_mtmoe.errors import UserError, raise_invalid, unknown_language
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
 from fairseq_mtmoe.io.typed import Rule, fault
 
 logger = logging.getLogger(__name__)
 
+NEW_EMBEDDINGS = "new-embeddings"  # all that there is for `--train-only`
 TASK_IDS = ("target", "source", "pair")
 FORMS = (
     *("langs", "langtoks", "langtoks_specs", "lang_tok_style", "encoder_langtok_last"),
@@ -50,9 +52,12 @@ _VALUES: dict[str, tuple[str, Any]] = {
 }
 
 
-def arguments(cfg: Any) -> Namespace:
-    """Return the arguments, checked except for what needs the dictionaries or the data itself."""
-    args = Namespace(**_values(cfg))
+def arguments(cfg: Any, forms: Mapping[str, Any] | None = None) -> Namespace:
+    """Return the arguments, checked except for what needs the dictionaries or the data itself.
+
+    `forms` are those of a model that the run begins with, in the place of options.
+    """
+    args = Namespace(**_values(cfg, forms or {}))
     if not args.data:
         raise_invalid("data", "a data directory", args.data)
     args.data = with_shards(_contents(args.data))
@@ -63,7 +68,7 @@ def arguments(cfg: Any) -> Namespace:
     args.lang_pairs = _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None
     _complete_languages(args)
     _check_task_ids(args)
-    _check_pairs(args)
+    _check_pairs(args, "langs" in (forms or {}))
     _check_dictionaries(args)
     return args
 
@@ -104,9 +109,10 @@ def _check_task_ids(args: Namespace) -> None:
         raise_invalid("--task-ids", rule, args.task_ids)
 
 
-def _values(cfg: Any) -> dict[str, Any]:
+def _values(cfg: Any, forms: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as on the command line, also of a checkpoint of fairseq's own multilingual task."""
     values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
+    values = {**values, **forms, **({"lang_dict": None} if "langs" in forms else {})}
     for name in ("langs", "lang_pairs", "langtoks_specs"):
         if isinstance(values[name], list):
             values = {**values, name: ",".join(values[name])}
@@ -203,12 +209,14 @@ def found_languages(folder: str) -> list[str]:
     return sorted({lang for side in indexed_sides(folder) for lang in (side.source, side.target)})
 
 
-def _check_pairs(args: Namespace) -> None:
+def _check_pairs(args: Namespace, are_of_model: bool) -> None:
     for pair in _pairs_to_load(args):
         if not re.fullmatch(r"[^-]+-[^-]+", pair):
             raise_invalid("--lang-pairs", "a list such as en-de,en-ro", pair)
         for lang in pair.split("-"):
             if lang not in args.langs:
+                if are_of_model:
+                    raise unknown_language("--lang-pairs", lang, args.langs)
                 known = ", ".join(args.langs)
                 raise UserError(f"The language {lang} of the pair {pair} is unknown; known are {known}.")
 
@@ -237,6 +245,16 @@ def _check_dictionaries(args: Namespace) -> None:
 def saved_settings(args: Namespace) -> dict[str, Any]:
     """Return the settings to store, as plain containers, and the pairs, which may be of a file."""
     return {**{name: getattr(args, name) for name in SETTINGS}, "lang_pairs": all_pairs(args)}
+
+
+def new_symbols(args: Namespace, settings: Mapping[str, Any]) -> list[int]:
+    """Return how many symbols of sources and targets `--train-only` is about (UserError: the model has no new ones)."""
+    if args.train_only != NEW_EMBEDDINGS:
+        raise_invalid("--train-only", NEW_EMBEDDINGS, args.train_only)
+    found: list[int] = settings.get(NEW_SYMBOLS, [])
+    if not any(found):
+        raise UserError("`--train-only` must have symbols to train, of a file of `mtmoe extend` with `--init-model`.")
+    return found
 
 
 def pairs_of(state: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ import logging
 import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -29,9 +30,10 @@ from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.translation.collating import PairCollate
 from fairseq_mtmoe.data.translation.descriptions import description_of_pair, description_tokens
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
+from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
-from fairseq_mtmoe.data.translation.vocabulary import VOCABULARY, Vocabulary
+from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS, VOCABULARY, Vocabulary
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.slot import takes, unwrapped
@@ -41,9 +43,11 @@ from fairseq_mtmoe.tasks._multitask.validation import Group
 from fairseq_mtmoe.tasks.translation import options
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks.translation.initial import InitialModel, load
+from fairseq_mtmoe.tasks.translation.new_embeddings import NewEmbeddings
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 
 logger = logging.getLogger(__name__)
+
 
 class DataManager(MultilingualDatasetManager):  # type: ignore[misc]
     """fairseq's, which also knows language tokens after the source's end."""
@@ -73,6 +77,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         self._scores = ValidationScores(self) if args.eval_bleu or args.eval_chrf else None
         self.data_manager = DataManager(args, self.lang_pairs, langs, dicts, self.sampling_method)
         self.initial: InitialModel | None = None
+        self._new_embeddings: NewEmbeddings | None = None
         if training:
             self.state.merge_state_dict(options.saved_settings(args))
 
@@ -84,10 +89,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> TranslationHeatedTask:
-        args = options.arguments(cfg)
-        initial = load(args.init_model) if args.init_model and options.is_training(args) else None
-        if initial is not None:
-            initial.set_up(args)
+        initial = load(cfg.init_model) if cfg.init_model and options.is_training(cfg) else None
+        args = options.arguments(cfg, None if initial is None else initial.forms)
         sizes: dict[int, int] = {}
 
         def load_dictionary(path: str) -> Any:
@@ -101,10 +104,12 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         task = cls(args, langs, dicts, training)
         task.dictionary_sizes = sizes
         if initial is not None:
-            initial.check(dicts, split_paths(args.data)[0])
+            initial.check(task.source_dictionary, task.target_dictionary, split_paths(args.data)[0])
         task.initial = initial
         if training:
             task._keep_vocabulary()
+            if initial is not None and NEW_SYMBOLS in initial.settings:
+                task.state.merge_state_dict({NEW_SYMBOLS: initial.settings[NEW_SYMBOLS]})
         return task
 
     def _keep_vocabulary(self) -> None:
@@ -158,7 +163,14 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         model = super().build_model(cfg, from_checkpoint)
         if begins is not None and self.checkpoint_to_go_on_from() is None:
             begins.begin(model)
+        if self.training and self.args.train_only and not from_checkpoint:
+            self._new_embeddings = NewEmbeddings(model, options.new_symbols(self.args, begins.settings if begins else {}))
         return model
+
+    def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
+        """As fairseq's, under `--train-only`."""
+        with nullcontext() if self._new_embeddings is None else self._new_embeddings.kept():
+            super().optimizer_step(optimizer, model, update_num)
 
     # ---- tasks and data ----
 
@@ -293,7 +305,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         found = super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
         dictionary = self.source_dictionary
         special = tokens.new_tensor([dictionary.bos(), dictionary.pad(), dictionary.eos()])
-        is_language = tokens >= self.dictionary_sizes[id(dictionary)]
+        codes = [code for lang in self.langs for code in codes_of(lang, vars(self.args))]
+        is_language = torch.isin(tokens, tokens.new_tensor([dictionary.index(code) for code in codes]))
         has_text = ~(torch.isin(tokens, special) | is_language)
         self._warn_of_unknown(tokens[has_text])
         for row in (~has_text.any(1)).nonzero().flatten().tolist():

@@ -49,6 +49,8 @@ class Inputs:
         values = plain(asdict(self.recipe))
         for name in ("corpora", "path"):
             del values[name]
+        if not values["codes"]:
+            del values["codes"]
         if values.pop("known_languages"):
             values["vocabulary"] |= {"model": None, "dictionary": None}  # wherever they are: their hashes decide
             values["known_languages"] = list(self.recipe.known_languages)

@@ -116,17 +116,24 @@ def settings_of(recipe: Any, prefix: str = "") -> dict[str, str]:
     return {prefix or "recipe": "none" if recipe is None or recipe == "" else str(recipe)}
 
 
-def training_command(report: Report, data: str = "DATA") -> str:
-    """A whole `fairseq-train` of the WMT-15 model in lines that a shell joins; sizes and rates are to begin with."""
-    vocabulary = report["recipe"].get("vocabulary") if isinstance(report["recipe"], Mapping) else None
-    is_mbart = isinstance(vocabulary, Mapping) and vocabulary.get("language_tokens") == "mbart"
+def training_command(report: Report, data: str = "DATA", model: str = "MODEL") -> str:
+    """A whole `fairseq-train` of the WMT-15 model in lines that a shell joins; sizes and rates are to begin with.
+
+    With the vocabulary of a translator it is one that begins with this `model`.
+    """
+    recipe = report["recipe"] if isinstance(report["recipe"], Mapping) else {}
+    vocabulary, of_translator = recipe.get("vocabulary"), bool(recipe.get("codes"))
+    style = " --lang-tok-style mbart" if (vocabulary or {}).get("language_tokens") == "mbart" else ""
+    form = [f"--init-model {model}"] if of_translator else [f"--encoder-langtok tgt --decoder-langtok{style}"]
+    arch, lr, warmup = ("base_dense", "1e-4", 500) if of_translator else ("base_moe_wmt15", "7e-4", 4000)
     lines = [
-        f"fairseq-train {data} --user-dir fairseq_mtmoe --arch base_moe_wmt15 --task translation_heated",
-        f"--lang-dict {data}/langs.txt --lang-pairs {data}/lang_pairs.txt",
-        f"--encoder-langtok tgt --decoder-langtok{' --lang-tok-style mbart' if is_mbart else ''}",
+        f"fairseq-train {data} --user-dir fairseq_mtmoe --arch {arch} --task translation_heated",
+        f"{'' if of_translator else f'--lang-dict {data}/langs.txt '}--lang-pairs {data}/lang_pairs.txt",
+        *form,
         "--sampling-method temperature --sampling-temperature 1.5",
         "--criterion moe_label_smoothed_cross_entropy --label-smoothing 0.1",
-        "--optimizer fused_adam --adam-betas '(0.9,0.98)' --lr 7e-4 --lr-scheduler inverse_sqrt --warmup-updates 4000",
+        f"--optimizer fused_adam --adam-betas '(0.9,0.98)' --lr {lr} --lr-scheduler inverse_sqrt "
+        f"--warmup-updates {warmup}",
         "--max-tokens 8192 --max-epoch 30 --save-dir RUN",
     ]
     return " \\\n    ".join(lines)

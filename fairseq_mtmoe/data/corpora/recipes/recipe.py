@@ -28,6 +28,7 @@ class Recipe:
         corpora: in the order in which of several equal pairs the first stays.
         path: the file that says so.
         known_languages: those of a given vocabulary, as its directory spells them: first in the list of this one.
+        codes: what a model calls languages whose vocabulary is given, instead of `languages`.
     """
 
     name: str = field(metadata=schema.NAME)
@@ -42,6 +43,7 @@ class Recipe:
     seed: int = field(metadata=_SEED)
     path: Path
     known_languages: tuple[str, ...] = ()
+    codes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_shipped(self) -> bool:
@@ -62,6 +64,8 @@ class Recipe:
 
     def data_code(self, lang: str) -> str:
         """How a language is written in the data directory's file names and lists: one that mBART lacks as it is."""
+        if lang in self.codes:
+            return self.codes[lang]
         if self.languages is None:
             return lang
         return schema.plain_code(lang) if self.languages is Spelling.plain else schema.mbart_code(lang) or lang

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from fairseq_mtmoe.data.corpora.cleaning import characters
 from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import CODE, Spelling
+from fairseq_mtmoe.data.corpora.vocabulary.codes import codes_of_model
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, TOKEN_STYLE, dictionary_name
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_text, regular_file, text_lines
@@ -150,20 +151,30 @@ OF_TRAINED = ("vocab_size", "character_coverage", "temperature")  # meaningless 
 
 @dataclass(frozen=True)
 class GivenVocabulary:
-    """What another data directory has: its `model` and `dictionary`, its languages in order, how tokens are written."""
+    """What another data directory has: its `model` and `dictionary`, its languages in order, how tokens are written.
+
+    Of a translator's file (`translator`) `codes` are those that a user chose of its languages, for languages of text.
+    """
 
     files: dict[str, Path]
     langs: tuple[str, ...]
     language_tokens: Spelling
+    translator: Path | None = None
+    codes: Mapping[str, str] = field(default_factory=dict)
 
     def of_recipe(self, recipe: Recipe) -> Recipe:
-        """The recipe with this vocabulary instead of its own."""
+        """The recipe with this vocabulary instead of its own (UserError: the translator lacks one of its languages)."""
+        if self.translator is not None:
+            langs = {lang for corpus in recipe.corpora for lang in corpus.languages}
+            recipe = replace(recipe, codes=codes_of_model(langs, self.langs, self.codes))
         model, dictionary, tokens = str(self.files["model"]), str(self.files["dictionary"]), self.language_tokens
         given = replace(recipe.vocabulary, size=None, model=model, dictionary=dictionary, language_tokens=tokens)
         return replace(recipe, vocabulary=given, known_languages=self.langs)
 
     def how_to_go_on(self, data: Path) -> str:
         """How a model of these languages goes on with a data directory that was made with this vocabulary."""
+        if self.translator is not None:
+            return f"Its languages and forms of sentences are those of {self.translator}, which `--init-model` says."
         new = [lang for lang in languages_in(data) if lang not in self.langs]
         how = f"--finetune-from-model CHECKPOINT --lang-dict {data / LANGS}"
         sentence = f"To train a model with this vocabulary on: {how}."
@@ -173,7 +184,7 @@ class GivenVocabulary:
         return f"{sentence} It must know {', '.join(new)}: `mtmoe add-task CHECKPOINT OUT --task {new[0]}`{others}."
 
 
-def vocabulary_of(folder: Path) -> GivenVocabulary:
+def vocabulary_of_data(folder: Path) -> GivenVocabulary:
     """Return the vocabulary of a data directory of `mtmoe prepare`; a `UserError` if the folder is none."""
     if not folder.is_dir():
         raise_invalid("--vocabulary-from", "a data directory of `mtmoe prepare`", str(folder))

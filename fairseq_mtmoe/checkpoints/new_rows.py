@@ -1,0 +1,65 @@
+"""A checkpoint whose vocabulary has more symbols: rows at the end of its matrices, each the mean of others."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES
+from fairseq_mtmoe.checkpoints.sharding import State
+from fairseq_mtmoe.errors import UserError
+
+Means = Sequence[Sequence[int]]  # for each new row the old ones whose mean it is
+_AT_ONCE = 1 << 14  # rows that are copied for a sum: a mean can be of all
+SOURCE, TARGET = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+OUTPUT = "decoder.output_projection.weight", "decoder.output_projection.bias"
+
+
+def with_rows(state: State, source: Means, target: Means) -> State:
+    """A copy of a checkpoint, whole or a shared part, with new rows of sources' and targets' symbols.
+
+    Types stay, tensors that are one stay one, and an optimizer's state, which is of the old matrices, is left out.
+    """
+    means = {SOURCE: source, **dict.fromkeys((TARGET, *OUTPUT), target)}
+    result: State = {**state, "model": _grown(state["model"], means)}
+    result.pop("last_optimizer_state", None)
+    extra = dict(state.get("extra_state") or {})
+    result["extra_state"] = extra | {name: _grown(extra[name], means) for name in AVERAGES if extra.get(name)}
+    return result
+
+
+def expect_rows(path: object, model: dict[str, Tensor], source: int, target: int) -> None:
+    """Raise a `UserError` where a model's matrices have not as many rows as its vocabularies have symbols."""
+    for name, symbols in ((SOURCE, source), (TARGET, target)):
+        if name not in model or len(model[name]) != symbols:
+            rows = len(model[name]) if name in model else "no"
+            raise UserError(
+                f"`{path}` must have a row of `{name}` for each symbol of its vocabulary, {symbols:,} in all, but has "
+                f"{rows} rows."
+            )
+    if any("adaptive_softmax" in name for name in model):
+        raise UserError(f"`{path}` must be without `--adaptive-softmax-cutoff` to get more symbols, but is not.")
+
+
+def _grown(named: dict[str, Any], means: dict[str, Means]) -> dict[str, Any]:
+    grown: dict[tuple[Any, ...], Tensor] = {}
+    result = copy.copy(named)  # with the attributes of a model's state
+    for name in means.keys() & named.keys():
+        old = named[name]
+        one = (old.untyped_storage().data_ptr(), old.storage_offset(), old.shape)
+        if one not in grown:
+            grown[one] = torch.cat([old, _means(old, means[name])])
+        result[name] = grown[one]
+    return result
+
+
+def _means(old: Tensor, means: Means) -> Tensor:
+    """(new rows, …) of a matrix or a bias."""
+    found: dict[tuple[int, ...], Tensor] = {}  # many letters have one and the same
+    for rows in map(tuple, means):
+        if rows not in found:
+            parts = (list(rows[at : at + _AT_ONCE]) for at in range(0, len(rows), _AT_ONCE))
+            found[rows] = torch.stack([old[part].sum(0, dtype=torch.float) for part in parts]).sum(0) / len(rows)
+    return torch.stack([found[tuple(rows)] for rows in means]).to(old.dtype)

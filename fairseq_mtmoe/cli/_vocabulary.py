@@ -1,0 +1,50 @@
+"""The vocabulary in a translator's file, for the commands that make data with it or extend it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from fairseq_mtmoe.data.corpora.binarize import write_dictionary
+from fairseq_mtmoe.data.corpora.recipes.schema import Spelling
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
+from fairseq_mtmoe.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+
+
+def vocabulary_in(path: Path, state: Mapping[str, Any]) -> "Vocabulary":
+    """Return the vocabulary of a checkpoint, with all symbols of its model (UserError: it has none)."""
+    from fairseq_mtmoe.data.translation.new_language import with_codes
+    from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+
+    settings = state.get("task_state") or {}
+    found = Vocabulary.of_state(settings)
+    if found is None or not settings.get("langs"):
+        raise UserError(
+            f"`{path}` must be a translator with its vocabulary, from `mtmoe import-hf` or a run on data of "
+            "`mtmoe prepare`, but has none."
+        )
+    return with_codes(found, settings)
+
+
+@contextmanager
+def given_by_model(path: Path, codes: Mapping[str, str]) -> Iterator[GivenVocabulary]:
+    """Within it, the vocabulary of a translator's file lies in files; `codes` as in `GivenVocabulary`."""
+    from fairseq_mtmoe import register
+
+    register()
+    from fairseq_mtmoe.checkpoints.assemble import load_shared_part
+
+    state = load_shared_part(path, mapped=True)
+    vocabulary, settings = vocabulary_in(path, state), state["task_state"]
+    if vocabulary.source != vocabulary.target:
+        raise UserError(f"`{path}` must have one vocabulary for sources and targets, but has two.")
+    style = Spelling.mbart if settings["lang_tok_style"] == "mbart" else Spelling.plain
+    with TemporaryDirectory() as name:
+        files = {"model": Path(name) / "spm.model", "dictionary": Path(name) / "dict.txt"}
+        files["model"].write_bytes(vocabulary.source.model)
+        write_dictionary(files["dictionary"], vocabulary.source.symbols)
+        yield GivenVocabulary(files, tuple(settings["langs"]), style, path, codes)

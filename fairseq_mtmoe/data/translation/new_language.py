@@ -1,0 +1,88 @@
+"""A vocabulary with one more language: pieces of its text, and its code, behind all symbols that there are."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq.data.multilingual.multilingual_utils import get_lang_tok
+
+from fairseq_mtmoe.data.translation import new_pieces
+from fairseq_mtmoe.data.translation.vocabulary import Side, Vocabulary
+from fairseq_mtmoe.errors import UserError, raise_invalid, unknown_language
+
+Rows = dict[str, tuple[str, ...]]  # new symbols in order, each with those whose mean it begins as
+
+
+@dataclass(frozen=True)
+class Extended:
+    """A vocabulary with a new language, and what is new on its two sides."""
+
+    vocabulary: Vocabulary
+    source: Rows
+    target: Rows
+
+    @property
+    def pieces(self) -> int:
+        return len({*self.source, *self.target}) - 1
+
+
+def codes_of(lang: str, settings: Mapping[str, Any]) -> list[str]:
+    """The dictionary's symbols of a language by a checkpoint's `task_state`: one for each kind of data."""
+    return [get_lang_tok(lang, settings["lang_tok_style"], spec) for spec in settings["langtoks_specs"]]
+
+
+def with_codes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> Vocabulary:
+    """The vocabulary with all symbols of a model's matrix: fairseq puts those of languages behind a dictionary's."""
+
+    def side(old: Side) -> Side:
+        specs, langs = range(len(settings["langtoks_specs"])), settings["langs"]
+        codes = [codes_of(lang, settings)[spec] for spec in specs for lang in langs]
+        more = [*codes, *(["<mask>"] if settings["lang_tok_style"] == "mbart" else [])]
+        return Side(tuple(dict.fromkeys([*old.symbols, *more])), old.model)
+
+    source = side(vocabulary.source)
+    return Vocabulary(source, source if vocabulary.target == vocabulary.source else side(vocabulary.target))
+
+
+def expect_other_language(settings: Mapping[str, Any], lang: str, like: Sequence[str]) -> None:
+    """Refuse a language that a model has, relatives that it has not, and a model that tells no languages apart."""
+    langs = settings["langs"]
+    if not any(spec for specs in (settings["langtoks"] or {}).values() for spec in specs):
+        alone = " and ".join(langs)
+        raise UserError(f"`MODEL` must tell languages apart by codes to get another one, but translates {alone} alone.")
+    if lang in langs or not re.fullmatch(r"[^-,\s]+", lang):
+        raise_invalid("--language", f"a code such as {langs[0]}, of a language that the model does not have", lang)
+    for relative in like:
+        if relative not in langs:
+            raise unknown_language("--like", relative, langs)
+
+
+def extend(
+    vocabulary: Vocabulary, settings: Mapping[str, Any], lang: str, like: Sequence[str], text: Sequence[str], most: int
+) -> Extended:
+    """Add a language. `vocabulary` has all symbols of the matrix; a side gets what it lacks for the text.
+
+    A letter that was unknown begins as the mean of all pieces: without knowledge, that changes other words' scores
+    least ("Initializing New Word Embeddings for Pretrained Language Models", Hewitt 2021).
+    """
+    langs = settings["langs"]
+    codes = dict.fromkeys(codes_of(lang, settings))
+    relatives = [codes_of(relative, settings) for relative in like or langs]
+    code_rows = {code: tuple(of[spec] for of in relatives) for spec, code in enumerate(codes)}
+    sides = [vocabulary.source] if vocabulary.source == vocabulary.target else [vocabulary.source, vocabulary.target]
+    grown = [new_pieces.grow(side.model, side.processor, side.symbols, text, most) for side in sides]
+    if len({side.symbols for side in sides}) == 1:  # one matrix, with what both models need
+        joined = {symbol: parts for each in reversed(grown) for symbol, parts in each.parts.items()}
+        rows = [_new(joined, code_rows, sides[0])] * len(sides)
+    else:
+        rows = [_new(each.parts, code_rows, side) for side, each in zip(sides, grown, strict=True)]
+    new = [Side((*side.symbols, *of_side), each.model) for side, each, of_side in zip(sides, grown, rows, strict=True)]
+    return Extended(Vocabulary(new[0], new[-1]), rows[0], rows[-1])
+
+
+def _new(parts: Rows, codes: Rows, side: Side) -> Rows:
+    known = set(side.symbols)
+    pieces = map(side.processor.id_to_piece, range(side.processor.get_piece_size()))
+    everything = tuple(piece for piece in pieces if piece in known)
+    return {symbol: of or everything for symbol, of in {**parts, **codes}.items() if symbol not in known}

@@ -1,0 +1,195 @@
+"""Pieces that a SentencePiece model lacks for a language: its letters, and joins of pieces that stand together often.
+
+New pieces come behind the model's own, with scores below all of these, so that text is cut as before unless it has one:
+
+- BPE joins the two neighbours whose join has the highest score, over and over. All old joins are made before the first
+  new one, and new joins are those of BPE's training ("Neural Machine Translation of Rare Words with Subword Units",
+  Sennrich et al. 2016) which goes on with the old cut: each is of two pieces that there are.
+- A unigram model takes the cut with the highest sum of scores. Its new pieces are found in the same way, but for those
+  that no cut would use because their parts score higher.
+"""
+
+import heapq
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import sentencepiece
+
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.protobuf import binary, fields, number, real
+
+SPACE = "▁"  # begins a word
+LEAST_LETTERS = 3  # of a letter in the text: a rarer one is a slip, or a picture
+LEAST_JOINS = 10  # of a join in the text: an embedding needs examples to learn from
+LONGEST = 16  # characters of a join, as SentencePiece's own training has it
+# Fields of SentencePiece's `ModelProto`, `TrainerSpec` and pieces, kinds of pieces and of models
+_PIECES, _TRAINER, _MODEL_TYPE = 1, 2, 3
+_TEXT, _SCORE, _KIND = 1, 2, 3
+_NORMAL = 1
+UNIGRAM, BPE = 1, 2
+
+Processor = sentencepiece.SentencePieceProcessor
+Parts = tuple[str, ...]
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A serialized SentencePiece model with more pieces.
+
+    parts: what the dictionary lacks, in order, each with the symbols of the dictionary that it was cut into. A letter
+    has those of its decomposition, if any.
+    """
+
+    model: bytes
+    parts: dict[str, Parts]
+
+
+def model_type(model: bytes) -> int:
+    """SentencePiece's number of a serialized model's kind; `UserError` if it is damaged."""
+    kind = UNIGRAM
+    for name, value in fields(model):
+        if name == _TRAINER and isinstance(value, bytes):
+            kind = next((kind for at, kind in fields(value) if at == _MODEL_TYPE and isinstance(kind, int)), UNIGRAM)
+    return kind
+
+
+def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Iterable[str], most: int) -> Grown:
+    """Add the letters of a text and at most `most` joins of pieces (UserError: neither BPE nor unigram).
+
+    `processor` is the model's; `symbols` are the dictionary's.
+    """
+    kind = model_type(model)
+    if kind not in (UNIGRAM, BPE):
+        raise UserError("The vocabulary's `SentencePiece model` must have BPE or unigram pieces to get more of them.")
+    known, scores = set(symbols), _scores(processor)
+    words = _words(processor, text, scores)
+    counts = Counter[str]()
+    for word, count in words.items():
+        counts.update({piece: count * times for piece, times in Counter(word).items()})
+    lacking = [piece for piece, _ in counts.most_common() if piece not in scores or piece not in known]
+    letters = [piece for piece in lacking if piece not in scores and counts[piece] >= LEAST_LETTERS]
+    parts = {piece: tuple(one for one in unicodedata.normalize("NFKD", piece) if one in known) for piece in letters}
+    parts |= {piece: tuple(one for one in piece if one in known)
+              for piece in lacking if piece in scores and counts[piece] >= LEAST_JOINS}  # fmt: skip
+    step = 1.0 if kind == BPE else 1 / (1 + len(letters) + most)
+    below = [min(scores.values()) - step * place for place in range(1, 1 + len(letters) + most)]
+    new = dict(zip(letters, below, strict=False))
+    joinable, usable = {**scores, **new}, {*known, *parts}
+    joinable = {one: joinable[one] for one in joinable if one in usable and _is_of_letters(one)}
+    joining = _Joining(words, joinable, parts)
+    banned = scores.keys() | new.keys()
+    for score in below[len(letters) :]:
+        piece = joining.next_piece(banned, score if kind == UNIGRAM else None)
+        if piece is None:
+            break
+        new[piece] = score
+    added = (
+        binary(_PIECES, binary(_TEXT, piece.encode()) + real(_SCORE, score) + number(_KIND, _NORMAL))
+        for piece, score in new.items()
+    )
+    return Grown(model + b"".join(added), {piece: joining.parts[piece] for piece in {**parts, **new}})
+
+
+def _scores(processor: Processor) -> dict[str, float]:
+    """The scores of pieces that stand for text."""
+    ids = range(processor.get_piece_size())
+    texts = (i for i in ids if not (processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i)))
+    return {processor.id_to_piece(i): processor.get_score(i) for i in texts}
+
+
+def _words(processor: Processor, text: Iterable[str], known: Mapping[str, object]) -> Counter[Parts]:
+    """Count the words of a text as they are cut, with each unknown letter for itself: SentencePiece has runs."""
+    words = Counter[Parts]()
+    for pieces in processor.encode(list(text), out_type=str):
+        first = 0
+        for at in range(1, len(pieces) + 1):
+            if at == len(pieces) or pieces[at].startswith(SPACE):
+                words[tuple(pieces[first:at])] += 1
+                first = at
+    apart = Counter[Parts]()
+    for word, count in words.items():
+        apart[tuple(part for piece in word for part in ([piece] if piece in known else piece))] += count
+    return apart
+
+
+def _is_of_letters(piece: str) -> bool:
+    """Whether a piece may be part of a longer one: SentencePiece's training keeps letters apart from all else."""
+    return all(unicodedata.category(letter)[0] in "LM" for letter in piece.removeprefix(SPACE))
+
+
+class _Joining:
+    """Words as they are cut now; the most frequent neighbours are joined, one pair after the other."""
+
+    def __init__(self, words: Mapping[Parts, int], scores: Mapping[str, float], parts: Mapping[str, Parts]) -> None:
+        """`scores` are of all pieces that may be joined; `parts` of those among them that are new."""
+        self._cuts, self._counts = list(map(list, words)), list(words.values())
+        self._scores, self.parts = dict(scores), dict(parts)
+        self._totals, self._places = Counter[Pair](), defaultdict[Pair, set[int]](set)
+        self._heap: list[tuple[int, Pair]] = []
+        for index in range(len(self._cuts)):
+            self._count(index, self._counts[index])
+        self._offer(self._totals)
+
+    def next_piece(self, old: Iterable[str], score: float | None) -> str | None:
+        """Join until there is a new piece, and return it; None if nothing is frequent enough.
+
+        With a `score`, which is the new piece's, joins whose parts score higher are made on the way to longer ones. A
+        join that is an `old` piece is not made: the model would make it if it were to be.
+        """
+        while self._heap:
+            total, pair = heapq.heappop(self._heap)
+            piece = "".join(pair)
+            if -total != self._totals[pair] or piece in old or len(piece) > LONGEST:
+                continue
+            is_made, together = piece in self._scores, sum(self._scores[part] for part in pair)
+            is_used = score is None or together < score
+            if not is_made:
+                self._scores[piece] = score if score is not None and is_used else together
+                self.parts[piece] = tuple(one for part in pair for one in self.parts.get(part, (part,)))
+            self._join(pair, piece)
+            if not is_made and is_used:
+                return piece
+        return None
+
+    def _join(self, pair: Pair, piece: str) -> None:
+        changed = set[Pair]()
+        for index in self._places.pop(pair):
+            cut, joined = self._cuts[index], list[str]()
+            changed |= self._count(index, -self._counts[index])
+            for part in cut:
+                is_right = bool(joined) and (joined[-1], part) == pair
+                joined[-1:] = [piece] if is_right else [*joined[-1:], part]
+            self._cuts[index] = joined
+            changed |= self._count(index, self._counts[index])
+        self._offer(changed - {pair})
+
+    def _count(self, index: int, count: int) -> set[Pair]:
+        cut = self._cuts[index]
+        pairs = [pair for pair in pairwise(cut) if all(part in self._scores for part in pair)]
+        for pair in pairs:
+            self._totals[pair] += count
+            self._places[pair].add(index)
+        return set(pairs)
+
+    def _offer(self, pairs: Iterable[Pair]) -> None:
+        for pair in pairs:
+            if self._totals[pair] >= LEAST_JOINS:
+                heapq.heappush(self._heap, (-self._totals[pair], pair))
+
+
+def figures(processor: Processor, symbols: Iterable[str], lines: Sequence[str]) -> tuple[float, float]:
+    """Return how many pieces a word has, and which share of pieces the dictionary has not, in lines with words."""
+    known, pieces = set(symbols), processor.encode(list(lines), out_type=str)
+    total = sum(map(len, pieces))
+    unknown = sum(piece not in known for cut in pieces for piece in cut)
+    return total / max(1, sum(len(line.split()) for line in lines)), unknown / max(1, total)
+
+
+def changed(before: Processor, after: Processor, lines: Sequence[str]) -> int:
+    """Return how many lines another model, with more pieces at its end, cuts otherwise."""
+    cuts = zip(before.encode(list(lines)), after.encode(list(lines)), strict=True)
+    return sum(old != new for old, new in cuts)

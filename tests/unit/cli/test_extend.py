@@ -1,0 +1,117 @@
+"""`mtmoe extend` gives a translator a language and leaves its others as they are, or says why not in one sentence."""
+
+import pytest
+import torch
+
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+from tests.helpers.invoked import mtmoe
+from tests.helpers.pretrained_translators import save_translator, sentences, trained_pieces, write_lines
+from tests.helpers.refused import refused
+
+EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight")
+
+
+def extend(model, out, *options, lang="luo_Latn", text="luo"):
+    path = write_lines(out.with_suffix(".txt"), sentences(text, 200))
+    return mtmoe("extend", model, out, "--language", lang, "--text", path, *options)
+
+
+def loaded(path):
+    state = file_io.load(str(path))
+    return state, Vocabulary.of_state(state["task_state"])
+
+
+@pytest.mark.parametrize("style", ["multilingual", "mbart"])
+def test_a_language_gets_symbols_at_the_end_whose_rows_are_means(tmp_path, style):
+    before = save_translator(tmp_path / "model.pt", style=style, output_bias=True).source
+    said = extend(tmp_path / "model.pt", tmp_path / "out.pt", "--like", "swh_Latn,fra_Latn")
+    (old, _), (new, vocabulary) = loaded(tmp_path / "model.pt"), loaded(tmp_path / "out.pt")
+    symbols, code = vocabulary.source.symbols, {"multilingual": "__{}__", "mbart": "[{}]"}[style].format
+    assert vocabulary.source == vocabulary.target and symbols[: len(before.symbols)] == before.symbols
+    assert "ŋ" in symbols and symbols[-1] == code("luo_Latn") and new["task_state"]["langs"][-1] == "luo_Latn"
+    count = len(symbols) - len(before.symbols)
+    assert new["task_state"]["new_symbols"] == [count, count] and f"{count - 1} new symbols" in said
+    dictionary, processor = vocabulary.source.dictionary(), before.processor
+    for name in (*EMBEDDINGS, "decoder.output_projection.bias"):
+        rows, known = new["model"][name], old["model"][name]
+        assert torch.equal(rows[: len(known)], known) and len(rows) == len(dictionary)
+
+        def mean(*pieces, rows=rows):
+            return rows[[dictionary.index(piece) for piece in pieces]].mean(0)
+
+        assert torch.allclose(rows[-1], mean(code("swh_Latn"), code("fra_Latn")))
+        word = next(one for one in symbols[len(before.symbols) :] if one[0] == "▁" and "ŋ" not in one)
+        assert torch.allclose(rows[dictionary.index(word)], mean(*processor.encode(word[1:], out_type=str)))
+        everything = [processor.id_to_piece(number) for number in range(3, processor.get_piece_size())]
+        assert torch.allclose(rows[dictionary.index("ŋ")], mean(*everything), atol=1e-6)
+    shared = {new["model"][name].untyped_storage().data_ptr() for name in EMBEDDINGS}
+    assert len(shared) == 1
+    rest = new["model"].keys() - {*EMBEDDINGS, "decoder.output_projection.bias"}
+    assert all(torch.equal(new["model"][name], old["model"][name]) for name in rest)
+
+
+def test_a_second_language_follows_and_untrained_ones_are_counted_together(tmp_path):
+    save_translator(tmp_path / "model.pt")
+    extend(tmp_path / "model.pt", tmp_path / "luo.pt")
+    extend(tmp_path / "luo.pt", tmp_path / "both.pt", lang="xho_Latn", text="fr")
+    (_, first), (state, second) = loaded(tmp_path / "luo.pt"), loaded(tmp_path / "both.pt")
+    assert second.source.symbols[: len(first.source.symbols)] == first.source.symbols
+    assert second.source.symbols[-1] == "__xho_Latn__" and state["task_state"]["langs"][-2:] == ["luo_Latn", "xho_Latn"]
+    original = file_io.load(str(tmp_path / "model.pt"))["model"][EMBEDDINGS[0]]
+    assert state["task_state"]["new_symbols"][0] == len(state["model"][EMBEDDINGS[0]]) - len(original)
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_two_sentencepiece_models_each_get_what_they_lack(tmp_path, joined):
+    models = trained_pieces(sentences("en", 200)), trained_pieces(sentences("sw", 200) + sentences("fr", 200))
+    before = save_translator(tmp_path / "model.pt", models, joined=joined, langtoks=("tgt", None))
+    said = extend(tmp_path / "model.pt", tmp_path / "out.pt")
+    assert "as a source" in said and "as a target" in said
+    state, after = loaded(tmp_path / "out.pt")
+    assert (after.source.symbols == after.target.symbols) is joined
+    for old, new, name in ((before.source, after.source, EMBEDDINGS[0]), (before.target, after.target, EMBEDDINGS[1])):
+        assert len(state["model"][name]) == len(new.dictionary())
+        cut = {piece for pieces in new.processor.encode(sentences("luo", 200), out_type=str) for piece in pieces}
+        assert cut <= {*new.symbols} and not cut <= {*old.symbols}
+
+
+def test_half_precision_stays_and_what_was_trained_is_old_then(tmp_path):
+    save_translator(tmp_path / "model.pt")
+    state = torch.load(tmp_path / "model.pt")
+    state["model"] = {name: value.half() for name, value in state["model"].items()}
+    state |= {"optimizer_history": [{"num_updates": 7}], "last_optimizer_state": {"state": {}, "param_groups": []}}
+    state["task_state"]["new_symbols"] = [3, 3]
+    torch.save(state, tmp_path / "model.pt")
+    extend(tmp_path / "model.pt", tmp_path / "out.pt", "--new-pieces", "0")
+    new, _ = loaded(tmp_path / "out.pt")
+    assert {value.dtype for value in new["model"].values()} == {torch.half}
+    assert new["task_state"]["new_symbols"] == [2, 2] and "last_optimizer_state" not in new  # `ŋ` and the code
+
+
+def test_what_it_reports_is_what_text_is_cut_into(tmp_path):
+    before = save_translator(tmp_path / "model.pt").source
+    held = write_lines(tmp_path / "held.en", sentences("en", 100))
+    said = extend(tmp_path / "model.pt", tmp_path / "out.pt", "--held-text", held).splitlines()
+    _, after = loaded(tmp_path / "out.pt")
+    lines = sentences("luo", 200)
+    long, short = (sum(map(len, side.processor.encode(lines))) for side in (before, after.source))
+    words = sum(len(line.split()) for line in lines)
+    assert f"{long / words:.2f} pieces a word before, {short / words:.2f} now" in said[1] and said[1].endswith(
+        "0.00% now"
+    )
+    cuts = (side.processor.encode(sentences("en", 100)) for side in (before, after.source))
+    assert f"held.en: {sum(old != new for old, new in zip(*cuts, strict=True))} of 100 lines" in said[2]
+
+
+@pytest.mark.parametrize(("options", "langtoks", "wrong"), [
+    (["--language", "swh_Latn"], ("src", "tgt"), "--language"),
+    (["--like", "swa_Latn"], ("src", "tgt"), "--like"),
+    ([], (None, None), "MODEL"),
+])  # fmt: skip
+def test_what_cannot_get_a_language_is_one_sentence_and_no_file(tmp_path, options, langtoks, wrong):
+    save_translator(tmp_path / "model.pt", langtoks=langtoks)
+    with refused(wrong) as caught:
+        extend(tmp_path / "model.pt", tmp_path / "out.pt", *options)
+    assert "swh_Latn" in str(caught.value)
+    assert not (tmp_path / "out.pt").exists()
