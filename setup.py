@@ -73,6 +73,7 @@ setup(
         "fonttools>=4.50",  # which script a letter belongs to, as Unicode says
         "fsspec>=2024.6",  # unpacks corpora: compressed files, tar and zip archives; torch brings it anyway
         "xxhash>=3.4",  # keys of sentences: a hash that is the same everywhere
+        "langcodes>=3.5",  # which of a model's language codes a corpus's is, by BCP 47; pure Python, nothing else
         "Jinja2>=3.1",  # a report's page: what it puts into HTML is escaped; torch brings it anyway
     ],
     extras_require={

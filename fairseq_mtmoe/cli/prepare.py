@@ -266,6 +266,8 @@ def text_command(
 
     inputs = [("tiers" if path == tiers_file else "text", path.name, path, sha) for path, sha in hashes.items()]
     with given_vocabulary as given:
+        if given is not None:
+            given.codes_for({lang for pair in found for lang in pair.split("-")})
         _write(out, "text", options, further, inputs, fill, overwrite, given)
 
 

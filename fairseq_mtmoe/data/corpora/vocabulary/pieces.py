@@ -1,7 +1,7 @@
 """A SentencePiece model and fairseq's dictionary of its pieces, trained or given, and what they make of languages."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from fairseq_mtmoe.data.corpora.cleaning import characters
 from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import CODE, Spelling
-from fairseq_mtmoe.data.corpora.vocabulary.codes import codes_of_model
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, TOKEN_STYLE, dictionary_name
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_text, regular_file, text_lines
@@ -163,13 +162,19 @@ class GivenVocabulary:
     codes: Mapping[str, str] = field(default_factory=dict)
 
     def of_recipe(self, recipe: Recipe) -> Recipe:
-        """The recipe with this vocabulary instead of its own (UserError: the translator lacks one of its languages)."""
-        if self.translator is not None:
-            langs = {lang for corpus in recipe.corpora for lang in corpus.languages}
-            recipe = replace(recipe, codes=codes_of_model(langs, self.langs, self.codes))
+        """The recipe with this vocabulary instead of its own; see `codes_for`."""
+        recipe = replace(recipe, codes=self.codes_for({lang for one in recipe.corpora for lang in one.languages}))
         model, dictionary, tokens = str(self.files["model"]), str(self.files["dictionary"]), self.language_tokens
         given = replace(recipe.vocabulary, size=None, model=model, dictionary=dictionary, language_tokens=tokens)
         return replace(recipe, vocabulary=given, known_languages=self.langs)
+
+    def codes_for(self, langs: Iterable[str]) -> dict[str, str]:
+        """What a translator calls the languages of text (UserError: it lacks one); nothing without a translator."""
+        if self.translator is None:
+            return {}
+        from fairseq_mtmoe.data.corpora.vocabulary.codes import codes_of_model  # with tables that nothing else needs
+
+        return codes_of_model(langs, self.langs, self.codes)
 
     def how_to_go_on(self, data: Path) -> str:
         """How a model of these languages goes on with a data directory that was made with this vocabulary."""

@@ -1,0 +1,69 @@
+"""`mtmoe prepare --vocabulary-of`: data with a translator's vocabulary and language codes."""
+
+import json
+
+import pytest
+from fairseq.data import Dictionary, data_utils
+
+from tests.helpers.invoked import invoked, mtmoe
+from tests.helpers.pretrained_translators import save_translator, sentences, trained_pieces, write_lines
+from tests.helpers.refused import refused
+
+
+@pytest.fixture
+def raw(tmp_path):
+    (tmp_path / "raw").mkdir()
+    for seed, (split, size) in enumerate({"train": 40, "valid": 5, "test": 6}.items()):
+        for lang in ("en", "sw"):
+            write_lines(tmp_path / "raw" / f"{split}.en-sw.{lang}", sentences(lang, size, seed))
+    return tmp_path / "raw"
+
+
+@pytest.mark.parametrize("style", ["multilingual", "mbart"])
+@pytest.mark.parametrize("form", ["text", "corpora"])
+def test_data_has_the_models_pieces_ids_and_codes(tmp_path, raw, form, style):
+    langs = {"multilingual": ("eng_Latn", "fra_Latn", "swh_Latn"), "mbart": ("en_XX", "fr_XX", "sw_KE")}[style]
+    model, out = tmp_path / "model.pt", tmp_path / "data"
+    vocabulary = save_translator(model, langs=langs, style=style).source
+    options = ("--recipe", "folder", "--workers", 1) if form == "corpora" else ()
+    said = mtmoe("prepare", form, raw, out, *options, "--vocabulary-of", model)
+    assert "--init-model" in said and str(model) in said
+    assert tuple((out / "langs.txt").read_text().split()) == langs
+    assert (out / "lang_pairs.txt").read_text() == f"{langs[0]}-{langs[2]}\n"
+    assert (out / "lang_tok_style.txt").exists() is (style == "mbart")
+    dictionary = Dictionary.load(str(out / f"dict.{langs[2]}.txt"))
+    assert dictionary == vocabulary.dictionary() and (out / "spm.model").read_bytes() == vocabulary.model
+    ids = data_utils.load_indexed_dataset(str(out / f"test.{langs[0]}-{langs[2]}.{langs[2]}"), dictionary)
+    cuts = [vocabulary.processor.encode(line, out_type=str) for line in sentences("sw", 6, 2)]
+    assert [dictionary.string(row).split() for row in ids] == cuts
+    assert "up to date" in mtmoe("prepare", form, raw, out, *options, "--vocabulary-of", model)
+    assert str(tmp_path) not in json.dumps(json.loads((out / "report.json").read_text()).get("recipe", {}))
+
+
+def test_another_models_data_is_not_replaced(tmp_path, raw):
+    save_translator(tmp_path / "model.pt")
+    save_translator(tmp_path / "other.pt", [trained_pieces(sentences("en", 100), size=50)])
+    run = ("prepare", "text", raw, tmp_path / "data", "--vocabulary-of")
+    mtmoe(*run, tmp_path / "model.pt")
+    with refused("data"):
+        mtmoe(*run, tmp_path / "other.pt")
+    assert "Wrote" in invoked(*run, tmp_path / "other.pt", "--overwrite").output
+
+
+@pytest.mark.parametrize("form", ["text", "corpora"])
+def test_a_language_that_the_model_lacks_is_refused_before_any_work(tmp_path, raw, form):
+    save_translator(tmp_path / "model.pt", langs=("eng_Latn", "fra_Latn"))
+    run = ("prepare", form, raw, tmp_path / "data", *(("--recipe", "folder") if form == "corpora" else ()))
+    for more, wrong in (
+        (("--vocabulary-of", tmp_path / "model.pt"), "--codes"),
+        (("--vocabulary-of", tmp_path / "model.pt", "--codes", "sw=swa_Latn"), "--codes"),
+        (("--vocabulary-of", tmp_path / "model.pt", "--codes", "sw"), "--codes"),
+        (("--codes", "sw=fra_Latn"), "--codes"),
+        (("--vocabulary-of", tmp_path / "model.pt", "--vocabulary-from", raw), "--vocabulary-from"),
+        (("--vocabulary-of", raw / "none.pt"), "none.pt"),
+    ):
+        with refused(wrong):
+            mtmoe(*run, *more)
+    assert not (tmp_path / "data").exists()
+    mtmoe(*run, "--vocabulary-of", tmp_path / "model.pt", "--codes", "sw=fra_Latn")
+    assert (tmp_path / "data" / "train.eng_Latn-fra_Latn.fra_Latn.bin").exists()
