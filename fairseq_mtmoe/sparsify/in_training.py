@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.moe import ExpertBank
+from fairseq_mtmoe.moe.experts import reinitialize_
 from fairseq_mtmoe.optim.state import MASTER, Entry, OptimizerState, map_entry, trained_parameters
 from fairseq_mtmoe.slots.expert_slot import expert_slots, sparse_targets, sparsify
 from fairseq_mtmoe.slots.sparse_model import SparseModel
@@ -76,15 +77,18 @@ def sparsify_average(average: Any, model: nn.Module) -> None:
 
 
 def begin_with(model: nn.Module, dense: Mapping[str, Tensor]) -> None:
-    """Let a new model have a dense model's weights: experts are copies, and what the dense one has not stays."""
+    """Let a new model, on a CPU, have a dense one's weights: experts are copies, and what that one has not stays."""
     if not (isinstance(model, SparseModel) and not model.is_dense):
         model.load_state_dict(dict(dense))
         return
     sources, own = sparse_targets(model), model.state_dict()
     state = {key: dense.get(key, value) for key, value in own.items()}
     for key, (source, take) in sources.items():
-        state[key] = _mixed(take(dense[source]).to(own[key]), own[key], _drawn_anew(model, key))
+        state[key] = take(dense[source]).to(own[key])
     model.load_state_dict(state)
+    for slot in expert_slots(model).values():
+        assert slot.moe is not None
+        reinitialize_(slot.moe.experts, slot.plan.reinit_ratio)
 
 
 def _drawn_anew(model: nn.Module, key: str) -> Tensor | None:

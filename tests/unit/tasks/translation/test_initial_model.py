@@ -1,0 +1,170 @@
+"""`--init-model`: a run of the real command line begins with a translator's file."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import data_utils
+
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.rebuild import configuration
+from tests.helpers.invoked import mtmoe
+from tests.helpers.models import BaseDenseModel, DenseConfig
+from tests.helpers.pretrained_translators import LANGS, save_translator, sentences, write_lines
+from tests.helpers.processes import joined, run_processes
+from tests.helpers.refused import refused
+from tests.helpers.training import train_here
+
+PAIRS = "eng_Latn-swh_Latn,eng_Latn-luo_Latn"
+SETTLED = ("--task", "translation_heated", "--label-smoothing", 0, "--lang-pairs", PAIRS, "--max-tokens", 400,
+           "--warmup-updates", 0)  # fmt: skip
+STILL = ("--lr", 0.0, "--max-update", 1)  # validated as it began
+ARCHITECTURES = {
+    "dense": ("--arch", "base_dense"),
+    "sparse": ("--arch", "base_moe", "--num-experts", 3, "--expert-gates", "task"),
+    "conditional": ("--arch", "base_dense", "--conditional", "norm"),
+    "borrowing": ("--arch", "pemt_translation", "--lang-pairs", "eng_Latn-swh_Latn", "--description", "Say it."),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """`model.pt`, `luo.pt`, which has a language more, and `data` with the vocabulary of the latter."""
+    folder = tmp_path_factory.mktemp("initial")
+    (folder / "raw").mkdir()
+    for seed, (split, size) in enumerate({"train": 60, "valid": 12, "test": 4}.items()):
+        for lang in ("sw", "luo"):
+            for side in ("en", lang):
+                write_lines(folder / "raw" / f"{split}.en-{lang}.{side}", sentences(side, size, seed))
+    save_translator(folder / "model.pt", output_bias=True, sinusoids="marian", decoder_begins_with_pad=True)
+    text = folder / "raw" / "train.en-luo.luo"
+    mtmoe("extend", folder / "model.pt", folder / "luo.pt", "--language", "luo_Latn", "--text", text)
+    mtmoe("prepare", "text", folder / "raw", folder / "data", "--vocabulary-of", folder / "luo.pt")
+    return folder
+
+
+def begun(folder, save_dir, *options, **more):
+    return train_here(folder / "data", save_dir, *SETTLED, "--init-model", folder / "luo.pt", *options, **more)
+
+
+def model_in(path):
+    """The model in a file, built without the task, and its dictionary."""
+    from types import SimpleNamespace
+
+    from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+
+    state = file_io.load(str(path))
+    dictionary = Vocabulary.of_state(state["task_state"]).source.dictionary()
+    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    model = BaseDenseModel.build_model(configuration(DenseConfig, state["cfg"]["model"]), task).eval()
+    model.load_state_dict(state["model"])
+    return model, dictionary
+
+
+@torch.no_grad()
+def loss_of(path, data, targets):
+    """Bits per token of valid: sources `[source] X </s>`, targets `[target] X </s>`, one sentence at a time."""
+    model, dictionary = model_in(path)
+    total = count = 0
+    for target in targets:
+        sides = [
+            data_utils.load_indexed_dataset(str(data / f"valid.eng_Latn-{target}.{lang}"), dictionary)
+            for lang in ("eng_Latn", target)
+        ]
+        for source, words in zip(*sides, strict=True):
+            source = torch.cat([torch.tensor([dictionary.index("__eng_Latn__")]), source])
+            words = torch.cat([torch.tensor([dictionary.index(f"__{target}__")]), words])
+            before = torch.cat([torch.tensor([dictionary.eos()]), words[:-1]])
+            logits = model(source[None], torch.tensor([len(source)]), before[None])[0][0]
+            total += torch.nn.functional.cross_entropy(logits, words, reduction="sum").item()
+            count += len(words)
+    return total / count / np.log(2)
+
+
+@pytest.mark.parametrize("kind", list(ARCHITECTURES))
+def test_it_begins_as_the_model_with_its_sizes_languages_and_forms(folder, tmp_path, kind):
+    run = begun(folder, tmp_path, *ARCHITECTURES[kind], *STILL)
+    targets = ["swh_Latn"] if kind == "borrowing" else ["swh_Latn", "luo_Latn"]
+    assert run["validations"][-1][0] == pytest.approx(loss_of(folder / "luo.pt", folder / "data", targets), abs=6e-4)
+    state = file_io.load(str(tmp_path / "checkpoint_best.pt"))
+    assert state["task_state"]["langs"] == [*LANGS, "luo_Latn"] and state["task_state"]["langtoks"]["main"] == (
+        "src",
+        "tgt",
+    )
+    options = state["cfg"]["model"]
+    assert (options["encoder_embed_dim"], options["sinusoids"], options["output_bias"]) == (16, "marian", True)
+
+
+def begin_in_process(rank, folder, save_dir):
+    reinit = ("--expert-reinit-ratio", 0.5, "--arch", "base_moe", "--num-experts", 2, "--expert-gates", "task")
+    return begun(folder, save_dir, *reinit, *STILL, "--no-save")["parameters"]
+
+
+def test_two_processes_begin_alike(folder, tmp_path):
+    first, second = run_processes(begin_in_process, 2, folder, tmp_path)
+    (alone,) = run_processes(begin_in_process, 1, folder, tmp_path)
+    both = joined([first, second])
+    assert all(np.array_equal(first[name], second[name]) for name in first if ".experts." not in name)
+    assert both.keys() == alone.keys() and all(np.array_equal(both[name], alone[name]) for name in both)
+    experts = alone["encoder.layers.1.moe.experts.fc1_weight"]
+    assert 0 < np.mean(experts[0] == experts[1]) < 0.5  # half of each is drawn anew
+
+
+def test_a_resumed_run_goes_on_from_its_checkpoint(folder, tmp_path):
+    runs = {}
+    for name, until in (("whole", [4]), ("halves", [2, 4])):
+        for updates in until:
+            runs[name] = begun(folder, tmp_path / name, "--arch", "base_dense", "--lr", 0.01, "--max-update", updates)
+    for name, value in runs["whole"]["parameters"].items():
+        assert np.array_equal(value, runs["halves"]["parameters"][name]), name
+
+
+def test_new_embeddings_alone_leave_all_else_bit_for_bit(folder, tmp_path):
+    """With weight decay, and moments; logits of old symbols in an old direction are what they were."""
+    options = ("--arch", "base_dense", "--lr", 0.05, "--weight-decay", 0.1, "--max-update", 6)
+    run = begun(folder, tmp_path, *options, "--train-only", "new-embeddings")
+    old, new = file_io.load(str(folder / "luo.pt")), file_io.load(str(tmp_path / "checkpoint_best.pt"))
+    count, tables = old["task_state"]["new_symbols"][0], 0
+    assert new["task_state"]["new_symbols"] == [count, count] and run["losses"][-1] < run["losses"][0]
+    for name, value in old["model"].items():
+        found = new["model"][name]
+        if "embed_tokens" in name or "output_projection" in name:
+            assert torch.equal(found[:-count], value[:-count]) and (found[-count:] != value[-count:]).any()
+            tables += 1
+        else:
+            assert torch.equal(found, value), name
+    assert tables == 4
+    shutil.copy(tmp_path / "checkpoint_best.pt", tmp_path / "trained.pt")
+    (before, dictionary), (after, _) = model_in(folder / "luo.pt"), model_in(tmp_path / "trained.pt")
+    source = torch.tensor([[dictionary.index("__eng_Latn__"), *range(10, 20), dictionary.eos()]])
+    words = torch.tensor([[dictionary.eos(), dictionary.index("__swh_Latn__"), *range(20, 30)]])
+    with torch.no_grad():
+        first, second = (model(source, torch.tensor([12]), words)[0] for model in (before, after))
+    assert torch.equal(first[..., :-count], second[..., :-count]) and not torch.equal(first, second)
+
+
+@pytest.mark.parametrize(("options", "wrong", "said"), [
+    (("--lang-pairs", "eng_Latn-swa_Latn"), "--lang-pairs", "swh_Latn"),
+    (("--init-model", "missing.pt"), "missing.pt", ""),
+    (("--init-model", "sparse.pt"), "--init-model", "experts"),
+    (("--init-model", "model.pt", "--lang-pairs", "eng_Latn-swh_Latn"), "data", "--vocabulary-of"),  # whose vocabulary is smaller
+    (("--init-model", "encoder.pt"), "--init-model", ""),
+    (("--train-only", "new-embeddings", "--init-model", "plain.pt"), "--train-only", "extend"),
+    (("--train-only", "decoder"), "--train-only", "new-embeddings"),
+])  # fmt: skip
+def test_what_cannot_begin_is_one_sentence(folder, tmp_path, options, wrong, said):
+    state = torch.load(folder / "luo.pt")
+    torch.save(
+        {**state, "model": {**state["model"], "encoder.layers.1.moe.gate.weight": torch.ones(1)}},
+        tmp_path / "sparse.pt",
+    )
+    torch.save({**state, "model": {"encoder.embed_tokens.weight": torch.ones(1)}}, tmp_path / "encoder.pt")
+    del state["task_state"]["new_symbols"]
+    torch.save(state, tmp_path / "plain.pt")
+    shutil.copy(folder / "model.pt", tmp_path / "model.pt")
+    options = [tmp_path / option if str(option).endswith(".pt") else option for option in options]
+    with refused(wrong) as caught:
+        begun(folder, tmp_path / "run", "--arch", "base_dense", *STILL, *options)
+    assert said in str(caught.value)
+    assert not list((tmp_path / "run").glob("*.pt"))
