@@ -148,7 +148,7 @@ def test_new_embeddings_alone_leave_all_else_bit_for_bit(folder, tmp_path):
     (("--lang-pairs", "eng_Latn-swa_Latn"), "--lang-pairs", "swh_Latn"),
     (("--init-model", "missing.pt"), "missing.pt", ""),
     (("--init-model", "sparse.pt"), "--init-model", "experts"),
-    (("--init-model", "model.pt", "--lang-pairs", "eng_Latn-swh_Latn"), "data", "--vocabulary-of"),  # whose vocabulary is smaller
+    (("--init-model", "model.pt", "--lang-pairs", "eng_Latn-swh_Latn"), "data", "--vocabulary-of"),
     (("--init-model", "encoder.pt"), "--init-model", ""),
     (("--train-only", "new-embeddings", "--init-model", "plain.pt"), "--train-only", "extend"),
     (("--train-only", "decoder"), "--train-only", "new-embeddings"),
