@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -139,10 +139,13 @@ def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor]
 
 
 def read_weights(folder: Path) -> dict[str, Any]:
-    """The tensors in a folder's first kind of weights, by Hugging Face's names; UserError where none is whole."""
+    """The tensors in a folder's first kind of weights, by Hugging Face's names; UserError where none is whole.
+
+    They are mapped: read when they are touched.
+    """
     readers: Mapping[str, Callable[[Path], dict[str, Any]]] = {
         SAFETENSORS: _read_safetensors,
-        TORCH: lambda path: file_io.load(str(path), remedy="fetch it anew"),
+        TORCH: lambda path: file_io.load(str(path), mapped=True, remedy="fetch it anew"),
     }
     for name, read in readers.items():
         index = folder / f"{name}.index.json"
@@ -196,7 +199,7 @@ def write_model(
 
     Raises `UserError` where there is something already, it cannot be written, or `safetensors` is not installed.
     """
-    save = _safetensors("written").save
+    library = _safetensors("written")
     for more in additions:
         config, files, tensors = {**config, **more.values}, {**files, **more.files}, {**tensors, **more.tensors}
     with new_folder(folder) as partial:
@@ -204,7 +207,10 @@ def write_model(
         for name, content in files.items():
             (partial / name).write_bytes(content)
         state = {name: value.contiguous() for name, value in tensors.items()}
-        (partial / SAFETENSORS).write_bytes(save(state, metadata={"format": "pt"}))
+        try:
+            library.save_file(state, partial / SAFETENSORS, metadata={"format": "pt"})
+        except Exception as error:  # of its own class, also where the disk is full
+            raise OSError(first_line(error)) from error
 
 
 def read_imported(path: str | Path, content: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -232,16 +238,20 @@ def saved_config(path: str | Path, kind: type[AnyConfig], sizes: Mapping[str, An
 
 
 def check_tensors(
-    path: str | Path, wanted: Mapping[str, Tensor], state: Mapping[str, Any], name_of: Callable[[str], str] = str
-) -> None:
-    """Raise the `UserError` of the tensor that `state` lacks, has in another shape, or has beyond those wanted."""
+    path: str | Path, wanted: Mapping[str, Tensor], state: Mapping[str, Any], name_of: Callable[[str], str] = str,
+    types: Sequence[torch.dtype] = (torch.float32,),
+) -> None:  # fmt: skip
+    """Raise the `UserError` of the tensor that `state` lacks, has in another shape or type, or has beyond those."""
     for name, like in wanted.items():
         if name not in state:
             raise UserError(f"`{path}` must have a tensor `{name_of(name)}`, but has none.")
         found, shape = state[name], tuple(like.shape)
-        if tuple(found.shape) != shape or found.dtype != torch.float32:
-            shown = f"{tuple(found.shape)}, {found.dtype}".replace("torch.", "")
-            raise UserError(f"`{name_of(name)}` in `{path}` must be {shape}, float32, but is {shown} instead.")
+        if tuple(found.shape) != shape or found.dtype not in types:
+            rule, shown = (
+                f"{one}, {kind}".replace("torch.", "")
+                for one, kind in ((shape, " or ".join(map(str, types))), (tuple(found.shape), found.dtype))
+            )
+            raise UserError(f"`{name_of(name)}` in `{path}` must be {rule}, but is {shown} instead.")
     more = [name for name in state if name not in wanted]
     if more:
         raise UserError(f"`{path}` must have the tensors of its sizes alone, but has `{more[0]}`, too.")

@@ -1,4 +1,4 @@
-"""`mtmoe import-hf`: a pretrained encoder or T5 from a folder of Hugging Face's."""
+"""`mtmoe import-hf`: a pretrained translator, encoder or T5 from a folder of Hugging Face's."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import output_file, read_json
 
 
@@ -15,28 +16,67 @@ from fairseq_mtmoe.io.files import output_file, read_json
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(folder: Path, output: Path, overwrite: bool) -> None:
-    """Write the BERT, MiniLM, RoBERTa or T5 in FOLDER to the file OUT.
+    """Write the NLLB-200, M2M-100, mBART-50, OPUS-MT, BERT, MiniLM, RoBERTa or T5 in FOLDER to the file OUT.
 
     FOLDER is a local one with config.json, the weights (model.safetensors or pytorch_model.bin, in parts or not) and
-    the tokenizer's files (of a T5 spiece.model, or tokenizer.json), all of which OUT then holds. Heads are left out.
-    Nothing in FOLDER is executed.
+    the tokenizer's files (SentencePiece models, or tokenizer.json; the languages' codes), all of which OUT then holds.
+    Heads are left out. Nothing in FOLDER is executed. A translator's OUT is a checkpoint: --init-model,
+    --finetune-from-model, fairseq-generate and mtmoe evaluate take it.
     """
-    from fairseq_mtmoe.backbones.bert import pretrained as of_bert
     from fairseq_mtmoe.backbones.hugging_face import CONFIG
-    from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
 
     output_file("OUT", output, overwrite)
-    imported: Any
-    if of_t5.is_of_t5(read_json(folder / CONFIG, "the `config.json` of a model's folder")):
-        imported, more = of_t5.read_folder(folder), ""
-        config = imported.model.config
-        blocks = f"t5, {config.num_layers} and {config.num_decoder_layers} blocks of {config.d_model}"
-    else:
-        imported = of_bert.read_folder(folder)
-        config = imported.model.config
-        blocks = f"{config.model_type}, {config.num_hidden_layers} blocks of {config.hidden_size}"
-        more = f", {'with' if config.has_pooler else 'without'} a pooler"
-    imported.model.save(output)
-    millions, others = sum(value.numel() for value in imported.model.state.values()) / 1e6, len(imported.left_out)
-    left_out = f"{others} other tensor{'s' * (others != 1)} left out"
-    click.echo(f"{output}: {blocks}, {millions:.1f} million parameters{more}; {left_out}")
+    if not (folder / CONFIG).exists() and (folder / "adapter_config.json").exists():
+        raise UserError(
+            f"`{folder}` must hold a whole model, but has adapters alone (`adapter_config.json`): merge them into "
+            "their model by `peft` (`merge_and_unload`), and save that."
+        )
+    values = read_json(folder / CONFIG, "the `config.json` of a model's folder")
+    state, blocks, more, left_out = _imported(folder, values, output)
+    millions, others = sum({value.data_ptr(): value.numel() for value in state.values()}.values()) / 1e6, len(left_out)
+    rest = f"{others} other tensor{'s' * (others != 1)} left out"
+    click.echo(f"{output}: {blocks}, {millions:.1f} million parameters{more}; {rest}")
+
+
+def _imported(folder: Path, values: Any, output: Path) -> tuple[dict[str, Any], str, str, tuple[str, ...]]:
+    """Write OUT; return its tensors, what its blocks are, what else it has, and what is left out."""
+    from fairseq_mtmoe.backbones.bert import pretrained as of_bert
+    from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA
+    from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
+    from fairseq_mtmoe.backbones.t5.config import T5
+    from fairseq_mtmoe.backbones.translation.pretrained.families import FAMILIES, is_of_translator
+
+    known = (BERT, ROBERTA, T5, *FAMILIES)
+    if isinstance(values, dict) and values.get("model_type") not in known:
+        raise_invalid("model_type", f"one of {', '.join(known)}", values.get("model_type"))
+    if is_of_translator(values):
+        return _translator(folder, output)
+    if of_t5.is_of_t5(values):
+        t5 = of_t5.read_folder(folder)
+        t5.model.save(output)
+        sizes = t5.model.config
+        blocks = f"t5, {sizes.num_layers} and {sizes.num_decoder_layers} blocks of {sizes.d_model}"
+        return t5.model.state, blocks, "", t5.left_out
+    encoder = of_bert.read_folder(folder)
+    encoder.model.save(output)
+    config = encoder.model.config
+    blocks = f"{config.model_type}, {config.num_hidden_layers} blocks of {config.hidden_size}"
+    return encoder.model.state, blocks, f", {'with' if config.has_pooler else 'without'} a pooler", encoder.left_out
+
+
+def _translator(folder: Path, output: Path) -> tuple[dict[str, Any], str, str, tuple[str, ...]]:
+    import dataclasses
+
+    from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
+    from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
+
+    found = read_folder(folder)
+    model = found.model
+    fields = dataclasses.fields(TranslationHeatedConfig)
+    task = {each.name: each.default for each in fields if not each.name.startswith("_")}
+    plain = {name: None if "${" in str(value) else value for name, value in task.items()}
+    model.save(output, {"_name": "translation_heated", **plain})
+    config, langs = model.config, model.layout.langs
+    blocks = f"{config.model_type}, {config.encoder_layers} and {config.decoder_layers} blocks of {config.d_model}"
+    named = ", ".join(langs) if len(langs) <= 4 else f"{len(langs)} languages such as {langs[0]}"
+    return model.state, blocks, f", {named}", found.left_out

@@ -16,10 +16,12 @@ FILES = "data/translation/file_names data/translation/tiers data/translation/rec
 DATA = f"data data/mixtures data/translation {FILES}"
 LAYERS = "errors moe conditioning checkpoints slots"
 BLOCKS = "backbones/blocks backbones/hugging_face backbones/sizes"
+PIECES = "backbones/piece_models"
 BACKBONES = "backbones/translation backbones/bert backbones/bert/model backbones/t5"
 RULES = f"""
 __init__ cli: *
 errors known_warnings protocols backbones models data/translation/file_names:
+backbones/piece_models: io
 io moe conditioning data/sampling backbones/sizes optim: errors
 data/translation/tiers: errors io
 data/translation/recorded_sizes: errors io data/translation/file_names
@@ -31,10 +33,11 @@ slots: errors moe conditioning checkpoints options
 backbones/blocks: errors moe conditioning slots
 backbones/hugging_face: errors io checkpoints
 backbones/translation: {LAYERS} options backbones/blocks backbones/sizes
-backbones/translation/pretrained: errors io checkpoints options backbones/hugging_face backbones/translation {DATA}
+backbones/translation/pretrained: errors io checkpoints options backbones/hugging_face backbones/translation {PIECES} \
+ {DATA}
 backbones/bert: {LAYERS} io backbones/blocks backbones/hugging_face
 backbones/bert/model: protocols errors conditioning options backbones/bert backbones/blocks backbones/sizes
-backbones/t5: errors io checkpoints slots backbones/translation {BLOCKS}
+backbones/t5: errors io checkpoints slots backbones/translation {BLOCKS} {PIECES}
 task_types: errors backbones/bert data/nlu
 sparsify: errors moe checkpoints slots optim
 models/*: {LAYERS} io options protocols {BLOCKS} {BACKBONES}

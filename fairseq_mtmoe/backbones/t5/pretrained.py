@@ -5,7 +5,6 @@ the `tokenizer.json` that it becomes in version 5 of `transformers`. Our file ho
 `{"t5": sizes, "sentencepiece": its bytes as a tensor, "model": tensors}`.
 """
 
-import base64
 import re
 import struct
 from collections.abc import Mapping
@@ -19,13 +18,21 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_mtmoe.backbones import hugging_face
+from fairseq_mtmoe.backbones.piece_models import (
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    character_table,
+    check_pre_tokenizer,
+    serialized,
+)  # fmt: skip
 from fairseq_mtmoe.backbones.t5.config import T5, T5Config, read_config
 from fairseq_mtmoe.backbones.t5.key_map import KEYS, OUR_EMBEDDINGS, OUR_OUTPUT
 from fairseq_mtmoe.backbones.t5.model import T5Model, bare_state
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes, read_json
-from fairseq_mtmoe.io.protobuf import binary, number, real
 
 KIND = "t5"
 PIECES, TOKENIZER = "spiece.model", "tokenizer.json"
@@ -111,13 +118,6 @@ def _read_pieces(folder: Path) -> bytes:
 
 SENTINEL = re.compile(r"<extra_id_\d+>")  # 100 of them follow the pieces, and are none
 SPECIAL = ("<pad>", "</s>", "<unk>")  # pieces 0, 1 and 2
-# Kinds of pieces, and of models, as SentencePiece numbers them.
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
-UNIGRAM = 1
-# What `transformers` 4 does beside the table of characters is what SentencePiece does with spaces.
-_SPACES = ({"type": "Strip", "strip_left": False, "strip_right": True},
-           {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"})  # fmt: skip
-_METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 
 
 def spiece_of(tokenizer: Any) -> bytes:
@@ -126,44 +126,18 @@ def spiece_of(tokenizer: Any) -> bytes:
         vocabulary = tokenizer["model"]["vocab"]
         if tokenizer["model"]["type"] != "Unigram" or tokenizer["model"]["unk_id"] != SPECIAL.index("<unk>"):
             raise ValueError("its pieces are no unigram model's")
-        table = _character_table(tokenizer["normalizer"])
-        _check_pre_tokenizer(tokenizer["pre_tokenizer"])
+        table = character_table(tokenizer["normalizer"])
+        check_pre_tokenizer(tokenizer["pre_tokenizer"])
         while vocabulary and SENTINEL.fullmatch(vocabulary[-1][0]):
             vocabulary = vocabulary[:-1]
         if [piece for piece, _ in vocabulary[:3]] != list(SPECIAL):
             raise ValueError("its first pieces are others")
         kinds = {token["content"]: USER_DEFINED for token in tokenizer["added_tokens"]}
         kinds |= dict.fromkeys(SPECIAL, CONTROL) | {"<unk>": UNKNOWN}
-        return _serialized([(piece, float(score), kinds.get(piece, NORMAL)) for piece, score in vocabulary], table)
+        pieces = [(piece, float(score), kinds.get(piece, NORMAL)) for piece, score in vocabulary]
+        return serialized(pieces, table, {"unk": 2, "bos": -1, "eos": 1, "pad": 0})
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
         raise UserError(
             "`tokenizer.json` must be a T5's where there is no `spiece.model` beside it, but is not: take the "
             "`spiece.model` of the T5 that this one was trained from."
         ) from error
-
-
-def _character_table(normalizer: Mapping[str, Any] | None) -> bytes:
-    """What SentencePiece calls its precompiled map; empty where characters stay as they are."""
-    parts = [] if normalizer is None else normalizer.get("normalizers", [normalizer])
-    tables = [part["precompiled_charsmap"] for part in parts if part["type"] == "Precompiled"]
-    if len(tables) > 1 or any(part["type"] != "Precompiled" and part not in _SPACES for part in parts):
-        raise ValueError("it normalizes text in another way")
-    return base64.b64decode(tables[0], validate=True) if tables else b""
-
-
-def _check_pre_tokenizer(pre_tokenizer: Mapping[str, Any]) -> None:
-    parts = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
-    if [part for part in parts if part != {"type": "WhitespaceSplit"}] != [_METASPACE]:
-        raise ValueError("it splits text in another way")
-
-
-def _serialized(pieces: list[tuple[str, float, int]], table: bytes) -> bytes:
-    """A `ModelProto`; the numbers are its fields'."""
-    listed = (binary(1, binary(1, piece.encode()) + real(2, score) + number(3, kind)) for piece, score, kind in pieces)
-    ids = number(40, 2) + number(41, -1) + number(42, 1) + number(43, 0)  # of unknown, begin (none), end, padding
-    names = binary(45, b"<unk>") + binary(47, b"</s>") + binary(48, b"<pad>")
-    trainer = number(3, UNIGRAM) + number(4, len(pieces)) + ids + names
-    # Spaces: a word begins with one, several are one, and "▁" stands for them.
-    normalizer = binary(1, b"nmt_nfkc" if table else b"identity") + binary(2, table)
-    normalizer += number(3, 1) + number(4, 1) + number(5, 1)
-    return b"".join(listed) + binary(2, trainer) + binary(3, normalizer)

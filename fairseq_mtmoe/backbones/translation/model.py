@@ -64,9 +64,7 @@ class Transformer(TransformerModelBase):
         super().prepare_for_inference_(cfg)
 
     @classmethod
-    def build_with_slots(
-        cls, cfg: Any, task: Any, slot_plans: SlotPlans, conditions: Conditions | None = None
-    ) -> Self:
+    def build_with_slots(cls, cfg: Any, task: Any, slot_plans: SlotPlans, conditions: Conditions | None = None) -> Self:
         """Build through fairseq's `build_model` from flat options, with the plans of both stacks at hand."""
         options = nested_options(cfg)
         options.slot_plans, options.conditions, options.form = slot_plans, conditions, form_of(cfg)

@@ -73,6 +73,8 @@ class FairseqStack(Stack):
 class MarianPositions(SinusoidalPositionalEmbedding):
     """Marian's sinusoidal positions: the k-th of H/2 frequencies is 10000^(-2k/H), and the first position is 0."""
 
+    weights: Tensor
+
     def __init__(self, width: int, padding_idx: int, longest: int = 1024) -> None:
         super().__init__(width, padding_idx, padding_idx + 1)
         self.register_buffer("weights", self._table(longest), persistent=False)

@@ -83,7 +83,9 @@ class Vocabulary:
 
     def to_state(self) -> list[dict[str, Any]]:
         """Return what a checkpoint's `task_state` is to hold under `VOCABULARY`: a dictionary for each other side."""
-        sides = [self.source] if self.source is self.target or self.source == self.target else [self.source, self.target]
+        sides = (
+            [self.source] if self.source is self.target or self.source == self.target else [self.source, self.target]
+        )
         return [
             {
                 "symbols": list(side.symbols),

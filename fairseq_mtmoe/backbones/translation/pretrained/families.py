@@ -1,0 +1,163 @@
+"""Families of pretrained translators: a `config.json` of Hugging Face's as fairseq's options, and back.
+
+Three classes have all four families: `m2m_100` is M2M-100 and NLLB-200, `mbart` is mBART-50, `marian` is OPUS-MT.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fairseq_mtmoe.backbones.hugging_face import check_fields, config_of, config_values
+from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.options.transformer import FAIRSEQ
+from fairseq_mtmoe.options.transformer import MARIAN as MARIAN_SINUSOIDS
+
+MBART, M2M_100, MARIAN = FAMILIES = ("mbart", "m2m_100", "marian")
+ARCHITECTURES = {MBART: "MBartForConditionalGeneration", M2M_100: "M2M100ForConditionalGeneration",
+                 MARIAN: "MarianMTModel"}  # fmt: skip
+BOS_ID, PAD_ID, EOS_ID = range(3)  # fairseq's, which are those of mBART and M2M-100
+ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "swish": "swish", "silu": "swish"}  # Hugging Face's, and fairseq's
+
+# fairseq's option -> the field of `config.json` that it is
+FIELDS = {
+    **{f"{side}_{ours}": f"{side}_{theirs}" for side in ("encoder", "decoder") for ours, theirs in (
+        ("layers", "layers"), ("ffn_embed_dim", "ffn_dim"), ("attention_heads", "attention_heads"),
+    )},
+    **{f"{side}_embed_dim": "d_model" for side in ("encoder", "decoder")},
+    **{f"max_{side}_positions": "max_position_embeddings" for side in ("source", "target")},
+    **{name: name for name in ("dropout", "attention_dropout", "activation_dropout")},
+}  # fmt: skip
+
+
+class Switches(NamedTuple):
+    """How a family differs from others, as fairseq's options."""
+
+    normalize_before: bool
+    learned_pos: bool
+    layernorm_embedding: bool
+    sinusoids: str
+
+
+SWITCHES = {
+    MBART: Switches(True, True, True, FAIRSEQ),
+    M2M_100: Switches(True, False, False, FAIRSEQ),
+    MARIAN: Switches(False, False, False, MARIAN_SINUSOIDS),
+}
+
+
+@dataclass(frozen=True)
+class TranslatorConfig:
+    """Sizes and switches, by the names of `config.json`."""
+
+    model_type: str
+    vocab_size: int
+    decoder_vocab_size: int
+    d_model: int
+    encoder_layers: int
+    encoder_ffn_dim: int
+    encoder_attention_heads: int
+    decoder_layers: int
+    decoder_ffn_dim: int
+    decoder_attention_heads: int
+    max_position_embeddings: int
+    activation_function: str
+    scale_embedding: bool
+    share_encoder_decoder_embeddings: bool
+    dropout: float
+    attention_dropout: float
+    activation_dropout: float
+    pad_token_id: int
+    eos_token_id: int
+    decoder_start_token_id: int
+
+    def __post_init__(self) -> None:
+        """Raise the `UserError` of the first field that is impossible, or that we have no model for."""
+        check_fields(
+            self, may_be_zero=("pad_token_id", "eos_token_id", "decoder_start_token_id"),
+            choices={"activation_function": tuple(ACTIVATIONS)},
+        )  # fmt: skip
+        for side in ("encoder", "decoder"):
+            heads = getattr(self, f"{side}_attention_heads")
+            if self.d_model % heads:
+                raise_invalid(f"{side}_attention_heads", f"a divisor of d_model, {self.d_model}", heads)
+        own = {"pad_token_id": PAD_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": EOS_ID}
+        for name, value in own.items() if self.model_type != MARIAN else ():
+            if getattr(self, name) != value:
+                raise_invalid(name, f"{value} in a model of the type {self.model_type}", getattr(self, name))
+        if self.model_type == MARIAN and self.decoder_start_token_id not in (self.pad_token_id, self.eos_token_id):
+            raise_invalid("decoder_start_token_id", "pad_token_id or eos_token_id", self.decoder_start_token_id)
+        if self.model_type != MARIAN and not self.share_encoder_decoder_embeddings:
+            raise_invalid("share_encoder_decoder_embeddings", f"true in a model of the type {self.model_type}", False)
+
+    def options(self, has_output_bias: bool) -> dict[str, Any]:
+        """Return the flat options of a `base_dense`."""
+        before, learned, norm, sinusoids = SWITCHES[self.model_type]
+        return {
+            "_name": "base_dense",
+            **{ours: getattr(self, theirs) for ours, theirs in FIELDS.items()},
+            **{f"{side}_normalize_before": before for side in ("encoder", "decoder")},
+            **{f"{side}_learned_pos": learned for side in ("encoder", "decoder")},
+            "decoder_input_dim": self.d_model, "decoder_output_dim": self.d_model,
+            "layernorm_embedding": norm, "activation_fn": ACTIVATIONS[self.activation_function],
+            "no_scale_embedding": not self.scale_embedding,
+            "share_all_embeddings": self.share_encoder_decoder_embeddings, "share_decoder_input_output_embed": True,
+            "output_bias": has_output_bias, "sinusoids": sinusoids,
+            "decoder_begins_with_pad": self.decoder_start_token_id == self.pad_token_id,
+        }  # fmt: skip
+
+    def for_hugging_face(self) -> dict[str, Any]:
+        """Return the values of a `config.json`."""
+        values = {name: value for name, value in vars(self).items() if not name.startswith("decoder_vocab")}
+        if self.model_type == MARIAN:
+            values |= {"decoder_vocab_size": self.decoder_vocab_size, "forced_eos_token_id": self.eos_token_id}
+        else:
+            del values["share_encoder_decoder_embeddings"]
+            values["bos_token_id"] = BOS_ID
+        if self.model_type == MBART:
+            values["forced_eos_token_id"] = EOS_ID
+        return {
+            **values, "architectures": [ARCHITECTURES[self.model_type]], "is_encoder_decoder": True,
+            "tie_word_embeddings": True, "num_hidden_layers": self.encoder_layers,
+            "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0,
+        }  # fmt: skip
+
+
+# What Hugging Face's classes take for what a `config.json` leaves out.
+_OF_ALL = {
+    "max_position_embeddings": 1024, "d_model": 1024, "dropout": 0.1, "activation_dropout": 0.0,
+    **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in (
+        ("layers", 12), ("ffn_dim", 4096), ("attention_heads", 16),
+    )},
+    "share_encoder_decoder_embeddings": True,
+}  # fmt: skip
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    MBART: {**_OF_ALL, "vocab_size": 50265, "activation_function": "gelu", "scale_embedding": False,
+            "attention_dropout": 0.0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2},
+    M2M_100: {**_OF_ALL, "vocab_size": 128112, "activation_function": "relu", "scale_embedding": True,
+              "attention_dropout": 0.1, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2},
+    MARIAN: {**_OF_ALL, "vocab_size": 58101, "activation_function": "gelu", "scale_embedding": False,
+             "attention_dropout": 0.0, "pad_token_id": 58100, "eos_token_id": 0, "decoder_start_token_id": 58100},
+}  # fmt: skip
+
+
+def is_of_translator(values: Any) -> bool:
+    """Whether a `config.json` says that its folder holds a translator."""
+    return isinstance(values, dict) and values.get("model_type") in FAMILIES
+
+
+def read_config(values: Any) -> TranslatorConfig:
+    """Return the sizes in a `config.json` (UserError: another model's, impossible ones, or a form that we have not)."""
+    given = config_values(values, FAMILIES)
+    if given.get("quantization_config") is not None:
+        raise UserError(
+            "`quantization_config` must not be in `config.json`: weights must be float32, float16 or bfloat16, but are "
+            "quantised; take the folder that was quantised."
+        )
+    if given.get("tie_word_embeddings") is False:
+        raise_invalid("tie_word_embeddings", "true: the output is the decoder's embeddings", False)
+    known = {name: value for name, value in given.items() if value is not None}
+    known = {**_DEFAULTS[given["model_type"]], **known}
+    known["decoder_vocab_size"] = known.get("decoder_vocab_size", known["vocab_size"])
+    if known["share_encoder_decoder_embeddings"]:
+        known["decoder_vocab_size"] = known["vocab_size"]
+    return config_of(TranslatorConfig, known)

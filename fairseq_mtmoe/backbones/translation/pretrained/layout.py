@@ -1,0 +1,75 @@
+"""The symbols of a pretrained translator and its languages, and which row of Hugging Face's matrix each is."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq.data import Dictionary
+from fairseq.data.multilingual.multilingual_utils import LangTokStyle, augment_dictionary, get_lang_tok
+
+from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, VOCABULARY, Vocabulary
+from fairseq_mtmoe.errors import UserError
+
+SPECIAL = BOS, PAD, EOS, UNK = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's, in this order
+MASK = "<mask>"
+PLAIN, BRACKETS = LangTokStyle.multilingual.value, LangTokStyle.mbart.value
+MADE_UP = "madeupword{:04}"  # what fairseq calls rows that nothing stands for
+MOST_MADE_UP = 256  # matrices are padded to multiples of 8, 64 or 128
+NEVER = -1e4  # the bias of what Hugging Face's matrix has no row of, so that it is never written
+OF_MARIAN = re.compile(r">>(.+)<<")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A vocabulary, its languages and forms of sentences; and for each of its ids Hugging Face's, None for none.
+
+    Rows of sources and targets are empty where all ids are equal.
+    """
+
+    vocabulary: Vocabulary
+    langs: tuple[str, ...]
+    lang_tok_style: str
+    langtoks: tuple[str | None, str | None]
+    encoder_langtok_last: bool = False
+    source_rows: tuple[int | None, ...] = ()
+    target_rows: tuple[int | None, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the state of the task."""
+        return {
+            "langs": list(self.langs), "langtoks": {"main": self.langtoks}, "langtoks_specs": ["main"],
+            "lang_tok_style": self.lang_tok_style, "lang_tok_replacing_bos_eos": False, "enable_lang_ids": False,
+            "encoder_langtok_last": self.encoder_langtok_last, "task_ids": "target", "lang_pairs": [],
+            VOCABULARY: self.vocabulary.to_state(),
+        }  # fmt: skip
+
+
+def token_of(lang: str, style: str) -> str:
+    """Return fairseq's symbol of a language."""
+    token: str = get_lang_tok(lang, style)
+    return token
+
+
+def filled(names: Mapping[int, str], size: int, folder: object) -> list[str]:
+    """Return the names of all rows by id (UserError: beyond the matrix, or too many have none)."""
+    beyond = [f"{name!r} ({index})" for index, name in names.items() if index >= size]
+    missing = size - len(names)
+    if beyond or missing > MOST_MADE_UP:
+        found = f"has {beyond[0]}" if beyond else f"has {len(names):,} tokens"
+        raise UserError(
+            f"`{folder}` must have a tokenizer that fits the matrix of embeddings with its {size:,} rows, but {found}."
+        )
+    gaps = (index for index in range(size) if index not in names)
+    made_up = {index: MADE_UP.format(number) for number, index in enumerate(gaps)}
+    return [names.get(index) or made_up[index] for index in range(size)]
+
+
+def all_symbols(state: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the symbols of sources and of targets, of which a checkpoint's matrices have a row each."""
+    dictionaries: list[Dictionary] = [side.dictionary() for side in (vocabulary.source, vocabulary.target)]
+    for dictionary in dictionaries:
+        augment_dictionary(dictionary, state["langs"], state["lang_tok_style"], state["langtoks_specs"])
+    assert all(tuple(each.symbols[:NUM_SPECIAL]) == SPECIAL for each in dictionaries)
+    return dictionaries[0].symbols, dictionaries[1].symbols

@@ -1,0 +1,154 @@
+"""A folder of Hugging Face's with a translator, as a checkpoint of a `base_dense`.
+
+Weights keep their type, and are mapped: what is written is read for the first time then.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_mtmoe.backbones import hugging_face
+from fairseq_mtmoe.backbones.translation.key_map import (
+    COUNTERS,
+    DECODER_EMBEDDINGS,
+    ENCODER_EMBEDDINGS,
+    OUR_BIAS,
+    OUR_OUTPUT,
+    SHARED,
+    SINUSOIDS,
+    THEIR_BIAS,
+    THEIR_OUTPUT,
+    THEIR_PREFIX,
+)  # fmt: skip
+from fairseq_mtmoe.backbones.translation.model import Transformer
+from fairseq_mtmoe.backbones.translation.pretrained.families import MARIAN, MBART, TranslatorConfig, read_config
+from fairseq_mtmoe.backbones.translation.pretrained.layout import NEVER, Layout
+from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import read_tokenizer
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.rebuild import stand_in_task
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import read_json
+
+TYPES = (torch.float32, torch.float16, torch.bfloat16)
+VERSION = 3  # of fairseq's stacks
+
+
+@dataclass(frozen=True)
+class PretrainedTranslator:
+    """A translator that was trained elsewhere."""
+
+    config: TranslatorConfig
+    layout: Layout
+    options: dict[str, Any]  # flat, of a `base_dense`
+    state: dict[str, Tensor]
+
+    def save(self, path: str | Path, task: Mapping[str, Any]) -> None:
+        """Write a checkpoint whose task has these options and the model's languages, completely or not at all."""
+        settings = self.layout.settings
+        forms = {
+            name: settings[name] for name in ("lang_tok_style", "encoder_langtok_last", "lang_tok_replacing_bos_eos")
+        }
+        texts = {"langs": ",".join(settings["langs"]), "langtoks": str(settings["langtoks"]), "langtoks_specs": "main"}
+        history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
+        content = {
+            "args": None, "cfg": {"model": self.options, "task": {**task, **forms, **texts}}, "model": self.state,
+            "task_state": settings, "optimizer_history": [history], "extra_state": {"train_iterator": None},
+        }  # fmt: skip
+        file_io.save(content, str(path))
+
+
+def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
+    """Return the translator in a folder (UserError: a file is missing, damaged, or of a form that we have not)."""
+    values = read_json(folder / hugging_face.CONFIG, "the `config.json` of a translator's folder")
+    config = read_config(values)
+    layout = read_tokenizer(folder, config, values)
+    weights = hugging_face.read_weights(folder)
+    left_out = tuple(name for name in weights if config.model_type != MBART and SINUSOIDS.fullmatch(name))
+    state = _state(folder, {name: value for name, value in weights.items() if name not in left_out}, config)
+    if config.model_type == MARIAN and OUR_OUTPUT in state:
+        state.setdefault(OUR_BIAS, state[OUR_OUTPUT].new_zeros(len(state[OUR_OUTPUT])))
+    elif OUR_BIAS in state and not state[OUR_BIAS].any():
+        del state[OUR_BIAS]
+    options = config.options(has_output_bias=OUR_BIAS in state)
+    sizes = config.vocab_size, config.decoder_vocab_size
+    hugging_face.check_tensors(folder, wanted_tensors(options, *sizes), state, their_key, TYPES)
+    return hugging_face.Imported(PretrainedTranslator(config, layout, options, _laid_out(state, layout)), left_out)
+
+
+def their_key(key: str) -> str:
+    """Return Hugging Face's name of one of our parameters."""
+    return {OUR_OUTPUT: THEIR_OUTPUT, OUR_BIAS: THEIR_BIAS}.get(key, f"{THEIR_PREFIX}{key}")
+
+
+def wanted_tensors(options: Mapping[str, Any], num_source: int, num_target: int) -> dict[str, Tensor]:
+    """Return the parameters of a model with these options and vocabularies, without values."""
+    sizes = {ENCODER_EMBEDDINGS: torch.empty(num_source, 0), DECODER_EMBEDDINGS: torch.empty(num_target, 0)}
+    with torch.device("meta"):
+        model = Transformer.build_with_slots(SimpleNamespace(**options), stand_in_task(sizes), {})
+    return {name: value for name, value in model.state_dict().items() if not COUNTERS.fullmatch(name)}
+
+
+def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -> dict[str, Tensor]:
+    """Return the weights by our names, in which tied ones are one tensor (UserError: they differ)."""
+    ties = SHARED, THEIR_OUTPUT, *(f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS))
+    state = {}
+    for name, value in weights.items():
+        if not torch.is_tensor(value) or not value.is_floating_point():
+            raise UserError(
+                f"`{name}` in `{folder}` must be a tensor of numbers in float32, float16 or bfloat16, but is not; take "
+                "the folder that was quantised, if this one was."
+            )
+        if name == THEIR_BIAS:
+            state[OUR_BIAS] = value.flatten()
+        elif name not in ties:
+            if not name.startswith(THEIR_PREFIX):
+                raise UserError(f"`{folder}` must hold a translator, which has no tensor `{name}`, but holds one.")
+            state[name.removeprefix(THEIR_PREFIX)] = value
+    encoder, decoder = (f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS))
+    if config.share_encoder_decoder_embeddings:
+        shared = _tied(folder, weights, (SHARED, encoder, decoder, THEIR_OUTPUT))
+        return state | dict.fromkeys((ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS, OUR_OUTPUT), shared)
+    target = _tied(folder, weights, (decoder, THEIR_OUTPUT))
+    return state | {
+        ENCODER_EMBEDDINGS: _tied(folder, weights, (encoder,)),
+        DECODER_EMBEDDINGS: target,
+        OUR_OUTPUT: target,
+    }
+
+
+def _tied(folder: Path, weights: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
+    """Return the one tensor that has these names."""
+    found = [(name, weights[name]) for name in names if name in weights]
+    if not found:
+        raise UserError(f"`{folder}` must have a tensor `{names[0]}`, but has none.")
+    for name, value in found[1:]:
+        if value.data_ptr() != found[0][1].data_ptr() and not torch.equal(value, found[0][1]):
+            raise UserError(
+                f"`{name}` in `{folder}` must be equal to `{found[0][0]}`, to which it is tied, but is not."
+            )
+    return found[0][1]
+
+
+def _laid_out(state: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
+    """Return a state whose rows of symbols are those of a layout."""
+    laid: dict[int, Tensor] = {}  # what is tied stays tied
+
+    def rows_of(name: str, rows: tuple[int | None, ...], missing: float) -> Tensor:
+        key = state[name].data_ptr()
+        if key not in laid:
+            laid[key] = state[name][torch.tensor([row or 0 for row in rows])]
+            laid[key][torch.tensor([row is None for row in rows])] = missing
+        return laid[key]
+
+    result = dict(state)
+    if layout.source_rows:
+        result[ENCODER_EMBEDDINGS] = rows_of(ENCODER_EMBEDDINGS, layout.source_rows, 0.0)
+        for name in (DECODER_EMBEDDINGS, OUR_OUTPUT):
+            result[name] = rows_of(name, layout.target_rows, 0.0)
+        result[OUR_BIAS] = rows_of(OUR_BIAS, layout.target_rows, NEVER)
+    return result | {f"{side}.version": torch.tensor([float(VERSION)]) for side in ("encoder", "decoder")}

@@ -1,0 +1,259 @@
+"""Tokenizers of pretrained translators, as folders of Hugging Face's hold them.
+
+mBART-50 and NLLB-200 have a SentencePiece model, whose pieces are numbered one higher in the matrix, and then codes of
+languages; M2M-100 has a `vocab.json` beside the model; OPUS-MT has two models, and one `vocab.json` or two.
+"""
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fairseq_mtmoe.backbones.piece_models import (
+    BPE,
+    CONTROL,
+    NORMAL,
+    UNIGRAM,
+    UNKNOWN,
+    character_table,
+    check_pre_tokenizer,
+    serialized,
+)
+from fairseq_mtmoe.backbones.translation.pretrained.families import MARIAN, MBART, TranslatorConfig
+from fairseq_mtmoe.backbones.translation.pretrained.layout import (
+    BRACKETS,
+    EOS,
+    MASK,
+    OF_MARIAN,
+    PAD,
+    PLAIN,
+    SPECIAL,
+    UNK,
+    Layout,
+    filled,
+    token_of,
+)  # fmt: skip
+from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Side, Vocabulary
+from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.files import read_bytes, read_json
+
+PIECES, TOKENIZER, VOCAB, TARGET_VOCAB = (
+    *("sentencepiece.bpe.model", "tokenizer.json"),
+    *("vocab.json", "target_vocab.json"),
+)
+SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
+SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+LISTS = ("additional_special_tokens", "extra_special_tokens")
+CODE = re.compile(r"[a-z]{2,4}_[A-Za-z]{2,4}")  # of mBART-50 and NLLB-200: en_XX, eng_Latn
+CODE_OF_M2M = re.compile(r"__(\w+?)__")
+
+
+def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, Any]) -> Layout:
+    """Return the vocabulary and languages of a folder, whose `config.json` has these values (UserError: none fits)."""
+    settings = _json(folder / SETTINGS)
+    if config.model_type == MARIAN:
+        return _of_marian(folder, config, settings)
+    if config.model_type == MBART:
+        _expect_mbart50(folder, settings, values)
+    model = _pieces(folder)
+    names = _names(folder, model)
+    symbols = filled(names, config.vocab_size, folder)
+    style = BRACKETS if config.model_type == MBART else PLAIN
+    is_m2m = (folder / VOCAB).exists()
+    langs = []
+    for index, symbol in enumerate(symbols):
+        found = (CODE_OF_M2M if is_m2m else CODE).fullmatch(symbol)
+        if found is not None and model.processor.piece_to_id(symbol) == model.processor.unk_id():
+            langs.append(found[1] if is_m2m else symbol)
+            symbols[index] = token_of(langs[-1], style)
+    if not langs:
+        raise UserError(
+            f"`{folder}` must name its languages as `{LISTS[0]}` in `{SPECIAL_TOKENS}` or `{SETTINGS}`, or in "
+            f"`{TOKENIZER}`, but does not."
+        )
+    vocabulary = Vocabulary.joined(symbols[NUM_SPECIAL:], model.model)
+    is_legacy = settings.get("legacy_behaviour") is True and not is_m2m
+    return Layout(vocabulary, tuple(langs), style, ("src", "tgt"), is_legacy)
+
+
+def _expect_mbart50(folder: Path, settings: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    found = settings.get("tokenizer_class") or values.get("tokenizer_class")
+    if not str(found).startswith("MBart50Tokenizer"):
+        raise UserError(
+            f"`{folder}` must hold an mBART-50, whose tokenizer is an `MBart50Tokenizer`, but says {found!r}: "
+            "mBART-25 (cc25) has another form of sentences, with codes at their end."
+        )
+
+
+def _pieces(folder: Path) -> Side:
+    """Return the SentencePiece model of a folder, without symbols."""
+    if (folder / PIECES).exists():
+        return Side((), read_bytes(folder / PIECES))
+    if (folder / TOKENIZER).exists():
+        return Side((), _model_of(read_json(folder / TOKENIZER)))
+    raise UserError(f"`{folder}` must have `{PIECES}`, the SentencePiece model of its tokenizer, but has none.")
+
+
+def _model_of(tokenizer: Any) -> bytes:
+    """Return the SentencePiece model that a `tokenizer.json` was made from (UserError: it is another's)."""
+    try:
+        model = tokenizer["model"]
+        kind = {"Unigram": UNIGRAM, "BPE": BPE}[model["type"]]
+        listed = sorted(model["vocab"], key=model["vocab"].get) if kind == BPE else [name for name, _ in model["vocab"]]
+        scores = (
+            [-float(rank) for rank in range(len(listed))]
+            if kind == BPE
+            else [float(each[1]) for each in model["vocab"]]
+        )
+        if listed[:NUM_SPECIAL] != list(SPECIAL):
+            raise ValueError("its first pieces are others")
+        check_pre_tokenizer(tokenizer["pre_tokenizer"])
+        added = {token["content"] for token in tokenizer["added_tokens"]}
+        pieces = [(name, score, NORMAL) for name, score in zip(listed, scores, strict=True) if name not in added]
+        first = [(UNK, 0.0, UNKNOWN), (SPECIAL[0], 0.0, CONTROL), (EOS, 0.0, CONTROL)]
+        return serialized(
+            first + [one for one in pieces if one[0] not in SPECIAL], character_table(tokenizer["normalizer"]),
+            {"unk": 0, "bos": 1, "eos": 2, "pad": -1}, kind,
+        )  # fmt: skip
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+        raise UserError(
+            f"`{TOKENIZER}` must have a SentencePiece model where there is no `{PIECES}` beside it, but has none: take "
+            f"the `{PIECES}` of the model that this one was trained from."
+        ) from error
+
+
+def _names(folder: Path, side: Side) -> dict[int, str]:
+    """Return the names of the matrix' rows: pieces, then what is added to them."""
+    if (folder / VOCAB).exists():
+        names = _numbered(folder / VOCAB)
+        if [names.get(index) for index in range(NUM_SPECIAL)] != list(SPECIAL):
+            raise UserError(f"`{folder / VOCAB}` must begin with {', '.join(SPECIAL)}, but does not.")
+    else:
+        processor = side.processor
+        pieces = [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
+        if sorted(pieces[: NUM_SPECIAL - 1]) != sorted((SPECIAL[0], EOS, UNK)):
+            raise UserError(f"`{folder / PIECES}` must begin with <unk>, <s> and </s>, but does not.")
+        names = dict(enumerate((*SPECIAL, *pieces[NUM_SPECIAL - 1 :])))
+    known, following = set(names.values()), max(names) + 1
+    for name, index in _added(folder).items():
+        if name in known:
+            continue
+        index = following if index is None else index
+        following = max(following, index + 1)
+        if names.setdefault(index, name) != name:
+            raise UserError(
+                f"`{folder}` must have one token for each row of its matrix, but has `{names[index]}` and `{name}` for "
+                f"row {index}."
+            )
+    return names
+
+
+def _numbered(path: Path) -> dict[int, str]:
+    """Return the tokens of a `vocab.json` by their ids."""
+    found = read_json(path, "the vocabulary of a tokenizer")
+    if not isinstance(found, dict) or any(type(index) is not int or index < 0 for index in found.values()):
+        raise UserError(f"`{path}` must give each token its id, but does not.")
+    names = {index: name for name, index in found.items()}
+    if len(names) != len(found):
+        raise UserError(f"`{path}` must give each token an id of its own, but gives two the same.")
+    return names
+
+
+def _added(folder: Path) -> dict[str, int | None]:
+    """Return tokens beyond the pieces: those with ids in their order, then those that are listed alone."""
+    found: dict[str, int | None] = {}
+    try:
+        for name, index in sorted(_ids(folder), key=lambda item: item[1]):
+            found.setdefault(name, index)
+        for file in (SPECIAL_TOKENS, SETTINGS):
+            content = _json(folder / file)
+            listed = [token for key in LISTS for token in content.get(key) or ()]
+            for token in (*listed, content.get("mask_token")):
+                if token is not None and token != MASK:
+                    found.setdefault(_content(token), None)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise UserError(f"`{folder}` must have files of a tokenizer, but has others: {error!r}.") from error
+    found.setdefault(MASK, None)
+    if (folder / VOCAB).exists() and found[MASK] is None:
+        del found[MASK]  # M2M-100 has none
+    return found
+
+
+def _content(token: Any) -> str:
+    name = token["content"] if isinstance(token, dict) else token
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{name!r} is no token")
+    return name
+
+
+def _ids(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield tokens whose ids the files say."""
+    content = _json(folder / TOKENIZER)
+    vocabulary = (content.get("model") or {}).get("vocab") or {}
+    pieces = vocabulary.items() if isinstance(vocabulary, dict) else ((one[0], at) for at, one in enumerate(vocabulary))
+    yield from ((name, int(index)) for name, index in pieces)
+    yield from ((_content(token), int(token["id"])) for token in content.get("added_tokens") or ())
+    decoder = _json(folder / SETTINGS).get("added_tokens_decoder") or {}
+    yield from ((_content(token), int(index)) for index, token in decoder.items())
+    yield from ((name, int(index)) for name, index in _json(folder / ADDED_TOKENS).items())
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Return the content of a file, or nothing where there is none."""
+    content = read_json(path) if path.exists() else {}
+    if not isinstance(content, dict):
+        raise_invalid(str(path), "a dictionary", content)
+    return content
+
+
+# ---- Marian ----
+
+
+def _of_marian(folder: Path, config: TranslatorConfig, settings: Mapping[str, Any]) -> Layout:
+    models = [_marian_pieces(folder / name) for name in (SOURCE_PIECES, TARGET_PIECES)]
+    is_joined = config.share_encoder_decoder_embeddings
+    names = filled(_numbered(folder / VOCAB), config.vocab_size, folder)
+    targets = names if is_joined else filled(_numbered(folder / TARGET_VOCAB), config.decoder_vocab_size, folder)
+    for side in (names, targets):
+        for token, index in ((PAD, config.pad_token_id), (EOS, config.eos_token_id)):
+            if token not in side or side.index(token) != index:
+                raise UserError(f"`{folder}` must have {token} as token {index}, as `config.json` says, but has not.")
+        if UNK not in side:
+            raise UserError(f"`{folder}` must have {UNK} in its vocabulary, but has not.")
+    codes = [found[1] for found in map(OF_MARIAN.fullmatch, names) if found is not None]
+    ends = [str(settings.get(f"{side}_lang") or side) for side in ("source", "target")]
+    langs = tuple(dict.fromkeys([ends[0], *codes] if codes else ends))
+    sides, rows = [], []
+    for each, model in zip((names, targets), models, strict=True):
+        symbols, ids = _marian_side(each, langs)
+        sides.append(Side(tuple(symbols), model))
+        rows.append(ids)
+    vocabulary = Vocabulary(*sides)
+    return Layout(vocabulary, langs, PLAIN, ("tgt" if codes else None, None), False, *rows)
+
+
+def _marian_pieces(path: Path) -> bytes:
+    if not path.exists():
+        raise UserError(
+            f"`{path.parent}` must have `{path.name}`, a SentencePiece model of its tokenizer, but has none."
+        )
+    return read_bytes(path)
+
+
+def _marian_side(names: list[str], langs: tuple[str, ...]) -> tuple[list[str], tuple[int | None, ...]]:
+    """Return the symbols after fairseq's four and the rows of all; languages without code have symbols, but no row."""
+    index_of = {name: index for index, name in enumerate(names)}
+    symbols, rows = [], [index_of.get(name) for name in SPECIAL]
+    for index, name in enumerate(names):
+        if name not in SPECIAL:
+            found = OF_MARIAN.fullmatch(name)
+            symbols.append(token_of(found[1], PLAIN) if found is not None else name)
+            rows.append(index)
+    more = [token for token in (token_of(lang, PLAIN) for lang in langs) if token not in set(symbols)]
+    return symbols + more, (*rows, *(None for _ in more))
+
+
+def as_json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

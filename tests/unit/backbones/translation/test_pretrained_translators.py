@@ -1,0 +1,128 @@
+"""Pretrained translators compute, cut text and write what they do in Hugging Face's classes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fairseq.sequence_generator import SequenceGenerator
+
+from tests.helpers.translators import CASES, lines, ours_of_folder, padded, write_folder
+
+transformers = pytest.importorskip("transformers")
+every_form = pytest.mark.parametrize("name", CASES)
+SENTENCES, TARGETS = lines()[:7], lines()[7:14]
+
+
+class Pair:
+    """A translator in Hugging Face's class, and ours."""
+
+    def __init__(self, folder, name, **saved):
+        self.case = CASES[name]
+        self.theirs = write_folder(folder / "theirs", self.case, **saved)
+        self.folder = folder
+        self.ours = ours_of_folder(folder / "theirs", folder / "ours.pt")
+        self.source, self.target = self.case.languages
+        self.tokenizer = self.load_tokenizer(folder / "theirs")
+
+    def load_tokenizer(self, folder):
+        family = self.case.family
+        langs = {} if family == "marian" else {"src_lang": self.source, "tgt_lang": self.target}
+        return transformers.AutoTokenizer.from_pretrained(folder, **langs)
+
+    def their_sources(self, sentences=SENTENCES):
+        code = f">>{self.target}<< " if self.ours.layout.langtoks[0] == "tgt" else ""
+        return [self.tokenizer(code + line).input_ids for line in sentences]
+
+    def their_targets(self):
+        found = [self.tokenizer(text_target=line).input_ids for line in TARGETS]
+        # NLLB's old form has the target's code last, too, which no decoder begins with
+        return [ids[-1:] + ids[:-1] for ids in found] if self.ours.layout.encoder_langtok_last else found
+
+    def our_sources(self, sentences=SENTENCES):
+        return [self.ours.source(line, self.source, self.target) for line in sentences]
+
+    def our_targets(self):
+        token = [self.ours.token(self.target, 1)] if self.ours.layout.langtoks[1] else []
+        return [token + self.ours.ids(line, 1) + [2] for line in TARGETS]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    made = {}
+
+    def pair(name):
+        if name not in made:
+            made[name] = Pair(tmp_path_factory.mktemp(name), name)
+        return made[name]
+
+    return pair
+
+
+@every_form
+def test_text_is_cut_as_by_their_tokenizer(name, pairs):
+    pair = pairs(name)
+    more = (*SENTENCES, "", "xy  z", " Ω 漢 unknown ☃☃ ﬁ", "line with　wide space")
+    for ours, theirs in zip(pair.our_sources(more), pair.their_sources(more), strict=True):
+        assert pair.ours.row(ours, 0) == theirs
+    assert [pair.ours.row(ids, 1) for ids in pair.our_targets()] == pair.their_targets()
+
+
+@every_form
+def test_logits_and_loss_are_theirs(name, pairs):
+    pair = pairs(name)
+    pad = pair.theirs.config.pad_token_id
+    sources, targets = padded(pair.their_sources(), pad), padded(pair.their_targets(), pad)
+    labels = targets.masked_fill(targets == pad, -100)
+    wanted = pair.theirs(input_ids=sources, attention_mask=sources.ne(pad).long(), labels=labels)
+    ours, target = padded(pair.our_sources(), 1, left=True), padded(pair.our_targets(), 1)
+    previous = torch.cat([torch.full((len(target), 1), 2), target[:, :-1]], 1)
+    previous[:, 1:][target[:, :-1] == 2] = 1  # after the end
+    with torch.no_grad():
+        output = pair.ours.model(ours, ours.ne(1).sum(1), previous)
+        logits = output[0]
+    rows = pair.ours.row(range(logits.shape[-1]), 1)
+    known = [(own, row) for own, row in enumerate(rows) if row is not None]
+    assert sorted(row for _, row in known) == list(range(wanted.logits.shape[-1]))
+    own, theirs = (torch.tensor(each) for each in zip(*known, strict=True))
+    is_word = target.ne(1)
+    torch.testing.assert_close(logits[is_word][:, own], wanted.logits[is_word][:, theirs], rtol=1e-5, atol=1e-5)
+    loss = F.nll_loss(logits.log_softmax(-1)[is_word], target[is_word])
+    torch.testing.assert_close(loss, wanted.loss, rtol=1e-6, atol=1e-6)
+
+
+class Search(transformers.LogitsProcessor):
+    """What fairseq's search allows: the code first, at last the end, with the model's own scores, and never padding.
+
+    Theirs gives what it forces a score of 0, which under a length penalty ranks hypotheses otherwise.
+    """
+
+    def __init__(self, code, end, pad, longest):
+        self.only, self.pad = {1: code, longest: end}, pad
+
+    def __call__(self, input_ids, scores):
+        scores[:, self.pad] = -torch.inf
+        only = self.only.get(input_ids.shape[1])
+        if only is not None:
+            scores[:, torch.arange(scores.shape[1]) != only] = -torch.inf
+        return scores
+
+
+@every_form
+@pytest.mark.parametrize("beam", [1, 5])
+def test_searches_write_what_theirs_write(name, beam, pairs):
+    """Both stop at as many hypotheses as there are beams, and divide by the number of what was written."""
+    pair, longest = pairs(name), 12
+    pad, eos = pair.theirs.config.pad_token_id, pair.theirs.config.eos_token_id
+    sources = padded(pair.their_sources(), pad)
+    code = pair.their_targets()[0][0] if pair.ours.layout.langtoks[1] else None
+    found = pair.theirs.generate(
+        input_ids=sources, attention_mask=sources.ne(pad).long(), num_beams=beam, do_sample=False,
+        max_length=longest + 2, length_penalty=1.0, early_stopping=beam > 1, forced_eos_token_id=None,
+        logits_processor=[Search(code, eos, pad, longest + 1)],
+    )  # fmt: skip
+    wanted = [[index for index in row[1:].tolist() if index != pad] for row in found]
+    ours = padded(pair.our_sources(), 1, left=True)
+    generator = SequenceGenerator([pair.ours.model], pair.ours.dictionaries[1], beam_size=beam, max_len_b=longest)
+    sample = {"net_input": {"src_tokens": ours, "src_lengths": ours.ne(1).sum(1)}}
+    prefix = None if code is None else torch.full((len(ours), 1), pair.ours.token(pair.target, 1))
+    hypotheses = generator.generate([pair.ours.model], sample, prefix_tokens=prefix)
+    assert [pair.ours.row(each[0]["tokens"].tolist(), 1) for each in hypotheses] == wanted
