@@ -203,7 +203,7 @@ def write_model(
     for more in additions:
         config, files, tensors = {**config, **more.values}, {**files, **more.files}, {**tensors, **more.tensors}
     with new_folder(folder) as partial:
-        (partial / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (partial / CONFIG).write_bytes(as_json(config))
         for name, content in files.items():
             (partial / name).write_bytes(content)
         state = {name: value.contiguous() for name, value in tensors.items()}
@@ -211,6 +211,11 @@ def write_model(
             library.save_file(state, partial / SAFETENSORS, metadata={"format": "pt"})
         except Exception as error:  # of its own class, also where the disk is full
             raise OSError(first_line(error)) from error
+
+
+def as_json(value: Any) -> bytes:
+    """Return a file of JSON."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def read_imported(path: str | Path, content: Mapping[str, Any] | None = None) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import bare_state
 from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
+from fairseq_mtmoe.backbones.translation.pretrained.writing import ExportedTranslator, exported_translator
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.data.nlu.table import load_tables
@@ -25,7 +26,7 @@ from fairseq_mtmoe.data.nlu.tokenizer_files import load_tokenizer
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.pemt.merging import additions, separated
 
-HEADS, ENCODER = "heads.", "encoder."
+HEADS, ENCODER, DECODER = "heads.", "encoder.", "decoder.embed_tokens.weight"
 WITH_CODE = "; its prompt and adapters need `trust_remote_code=True`, as no class of transformers has them"
 # What tokenizers call the tokens that `transformers` wants to know by their tasks: BERT's and RoBERTa's.
 TOKENS = {
@@ -35,14 +36,17 @@ TOKENS = {
 
 
 class Exported(NamedTuple):
-    """An encoder or T5 as a folder of Hugging Face's, with additions such as a head."""
+    """An encoder, T5 or translator as a folder of Hugging Face's, with additions such as a head."""
 
-    model: PretrainedEncoder | PretrainedT5
+    model: PretrainedEncoder | PretrainedT5 | ExportedTranslator
     additions: tuple[Additions, ...] = ()
     said: str = ""  # what these are, and what of a checkpoint is left out, as the end of a sentence
 
     def write(self, folder: Path) -> str:
         """Write the folder, completely or not at all; returns what it holds."""
+        if isinstance(self.model, ExportedTranslator):
+            self.model.write(folder)
+            return f"{self.model.config.model_type} for transformers, {len(self.model.tensors)} tensors"
         if isinstance(self.model, PretrainedT5):
             of_t5.write_folder(self.model, folder, *self.additions)
             kind = "t5"
@@ -60,8 +64,10 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
         return Exported(of_kind.load(path, content))
     options = model_options(content) or {}
     _expect_expressible(path, content, options)
-    state = {name: value.float() for name, value in content["model"].items()}
     try:
+        if not (options.get("t5") or options.get("encoder")):
+            return Exported(exported_translator(path, content, options))
+        state = {name: value.float() for name, value in content["model"].items()}
         return (_t5 if options.get("t5") else _encoder)(path, content, options, state)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, UserError):
@@ -71,12 +77,9 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
 
 def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Raise the `UserError` that says what of a model Hugging Face's classes lack, and what to do instead."""
-    name = options.get("_name")
     if not (options.get("t5") or options.get("encoder")):
-        raise UserError(
-            f"`{path}` must be of an encoder or a T5, but is of {name!r}, which has no class in `transformers`; "
-            "fairseq-generate and `mtmoe evaluate` translate with it."
-        )
+        _expect_translator(path, content, options)
+        return
     if has_experts(dict(content)):
         raise UserError(
             f"`{path}` must be a dense model, but its feed-forward layers are experts, which BertModel has not; train "
@@ -87,6 +90,25 @@ def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping
             f"`{path}` must compute the same for all tasks, but adapts attention or norms to each, which BertModel "
             "cannot; train `--arch mt_dense` in its place, or predict with `mtmoe predict`."
         )
+
+
+def _expect_translator(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Raise the `UserError` of what is no translator, or has parts that those of `transformers` lack."""
+    if DECODER not in content["model"]:
+        raise UserError(
+            f"`{path}` must be of a translator, an encoder or a T5, but is of {options.get('_name')!r}, which has no "
+            "class in `transformers`."
+        )
+    student = "train a `--arch base_dense` on its translations"
+    parts = {
+        f"experts, which translators of `transformers` have not; {student}": has_experts(dict(content)),
+        f"adapters with non-linear units, which `mtmoe merge` cannot fold in; {student}": bool(options.get("pemt")),
+        f"parts that adapt to each task, which `transformers` has not; {student}":
+            options.get("conditional", "none") != "none",
+    }  # fmt: skip
+    for what, is_there in parts.items():
+        if is_there:
+            raise UserError(f"`{path}` must be a dense translator, but has {what}.")
 
 
 def _t5(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]) -> Exported:

@@ -1,4 +1,4 @@
-"""`mtmoe export-hf`: an encoder or T5, trained or imported, as a folder that Hugging Face's `transformers` loads."""
+"""`mtmoe export-hf`: a translator, encoder or T5, trained or imported, as a folder that `transformers` loads."""
 
 from pathlib import Path
 
@@ -12,13 +12,16 @@ from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
 @click.argument("folder", metavar="FOLDER", type=PATH)
 @quiet_fairseq()
 def command(model: Path, folder: Path) -> None:
-    """Write MODEL, a checkpoint of a dense encoder or T5 or a file of `mtmoe import-hf`, to the new FOLDER.
+    """Write MODEL, a checkpoint of a dense translator, encoder or T5 or a file of `mtmoe import-hf`, to the new FOLDER.
 
     FOLDER gets config.json, model.safetensors and the tokenizer's files; `transformers` loads it with AutoTokenizer and
-    AutoModel, an encoder of one task with AutoModelForSequenceClassification, a T5 with AutoModelForSeq2SeqLM, and
-    computes the same. Heads of several tasks, and of rankings, words and spans, are left out. Models with experts or
-    conditional parts have no class there. What `mtmoe merge` made has its prompt and adapters in a class of its own,
-    which comes along and needs trust_remote_code=True.
+    AutoModel, an encoder of one task with AutoModelForSequenceClassification, a translator or T5 with
+    AutoModelForSeq2SeqLM, and computes the same. A translator must have learned with the vocabulary of a file of
+    `mtmoe import-hf` or of `mtmoe prepare`; ct2-transformers-converter takes its FOLDER.
+
+    Heads of several tasks, and of rankings, words and spans, are left out. Models with experts or conditional parts
+    have no class there. What `mtmoe merge` made of an encoder or T5 has its prompt and adapters in a class of its own,
+    which comes along and needs trust_remote_code=True; a translator with adapters cannot be written.
     """
     from fairseq_mtmoe import register
 
@@ -27,5 +30,5 @@ def command(model: Path, folder: Path) -> None:
     from fairseq_mtmoe.checkpoints import file_io
     from fairseq_mtmoe.cli._exported import exported
 
-    found = exported(model, file_io.load(str(model), remedy=IMPORT_ANEW))
+    found = exported(model, file_io.load(str(model), mapped=True, remedy=IMPORT_ANEW))
     click.echo(f"{folder}: {found.write(folder)}")

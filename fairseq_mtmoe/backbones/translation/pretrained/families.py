@@ -122,6 +122,46 @@ class TranslatorConfig:
         }  # fmt: skip
 
 
+def config_of_options(path: object, options: Mapping[str, Any], num_source: int, num_target: int) -> TranslatorConfig:
+    """Return the sizes of the class that computes a model of these options (UserError: none does)."""
+    names = "encoder_normalize_before", "encoder_learned_pos", "layernorm_embedding"
+    own = {name: bool(options.get(name)) for name in names}
+    kind = next((kind for kind, switches in SWITCHES.items() if switches[:3] == tuple(own.values())), None)
+    if kind is None:
+        raise UserError(
+            f"`{path}` must have a form that `transformers` knows: norms before sub-layers and sinusoidal positions "
+            "(m2m_100), norms before them and of embeddings and learned positions (mbart), or norms after them and "
+            f"sinusoidal positions (marian); it has {', '.join(f'{name} = {value}' for name, value in own.items())}."
+        )
+    if kind == MARIAN and num_source != num_target and options.get("share_all_embeddings"):
+        raise UserError(f"`{path}` must have one vocabulary where all embeddings are one, but has two.")
+    activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    begins_with_pad = kind == MARIAN and bool(options.get("decoder_begins_with_pad"))
+    config = TranslatorConfig(
+        **{theirs: options[ours] for ours, theirs in reversed(FIELDS.items())},
+        model_type=kind, vocab_size=num_source, decoder_vocab_size=num_target,
+        activation_function=activations.get(options["activation_fn"], options["activation_fn"]),
+        scale_embedding=not options.get("no_scale_embedding"),
+        share_encoder_decoder_embeddings=bool(options.get("share_all_embeddings")),
+        pad_token_id=PAD_ID, eos_token_id=EOS_ID, decoder_start_token_id=PAD_ID if begins_with_pad else EOS_ID,
+    )  # fmt: skip
+    for name, value in config.options(bool(options.get("output_bias"))).items():
+        found = options.get(name)
+        # Other sinusoids are written as Marian's table of positions
+        is_free = name in ("_name", "share_decoder_input_output_embed", "sinusoids", "output_bias")
+        if not is_free and (found or False) != value and not (name.startswith("max_") and kind != MBART):
+            raise UserError(
+                f"`{path}` must have {name} = {value} for `transformers` to compute it as {kind}, but has {found}."
+            )
+    if not options.get("share_all_embeddings") and not options.get("share_decoder_input_output_embed"):
+        raise UserError(f"`{path}` must have the decoder's embeddings as its output for `transformers`, but has not.")
+    for name in ("no_token_positional_embeddings", "no_cross_attention", "cross_self_attention", "adaptive_input",
+                 "no_decoder_final_norm", "adaptive_softmax_cutoff"):  # fmt: skip
+        if options.get(name):
+            raise UserError(f"`{path}` must be without {name} for `transformers` to compute it, but has it.")
+    return config
+
+
 # What Hugging Face's classes take for what a `config.json` leaves out.
 _OF_ALL = {
     "max_position_embeddings": 1024, "d_model": 1024, "dropout": 0.1, "activation_dropout": 0.0,

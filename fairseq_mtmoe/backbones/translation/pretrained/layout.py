@@ -15,6 +15,7 @@ SPECIAL = BOS, PAD, EOS, UNK = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's, i
 MASK = "<mask>"
 PLAIN, BRACKETS = LangTokStyle.multilingual.value, LangTokStyle.mbart.value
 MADE_UP = "madeupword{:04}"  # what fairseq calls rows that nothing stands for
+MADE_UP_NAME = re.compile(r"madeupword\d{4,}")
 MOST_MADE_UP = 256  # matrices are padded to multiples of 8, 64 or 128
 NEVER = -1e4  # the bias of what Hugging Face's matrix has no row of, so that it is never written
 OF_MARIAN = re.compile(r">>(.+)<<")

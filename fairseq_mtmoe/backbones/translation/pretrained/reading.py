@@ -24,7 +24,7 @@ from fairseq_mtmoe.backbones.translation.key_map import (
     THEIR_BIAS,
     THEIR_OUTPUT,
     THEIR_PREFIX,
-)  # fmt: skip
+)
 from fairseq_mtmoe.backbones.translation.model import Transformer
 from fairseq_mtmoe.backbones.translation.pretrained.families import MARIAN, MBART, TranslatorConfig, read_config
 from fairseq_mtmoe.backbones.translation.pretrained.layout import NEVER, Layout

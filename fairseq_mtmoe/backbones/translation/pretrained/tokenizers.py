@@ -4,7 +4,6 @@ mBART-50 and NLLB-200 have a SentencePiece model, whose pieces are numbered one 
 languages; M2M-100 has a `vocab.json` beside the model; OPUS-MT has two models, and one `vocab.json` or two.
 """
 
-import json
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -34,7 +33,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.layout import (
     Layout,
     filled,
     token_of,
-)  # fmt: skip
+)
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Side, Vocabulary
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes, read_json
@@ -253,7 +252,3 @@ def _marian_side(names: list[str], langs: tuple[str, ...]) -> tuple[list[str], t
             rows.append(index)
     more = [token for token in (token_of(lang, PLAIN) for lang in langs) if token not in set(symbols)]
     return symbols + more, (*rows, *(None for _ in more))
-
-
-def as_json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,130 @@
+"""A dense translator as a folder of Hugging Face's, from a checkpoint of ours, imported or trained."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.modules import SinusoidalPositionalEmbedding
+from torch import Tensor
+
+from fairseq_mtmoe.backbones import hugging_face
+from fairseq_mtmoe.backbones.translation.key_map import (
+    COUNTERS,
+    DECODER_EMBEDDINGS,
+    ENCODER_EMBEDDINGS,
+    OUR_BIAS,
+    OUR_EMBEDDINGS,
+    OUR_OUTPUT,
+    SHARED,
+    THEIR_BIAS,
+    THEIR_PREFIX,
+)
+from fairseq_mtmoe.backbones.translation.pretrained.families import (
+    M2M_100,
+    MARIAN,
+    PAD_ID,
+    TranslatorConfig,
+    config_of_options,
+)
+from fairseq_mtmoe.backbones.translation.pretrained.layout import NEVER, all_symbols
+from fairseq_mtmoe.backbones.translation.pretrained.reading import TYPES, wanted_tensors
+from fairseq_mtmoe.backbones.translation.pretrained.tokenizer_files import Tokenizer, tokenizer_for
+from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.options.transformer import FAIRSEQ
+
+GENERATION, LONGEST = "generation_config.json", 200
+
+
+@dataclass(frozen=True)
+class ExportedTranslator:
+    """What a folder of Hugging Face's holds of a translator."""
+
+    config: TranslatorConfig
+    tokenizer: Tokenizer
+    tensors: dict[str, Tensor]  # by Hugging Face's names
+
+    def write(self, folder: Path) -> None:
+        """Write the folder, completely or not at all; see `write_model`."""
+        values = self.config.for_hugging_face()
+        ids = {name: value for name, value in values.items() if name.endswith("token_id")}
+        generation = {
+            **ids, "bad_words_ids": [[self.config.pad_token_id]], "num_beams": 5,
+            "max_length": min(LONGEST, self.config.max_position_embeddings),
+        }  # fmt: skip
+        files = {**self.tokenizer.files, GENERATION: hugging_face.as_json(generation)}
+        hugging_face.write_model(folder, values, files, self.tensors)
+
+
+def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> ExportedTranslator:
+    """Return what a checkpoint of a dense translator is there (UserError: no class computes it)."""
+    settings = content.get("task_state") or {}
+    vocabulary = Vocabulary.of_state(settings)
+    if vocabulary is None:
+        raise UserError(
+            f"`{path}` must have its vocabulary, as files of `mtmoe import-hf` have, and checkpoints of runs on a data "
+            "directory of `mtmoe prepare`; but it has none."
+        )
+    state = {name: value for name, value in content["model"].items() if not COUNTERS.fullmatch(name)}
+    symbols = all_symbols(settings, vocabulary)
+    sizes = tuple(len(state[name]) for name in OUR_EMBEDDINGS)
+    if sizes != tuple(map(len, symbols)):
+        raise UserError(
+            f"`{path}` must have a row for each symbol, but has {sizes[0]} and {sizes[1]} rows for "
+            f"{len(symbols[0])} and {len(symbols[1])} symbols."
+        )
+    config = config_of_options(path, options, *sizes)
+    if config.model_type == M2M_100 and OUR_BIAS in state and not state[OUR_BIAS].any():
+        del state[OUR_BIAS]
+    wanted = wanted_tensors(config.options(OUR_BIAS in state), *sizes)
+    hugging_face.check_tensors(path, wanted, state, types=TYPES)
+    bias = state.get(OUR_BIAS)
+    never = frozenset(
+        name for name, one in zip(symbols[1], [] if bias is None else bias.tolist(), strict=bias is not None)
+        if one < NEVER / 2
+    )  # fmt: skip
+    begins_with_pad = config.decoder_start_token_id == PAD_ID and config.model_type == MARIAN
+    tokenizer = tokenizer_for(
+        config.model_type, (vocabulary.source, vocabulary.target), symbols, settings, never, begins_with_pad,
+        config.max_position_embeddings,
+    )  # fmt: skip
+    config = replace(
+        config, vocab_size=len(tokenizer.source_rows), decoder_vocab_size=len(tokenizer.target_rows),
+        pad_token_id=tokenizer.pad_id, eos_token_id=tokenizer.eos_id,
+        decoder_start_token_id=tokenizer.pad_id if begins_with_pad else tokenizer.eos_id,
+    )  # fmt: skip
+    return ExportedTranslator(config, tokenizer, _tensors(state, config, tokenizer, options))
+
+
+def _tensors(
+    state: Mapping[str, Tensor], config: TranslatorConfig, tokenizer: Tokenizer, options: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """Return the tensors by Hugging Face's names."""
+    source = _in_order(state[ENCODER_EMBEDDINGS], tokenizer.source_rows)
+    tensors = {
+        f"{THEIR_PREFIX}{name}": value for name, value in state.items()
+        if name not in (*OUR_EMBEDDINGS, OUR_OUTPUT, OUR_BIAS)
+    }  # fmt: skip
+    if config.share_encoder_decoder_embeddings:
+        tensors[SHARED] = source
+    else:
+        tensors[f"{THEIR_PREFIX}{ENCODER_EMBEDDINGS}"] = source
+        tensors[f"{THEIR_PREFIX}{DECODER_EMBEDDINGS}"] = _in_order(state[DECODER_EMBEDDINGS], tokenizer.target_rows)
+    if config.model_type != M2M_100:
+        bias = state.get(OUR_BIAS)
+        bias = source.new_zeros(config.decoder_vocab_size) if bias is None else _in_order(bias, tokenizer.target_rows)
+        tensors[THEIR_BIAS] = bias.unsqueeze(0)
+    if config.model_type == MARIAN and options.get("sinusoids", FAIRSEQ) == FAIRSEQ:
+        table = SinusoidalPositionalEmbedding.get_embedding(
+            config.max_position_embeddings + PAD_ID + 1, config.d_model, PAD_ID
+        )[PAD_ID + 1 :]
+        for side in ("encoder", "decoder"):
+            tensors[f"{THEIR_PREFIX}{side}.embed_positions.weight"] = table.to(source.dtype, copy=True)
+    return tensors
+
+
+def _in_order(value: Tensor, rows: tuple[int, ...]) -> Tensor:
+    """Return the rows in an order, or the tensor itself where it has that."""
+    return value if rows == tuple(range(len(value))) else value[torch.tensor(rows)]
