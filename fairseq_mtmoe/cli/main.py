@@ -12,7 +12,7 @@ from fairseq_mtmoe.known_warnings import filter_known
 COMMANDS = (
     *("download", "prepare", "import-hf", "export-hf", "upcycle", "reshard", "average"),
     *("merge", "calibrate", "add-task", "extend"),
-    *("evaluate", "predict", "compare", "similarity", "plot", "report", "options", "doctor"),
+    *("translate", "evaluate", "predict", "compare", "similarity", "plot", "report", "options", "doctor"),
 )
 
 

@@ -1,4 +1,4 @@
-"""fairseq's beam search for the best hypothesis of each sentence alone, which it finds for less.
+"""fairseq's beam search for the best hypotheses of each sentence, most often one alone, which it finds for less.
 
 Up to its first free word a sentence has one row. Scores of all words are made for some hundred rows at a time, in the
 same memory, and read once, a few rows at a time that fit into a cache. Each sentence has the limit of its own length.
@@ -30,10 +30,11 @@ class BeamSearch:
     """Takes the place of fairseq's `generator`, which has a plain search, in a task's `inference_step`.
 
     `goes_on`: whether any process, all of which read equally often, has a sentence left. None: this one is alone.
+    `n_best`: so many hypotheses of each sentence are wanted, at most as many as the beam is wide.
     """
 
-    def __init__(self, generator: Any, goes_on: Callable[[bool], bool] | None = None) -> None:
-        self._goes_on = goes_on or bool
+    def __init__(self, generator: Any, goes_on: Callable[[bool], bool] | None = None, n_best: int = 1) -> None:
+        self._goes_on, self._n_best = goes_on or bool, n_best
         self._ensemble, self._beam = generator.model, int(generator.beam_size)
         self._eos, self._penalty = generator.eos, generator.len_penalty
         self._a, self._b, self._longest = generator.max_len_a, generator.max_len_b, generator.max_len - 1
@@ -45,15 +46,16 @@ class BeamSearch:
         self, models: Sequence[Any], sample: dict[str, Any], prefix_tokens: Tensor | None = None,
         constraints: None = None, bos_token: int | None = None,
     ) -> list[list[dict[str, Tensor]]]:  # fmt: skip
-        """The best hypothesis of each sentence, in the form of fairseq's generators, by whose `models` it searches.
+        """The best hypotheses of each sentence, in the form of fairseq's generators, by whose `models` it searches.
 
-        Of `prefix_tokens` (S, 1) each sentence must begin with one; `bos_token` is what the decoder reads first.
+        Each has `tokens` and a `score`, its log-probability by its length as fairseq has it. Of `prefix_tokens` (S, 1)
+        each sentence must begin with one; `bos_token` is what the decoder reads first.
         """
         lengths_S = sample["net_input"]["src_lengths"]
         limit_S = (self._a * lengths_S.double() + self._b).long().clamp(1, self._longest)
         reader = _Reader(self._ensemble, sample["net_input"], self._beam, self._memory)
         first = self._eos if bos_token is None else bos_token
-        beams = _Beams(limit_S, reader.width, self._beam, first, self._eos, self._penalty)
+        beams = _Beams(limit_S, reader.width, self._beam, first, self._eos, self._penalty, self._n_best)
         if prefix_tokens is not None:
             forced_R = prefix_tokens[:, 0].repeat_interleave(reader.width)
             beams.append(forced_R, reader.read(beams.tokens_RL, forced_R).asked_R)
@@ -67,7 +69,7 @@ class BeamSearch:
             scores = reader.read(tokens_RL, torch.full_like(tokens_RL[:, 0], self._eos))
             if beams.is_growing:
                 order_R = beams.grow(scores)
-        return [[{"tokens": tokens}] for tokens in beams.best]
+        return beams.found()
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,9 @@ class _Reader:
 class _Beams:
     """The hypotheses of a batch, which end at `eos`; scores are divided by the length to the power of `penalty`."""
 
-    def __init__(self, limit_S: Tensor, width: int, beam: int, first: int, eos: int, penalty: float) -> None:
+    def __init__(
+        self, limit_S: Tensor, width: int, beam: int, first: int, eos: int, penalty: float, n_best: int = 1
+    ) -> None:
         # `limit_S`: most words of each sentence, without its end. It begins with `width` rows; only the first counts.
         self._beam, self._eos, self._penalty, self._limit_N = beam, eos, penalty, limit_S
         sentences = len(limit_S)
@@ -194,7 +198,15 @@ class _Beams:
         self._sentence_N = torch.arange(sentences, device=limit_S.device)
         self._ended_N = torch.zeros_like(limit_S)
         self._best_S = torch.full((sentences,), NEVER, device=limit_S.device)
-        self.best: list[Tensor] = [limit_S.new_full((1,), eos)] * sentences  # each one's best hypothesis, with its end
+        self._best: list[Tensor] = [limit_S.new_full((1,), eos)] * sentences  # each one's best hypothesis, with its end
+        self._n_best = n_best
+        self._all: list[list[dict[str, Tensor]]] = [[] for _ in range(sentences)]  # of each, where several are wanted
+
+    def found(self) -> list[list[dict[str, Tensor]]]:
+        """The best hypotheses of each sentence that ended, the best first, or nothing but its end."""
+        best = [[{"tokens": tokens, "score": self._best_S[number]}] for number, tokens in enumerate(self._best)]
+        several = [sorted(each, key=lambda one: -float(one["score"]))[: self._n_best] for each in self._all]
+        return [more or one for more, one in zip(several, best, strict=True)]
 
     @property
     def is_growing(self) -> bool:
@@ -249,14 +261,26 @@ class _Beams:
             return
         counted_NB = ends_NB & (ends_NB.cumsum(1) + self._ended_N.unsqueeze(1) <= self._beam)
         self._ended_N = self._ended_N + counted_NB.sum(1)
-        value_N, end_N = (total_NB.masked_fill(~counted_NB, NEVER) / self.length**self._penalty).max(1)
+        value_NB = total_NB.masked_fill(~counted_NB, NEVER) / self.length**self._penalty
+        if self._n_best > 1:
+            self._keep(counted_NB, value_NB, parents_NB)
+        value_N, end_N = value_NB.max(1)
         better_N = value_N > self._best_S[self._sentence_N]
         indices = better_N.nonzero().squeeze(1)
         rows = indices * (len(self.tokens_RL) // len(ends_NB)) + parents_NB.gather(1, end_N.unsqueeze(1))[indices, 0]
         ended = nn.functional.pad(self.tokens_RL[rows, 1:], (0, 1), value=self._eos)
         for sentence, tokens in zip(self._sentence_N[indices].tolist(), ended, strict=True):
-            self.best[sentence] = tokens
+            self._best[sentence] = tokens
         self._best_S[self._sentence_N[indices]] = value_N[indices]
+
+    def _keep(self, counted_NB: Tensor, value_NB: Tensor, parents_NB: Tensor) -> None:
+        """Keep all hypotheses that end and count."""
+        indices, places = counted_NB.nonzero(as_tuple=True)
+        rows = indices * (len(self.tokens_RL) // len(counted_NB)) + parents_NB[indices, places]
+        ended = nn.functional.pad(self.tokens_RL[rows, 1:], (0, 1), value=self._eos)
+        values = value_NB[indices, places].cpu()
+        for sentence, tokens, score in zip(self._sentence_N[indices].tolist(), ended, values, strict=True):
+            self._all[sentence].append({"tokens": tokens, "score": score})
 
 
 def _without_holes(left_N: Tensor) -> Tensor:

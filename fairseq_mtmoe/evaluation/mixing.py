@@ -73,11 +73,11 @@ def _batches(directions: Iterable[Direction], decoding: Decoding) -> list[list[S
             together.append(Sentence(direction.pair, number, sizes[0], max(sizes)))
     is_free = (decoding.max_tokens, decoding.batch_size) == (None, None)
     limits = decoding.tokens_of_a_batch, MOST_SENTENCES if is_free else decoding.batch_size
-    batches = [batch for together in sentences.values() if together for batch in _cut(together, *limits)]
+    batches = [batch for together in sentences.values() if together for batch in cut(together, *limits)]
     return sorted(batches, key=lambda batch: -max(sentence.source for sentence in batch))
 
 
-def _cut(sentences: list[Sentence], max_tokens: int | None, max_sentences: int | None) -> Iterator[list[Sentence]]:
+def cut(sentences: list[Sentence], max_tokens: int | None, max_sentences: int | None) -> Iterator[list[Sentence]]:
     ordered = sorted(sentences, key=lambda one: (one.source, one.tokens))
     tokens = np.array([sentence.tokens for sentence in ordered], dtype=np.int64)
     if max_tokens is not None and tokens.max() > max_tokens:

@@ -51,6 +51,15 @@ class Journal:
         except OSError as error:
             raise UserError(f"`{self.path}` cannot be written: {error.strerror or error}.") from error
 
+    def replace(self, value: object) -> None:
+        """Write a value in the place of all: whenever the process is killed, the journal begins with this or the last.
+
+        What a killed one leaves behind the new value is torn, or lines of before.
+        """
+        self._file.seek(0)
+        self.add(value)
+        self._file.truncate()
+
     def clear(self) -> None:
         self._file.seek(0)
         self._file.truncate()

@@ -52,15 +52,16 @@ _VALUES: dict[str, tuple[str, Any]] = {
 }
 
 
-def arguments(cfg: Any, forms: Mapping[str, Any] | None = None) -> Namespace:
+def arguments(cfg: Any, forms: Mapping[str, Any] | None = None, has_data: bool = True) -> Namespace:
     """Return the arguments, checked except for what needs the dictionaries or the data itself.
 
-    `forms` are those of a model that the run begins with, in the place of options.
+    `forms` are those of a model that the run begins with, in the place of options. Without data the languages must be
+    given, and no files of dictionaries are looked for.
     """
     args = Namespace(**_values(cfg, forms or {}))
-    if not args.data:
+    if has_data and not args.data:
         raise_invalid("data", "a data directory", args.data)
-    args.data = with_shards(_contents(args.data))
+    args.data = with_shards(_contents(args.data)) if has_data else ""
     _check_choices(args)
     _read_dictionaries(args)
     args.extra_data = args.extra_data and {kind: with_shards(data) for kind, data in args.extra_data.items()}
@@ -69,7 +70,8 @@ def arguments(cfg: Any, forms: Mapping[str, Any] | None = None) -> Namespace:
     _complete_languages(args)
     _check_task_ids(args)
     _check_pairs(args, "langs" in (forms or {}))
-    _check_dictionaries(args)
+    if has_data:
+        _check_dictionaries(args)
     return args
 
 

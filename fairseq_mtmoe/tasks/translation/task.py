@@ -6,12 +6,12 @@ heated sampling; what it lacked: right ids in mixed batches, a loss for each lan
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
 from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
-from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS, VOCABULARY, Vocabulary
+from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS, VOCABULARY, Side, Vocabulary
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.slot import takes, unwrapped
@@ -47,6 +47,8 @@ from fairseq_mtmoe.tasks.translation.new_embeddings import NewEmbeddings
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 
 logger = logging.getLogger(__name__)
+
+SIDES = ("source", "target")  # of a vocabulary
 
 
 class DataManager(MultilingualDatasetManager):  # type: ignore[misc]
@@ -88,14 +90,21 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         gen_parser_from_dataclass(parser, TranslationHeatedConfig())
 
     @classmethod
-    def setup_task(cls, cfg: Any, **kwargs: Any) -> TranslationHeatedTask:
+    def setup_task(cls, cfg: Any, vocabulary: Vocabulary | None = None, **kwargs: Any) -> TranslationHeatedTask:
+        """Called by fairseq; `vocabulary` takes the place of a data directory's dictionaries, for text alone."""
         initial = load(cfg.init_model) if cfg.init_model and options.is_training(cfg) else None
-        args = options.arguments(cfg, None if initial is None else initial.forms)
+        args = options.arguments(cfg, None if initial is None else initial.forms, has_data=vocabulary is None)
+        if vocabulary is not None:
+            args.source_dict, args.target_dict, args.fixed_dictionary = *SIDES, None
         sizes: dict[int, int] = {}
 
+        @functools.cache  # a joined one is large
+        def of_side(side: Side) -> Any:
+            return side.dictionary()
+
         def load_dictionary(path: str) -> Any:
-            dictionary = cls.load_dictionary(path)
-            sizes[id(dictionary)] = len(dictionary)
+            dictionary = cls.load_dictionary(path) if vocabulary is None else of_side(getattr(vocabulary, path))
+            sizes.setdefault(id(dictionary), len(dictionary))
             return dictionary
 
         langs, dicts, training = MultilingualDatasetManager.prepare(load_dictionary, args)
@@ -249,7 +258,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         pairs = {tier: tuple(pair for pair in self.lang_pairs if tiers.get(pair) == tier) for tier in TIERS}
         return [Group(tier, members) for tier, members in pairs.items() if members]
 
-    @cached_property
+    @functools.cached_property
     def pair_tiers(self) -> dict[str, str]:
         """The tier of each language pair, where the data tells it."""
         sizes = {**dict.fromkeys(self.lang_pairs, 0), **training_sizes(self.data_manager)}

@@ -1,0 +1,185 @@
+"""`mtmoe translate`: lines of text into any of a model's languages, or a page for trying models."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from fairseq_mtmoe.checkpoints import checksum
+from fairseq_mtmoe.cli._lines import Files, Screen, Sink, output_paths, read, survey
+from fairseq_mtmoe.cli._shared import PATH, names, progress_bar, quiet_fairseq
+from fairseq_mtmoe.cli._workers import Here, Models, Processes
+from fairseq_mtmoe.errors import UserError, raise_invalid
+
+if TYPE_CHECKING:
+    from fairseq_mtmoe.evaluation.text_batches import Forms, Group
+    from fairseq_mtmoe.evaluation.translator import Decoding
+
+
+@click.command("translate")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL")
+@click.option("--from", "source", metavar="LANG", help="Language of the text, as the model calls it.")
+@click.option("--to", "targets", callback=names, metavar="LANG,…", help="Languages to translate into.")
+@click.option("--input", "inputs", multiple=True, type=PATH, metavar="FILE",
+              help="Text in UTF-8, a sentence or some on a line; by default the standard input. Several are one after "
+              "the other.")  # fmt: skip
+@click.option("--out", type=PATH,
+              help="File for the translations, a name with {lang}, or a folder for in.txt.LANG; by default standard "
+              "output. A killed translation of --input goes on when it is started again.")  # fmt: skip
+@click.option("--beam", type=click.IntRange(1), default=5, show_default=True, help="Beam size; 1 is greedy.")
+@click.option("--lenpen", type=float, default=1.0, show_default=True, help="Length penalty: > 1 favours longer output.")
+@click.option("--max-len-a", type=float, default=0.0, show_default=True, help="Output has at most a·source + b tokens.")
+@click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
+@click.option("--n-best", type=click.IntRange(1), default=1, show_default=True,
+              help="Lines of output for each line of input, the best first.")  # fmt: skip
+@click.option("--scores", is_flag=True, help="Before each translation its score, as fairseq-generate's, and a tab.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size.")
+@click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
+              help="Processes on a CPU, which share its cores; each loads the model.")  # fmt: skip
+@click.option("--data", type=click.Path(), help="The run's data directory, whose vocabulary a checkpoint of before "
+              "0.1.14 lacks; by default where it was.")  # fmt: skip
+@click.option("--web", is_flag=True, help="Serve a page for trying the models, each MODEL beside the others.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="Of --web; 0: any.")
+@click.option("--overwrite", is_flag=True, help="Replace what --out names.")
+@click.option("--fp16", is_flag=True, help="Half precision.")
+@click.option("--bf16", is_flag=True, help="Half precision with float32's range: the fastest on new GPUs.")
+@click.option("--cpu", is_flag=True, help="Do not use a GPU.")
+@quiet_fairseq()
+def command(
+    models: tuple[str, ...], source: str | None, targets: tuple[str, ...], inputs: tuple[Path, ...], out: Path | None,
+    n_best: int, scores: bool, workers: int, data: str | None, web: bool, port: int, overwrite: bool, **search: Any,
+) -> None:  # fmt: skip
+    """Translate text with MODEL, a checkpoint or a file of mtmoe import-hf (FILE:FILE is an ensemble).
+
+    One line in is one line out; an empty one stays empty. A line that is too long for the model is split after marks
+    that end sentences. The vocabulary is in MODEL: no data directory is needed.
+
+    \b
+    mtmoe translate nllb.pt --from eng_Latn --to swh_Latn < in.txt > out.txt
+    mtmoe translate run/checkpoint_best.pt --from en --to sw,ig --input in.txt --out translations
+    mtmoe translate before.pt after.pt --web
+    """
+    from fairseq_mtmoe import register
+
+    register()
+    from fairseq_mtmoe.evaluation.stored import existing
+    from fairseq_mtmoe.evaluation.translator import Decoding
+
+    decoding = Decoding(**{one.name: search[one.name] for one in fields(Decoding) if one.name in search})
+    each = [Models(tuple(map(existing, model.split(":"))), decoding, data, n_best) for model in models]
+    if n_best > decoding.beam:
+        raise_invalid("--n-best", f"at most {decoding.beam}, the --beam", n_best)
+    if web:
+        from fairseq_mtmoe.cli._web import serve
+
+        serve([model.load() for model in each], models, port, lambda address: click.echo(address, err=True))
+        return
+    if len(models) > 1:
+        raise_invalid("MODEL", "one, or FILE:FILE for an ensemble; several are for --web", " ".join(models))
+    for option, value in (("--from", source), ("--to", targets)):
+        if not value:
+            raise UserError(f"`{option}` must be given, such as `--from en --to sw,ig`, but is not.")
+    if workers > 1 and decoding.use_cuda:
+        raise_invalid("--workers", "1 on a GPU; `--cpu` translates on the CPU", workers)
+    if out is None and len(targets) > 1:
+        raise_invalid("--to", "one language for the standard output; `--out` takes several", ",".join(targets))
+    assert source is not None
+    stdout = sys.stdout.buffer
+    with contextlib.redirect_stdout(sys.stderr):  # where libraries may write
+        job = _Job(each[0], source, list(dict.fromkeys(targets)), inputs, scores)
+        job.run(out, stdout, workers, overwrite)
+
+
+class _Job:
+    """A translation of some inputs into some languages."""
+
+    def __init__(
+        self, models: Models, source: str, targets: Sequence[str], inputs: Sequence[Path], scores: bool
+    ) -> None:
+        self._models, self._source, self._targets = models, source, targets
+        self._inputs, self._scores = inputs, scores
+
+    def run(self, out: Path | None, stdout: Any, workers: int, overwrite: bool) -> None:
+        found = [survey(path) for path in self._inputs]
+        files: Files | None = None
+        if out is not None:
+            settings = self._settings([digest for _, digest in found]) if found else None
+            files = Files(output_paths(out, self._targets, self._inputs), settings, self._inputs, overwrite)
+        here, forms = self._loaded(workers)
+        forms.check(self._source, self._targets)
+        for some in (some for path in self._inputs for some in read(path)):
+            forms.expect_short(some.lines, some.name, some.first)
+        sink: Sink = Screen(stdout)
+        if files is not None:
+            files.begin()
+            sink = files
+        total = sum(count for count, _ in found) * len(self._targets) if found else None
+        translating = here or Processes(self._models, workers)
+        console = Console(stderr=True, quiet=out is None and stdout.isatty())
+        with closing(translating), closing(sink), progress_bar("lines", console, transient=True) as progress:
+            bar = progress.add_task("translating", total=total)
+            for number, (group, lines) in enumerate(self._groups(forms)):
+                if number >= sink.groups:
+                    self._translate(group, translating, sink, lambda count: progress.advance(bar, count))
+                    sink.write({lang: self._written(group, lang) for lang in self._targets})
+                progress.update(bar, completed=lines * len(self._targets))
+            sink.finish()
+
+    def _loaded(self, workers: int) -> tuple[Here | None, Forms]:
+        """This process with the models, or no more of them than what text is made of."""
+        if workers == 1:
+            translator = self._models.load()
+            return Here(self._models, translator), translator.forms
+        from fairseq_mtmoe.evaluation.stored import read as read_checkpoint
+        from fairseq_mtmoe.evaluation.text_batches import Forms
+
+        path = self._models.checkpoints[0]
+        return None, Forms(read_checkpoint(path), path, self._models.data)
+
+    def _groups(self, forms: Forms) -> Any:
+        """The groups of lines of all inputs, each with the number of lines up to its end."""
+        lines, decoding = 0, self._models.decoding
+        for path in self._inputs or (None,):
+            for some in read(path):
+                lines += len(some.lines)
+                yield (
+                    forms.group(
+                        some.lines, self._source, self._targets, decoding, self._models.n_best, some.name, some.first
+                    ),
+                    lines,
+                )
+
+    @staticmethod
+    def _translate(group: Group, translating: Here | Processes, sink: Sink, advance: Any) -> None:
+        for number, hypotheses in sink.known.items():
+            group.add(number, hypotheses)
+        left = {number: rows for number, rows in enumerate(group.batches) if number not in sink.known}
+        for number, found in translating.translate(left):
+            group.add(number, found)
+            sink.note(number, found)
+            advance(sum(row.part == 0 for row in group.batches[number]))
+
+    def _written(self, group: Group, lang: str) -> str:
+        start = "{:.4f}\t" if self._scores else ""
+        lines = (one for hypotheses in group.finished(lang) for one in hypotheses)
+        return "".join(f"{start.format(one.score)}{one.text}\n" for one in lines)
+
+    def _settings(self, digests: Sequence[str]) -> dict[str, object]:
+        """All that decides about translations, for going on."""
+        from fairseq_mtmoe import __version__
+
+        decoding: Decoding = self._models.decoding
+        return {
+            "MODEL": [checksum.identity(path) for path in self._models.checkpoints], "--input": digests,
+            "--from": self._source, "--to": self._targets, **asdict(decoding), "--n-best": self._models.n_best,
+            "--scores": self._scores, "--data": self._models.data, "version": __version__,
+        }  # fmt: skip

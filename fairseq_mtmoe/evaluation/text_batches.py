@@ -1,0 +1,275 @@
+"""From lines of text to batches of tokens, and from hypotheses back to lines: what needs no model's weights.
+
+One line in is one line out, whatever is in it. A line that is too long for the model is split after the marks that end
+sentences, in whatever script, and its translations are put together again.
+"""
+
+import difflib
+import math
+import unicodedata
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import regex
+from fairseq import tasks, utils
+from fairseq.data import Dictionary
+from numpy.typing import NDArray
+
+from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
+from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, dictionary_name, joined_dictionary
+from fairseq_mtmoe.data.translation.vocabulary import Side, Vocabulary
+from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.evaluation import stored
+from fairseq_mtmoe.evaluation.mixing import MOST_SENTENCES, cut
+from fairseq_mtmoe.evaluation.test_sets import Speller
+from fairseq_mtmoe.evaluation.translator import UNKNOWN, Decoding, Sentence
+
+TASKS = ("translation_heated", "translation_multi_simple_epoch")
+HEATED = TASKS[0]
+MANY, SHOWN = 12, 4  # languages that a sentence lists, and the nearest ones of more
+
+# After the marks that end sentences, and what closes after them: at a space, or after other marks than ASCII's at once.
+_ENDS = regex.compile(
+    r"(?V1)(?<=\p{Sentence_Terminal}[\p{Pe}\p{Pf}\p{Pi}\"']*)\s+"
+    r"|(?<=[\p{Sentence_Terminal}--\p{ASCII}][\p{Pe}\p{Pf}]*)(?![\p{Sentence_Terminal}\p{Pe}\p{Pf}\s]|$)"
+)
+_BYTE = regex.compile(r"<0x[0-9A-F]{2}>")
+
+
+class Row(NamedTuple):
+    """A sentence to translate: a part of a line, counted in its group, with the tokens that the encoder reads."""
+
+    line: int
+    part: int
+    source: str
+    target: str
+    tokens: list[int]
+
+
+class Hypothesis(NamedTuple):
+    """A translation, its score as fairseq-generate gives it (to the base 2), and its tokens with their end."""
+
+    text: str
+    score: float
+    length: int
+
+
+NOTHING = Hypothesis("", 0.0, 0)
+
+
+@dataclass
+class Group:
+    """Lines that are translated together, into each target language; `batches` have the longest rows first."""
+
+    lines: int
+    targets: Sequence[str]
+    batches: list[list[Row]]
+    lenpen: float
+    n_best: int = 1
+    _parts: dict[tuple[str, int], dict[int, list[Hypothesis]]] = field(default_factory=dict)
+
+    def add(self, batch: int, found: Sequence[Sequence[Sequence[Any]]]) -> None:
+        """Take the hypotheses of a batch's rows, which may be as JSON has them."""
+        for row, hypotheses in zip(self.batches[batch], found, strict=True):
+            of_line = self._parts.setdefault((row.target, row.line), {})
+            of_line[row.part] = [Hypothesis(*hypothesis) for hypothesis in hypotheses]
+
+    def finished(self, target: str) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each line, the best first; of an empty line empty ones."""
+        return [self._joined(self._parts.get((target, line), {})) for line in range(self.lines)]
+
+    def _joined(self, parts: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
+        in_order = [parts[number] for number in sorted(parts)]
+        wanted = range(self.n_best)
+        return [joined([each[min(rank, len(each) - 1)] for each in in_order], self.lenpen) for rank in wanted]
+
+
+def joined(parts: Sequence[Hypothesis], lenpen: float) -> Hypothesis:
+    """Put the translations of a line's parts together, with the score that they have as one."""
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    text = ""
+    for part in parts:  # scripts of wide characters have no spaces
+        is_wide = bool(text) and unicodedata.east_asian_width(text[-1]) in "WF"
+        text += part.text if is_wide or not text else f" {part.text}"
+    length = sum(part.length for part in parts)
+    total = sum(part.score * part.length**lenpen for part in parts)
+    return Hypothesis(text, total / length**lenpen, length)
+
+
+class Pieces:
+    """A side's SentencePiece model with the ids of its pieces in a dictionary."""
+
+    def __init__(self, side: Side, dictionary: Dictionary) -> None:
+        self._processor, self._dictionary = side.processor, dictionary
+        names = [self._processor.id_to_piece(piece) for piece in range(self._processor.get_piece_size())]
+        ids = [dictionary.index(name) for name in names]
+        ids[self._processor.unk_id()] = dictionary.unk()
+        self._ids: NDArray[np.int64] = np.array(ids, dtype=np.int64)
+        # These are bytes of characters, which SentencePiece alone puts together.
+        self._has_bytes = any(map(_BYTE.fullmatch, names))
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of each line, without an end."""
+        return [self._ids[pieces].tolist() if pieces else [] for pieces in self._processor.encode(list(lines))]
+
+    def speller(self, ignored: Sequence[int]) -> "Spelled":
+        return Spelled(self._dictionary, ignored, self._processor if self._has_bytes else None)
+
+
+class Spelled:
+    """From tokens to a line of text, as `mtmoe evaluate` spells hypotheses; `processor` of those with bytes."""
+
+    def __init__(self, dictionary: Dictionary, ignored: Sequence[int], processor: Any = None) -> None:
+        self._processor = processor
+        self._spell = Speller(dictionary, "sentencepiece" if processor is None else None, ignored)
+
+    def __call__(self, tokens: Any) -> str:
+        text = self._spell(tokens, UNKNOWN)
+        if self._processor is not None:
+            text = self._processor.decode(text.split(" "))
+        return " ".join(text.replace("\t", " ").splitlines())  # no sign of it ends a line
+
+
+class Forms:
+    """A model's languages, vocabulary and forms of sentences, of its file; `data` has the vocabulary of older files."""
+
+    def __init__(self, state: Mapping[str, Any], path: str, data: str | None = None) -> None:
+        settings = stored.task_settings(dict(state), path, TASKS, "a task that translates by SentencePiece's pieces")
+        saved = state.get("task_state") or {}
+        langs = saved.get("langs") or stored.setting(settings, "langs")
+        langs = langs.split(",") if isinstance(langs, str) else list(langs or ())
+        if len(langs) < 2:
+            raise UserError(f"`{path}` must name the languages that it translates, but names none.")
+        self.vocabulary = Vocabulary.of_state(saved) or _of_data(path, data or stored.setting(settings, "data"), langs)
+        pairs = saved.get("lang_pairs") or stored.setting(settings, "lang_pairs") or ()
+        stored.change(
+            settings, langs=",".join(langs), lang_dict=None, data="", source_lang=langs[0], target_lang=langs[1],
+            lang_pairs=pairs if isinstance(pairs, str) else ",".join(pairs),
+            **{"task" if isinstance(settings, Namespace) else "_name": HEATED},
+        )  # fmt: skip
+        self.path = path
+        self.task: Any = tasks.setup_task(settings, vocabulary=self.vocabulary)
+        if saved:
+            self.task.load_state_dict(dict(saved))
+        self.langs: list[str] = list(self.task.langs)
+        limit = (model_options(state) or plain(state.get("args"))).get("max_source_positions")
+        self.longest: int = min(filter(None, (self.task.args.max_source_positions, limit)))
+        dictionaries = self.task.source_dictionary, self.task.target_dictionary
+        self._source, self.target = map(Pieces, (self.vocabulary.source, self.vocabulary.target), dictionaries)
+        self._specs: tuple[str | None, str | None] = tuple(self.task.args.langtoks["main"])
+        self.replaces_ends: bool = self.task.args.lang_tok_replacing_bos_eos
+
+    def check(self, source: str, targets: Sequence[str]) -> None:
+        """Refuse languages that the model has not (UserError, with the nearest ones)."""
+        for option, lang in (("--from", source), *(("--to", target) for target in targets)):
+            if lang not in self.langs:
+                few = ", ".join(self.langs) if len(self.langs) <= MANY else f"such as {', '.join(self.nearest(lang))}"
+                raise_invalid(option, f"a language of {self.path} ({few})", lang)
+        for target in targets:
+            self.task.task_id(f"{source}-{target}")  # which refuses a pair that a model of pairs has not
+
+    def nearest(self, lang: str) -> list[str]:
+        """Return the codes that are most like one that is unknown."""
+        wanted = lang.lower()
+
+        def likeness(code: str) -> tuple[bool, float]:
+            ratio = difflib.SequenceMatcher(None, wanted, code.lower()).ratio()
+            return code.lower().startswith(wanted[:2]), ratio
+
+        return sorted(self.langs, key=likeness, reverse=True)[:SHOWN]
+
+    def group(
+        self, lines: Sequence[str], source: str, targets: Sequence[str], decoding: Decoding, n_best: int = 1,
+        name: str = "the text", first: int = 1,
+    ) -> Group:  # fmt: skip
+        """Return the batches of some lines (UserError: one is too long, by its number in what has this `name`)."""
+        parts = self._split(lines, name, first)
+        rows = [
+            Row(line, part, source, target, self._tokens(pieces, source, target))
+            for target in targets
+            for line, of_line in enumerate(parts)
+            for part, pieces in enumerate(of_line)
+        ]
+        return Group(len(lines), targets, self._batches(rows, decoding), decoding.lenpen, n_best)
+
+    def expect_short(self, lines: Sequence[str], name: str, first: int) -> None:
+        """Refuse lines with a sentence that is too long (UserError), where a look at their characters lets fear that.
+
+        `group` refuses them all; this is for a look at much text before it is translated.
+        """
+        for number, line in enumerate(lines, start=first):
+            if len(line) > self.longest // 4:
+                self._split([line], name, number)
+
+    def _split(self, lines: Sequence[str], name: str, first: int) -> list[list[list[int]]]:
+        """Return the tokens of each part of each line: of most there is one, of empty ones none."""
+        found = [[pieces] if pieces else [] for pieces in self._source.encode(lines)]
+        room = self.longest - 1 - (self._specs[0] is not None and not self.replaces_ends)
+        for number, parts in enumerate(found):
+            if not parts or len(parts[0]) <= room:
+                continue
+            sentences = self._source.encode([part for part in _ENDS.split(lines[number]) if part.strip()])
+            found[number] = [pieces for pieces in sentences if pieces]
+            longest = max(map(len, found[number]))
+            if longest > room:
+                raise UserError(
+                    f"Line {number + first} of {name} must have sentences of at most {room} tokens, but has one of "
+                    f"{longest}; break it up."
+                )
+        return found
+
+    def _tokens(self, pieces: list[int], source: str, target: str) -> list[int]:
+        """What the encoder reads, by the forms of fairseq's multilingual data and ours."""
+        end = self.task.source_dictionary.eos()
+        token = self.task.data_manager.get_encoder_langtok(source, target, self._specs[0])
+        if token is None:
+            return [*pieces, end]
+        if self.replaces_ends:
+            return [*pieces, token]
+        return [*pieces, end, token] if self.task.args.encoder_langtok_last else [token, *pieces, end]
+
+    def first_token(self, target: str) -> int | None:
+        """The language token that the decoder writes first, or reads in the place of an end."""
+        token: int | None = self.task.data_manager.get_decoder_langtok(target, self._specs[1])
+        return token
+
+    def language_id(self, lang: str) -> int | None:
+        """The id of a language for models with `--enable-lang-ids`."""
+        return self.task.data_manager.lang_dict.index(lang) if self.task.args.enable_lang_ids else None
+
+    def _batches(self, rows: Sequence[Row], decoding: Decoding) -> list[list[Row]]:
+        """As those of `Mixture`: rows of like lengths, whatever their targets, if one search can have these."""
+        apart: dict[str, list[Sentence]] = {}
+        for number, row in enumerate(rows):
+            key = row.target if self.replaces_ends else ""
+            apart.setdefault(key, []).append(Sentence(key, number, len(row.tokens), len(row.tokens)))
+        is_free = (decoding.max_tokens, decoding.batch_size) == (None, None)
+        limits = decoding.tokens_of_a_batch, MOST_SENTENCES if is_free else decoding.batch_size
+        batches = [batch for together in apart.values() for batch in cut(together, *limits)]
+        in_order = [[rows[one.number] for one in sorted(batch, key=lambda one: -one.source)] for batch in batches]
+        return sorted(in_order, key=lambda batch: -len(batch[0].tokens))
+
+
+def _of_data(path: str, data: str | None, langs: Sequence[str]) -> Vocabulary:
+    """The vocabulary of a data directory, for a checkpoint that has none (UserError: there is none either)."""
+    if not data:
+        raise UserError(f"`{path}` must have a vocabulary, but has none: give the run's data directory as `--data`.")
+    folder = utils.split_paths(data)[0]
+    paths = [f"{folder}/{dictionary_name(lang)}" for lang in langs]
+    found = {path: Dictionary.load(path).symbols for path in [joined_dictionary(folder)] if path is not None}
+    vocabulary = None if not found else Vocabulary.of_data(folder, *[next(iter(found.values()))] * 2)
+    if vocabulary is None:
+        raise UserError(
+            f"`{path}` must have a vocabulary, but has none, nor has its data directory `{folder}` a {SENTENCEPIECE} "
+            f"and one dictionary, such as {paths[0]}; give another as `--data`."
+        )
+    return vocabulary
+
+
+def bits(score: float) -> float:
+    """A logarithm to the base 2 of a natural one."""
+    return score / math.log(2)
