@@ -72,7 +72,7 @@ def quiet_fairseq() -> Iterator[None]:
     """Within it fairseq and torch do not repeat remarks for every pair and epoch; of what we log, warnings are left."""
     levels = {
         **dict.fromkeys(("fairseq", "fairseq_cli"), logging.ERROR),
-        **dict.fromkeys(("fairseq_mtmoe", "hydra", "matplotlib"), logging.WARNING),
+        **dict.fromkeys(("fairseq_mtmoe", "hydra", "matplotlib", "asyncio"), logging.WARNING),
     }
     before = {name: logging.getLogger(name).level for name in levels}
     for name, level in levels.items():

@@ -79,8 +79,9 @@ def command(
     if n_best > decoding.beam:
         raise_invalid("--n-best", f"at most {decoding.beam}, the --beam", n_best)
     if web:
-        from fairseq_mtmoe.cli._web import serve
+        from fairseq_mtmoe.cli._web import expect_server, serve
 
+        expect_server()
         serve([model.load() for model in each], models, port, lambda address: click.echo(address, err=True))
         return
     if len(models) > 1:

@@ -88,9 +88,9 @@ class _Memory:
         self._count, self._pad, self._eos = count, pad, eos
         self._room = torch.empty(0)
 
-    def projected(self, features_RH: Tensor, weight_VH: Tensor, asked_R: Tensor, may_end: bool) -> _Scores:
+    def projected(self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool) -> _Scores:
         rows = [slice(start, start + _ROWS) for start in range(0, len(features_RH), _ROWS)]
-        found = [self._of_rows(features_RH[some], weight_VH, asked_R[some], may_end) for some in rows]
+        found = [self._of_rows(features_RH[some], layer, asked_R[some], may_end) for some in rows]
         return _Scores(*map(torch.cat, zip(*found, strict=True)))
 
     def given(self, log_probs_RV: Tensor, asked_R: Tensor, may_end: bool) -> _Scores:
@@ -100,13 +100,15 @@ class _Memory:
         return _Scores(*log_probs_RV.topk(min(self._count, log_probs_RV.shape[1] - 1)), of_asked_R)
 
     def _of_rows(
-        self, features_RH: Tensor, weight_VH: Tensor, asked_R: Tensor, may_end: bool
+        self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        words, width = len(weight_VH), -(-len(weight_VH) // _DEEP)  # what is beyond the words is never the best
+        words, width = len(layer.weight), -(-len(layer.weight) // _DEEP)  # what is beyond the words is never the best
         if len(self._room) < len(features_RH) * width * _DEEP:
             self._room = features_RH.new_empty(len(features_RH) * width * _DEEP)
         logits_RV = self._room[: len(features_RH) * width * _DEEP].view(-1, width * _DEEP)
-        torch.mm(features_RH, weight_VH.t(), out=logits_RV[:, :words])
+        torch.mm(features_RH, layer.weight.t(), out=logits_RV[:, :words])
+        if layer.bias is not None:
+            logits_RV[:, :words] += layer.bias
         logits_RV[:, words:] = NEVER
         of_asked_R = logits_RV.gather(1, asked_R.unsqueeze(1)).squeeze(1)
         forbidden = self._forbidden(may_end)
@@ -149,7 +151,7 @@ class _Reader:
 
     def __init__(self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _Memory) -> None:
         self._ensemble, self._beam, self._memory = ensemble, beam, memory
-        self._weight_VH = projection(ensemble.single_model) if ensemble.models_size == 1 else None
+        self._projection = projection(ensemble.single_model) if ensemble.models_size == 1 else None
         self._encoded = ensemble.forward_encoder(net_input)
         self._states: list[dict[str, Any]] = [{} for _ in range(ensemble.models_size)]
         self.width = 1 if all(can_widen(model) for model in ensemble.models) else beam
@@ -159,12 +161,12 @@ class _Reader:
 
     def read(self, tokens_RL: Tensor, asked_R: Tensor) -> _Scores:
         may_end = tokens_RL.shape[1] > 1
-        if self._weight_VH is not None:
+        if self._projection is not None:
             (encoded,), (state,) = self._encoded, self._states
             features, _ = self._ensemble.single_model.decoder(
                 tokens_RL, encoder_out=encoded, incremental_state=state, features_only=True, alignment_layer=NO_LAYER
             )
-            return self._memory.projected(features[:, -1], self._weight_VH, asked_R, may_end)
+            return self._memory.projected(features[:, -1], self._projection, asked_R, may_end)
         log_probs_RV, _ = self._ensemble.forward_decoder(tokens_RL, self._encoded, self._states)
         return self._memory.given(log_probs_RV, asked_R, may_end)
 
@@ -293,8 +295,8 @@ def _without_holes(left_N: Tensor) -> Tensor:
     return result
 
 
-def projection(model: Any) -> Tensor | None:
-    """The matrix (V, H) that alone makes logits of the decoder's features, on a CPU; None where other parts do, too."""
+def projection(model: Any) -> nn.Linear | None:
+    """The layer that alone makes logits of the decoder's features, on a CPU; None where other parts do, too."""
     if not isinstance(model, TransformerModelBase):
         return None
     own = type(model).get_normalized_probs, type(model.decoder).output_layer, type(model.decoder).forward
@@ -302,11 +304,10 @@ def projection(model: Any) -> Tensor | None:
         TransformerModelBase.get_normalized_probs, TransformerDecoderBase.output_layer, TransformerDecoderBase.forward
     )  # fmt: skip
     layer = getattr(model.decoder, "output_projection", None)
-    if own != fairseqs or type(layer) is not nn.Linear or layer.bias is not None:
+    if own != fairseqs or type(layer) is not nn.Linear:
         return None
-    weight: Tensor = layer.weight
-    plain = device_kind(weight).can_sync and weight.dtype == torch.float32
-    return weight if plain and model.decoder.adaptive_softmax is None else None
+    plain = device_kind(layer.weight).can_sync and layer.weight.dtype == torch.float32
+    return layer if plain and model.decoder.adaptive_softmax is None else None
 
 
 def can_widen(model: Any) -> bool:

@@ -26,6 +26,7 @@ from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.mixing import MOST_SENTENCES, cut
 from fairseq_mtmoe.evaluation.test_sets import Speller
 from fairseq_mtmoe.evaluation.translator import UNKNOWN, Decoding, Sentence
+from fairseq_mtmoe.io.files import text_lines
 
 TASKS = ("translation_heated", "translation_multi_simple_epoch")
 HEATED = TASKS[0]
@@ -140,15 +141,14 @@ class Forms:
     def __init__(self, state: Mapping[str, Any], path: str, data: str | None = None) -> None:
         settings = stored.task_settings(dict(state), path, TASKS, "a task that translates by SentencePiece's pieces")
         saved = state.get("task_state") or {}
-        langs = saved.get("langs") or stored.setting(settings, "langs")
-        langs = langs.split(",") if isinstance(langs, str) else list(langs or ())
+        pairs = _names(saved.get("lang_pairs") or stored.setting(settings, "lang_pairs"))
+        langs = _names(saved.get("langs")) or _languages(settings, pairs)
         if len(langs) < 2:
             raise UserError(f"`{path}` must name the languages that it translates, but names none.")
         self.vocabulary = Vocabulary.of_state(saved) or _of_data(path, data or stored.setting(settings, "data"), langs)
-        pairs = saved.get("lang_pairs") or stored.setting(settings, "lang_pairs") or ()
         stored.change(
             settings, langs=",".join(langs), lang_dict=None, data="", source_lang=langs[0], target_lang=langs[1],
-            lang_pairs=pairs if isinstance(pairs, str) else ",".join(pairs),
+            lang_pairs=",".join(pairs),
             **{"task" if isinstance(settings, Namespace) else "_name": HEATED},
         )  # fmt: skip
         self.path = path
@@ -252,6 +252,18 @@ class Forms:
         batches = [batch for together in apart.values() for batch in cut(together, *limits)]
         in_order = [[rows[one.number] for one in sorted(batch, key=lambda one: -one.source)] for batch in batches]
         return sorted(in_order, key=lambda batch: -len(batch[0].tokens))
+
+
+def _names(value: str | Sequence[str] | None) -> list[str]:
+    return value.split(",") if isinstance(value, str) else list(value or ())
+
+
+def _languages(settings: Any, pairs: Sequence[str]) -> list[str]:
+    """The languages of a checkpoint that has none in the task's state, as fairseq's: of a file, an option, or pairs."""
+    file = stored.setting(settings, "lang_dict")
+    if file:
+        return [line.strip() for line in text_lines(file, "the run's `--lang-dict`") if line.strip()]
+    return _names(stored.setting(settings, "langs")) or sorted({lang for pair in pairs for lang in pair.split("-")})
 
 
 def _of_data(path: str, data: str | None, langs: Sequence[str]) -> Vocabulary:

@@ -1,0 +1,163 @@
+"""The page of `mtmoe translate --web`: what models make of a text, side by side, for looking on this machine alone.
+
+It answers no other host than 127.0.0.1, by no other name, so that no page elsewhere can use it; it keeps nothing, has
+no script, and takes one text at a time. Serving is CTranslate2's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from fairseq_mtmoe.errors import UserError, first_line
+from fairseq_mtmoe.io.pages import templates
+
+if TYPE_CHECKING:
+    from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+
+HOST = "127.0.0.1"
+MOST_CHARACTERS, MOST_LINES = 5000, 50  # of a text
+MOST_WAITING = 4  # texts
+MOST_BYTES = 1 << 16  # of a request: so many characters of any script, percent-encoded
+_HEADERS = {
+    "Content-Security-Policy": "frame-ancestors 'none'", "Referrer-Policy": "same-origin", "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Server": "mtmoe",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a model makes of a text, or the sentence that says why not."""
+
+    model: str
+    lines: Sequence[str] = ()
+    seconds: float = 0.0
+    refusal: str = ""
+
+
+@dataclass
+class Desk:
+    """Models, which translate one text after the other."""
+
+    translators: Sequence[TextTranslator]
+    names: Sequence[str]
+    waiting: int = 0
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+    @property
+    def langs(self) -> list[str]:
+        return sorted({lang for translator in self.translators for lang in translator.langs})
+
+    async def translate(self, lines: Sequence[str], source: str, target: str) -> list[Shown]:
+        self.waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._translate, lines, source, target)
+        finally:
+            self.waiting -= 1
+
+    def _translate(self, lines: Sequence[str], source: str, target: str) -> list[Shown]:
+        shown = []
+        for translator, name in zip(self.translators, self.names, strict=True):
+            start = perf_counter()
+            try:
+                found = translator.translate(lines, source=source, target=target)
+                shown.append(Shown(name, found, perf_counter() - start))
+            except UserError as error:
+                shown.append(Shown(name, refusal=str(error)))
+        return shown
+
+
+def serve(
+    translators: Sequence[TextTranslator], names: Sequence[str], port: int, ready: Callable[[str], object]
+) -> None:
+    """Serve the page until it is interrupted; `ready` is told its address (UserError: the port is taken)."""
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serving(translators, names, port, ready))
+
+
+async def serving(
+    translators: Sequence[TextTranslator], names: Sequence[str], port: int, ready: Callable[[str], object]
+) -> None:
+    """As `serve`, until it is cancelled."""
+    from tornado.httpserver import HTTPServer
+    from tornado.netutil import bind_sockets
+    from tornado.web import Application
+
+    try:
+        sockets = bind_sockets(port, HOST)
+    except OSError as error:
+        raise UserError(f"`--port` must be one that is free, but {port} is not: {first_line(error)}.") from error
+    desk = Desk(translators, names)
+    address = f"{HOST}:{sockets[0].getsockname()[1]}"
+    hosts = (address, address.replace(HOST, "localhost"))
+    handlers = [("/", _handler(), {"desk": desk, "hosts": hosts})]
+    server = HTTPServer(Application(handlers, log_function=lambda handler: None), max_body_size=MOST_BYTES)
+    server.add_sockets(sockets)
+    ready(f"http://{address}/")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        server.stop()
+        await server.close_all_connections()
+
+
+def expect_server() -> None:
+    """Raise `UserError` where the server's library is not there."""
+    if importlib.util.find_spec("tornado") is None:
+        raise UserError("`--web` needs tornado: `pip install tornado` brings it.")
+
+
+def _handler() -> Any:
+    """The class that answers requests; its base is imported when it is wanted."""
+    from tornado.web import HTTPError, RequestHandler
+
+    class Page(RequestHandler):
+        def initialize(self, desk: Desk, hosts: Sequence[str]) -> None:
+            self.desk, self.hosts = desk, hosts
+
+        def set_default_headers(self) -> None:
+            for name, value in _HEADERS.items():
+                self.set_header(name, value)
+
+        def prepare(self) -> None:
+            origin = self.request.headers.get("Origin")
+            if self.request.host not in self.hosts or origin not in (None, *(f"http://{host}" for host in self.hosts)):
+                raise HTTPError(HTTPStatus.FORBIDDEN)
+
+        def get(self) -> None:
+            self._show()
+
+        async def post(self) -> None:
+            # As a browser sends a text: not stripped, with Windows' line ends
+            text = self.get_body_argument("text", "", strip=False).replace("\r\n", "\n").removesuffix("\n")
+            source, target = self.get_body_argument("from", ""), self.get_body_argument("to", "")
+            lines, asked = text.split("\n"), (text, source, target)
+            if len(text) > MOST_CHARACTERS or len(lines) > MOST_LINES:
+                self.set_status(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+                most = f"{MOST_CHARACTERS:,} characters and {MOST_LINES} lines"
+                self._show(*asked, refusal=f"The text must have at most {most}; `mtmoe translate` takes any.")
+            elif self.desk.waiting >= MOST_WAITING:
+                self.set_status(HTTPStatus.SERVICE_UNAVAILABLE)
+                self._show(*asked, refusal=f"{MOST_WAITING} texts are waiting: try again.")
+            else:
+                self._show(*asked, results=await self.desk.translate(lines, source, target))
+
+        def _show(
+            self, text: str = "", source: str = "", target: str = "", refusal: str = "", results: Sequence[Shown] = ()
+        ) -> None:
+            page = templates(Path(__file__).parent).get_template("translate.html.j2")
+            self.finish(page.render(
+                names=self.desk.names, langs=self.desk.langs, text=text, source=source, target=target,
+                refusal=refusal, results=results, most=MOST_CHARACTERS,
+            ))  # fmt: skip
+
+    return Page

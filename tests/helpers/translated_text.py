@@ -1,0 +1,59 @@
+"""Text of the languages of `untrained`, a data directory of it by a SentencePiece model, and models that babble."""
+
+import io
+import random
+from pathlib import Path
+
+import sentencepiece
+from fairseq.data import Dictionary, indexed_dataset
+
+from tests.helpers import untrained
+from tests.helpers.untrained import PAIRS, SYLLABLES, as_text
+
+LANGS = ("en", "aa", "bb", "cc")
+LIMIT = 40  # tokens that a model can read
+SPARSE = (*untrained.SPARSE, "--max-source-positions", str(LIMIT))
+PEMT = ("--task", "translation_heated", "--arch", "pemt_translation_tiny", "--pemt-stage", "source",
+        "--lang-pairs", "en-aa", "--decoder-langtok", "--description", "bo da")  # fmt: skip
+
+
+def texts(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    return [as_text(" ".join(draw.choices(SYLLABLES, k=draw.randint(4, 14)))) for _ in range(count)]
+
+
+def make_text_data(folder: Path, **options: object) -> Path:
+    """A data directory with `test` sets and what models need of `train`; options are SentencePiece's."""
+    folder.mkdir()
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts(400, 0)), model_writer=model, minloglevel=3,
+        **{"vocab_size": 90, "hard_vocab_limit": False, **options},
+    )  # fmt: skip
+    (folder / "spm.model").write_bytes(model.getvalue())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    dictionary = Dictionary()
+    for piece in map(processor.id_to_piece, range(len(processor))):
+        if not processor.is_unknown(processor.piece_to_id(piece)) and piece not in ("<s>", "</s>"):
+            dictionary.add_symbol(piece)
+    for lang in LANGS:
+        dictionary.save(str(folder / f"dict.{lang}.txt"))
+    for seed, pair in enumerate(PAIRS):
+        for split, count in (("train", 4), ("test", 15)):
+            for side, lang in enumerate(pair.split("-")):
+                _write(folder, f"{split}.{pair}.{lang}", texts(count, 100 + 2 * seed + side), processor, dictionary)
+    return folder
+
+
+def _write(folder: Path, name: str, lines: list[str], processor: object, dictionary: Dictionary) -> None:
+    (folder / "raw").mkdir(exist_ok=True)
+    (folder / "raw" / name).write_text("".join(f"{line}\n" for line in lines))
+    builder = indexed_dataset.make_builder(str(folder / f"{name}.bin"), impl="mmap", vocab_size=len(dictionary))
+    for line in lines:
+        pieces = " ".join(processor.encode(line, out_type=str))
+        builder.add_item(dictionary.encode_line(pieces, add_if_not_exist=False))
+    builder.finalize(str(folder / f"{name}.idx"))
+
+
+def sources(data: Path, pair: str) -> list[str]:
+    return (data / "raw" / f"test.{pair}.{pair.split('-')[0]}").read_text().splitlines()

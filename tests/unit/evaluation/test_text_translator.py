@@ -1,0 +1,164 @@
+"""Lines of text become those that `mtmoe evaluate` finds, without a data directory, one line for each."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from fairseq.dataclass.configs import GenerationConfig
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.text_batches import Hypothesis, bits, joined
+from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+from tests.helpers import untrained
+from tests.helpers.refused import refused
+from tests.helpers.translated_text import LIMIT, PEMT, SPARSE, make_text_data, sources
+
+SHORT = Decoding(beam=3, max_len_b=15, lenpen=0.7)
+PAIRS = list(untrained.PAIRS)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    register()
+    return make_text_data(tmp_path_factory.mktemp("text") / "data")
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    """A sparse model; only the file is asked."""
+    untrained.save_model(data, data.parent / "sparse.pt", *SPARSE)
+    return data.parent / "sparse.pt"
+
+
+@pytest.fixture(scope="module")
+def translator(model):
+    return TextTranslator([str(model)], SHORT)
+
+
+def evaluated(data, path, pair, decoding=SHORT):
+    return Translator(str(data), str(path).split(":"), decoding).translate(pair, "test").hypotheses
+
+
+@pytest.mark.parametrize("options", [
+    [*SPARSE, "--task-ids", "pair"], [*SPARSE, "--enable-lang-ids", "--lang-tok-style", "mbart"],
+    [*SPARSE, "--lang-tok-replacing-bos-eos"], [*SPARSE, "--encoder-langtok-last", "--encoder-langtok", "src"],
+    [*SPARSE, "--output-bias", "--sinusoids", "marian", "--decoder-begins-with-pad"], PEMT,
+], ids=["pairs", "ids", "ends", "last", "marian", "pemt"])  # fmt: skip
+def test_text_is_translated_as_the_test_set_is_whatever_languages_share_a_batch(data, tmp_path, options):
+    path = tmp_path / "model.pt"
+    untrained.save_model(data, path, *options)
+    pairs = PAIRS if options is not PEMT else ["en-aa"]
+    wanted = {pair: evaluated(data, path, pair) for pair in pairs}
+    state = torch.load(path)
+    state["cfg"]["task"]["data"] = str(tmp_path / "gone")
+    torch.save(state, path)
+    translator = TextTranslator([str(path)], SHORT)
+    for pair in pairs:
+        assert translator.translate(sources(data, pair), source="en", target=pair.split("-")[1]) == wanted[pair]
+    targets = [pair.split("-")[1] for pair in pairs]
+    group = translator.forms.group(sources(data, "en-aa"), "en", targets, SHORT)
+    assert len(group.batches) == (len(pairs) if "--lang-tok-replacing-bos-eos" in options else 1)
+    for number, rows in enumerate(group.batches):
+        group.add(number, translator.translate_batch(rows, SHORT))
+    assert [one[0].text for one in group.finished("aa")] == wanted["en-aa"]
+    assert len({text for target in targets for text in map(str, group.finished(target))}) > 10
+
+
+def test_an_ensemble_and_a_stock_checkpoint_whose_vocabulary_is_in_its_data(data, model, tmp_path):
+    stock, other = tmp_path / "stock.pt", tmp_path / "other.pt"
+    untrained.save_model(data, stock, *untrained.STOCK, "--max-source-positions", str(LIMIT))
+    untrained.save_model(data, other, *SPARSE, seed=2)
+    few = sources(data, "en-bb")[:5]
+    both = TextTranslator([str(model), str(other)], SHORT).translate(few, source="en", target="bb")
+    assert both == evaluated(data, f"{model}:{other}", "en-bb")[:5] != evaluated(data, model, "en-bb")[:5]
+    moved = shutil.copytree(data, tmp_path / "moved")
+    for given in (None, str(moved)):
+        found = TextTranslator([str(stock)], SHORT, given).translate(few, source="en", target="bb")
+        assert found == evaluated(data, stock, "en-bb")[:5]
+    (moved / "spm.model").unlink()
+    with refused("stock.pt", "moved"):
+        TextTranslator([str(stock)], SHORT, str(moved))
+
+
+def test_scores_and_several_hypotheses_are_those_of_fairseq(data, model, translator):
+    old = Translator(str(data), [str(model)], SHORT)
+    direction = old.direction("en-cc", "test")
+    generator = direction.task.build_generator(old.models, GenerationConfig(beam=4, lenpen=0.7, max_len_b=15))
+    rows = translator.forms.group(sources(data, "en-cc"), "en", ["cc"], SHORT).batches[0]
+    sample = direction.dataset.collater([direction.dataset[row.line] for row in rows])
+    wanted = dict(zip(sample["id"].tolist(), direction.task.inference_step(generator, old.models, sample), strict=True))
+    for row, found in zip(rows, translator.translate_batch(rows, replace(SHORT, beam=4), n_best=3), strict=True):
+        assert [one.text for one in found] == [direction.text([one]) for one in wanted[row.line][:3]]
+        assert [one.score for one in found] == pytest.approx(
+            [bits(float(one["score"])) for one in wanted[row.line][:3]]
+        )
+        assert found == sorted(found, key=lambda one: -one.score) and len({one.text for one in found}) > 1
+    (best, *_), *_ = translator.translate_batch(rows, replace(SHORT, beam=4))
+    assert best.text == direction.text(wanted[rows[0].line])
+    assert best.score == pytest.approx(bits(float(wanted[rows[0].line][0]["score"])))
+
+
+def test_each_line_has_one_whatever_is_in_it(translator):
+    lines = ["", "bo da", " \t ", "bo\u2028da\x85\x0b\x0c\rki", "bo da", "☃ \u0000", "\u200b"]
+    found = translator.translate(lines, source="en", target="aa")
+    assert len(found) == len(lines) and [bool(line) for line in found] == [False, True, False, True, True, True, False]
+    assert found[1] == found[4] and not any(set(line) & {"\n", "\r", "\u2028", "\t"} for line in found)
+    assert translator.translate([], source="en", target="aa") == []
+
+
+def test_a_line_that_is_too_long_is_split_at_the_ends_of_sentences_or_refused(translator):
+    sentences = ["bo da ki bo da?", "nama nama!”", "bo fu 3.5 bo։", "gega bo。", "di di di\u0964"]
+    sentences = [*sentences, *sentences]
+    text = " ".join(sentences).replace("。 ", "。")
+    assert translator.forms.longest == LIMIT
+    apart = translator.translate(sentences, source="en", target="bb")
+    assert translator.translate([text, sentences[0]], source="en", target="bb") == [" ".join(apart), apart[0]]
+    long = "ba " * (2 * LIMIT)
+    for lines, number in (([text, "", long], 3), ([f"Bo. {long}"], 1)):
+        with pytest.raises(UserError, match=f"^Line {number} of the text must have sentences of at most {LIMIT - 2} "):
+            translator.translate(lines, source="en", target="bb")
+    with refused("--max-tokens"):
+        translator.translate(sentences, source="en", target="bb", max_tokens=5)
+
+
+def test_what_was_split_has_the_score_of_one_hypothesis():
+    parts = [Hypothesis("bo da", -2.0, 4), Hypothesis("ki", -1.0, 2)]
+    assert joined(parts, lenpen=1.0) == Hypothesis("bo da ki", (-8 - 2) / 6, 6)
+    assert joined(parts, lenpen=0.0) == Hypothesis("bo da ki", -3.0, 6)
+    assert joined([Hypothesis("大", -1, 1), Hypothesis("狗。", -1, 1), Hypothesis("x", -1, 1)], 1.0).text == "大狗。x"
+
+
+def test_unknown_languages_are_refused_with_the_nearest(translator):
+    with pytest.raises(UserError, match=r"^`--to` must be a language of .*sparse.pt \(aa, bb, cc, en\), but is 'xx'"):
+        translator.translate(["bo"], source="en", target="xx")
+    forms = translator.forms
+    forms.langs, before = (
+        [f"{code}_Latn" for code in ("swh", "ssw", "swe", "eng", "ibo", "yor", "fra")] * 2,
+        forms.langs,
+    )
+    try:
+        assert forms.nearest("sw")[:2] == ["swh_Latn", "swe_Latn"] and forms.nearest("English")[0] == "eng_Latn"
+    finally:
+        forms.langs = before
+
+
+def test_bytes_of_characters_are_put_together(tmp_path):
+    data = make_text_data(tmp_path / "data", byte_fallback=True, vocab_size=350)
+    untrained.save_model(data, tmp_path / "model.pt", *SPARSE)
+    forms = TextTranslator([str(tmp_path / "model.pt")], SHORT).forms
+    pieces = forms.target.encode(["bo 雪 bo"])[0]
+    assert forms.target.speller([2])(torch.tensor([*pieces, 2])) == "bo 雪 bo"
+    newline = [forms.task.target_dictionary.index(piece) for piece in ("▁bo", "<0x0A>", "▁bo")]
+    assert forms.target.speller([2])(torch.tensor([*newline, 2])) == "bo  bo"
+
+
+def test_other_files_are_refused(data, tmp_path):
+    untrained.save_model(data, tmp_path / "one.pt", *untrained.ONE_PAIR)
+    (tmp_path / "text.pt").write_text(json.dumps({}))
+    for name in ("one.pt", "text.pt", "nothing.pt"):
+        with refused(name):
+            TextTranslator([str(tmp_path / name)], SHORT)
