@@ -1,7 +1,7 @@
 """What a translator reads and writes: symbols, and the SentencePiece models that cut text into them.
 
-It travels in the file of `mtmoe import-hf` and in checkpoints, as `vocabulary` of the task's state, so that a model needs
-no data directory to translate text. fairseq's four special symbols come first and are not listed.
+It travels in the file of `mtmoe import-hf` and in checkpoints, as `vocabulary` of the task's state, so that a model
+needs no data directory to translate text. fairseq's four special symbols come first and are not listed.
 """
 
 import functools
@@ -64,7 +64,7 @@ class Vocabulary:
 
     @classmethod
     def of_data(cls, folder: str | Path, source: Sequence[str], target: Sequence[str]) -> Self | None:
-        """Return that of a data directory, whose dictionaries have these symbols; None without a SentencePiece model."""
+        """Return that of a data directory, whose dictionaries have these symbols; None without a model."""
         path = Path(folder) / SENTENCEPIECE
         if not path.is_file():
             return None
