@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mtmoe.data.corpora.binarize import write_dictionary
+from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES
 from fairseq_mtmoe.data.corpora.recipes.schema import Spelling
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
 from fairseq_mtmoe.errors import UserError
@@ -40,11 +41,13 @@ def given_by_model(path: Path, codes: Mapping[str, str]) -> Iterator[GivenVocabu
 
     state = load_shared_part(path, mapped=True)
     vocabulary, settings = vocabulary_in(path, state), state["task_state"]
-    if vocabulary.source != vocabulary.target:
-        raise UserError(f"`{path}` must have one vocabulary for sources and targets, but has two.")
     style = Spelling.mbart if settings["lang_tok_style"] == "mbart" else Spelling.plain
     with TemporaryDirectory() as name:
-        files = {"model": Path(name) / "spm.model", "dictionary": Path(name) / "dict.txt"}
-        files["model"].write_bytes(vocabulary.source.model)
-        write_dictionary(files["dictionary"], vocabulary.source.symbols)
+        sides = {("model", "dictionary"): vocabulary.target}
+        if vocabulary.source != vocabulary.target:
+            sides[SOURCE_FILES] = vocabulary.source
+        files = {file: Path(name) / file.replace(" ", ".") for kinds in sides for file in kinds}
+        for (model, dictionary), side in sides.items():
+            files[model].write_bytes(side.model)
+            write_dictionary(files[dictionary], side.symbols)
         yield GivenVocabulary(files, tuple(settings["langs"]), style, path, codes)

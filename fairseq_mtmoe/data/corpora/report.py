@@ -78,7 +78,8 @@ def of_corpora(assembly: Assembly, selections: Iterable[Selection], evaluated: I
     found = {selection.corpus.raw.files.name: _trained_corpus(selection) for selection in selections}
     found |= {corpus.raw.files.name: _corpus(corpus) for corpus in evaluated}
     settings = plain(asdict(recipe))
-    del settings["corpora"], settings["path"], settings["known_languages"]  # corpora have a part of their own
+    for name in ("corpora", "path", "known_languages", "of_sources"):  # corpora have a part of their own
+        del settings[name]
     if recipe.codes:
         settings["vocabulary"] |= {"model": None, "dictionary": None}  # files that lie there while this runs
     else:

@@ -7,7 +7,7 @@ from typing import Any
 import sentencepiece
 import yaml
 
-from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
+from fairseq_mtmoe.data.translation.file_names import model_of_sources
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
 
@@ -34,7 +34,7 @@ def description_of_pair(pair: str) -> str:
 
 def description_tokens(text: str, dictionary: Any, folder: str) -> list[int]:
     """The tokens of a description, by the data's own SentencePiece; where there is none, of its words as they are."""
-    path, pieces = Path(folder) / SENTENCEPIECE, text.split()
+    path, pieces = model_of_sources(folder), text.split()
     if path.exists():
         content = read_bytes(path, "the SentencePiece model of a data directory")
         try:

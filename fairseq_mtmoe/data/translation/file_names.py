@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INDEX = ".idx"
-SENTENCEPIECE = "spm.model"  # in a data directory of ours
+SENTENCEPIECE = "spm.model"  # in a data directory of ours: of targets, and of sources where these have none
+OF_SOURCES = "spm.source.model"  # there, too, where sources have a model of their own
 TOKEN_STYLE = "lang_tok_style.txt"  # in a data directory of ours: fairseq's --lang-tok-style, if it is to be another
 TEXT_FOLDER = "raw"  # in a data directory of ours: the text of its validation and test data, under the same names
 
@@ -52,6 +53,12 @@ def indexed_sides(folder: str | Path) -> list[Side]:
     """The sides that have an index file in a folder, in the order of their names."""
     names = sorted(name.removesuffix(INDEX) for name in os.listdir(folder) if name.endswith(INDEX))
     return [side for side in map(read_side_name, names) if side]
+
+
+def model_of_sources(folder: str | Path) -> Path:
+    """Where the SentencePiece model is that cuts sources in a data directory of ours."""
+    own = Path(folder) / OF_SOURCES
+    return own if own.is_file() else Path(folder) / SENTENCEPIECE
 
 
 def find_side(folder: str | Path, split: str, source: str, target: str, lang: str) -> str | None:

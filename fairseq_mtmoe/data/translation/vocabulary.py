@@ -15,7 +15,7 @@ import sentencepiece
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
+from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, model_of_sources
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes
 
@@ -68,9 +68,9 @@ class Vocabulary:
         path = Path(folder) / SENTENCEPIECE
         if not path.is_file():
             return None
-        model = read_bytes(path)
-        first = Side(tuple(source[NUM_SPECIAL:]), model)
-        return cls(first, first if list(source) == list(target) else Side(tuple(target[NUM_SPECIAL:]), model))
+        first = Side(tuple(source[NUM_SPECIAL:]), read_bytes(model_of_sources(folder)))
+        second = Side(tuple(target[NUM_SPECIAL:]), read_bytes(path))
+        return cls(first, first if first == second else second)
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any] | None) -> Self | None:

@@ -29,7 +29,7 @@ from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.translation.collating import PairCollate
 from fairseq_mtmoe.data.translation.descriptions import description_of_pair, description_tokens
-from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
+from fairseq_mtmoe.data.translation.file_names import model_of_sources
 from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
@@ -300,7 +300,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def build_bpe(self, args: Any) -> Any:
         """As fairseq's; by default the data directory's model cuts lines of `fairseq-interactive`."""
         bpe = super().build_bpe(args)
-        model = os.path.join(split_paths(self.args.data)[0], SENTENCEPIECE)
+        model = str(model_of_sources(split_paths(self.args.data)[0]))
         if bpe is not None or self.datasets or not os.path.isfile(model):  # other commands have loaded a data set
             return bpe
         logger.info(f"`--bpe` is not given: {model} cuts lines into pieces")

@@ -5,6 +5,7 @@ import json
 import pytest
 from fairseq.data import Dictionary, data_utils
 
+from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from tests.helpers.invoked import invoked, mtmoe
 from tests.helpers.pretrained_translators import save_translator, sentences, trained_pieces, write_lines
 from tests.helpers.refused import refused
@@ -38,6 +39,27 @@ def test_data_has_the_models_pieces_ids_and_codes(tmp_path, raw, form, style):
     assert [dictionary.string(row).split() for row in ids] == cuts
     assert "up to date" in mtmoe("prepare", form, raw, out, *options, "--vocabulary-of", model)
     assert str(tmp_path) not in json.dumps(json.loads((out / "report.json").read_text()).get("recipe", {}))
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_two_models_cut_sources_and_targets(tmp_path, raw, joined):
+    models = trained_pieces(sentences("en", 200)), trained_pieces(sentences("sw", 200), "unigram", 40)
+    langs, model, out = ("eng", "swh"), tmp_path / "model.pt", tmp_path / "data"
+    made = save_translator(model, models, langs=langs, joined=joined, langtoks=("tgt", None))
+    mtmoe("prepare", "corpora", raw, out, "--recipe", "folder", "--workers", 1, "--vocabulary-of", model)
+    dictionaries = [Dictionary.load(str(out / f"dict.{lang}.txt")) for lang in langs]
+    assert Vocabulary.of_data(out, *(dictionary.symbols for dictionary in dictionaries)) == made
+    sides = zip(langs, dictionaries, (made.source, made.target), ("en", "sw"), strict=True)
+    for lang, dictionary, side, short in sides:
+        ids = data_utils.load_indexed_dataset(str(out / f"test.eng-swh.{lang}"), dictionary)
+        cuts = [side.processor.encode(line, out_type=str) for line in sentences(short, 6, 2)]
+        assert [dictionary.string(row).split() for row in ids] == cuts
+    files = ["train.en-sw.en", "train.en-sw.sw"]
+    corpus = {"name": "text", "pair": "en-sw", "role": "train", "files": files}
+    recipe = {"name": "both", "corpora": [corpus], "directions": ["en-sw", "sw-en"], "held_out": {"valid": 2, "test": 2}}
+    (tmp_path / "both.yaml").write_text(json.dumps(recipe))
+    with refused("model.pt"):
+        mtmoe("prepare", "corpora", raw, tmp_path / "both", "--recipe", tmp_path / "both.yaml", "--vocabulary-of", model)
 
 
 def test_another_models_data_is_not_replaced(tmp_path, raw):

@@ -15,17 +15,24 @@ from typing import Any
 import numpy as np
 
 from fairseq_mtmoe.data.corpora.binarize import writer
-from fairseq_mtmoe.data.corpora.engine.encoding import Vocabulary, encode, make_vocabulary
+from fairseq_mtmoe.data.corpora.engine.encoding import SOURCE, Kinds, Text, Vocabulary, encode, make_vocabulary
 from fairseq_mtmoe.data.corpora.engine.selecting import SIDES, Selections
 from fairseq_mtmoe.data.corpora.engine.store import Saved, summary_of
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import Role, Shards, Spelling
 from fairseq_mtmoe.data.translation import recorded_sizes, tiers
-from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, TOKEN_STYLE, dictionary_name, side_name
+from fairseq_mtmoe.data.translation.file_names import (
+    OF_SOURCES,
+    SENTENCEPIECE,
+    TEXT_FOLDER,
+    TOKEN_STYLE,
+    dictionary_name,
+    side_name,
+)
 
 TRAIN = Role.train.name
-OF_ALL_SHARDS = ("langs.txt", "lang_pairs.txt", TOKEN_STYLE, "spm.model")  # also beside shards: what commands are told
+OF_ALL_SHARDS = ("langs.txt", "lang_pairs.txt", TOKEN_STYLE, SENTENCEPIECE, OF_SOURCES)  # also beside shards
 
 Evaluation = Mapping[str, Mapping[str, Sequence[Path]]]  # by pair and split, files with references
 
@@ -41,14 +48,24 @@ def binarize(
 ) -> Assembly:
     """Fill the empty directory `folder` by a recipe; `given` and `names` of a vocabulary as in `make_vocabulary`."""
     vocabulary = make_vocabulary(tools, recipe, given, names, selections)
-    texts = [selection.blocks for of_pair in selections.values() for selection in of_pair]
+    texts: list[Text] = [selection.blocks for of_pair in selections.values() for selection in of_pair]
     splits = [(pair, split, files) for pair, of_pair in evaluation.items() for split, files in of_pair.items()]
-    encoded = iter(encode(tools, [*texts, *([(file, None) for file in files] for *_, files in splits)], vocabulary))
+    pairs = [*(pair for pair, of_pair in selections.items() for _ in of_pair), *(pair for pair, *_ in splits)]
+    kinds = [kinds_of(pair, recipe, vocabulary) for pair in pairs]
+    texts += [[(file, None) for file in files] for *_, files in splits]
+    encoded = iter(encode(tools, texts, vocabulary, kinds))
     ids = [Ids(pair, TRAIN, [file for _ in of_pair for file in next(encoded)]) for pair, of_pair in selections.items()]
     ids += [Ids(pair, split, next(encoded), files) for pair, split, files in splits]
     assembly = Assembly(recipe, vocabulary, ids)
     assembly.write(folder, tools)
     return assembly
+
+
+def kinds_of(pair: str, recipe: Recipe, vocabulary: Vocabulary) -> Kinds:
+    """Which vocabulary each side of a pair has."""
+    sources = recipe.source_languages() if vocabulary.has_sources else set()
+    first, second = (SOURCE if lang in sources else "" for lang in pair.split("-"))
+    return first, second
 
 
 @dataclass(frozen=True)
@@ -105,12 +122,11 @@ class Assembly:
     def write(self, folder: Path, tools: Tools) -> None:
         count = max(map(self.shards, self.sizes))
         folders = [folder] if count == 1 else [folder / f"shard{number}" for number in range(count)]
-        dictionary = folders[0] / dictionary_name(self.recipe.data_code(self._langs()[0]))
         for each in folders:
             each.mkdir(exist_ok=True)
-        shutil.copyfile(self.vocabulary.dictionary, dictionary)
+        self._write_dictionaries(folders)
         for each in folders:
-            self._write_shared(each, folders, dictionary)
+            self._write_shared(each, folders)
         for name in OF_ALL_SHARDS if count > 1 else ():
             if (folders[0] / name).exists():
                 _link(folders[0] / name, folder / name)
@@ -135,13 +151,24 @@ class Assembly:
         """Those of all text, in plain codes."""
         return sorted({lang for pair in self.pairs for lang in pair.split("-")}, key=self.recipe.data_code)
 
-    def _write_shared(self, folder: Path, folders: Sequence[Path], dictionary: Path) -> None:
-        """Write the model, a dictionary for each language (one, and links to it), and the lists that tasks read."""
+    def _write_dictionaries(self, folders: Sequence[Path]) -> None:
+        """Write a dictionary for each language: one, or one of sources and one of targets, and links to it."""
+        first: dict[str, Path] = {}
+        for lang in self._langs():
+            kind = kinds_of(f"{lang}-", self.recipe, self.vocabulary)[0]
+            for path in (folder / dictionary_name(self.recipe.data_code(lang)) for folder in folders):
+                if kind in first:
+                    _link(first[kind], path)
+                else:
+                    first[kind] = path
+                    shutil.copyfile(self.vocabulary.dictionary(kind), path)
+
+    def _write_shared(self, folder: Path, folders: Sequence[Path]) -> None:
+        """Write the model, or two, and the lists that tasks read."""
         langs = list(map(self.recipe.data_code, self._langs()))
-        shutil.copyfile(self.vocabulary.model, folder / "spm.model")
-        for path in (folder / dictionary_name(lang) for lang in langs):
-            if path != dictionary:
-                _link(dictionary, path)
+        shutil.copyfile(self.vocabulary.model(), folder / SENTENCEPIECE)
+        if self.vocabulary.has_sources:
+            shutil.copyfile(self.vocabulary.model(SOURCE), folder / OF_SOURCES)
         known = self.recipe.known_languages
         ordered = [*known, *(lang for lang in langs if lang not in known)]
         _write(folder / "langs.txt", "".join(f"{lang}\n" for lang in ordered))

@@ -19,13 +19,15 @@ from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.engine.selecting import SIDES, Mask, Selections
 from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, is_saved, save, summary_of
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
-from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import Pieces, count_characters, known_characters, load
 from fairseq_mtmoe.data.corpora.vocabulary.training import SIZE_RULE, sample_lines, train
 from fairseq_mtmoe.io.files import read_bytes, replacing
 
 TRAINED_BY = ("size", "temperature", "character_coverage")  # of a recipe: it decides about a model
-MODEL, IDS = "spm.model", "ids.npy"
+MODEL, IDS, DICTIONARY = "spm.model", "ids.npy", "dict.txt"
+SOURCE = "source."  # begins the names of such files of sources, where they have a vocabulary of their own
+Kinds = tuple[str, str]  # for each side of a text `SOURCE`, or nothing
 
 Text = Sequence[tuple[Path, Mask | None]]  # files with the rows wanted of each, or all
 
@@ -66,19 +68,21 @@ def gather_block(
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Where the vocabulary is: a SentencePiece model, a dictionary for all languages, and its id for each piece."""
+    """Where the vocabulary is: a SentencePiece model, a dictionary for all languages, and its id for each piece.
+
+    has_sources: it is of targets, and there is another of sources.
+    """
 
     stage: Stage
-    symbols: int  # of the dictionary, with fairseq's four
+    symbols: int  # of the larger dictionary, with fairseq's four
     wanted: int  # how many there were to be
+    has_sources: bool = False
 
-    @property
-    def model(self) -> Path:
-        return self.stage.folder / MODEL
+    def model(self, kind: str = "") -> Path:
+        return self.stage.folder / f"{kind}{MODEL}"
 
-    @property
-    def dictionary(self) -> Path:
-        return self.stage.folder / "dict.txt"
+    def dictionary(self, kind: str = "") -> Path:
+        return self.stage.folder / f"{kind}{DICTIONARY}"
 
 
 def make_vocabulary(
@@ -107,36 +111,46 @@ def make_vocabulary(
                 model, wanted = read_bytes(given["model"]), 0
             else:
                 model, wanted = train(text, recipe.vocabulary, sizes.total(), names)
-            symbols = _write_vocabulary(stage, model, load(model, given.get("dictionary")), wanted)
+            symbols = _write_vocabulary(stage.folder, "", model, load(model, given.get("dictionary")))
+            result: dict[str, Any] = {"symbols": symbols, "wanted": wanted}
+            if SOURCE_FILES[0] in given:
+                model, dictionary = read_bytes(given[SOURCE_FILES[0]]), given[SOURCE_FILES[1]]
+                others = _write_vocabulary(stage.folder, SOURCE, model, load(model, dictionary))
+                result |= {"symbols": max(symbols, others), "has_sources": True}
+            stage.finish(result)
         if recipe.vocabulary.size is None and not given:
             tools.shown.note(f"Vocabulary: {symbols:,} pieces, as nothing says how many: {SIZE_RULE}")
     return Vocabulary(stage, **(stage.result() or {}))
 
 
-def _write_vocabulary(stage: Stage, model: bytes, pieces: Pieces, wanted: int) -> int:
-    with replacing(stage.folder / MODEL) as path:
+def _write_vocabulary(folder: Path, kind: str, model: bytes, pieces: Pieces) -> int:
+    with replacing(folder / f"{kind}{MODEL}") as path:
         path.write_bytes(model)
-    with replacing(stage.folder / IDS) as path:
+    with replacing(folder / f"{kind}{IDS}") as path:
         np.save(path, pieces.ids)
-    with replacing(stage.folder / "dict.txt") as path:
+    with replacing(folder / f"{kind}{DICTIONARY}") as path:
         write_dictionary(path, pieces.symbols)
-    symbols = len(SPECIAL) + len(pieces.symbols)
-    stage.finish({"symbols": symbols, "wanted": wanted})
-    return symbols
+    return len(SPECIAL) + len(pieces.symbols)
 
 
-def encode(tools: Tools, texts: Sequence[Text], vocabulary: Vocabulary) -> list[list[Path]]:
-    """Return the files of ids of each text, one for each of its own; those of an earlier run and the same rows stay."""
+def encode(tools: Tools, texts: Sequence[Text], vocabulary: Vocabulary, kinds: Sequence[Kinds]) -> list[list[Path]]:
+    """Return the files of ids of each text, one for each of its own; those of an earlier run and the same rows stay.
+
+    `kinds` are the texts', see `Kinds`.
+    """
     made_from = {"model": vocabulary.stage.key, "sentencepiece": version("sentencepiece")}
     folders = {path.parent.name for text in texts for path, _ in text}
     stages = {folder: tools.work.stage("ids", text=folder, **made_from) for folder in sorted(folders)}
     encoded: list[list[Path]] = []
     wanted: dict[Path, tuple[Path, Mask | None]] = {}
-    for text in texts:
+    kinds_of: dict[Path, Kinds] = {}
+    for text, of_text in zip(texts, kinds, strict=True):
         encoded.append([_block_path(stages[path.parent.name], path, mask) for path, mask in text])
         wanted |= dict(zip(encoded[-1], text, strict=True))
+        kinds_of |= dict.fromkeys(encoded[-1], of_text)
     tools.work.keep_alone(wanted)
-    left = [(*of, vocabulary.stage.folder, out) for out, of in wanted.items() if not is_saved(out)]
+    folder = vocabulary.stage.folder
+    left = [(*of, folder, out, kinds_of[out]) for out, of in wanted.items() if not is_saved(out)]
     sizes = (summary_of(path)["kept"] if mask is None else int(mask.sum()) for path, mask, *_ in left)
     tools.do("Encoding", [partial(encode_block, *of) for of in left], sum(sizes))
     return encoded
@@ -148,20 +162,21 @@ def _block_path(stage: Stage, path: Path, mask: Mask | None) -> Path:
     return stage.folder / f"{path.stem}-{rows}.npz"
 
 
-@lru_cache(1)
-def _load_model(folder: Path) -> tuple[sentencepiece.SentencePieceProcessor, NDArray[np.int32], Mask]:
+@lru_cache(2)
+def _load_model(folder: Path, kind: str) -> tuple[sentencepiece.SentencePieceProcessor, NDArray[np.int32], Mask]:
     """The model, the dictionary's id for each of its pieces, and which characters they have."""
-    model, table = sentencepiece.SentencePieceProcessor(model_file=str(folder / MODEL)), np.load(folder / IDS)
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{kind}{MODEL}"))
+    table = np.load(folder / f"{kind}{IDS}")
     return model, table, known_characters(model, table)
 
 
-def encode_block(text: Path, mask: Mask | None, vocabulary: Path, out: Path) -> int:
+def encode_block(text: Path, mask: Mask | None, vocabulary: Path, out: Path, kinds: Kinds) -> int:
     """Write the ids of a block's sentences, each with the end of sentence, and their lengths; how many pairs."""
-    model, table, known = _load_model(vocabulary)
     arrays: dict[str, NDArray[Any]] = {}
     summary: dict[str, Any] = {}
     with Saved(text) as saved:
-        for side in SIDES:
+        for side, kind in zip(SIDES, kinds, strict=True):
+            model, table, known = _load_model(vocabulary, kind)
             lines = saved.lines(side)
             if mask is not None:
                 lines = list(itertools.compress(lines, mask.tolist()))

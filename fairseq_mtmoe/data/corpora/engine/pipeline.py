@@ -47,7 +47,7 @@ class Inputs:
     def made_from(self) -> dict[str, object]:
         """All that decides about the data directory's bytes, by names that a user knows."""
         values = plain(asdict(self.recipe))
-        for name in ("corpora", "path"):
+        for name in ("corpora", "path", "of_sources"):
             del values[name]
         if not values["codes"]:
             del values["codes"]
@@ -85,7 +85,7 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool
     """Return the recipe's files below `raw` with their hashes; `UserError` if one is missing or not what it must be."""
     recipe = recipe.found_in(raw)
     files_of = [recipe.files_of(corpus, raw, allow_unequal) for corpus in recipe.corpora]  # all are there
-    named = {"model": recipe.vocabulary.model, "dictionary": recipe.vocabulary.dictionary}
+    named = {"model": recipe.vocabulary.model, "dictionary": recipe.vocabulary.dictionary, **recipe.of_sources}
     given = {name: regular_file(raw / file, f"the vocabulary's {name}") for name, file in named.items() if file}
     model, filters = None, recipe.filters
     if filters.identify:

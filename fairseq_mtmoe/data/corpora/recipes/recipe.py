@@ -16,6 +16,7 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.io.yaml_files import check_names, read_mapping, structured
 
+SOURCE_FILES = ("source model", "source dictionary")  # of a given vocabulary
 _SEED = schema.rule("a whole number from 0 to 2³²-1", lambda seed: type(seed) is int and 0 <= seed < 2**32)
 
 
@@ -29,6 +30,7 @@ class Recipe:
         path: the file that says so.
         known_languages: those of a given vocabulary, as its directory spells them: first in the list of this one.
         codes: what a model calls languages whose vocabulary is given, instead of `languages`.
+        of_sources: the model and dictionary of sources, by `SOURCE_FILES`, where a given vocabulary is of targets.
     """
 
     name: str = field(metadata=schema.NAME)
@@ -44,6 +46,7 @@ class Recipe:
     path: Path
     known_languages: tuple[str, ...] = ()
     codes: Mapping[str, str] = field(default_factory=dict)
+    of_sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_shipped(self) -> bool:
@@ -112,6 +115,10 @@ class Recipe:
                 raise UserError(f"`{self.path}: directions` has {wanted}, {known}.")
             found += sorted(set(matching) - set(found))
         return found
+
+    def source_languages(self) -> set[str]:
+        """The languages that are translated from, in plain codes."""
+        return {way.split("-")[0] for way in self.trained()}
 
     def found_in(self, raw: Path) -> Recipe:
         """Return the recipe with corpora for every language (with `xx-yy` pair) whose files are there.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.data.corpora.binarize import SPECIAL, UNKNOWN
 from fairseq_mtmoe.data.corpora.cleaning import characters
 from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
-from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import CODE, Spelling
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, TOKEN_STYLE, dictionary_name
 from fairseq_mtmoe.errors import UserError, raise_invalid
@@ -162,8 +162,16 @@ class GivenVocabulary:
     codes: Mapping[str, str] = field(default_factory=dict)
 
     def of_recipe(self, recipe: Recipe) -> Recipe:
-        """The recipe with this vocabulary instead of its own; see `codes_for`."""
+        """The recipe with this vocabulary instead of its own; see `codes_for` (UserError: both sides of two)."""
         recipe = replace(recipe, codes=self.codes_for({lang for one in recipe.corpora for lang in one.languages}))
+        sources = {name: str(self.files[name]) for name in SOURCE_FILES if name in self.files}
+        both = recipe.source_languages() & {way.split("-")[1] for way in recipe.trained()} if sources else ()
+        for lang in sorted(both):
+            raise UserError(
+                f"`{self.translator}` has a vocabulary of sources and one of targets: each language must be one or the "
+                f"other, but {lang} is both; make a data directory for each direction."
+            )
+        recipe = replace(recipe, of_sources=sources)
         model, dictionary, tokens = str(self.files["model"]), str(self.files["dictionary"]), self.language_tokens
         given = replace(recipe.vocabulary, size=None, model=model, dictionary=dictionary, language_tokens=tokens)
         return replace(recipe, vocabulary=given, known_languages=self.langs)
