@@ -10,8 +10,9 @@ from argparse import SUPPRESS, Namespace
 from dataclasses import dataclass, field
 from typing import Any, List, Optional, Tuple, Type
 
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
+from fairseq.utils import get_available_activation_fns
 from omegaconf import II, DictConfig, OmegaConf
 
 from fairseq_mtmoe.errors import raise_invalid
@@ -28,6 +29,10 @@ FOLLOWS = {
 }
 
 
+# fairseq computes Marian's activation, but does not offer it.
+OTHER_TYPES = {"activation_fn": ChoiceEnum([*get_available_activation_fns(), "swish"])}
+
+
 def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[OptionField]:
     found: List[OptionField] = []
     for own in dataclasses.fields(config):
@@ -40,7 +45,7 @@ def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[Optio
         default = II(f"model.{FOLLOWS[name]}") if name in FOLLOWS else own.default
         # fairseq's parser leaves an interpolated option without help out, as one that is declared elsewhere.
         metadata = dict(own.metadata) or {"help": name.replace("_", " ")}
-        found.append((name, own.type, field(default=default, metadata=metadata)))
+        found.append((name, OTHER_TYPES.get(name, own.type), field(default=default, metadata=metadata)))
     return found
 
 

@@ -56,10 +56,12 @@ def test_two_models_cut_sources_and_targets(tmp_path, raw, joined):
         assert [dictionary.string(row).split() for row in ids] == cuts
     files = ["train.en-sw.en", "train.en-sw.sw"]
     corpus = {"name": "text", "pair": "en-sw", "role": "train", "files": files}
-    recipe = {"name": "both", "corpora": [corpus], "directions": ["en-sw", "sw-en"], "held_out": {"valid": 2, "test": 2}}
+    held_out = {"valid": 2, "test": 2}
+    recipe = {"name": "both", "corpora": [corpus], "directions": ["en-sw", "sw-en"], "held_out": held_out}
     (tmp_path / "both.yaml").write_text(json.dumps(recipe))
     with refused("model.pt"):
-        mtmoe("prepare", "corpora", raw, tmp_path / "both", "--recipe", tmp_path / "both.yaml", "--vocabulary-of", model)
+        options = ("--recipe", tmp_path / "both.yaml", "--vocabulary-of", model)
+        mtmoe("prepare", "corpora", raw, tmp_path / "both", *options)
 
 
 def test_another_models_data_is_not_replaced(tmp_path, raw):

@@ -37,7 +37,8 @@ def folder(tmp_path_factory):
         for lang in ("sw", "luo"):
             for side in ("en", lang):
                 write_lines(folder / "raw" / f"{split}.en-{lang}.{side}", sentences(side, size, seed))
-    save_translator(folder / "model.pt", output_bias=True, sinusoids="marian", decoder_begins_with_pad=True)
+    form = {"output_bias": True, "sinusoids": "marian", "decoder_begins_with_pad": True, "activation_fn": "swish"}
+    save_translator(folder / "model.pt", **form)
     text = folder / "raw" / "train.en-luo.luo"
     mtmoe("extend", folder / "model.pt", folder / "luo.pt", "--language", "luo_Latn", "--text", text)
     mtmoe("prepare", "text", folder / "raw", folder / "data", "--vocabulary-of", folder / "luo.pt")
