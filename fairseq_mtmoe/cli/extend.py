@@ -68,7 +68,10 @@ def command(
     means = []
     for side, rows in ((old.source, new.source), (old.target, new.target)):
         index = {symbol: number for number, symbol in enumerate(side.symbols, NUM_SPECIAL)}
-        means.append([[index[part] for part in parts] for parts in rows.values()])
+        numbers = {
+            parts: tuple(index[part] for part in parts) for parts in set(rows.values())
+        }  # some are of all pieces
+        means.append([numbers[parts] for parts in rows.values()])
     result = with_rows(state, *means)
     added, before = [len(new.source), len(new.target)], settings.get(NEW_SYMBOLS, [0, 0])
     is_trained = any(entry.get("num_updates") for entry in state.get("optimizer_history") or ())

@@ -1,10 +1,12 @@
 """`--init-model`: a run of the real command line begins with a translator's file."""
 
 import shutil
+from argparse import Namespace
 
 import numpy as np
 import pytest
 import torch
+from fairseq import checkpoint_utils
 from fairseq.data import data_utils
 
 from fairseq_mtmoe.checkpoints import file_io
@@ -169,3 +171,19 @@ def test_what_cannot_begin_is_one_sentence(folder, tmp_path, options, wrong, sai
         begun(folder, tmp_path / "run", "--arch", "base_dense", *STILL, *options)
     assert said in str(caught.value)
     assert not list((tmp_path / "run").glob("*.pt"))
+
+
+def test_a_line_of_nothing_but_codes_is_empty_although_these_are_in_the_dictionary(folder, tmp_path):
+    """What `fairseq-interactive` gives to the task for an empty line, between lines with words."""
+    begun(folder, tmp_path, "--arch", "base_dense", *STILL)
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(tmp_path / "checkpoint_best.pt")],
+        {"data": str(folder / "data"), "source_lang": "eng_Latn", "target_lang": "swh_Latn"},
+    )
+    dictionary = task.source_dictionary
+    code, end = dictionary.index("__eng_Latn__"), dictionary.eos()
+    tokens = torch.tensor([[code, 20, 21, end], [dictionary.pad(), dictionary.pad(), code, end]])
+    sample = {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([4, 2])}}
+    generator = task.build_generator([model.eval()], Namespace(beam=1, max_len_b=5))
+    found = task.inference_step(generator, [model], sample)
+    assert len(found[0][0]["tokens"]) > 1 and found[1][0]["tokens"].tolist() == [end]
