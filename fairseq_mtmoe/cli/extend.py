@@ -68,9 +68,7 @@ def command(
     means = []
     for side, rows in ((old.source, new.source), (old.target, new.target)):
         index = {symbol: number for number, symbol in enumerate(side.symbols, NUM_SPECIAL)}
-        numbers = {
-            parts: tuple(index[part] for part in parts) for parts in set(rows.values())
-        }  # some are of all pieces
+        numbers = {parts: tuple(index[part] for part in parts) for parts in set(rows.values())}
         means.append([numbers[parts] for parts in rows.values()])
     result = with_rows(state, *means)
     added, before = [len(new.source), len(new.target)], settings.get(NEW_SYMBOLS, [0, 0])
