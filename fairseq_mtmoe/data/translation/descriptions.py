@@ -23,13 +23,23 @@ def languages() -> dict[str, str]:
 def description_of_pair(pair: str) -> str:
     known, found = languages(), []
     for lang in pair.split("-"):
-        name = known.get(lang) or known.get(lang.split("_")[0])
+        name = known.get(lang) or known.get(lang.split("_")[0]) or known.get(_short_code(lang))
         if name is None:
             raise UserError(
                 f"`--description` must say in a sentence what {pair} is, for nothing is known of the language {lang}."
             )
         found.append(name)
     return "Given a sentence in {}, translate it into {}.".format(*found)
+
+
+def _short_code(lang: str) -> str:
+    """The code that BCP 47 prefers: `sw` for the `swh_Latn` of pretrained models."""
+    import langcodes  # with tables that nothing else needs
+
+    try:
+        return str(langcodes.standardize_tag(lang.split("_")[0], macro=True))
+    except ValueError:  # of `langcodes`, for what is no code
+        return lang
 
 
 def description_tokens(text: str, dictionary: Any, folder: str) -> list[int]:

@@ -24,6 +24,7 @@ def test_a_pair_is_described_by_its_languages_which_must_be_known():
         "East Slavic language close to Russian and Ukrainian, in the Cyrillic script."
     )
     assert "into Chinese, a Sinitic language, in traditional" in description_of_pair("de-zh_Hant")
+    assert description_of_pair("eng_Latn-swh_Latn") == description_of_pair("en-sw")  # as pretrained models call them
     with refused("--description"):
         description_of_pair("en-qq")
 
