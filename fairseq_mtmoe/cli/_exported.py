@@ -46,7 +46,9 @@ class Exported(NamedTuple):
         """Write the folder, completely or not at all; returns what it holds."""
         if isinstance(self.model, ExportedTranslator):
             self.model.write(folder)
-            return f"{self.model.config.model_type} for transformers, {len(self.model.tensors)} tensors"
+            return (
+                f"{self.model.config.model_type} for transformers, {len(self.model.tensors)} tensors{self.model.said}"
+            )
         if isinstance(self.model, PretrainedT5):
             of_t5.write_folder(self.model, folder, *self.additions)
             kind = "t5"

@@ -7,6 +7,7 @@ nest them again for a model with a dataclass. Every option keeps fairseq's name,
 import dataclasses
 import inspect
 from argparse import SUPPRESS, Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, List, Optional, Tuple, Type
 
@@ -60,12 +61,17 @@ FlatTransformerConfig = dataclasses.make_dataclass(
 def nested_options(cfg: Any) -> TransformerConfig:
     """fairseq's nested `TransformerConfig` with the values of a flat configuration (hydra's, or a dataclass)."""
     given: Any = OmegaConf.to_container(cfg, resolve=False) if isinstance(cfg, DictConfig) else vars(cfg)
+    return TransformerConfig.from_namespace(Namespace(**all_options(given)))
+
+
+def all_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """All of fairseq's flat options, those that are not given by default."""
     defaults = {own.name: own.default for own in dataclasses.fields(FlatTransformerConfig)}
     values = {name: given.get(name, default) for name, default in defaults.items() if name != "_name"}
     for name, followed in FOLLOWS.items():
         if not isinstance(values[name], int):  # still an interpolation
             values[name] = values[followed]
-    return TransformerConfig.from_namespace(Namespace(**values))
+    return values
 
 
 FAIRSEQ, MARIAN = SINUSOIDS = ("fairseq", "marian")

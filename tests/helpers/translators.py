@@ -14,7 +14,9 @@ import pytest
 import sentencepiece
 import torch
 from fairseq.data import Dictionary
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
+from fairseq_mtmoe import register
 from fairseq_mtmoe.backbones.translation.pretrained.codes import MBART50, OF_M2M
 from fairseq_mtmoe.backbones.translation.pretrained.layout import all_symbols, token_of
 from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
@@ -56,6 +58,26 @@ def pieces(kind: str = "bpe", size: int = 330, seed: int = 0) -> bytes:
         hard_vocab_limit=False, character_coverage=0.99,
     )  # fmt: skip
     return model.getvalue()
+
+
+def taught(model: Any, pairs: list[tuple[list[int], list[int]]], updates: int = 100, lr: float = 5e-3) -> Any:
+    """The model after it has learned to write the second of the pairs of Hugging Face's ids, and to end."""
+    pad, torch_state = model.config.pad_token_id, torch.get_rng_state()
+    torch.manual_seed(1)
+    trained = [
+        value for name, value in model.named_parameters() if "embed_positions" not in name or value.requires_grad
+    ]
+    optimizer = torch.optim.Adam(trained, lr=lr)
+    sources, targets = (padded([each[at] for each in pairs], pad) for at in (0, 1))
+    model.train()
+    for _ in range(updates):
+        labels = targets.masked_fill(targets == pad, -100)
+        loss = model(input_ids=sources, attention_mask=sources.ne(pad).long(), labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.set_rng_state(torch_state)
+    return model.eval()
 
 
 def names_of(model: bytes) -> list[str]:
@@ -211,10 +233,11 @@ class Ours(NamedTuple):
         return [rows[index] for index in ids] if rows else list(ids)
 
 
-def built(content: dict[str, Any], arch: str = "base_dense", **options: Any) -> tuple[Any, tuple[Any, Any]]:
+def built(
+    content: dict[str, Any], arch: str = "base_dense", begins: bool = True, **options: Any
+) -> tuple[Any, tuple[Any, Any]]:
     """The model in a checkpoint in evaluation mode, perhaps as another architecture, and its dictionaries."""
-    from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
-
+    register()
     state = content["task_state"]
     symbols = all_symbols(state, Vocabulary.of_state(state))
     dictionaries = [Dictionary(), Dictionary()]
@@ -226,7 +249,8 @@ def built(content: dict[str, Any], arch: str = "base_dense", **options: Any) -> 
         source_dictionary=dictionaries[0], target_dictionary=dictionaries[1], task_names=state["langs"]
     )
     model = MODEL_REGISTRY[arch].build_model(configuration(MODEL_DATACLASS_REGISTRY[arch], values), task)
-    begin_with(model, content["model"])
+    if begins:
+        begin_with(model, content["model"])
     return model.eval(), (dictionaries[0], dictionaries[1])
 
 

@@ -113,8 +113,9 @@ class TranslatorConfig:
         else:
             del values["share_encoder_decoder_embeddings"]
             values["bos_token_id"] = BOS_ID
-        if self.model_type == MBART:
-            values["forced_eos_token_id"] = EOS_ID
+        if self.model_type == MBART:  # CTranslate2 reads the form here
+            names = "normalize_before", "normalize_embedding", "add_final_layer_norm"
+            values |= {**dict.fromkeys(names, True), "forced_eos_token_id": EOS_ID}
         return {
             **values, "architectures": [ARCHITECTURES[self.model_type]], "is_encoder_decoder": True,
             "tie_word_embeddings": True, "num_hidden_layers": self.encoder_layers,

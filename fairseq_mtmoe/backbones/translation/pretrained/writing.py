@@ -1,5 +1,6 @@
 """A dense translator as a folder of Hugging Face's, from a checkpoint of ours, imported or trained."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,11 +32,13 @@ from fairseq_mtmoe.backbones.translation.pretrained.families import (
 from fairseq_mtmoe.backbones.translation.pretrained.layout import NEVER, all_symbols
 from fairseq_mtmoe.backbones.translation.pretrained.reading import TYPES, wanted_tensors
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizer_files import Tokenizer, tokenizer_for
+from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import SETTINGS
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.options.transformer import FAIRSEQ
+from fairseq_mtmoe.options.transformer import FAIRSEQ, all_options
 
 GENERATION, LONGEST = "generation_config.json", 200
+NOT_SERVED = "CTranslate2 would begin its decoder otherwise; norms before sub-layers give a model that it serves"
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,18 @@ class ExportedTranslator:
     tokenizer: Tokenizer
     tensors: dict[str, Tensor]  # by Hugging Face's names
 
+    @property
+    def said(self) -> str:
+        """What a user should know of it, as the end of a sentence."""
+        begins_otherwise = (
+            self.config.model_type == MARIAN and self.config.decoder_start_token_id == self.tokenizer.eos_id
+        )
+        return f"; {NOT_SERVED}" if begins_otherwise else ""
+
     def write(self, folder: Path) -> None:
         """Write the folder, completely or not at all; see `write_model`."""
-        values = self.config.for_hugging_face()
+        kind = json.loads(self.tokenizer.files[SETTINGS])["tokenizer_class"]
+        values = {**self.config.for_hugging_face(), "tokenizer_class": kind}
         ids = {name: value for name, value in values.items() if name.endswith("token_id")}
         generation = {
             **ids, "bad_words_ids": [[self.config.pad_token_id]], "num_beams": 5,
@@ -75,6 +87,7 @@ def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping
             f"`{path}` must have a row for each symbol, but has {sizes[0]} and {sizes[1]} rows for "
             f"{len(symbols[0])} and {len(symbols[1])} symbols."
         )
+    options = {**options, **all_options(options)}
     config = config_of_options(path, options, *sizes)
     if config.model_type == M2M_100 and OUR_BIAS in state and not state[OUR_BIAS].any():
         del state[OUR_BIAS]

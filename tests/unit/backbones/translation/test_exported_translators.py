@@ -4,8 +4,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.data.translation.vocabulary import VOCABULARY, Vocabulary
+from tests.helpers.bert import perturb
 from tests.helpers.invoked import mtmoe
-from tests.helpers.translators import CASES, lines, padded, write_folder
+from tests.helpers.refused import refused
+from tests.helpers.translators import CASES, built, lines, names_of, padded, pieces, write_folder
 
 transformers = pytest.importorskip("transformers")
 
@@ -45,3 +49,88 @@ def test_a_folder_comes_back_as_it_was(name, tmp_path):
     assert torch.equal(*written)
     texts, again = (each.batch_decode(written[0], skip_special_tokens=True) for each in tokenizers)
     assert texts == again
+
+
+FORMS = {
+    "m2m_100": {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    "marian": {"activation_fn": "gelu"},
+}
+
+
+def trained(arch_options, langs=("en", "de"), style="multilingual", langtoks=("src", "tgt"), kind="unigram"):
+    """A checkpoint of a run on a data directory of `mtmoe prepare`, as far as it matters here."""
+    model = pieces(kind)
+    vocabulary = Vocabulary.joined(names_of(model)[3:], model)
+    settings = {
+        "langs": list(langs), "langtoks": {"main": langtoks}, "langtoks_specs": ["main"], "lang_tok_style": style,
+        "lang_tok_replacing_bos_eos": False, "enable_lang_ids": False, "encoder_langtok_last": False,
+        "task_ids": "target", "lang_pairs": ["en-de"], VOCABULARY: vocabulary.to_state(),
+    }  # fmt: skip
+    sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in (
+        ("embed_dim", 16), ("ffn_embed_dim", 24), ("layers", 2), ("attention_heads", 2))}  # fmt: skip
+    options = {"share_all_embeddings": True, "decoder_input_dim": 16, "decoder_output_dim": 16, **sizes, **arch_options}
+    content = {"cfg": {"model": {"_name": "base_dense", **options}}, "task_state": settings, "model": {}}
+    built_model, _ = built(content, begins=False)
+    perturb(built_model)
+    return {**content, "model": built_model.state_dict()}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("langs", [("en", "de"), ("eng_Latn", "deu_Latn")], ids=" ".join)
+def test_a_model_that_was_trained_from_nothing(kind, langs, tmp_path):
+    content = trained(FORMS[kind], langs, kind="bpe" if "_" in langs[0] else "unigram")
+    file_io.save(content, str(tmp_path / "checkpoint_best.pt"))
+    mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
+    assert model.config.model_type == kind
+    is_nllb = kind == "m2m_100" and "_" in langs[0]
+    given = {"src_lang": langs[0]} if is_nllb else {}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours", **given)
+    code, forced = ("", langs[1]) if is_nllb else (f">>{langs[0]}<< ", f">>{langs[1]}<<")
+    ours, dictionaries = built(content)
+    processor = Vocabulary.of_state(content["task_state"]).source.processor
+    source, target = (dictionaries[0].index(f"__{lang}__") for lang in langs)
+    rows = []
+    for line in (*lines()[:9], "☃ unknown ﬁ"):
+        rows.append([source, *(dictionaries[0].index(one) for one in processor.encode(line, out_type=str)), 2])
+        theirs = tokenizer(code + line).input_ids
+        assert [tokenizer.convert_ids_to_tokens(index) for index in theirs[1:]] == [
+            dictionaries[0][index] for index in rows[-1][1:]
+        ]
+    batch = padded(rows, 1)
+    inputs = padded(
+        [tokenizer(code + line).input_ids for line in (*lines()[:9], "☃ unknown ﬁ")], model.config.pad_token_id
+    )
+    decoder = torch.tensor([[2, target, 7, 9]]).expand(len(batch), 4)
+    begin = [model.config.decoder_start_token_id, tokenizer.convert_tokens_to_ids(forced)]
+    theirs_decoder = torch.tensor([begin + tokenizer.convert_tokens_to_ids([dictionaries[1][7], dictionaries[1][9]])])
+    with torch.no_grad():
+        found = ours(batch, batch.ne(1).sum(1), decoder)[0]
+        wanted = model(input_ids=inputs, attention_mask=inputs.ne(model.config.pad_token_id).long(),
+                       decoder_input_ids=theirs_decoder.expand(len(batch), 4)).logits  # fmt: skip
+    own = [
+        dictionaries[1].index(name)
+        for name in ("</s>", "<unk>", *names_of(pieces("unigram"))[50:90])
+        if name in dictionaries[1]
+    ]
+    there = tokenizer.convert_tokens_to_ids([dictionaries[1][index] for index in own])
+    torch.testing.assert_close(found[..., own], wanted[..., there], rtol=1e-5, atol=1e-5)
+    assert found.shape == wanted.shape
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"encoder_learned_pos": True, "decoder_learned_pos": True}, ("checkpoint_best.pt",)),
+        ({"layernorm_embedding": True}, ("checkpoint_best.pt",)),
+        ({"decoder_normalize_before": True}, ("checkpoint_best.pt",)),
+        ({"activation_fn": "tanh"}, ("activation_function",)),
+        ({"no_decoder_final_norm": True, **FORMS["m2m_100"]}, ("checkpoint_best.pt",)),
+        ({"share_all_embeddings": False, **FORMS["m2m_100"]}, ("share_encoder_decoder_embeddings",)),
+    ],
+)
+def test_forms_that_no_class_has_are_refused(changes, names, tmp_path):
+    file_io.save(trained(changes), str(tmp_path / "checkpoint_best.pt"))
+    with refused(*names, first=False):
+        mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
