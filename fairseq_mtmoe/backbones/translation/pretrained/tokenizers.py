@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import sentencepiece
+
 from fairseq_mtmoe.backbones.piece_models import (
     BPE,
     CONTROL,
@@ -89,10 +91,20 @@ def _expect_mbart50(folder: Path, settings: Mapping[str, Any], values: Mapping[s
 def _pieces(folder: Path) -> Side:
     """Return the SentencePiece model of a folder, without symbols."""
     if (folder / PIECES).exists():
-        return Side((), read_bytes(folder / PIECES))
+        return Side((), _piece_model(folder / PIECES))
     if (folder / TOKENIZER).exists():
         return Side((), _model_of(read_json(folder / TOKENIZER)))
     raise UserError(f"`{folder}` must have `{PIECES}`, the SentencePiece model of its tokenizer, but has none.")
+
+
+def _piece_model(path: Path) -> bytes:
+    """Return the content of a file (UserError: it is no model of SentencePiece)."""
+    model = read_bytes(path)
+    try:
+        sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise UserError(f"`{path}` must be a model of SentencePiece, but is none, or damaged.") from error
+    return model
 
 
 def _model_of(tokenizer: Any) -> bytes:
@@ -238,7 +250,7 @@ def _marian_pieces(path: Path) -> bytes:
         raise UserError(
             f"`{path.parent}` must have `{path.name}`, a SentencePiece model of its tokenizer, but has none."
         )
-    return read_bytes(path)
+    return _piece_model(path)
 
 
 def _marian_side(names: list[str], langs: tuple[str, ...]) -> tuple[list[str], tuple[int | None, ...]]:

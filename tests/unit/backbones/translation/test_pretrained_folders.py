@@ -1,0 +1,186 @@
+"""Folders with pretrained translators: what may lie in them is taken, and what does not fit is refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+from tests.helpers.invoked import mtmoe
+from tests.helpers.refused import refused
+from tests.helpers.translators import CASES, lines, write_folder
+
+transformers = pytest.importorskip("transformers")
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A folder of each family, to be copied."""
+    root = tmp_path_factory.mktemp("folders")
+    for name in ("mbart50", "nllb", "m2m", "marian", "marian_two_vocabularies"):
+        write_folder(root / name, CASES[name])
+    return root
+
+
+@pytest.fixture
+def copied(folders, tmp_path):
+    def copy(name):
+        return shutil.copytree(folders / name, tmp_path / name)
+
+    return copy
+
+
+def change_json(path, **values):
+    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps({**content, **values}), encoding="utf-8")
+
+
+def same_model(first, second):
+    one, other = read_folder(first).model, read_folder(second).model
+    assert one.layout == other.layout and one.options == other.options and one.state.keys() == other.state.keys()
+    return all(torch.equal(value, other.state[name]) for name, value in one.state.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_keep_their_type(dtype, tmp_path):
+    write_folder(tmp_path / "theirs", CASES["nllb"])
+    path = tmp_path / "theirs" / WEIGHTS
+    save_file({name: value.to(dtype) for name, value in load_file(path).items()}, path)
+    mtmoe("import-hf", tmp_path / "theirs", tmp_path / "model.pt")
+    state = file_io.load(str(tmp_path / "model.pt"))["model"]
+    assert {value.dtype for name, value in state.items() if "version" not in name} == {dtype}
+    mtmoe("export-hf", tmp_path / "model.pt", tmp_path / "ours")
+    before, after = load_file(path), load_file(tmp_path / "ours" / WEIGHTS)
+    assert all(torch.equal(value, after[name]) and after[name].dtype == dtype for name, value in before.items())
+    assert transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").dtype == dtype
+
+
+@pytest.mark.parametrize("name", ["mbart50", "nllb", "m2m", "marian", "marian_two_vocabularies"])
+def test_pytorch_files_with_all_names_of_tied_weights(name, folders, copied):
+    folder = copied(name)
+    weights = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    tied = {"model.shared.weight", "model.decoder.embed_tokens.weight"} & weights.keys()
+    embeddings = weights[
+        "model.shared.weight" if "model.shared.weight" in tied else "model.decoder.embed_tokens.weight"
+    ]
+    weights["lm_head.weight"] = embeddings
+    if "model.shared.weight" in weights:
+        weights |= {f"model.{side}.embed_tokens.weight": embeddings for side in ("encoder", "decoder")}
+    if name != "mbart50":  # as older versions wrote positions that are computed
+        weights |= {f"model.{side}.embed_positions.weights": torch.zeros(3, 16) for side in ("encoder", "decoder")}
+    names = sorted(weights)
+    parts = {f"pytorch_model-{part}.bin": names[part::2] for part in (0, 1)}
+    for file, own in parts.items():
+        torch.save({key: weights[key] for key in own}, folder / file)
+    index = {key: file for file, own in parts.items() for key in own}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": index}))
+    assert same_model(folders / name, folder)
+
+
+@pytest.mark.parametrize("name", ["mbart50", "nllb"])
+def test_folders_that_transformers_saved_have_no_sentencepiece_model(name, folders, copied):
+    """Version 5 saves `tokenizer.json` alone: pieces and scores are there, and cut text as before."""
+    folder = copied(name)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for file in ("sentencepiece.bpe.model", "special_tokens_map.json", "tokenizer_config.json"):
+        (folder / file).unlink()
+    tokenizer.save_pretrained(folder)
+    before, after = (read_folder(each).model.layout for each in (folders / name, folder))
+    assert (before.langs, before.vocabulary.source.symbols) == (after.langs, after.vocabulary.source.symbols)
+    cut, again = ([each.vocabulary.source.processor.encode(line) for line in lines()] for each in (before, after))
+    assert cut == again
+
+
+def test_codes_are_found_in_any_of_their_files(folders, copied):
+    wanted = read_folder(folders / "nllb").model.layout
+    folder = copied("nllb")
+    change_json(folder / "tokenizer_config.json", added_tokens_decoder={}, extra_special_tokens=None)
+    assert read_folder(folder).model.layout == wanted
+    codes = json.loads((folder / "special_tokens_map.json").read_text())["additional_special_tokens"]
+    (folder / "special_tokens_map.json").unlink()
+    change_json(folder / "tokenizer_config.json", additional_special_tokens=[{"content": code} for code in codes])
+    assert read_folder(folder).model.layout == wanted
+    change_json(folder / "tokenizer_config.json", additional_special_tokens=None)
+    first = 4 + len(wanted.vocabulary.source.processor) - 3
+    (folder / "added_tokens.json").write_text(json.dumps({code: first + at for at, code in enumerate(codes)}))
+    assert read_folder(folder).model.layout == wanted
+    (folder / "added_tokens.json").unlink()
+    with refused("nllb", "tokenizer_config.json", first=True):
+        read_folder(folder)
+
+
+def change_weights(folder, **values):
+    save_file({**load_file(folder / WEIGHTS), **values}, folder / WEIGHTS)
+
+
+def config(**values):
+    """What changes `config.json`."""
+    return lambda folder: change_json(folder / "config.json", **values)
+
+
+def wrong(name, change, *named):
+    return pytest.param(name, change, named, id=f"{name}-{named[0]}-{named[-1]}")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "named"),
+    [
+        wrong("nllb", config(model_type="nllb-moe"), "model_type"),
+        wrong("nllb", config(vocab_size=300), "nllb"),
+        wrong("nllb", config(vocab_size=3000), "nllb"),
+        wrong("nllb", lambda folder: (folder / "sentencepiece.bpe.model").unlink(), "nllb", "sentencepiece.bpe.model"),
+        wrong("nllb", lambda folder: (folder / "sentencepiece.bpe.model").write_bytes(b"\x0a\xff"), "sentencepiece.bpe.model"),
+        wrong(
+            "nllb", config(quantization_config={"bits": 4}),
+            "quantization_config",
+        ),
+        wrong("nllb", config(tie_word_embeddings=False), "tie_word_embeddings"),
+        wrong("nllb", config(activation_function="x"), "activation_function"),
+        wrong("nllb", config(decoder_start_token_id=5), "decoder_start_token_id"),
+        wrong("nllb", config(encoder_layers=3),
+              "model.encoder.layers.2.self_attn.k_proj.weight"),
+        wrong("nllb", lambda folder: change_weights(folder, **{"model.encoder.layers.0.fc1.weight": torch.zeros(2, 2)}),
+              "model.encoder.layers.0.fc1.weight"),
+        wrong("nllb", lambda folder: change_weights(
+            folder, **{"model.encoder.layers.0.fc1.weight": torch.zeros(24, 16, dtype=torch.int8)}),
+            "model.encoder.layers.0.fc1.weight"),
+        wrong("nllb", lambda folder: change_weights(folder, **{"lm_head.weight": torch.zeros(2, 2)}), "lm_head.weight"),
+        wrong("nllb", lambda folder: change_weights(folder, **{"score.weight": torch.zeros(2, 2)}), "score.weight"),
+        wrong("nllb", lambda folder: (folder / WEIGHTS).unlink(), "nllb"),
+        wrong("mbart50", lambda folder: change_json(folder / "tokenizer_config.json", tokenizer_class="MBartTokenizer"),
+              "mbart50", "MBart50Tokenizer"),
+        wrong("m2m", lambda folder: (folder / "vocab.json").write_text('{"a": 0, "b": 0}'), "vocab.json"),
+        wrong("m2m", lambda folder: (folder / "vocab.json").write_text('{"a": 0, "b": 1}'), "vocab.json"),
+        wrong("m2m", lambda folder: (folder / "vocab.json").write_text("[]"), "vocab.json"),
+        wrong("marian", lambda folder: (folder / "target.spm").unlink(), "marian", "target.spm"),
+        wrong("marian", config(pad_token_id=3), "decoder_start_token_id"),
+        wrong("marian", config(eos_token_id=3), "marian", "config.json"),
+        wrong("marian_two_vocabularies", lambda folder: (folder / "target_vocab.json").unlink(), "target_vocab.json"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(name, change, named, copied, tmp_path):
+    folder = copied(name)
+    change(folder)
+    with refused(*named, first=False):
+        mtmoe("import-hf", folder, tmp_path / "model.pt")
+    assert not (tmp_path / "model.pt").exists()
+
+
+def test_adapters_alone_are_refused(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with refused(tmp_path.name, "adapter_config.json", first=False):
+        mtmoe("import-hf", tmp_path, tmp_path / "model.pt")
+
+
+def test_a_file_says_its_languages_and_vocabulary(folders, tmp_path):
+    said = mtmoe("import-hf", folders / "nllb", tmp_path / "model.pt")
+    assert "6 languages" in said and "m2m_100" in said
+    state = file_io.load(str(tmp_path / "model.pt"))["task_state"]
+    assert state["langs"] == ["ace_Arab", "deu_Latn", "eng_Latn", "ell_Grek", "kat_Geor", "zho_Hans"]
+    assert Vocabulary.of_state(state) == read_folder(folders / "nllb").model.layout.vocabulary
