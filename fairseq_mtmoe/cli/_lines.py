@@ -132,6 +132,7 @@ class Files:
         self._place = first.with_name(f".{first.name}.unfinished.jsonl")
         self._settings: dict[str, Any] = {} if settings is None else json.loads(json.dumps(settings))
         self._left = self._unfinished(overwrite)
+        self._has_found = False
         for path in paths.values():
             for source in inputs:
                 output_file("--out", path, overwrite or bool(self._left), **{"--input": source})
@@ -162,6 +163,7 @@ class Files:
             first, *others = self._left
             self.groups, sizes = first["groups"], first["bytes"]
             self.known = {one["batch"]: one["found"] for one in others if one.get("groups") == self.groups}
+            self._has_found = self.groups > 0 or bool(self.known)
         else:
             self._note_groups(sizes)
         for lang, size in sizes.items():
@@ -184,10 +186,12 @@ class Files:
 
     def note(self, batch: int, found: Found) -> None:
         """Note the hypotheses of a finished batch."""
+        self._has_found = True
         self._journal.add({"groups": self.groups, "batch": batch, "found": found})
 
     def write(self, texts: Mapping[str, str]) -> None:
         """Write the lines of a group in each language."""
+        self._has_found = True
         for lang, text in texts.items():
             file = self._files[lang]
             file.write(text.encode())
@@ -207,8 +211,13 @@ class Files:
         self._journal.remove()
 
     def close(self) -> None:
+        """Keep what is found for going on; leave nothing where nothing is, or it cannot go on."""
         for file in self._files.values():
             file.close()
+        if not self._settings or not self._has_found:
+            for path in self._partial.values():
+                path.unlink(missing_ok=True)
+            self._journal.remove()
         self._journal.close()
 
 

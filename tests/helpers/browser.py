@@ -57,9 +57,10 @@ class Browser:
             raise RuntimeError(f"{method}: {answer['error']}")
         return dict(answer["result"])
 
-    def open(self, path: Path) -> None:
+    def open(self, page: Path | str) -> None:
+        """Open a file or an address."""
         self.events.clear()
-        self.send("Page.navigate", url=path.as_uri())
+        self.send("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         self.wait_for("Page.loadEventFired")
 
     def wait_for(self, method: str) -> None:

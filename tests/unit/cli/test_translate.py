@@ -1,0 +1,298 @@
+"""`mtmoe translate`: lines in, lines out, whatever happens to the process meanwhile; and the page for looking."""
+
+import asyncio
+import io
+import itertools
+import queue
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+from lxml import html
+
+from fairseq_mtmoe import register
+from fairseq_mtmoe.cli import _lines, _web
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+from fairseq_mtmoe.evaluation.translator import Decoding
+from tests.helpers import untrained
+from tests.helpers.browser import NAMES, find_browser, running_browser
+from tests.helpers.refused import refused
+from tests.helpers.translated_text import SPARSE, make_text_data, texts
+
+SHORT = ("--from", "en", "--cpu", "--beam", 2, "--max-len-b", 8)
+TEXT = texts(20, 5)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    register()
+    data = make_text_data(tmp_path_factory.mktemp("translate") / "data")
+    untrained.save_model(data, data.parent / "model.pt", *SPARSE)
+    return data.parent / "model.pt"
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"{line}\n" for line in TEXT))
+    return path
+
+
+def translate(*arguments, text=b""):
+    """What the command writes to the standard output."""
+    result = CliRunner().invoke(commands, ["translate", *map(str, arguments)], input=text, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout_bytes
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_one_line_in_is_one_line_out(model, file):
+    text = "\ufeffbo da\r\n\n \t \nbo\rda\u2028ki\x85\tfu\nbo da".encode()
+    first, *others = translate(model, *SHORT, "--to", "aa", text=text).split(b"\n")
+    assert len(others) == 5 and others[:2] == [b"", b""] and others[3:] == [first, b""] and first and others[2]
+    assert translate(model, *SHORT, "--to", "aa") == b""
+    scored = translate(model, *SHORT, "--to", "aa", "--scores", "--n-best", 2, text=text).decode().split("\n")[:-1]
+    rows = [line.split("\t") for line in scored]
+    assert len(rows) == 10 and {len(row) for row in rows} == {2} and rows[2] == ["0.0000", ""]
+    assert rows[0][1].encode() == first and float(rows[0][0]) >= float(rows[1][0])
+
+
+def test_the_standard_input_is_read_in_groups(model, file, monkeypatch):
+    whole = translate(model, *SHORT, "--to", "aa", "--batch-size", 1, "--input", file)
+    monkeypatch.setattr(_lines, "GROUP", 3)
+    assert translate(model, *SHORT, "--to", "aa", "--batch-size", 1, text=file.read_bytes()) == whole
+    stdin = io.BytesIO(file.read_bytes())
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=stdin, isatty=lambda: False))
+    group = next(_lines.read(None))
+    assert (group.lines, group.first) == (TEXT[:3], 1) and stdin.tell() == sum(len(line) + 1 for line in TEXT[:3])
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=stdin, isatty=lambda: True))
+    assert next(_lines.read(None)).lines == TEXT[3:4]
+
+
+def test_a_killed_translation_of_files_goes_on_and_its_result_is_the_same(model, file, tmp_path, monkeypatch):
+    monkeypatch.setattr(_lines, "GROUP", 7)
+    job = (model, *SHORT, "--to", "aa,cc", "--input", file, "--input", file, "--batch-size", 4)
+    translate(*job, "--out", tmp_path / "whole-{lang}")
+    out, steps = tmp_path / "out", itertools.count(1)
+    translated = []
+    work = TextTranslator.translate_batch
+
+    def dying(function):
+        """Every fourth call ends the process, after it or before."""
+
+        def call(*arguments):
+            step = next(steps)
+            if step % 8 == 4:
+                raise MemoryError
+            function(*arguments)
+            if step % 8 == 0:
+                raise MemoryError
+
+        return call
+
+    def watched(one, rows, *others):
+        found = work(one, rows, *others)
+        translated.append(len(rows))
+        return found
+
+    monkeypatch.setattr(TextTranslator, "translate_batch", watched)
+    for name in ("note", "write"):
+        monkeypatch.setattr(_lines.Files, name, dying(getattr(_lines.Files, name)))
+    monkeypatch.setattr(_lines, "move_into_place", dying(_lines.move_into_place))
+    out.mkdir()
+    for runs in range(1, 30):  # noqa: B007
+        try:
+            translate(*job, "--out", out)
+            break
+        except MemoryError:
+            if names(out) == [".in.txt.aa.unfinished", ".in.txt.aa.unfinished.jsonl", ".in.txt.cc.unfinished"]:
+                with refused(".in.txt.aa.unfinished.jsonl", "--out", "--overwrite"):
+                    translate(*job, "--beam", 1, "--out", out)
+    assert runs > 5 and names(out) == ["in.txt.aa", "in.txt.cc"]
+    for lang in ("aa", "cc"):
+        content = (out / f"in.txt.{lang}").read_bytes()
+        assert content == (tmp_path / f"whole-{lang}").read_bytes() and content.count(b"\n") == 2 * len(TEXT)
+    assert 4 * len(TEXT) <= sum(translated) <= 4 * len(TEXT) + 4 * runs  # no more than a batch was lost each time
+    with refused("--out", "--overwrite"):
+        translate(*job, "--out", out)
+
+
+def test_what_is_wrong_is_one_sentence_and_nothing_is_written(model, file, tmp_path):
+    out = tmp_path / "out"
+    (tmp_path / "latin1").write_bytes(b"bo\nda\n\xe4\n")
+    (tmp_path / "long").write_text(f"bo\n{'ba ' * 90}\n")
+    for arguments, name in (
+        (["--to", "aa", "--input", tmp_path / "none"], "none"), (["--to", "aa,xx"], "--to"),
+        ([], "--to"), (["--to", "aa", "--n-best", 3], "--n-best"), (["--to", "aa", "--out", file], "--out"),
+        (["--to", "aa", "--fp16", "--bf16"], "--bf16"), (["--to", "aa", "--max-tokens", 3], "--max-tokens"),
+        (["--to", "aa", "--workers", 0], None),
+    ):  # fmt: skip
+        outs = [] if "--out" in arguments else ["--out", out]
+        if name is None:
+            assert CliRunner().invoke(commands, ["translate", str(model), *map(str, arguments)]).exit_code == 2
+            continue
+        inputs = [] if "--input" in arguments else ["--input", file]
+        with refused(name):
+            translate(model, *SHORT, *arguments, *inputs, *outs)
+    with refused("--to", "--out"):
+        translate(model, *SHORT, "--to", "aa,bb", "--input", file)
+    with refused("MODEL"):
+        translate(model, model, *SHORT, "--to", "aa")
+    for name, line in (("latin1", 3), ("long", 2)):
+        with pytest.raises(UserError, match=rf"^Line {line} of `.*/{name}` must"):
+            translate(model, *SHORT, "--to", "aa", "--input", tmp_path / name, "--out", out)
+    assert names(tmp_path) == ["in.txt", "latin1", "long"]
+
+
+def test_a_pipe_into_a_file_is_whole_or_absent(model, tmp_path):
+    with pytest.raises(UserError, match=r"^Line 2 of the standard input must be UTF-8"):
+        translate(model, *SHORT, "--to", "aa", "--out", tmp_path / "out", text=b"bo\n\xff\n")
+    translate(model, *SHORT, "--to", "aa", "--out", tmp_path / "out", text=b"bo\nda\n")
+    assert names(tmp_path) == ["out"] and (tmp_path / "out").read_bytes().count(b"\n") == 2
+
+
+@pytest.mark.slow
+def test_several_processes_write_the_same(model, file, tmp_path):
+    job = (model, *SHORT, "--to", "aa,bb", "--input", file, "--batch-size", 5)
+    translate(*job, "--out", tmp_path / "one-{lang}")
+    translate(*job, "--out", tmp_path / "two-{lang}", "--workers", 2)
+    for lang in ("aa", "bb"):
+        assert (tmp_path / f"one-{lang}").read_bytes() == (tmp_path / f"two-{lang}").read_bytes()
+
+
+# ---- the page ----
+
+
+@contextmanager
+def served(*translators, **more):
+    """The address of a page, whose server ends with the block."""
+    ready, loop = queue.Queue(), asyncio.new_event_loop()
+    task = loop.create_task(_web.serving(translators, [f"model{n}" for n in range(len(translators))], 0, ready.put))
+
+    def run():
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            loop.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield ready.get(timeout=10)
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join(10)
+
+
+def ask(address, headers=(), **form):
+    """The status of the answer, and its page."""
+    data = urllib.parse.urlencode({key.rstrip("_"): value for key, value in form.items()}).encode() if form else None
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, data, dict(headers)), timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+
+
+@pytest.fixture(scope="module")
+def translator(model):
+    return TextTranslator([str(model)], Decoding(beam=2, max_len_b=8))
+
+
+class Slow:
+    """A model that takes its time."""
+
+    def __init__(self):
+        self.langs, self.go, self.calls = ["en", "zz"], threading.Event(), 0
+
+    def translate(self, lines, *, source, target):
+        self.calls += 1
+        assert self.go.wait(20)
+        return [f"<i>{line}</i>" for line in lines]
+
+
+def test_a_text_is_shown_as_each_model_translates_it(translator):
+    slow = Slow()
+    slow.go.set()
+    text = "bo <b>da</b>\r\n\r\nki & fu"
+    with served(translator, slow) as address:
+        status, page = ask(address, text=text, from_="en", to="bb")
+        _, other = ask(address, text="bo", from_="en", to="zz")
+        assert ask(address)[0] == 200
+    found = html.fromstring(page)
+    one, two = (
+        [line.text_content() for line in section.xpath("p[not(@class)]")] for section in found.xpath("//section")
+    )
+    assert status == 200 and found.xpath("//textarea")[0].text.strip("\n") == text.replace("\r\n", "\n")
+    assert one == translator.translate(text.split("\r\n"), source="en", target="bb") and one[0] and one[1] == ""
+    assert two == ["<i>bo <b>da</b></i>", "<i></i>", "<i>ki & fu</i>"]
+    assert found.xpath("//select[@name='to']/option[@selected]/text()") == ["bb"]
+    assert not found.xpath("//script | //link | //img | //*[@src]") and found.xpath("//form/@method") == ["post"]
+    shown = html.fromstring(other).xpath("//section")
+    assert "--to" in shown[0].text_content() and "<i>bo</i>" in shown[1].text_content()
+
+
+def test_the_page_is_for_this_machine_and_for_little_text(translator):
+    slow = Slow()
+    with served(slow) as address:
+        host = urllib.parse.urlsplit(address).netloc
+        assert host.startswith("127.0.0.1:")
+        form = {"text": "bo", "from_": "en", "to": "zz"}
+        for headers, status in (
+            ({"Host": "example.org"}, 403), ({"Host": host.replace("127.0.0.1", "rebound.example.org")}, 403),
+            ({"Origin": "http://example.org"}, 403), ({"Origin": "null"}, 403),
+        ):  # fmt: skip
+            assert ask(address, headers, **form)[0] == status
+            assert slow.calls == 0
+        assert ask(f"{address}?text=bo&from=en&to=zz")[0] == 200 and slow.calls == 0
+        for text, status in (("b" * 5001, 413), ("b\n" * 60, 413), ("b" * 70_000, 400)):
+            assert ask(address, **{**form, "text": text})[0] == status
+        answers = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(ask(address, {"Origin": address[:-1]}, **form)[0]))
+            for _ in range(7)
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 20
+        while len(answers) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert answers == [503] * 3 and slow.calls == 1
+        slow.go.set()
+        for thread in threads:
+            thread.join(20)
+        assert sorted(answers) == [200] * 4 + [503] * 3
+
+
+def test_a_port_that_is_taken_is_said(translator):
+    with served(translator) as address, refused("--port"):
+        _web.serve([translator], ["model"], urllib.parse.urlsplit(address).port, print)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason=f"no browser on PATH: none of {', '.join(NAMES)}")
+def test_a_browser_shows_the_translation(translator, tmp_path):
+    with served(translator) as address, running_browser(find_browser(), tmp_path / "profile") as browser:
+        browser.open(address)
+        for name, value in (("text", "bo da\\nki"), ("from", "en"), ("to", "aa")):
+            browser.run(f"document.querySelector('[name={name}]').value = '{value}'")
+        browser.events.clear()
+        browser.run("document.querySelector('button').click()")
+        browser.wait_for("Page.loadEventFired")
+        lines = browser.run("[...document.querySelectorAll('section p:not([class])')].map(p => p.textContent)")
+        assert lines == translator.translate(["bo da", "ki"], source="en", target="aa")
+        assert set(browser.requests()) <= {address, f"{address}favicon.ico"} and not browser.told("Log.entryAdded")
+        assert all(ratio >= 4.5 for ratio in browser.contrasts(["h1", "label", "section p", ".soft"]))
