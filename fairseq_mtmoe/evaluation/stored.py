@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.data import Dictionary
+from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_mtmoe.checkpoints import loading, rebuild
 from fairseq_mtmoe.data.indexed_files import check_ids
@@ -74,7 +75,7 @@ def task_settings(
     if name not in tasks:
         raise_invalid(path, rule, name)
     rebuild.check_name(path, state, "task")  # fairseq may find another name in it
-    settings = copy.deepcopy(task)
+    settings = _completed(task) if isinstance(task, DictConfig) else copy.deepcopy(task)
     if setting(settings, "eval_bleu"):
         change(settings, eval_bleu=False)
     for side in ("left_pad_source", "left_pad_target"):
@@ -82,6 +83,16 @@ def task_settings(
             # fairseq's multilingual task evaluates a string, and takes what it made of it for False the next time.
             setattr(settings, side, str(getattr(settings, side)))
     return settings
+
+
+def _completed(task: DictConfig) -> DictConfig:
+    """A copy, with fairseq's defaults in the place of what a file of `mtmoe import-hf` leaves open."""
+    values: Any = OmegaConf.to_container(task, resolve=True)
+    cfg = OmegaConf.structured(FairseqConfig())
+    with open_dict(cfg):
+        cfg.task = {name: value for name, value in values.items() if value is not None}
+    completed: DictConfig = cfg.task
+    return completed
 
 
 def build_model(task: Any, state: dict[str, Any], path: str) -> Any:
