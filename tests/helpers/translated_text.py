@@ -2,6 +2,7 @@
 
 import io
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -22,12 +23,15 @@ def texts(count: int, seed: int) -> list[str]:
     return [as_text(" ".join(draw.choices(SYLLABLES, k=draw.randint(4, 14)))) for _ in range(count)]
 
 
-def make_text_data(folder: Path, **options: object) -> Path:
-    """A data directory with `test` sets and what models need of `train`; options are SentencePiece's."""
+def make_text_data(folder: Path, lines: Sequence[str] = (), **options: object) -> Path:
+    """A data directory with `test` sets and what models need of `train`; options are SentencePiece's.
+
+    `lines` are its text, and the source of each test set, in the place of few.
+    """
     folder.mkdir()
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts(400, 0)), model_writer=model, minloglevel=3,
+        sentence_iterator=iter(lines or texts(400, 0)), model_writer=model, minloglevel=3,
         **{"vocab_size": 90, "hard_vocab_limit": False, **options},
     )  # fmt: skip
     (folder / "spm.model").write_bytes(model.getvalue())
@@ -39,13 +43,14 @@ def make_text_data(folder: Path, **options: object) -> Path:
     for lang in LANGS:
         dictionary.save(str(folder / f"dict.{lang}.txt"))
     for seed, pair in enumerate(PAIRS):
-        for split, count in (("train", 4), ("test", 15)):
+        for split, count in (("train", 4), ("test", len(lines) or 15)):
             for side, lang in enumerate(pair.split("-")):
-                _write(folder, f"{split}.{pair}.{lang}", texts(count, 100 + 2 * seed + side), processor, dictionary)
+                text = lines if lines and split == "test" else texts(count, 100 + 2 * seed + side)
+                _write(folder, f"{split}.{pair}.{lang}", text, processor, dictionary)
     return folder
 
 
-def _write(folder: Path, name: str, lines: list[str], processor: object, dictionary: Dictionary) -> None:
+def _write(folder: Path, name: str, lines: Sequence[str], processor: object, dictionary: Dictionary) -> None:
     (folder / "raw").mkdir(exist_ok=True)
     (folder / "raw" / name).write_text("".join(f"{line}\n" for line in lines))
     builder = indexed_dataset.make_builder(str(folder / f"{name}.bin"), impl="mmap", vocab_size=len(dictionary))
