@@ -1,7 +1,8 @@
 """`mtmoe extend`: a translator with one more language."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,6 +10,10 @@ from fairseq_mtmoe.cli._shared import PATH, names, quiet_fairseq
 from fairseq_mtmoe.cli._vocabulary import vocabulary_in
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import output_file, text_lines
+
+if TYPE_CHECKING:
+    from fairseq_mtmoe.data.translation.new_language import Rows
+    from fairseq_mtmoe.data.translation.vocabulary import Side, Vocabulary
 
 
 @click.command("extend")
@@ -46,49 +51,72 @@ def command(
     from fairseq_mtmoe.checkpoints import rebuild
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
     from fairseq_mtmoe.checkpoints.new_rows import expect_rows, with_rows
-    from fairseq_mtmoe.checkpoints.rebuild import model_options
     from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
     from fairseq_mtmoe.data.translation.new_language import expect_other_language, extend
-    from fairseq_mtmoe.data.translation.new_pieces import changed, figures
-    from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS, NUM_SPECIAL, VOCABULARY
+    from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS, VOCABULARY
 
     state = load_shared_part(model, mapped=True)
     rebuild.check(model, state, ["model"])
     old = vocabulary_in(model, state)
     settings = state["task_state"]
-    if tasks := (model_options(state) or {}).get("task_names"):
-        raise UserError(
-            f"`{model}` must have the same weights for all languages, but tells apart {tasks[:80]}: extend the dense "
-            "model that it began with."
-        )
     expect_other_language(settings, lang, like)
-    sizes = [NUM_SPECIAL + len(side.symbols) for side in (old.source, old.target)]
-    expect_rows(model, state["model"], *sizes)
+    expect_rows(model, state["model"], old.source.size, old.target.size)
+    state = _with_task(model, state, lang, like)
     new = extend(old, settings, lang, like, lines, new_pieces)
-    means = []
-    for side, rows in ((old.source, new.source), (old.target, new.target)):
-        index = {symbol: number for number, symbol in enumerate(side.symbols, NUM_SPECIAL)}
-        numbers = {parts: tuple(index[part] for part in parts) for parts in set(rows.values())}
-        means.append([numbers[parts] for parts in rows.values()])
-    result = with_rows(state, *means)
+    result = with_rows(state, _means(old.source, new.source), _means(old.target, new.target))
     added, before = [len(new.source), len(new.target)], settings.get(NEW_SYMBOLS, [0, 0])
     is_trained = any(entry.get("num_updates") for entry in state.get("optimizer_history") or ())
     unlearned = added if is_trained else [sum(both) for both in zip(added, before, strict=True)]
-    result["task_state"] = {
-        **settings, "langs": [*settings["langs"], lang], VOCABULARY: new.vocabulary.to_state(),
-        NEW_SYMBOLS: unlearned,
-    }  # fmt: skip
+    changes = {"langs": [*settings["langs"], lang], VOCABULARY: new.vocabulary.to_state(), NEW_SYMBOLS: unlearned}
+    result["task_state"] = {**settings, **changes}
     save_with_experts(result, model, output)
-    click.echo(f"{output}: {lang} and {new.pieces:,} new symbols for it; {sizes[0] + added[0]:,} in all")
-    is_joined = old.source == old.target
-    for kind in ("source",) if is_joined else ("source", "target"):
-        one, other = getattr(old, kind), getattr(new.vocabulary, kind)
-        of = "" if is_joined else f" as a {kind}"
-        (long, lacking), (short, left) = (figures(side.processor, side.symbols, lines) for side in (one, other))
-        click.echo(f"{text}{of}: {long:.2f} pieces a word before, {short:.2f} now; {lacking:.2%} <unk>, {left:.2%} now")
-        for path, others in held.items():
-            count = changed(one.processor, other.processor, others)
-            click.echo(f"{path}{of}: {count:,} of {len(others):,} lines ({count / len(others):.2%}) are cut otherwise")
+    click.echo(f"{output}: {lang} and {new.pieces:,} new symbols for it; {new.vocabulary.source.size:,} in all")
+    _say_cuts(old, new.vocabulary, (text, lines), held)
+
+
+def _with_task(model: Path, state: Mapping[str, Any], lang: str, like: Sequence[str]) -> dict[str, Any]:
+    """The checkpoint whose model tells apart a language more, where it tells languages apart (UserError: others)."""
+    from fairseq_mtmoe.checkpoints.new_task import MEAN, Described, NewTask, with_task
+    from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
+
+    options = model_options(state) or {}
+    if not options.get("task_names"):
+        return dict(state)
+    tasks = options["task_names"].split(",")
+    larger = {**options, "task_names": ",".join([*tasks, lang])}
+    before, after = (Described.of(without_memory(model, state, each)) for each in (options, larger))
+    if before.shapes != after.shapes:
+        if tasks != state["task_state"]["langs"]:
+            raise UserError(
+                f"`{model}` must tell tasks apart by language to get another language, but has {tasks[0]} and others."
+            )
+        state = with_task(state, NewTask(tasks, ",".join(like) or MEAN, {}, seed=1), before, after)
+    is_task = tasks == state["task_state"]["langs"]
+    return {**state, "cfg": {**state["cfg"], "model": larger if is_task else options}}
+
+
+def _means(side: "Side", rows: "Rows") -> list[tuple[int, ...]]:
+    """For each new row the numbers of the old ones whose mean it is; many letters share one tuple, of all pieces."""
+    index = {symbol: number for number, symbol in enumerate(side.dictionary().symbols)}
+    numbers = {parts: tuple(index[part] for part in parts) for parts in set(rows.values())}
+    return [numbers[parts] for parts in rows.values()]
+
+
+def _say_cuts(
+    old: "Vocabulary", new: "Vocabulary", text: tuple[Path, list[str]], held: Mapping[Path, list[str]]
+) -> None:
+    """Say what two vocabularies make of the new language's text, and how many lines of others they cut otherwise."""
+    from fairseq_mtmoe.data.translation.new_pieces import changed, figures
+
+    path, lines = text
+    for kind in ("source",) if old.source == old.target else ("source", "target"):
+        before, after = getattr(old, kind), getattr(new, kind)
+        of = "" if old.source == old.target else f" as a {kind}"
+        (long, lacking), (short, left) = (figures(side.processor, side.symbols, lines) for side in (before, after))
+        click.echo(f"{path}{of}: {long:.2f} pieces a word before, {short:.2f} now; {lacking:.2%} <unk>, {left:.2%} now")
+        for other, others in held.items():
+            count = changed(before.processor, after.processor, others)
+            click.echo(f"{other}{of}: {count:,} of {len(others):,} lines ({count / len(others):.2%}) are cut otherwise")
 
 
 def _lines(option: str, path: Path) -> list[str]:

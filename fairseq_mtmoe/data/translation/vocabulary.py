@@ -31,6 +31,11 @@ class Side:
     symbols: tuple[str, ...]  # those of fairseq's dictionary after its special ones: pieces, language tokens, others
     model: bytes  # of SentencePiece
 
+    @property
+    def size(self) -> int:
+        """The number of rows of a matrix of embeddings."""
+        return NUM_SPECIAL + len(self.symbols)
+
     def dictionary(self) -> Dictionary:
         """Return a new dictionary (UserError: a symbol is there twice)."""
         dictionary = Dictionary()

@@ -115,3 +115,17 @@ def test_what_cannot_get_a_language_is_one_sentence_and_no_file(tmp_path, option
         extend(tmp_path / "model.pt", tmp_path / "out.pt", *options)
     assert "swh_Latn" in str(caught.value)
     assert not (tmp_path / "out.pt").exists()
+
+
+@pytest.mark.parametrize("gates", ["task", "base"])
+def test_a_sparse_model_that_tells_languages_apart_gets_a_gate_for_it(tmp_path, gates):
+    save_translator(tmp_path / "model.pt")
+    mtmoe("upcycle", tmp_path / "model.pt", tmp_path / "sparse.pt", "--num-experts", 3, "--expert-gates", gates)
+    said = extend(tmp_path / "sparse.pt", tmp_path / "out.pt", "--like", "swh_Latn")
+    assert "luo_Latn" in said
+    (old, _), (new, vocabulary) = loaded(tmp_path / "sparse.pt"), loaded(tmp_path / "out.pt")
+    assert new["cfg"]["model"]["task_names"].split(",") == new["task_state"]["langs"]
+    gate = "encoder.layers.1.moe.gate.weight"
+    grown = new["model"][gate][len(old["model"][gate]) :]
+    assert torch.equal(grown, old["model"][gate][1:2]) if gates == "task" else not len(grown)
+    assert len(new["model"][EMBEDDINGS[0]]) == vocabulary.source.size
