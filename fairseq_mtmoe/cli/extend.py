@@ -74,14 +74,14 @@ def command(
     _say_cuts(old, new.vocabulary, (text, lines), held)
 
 
-def _with_task(model: Path, state: Mapping[str, Any], lang: str, like: Sequence[str]) -> dict[str, Any]:
+def _with_task(model: Path, state: dict[str, Any], lang: str, like: Sequence[str]) -> dict[str, Any]:
     """The checkpoint whose model tells apart a language more, where it tells languages apart (UserError: others)."""
     from fairseq_mtmoe.checkpoints.new_task import MEAN, Described, NewTask, with_task
     from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
 
     options = model_options(state) or {}
     if not options.get("task_names"):
-        return dict(state)
+        return state
     tasks = options["task_names"].split(",")
     larger = {**options, "task_names": ",".join([*tasks, lang])}
     before, after = (Described.of(without_memory(model, state, each)) for each in (options, larger))

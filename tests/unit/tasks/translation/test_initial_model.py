@@ -147,6 +147,15 @@ def test_new_embeddings_alone_leave_all_else_bit_for_bit(folder, tmp_path):
     assert torch.equal(first[..., :-count], second[..., :-count]) and not torch.equal(first, second)
 
 
+def test_adapters_leave_the_base_bit_for_bit(folder, tmp_path):
+    """So that the file itself translates old directions as before."""
+    begun(folder, tmp_path, *ARCHITECTURES["borrowing"], "--lr", 0.05, "--weight-decay", 0.1, "--max-update", 4)
+    old, new = file_io.load(str(folder / "luo.pt")), file_io.load(str(tmp_path / "checkpoint_best.pt"))
+    assert all(torch.equal(new["model"][name], value) for name, value in old["model"].items())
+    adapters = [value for name, value in new["model"].items() if ".mixture." in name]
+    assert adapters and any(value.any() for value in adapters)
+
+
 @pytest.mark.parametrize(("options", "wrong", "said"), [
     (("--lang-pairs", "eng_Latn-swa_Latn"), "--lang-pairs", "swh_Latn"),
     (("--init-model", "missing.pt"), "missing.pt", ""),
