@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, dictionary_name, joined_dictionary
+from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.vocabulary import Side, Vocabulary
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation import stored
@@ -270,7 +271,7 @@ def _of_data(path: str, data: str | None, langs: Sequence[str]) -> Vocabulary:
     """The vocabulary of a data directory, for a checkpoint that has none (UserError: there is none either)."""
     if not data:
         raise UserError(f"`{path}` must have a vocabulary, but has none: give the run's data directory as `--data`.")
-    folder = utils.split_paths(data)[0]
+    folder = utils.split_paths(with_shards(data))[0]
     paths = [f"{folder}/{dictionary_name(lang)}" for lang in langs]
     found = {path: Dictionary.load(path).symbols for path in [joined_dictionary(folder)] if path is not None}
     vocabulary = None if not found else Vocabulary.of_data(folder, *[next(iter(found.values()))] * 2)
