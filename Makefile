@@ -14,7 +14,8 @@ SLOW_UNITS := analysis/report/test_report_in_browser.py backbones benchmarks che
 	moe/test_compile.py sparsify tasks test_warm_start.py training
 RUNS ?= runs
 # A file's tests run in one process, which makes what they share once. Files come in their order, the longest first.
-WORKERS ?= 2
+# One process more than cores: many tests wait for processes that they start.
+WORKERS ?= 3
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install wheelhouse demo demo-distributed demo-glue test test-all check test-kill test-fuzz lint coverage bench bench-check gpu-check clean
