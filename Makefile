@@ -10,10 +10,12 @@ BENCH_INSTALLED := $(VENV)/.bench-installed
 BENCHMARKS := layer assignment step decode evaluate translate epoch scaling glue conditional uncertainty adapters prepare report
 KERNELS := $(wildcard fairseq_mtmoe/moe/assignment/kernels/*.cpp fairseq_mtmoe/moe/assignment/kernels/*.h)
 # Unit tests that train or build models: a minute or more each.
-SLOW_UNITS := backbones benchmarks checkpoints cli data/corpora evaluation models moe/test_compile.py sparsify training
+SLOW_UNITS := analysis/report/test_report_in_browser.py backbones benchmarks checkpoints cli data/corpora evaluation models \
+	moe/test_compile.py sparsify tasks test_warm_start.py training
 RUNS ?= runs
 # A file's tests run in one process, which makes what they share once. Files come in their order, the longest first.
-WORKERS ?= 2
+# One process more than cores: many tests wait for processes that they start.
+WORKERS ?= 3
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install wheelhouse demo demo-distributed demo-glue test test-all check test-kill test-fuzz lint coverage bench bench-check gpu-check clean

@@ -32,6 +32,7 @@ def sentences(text):
     return [[line.split("\t") for line in part.splitlines()] for part in text.removesuffix("\n").split("\n\n")]
 
 
+@pytest.mark.rare
 def test_what_one_process_writes_has_the_scores_of_a_validation_in_two(data, tmp_path):
     """The sequences are so short that sentences lose words."""
     options = ("--glue-tasks", "record,wnut17", "--init-encoder", data / "encoder.pt", "--max-epoch", 8, "--lr", 0.005,

@@ -12,6 +12,7 @@ from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
+from tests.helpers.rare import rarely
 from tests.helpers.trainers import updated
 from tests.helpers.training import configured
 
@@ -83,7 +84,7 @@ def train_each(rank, run, arguments):
     return {name: updated(arguments, UPDATES, **changes) for name, changes in settings.items()}
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", rarely(RUNS, "half frozen"))
 def test_two_processes_train_as_one(run, tmp_path):
     arguments = arguments_of(run, tmp_path)
     (one_process,) = run_processes(train_each, 1, run, arguments)

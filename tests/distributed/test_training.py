@@ -9,6 +9,7 @@ from fairseq_mtmoe.checkpoints import assemble
 from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, make_words_and_entities, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.processes import joined, run_processes
+from tests.helpers.rare import rarely
 from tests.helpers.training import run_here, train_here
 
 UPDATES = 6
@@ -44,7 +45,7 @@ def train_with(rank, arguments, *options):
     return run_here((*arguments, *options))
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", rarely(RUNS, "benchmark"))
 def test_updates_are_those_of_one_process(run, request, tmp_path):
     data = request.getfixturevalue("corpus" if run == "translation" else "benchmark")
 
@@ -126,7 +127,7 @@ def train_until(rank, arguments, world_size, updates):
     return run_here((*arguments, "--max-update", updates, "--update-freq", 4 // world_size, *spread))
 
 
-@pytest.mark.parametrize("kind", RESUMED)
+@pytest.mark.parametrize("kind", rarely(RESUMED, "benchmark", "dense", "stock"))
 def test_a_run_goes_on_in_another_number_of_processes(kind, request, tmp_path):
     """In the middle of an epoch, and across its end; the optimizer, spread in four, and the moving average travel.
 

@@ -11,6 +11,7 @@ from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import make_digit_corpus
 from tests.helpers.processes import run_processes
+from tests.helpers.rare import rarely
 from tests.helpers.trainers import groups_of, trainer_of
 from tests.helpers.training import run_here
 
@@ -19,7 +20,7 @@ COMMON = ("--sampling-method", "uncertainty", "--virtual-epoch-size", 36, "--bat
           "--num-experts", 4, "--log-interval", 1)  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["translation", "benchmark"])
+@pytest.fixture(scope="module", params=rarely(["translation", "benchmark"], "benchmark"))
 def arguments_of(request, tmp_path_factory):
     """A run with experts: the arguments for a folder and further options."""
     data = tmp_path_factory.mktemp("data")

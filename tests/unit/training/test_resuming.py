@@ -21,6 +21,7 @@ from fairseq_mtmoe.training.resuming import adapt_epoch_position, drawn_in_epoch
 from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.benchmark import task_arguments
 from tests.helpers.commands import training_arguments
+from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
 from tests.helpers.text_to_text import make_t5, text_arguments
 from tests.helpers.trainers import state_of, trainer_here
@@ -96,7 +97,9 @@ def backbones(benchmark):
     return benchmark
 
 
-@pytest.mark.parametrize(("arguments", "first", "second", "name"), OTHER_RUNS.values(), ids=OTHER_RUNS)
+@pytest.mark.parametrize(
+    ("arguments", "first", "second", "name"), rarely(OTHER_RUNS, "a task in text", "an encoder", given=OTHER_RUNS)
+)
 def test_a_run_of_other_tasks_or_backbones_does_not_go_on(arguments, first, second, name, corpus, backbones, tmp_path):
     data = corpus if arguments is digit_arguments else backbones
     run_here(arguments(data, tmp_path / "run", *first))

@@ -240,7 +240,9 @@ STOCK = ("--task", "translation_multi_simple_epoch", "--lang-pairs", "en-aa,en-b
          "--sampling-method", "temperature")  # fmt: skip
 
 
-@pytest.mark.parametrize(("task", "buffered"), [((), 4), (STOCK, 0)], ids=["ours", "stock"])
+@pytest.mark.parametrize(
+    ("task", "buffered"), [((), 4), pytest.param(STOCK, 0, marks=pytest.mark.rare)], ids=["ours", "stock"]
+)
 def test_workers_end_with_their_epoch(task, buffered, corpus, tmp_path, monkeypatch):
     alive = {"train_step": [], "valid_step": []}
 

@@ -125,6 +125,7 @@ def local_cluster(folder, n_workers):
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_a_cluster_does_again_what_a_lost_worker_did_and_its_end_is_one_sentence(tmp_path, monkeypatch):
     with local_cluster(tmp_path, 2) as (local, hands):
         jobs = [(number, tmp_path / "died" if number == 3 else None) for number in range(10)]
