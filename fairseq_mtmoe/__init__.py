@@ -7,7 +7,7 @@
 import os
 import sys
 
-__version__ = "0.1.13"
+__version__ = "0.1.14"
 
 # A CPU's memory comes in pages of 4 KiB unless torch asks for large ones, and what is fresh in every update is then
 # written three times as slowly. torch reads this when it first needs much memory; set it to 0 beforehand to keep small
