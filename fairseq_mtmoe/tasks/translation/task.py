@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 SIDES = ("source", "target")  # of a vocabulary
 
 
-class DataManager(MultilingualDatasetManager):  # type: ignore[misc]
+class DataManager(MultilingualDatasetManager):
     """fairseq's, which also knows language tokens after the source's end."""
 
     def src_dataset_tranform_func(self, src_lang: str, tgt_lang: str, dataset: Any, spec: str | None = None) -> Any:
