@@ -211,6 +211,7 @@ def write_model(
             library.save_file(state, partial / SAFETENSORS, metadata={"format": "pt"})
         except Exception as error:  # of its own class, also where the disk is full
             raise OSError(first_line(error)) from error
+        (partial / SAFETENSORS).chmod((partial / CONFIG).stat().st_mode)  # the library's are their owner's alone
 
 
 def as_json(value: Any) -> bytes:

@@ -91,7 +91,8 @@ class _Known:
     ) -> "_Known":
         names, processor = symbols[NUM_SPECIAL:], side.processor
         pieces = [processor.id_to_piece(index) for index in range(NUM_SPECIAL - 1, processor.get_piece_size())]
-        others = [name for name in names if name not in set(pieces)]
+        is_piece = set(pieces)
+        others = [name for name in names if name not in is_piece]
         others.sort(key=lambda name: MADE_UP_NAME.fullmatch(name) is not None)
         settings = {**NAMED, "sep_token": EOS, "cls_token": SPECIAL[0], "model_max_length": max_length}
         return cls(side.model, tuple(names), tuple(pieces), tuple(others), codes, is_legacy, settings)
@@ -116,7 +117,8 @@ class _Known:
         symbol_of = {code: symbol for symbol, code in self.codes.items()}
         codes = [symbol_of[code] for code in OF_M2M]
         made_up = [name for name in self.others if MADE_UP_NAME.fullmatch(name) is not None]
-        own = [name for name in self.names if name not in self.codes and name not in set(made_up)]
+        left_out = {*self.codes, *made_up}
+        own = [name for name in self.names if name not in left_out]
         settings = {**self.settings, "tokenizer_class": "M2M100Tokenizer", "num_madeup_words": len(made_up)}
         files = {
             PIECES: self.model, VOCAB: as_json({name: index for index, name in enumerate((*SPECIAL, *own))}),

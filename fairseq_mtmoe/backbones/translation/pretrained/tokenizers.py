@@ -262,5 +262,6 @@ def _marian_side(names: list[str], langs: tuple[str, ...]) -> tuple[list[str], t
             found = OF_MARIAN.fullmatch(name)
             symbols.append(token_of(found[1], PLAIN) if found is not None else name)
             rows.append(index)
-    more = [token for token in (token_of(lang, PLAIN) for lang in langs) if token not in set(symbols)]
+    known = set(symbols)
+    more = [token for token in (token_of(lang, PLAIN) for lang in langs) if token not in known]
     return symbols + more, (*rows, *(None for _ in more))

@@ -26,6 +26,7 @@ def test_a_folder_comes_back_as_it_was(name, tmp_path):
     mtmoe("export-hf", tmp_path / "model.pt", tmp_path / "ours")
     before, after = (load_file(tmp_path / folder / "model.safetensors") for folder in ("theirs", "ours"))
     assert before.keys() == after.keys()
+    assert len({file.stat().st_mode for file in (tmp_path / "ours").iterdir()}) == 1
     for key, value in before.items():
         assert value.dtype == after[key].dtype and torch.equal(bytes_of(value), bytes_of(after[key])), key
     langs = {} if case.family == "marian" else dict(zip(("src_lang", "tgt_lang"), case.languages, strict=True))

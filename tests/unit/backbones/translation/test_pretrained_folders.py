@@ -15,7 +15,7 @@ from tests.helpers.refused import refused
 from tests.helpers.translators import CASES, lines, write_folder
 
 transformers = pytest.importorskip("transformers")
-WEIGHTS = "model.safetensors"
+WEIGHTS, PIECES = "model.safetensors", "sentencepiece.bpe.model"
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +134,8 @@ def wrong(name, change, *named):
         wrong("nllb", config(model_type="nllb-moe"), "model_type"),
         wrong("nllb", config(vocab_size=300), "nllb"),
         wrong("nllb", config(vocab_size=3000), "nllb"),
-        wrong("nllb", lambda folder: (folder / "sentencepiece.bpe.model").unlink(), "nllb", "sentencepiece.bpe.model"),
-        wrong("nllb", lambda folder: (folder / "sentencepiece.bpe.model").write_bytes(b"\x0a\xff"), "sentencepiece.bpe.model"),
+        wrong("nllb", lambda folder: (folder / PIECES).unlink(), "nllb", PIECES),
+        wrong("nllb", lambda folder: (folder / PIECES).write_bytes(b"\x0a\xff"), PIECES),
         wrong(
             "nllb", config(quantization_config={"bits": 4}),
             "quantization_config",
