@@ -103,15 +103,22 @@ def searches(data: Path, model: Path, pair: str, lines: Lines, decoding: Decodin
     }
 
 
-def servers(folder: Path, pair: str, lines: Lines, decoding: Decoding) -> dict[str, Callable[[], Lines]]:
-    """What serves the exported model, of what is installed: each with the longest sentences first."""
+def servers(folder: Path, pair: str, lines: Lines, decoding: Decoding, begins: bool) -> dict[str, Callable[[], Lines]]:
+    """What serves the exported model, of what is installed: each with the longest sentences first.
+
+    `begins`: whether translations begin with the target language's token.
+    """
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     source, target = pair.split("-")
     tokenizer = AutoTokenizer.from_pretrained(folder, src_lang=source, tgt_lang=target)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    marked, spelled = f">>{target}<<", {target, f"__{target}__", f">>{target}<<"}
+    if marked in tokenizer.get_vocab():  # in the forms of Marian's tokenizer it is part of the text
+        lines = [f"{marked} {line}" for line in lines]
+    code = next((token for token in spelled if begins and token in tokenizer.get_vocab()), None)
     order = sorted(range(len(lines)), key=lambda index: -len(tokenizer(lines[index]).input_ids))
-    forced = {} if not hasattr(tokenizer, "get_lang_id") else {"forced_bos_token_id": tokenizer.get_lang_id(target)}
+    forced = {} if code is None else {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(code)}
 
     def in_order(texts: Sequence[str]) -> Lines:
         return [text for _, text in sorted(zip(order, texts, strict=True))]
@@ -123,20 +130,20 @@ def servers(folder: Path, pair: str, lines: Lines, decoding: Decoding) -> dict[s
             batch = tokenizer(
                 [lines[index] for index in order[start : start + BATCH]], return_tensors="pt", padding=True
             )
-            found = model.generate(**batch, **forced, num_beams=decoding.beam, max_new_tokens=decoding.max_len_b + 1)
+            found = model.generate(**batch, **forced, num_beams=decoding.beam, max_new_tokens=decoding.max_len_b)
             texts += tokenizer.batch_decode(found, skip_special_tokens=True)
         return in_order(texts)
 
     works: dict[str, Callable[[], Lines]] = {HUGGING_FACE: generate}
     if importlib.util.find_spec("ctranslate2") is not None:
         works[CTRANSLATE2] = _ctranslate2(
-            folder, tokenizer, target, [lines[index] for index in order], decoding, in_order
+            folder, tokenizer, code, [lines[index] for index in order], decoding, in_order
         )
     return works
 
 
 def _ctranslate2(
-    folder: Path, tokenizer: Any, target: str, lines: Lines, decoding: Decoding,
+    folder: Path, tokenizer: Any, code: str | None, lines: Lines, decoding: Decoding,
     in_order: Callable[[Sequence[str]], Lines],
 ) -> Callable[[], Lines]:  # fmt: skip
     import ctranslate2
@@ -144,13 +151,13 @@ def _ctranslate2(
     converted = folder.with_name(f"{folder.name}.ct2")
     ctranslate2.converters.TransformersConverter(str(folder)).convert(str(converted), force=True)
     server = ctranslate2.Translator(str(converted), compute_type="float32", intra_threads=torch.get_num_threads())
-    prefix = [tokenizer.lang_code_to_token[target]] if hasattr(tokenizer, "lang_code_to_token") else None
+    prefix = None if code is None else [code]
 
     def translate() -> Lines:
         tokens = [tokenizer.convert_ids_to_tokens(tokenizer(line).input_ids) for line in lines]
         found = server.translate_batch(
             tokens, target_prefix=prefix and [prefix] * len(tokens), beam_size=decoding.beam, max_batch_size=12000,
-            batch_type="tokens", max_decoding_length=decoding.max_len_b + 1,
+            batch_type="tokens", max_decoding_length=decoding.max_len_b,
         )  # fmt: skip
         ids = [tokenizer.convert_tokens_to_ids(one.hypotheses[0]) for one in found]
         return in_order(tokenizer.batch_decode(ids, skip_special_tokens=True))
@@ -213,7 +220,9 @@ def main(
         works = searches(data, model, pair, lines, decoding)
         compare(report, "Searches, of loaded models", works, SEARCH, {EVALUATE: EQUAL}, repetitions)
         if exported is not None:
-            works = {SEARCH: works[SEARCH], **servers(exported, pair, lines, decoding)}
+            forms = TextTranslator([str(model)], decoding).forms
+            begins = forms.first_token(pair.split("-")[1]) is not None
+            works = {SEARCH: works[SEARCH], **servers(exported, pair, lines, decoding, begins)}
             compare(report, "Servers of the exported model", works, SEARCH, {}, repetitions)
     report.finish(write, check)
 
