@@ -72,6 +72,7 @@ setup(
         "tabulate>=0.9",  # tables in Markdown
         "fonttools>=4.50",  # which script a letter belongs to, as Unicode says
         "fsspec>=2024.6",  # unpacks corpora: compressed files, tar and zip archives; torch brings it anyway
+        "regex>=2024.5",  # ends of sentences in any script; sacrebleu brings it anyway
         "xxhash>=3.4",  # keys of sentences: a hash that is the same everywhere
         "langcodes>=3.5",  # which of a model's language codes a corpus's is, by BCP 47; pure Python, nothing else
         "Jinja2>=3.1",  # a report's page: what it puts into HTML is escaped; torch brings it anyway
@@ -91,6 +92,10 @@ setup(
         ],
         "cluster": [
             "dask[distributed]>=2024.5",  # `prepare corpora --scheduler`: the work of one machine, on many
+        ],
+        "serve": [
+            "tornado>=6.4",  # `mtmoe translate --web`: a server in one package, which dask brings anyway
+            "ctranslate2>=4.5",  # serves what `mtmoe export-hf` writes
         ],
         "identify": [
             "fasttext-predict>=0.9.2.4",  # reads fastText's models for language identification

@@ -33,7 +33,7 @@ LEFT_OUT = {
     "peft": "it asks for torch, and only a benchmark and its test use it",
 }
 OPTIONAL = ("altair", "vl-convert-python", "scikit-learn")  # charts · a fairseq criterion and task
-OPTIONAL_EXTRAS = ("demo", "nlu", "test")
+OPTIONAL_EXTRAS = ("demo", "nlu", "serve", "test")
 NEEDS_TORCH = ("fairscale",)  # taken without what it asks for, or pip fetches torch
 BACKEND = "setuptools>=70"  # makes the clone's own editable install
 SCIENTIFIC = (
