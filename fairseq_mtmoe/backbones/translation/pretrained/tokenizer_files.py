@@ -102,11 +102,11 @@ class _Known:
 
     def mbart50(self) -> tuple[list[str], Files] | None:
         symbol_of = {code: symbol for symbol, code in self.codes.items()}
-        if not (self._has_pieces(UNIGRAM) and set(MBART50) <= symbol_of.keys() and MASK in self.others):
+        if not (self._has_pieces(UNIGRAM) and set(MBART50) == symbol_of.keys() and MASK in self.others):
             return None
         first = [*(symbol_of[code] for code in MBART50), MASK]
         later = [name for name in self.others if name not in first]
-        listed = {LISTS[0]: [*MBART50, *(self.codes[name] for name in later if name in self.codes)]}
+        listed = {LISTS[0]: list(MBART50)}
         settings = {**self.settings, **listed, "tokenizer_class": "MBart50Tokenizer", "mask_token": MASK}
         files = {PIECES: self.model, SETTINGS: as_json(settings), SPECIAL_TOKENS: as_json(listed)}
         return [*self.pieces, *first, *later], files
@@ -163,7 +163,7 @@ def _marian(
         ends = {"source_lang": settings["langs"][0]}
     values = {
         "tokenizer_class": "MarianTokenizer", "separate_vocabs": not is_joined, "model_max_length": max_length, **ends,
-        **{name: token for name, token in NAMED.items() if name != "bos_token"}, "extra_special_tokens": listed,
+        **{name: token for name, token in NAMED.items() if token in names[0]}, "extra_special_tokens": listed,
     }  # fmt: skip
     files = {
         SOURCE_PIECES: sides[0].model, TARGET_PIECES: sides[1].model, SETTINGS: as_json(values),

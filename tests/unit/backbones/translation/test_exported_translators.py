@@ -135,3 +135,34 @@ def test_forms_that_no_class_has_are_refused(changes, names, tmp_path):
     with refused(*names, first=False):
         mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(("name", "lang"), [("nllb", "luo_Latn"), ("mbart50", "lu_KE"), ("m2m", "luo")])
+def test_a_language_that_was_added(name, lang, tmp_path):
+    """Its code is the last symbol of ours, and has the same row in the tokenizer of the folder."""
+    write_folder(tmp_path / "theirs", CASES[name])
+    mtmoe("import-hf", tmp_path / "theirs", tmp_path / "model.pt")
+    content = file_io.load(str(tmp_path / "model.pt"))
+    state, settings = content["model"], content["task_state"]
+    settings["langs"].append(lang)
+    settings[VOCABULARY][0]["symbols"].append(f"[{lang}]" if name == "mbart50" else f"__{lang}__")
+    wider = torch.cat([state["encoder.embed_tokens.weight"], torch.full((1, 16), 0.5)])
+    names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight")
+    content["model"] = {**state, **dict.fromkeys(names, wider)}
+    file_io.save(content, str(tmp_path / "extended.pt"))
+    mtmoe("export-hf", tmp_path / "extended.pt", tmp_path / "ours")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
+    is_marian = name != "nllb"  # the tokenizers of others know no more languages
+    given = {} if is_marian else {"src_lang": lang, "tgt_lang": CASES[name].languages[1]}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours", **given)
+    code = f">>{lang}<<" if is_marian else lang
+    line = next(line for line in lines() if line.endswith("!"))
+    ids = tokenizer(f"{code} {line}" if is_marian else line).input_ids
+    assert ids[0] == tokenizer.convert_tokens_to_ids(code)
+    rows = model.get_input_embeddings().weight
+    assert torch.equal(rows[ids[0]], wider[-1])
+    assert tokenizer.decode(ids, skip_special_tokens=True) == line
+    for old in CASES[name].languages:
+        symbol = {"nllb": f"__{old}__", "mbart50": f"[{old}]", "m2m": f"__{old}__"}[name]
+        own = 4 + settings[VOCABULARY][0]["symbols"].index(symbol)
+        assert torch.equal(rows[tokenizer.convert_tokens_to_ids(f">>{old}<<" if is_marian else old)], wider[own])
