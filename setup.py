@@ -95,7 +95,8 @@ setup(
         ],
         "serve": [
             "tornado>=6.4",  # `mtmoe translate --web`: a server in one package, which dask brings anyway
-            "ctranslate2>=4.5",  # serves what `mtmoe export-hf` writes
+            "ctranslate2>=4.8",  # serves what `mtmoe export-hf` writes
+            "transformers>=5",  # its converter loads folders by them
         ],
         "identify": [
             "fasttext-predict>=0.9.2.4",  # reads fastText's models for language identification
