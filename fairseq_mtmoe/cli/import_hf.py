@@ -22,8 +22,13 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
     the tokenizer's files (SentencePiece models, or tokenizer.json; the languages' codes), all of which OUT then holds.
     Heads are left out. Nothing in FOLDER is executed. A translator's OUT is a checkpoint: --init-model,
     --finetune-from-model, fairseq-generate and mtmoe evaluate take it.
+
+    FOLDER may also hold fairseq's own mBART-50 or M2M-100: model.pt, dict.txt, one SentencePiece model (*.model), and
+    langs.txt, its languages in their order, if the model's options do not list them.
     """
+    from fairseq_mtmoe import register
     from fairseq_mtmoe.backbones.hugging_face import CONFIG
+    from fairseq_mtmoe.backbones.translation.pretrained.fairseq_files import MODEL, read_fairseq_folder
 
     output_file("OUT", output, overwrite)
     if not (folder / CONFIG).exists() and (folder / "adapter_config.json").exists():
@@ -31,8 +36,12 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
             f"`{folder}` must hold a whole model, but has adapters alone (`adapter_config.json`): merge them into "
             "their model by `peft` (`merge_and_unload`), and save that."
         )
-    values = read_json(folder / CONFIG, "the `config.json` of a model's folder")
-    state, blocks, more, left_out = _imported(folder, values, output)
+    if not (folder / CONFIG).exists() and (folder / MODEL).exists():
+        register()  # fairseq's files have options of its kind
+        state, blocks, more, left_out = _translator(read_fairseq_folder(folder), output)
+    else:
+        values = read_json(folder / CONFIG, "the `config.json` of a model's folder")
+        state, blocks, more, left_out = _imported(folder, values, output)
     millions, others = sum({value.data_ptr(): value.numel() for value in state.values()}.values()) / 1e6, len(left_out)
     rest = f"{others} other tensor{'s' * (others != 1)} left out"
     click.echo(f"{output}: {blocks}, {millions:.1f} million parameters{more}; {rest}")
@@ -45,12 +54,13 @@ def _imported(folder: Path, values: Any, output: Path) -> tuple[dict[str, Any], 
     from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
     from fairseq_mtmoe.backbones.t5.config import T5
     from fairseq_mtmoe.backbones.translation.pretrained.families import FAMILIES, is_of_translator
+    from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
 
     known = (BERT, ROBERTA, T5, *FAMILIES)
     if isinstance(values, dict) and values.get("model_type") not in known:
         raise_invalid("model_type", f"one of {', '.join(known)}", values.get("model_type"))
     if is_of_translator(values):
-        return _translator(folder, output)
+        return _translator(read_folder(folder), output)
     if of_t5.is_of_t5(values):
         t5 = of_t5.read_folder(folder)
         t5.model.save(output)
@@ -64,14 +74,12 @@ def _imported(folder: Path, values: Any, output: Path) -> tuple[dict[str, Any], 
     return encoder.model.state, blocks, f", {'with' if config.has_pooler else 'without'} a pooler", encoder.left_out
 
 
-def _translator(folder: Path, output: Path) -> tuple[dict[str, Any], str, str, tuple[str, ...]]:
+def _translator(found: Any, output: Path) -> tuple[dict[str, Any], str, str, tuple[str, ...]]:
     from fairseq.dataclass.configs import FairseqConfig
     from omegaconf import OmegaConf
 
-    from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
     from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 
-    found = read_folder(folder)
     model = found.model
     whole = OmegaConf.structured(FairseqConfig)  # to which options of a task refer
     whole.task = OmegaConf.structured(TranslationHeatedConfig)

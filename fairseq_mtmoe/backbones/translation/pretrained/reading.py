@@ -151,4 +151,9 @@ def _laid_out(state: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
         for name in (DECODER_EMBEDDINGS, OUR_OUTPUT):
             result[name] = rows_of(name, layout.target_rows, 0.0)
         result[OUR_BIAS] = rows_of(OUR_BIAS, layout.target_rows, NEVER)
-    return result | {f"{side}.version": torch.tensor([float(VERSION)]) for side in ("encoder", "decoder")}
+    return result | versions()
+
+
+def versions() -> dict[str, Tensor]:
+    """Return what fairseq's stacks note of their version."""
+    return {f"{side}.version": torch.tensor([float(VERSION)]) for side in ("encoder", "decoder")}

@@ -1,0 +1,72 @@
+"""A folder with fairseq's own files of mBART-50 or M2M-100, as a checkpoint of a `base_dense`.
+
+The weights are in `model.pt` with the options that they were trained with; beside it are `dict.txt`, the SentencePiece
+model, which is the folder's only `.model`, and `langs.txt` where the options do not list the languages.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_mtmoe.backbones import hugging_face
+from fairseq_mtmoe.backbones.translation.key_map import COUNTERS, DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUR_OUTPUT
+from fairseq_mtmoe.backbones.translation.pretrained.families import config_of_options
+from fairseq_mtmoe.backbones.translation.pretrained.layout import PLAIN, Layout, all_symbols
+from fairseq_mtmoe.backbones.translation.pretrained.reading import (
+    TYPES,
+    PretrainedTranslator,
+    versions,
+    wanted_tensors,
+)  # fmt: skip
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
+from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Vocabulary
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.files import read_bytes, regular_file, text_lines
+from fairseq_mtmoe.options.transformer import all_options
+
+MODEL, DICTIONARY, LANGS = "model.pt", "dict.txt", "langs.txt"
+
+
+def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
+    """Return the translator in a folder (UserError: a file is missing, damaged, or of a form that we have not)."""
+    state = file_io.load(str(folder / MODEL), mapped=True, remedy="fetch it anew")
+    given = {**plain(state.get("args")), **plain((state.get("cfg") or {}).get("task")), **(model_options(state) or {})}
+    named: Mapping[str, Tensor] = state.get("model") or {}
+    weights = {name: value for name, value in named.items() if not COUNTERS.fullmatch(name)}
+    if ENCODER_EMBEDDINGS not in weights or DECODER_EMBEDDINGS not in weights or not given:
+        raise UserError(f"`{folder / MODEL}` must be a translator of fairseq's with its options, but is none.")
+    weights.setdefault(OUR_OUTPUT, weights[DECODER_EMBEDDINGS])  # older versions do not save it twice
+    layout = _layout(folder, given)
+    rows = len(weights[ENCODER_EMBEDDINGS])
+    symbols = len(all_symbols(layout.settings, layout.vocabulary)[0])
+    if symbols != rows:
+        raise UserError(
+            f"`{folder / MODEL}` must have a row for each symbol of `{DICTIONARY}` and each of the "
+            f"{len(layout.langs)} languages, {symbols:,} in all, but has {rows:,}."
+        )
+    options = {**given, **all_options(given)}
+    config = config_of_options(folder / MODEL, options, rows, rows)
+    own = config.options(has_output_bias=False)
+    hugging_face.check_tensors(folder / MODEL, wanted_tensors(own, rows, rows), weights, types=TYPES)
+    left_out = tuple(name for name in named if name not in weights and not name.endswith("version"))
+    return hugging_face.Imported(PretrainedTranslator(config, layout, own, {**weights, **versions()}), left_out)
+
+
+def _layout(folder: Path, given: Mapping[str, Any]) -> Layout:
+    dictionary = Dictionary.load(str(regular_file(folder / DICTIONARY, "the dictionary of a model of fairseq's")))
+    models = sorted(folder.glob("*.model"))
+    if len(models) != 1:
+        found = ", ".join(path.name for path in models) or "none"
+        raise UserError(f"`{folder}` must have one SentencePiece model (`*.model`), but has {found}.")
+    langs = given.get("langs")
+    langs = langs.split(",") if isinstance(langs, str) else langs
+    if not langs:
+        path = regular_file(folder / LANGS, "the list of the model's languages, one a line in their order")
+        langs = [line.strip() for line in text_lines(path) if line.strip()]
+    vocabulary = Vocabulary.joined(dictionary.symbols[NUM_SPECIAL:], read_bytes(models[0]))
+    langtoks = given.get("encoder_langtok"), "tgt" if given.get("decoder_langtok") else None
+    return Layout(vocabulary, tuple(langs), given.get("lang_tok_style") or PLAIN, langtoks)
