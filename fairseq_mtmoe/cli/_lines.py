@@ -105,9 +105,16 @@ class Screen:
         """Nothing: it cannot go on."""
 
     def write(self, texts: Mapping[str, str]) -> None:
-        for text in texts.values():
-            self._stream.write(text.encode())
-        self._stream.flush()
+        try:
+            for text in texts.values():
+                self._stream.write(text.encode())
+            self._stream.flush()
+        except BrokenPipeError:  # who reads has enough
+            raise
+        except OSError as error:
+            raise UserError(
+                f"The `standard output` must take the translations, but cannot: {error.strerror}."
+            ) from error
 
     def finish(self) -> None:
         """Nothing is left."""
@@ -123,8 +130,10 @@ class Files:
     """
 
     def __init__(
-        self, paths: Mapping[str, Path], settings: Mapping[str, object] | None, inputs: Sequence[Path], overwrite: bool
-    ) -> None:
+        self, paths: Mapping[str, Path], settings: Mapping[str, object] | None, overwrite: bool,
+        kept: Sequence[tuple[str, Path]],
+    ) -> None:  # fmt: skip
+        """`kept` are files that must stay as they are, with the names of their options (UserError: `paths` has one)."""
         self.groups, self.known = 0, dict[int, Found]()
         self._paths, self._files = paths, dict[str, BinaryIO]()
         self._partial = {lang: path.with_name(f".{path.name}.unfinished") for lang, path in paths.items()}
@@ -134,10 +143,9 @@ class Files:
         self._left = self._unfinished(overwrite)
         self._has_found = False
         for path in paths.values():
-            for source in inputs:
-                output_file("--out", path, overwrite or bool(self._left), **{"--input": source})
-            if not inputs:
-                output_file("--out", path, overwrite or bool(self._left))
+            for name, file in kept:
+                output_file("--out", path, overwrite or bool(self._left), **{name: file})
+            output_file("--out", path, overwrite or bool(self._left))
             check_writable(path.parent)
 
     def _unfinished(self, overwrite: bool) -> list[dict[str, Any]]:

@@ -98,7 +98,8 @@ async def serving(
         raise UserError(f"`--port` must be one that is free, but {port} is not: {first_line(error)}.") from error
     desk = Desk(translators, names)
     address = f"{HOST}:{sockets[0].getsockname()[1]}"
-    hosts = (address, address.replace(HOST, "localhost"))
+    names_of_host = (address, address.replace(HOST, "localhost"))
+    hosts = tuple(name for host in names_of_host for name in (host, host.removesuffix(":80")))  # browsers leave it out
     handlers = [("/", _handler(), {"desk": desk, "hosts": hosts})]
     server = HTTPServer(Application(handlers, log_function=lambda handler: None), max_body_size=MOST_BYTES)
     server.add_sockets(sockets)

@@ -45,7 +45,9 @@ def command(
     """
     from fairseq_mtmoe import register
 
-    output_file("OUT", output, overwrite, MODEL=model, TEXT=text)
+    output_file("OUT", output, overwrite, MODEL=model, **{"--text": text})
+    for path in held_text:
+        output_file("OUT", output, overwrite, **{"--held-text": path})
     lines, held = _lines("--text", text), {path: _lines("--held-text", path) for path in held_text}
     register()
     from fairseq_mtmoe.checkpoints import rebuild
@@ -63,6 +65,8 @@ def command(
     expect_rows(model, state["model"], old.source.size, old.target.size)
     state = _with_task(model, state, lang, like)
     new = extend(old, settings, lang, like, lines, new_pieces)
+    for side in (new.vocabulary.source, new.vocabulary.target):
+        _ = side.processor  # refused is what could not be read again
     result = with_rows(state, _means(old.source, new.source), _means(old.target, new.target))
     added, before = [len(new.source), len(new.target)], settings.get(NEW_SYMBOLS, [0, 0])
     is_trained = any(entry.get("num_updates") for entry in state.get("optimizer_history") or ())

@@ -31,6 +31,8 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
     from fairseq_mtmoe.backbones.translation.pretrained.fairseq_files import MODEL, read_fairseq_folder
 
     output_file("OUT", output, overwrite)
+    if output.absolute().parent.resolve() == folder.resolve():
+        raise_invalid("OUT", "a file outside FOLDER", str(output))
     if not (folder / CONFIG).exists() and (folder / "adapter_config.json").exists():
         raise UserError(
             f"`{folder}` must hold a whole model, but has adapters alone (`adapter_config.json`): merge them into "

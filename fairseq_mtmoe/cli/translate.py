@@ -91,10 +91,16 @@ def command(
             raise UserError(f"`{option}` must be given, such as `--from en --to sw,ig`, but is not.")
     if workers > 1 and decoding.use_cuda:
         raise_invalid("--workers", "1 on a GPU; `--cpu` translates on the CPU", workers)
+    if out is not None and not out.name:
+        raise_invalid("--out", "a file, a name with {lang}, or a folder", str(out))
+    if not inputs and sys.stdin is None:
+        raise UserError("`--input` must be given where the standard input is closed, but is not.")
+    if out is None and sys.stdout is None:
+        raise UserError("`--out` must be given where the standard output is closed, but is not.")
     if out is None and len(targets) > 1:
         raise_invalid("--to", "one language for the standard output; `--out` takes several", ",".join(targets))
     assert source is not None
-    stdout = sys.stdout.buffer
+    stdout = None if sys.stdout is None else sys.stdout.buffer
     with contextlib.redirect_stdout(sys.stderr):  # where libraries may write
         job = _Job(each[0], source, list(dict.fromkeys(targets)), inputs, scores)
         job.run(out, stdout, workers, overwrite)
@@ -114,7 +120,9 @@ class _Job:
         files: Files | None = None
         if out is not None:
             settings = self._settings([digest for _, digest in found]) if found else None
-            files = Files(output_paths(out, self._targets, self._inputs), settings, self._inputs, overwrite)
+            models = [("MODEL", Path(path)) for path in self._models.checkpoints]
+            kept = [*(("--input", path) for path in self._inputs), *models]
+            files = Files(output_paths(out, self._targets, self._inputs), settings, overwrite, kept)
         here, forms = self._loaded(workers)
         forms.check(self._source, self._targets)
         for some in (some for path in self._inputs for some in read(path)):
@@ -125,7 +133,7 @@ class _Job:
             sink = files
         total = sum(count for count, _ in found) * len(self._targets) if found else None
         translating = here or Processes(self._models, workers)
-        console = Console(stderr=True, quiet=out is None and stdout.isatty())
+        console = Console(stderr=True, quiet=out is None and bool(stdout.isatty()))
         with closing(translating), closing(sink), progress_bar("lines", console, transient=True) as progress:
             bar = progress.add_task("translating", total=total)
             for number, (group, lines) in enumerate(self._groups(forms)):

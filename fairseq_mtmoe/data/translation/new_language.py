@@ -51,7 +51,7 @@ def expect_other_language(settings: Mapping[str, Any], lang: str, like: Sequence
     if not any(spec for specs in (settings["langtoks"] or {}).values() for spec in specs):
         alone = " and ".join(langs)
         raise UserError(f"`MODEL` must tell languages apart by codes to get another one, but translates {alone} alone.")
-    if lang in langs or not re.fullmatch(r"[^-,\s]+", lang):
+    if lang in langs or not re.fullmatch(r"\w+(@\w+)?", lang):
         raise_invalid("--language", f"a code such as {langs[0]}, of a language that the model does not have", lang)
     for relative in like:
         if relative not in langs:

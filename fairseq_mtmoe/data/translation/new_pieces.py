@@ -29,6 +29,7 @@ LONGEST = 16  # characters of a join, as SentencePiece's own training has it
 _PIECES, _TRAINER, _MODEL_TYPE = 1, 2, 3
 _TEXT, _SCORE, _KIND = 1, 2, 3
 _NORMAL = 1
+_UNWRITTEN = ("Cc", "Cs", "Cn")  # control characters and numbers that no character has
 UNIGRAM, BPE = 1, 2
 
 Processor = sentencepiece.SentencePieceProcessor
@@ -71,10 +72,14 @@ def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Itera
     for word, count in words.items():
         counts.update({piece: count * times for piece, times in Counter(word).items()})
     lacking = [piece for piece, _ in counts.most_common() if piece not in scores or piece not in known]
-    letters = [piece for piece in lacking if piece not in scores and counts[piece] >= LEAST_LETTERS]
+    letters = [
+        piece for piece in lacking
+        if piece not in scores and counts[piece] >= LEAST_LETTERS and unicodedata.category(piece[0]) not in _UNWRITTEN
+    ]  # fmt: skip
     parts = {piece: tuple(one for one in unicodedata.normalize("NFKD", piece) if one in known) for piece in letters}
     parts |= {piece: tuple(one for one in piece if one in known)
               for piece in lacking if piece in scores and counts[piece] >= LEAST_JOINS}  # fmt: skip
+    most = min(most, sum(map(len, words)) + 1)  # there are no more joins than neighbours
     step = 1.0 if kind == BPE else 1 / (1 + len(letters) + most)
     below = [min(scores.values()) - step * place for place in range(1, 1 + len(letters) + most)]
     new = dict(zip(letters, below, strict=False))

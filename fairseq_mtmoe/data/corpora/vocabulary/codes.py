@@ -17,7 +17,10 @@ def codes_of_model(langs: Iterable[str], known: Collection[str], given: Mapping[
 
     Raises a `UserError` for a language that the model does not have, or may have as several, and for two that are one.
     """
+    langs = set(langs)
     for lang, code in given.items():
+        if lang not in langs:
+            raise_invalid("--codes", f"a list of languages of the text ({', '.join(sorted(langs))})", f"{lang}={code}")
         if code not in known:
             raise_invalid("--codes", f"a list with codes of the model, such as {lang}={nearest(code, known)}", code)
     tags = {code: _tag(code) for code in known}
