@@ -117,6 +117,26 @@ def test_what_cannot_get_a_language_is_one_sentence_and_no_file(tmp_path, option
     assert not (tmp_path / "out.pt").exists()
 
 
+@pytest.mark.parametrize("lang", ["<s>", "../x", "{lang}", "a b", "luo\x01"])
+def test_a_code_can_be_part_of_a_files_name(tmp_path, lang):
+    save_translator(tmp_path / "model.pt")
+    with refused("--language"):
+        extend(tmp_path / "model.pt", tmp_path / "out.pt", lang=lang)
+
+
+def test_files_that_it_reads_stay_and_odd_text_gives_a_file_that_can_be_read(tmp_path):
+    save_translator(tmp_path / "model.pt")
+    held = write_lines(tmp_path / "held.txt", sentences("fr", 20))
+    with refused("OUT"):
+        mtmoe("extend", tmp_path / "model.pt", held, "--language", "luo_Latn", "--text", tmp_path / "model.pt",
+              "--held-text", held, "--overwrite")  # fmt: skip
+    text = write_lines(tmp_path / "odd.txt", ["a\0b \0\0 \x07"] * 30)
+    mtmoe("extend", tmp_path / "model.pt", tmp_path / "out.pt", "--language", "luo_Latn", "--text", text,
+          "--new-pieces", 10**9)  # fmt: skip
+    _, vocabulary = loaded(tmp_path / "out.pt")
+    assert vocabulary.source.processor.get_piece_size() and "\0" not in vocabulary.source.symbols
+
+
 @pytest.mark.parametrize("gates", ["task", "base"])
 def test_a_sparse_model_that_tells_languages_apart_gets_a_gate_for_it(tmp_path, gates):
     save_translator(tmp_path / "model.pt")

@@ -137,7 +137,7 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(model, file, tmp_p
         (["--to", "aa", "--input", tmp_path / "none"], "none"), (["--to", "aa,xx"], "--to"),
         ([], "--to"), (["--to", "aa", "--n-best", 3], "--n-best"), (["--to", "aa", "--out", file], "--out"),
         (["--to", "aa", "--fp16", "--bf16"], "--bf16"), (["--to", "aa", "--max-tokens", 3], "--max-tokens"),
-        (["--to", "aa", "--workers", 0], None),
+        (["--to", "aa", "--out", model, "--overwrite"], "--out"), (["--to", "aa", "--workers", 0], None),
     ):  # fmt: skip
         outs = [] if "--out" in arguments else ["--out", out]
         if name is None:

@@ -83,6 +83,7 @@ def test_a_language_that_the_model_lacks_is_refused_before_any_work(tmp_path, ra
         (("--vocabulary-of", tmp_path / "model.pt", "--codes", "sw=swa_Latn"), "--codes"),
         (("--vocabulary-of", tmp_path / "model.pt", "--codes", "sw"), "--codes"),
         (("--codes", "sw=fra_Latn"), "--codes"),
+        (("--vocabulary-of", tmp_path / "model.pt", "--codes", "sw=fra_Latn,qq=eng_Latn"), "--codes"),
         (("--vocabulary-of", tmp_path / "model.pt", "--vocabulary-from", raw), "--vocabulary-from"),
         (("--vocabulary-of", raw / "none.pt"), "none.pt"),
     ):

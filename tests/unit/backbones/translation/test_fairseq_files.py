@@ -69,4 +69,6 @@ def test_what_is_missing_is_named(imported, tmp_path):
     (folder / "dict.txt").unlink()
     with refused("dict.txt"):
         mtmoe("import-hf", folder, tmp_path / "ours.pt")
+    with refused("OUT"):
+        mtmoe("import-hf", folder, folder / "model.pt", "--overwrite")
     assert not (tmp_path / "ours.pt").exists()
