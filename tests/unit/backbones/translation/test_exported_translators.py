@@ -119,6 +119,16 @@ def test_a_model_that_was_trained_from_nothing(kind, langs, tmp_path):
     assert found.shape == wanted.shape
 
 
+def test_ctranslate2_loads_a_model_that_was_trained_from_nothing(tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    file_io.save(trained(FORMS["m2m_100"]), str(tmp_path / "checkpoint_best.pt"))
+    mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
+    ctranslate2.converters.TransformersConverter(str(tmp_path / "ours")).convert(str(tmp_path / "served"))
+    served = ctranslate2.Translator(str(tmp_path / "served"), intra_threads=1)
+    (found,) = served.translate_batch([[">>en<<", "</s>"]], target_prefix=[[">>de<<"]], max_decoding_length=3)
+    assert found.hypotheses[0][0] == ">>de<<"
+
+
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
