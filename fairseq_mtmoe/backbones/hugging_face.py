@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -17,6 +18,7 @@ from fairseq_mtmoe.io.files import new_folder, read_json, regular_file
 
 IMPORT_ANEW = "write it anew by `mtmoe import-hf`"  # what to do where a file of that command is damaged
 CONFIG, SAFETENSORS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
+ADAPTERS = "adapter_config.json"
 MOST = 1 << 24  # of any size: a file that asks for more is damaged
 MOST_BLOCKS = 1 << 10
 _INDEX = re.compile(r"(?<=\.)(0|[1-9]\d{0,5})(?=\.)|(?<=^layers\.)\d+(?=\.)")
@@ -85,12 +87,22 @@ def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Co
             raise_invalid(name, f"one of {', '.join(choices[name])}", value)
 
 
+@contextmanager
+def in_file(path: object) -> Iterator[None]:
+    """Let the `UserError` of a field say in which file that is."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{str(error).removesuffix('.')} (in `{path}`).") from error
+
+
 def config_values(values: Any, model_types: Collection[str]) -> dict[str, Any]:
     """The value of a `config.json` of one of these types; UserError for another."""
     if not isinstance(values, dict):
         raise_invalid(CONFIG, "a dictionary", values)
     if values.get("model_type") not in model_types:
-        raise_invalid("model_type", " or ".join(model_types), values.get("model_type"))
+        with in_file(CONFIG):
+            raise_invalid("model_type", " or ".join(model_types), values.get("model_type"))
     return values
 
 
@@ -100,7 +112,8 @@ def config_of(kind: type[AnyConfig], given: Mapping[str, Any]) -> AnyConfig:
     missing = [name for name in names if name not in given]
     if missing:
         raise UserError(f"`{CONFIG}` must have `{missing[0]}`, but has none.")
-    return kind(**{name: given[name] for name in names})
+    with in_file(CONFIG):
+        return kind(**{name: given[name] for name in names})
 
 
 @dataclass(frozen=True)
@@ -149,11 +162,29 @@ def read_weights(folder: Path) -> dict[str, Any]:
     }
     for name, read in readers.items():
         index = folder / f"{name}.index.json"
-        if (folder / name).exists():
-            return read(folder / name)
-        if index.exists():
-            return {key: value for part in _parts(index) for key, value in read(part).items()}
+        paths = [folder / name] if (folder / name).exists() else _parts(index) if index.exists() else []
+        if paths:
+            return {key: value for path in paths for key, value in named_values(path, read(path)).items()}
     raise UserError(f"`{folder}` must have a model's weights ({' or '.join(readers)}), but has none.")
+
+
+def named_values(path: Path, values: Any) -> dict[str, Any]:
+    """Return the weights that a file holds by their names (UserError: it holds something else)."""
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise UserError(f"`{path}` must have weights by their names, but has something else.")
+    return values
+
+
+def check_is_whole(folder: Path) -> None:
+    """Raise the `UserError` of a folder of Hugging Face's that has adapters, and no model to them."""
+    has_weights = any(
+        (folder / f"{name}{end}").exists() for name in (SAFETENSORS, TORCH) for end in ("", ".index.json")
+    )
+    if (folder / ADAPTERS).exists() and not (has_weights and (folder / CONFIG).exists()):
+        raise UserError(
+            f"`{folder}` must hold a whole model, but has adapters alone (`{ADAPTERS}`): merge them into their model "
+            "by `peft` (`merge_and_unload`), and save that."
+        )
 
 
 def _parts(index: Path) -> list[Path]:

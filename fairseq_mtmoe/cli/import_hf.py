@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import output_file, read_json
 
 
@@ -27,17 +27,13 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
     langs.txt, its languages in their order, if the model's options do not list them.
     """
     from fairseq_mtmoe import register
-    from fairseq_mtmoe.backbones.hugging_face import CONFIG
+    from fairseq_mtmoe.backbones.hugging_face import CONFIG, check_is_whole
     from fairseq_mtmoe.backbones.translation.pretrained.fairseq_files import MODEL, read_fairseq_folder
 
     output_file("OUT", output, overwrite)
     if output.absolute().parent.resolve() == folder.resolve():
         raise_invalid("OUT", "a file outside FOLDER", str(output))
-    if not (folder / CONFIG).exists() and (folder / "adapter_config.json").exists():
-        raise UserError(
-            f"`{folder}` must hold a whole model, but has adapters alone (`adapter_config.json`): merge them into "
-            "their model by `peft` (`merge_and_unload`), and save that."
-        )
+    check_is_whole(folder)
     if not (folder / CONFIG).exists() and (folder / MODEL).exists():
         register()  # fairseq's files have options of its kind
         state, blocks, more, left_out = _translator(read_fairseq_folder(folder), output)
@@ -53,14 +49,18 @@ def _imported(folder: Path, values: Any, output: Path) -> tuple[dict[str, Any], 
     """Write OUT; return its tensors, what its blocks are, what else it has, and what is left out."""
     from fairseq_mtmoe.backbones.bert import pretrained as of_bert
     from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA
+    from fairseq_mtmoe.backbones.hugging_face import CONFIG, in_file
     from fairseq_mtmoe.backbones.t5 import pretrained as of_t5
     from fairseq_mtmoe.backbones.t5.config import T5
     from fairseq_mtmoe.backbones.translation.pretrained.families import FAMILIES, is_of_translator
     from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
 
     known = (BERT, ROBERTA, T5, *FAMILIES)
-    if isinstance(values, dict) and values.get("model_type") not in known:
-        raise_invalid("model_type", f"one of {', '.join(known)}", values.get("model_type"))
+    if not isinstance(values, dict):
+        raise_invalid(str(folder / CONFIG), "a dictionary", values)
+    if values.get("model_type") not in known:
+        with in_file(folder / CONFIG):
+            raise_invalid("model_type", f"one of {', '.join(known)}", values.get("model_type"))
     if is_of_translator(values):
         return _translator(read_folder(folder), output)
     if of_t5.is_of_t5(values):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fairseq_mtmoe.backbones.hugging_face import check_fields, config_of, config_values
+from fairseq_mtmoe.backbones.hugging_face import CONFIG, check_fields, config_of, config_values, in_file
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.options.transformer import FAIRSEQ
 from fairseq_mtmoe.options.transformer import MARIAN as MARIAN_SINUSOIDS
@@ -195,7 +195,8 @@ def read_config(values: Any) -> TranslatorConfig:
             "quantised; take the folder that was quantised."
         )
     if given.get("tie_word_embeddings") is False:
-        raise_invalid("tie_word_embeddings", "true: the output is the decoder's embeddings", False)
+        with in_file(CONFIG):
+            raise_invalid("tie_word_embeddings", "true: the output is the decoder's embeddings", False)
     known = {name: value for name, value in given.items() if value is not None}
     known = {**_DEFAULTS[given["model_type"]], **known}
     known["decoder_vocab_size"] = known.get("decoder_vocab_size", known["vocab_size"])
