@@ -14,18 +14,20 @@ from torch import Tensor
 from fairseq_mtmoe.backbones import hugging_face
 from fairseq_mtmoe.backbones.translation.key_map import COUNTERS, DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUR_OUTPUT
 from fairseq_mtmoe.backbones.translation.pretrained.families import config_of_options
-from fairseq_mtmoe.backbones.translation.pretrained.layout import PLAIN, Layout, all_symbols
+from fairseq_mtmoe.backbones.translation.pretrained.layout import PLAIN, Layout, all_symbols, language_name
 from fairseq_mtmoe.backbones.translation.pretrained.reading import (
     TYPES,
     PretrainedTranslator,
+    check_types,
     versions,
     wanted_tensors,
 )  # fmt: skip
+from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import piece_model
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Vocabulary
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import read_bytes, regular_file, text_lines
+from fairseq_mtmoe.io.files import regular_file, text_lines
 from fairseq_mtmoe.options.transformer import all_options
 
 MODEL, DICTIONARY, LANGS = "model.pt", "dict.txt", "langs.txt"
@@ -35,13 +37,14 @@ def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTransla
     """Return the translator in a folder (UserError: a file is missing, damaged, or of a form that we have not)."""
     state = file_io.load(str(folder / MODEL), mapped=True, remedy="fetch it anew")
     given = {**plain(state.get("args")), **plain((state.get("cfg") or {}).get("task")), **(model_options(state) or {})}
-    named: Mapping[str, Tensor] = state.get("model") or {}
+    named: Mapping[str, Tensor] = hugging_face.named_values(folder / MODEL, state.get("model"))
     weights = {name: value for name, value in named.items() if not COUNTERS.fullmatch(name)}
     if ENCODER_EMBEDDINGS not in weights or DECODER_EMBEDDINGS not in weights or not given:
         raise UserError(f"`{folder / MODEL}` must be a translator of fairseq's with its options, but is none.")
+    check_types(folder / MODEL, weights)
     weights.setdefault(OUR_OUTPUT, weights[DECODER_EMBEDDINGS])  # older versions do not save it twice
     layout = _layout(folder, given)
-    rows = len(weights[ENCODER_EMBEDDINGS])
+    rows = weights[ENCODER_EMBEDDINGS].shape[:1].numel()
     symbols = len(all_symbols(layout.settings, layout.vocabulary)[0])
     if symbols != rows:
         raise UserError(
@@ -63,10 +66,11 @@ def _layout(folder: Path, given: Mapping[str, Any]) -> Layout:
         found = ", ".join(path.name for path in models) or "none"
         raise UserError(f"`{folder}` must have one SentencePiece model (`*.model`), but has {found}.")
     langs = given.get("langs")
-    langs = langs.split(",") if isinstance(langs, str) else langs
+    langs, path = langs.split(",") if isinstance(langs, str) else langs, folder / MODEL
     if not langs:
         path = regular_file(folder / LANGS, "the list of the model's languages, one a line in their order")
         langs = [line.strip() for line in text_lines(path) if line.strip()]
-    vocabulary = Vocabulary.joined(dictionary.symbols[NUM_SPECIAL:], read_bytes(models[0]))
+    vocabulary = Vocabulary.joined(dictionary.symbols[NUM_SPECIAL:], piece_model(models[0]))
     langtoks = given.get("encoder_langtok"), "tgt" if given.get("decoder_langtok") else None
+    langs = [language_name(path, lang) for lang in langs]
     return Layout(vocabulary, tuple(langs), given.get("lang_tok_style") or PLAIN, langtoks)

@@ -18,7 +18,8 @@ MADE_UP = "madeupword{:04}"  # what fairseq calls rows that nothing stands for
 MADE_UP_NAME = re.compile(r"madeupword\d{4,}")
 MOST_MADE_UP = 256  # matrices are padded to multiples of 8, 64 or 128
 NEVER = -1e4  # the bias of what Hugging Face's matrix has no row of, so that it is never written
-OF_MARIAN = re.compile(r">>(.+)<<")
+OF_MARIAN = re.compile(r">>(.+)<<", re.DOTALL)
+NAME_OF_LANGUAGE = re.compile(r"[^-,\s/{}]+")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,27 @@ def token_of(lang: str, style: str) -> str:
     return token
 
 
+def token_name(path: object, name: Any) -> str:
+    """Return the name of a token in a file (UserError: it is empty, or no text that a file can hold)."""
+    if not isinstance(name, str) or not name or not _is_unicode(name):
+        raise UserError(f"`{path}` must have tokens of Unicode text, none of which is empty, but has {name!a}.")
+    return name
+
+
+def language_name(path: object, lang: Any) -> str:
+    """Return what a file calls a language (UserError: no pair such as `en-de`, nor a file, can be called so)."""
+    if not isinstance(lang, str) or not NAME_OF_LANGUAGE.fullmatch(lang) or not lang.isprintable():
+        raise UserError(
+            f"`{path}` must call languages by text without spaces, hyphens, commas, slashes or braces, as pairs such "
+            f"as en-de need, but has {lang!a}: call it otherwise in the folder."
+        )
+    return lang
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)  # half of a character, from JSON
+
+
 def filled(names: Mapping[int, str], size: int, folder: object) -> list[str]:
     """Return the names of all rows by id (UserError: beyond the matrix, or too many have none)."""
     beyond = [f"{name!r} ({index})" for index, name in names.items() if index >= size]
@@ -64,7 +86,7 @@ def filled(names: Mapping[int, str], size: int, folder: object) -> list[str]:
         )
     gaps = (index for index in range(size) if index not in names)
     made_up = {index: MADE_UP.format(number) for number, index in enumerate(gaps)}
-    return [names.get(index) or made_up[index] for index in range(size)]
+    return [names[index] if index in names else made_up[index] for index in range(size)]
 
 
 def all_symbols(state: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[Sequence[str], Sequence[str]]:

@@ -71,7 +71,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     left_out = tuple(name for name in weights if config.model_type != MBART and SINUSOIDS.fullmatch(name))
     state = _state(folder, {name: value for name, value in weights.items() if name not in left_out}, config)
     if config.model_type == MARIAN and OUR_OUTPUT in state:
-        state.setdefault(OUR_BIAS, state[OUR_OUTPUT].new_zeros(len(state[OUR_OUTPUT])))
+        state.setdefault(OUR_BIAS, state[OUR_OUTPUT].new_zeros(config.decoder_vocab_size))
     elif OUR_BIAS in state and not state[OUR_BIAS].any():
         del state[OUR_BIAS]
     options = config.options(has_output_bias=OUR_BIAS in state)
@@ -93,16 +93,23 @@ def wanted_tensors(options: Mapping[str, Any], num_source: int, num_target: int)
     return {name: value for name, value in model.state_dict().items() if not COUNTERS.fullmatch(name)}
 
 
+def check_types(path: Path, weights: Mapping[str, Any]) -> None:
+    """Raise the `UserError` of the first weight that is no tensor of a type that we keep."""
+    for name, value in weights.items():
+        if not torch.is_tensor(value) or value.dtype not in TYPES:
+            found = f"is {str(value.dtype).removeprefix('torch.')}" if torch.is_tensor(value) else "is not"
+            raise UserError(
+                f"`{name}` in `{path}` must be a tensor of numbers in float32, float16 or bfloat16, but {found}; take "
+                "the folder that was quantised, if this one was."
+            )
+
+
 def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -> dict[str, Tensor]:
     """Return the weights by our names, in which tied ones are one tensor (UserError: they differ)."""
     ties = SHARED, THEIR_OUTPUT, *(f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS))
+    check_types(folder, weights)
     state = {}
     for name, value in weights.items():
-        if not torch.is_tensor(value) or not value.is_floating_point():
-            raise UserError(
-                f"`{name}` in `{folder}` must be a tensor of numbers in float32, float16 or bfloat16, but is not; take "
-                "the folder that was quantised, if this one was."
-            )
         if name == THEIR_BIAS:
             state[OUR_BIAS] = value.flatten()
         elif name not in ties:

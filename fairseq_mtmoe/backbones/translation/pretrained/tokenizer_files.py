@@ -80,7 +80,7 @@ class _Known:
     model: bytes
     names: tuple[str, ...]  # all but the first four
     pieces: tuple[str, ...]
-    others: tuple[str, ...]  # beside the pieces; what stands for nothing comes last
+    others: tuple[str, ...]  # beside the pieces; what is neither a code nor the mask comes last
     codes: Mapping[str, str]  # by their symbols
     is_legacy: bool
     settings: Mapping[str, Any]
@@ -93,7 +93,7 @@ class _Known:
         pieces = [processor.id_to_piece(index) for index in range(NUM_SPECIAL - 1, processor.get_piece_size())]
         is_piece = set(pieces)
         others = [name for name in names if name not in is_piece]
-        others.sort(key=lambda name: MADE_UP_NAME.fullmatch(name) is not None)
+        others.sort(key=lambda name: name not in codes and name != MASK)  # which tokenizers do not list
         settings = {**NAMED, "sep_token": EOS, "cls_token": SPECIAL[0], "model_max_length": max_length}
         return cls(side.model, tuple(names), tuple(pieces), tuple(others), codes, is_legacy, settings)
 

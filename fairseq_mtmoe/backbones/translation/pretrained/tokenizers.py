@@ -6,7 +6,8 @@ languages; M2M-100 has a `vocab.json` beside the model; OPUS-MT has two models, 
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from fairseq_mtmoe.backbones.translation.pretrained.layout import (
     UNK,
     Layout,
     filled,
+    language_name,
+    token_name,
     token_of,
 )
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Side, Vocabulary
@@ -91,15 +94,17 @@ def _expect_mbart50(folder: Path, settings: Mapping[str, Any], values: Mapping[s
 def _pieces(folder: Path) -> Side:
     """Return the SentencePiece model of a folder, without symbols."""
     if (folder / PIECES).exists():
-        return Side((), _piece_model(folder / PIECES))
+        return Side((), piece_model(folder / PIECES))
     if (folder / TOKENIZER).exists():
         return Side((), _model_of(read_json(folder / TOKENIZER)))
     raise UserError(f"`{folder}` must have `{PIECES}`, the SentencePiece model of its tokenizer, but has none.")
 
 
-def _piece_model(path: Path) -> bytes:
-    """Return the content of a file (UserError: it is no model of SentencePiece)."""
+def piece_model(path: Path) -> bytes:
+    """Return the content of a file (UserError: it is no model of SentencePiece, or empty)."""
     model = read_bytes(path)
+    if not model:  # which the library takes, and then complains of whatever is asked
+        raise UserError(f"`{path}` must be a model of SentencePiece, but is empty: fetch it anew.")
     try:
         sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
@@ -158,6 +163,12 @@ def _names(folder: Path, side: Side) -> dict[int, str]:
                 f"`{folder}` must have one token for each row of its matrix, but has `{names[index]}` and `{name}` for "
                 f"row {index}."
             )
+    if following != len(names) and not (folder / VOCAB).exists():
+        hole = next(index for index in range(following) if index not in names)
+        raise UserError(
+            f"`{folder}` must have a token for each row of its matrix up to the last code, but has none for row "
+            f"{hole}: `{PIECES}` or `{TOKENIZER}` is another model's."
+        )
     return names
 
 
@@ -166,7 +177,7 @@ def _numbered(path: Path) -> dict[int, str]:
     found = read_json(path, "the vocabulary of a tokenizer")
     if not isinstance(found, dict) or any(type(index) is not int or index < 0 for index in found.values()):
         raise UserError(f"`{path}` must give each token its id, but does not.")
-    names = {index: name for name, index in found.items()}
+    names = {index: token_name(path, name) for name, index in found.items()}
     if len(names) != len(found):
         raise UserError(f"`{path}` must give each token an id of its own, but gives two the same.")
     return names
@@ -175,40 +186,62 @@ def _numbered(path: Path) -> dict[int, str]:
 def _added(folder: Path) -> dict[str, int | None]:
     """Return tokens beyond the pieces: those with ids in their order, then those that are listed alone."""
     found: dict[str, int | None] = {}
-    try:
-        for name, index in sorted(_ids(folder), key=lambda item: item[1]):
-            found.setdefault(name, index)
-        for file in (SPECIAL_TOKENS, SETTINGS):
-            content = _json(folder / file)
-            listed = [token for key in LISTS for token in content.get(key) or ()]
+    for name, index in sorted(_ids(folder), key=lambda item: item[1]):
+        found.setdefault(name, index)
+    for file in (SPECIAL_TOKENS, SETTINGS):
+        with _tokens_of(folder / file) as content:
+            listed = [token for key in LISTS for token in _listed(content.get(key))]
             for token in (*listed, content.get("mask_token")):
                 if token is not None and token != MASK:
-                    found.setdefault(_content(token), None)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise UserError(f"`{folder}` must have files of a tokenizer, but has others: {error!r}.") from error
+                    found.setdefault(token_name(folder / file, _content(token)), None)
     found.setdefault(MASK, None)
     if (folder / VOCAB).exists() and found[MASK] is None:
         del found[MASK]  # M2M-100 has none
     return found
 
 
-def _content(token: Any) -> str:
-    name = token["content"] if isinstance(token, dict) else token
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{name!r} is no token")
-    return name
+@contextmanager
+def _tokens_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Give the content of a file, or nothing where there is none; UserError where the block finds other types there."""
+    content = _json(path)
+    try:
+        yield content
+    except (TypeError, LookupError, ValueError, AttributeError, OverflowError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"`{path}` must have tokens as `transformers` writes them, but does not.") from error
+
+
+def _listed(tokens: Any) -> Iterable[Any]:
+    if tokens is not None and not isinstance(tokens, list | dict):
+        raise TypeError("no list")
+    return tokens.values() if isinstance(tokens, dict) else tokens or ()
+
+
+def _content(token: Any) -> Any:
+    return token["content"] if isinstance(token, dict) else token
 
 
 def _ids(folder: Path) -> Iterator[tuple[str, int]]:
     """Yield tokens whose ids the files say."""
-    content = _json(folder / TOKENIZER)
-    vocabulary = (content.get("model") or {}).get("vocab") or {}
-    pieces = vocabulary.items() if isinstance(vocabulary, dict) else ((one[0], at) for at, one in enumerate(vocabulary))
-    yield from ((name, int(index)) for name, index in pieces)
-    yield from ((_content(token), int(token["id"])) for token in content.get("added_tokens") or ())
-    decoder = _json(folder / SETTINGS).get("added_tokens_decoder") or {}
-    yield from ((_content(token), int(index)) for index, token in decoder.items())
-    yield from ((name, int(index)) for name, index in _json(folder / ADDED_TOKENS).items())
+    with _tokens_of(folder / TOKENIZER) as content:
+        vocabulary = (content.get("model") or {}).get("vocab") or {}
+        is_unigram = not isinstance(vocabulary, dict)
+        pieces = ((one[0], at) for at, one in enumerate(vocabulary)) if is_unigram else vocabulary.items()
+        added = ((_content(token), token["id"]) for token in content.get("added_tokens") or ())
+        yield from _checked(folder / TOKENIZER, (*pieces, *added))
+    with _tokens_of(folder / SETTINGS) as content:
+        decoder = content.get("added_tokens_decoder") or {}
+        yield from _checked(folder / SETTINGS, ((_content(token), index) for index, token in decoder.items()))
+    with _tokens_of(folder / ADDED_TOKENS) as content:
+        yield from _checked(folder / ADDED_TOKENS, content.items())
+
+
+def _checked(path: Path, tokens: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, int]]:
+    for name, index in tokens:
+        if int(index) < 0:
+            raise ValueError("below the first row")
+        yield token_name(path, name), int(index)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -233,8 +266,9 @@ def _of_marian(folder: Path, config: TranslatorConfig, settings: Mapping[str, An
                 raise UserError(f"`{folder}` must have {token} as token {index}, as `config.json` says, but has not.")
         if UNK not in side:
             raise UserError(f"`{folder}` must have {UNK} in its vocabulary, but has not.")
-    codes = [found[1] for found in map(OF_MARIAN.fullmatch, names) if found is not None]
-    ends = [str(settings.get(f"{side}_lang") or side) for side in ("source", "target")]
+    codes = [language_name(folder / VOCAB, found[1]) for found in map(OF_MARIAN.fullmatch, names) if found is not None]
+    given = ((side, settings.get(f"{side}_lang")) for side in ("source", "target"))
+    ends = [side if lang is None else language_name(folder / SETTINGS, lang) for side, lang in given]
     langs = tuple(dict.fromkeys([ends[0], *codes] if codes else ends))
     sides, rows = [], []
     for each, model in zip((names, targets), models, strict=True):
@@ -250,7 +284,7 @@ def _marian_pieces(path: Path) -> bytes:
         raise UserError(
             f"`{path.parent}` must have `{path.name}`, a SentencePiece model of its tokenizer, but has none."
         )
-    return _piece_model(path)
+    return piece_model(path)
 
 
 def _marian_side(names: list[str], langs: tuple[str, ...]) -> tuple[list[str], tuple[int | None, ...]]:

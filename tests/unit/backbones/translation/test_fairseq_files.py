@@ -14,6 +14,7 @@ from tests.helpers.translators import CASES, write_folder
 
 pytest.importorskip("transformers")
 register()  # torch.load of options
+EMBEDDINGS = "encoder.embed_tokens.weight"
 LANGUAGES = {"mbart50": (52, "mbart"), "m2m": (100, "multilingual")}
 
 
@@ -51,6 +52,24 @@ def test_it_is_the_same_model(imported, tmp_path):
     assert all(torch.equal(value, found["model"][name]) for name, value in model.items())
     forms = ("langs", "langtoks", "lang_tok_style", "encoder_langtok_last")
     assert [found["task_state"][name] for name in forms] == [content["task_state"][name] for name in forms]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda state: state["model"].update({3: torch.zeros(1)}), "model.pt"),
+        (lambda state: state["model"].update({EMBEDDINGS: torch.tensor(1.0)}), "model.pt"),
+        (lambda state: state["model"].update({EMBEDDINGS: state["model"][EMBEDDINGS].double()}), EMBEDDINGS),
+        (lambda state: setattr(state["args"], "langs", "en,zh-CN"), "model.pt"),
+    ],
+)
+def test_what_no_model_of_fairseq_has_is_refused(imported, change, named, tmp_path):
+    _, folder, _ = imported
+    state = torch.load(folder / "model.pt")
+    change(state)
+    torch.save(state, folder / "model.pt")
+    with refused(named):
+        mtmoe("import-hf", folder, tmp_path / "ours.pt")
 
 
 def test_what_is_missing_is_named(imported, tmp_path):

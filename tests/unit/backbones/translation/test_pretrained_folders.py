@@ -12,7 +12,7 @@ from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
-from tests.helpers.translators import CASES, lines, write_folder
+from tests.helpers.translators import CASES, lines, names_of, pieces, write_folder
 
 transformers = pytest.importorskip("transformers")
 WEIGHTS, PIECES = "model.safetensors", "sentencepiece.bpe.model"
@@ -22,7 +22,7 @@ WEIGHTS, PIECES = "model.safetensors", "sentencepiece.bpe.model"
 def folders(tmp_path_factory):
     """A folder of each family, to be copied."""
     root = tmp_path_factory.mktemp("folders")
-    for name in ("mbart50", "nllb", "m2m", "marian", "marian_two_vocabularies"):
+    for name in ("mbart50", "nllb", "m2m", "marian", "marian_multilingual", "marian_two_vocabularies"):
         write_folder(root / name, CASES[name])
     return root
 
@@ -124,6 +124,42 @@ def config(**values):
     return lambda folder: change_json(folder / "config.json", **values)
 
 
+def text(file, content):
+    """What writes a file; JSON where the content is no text."""
+    written = content if isinstance(content, str) else json.dumps(content)
+    return lambda folder: (folder / file).write_text(written, encoding="utf-8")
+
+
+def settings(file="tokenizer_config.json", **values):
+    return lambda folder: change_json(folder / file, **values)
+
+
+def renamed(old, new):
+    """What gives a token of `vocab.json` another name."""
+
+    def change(folder):
+        names = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+        text("vocab.json", {new if name == old else name: index for name, index in names.items()})(folder)
+
+    return change
+
+
+def hole_before_codes(folder):
+    """As where the pieces are another model's: a code has the id that its own model gave it."""
+    row = len(names_of(pieces("unigram"))) + 3
+    text("added_tokens.json", {"xx_XX": row + 52})(folder)
+
+
+def as_pytorch(**values):
+    """What replaces the weights by `pytorch_model.bin`, with others."""
+
+    def change(folder):
+        torch.save({**load_file(folder / WEIGHTS), **values}, folder / "pytorch_model.bin")
+        (folder / WEIGHTS).unlink()
+
+    return change
+
+
 def wrong(name, change, *named):
     return pytest.param(name, change, named, id=f"{name}-{named[0]}-{named[-1]}")
 
@@ -159,6 +195,28 @@ def wrong(name, change, *named):
         wrong("m2m", lambda folder: (folder / "vocab.json").write_text('{"a": 0, "b": 1}'), "vocab.json"),
         wrong("m2m", lambda folder: (folder / "vocab.json").write_text("[]"), "vocab.json"),
         wrong("marian", lambda folder: (folder / "target.spm").unlink(), "marian", "target.spm"),
+        *(wrong("marian", text(file, ""), file) for file in ("source.spm", "target.spm")),
+        wrong("nllb", text(PIECES, ""), PIECES),
+        wrong("nllb", lambda folder: (folder / PIECES).write_bytes(pieces("bpe", 300)), "nllb", PIECES),
+        wrong("mbart50", hole_before_codes, "mbart50", PIECES),
+        wrong("m2m", renamed("▁", ""), "vocab.json"),
+        wrong("marian", renamed("▁", "\ud800"), "vocab.json"),
+        wrong("marian", as_pytorch(**{"model.shared.weight": torch.tensor(1.0)}),
+              "model.encoder.embed_tokens.weight", "marian"),
+        wrong("nllb", lambda folder: change_weights(
+            folder, **{"model.encoder.layers.0.fc1.weight": torch.zeros(24, 16, dtype=torch.float64)}),
+            "model.encoder.layers.0.fc1.weight", "nllb"),
+        *(wrong("marian", settings(source_lang=lang), "tokenizer_config.json")
+          for lang in ("zh-CN", "a,b", "a b", "a\x00", "a/b", "{a}", "", 3, [], "\ud800")),
+        wrong("marian_multilingual", renamed(">>fra<<", ">>fr-CA<<"), "vocab.json"),
+        *(wrong("nllb", text("special_tokens_map.json", content), "special_tokens_map.json") for content in (
+            "", "{", "[]", {"additional_special_tokens": 3}, {"additional_special_tokens": "ace_Arab"},
+            {"additional_special_tokens": [3]}, {"additional_special_tokens": [""]}, {"mask_token": {}})),
+        wrong("nllb", settings(added_tokens_decoder={"x": "a"}), "tokenizer_config.json"),
+        wrong("nllb", settings("added_tokens.json", new=-1), "added_tokens.json"),
+        wrong("nllb", settings("tokenizer.json", model=3), "tokenizer.json"),
+        *(wrong("nllb", text("config.json", content), "config.json") for content in ("[]", "null", "3")),
+        wrong("nllb", config(d_model="x"), "d_model", "config.json"),
         wrong("marian", config(pad_token_id=3), "decoder_start_token_id"),
         wrong("marian", config(eos_token_id=3), "marian", "config.json"),
         wrong("marian_two_vocabularies", lambda folder: (folder / "target_vocab.json").unlink(), "target_vocab.json"),
@@ -172,10 +230,28 @@ def test_what_does_not_fit_is_refused(name, change, named, copied, tmp_path):
     assert not (tmp_path / "model.pt").exists()
 
 
-def test_adapters_alone_are_refused(tmp_path):
-    (tmp_path / "adapter_config.json").write_text("{}")
+@pytest.mark.parametrize("beside", [(), ("config.json",)], ids=str)
+def test_adapters_alone_are_refused(beside, tmp_path):
+    for file in ("adapter_config.json", *beside):
+        (tmp_path / file).write_text("{}")
     with refused(tmp_path.name, "adapter_config.json", first=False):
         mtmoe("import-hf", tmp_path, tmp_path / "model.pt")
+
+
+def test_an_empty_sentencepiece_model_is_refused_without_lines_of_the_library(copied, capfd):
+    folder = copied("marian")
+    (folder / "source.spm").write_bytes(b"")
+    with refused("source.spm"):
+        read_folder(folder)
+    assert not capfd.readouterr().err
+
+
+def test_weights_without_names_are_refused(copied):
+    folder = copied("nllb")
+    torch.save({3: torch.zeros(1)}, folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+    with refused("pytorch_model.bin"):
+        read_folder(folder)
 
 
 def test_a_file_says_its_languages_and_vocabulary(folders, tmp_path):
