@@ -1,6 +1,7 @@
 """A trained model in the terms of Hugging Face's classes, from a checkpoint of any of our runs."""
 
 import json
+import os
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +24,7 @@ from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizer_files import load_tokenizer
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.models.pemt.merging import additions, separated
 
 HEADS, ENCODER, DECODER = "heads.", "encoder.", "decoder.embed_tokens.weight"
@@ -43,7 +44,9 @@ class Exported(NamedTuple):
     said: str = ""  # what these are, and what of a checkpoint is left out, as the end of a sentence
 
     def write(self, folder: Path) -> str:
-        """Write the folder, completely or not at all; returns what it holds."""
+        """Write the folder, completely or not at all; returns what it holds (UserError: there is something already)."""
+        if os.path.lexists(folder):
+            raise_invalid("FOLDER", "one that does not exist yet", str(folder))
         if isinstance(self.model, ExportedTranslator):
             self.model.write(folder)
             return (
@@ -64,6 +67,8 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
     if "cfg" not in content and "args" not in content:
         of_kind = of_t5 if of_t5.KIND in content else of_bert
         return Exported(of_kind.load(path, content))
+    if not isinstance(content.get("model"), dict):
+        raise UserError(f"`{path}` must be a checkpoint of a model, but has no parameters of one.")
     options = model_options(content) or {}
     _expect_expressible(path, content, options)
     try:

@@ -175,7 +175,7 @@ def test_what_has_no_class_a_damaged_checkpoint_and_a_folder_in_the_way_are_said
             export(path, tmp_path / "folder")
     trained(path, heads)
     (tmp_path / "mine").mkdir()
-    with refused("the output folder"):
+    with refused("FOLDER"):
         export(path, tmp_path / "mine")
     state = file_io.load(str(path))
     rows = {"model": {**state["model"], "heads.rte.weight": torch.zeros(1)}}

@@ -147,10 +147,23 @@ def test_forms_that_no_class_has_are_refused(changes, names, tmp_path):
     assert not (tmp_path / "ours").exists()
 
 
+def test_no_folder_is_written_over_or_of_no_model(tmp_path):
+    content = trained(FORMS["m2m_100"])
+    file_io.save({**content, "model": None}, str(tmp_path / "checkpoint_last.pt"))
+    with refused("checkpoint_last.pt"):
+        mtmoe("export-hf", tmp_path / "checkpoint_last.pt", tmp_path / "ours")
+    file_io.save(content, str(tmp_path / "checkpoint_best.pt"))
+    (tmp_path / "ours").mkdir()
+    with refused("FOLDER"):
+        mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
+
+
 @pytest.mark.parametrize(("name", "lang"), [("nllb", "luo_Latn"), ("mbart50", "lu_KE"), ("m2m", "luo")])
 def test_a_language_that_was_added(name, lang, tmp_path):
     """Its code is the last symbol of ours, and has the same row in the tokenizer of the folder."""
     write_folder(tmp_path / "theirs", CASES[name])
+    if name == "nllb":  # a token that is no language's comes before the code in ours
+        (tmp_path / "theirs" / "added_tokens.json").write_text(f'{{"<extra>": {len(names_of(pieces("bpe"))) + 8}}}')
     mtmoe("import-hf", tmp_path / "theirs", tmp_path / "model.pt")
     content = file_io.load(str(tmp_path / "model.pt"))
     state, settings = content["model"], content["task_state"]
@@ -176,3 +189,6 @@ def test_a_language_that_was_added(name, lang, tmp_path):
         symbol = {"nllb": f"__{old}__", "mbart50": f"[{old}]", "m2m": f"__{old}__"}[name]
         own = 4 + settings[VOCABULARY][0]["symbols"].index(symbol)
         assert torch.equal(rows[tokenizer.convert_tokens_to_ids(f">>{old}<<" if is_marian else old)], wider[own])
+    if not is_marian:
+        mtmoe("import-hf", tmp_path / "ours", tmp_path / "again.pt")
+        assert lang in file_io.load(str(tmp_path / "again.pt"))["task_state"]["langs"]
