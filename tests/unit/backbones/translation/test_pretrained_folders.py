@@ -196,7 +196,6 @@ def wrong(name, change, *named):
         wrong("m2m", lambda folder: (folder / "vocab.json").write_text("[]"), "vocab.json"),
         wrong("marian", lambda folder: (folder / "target.spm").unlink(), "marian", "target.spm"),
         *(wrong("marian", text(file, ""), file) for file in ("source.spm", "target.spm")),
-        wrong("nllb", text(PIECES, ""), PIECES),
         wrong("nllb", lambda folder: (folder / PIECES).write_bytes(pieces("bpe", 300)), "nllb", PIECES),
         wrong("mbart50", hole_before_codes, "mbart50", PIECES),
         wrong("m2m", renamed("▁", ""), "vocab.json"),
@@ -204,13 +203,13 @@ def wrong(name, change, *named):
         wrong("marian", as_pytorch(**{"model.shared.weight": torch.tensor(1.0)}),
               "model.encoder.embed_tokens.weight", "marian"),
         wrong("nllb", lambda folder: change_weights(
-            folder, **{"model.encoder.layers.0.fc1.weight": torch.zeros(24, 16, dtype=torch.float64)}),
-            "model.encoder.layers.0.fc1.weight", "nllb"),
+            folder, **{name: torch.zeros(24, 16, dtype=torch.float8_e4m3fn) for name in ("lm_head.weight", "score")}),
+            "lm_head.weight", "nllb"),
         *(wrong("marian", settings(source_lang=lang), "tokenizer_config.json")
           for lang in ("zh-CN", "a,b", "a b", "a\x00", "a/b", "{a}", "", 3, [], "\ud800")),
         wrong("marian_multilingual", renamed(">>fra<<", ">>fr-CA<<"), "vocab.json"),
         *(wrong("nllb", text("special_tokens_map.json", content), "special_tokens_map.json") for content in (
-            "", "{", "[]", {"additional_special_tokens": 3}, {"additional_special_tokens": "ace_Arab"},
+            {"additional_special_tokens": 3}, {"additional_special_tokens": "ace_Arab"},
             {"additional_special_tokens": [3]}, {"additional_special_tokens": [""]}, {"mask_token": {}})),
         wrong("nllb", settings(added_tokens_decoder={"x": "a"}), "tokenizer_config.json"),
         wrong("nllb", settings("added_tokens.json", new=-1), "added_tokens.json"),
@@ -244,6 +243,18 @@ def test_an_empty_sentencepiece_model_is_refused_without_lines_of_the_library(co
     with refused("source.spm"):
         read_folder(folder)
     assert not capfd.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", None], ids=str)
+def test_a_damaged_list_of_tokens_is_told_by_one_sentence(content, copied):
+    folder = copied("nllb")
+    (folder / "special_tokens_map.json").unlink()
+    if content is None:
+        (folder / "special_tokens_map.json").mkdir()
+    else:
+        (folder / "special_tokens_map.json").write_text(content)
+    with refused("special_tokens_map.json"):
+        read_folder(folder)
 
 
 def test_weights_without_names_are_refused(copied):
