@@ -1,7 +1,6 @@
 """A trained model in the terms of Hugging Face's classes, from a checkpoint of any of our runs."""
 
 import json
-import os
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +23,7 @@ from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizer_files import load_tokenizer
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.pemt.merging import additions, separated
 
 HEADS, ENCODER, DECODER = "heads.", "encoder.", "decoder.embed_tokens.weight"
@@ -45,8 +44,6 @@ class Exported(NamedTuple):
 
     def write(self, folder: Path) -> str:
         """Write the folder, completely or not at all; returns what it holds (UserError: there is something already)."""
-        if os.path.lexists(folder):
-            raise_invalid("FOLDER", "one that does not exist yet", str(folder))
         if isinstance(self.model, ExportedTranslator):
             self.model.write(folder)
             return (

@@ -1,10 +1,12 @@
 """`mtmoe export-hf`: a translator, encoder or T5, trained or imported, as a folder that `transformers` loads."""
 
+import os
 from pathlib import Path
 
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
+from fairseq_mtmoe.errors import raise_invalid
 
 
 @click.command("export-hf")
@@ -25,6 +27,8 @@ def command(model: Path, folder: Path) -> None:
     """
     from fairseq_mtmoe import register
 
+    if os.path.lexists(folder):
+        raise_invalid("FOLDER", "one that does not exist yet", str(folder))
     register()
     from fairseq_mtmoe.backbones.hugging_face import IMPORT_ANEW
     from fairseq_mtmoe.checkpoints import file_io
