@@ -31,8 +31,8 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
     from fairseq_mtmoe.backbones.translation.pretrained.fairseq_files import MODEL, read_fairseq_folder
 
     output_file("OUT", output, overwrite)
-    if output.absolute().parent.resolve() == folder.resolve():
-        raise_invalid("OUT", "a file outside FOLDER", str(output))
+    if output.exists() and output.resolve().parent == folder.resolve():
+        raise_invalid("OUT", "no file of FOLDER that is there", str(output))
     check_is_whole(folder)
     if not (folder / CONFIG).exists() and (folder / MODEL).exists():
         register()  # fairseq's files have options of its kind
