@@ -15,6 +15,8 @@ from fairseq_mtmoe.errors import UserError
 if TYPE_CHECKING:
     from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 
+_FORMS = ("langs", "langtoks", "langtoks_specs", "lang_tok_style")
+
 
 def vocabulary_in(path: Path, state: Mapping[str, Any]) -> "Vocabulary":
     """Return the vocabulary of a checkpoint, with all symbols of its model (UserError: it has none)."""
@@ -23,7 +25,7 @@ def vocabulary_in(path: Path, state: Mapping[str, Any]) -> "Vocabulary":
 
     settings = state.get("task_state") or {}
     found = Vocabulary.of_state(settings)
-    if found is None or not settings.get("langs"):
+    if found is None or not all(settings.get(name) for name in _FORMS):
         raise UserError(
             f"`{path}` must be a translator with its vocabulary, from `mtmoe import-hf` or a run on data of "
             "`mtmoe prepare`, but has none."

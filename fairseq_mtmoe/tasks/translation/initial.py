@@ -71,10 +71,11 @@ class InitialModel:
 
     def note_sizes(self, cfg: Any) -> None:
         """Let a new model have the sizes of this one."""
+        changed = {name: value for name, value in self.sizes.items() if name in cfg and cfg.get(name) != value}
+        if changed:
+            logger.info(f"from {self.path}: {', '.join(f'{name} = {value}' for name, value in changed.items())}")
         with open_dict(cfg):
-            for name, value in self.sizes.items():
-                if name in cfg and cfg.get(name) != value:
-                    cfg[name] = value
+            cfg.update(changed)
 
     def begin(self, model: nn.Module) -> None:
         begin_with(model, self.weights)
