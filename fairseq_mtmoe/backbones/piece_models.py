@@ -4,7 +4,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fairseq_mtmoe.io.protobuf import binary, fields, number, real
+from fairseq_mtmoe.io.protobuf import binary, number, real
 
 # Kinds of pieces, and of models, as SentencePiece numbers them.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
@@ -53,10 +53,3 @@ def serialized(
     normalizer = binary(1, b"nmt_nfkc" if table else b"identity") + binary(2, table)
     normalizer += number(3, 1) + number(4, 1) + number(5, 1)
     return b"".join(listed) + binary(_TRAINER, trainer) + binary(3, normalizer)
-
-
-def model_type(model: bytes) -> int:
-    """Return `UNIGRAM`, `BPE` or another kind of a serialized model; UserError: it is damaged."""
-    trainer = next((value for field, value in fields(model) if field == _TRAINER), b"")
-    kinds = [value for field, value in fields(trainer) if field == _MODEL_TYPE] if isinstance(trainer, bytes) else []
-    return kinds[-1] if kinds and isinstance(kinds[-1], int) else UNIGRAM
