@@ -31,7 +31,7 @@ class TranslationHeatedConfig(SamplingConfig):
     train_only: Optional[str] = option(
         None,
         "new-embeddings: train the embeddings of the symbols that `mtmoe extend` gave the model of --init-model, and "
-        "leave all else as it is, bit for bit",
+        "leave all else as it is, bit for bit; a model that borrows trains them beside its adapters",
     )
     keep_inference_langtok: bool = option(False, "keep language tokens in the output of generation")
     task_ids: str = option(

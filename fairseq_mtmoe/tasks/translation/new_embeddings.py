@@ -1,4 +1,6 @@
-"""`--train-only new-embeddings`: only the rows of a new language's symbols are trained, all else stays bit for bit.
+"""`--train-only new-embeddings`: of a model's own only the rows of a new language's symbols are trained.
+
+All else stays bit for bit, but for what a model that borrows trains by itself: adapters, and norms of a target.
 
 The rows are parts of matrices that are trained as a whole: gradients of the others are zero, and what an optimizer
 makes of these all the same, by weight decay or by moments, is undone after each update.
@@ -10,7 +12,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.protocols import MixesSources
 
 _TABLES = (
@@ -23,10 +24,9 @@ class NewEmbeddings:
     """The tables of a model that get new rows at their ends, frozen but for these."""
 
     def __init__(self, model: nn.Module, counts: Sequence[int]) -> None:
-        """Freeze the model but for the last `counts` rows, of sources' symbols and of targets' (UserError)."""
-        if isinstance(model, MixesSources):
-            raise UserError("`--train-only` must be left out in a model that borrows, which says itself what trains.")
-        model.requires_grad_(False)
+        """Freeze the model but for the last `counts` rows, of sources' symbols and of targets'."""
+        if not isinstance(model, MixesSources):  # which has frozen what it was pretrained with
+            model.requires_grad_(False)
         tables = dict(model.named_parameters(remove_duplicate=False))
         self._old: dict[nn.Parameter, int] = {}
         for name, side in _TABLES:

@@ -157,6 +157,19 @@ def test_adapters_leave_the_base_bit_for_bit_but_for_its_norms(folder, tmp_path)
     assert adapters and any(value.any() for value in adapters)
 
 
+def test_a_model_that_borrows_trains_new_embeddings_beside_its_adapters(folder, tmp_path):
+    """A script's letters begin all alike: without their rows adapters could not tell them apart."""
+    options = ("--lang-pairs", "eng_Latn-luo_Latn", "--train-only", "new-embeddings", "--weight-decay", 0.1)
+    begun(folder, tmp_path, *ARCHITECTURES["borrowing"], *options, "--lr", 0.05, "--max-update", 4)
+    old, new = file_io.load(str(folder / "luo.pt")), file_io.load(str(tmp_path / "checkpoint_best.pt"))
+    count = old["task_state"]["new_symbols"][0]
+    changed = {name for name, value in old["model"].items() if not torch.equal(new["model"][name], value)}
+    tables = {name for name in changed if "layer_norm" not in name}
+    assert len(tables) == 4 and all("embed_tokens" in name or "output_projection" in name for name in tables)
+    assert all(torch.equal(new["model"][name][:-count], old["model"][name][:-count]) for name in tables)
+    assert any(value.any() for name, value in new["model"].items() if ".mixture." in name)
+
+
 @pytest.mark.parametrize(("options", "wrong", "said"), [
     (("--lang-pairs", "eng_Latn-swa_Latn"), "--lang-pairs", "swh_Latn"),
     (("--init-model", "missing.pt"), "missing.pt", ""),
