@@ -2,10 +2,12 @@
 
     python benchmarks/languages_text.py ML50 RAW
     mtmoe prepare corpora RAW DATA --recipe folder --vocab-size 3000
+    python benchmarks/languages_text.py ML50 MORE --add mr,ro        # for `new_languages`
 
 ML50 holds `{train,valid,test}.en-xx.{en,xx}` and `meta/*.origin`. RAW gets the lines from Tatoeba in 14 languages, of
 which five keep 1,000 pairs in training. Tatoeba has many variants of one sentence, so validation and test lose every
-pair of which a side is nearly a training line of its language pair.
+pair of which a side is nearly a training line of its language pair. With more languages, of which training has all, the
+others keep a tenth of their training.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import click
 
 LARGE = ("ar", "de", "es", "fi", "fr", "he", "it", "pl", "ru")
 SMALL = ("mk", "nl", "pt", "sv", "uk")
-SMALL_PAIRS = 1000
+SMALL_PAIRS, KEPT = 1000, 0.1
 ORIGIN, SEED, GRAM, OVERLAP = "tatoeba", 1, 5, 0.8
 Pair = tuple[str, str]
 
@@ -65,16 +67,20 @@ def _lines(path: Path) -> list[str]:
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("target", type=click.Path(path_type=Path, file_okay=False))
-def main(source: Path, target: Path) -> None:
+@click.option("--add", default="", metavar="LANG,…", help="More languages; the others keep a tenth of their training.")
+def main(source: Path, target: Path, add: str) -> None:
     """Write the study's text from the folder SOURCE into the folder TARGET."""
     target.mkdir(parents=True)
-    for language in sorted((*LARGE, *SMALL)):
+    more = tuple(filter(None, add.split(",")))
+    for language in sorted((*LARGE, *SMALL, *more)):
         train = read_pairs(source, "train", language)
         if language in SMALL:
             train = random.Random(SEED).sample(train, SMALL_PAIRS)
         splits = {"train": train}
         for split in ("valid", "test"):
             splits[split] = without_near_copies(read_pairs(source, split, language), train)
+        if more and language not in more:
+            splits["train"] = random.Random(SEED).sample(train, round(KEPT * len(train)))
         for split, pairs in splits.items():
             for side, name in enumerate(("en", language)):
                 text = "".join(f"{pair[side]}\n" for pair in pairs)

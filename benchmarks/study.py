@@ -76,7 +76,7 @@ def show(name: str, runs: Path | None) -> None:
 def run(
     name: str, data: Path, runs: Path, rows: str | None, seeds: str | None, amend: str, pretrained: Path | None
 ) -> None:
-    """Run what is missing of the study NAME on the data directory DATA: first its learning rates, then seed by seed."""
+    """Run what is missing of the study NAME on the data directory DATA: first learning rates, then by seed."""
     path = STUDIES / f"{name}.yaml"
     study = study_plan.load(path)
     _check_committed(path)
@@ -86,16 +86,7 @@ def run(
         raise UserError(f"`--rows` must be some of {', '.join(study.rows)}, but is {unknown[0]} instead.")
     data, folder = data.resolve(), (runs / name).resolve()
     known = {(line["row"], line["seed"], line["task"]) for line in read_results(RESULTS) if line["study"] == name}
-    for row in study.rates.rows:
-        for rate in study.rates.values:
-            if (rated_row(row, rate), RATED, "") in known:
-                continue
-            if study.tasks:
-                _run_tasks(study, row, data, folder, study.rates.seed, pretrained, known, rate)
-            else:
-                rated = [*study.options_of(row), "--lr", rate]
-                _train(rated, study.rates.updates, data, folder / f"rate_{rate}-{row}", study.rates.seed)
-                _finish(folder / f"rate_{rate}-{row}", rated)
+    _sweep(study, {study.rows[row].rate for row in chosen}, data, folder, pretrained, known)
     seeds_of_run = list(map(int, seeds.split(","))) if seeds else study.seeds
     runs_of = [
         (row, study.rows[row].seed or seed, task)
@@ -109,8 +100,28 @@ def run(
         for row in chosen:
             if study.tasks:
                 _run_tasks(study, row, data, folder, seed, pretrained, set() if f"{{runs}}/{row}-" in read else known)
-            elif not _is_known(row, seed, "", known):
-                _run_one(study, row, data, folder, seed)
+                continue
+            for pair, run_name in study.runs_of(row, seed).items():
+                if not _is_known(row, study.rows[row].seed or seed, pair, known):
+                    _run_one(study, row, data, folder / run_name, seed, pair, pretrained)
+
+
+def _sweep(
+    study: Study, rows: set[str], data: Path, folder: Path, pretrained: Path | None, known: set[Known]
+) -> None:  # fmt: skip
+    """Train rows of the sweep with each learning rate that the table has not; of several runs of a row the first."""
+    seed = study.rates.seed
+    for row in filter(rows.__contains__, study.rates.rows):
+        for rate in study.rates.values:
+            if (rated_row(row, rate), RATED, "") in known:
+                continue
+            if study.tasks:
+                _run_tasks(study, row, data, folder, seed, pretrained, known, rate)
+                continue
+            options = [*study.options_of(row), "--lr", rate]
+            options = _filled(study, options, row, seed, next(iter(study.runs_of(row, seed))), folder, pretrained)
+            _train(options, study.rates.updates, data, folder / f"rate_{rate}-{row}", seed)
+            _finish(folder / f"rate_{rate}-{row}", options)
 
 
 def _is_known(row: str, seed: int, task: str, known: set[Known]) -> bool:
@@ -124,16 +135,13 @@ def _run_tasks(
 ) -> None:  # fmt: skip
     """Train and score a row of a benchmark's tasks: one run, or one for each of its tasks; or one of its sweep."""
     seed = study.rows[row].seed or seed
-    places = {"runs": folder, "pretrained": pretrained.resolve() if pretrained else "{pretrained}"}
     for task, run_name in study.runs_of(row, seed).items():
         run, updates = folder / (f"rate_{rate}-{row}" if rate else run_name), study.updates_of(row, task)
         if (run / FINISHED).exists() or _is_known(row, seed, task, known):
             continue
         own = [*study.options_of(row), "--lr", rate] if rate else options_with_rate(study, row, folder)
-        options = study.filled(own, row, seed, task, **places)
-        score = study.filled(shlex.split(study.score), row, seed, task, **places)
-        if unknown := [word for word in (*options, *score) if "{pretrained}" in word]:
-            raise UserError(f"`--pretrained` must be a file, which `{unknown[0]}` stands for, but is not given.")
+        options = _filled(study, own, row, seed, task, folder, pretrained)
+        score = _filled(study, shlex.split(study.score), row, seed, task, folder, pretrained)
         _train(options, updates, data, run, seed)
         validate = ["fairseq-validate", data, "--user-dir", ROOT / "fairseq_mtmoe", "--cpu", *score]
         _execute([*validate, "--path", run / LAST, "--results-path", run / "scores"], run / "score.log")
@@ -141,23 +149,41 @@ def _run_tasks(
         _finish(run, options, **named, update=updates)
 
 
-def _run_one(study: Study, row: str, data: Path, folder: Path, seed: int) -> None:
+def _run_one(study: Study, row: str, data: Path, run: Path, seed: int, pair: str, pretrained: Path | None) -> None:
     """Train, average, score; and of the row that decides about entry, its perplexity beside trigrams'."""
-    run, what = folder / f"{row}-{seed}", study.rows[row]
+    what, folder, path = study.rows[row], run.parent, str(run / AVERAGED)
     if (run / FINISHED).exists():
         return
-    options = options_with_rate(study, row, folder)
+    seed = what.seed or seed
+    options = _filled(study, options_with_rate(study, row, folder), row, seed, pair, folder, pretrained)
+    score = [*shlex.split(study.score), *shlex.split(what.score)]
+    score = _filled(study, score, row, seed, pair, folder, pretrained)
     if what.branch:
         options += ["--restore-file", str(_branch(study, row, data, folder, seed))]
-    _train(options, study.updates, data, run, seed)
-    average = ["mtmoe", "average", "--inputs", run, "--num-update-checkpoints", study.averaged]
-    _execute([*average, "--output", run / AVERAGED, "--overwrite"], run / "average.log")
-    score = ["mtmoe", "evaluate", data, "--path", run / AVERAGED, "--out", run / "scores", "--cpu"]
-    _execute([*score, *shlex.split(study.score)], run / "score.log")
-    if row == study.entry.row:
+    if what.untrained:
+        run.mkdir(parents=True, exist_ok=True)
+        (path,), options = _filled(study, ["{pretrained}"], row, seed, pair, folder, pretrained), []
+    else:
+        _train(options, study.updates_of(row, pair), data, run, seed)
+        average = ["mtmoe", "average", "--inputs", run, "--num-update-checkpoints", study.averaged]
+        _execute([*average, "--output", path, "--overwrite"], run / "average.log")
+    evaluate = ["mtmoe", "evaluate", data, "--path", path, "--out", run / "scores", "--cpu"]
+    _execute([*evaluate, *score], run / "score.log")
+    if study.entry and row == study.entry.row:
         script = ROOT / "benchmarks" / "source_free.py"
-        _execute([sys.executable, script, data, "--path", run / AVERAGED, "--out", run / ENTRY], run / "entry.log")
-    _finish(run, options)
+        _execute([sys.executable, script, data, "--path", path, "--out", run / ENTRY], run / "entry.log")
+    _finish(run, options, row=row, seed=seed, task=pair, update=study.updates_of(row, pair))
+
+
+def _filled(
+    study: Study, options: list[str], row: str, seed: int, task: str, folder: Path, pretrained: Path | None
+) -> list[str]:  # fmt: skip
+    """Options of a run with its own names (UserError: they need `--pretrained`, which is not given)."""
+    places = {"runs": folder, "pretrained": pretrained.resolve() if pretrained else "{pretrained}"}
+    found = study.filled(options, row, seed, task, **places)
+    if unknown := [word for word in found if "{pretrained}" in word]:
+        raise UserError(f"`--pretrained` must be a file, which `{unknown[0]}` stands for, but is not given.")
+    return found
 
 
 def options_with_rate(study: Study, row: str, folder: Path) -> list[str]:
@@ -263,7 +289,9 @@ def record(name: str, runs: Path, results: Path) -> None:
     """Put the figures of all finished runs of the study NAME into the table; those that it has stay as they are."""
     known = read_results(results)
     study = study_plan.load(STUDIES / f"{name}.yaml")
-    parts = ("study", "row", "seed", *(("task", "tier") if study.tasks else ()))  # rows of several runs grow by tasks
+    # Rows of several runs grow by tasks
+    grows = bool(study.tasks) or any(row.each for row in study.rows.values())
+    parts = ("study", "row", "seed", *(("task", "tier", "metric", "update") if grows else ()))
 
     def is_new(line: dict[str, str]) -> bool:
         return tuple(line[part] for part in parts) not in are_known
@@ -285,13 +313,15 @@ def figures_of(study: str, run: Path) -> list[dict[str, str]]:
     row, _, seed = run.name.rpartition("-")
     if row.startswith("rate_"):
         row, seed = rated_row(seed, row.removeprefix("rate_")), RATED
+    row, seed = facts.get("row", row), str(facts.get("seed", seed))
     rows: list[dict[str, Any]] = []
-    last = 0
-    for tier, found in perplexities(run).items():
+    last, is_part = facts.get("update", 0), bool(facts.get("task"))  # of a row with a run for each pair
+    for tier, found in {} if is_part or not (run / "train.out").exists() else perplexities(run).items():
         for last, value in zip(found.moments.update.astype(int), found.value, strict=True):
             rows.append({"tier": tier, "metric": PERPLEXITY, "update": last, "value": f"{value:.4f}"})
     if (run / "scores" / "scores.json").exists():
-        rows += _scores(read_json(run / "scores" / "scores.json"), last)
+        found_scores = _scores(read_json(run / "scores" / "scores.json"), last)
+        rows += [row for row in found_scores if "task" in row or not is_part]
     if (run / ENTRY).exists():
         for what, of_pairs in read_json(run / ENTRY).items():
             for pair, value in of_pairs.items():
@@ -313,14 +343,15 @@ def task_figures(study: str, run: Path) -> list[dict[str, str]]:
 
 def means_of_tasks(study: Study, lines: list[dict[str, str]]) -> list[dict[str, str]]:
     """Lines with each row's mean over all tasks and over each of the study's groups, of seeds that have all of them."""
-    by_run: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    groups = {**({"all": study.tasks} if study.tasks else {}), **study.groups}
+    by_run: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
     for line in lines:
-        if line["metric"] == SCORE and line["task"]:
-            by_run.setdefault((line["row"], line["seed"]), {})[line["task"]] = line
+        if line["metric"] in (SCORE, "bleu", "chrf") and line["task"]:
+            by_run.setdefault((line["row"], line["seed"], line["metric"]), {})[line["task"]] = line
     found = []
     for of_run in by_run.values():
-        for group, tasks in {"all": study.tasks, **study.groups}.items():
-            if tasks and of_run.keys() >= set(tasks):
+        for group, tasks in groups.items():
+            if of_run.keys() >= set(tasks):
                 mean = fmean(float(of_run[task]["value"]) for task in tasks)
                 of_group = {"task": "", "tier": group, "n": str(len(tasks)), "value": f"{mean:.4f}"}
                 found.append({**of_run[tasks[0]], **of_group})

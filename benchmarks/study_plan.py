@@ -32,23 +32,27 @@ class Row:
     Attributes:
         title: for tables.
         options: of `fairseq-train`, after the study's own, which they replace.
+        score: of `mtmoe evaluate`, after the study's own.
         like: another row, whose options come before these.
         rate: whose sweep of learning rates gives this row's: a row that the study's `rates` name.
         branch: the row from whose checkpoint of the same seed this one goes on; empty for one from scratch.
         updates: after which that checkpoint was saved.
-        each: tasks, each of which has a run of its own; empty where all are in one run.
+        each: tasks, or language pairs, each of which has a run of its own; empty where all are in one run.
         steps: updates of each task's run; of tasks that are not there as many as the study says.
+        untrained: whether it is the model of `--pretrained` as it is, which has no run and one seed.
         seed: with which alone it is trained, where runs of all seeds begin with it; 0 for all of the study's seeds.
     """
 
     title: str = MISSING
     options: str = ""
+    score: str = ""
     like: str = ""
     rate: str = ""
     branch: str = ""
     updates: int = 0
     each: list[str] = field(default_factory=list)
     steps: dict[str, int] = field(default_factory=dict)
+    untrained: bool = False
     seed: int = 0
 
 
@@ -94,8 +98,9 @@ class Study:
     """All of `studies/NAME.yaml`; what it says in words is `question`, `text`, `rule` and `kill`.
 
     A study with `tasks` is of a benchmark's tasks: its runs are scored by `fairseq-validate` with the options `score`
-    after their last update, and are no means of checkpoints. In its options `{task}` stands for a run's tasks, `{seed}`
-    and `{updates}` for its own, `{runs}` for the folder of the study's runs, and `{pretrained}` for `--pretrained`.
+    after their last update, and are no means of checkpoints. `groups` of tasks, or of language pairs, have means of
+    their own. In options `{task}` stands for a run's tasks or its pair, `{seed}` and `{updates}` for its own, `{runs}`
+    for the folder of the study's runs, and `{pretrained}` for `--pretrained`.
     """
 
     question: str = MISSING
@@ -112,7 +117,7 @@ class Study:
     score: str = ""
     seeds: list[int] = field(default_factory=list)
     more_seeds: list[int] = field(default_factory=list)
-    entry: Entry = field(default_factory=Entry)
+    entry: Entry | None = None  # of studies of translators that begin with nothing
     rates: Rates = field(default_factory=Rates)
     rows: dict[str, Row] = field(default_factory=dict)
     contrasts: list[Contrast] = field(default_factory=list)
@@ -162,7 +167,7 @@ def load(path: Path) -> Study:
              for what, value in (("like", row.like), ("branch", row.branch)) if value]  # fmt: skip
     named += [(f"contrasts.{at}", name) for at, one in enumerate(study.contrasts) for name in (one.row, one.control)]
     named += [("rates.rows", name) for name in study.rates.rows]
-    named += [] if study.tasks else [("entry.row", study.entry.row)]
+    named += [("entry.row", study.entry.row)] if study.entry else []
     for where, name in named:
         if name not in study.rows:
             raise UserError(f"`{path.name}: {where}` must be one of its rows, but is {name} instead.")

@@ -177,10 +177,10 @@ def _registered(path: Path) -> Described:
     return Described(
         title=study.question, text=study.text, metric=study.metric,
         also=[] if study.tasks else [PERPLEXITY, *(["chrf"] if study.metric == "bleu" else [])],
-        groups=["all", *study.groups, *study.tasks] if study.tasks else list(TIERS),
+        groups=["all", *study.groups, *study.tasks] if study.tasks else [*study.groups] or list(TIERS),
         rows={name: row.title for name, row in study.rows.items()},
         contrasts=[Compared(one.row, one.control, one.group, primary=one.primary) for one in study.contrasts],
-        facts=facts, entry=None if study.tasks else study.entry,
+        facts=facts, entry=study.entry,
     )  # fmt: skip
 
 

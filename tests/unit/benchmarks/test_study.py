@@ -222,6 +222,63 @@ def test_scores_of_tasks_get_means_where_all_are_there(study_of_tasks):
     assert recorded() == alone and table.read_text() == before
 
 
+# ---- a study of translators with a run for each pair, and one that is not trained ----
+
+PAIRS = """
+updates: 30
+groups: {new: [en-mr, en-ro]}
+options: --init-model {pretrained}
+score: --beam 5
+seeds: [1, 2]
+rates: {values: ["1e-3", "2e-3"], rows: [alone], updates: 8, seed: 9}
+rows:
+  before: {title: as it is, untrained: true, seed: 1, score: "--lang-pairs en-de,en-mr,en-ro"}
+  full: {title: all in one, options: "--lang-pairs en-mr,en-ro --lr 1", score: "--lang-pairs en-de,en-mr,en-ro"}
+  alone: {title: each alone, each: [en-mr, en-ro], rate: alone, options: "--lang-pairs {task}"}
+contrasts:
+  - {row: alone, control: full, group: new, primary: true}
+"""
+
+
+def test_pairs_have_a_run_each_and_a_mean_of_their_own(study_of_tasks, monkeypatch):
+    commands, folder = study_of_tasks
+    (folder / "studies" / "glue.yaml").write_text(SAID + PAIRS)
+
+    def execute(command, log):
+        command = commands.append(list(map(str, command))) or commands[-1]
+        if command[:2] == ["mtmoe", "evaluate"]:
+            is_alone = "alone-" in value_of(command, "--path")
+            asked = [log.parent.name[6:11]] if is_alone else value_of(command, "--lang-pairs").split(",")
+            pairs = {pair: {"tier": "low", "sentences": 9, "bleu": 10 + at, "chrf": 1} for at, pair in enumerate(asked)}
+            (log.parent / "scores").mkdir()
+            means = {"all": {"pairs": len(pairs), "bleu": 1, "chrf": 1}}
+            (log.parent / "scores" / "scores.json").write_text(json.dumps({"pairs": pairs, "averages": means}))
+
+    monkeypatch.setattr(study, "_execute", execute)
+    monkeypatch.setattr(study, "best_rate", lambda *_: "2e-3")
+    monkeypatch.setattr(study, "perplexities", lambda run: {})
+    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1")
+    trained = [command for command in commands if command[0] == "fairseq-train"]
+    assert [(Path(value_of(command, "--save-dir")).name, value_of(command, "--lang-pairs"), value_of(command, "--lr"))
+            for command in trained] == [
+        ("rate_1e-3-alone", "en-mr", "1e-3"), ("rate_2e-3-alone", "en-mr", "2e-3"), ("full-1", "en-mr,en-ro", "1"),
+        ("alone-en-mr-1", "en-mr", "2e-3"), ("alone-en-ro-1", "en-ro", "2e-3"),
+    ]  # fmt: skip
+    evaluated = [command for command in commands if command[:2] == ["mtmoe", "evaluate"]]
+    paths = [value_of(command, "--path") for command in evaluated]
+    assert paths[0] == value_of(trained[0], "--init-model") == str(folder / "encoder.pt")
+    assert paths[1].endswith("full-1/averaged.pt")
+    table = folder / "results.csv"
+    invoke("record", folder, "--results", table)
+    found = {(line["row"], line["task"] or line["tier"]): float(line["value"])
+             for line in study.read_results(table) if line["metric"] == "bleu"}  # fmt: skip
+    assert found["before", "en-de"] == 10 and found["full", "new"] == 11.5 and found["alone", "new"] == 10
+    assert ("alone", "all") not in found
+    done = len(commands)
+    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1")
+    assert len(commands) == done
+
+
 # ---- the text of `languages`: no test line is nearly a training line ----
 
 
