@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import pytest
 import sentencepiece
 import torch
-from fairseq.data import Dictionary
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.backbones.translation.pretrained.codes import MBART50, OF_M2M
-from fairseq_mtmoe.backbones.translation.pretrained.layout import all_symbols, token_of
+from fairseq_mtmoe.backbones.translation.pretrained.layout import token_of
 from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.rebuild import configuration
+from fairseq_mtmoe.data.translation.new_language import with_codes
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from fairseq_mtmoe.sparsify.in_training import begin_with
 from tests.helpers.bert import perturb
@@ -239,11 +239,8 @@ def built(
     """The model in a checkpoint in evaluation mode, perhaps as another architecture, and its dictionaries."""
     register()
     state = content["task_state"]
-    symbols = all_symbols(state, Vocabulary.of_state(state))
-    dictionaries = [Dictionary(), Dictionary()]
-    for dictionary, names in zip(dictionaries, symbols, strict=True):
-        for name in names[4:]:
-            dictionary.add_symbol(name)
+    vocabulary = with_codes(Vocabulary.of_state(state), state)
+    dictionaries = [side.dictionary() for side in (vocabulary.source, vocabulary.target)]
     values = {**content["cfg"]["model"], **options}
     task = SimpleNamespace(
         source_dictionary=dictionaries[0], target_dictionary=dictionaries[1], task_names=state["langs"]

@@ -33,13 +33,14 @@ def codes_of(lang: str, settings: Mapping[str, Any]) -> list[str]:
 
 
 def with_codes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> Vocabulary:
-    """The vocabulary with all symbols of a model's matrix: fairseq puts those of languages behind a dictionary's."""
+    """The vocabulary with all symbols of a model's matrices: fairseq puts those of languages behind a dictionary's."""
 
     def side(old: Side) -> Side:
         specs, langs = range(len(settings["langtoks_specs"])), settings["langs"]
         codes = [codes_of(lang, settings)[spec] for spec in specs for lang in langs]
         more = [*codes, *(["<mask>"] if settings["lang_tok_style"] == "mbart" else [])]
-        return Side(tuple(dict.fromkeys([*old.symbols, *more])), old.model)
+        known = set(old.symbols)
+        return Side((*old.symbols, *(symbol for symbol in dict.fromkeys(more) if symbol not in known)), old.model)
 
     source = side(vocabulary.source)
     return Vocabulary(source, source if vocabulary.target == vocabulary.source else side(vocabulary.target))

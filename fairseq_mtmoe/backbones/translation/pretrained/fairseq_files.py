@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq_mtmoe.backbones import hugging_face
 from fairseq_mtmoe.backbones.translation.key_map import COUNTERS, DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUR_OUTPUT
 from fairseq_mtmoe.backbones.translation.pretrained.families import config_of_options
-from fairseq_mtmoe.backbones.translation.pretrained.layout import PLAIN, Layout, all_symbols, language_name
+from fairseq_mtmoe.backbones.translation.pretrained.layout import PLAIN, Layout, language_name
 from fairseq_mtmoe.backbones.translation.pretrained.reading import (
     TYPES,
     PretrainedTranslator,
@@ -25,6 +25,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.reading import (
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import piece_model
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
+from fairseq_mtmoe.data.translation.new_language import with_codes
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Vocabulary
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file, text_lines
@@ -45,7 +46,7 @@ def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTransla
     weights.setdefault(OUR_OUTPUT, weights[DECODER_EMBEDDINGS])  # older versions do not save it twice
     layout = _layout(folder, given)
     rows = weights[ENCODER_EMBEDDINGS].shape[:1].numel()
-    symbols = len(all_symbols(layout.settings, layout.vocabulary)[0])
+    symbols = with_codes(layout.vocabulary, layout.settings).source.size
     if symbols != rows:
         raise UserError(
             f"`{folder / MODEL}` must have a row for each symbol of `{DICTIONARY}` and each of the "

@@ -1,14 +1,13 @@
 """The symbols of a pretrained translator and its languages, and which row of Hugging Face's matrix each is."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq.data import Dictionary
-from fairseq.data.multilingual.multilingual_utils import LangTokStyle, augment_dictionary, get_lang_tok
+from fairseq.data.multilingual.multilingual_utils import LangTokStyle, get_lang_tok
 
-from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, VOCABULARY, Vocabulary
+from fairseq_mtmoe.data.translation.vocabulary import VOCABULARY, Vocabulary
 from fairseq_mtmoe.errors import UserError
 
 SPECIAL = BOS, PAD, EOS, UNK = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's, in this order
@@ -87,12 +86,3 @@ def filled(names: Mapping[int, str], size: int, folder: object) -> list[str]:
     gaps = (index for index in range(size) if index not in names)
     made_up = {index: MADE_UP.format(number) for number, index in enumerate(gaps)}
     return [names[index] if index in names else made_up[index] for index in range(size)]
-
-
-def all_symbols(state: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the symbols of sources and of targets, of which a checkpoint's matrices have a row each."""
-    dictionaries: list[Dictionary] = [side.dictionary() for side in (vocabulary.source, vocabulary.target)]
-    for dictionary in dictionaries:
-        augment_dictionary(dictionary, state["langs"], state["lang_tok_style"], state["langtoks_specs"])
-    assert all(tuple(each.symbols[:NUM_SPECIAL]) == SPECIAL for each in dictionaries)
-    return dictionaries[0].symbols, dictionaries[1].symbols

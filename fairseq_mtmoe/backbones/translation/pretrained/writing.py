@@ -29,10 +29,11 @@ from fairseq_mtmoe.backbones.translation.pretrained.families import (
     TranslatorConfig,
     config_of_options,
 )
-from fairseq_mtmoe.backbones.translation.pretrained.layout import NEVER, all_symbols
+from fairseq_mtmoe.backbones.translation.pretrained.layout import NEVER
 from fairseq_mtmoe.backbones.translation.pretrained.reading import TYPES, wanted_tensors
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizer_files import Tokenizer, tokenizer_for
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import SETTINGS
+from fairseq_mtmoe.data.translation.new_language import with_codes
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.options.transformer import FAIRSEQ, all_options
@@ -80,9 +81,10 @@ def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping
             "directory of `mtmoe prepare`; but it has none."
         )
     state = {name: value for name, value in content["model"].items() if not COUNTERS.fullmatch(name)}
-    symbols = all_symbols(settings, vocabulary)
+    full = with_codes(vocabulary, settings)
+    symbols = [side.dictionary().symbols for side in (full.source, full.target)]
     sizes = tuple(len(state[name]) for name in OUR_EMBEDDINGS)
-    if sizes != tuple(map(len, symbols)):
+    if sizes != (full.source.size, full.target.size):
         raise UserError(
             f"`{path}` must have a row for each symbol, but has {sizes[0]} and {sizes[1]} rows for "
             f"{len(symbols[0])} and {len(symbols[1])} symbols."
