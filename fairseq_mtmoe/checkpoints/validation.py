@@ -82,6 +82,7 @@ Group: Any = {
     "amsgrad": bool,
 }  # fmt: skip
 Optimizer: Any = {"state": Required[dict[Any, Entry]], "param_groups": Required[list[Group]]}
+End = tuple[Annotated[int, between(5, 10**9)], Some]  # rows and bytes
 VocabularySide: Any = {"symbols": Required[list[Name]], "model": Required[Bytes]}
 TaskState: Any = {
     "langs": Annotated[list[Name], Rule("a list of languages", lambda value: len(value) > 0)],
@@ -90,6 +91,7 @@ TaskState: Any = {
     "task_ids": Name, "lang_pairs": list[Pair], "tokenizer": Name,
     "sentencepiece": Bytes, "encoder_langtok_last": bool,
     "new_symbols": Annotated[list[Count], Rule("two numbers", lambda value: len(value) == 2)],
+    "vocabulary_ends": dict[Name, tuple[End, End]],
     "vocabulary": Annotated[list[VocabularySide], Rule("one or two vocabularies", lambda value: 1 <= len(value) <= 2)],
 }  # fmt: skip
 Checkpoint: Any = {  # an expert shard has its experts' part of the tensors

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 @click.option("--new-pieces", type=click.IntRange(0), default=2000, show_default=True,
               help="Pieces beside letters, at most: those that occur ten times in FILE.")  # fmt: skip
 @click.option("--held-text", type=PATH, multiple=True, metavar="FILE",
-              help="Text of the model's languages: which share of its lines is cut otherwise; repeatable.")  # fmt: skip
+              help="Text of the model's languages: which share of its lines `mtmoe prepare` cuts otherwise; "
+              "repeatable.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(
@@ -37,7 +38,7 @@ def command(
     """Write to OUT the translator MODEL with another language: its code, its letters, and frequent pieces of its words.
 
     MODEL is a file of `mtmoe import-hf`, or a checkpoint of a run on data of `mtmoe prepare`. All new symbols follow
-    those that there are, so that old ones keep their numbers, and text without new pieces is cut as before. A new
+    those that there are, so that old ones keep their numbers; older languages are read and written without them. A new
     piece's embedding is the mean of those pieces that it was cut into, a letter's that of all. The optimizer's state is
     left out. For a second language, extend OUT again.
 
@@ -55,7 +56,7 @@ def command(
     from fairseq_mtmoe.checkpoints.new_rows import expect_rows, with_rows
     from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
     from fairseq_mtmoe.data.translation.new_language import expect_other_language, extend
-    from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS, VOCABULARY
+    from fairseq_mtmoe.data.translation.vocabulary import ENDS, NEW_SYMBOLS, VOCABULARY
 
     state = load_shared_part(model, mapped=True)
     rebuild.check(model, state, ["model"])
@@ -71,8 +72,10 @@ def command(
     added, before = [len(new.source), len(new.target)], settings.get(NEW_SYMBOLS, [0, 0])
     is_trained = any(entry.get("num_updates") for entry in state.get("optimizer_history") or ())
     unlearned = added if is_trained else [sum(both) for both in zip(added, before, strict=True)]
-    changes = {"langs": [*settings["langs"], lang], VOCABULARY: new.vocabulary.to_state(), NEW_SYMBOLS: unlearned}
-    result["task_state"] = {**settings, **changes}
+    result["task_state"] = {
+        **settings, "langs": [*settings["langs"], lang], VOCABULARY: new.vocabulary.to_state(), NEW_SYMBOLS: unlearned,
+        ENDS: {**dict.fromkeys(settings["langs"], old.ends), **settings.get(ENDS, {})},
+    }  # fmt: skip
     save_with_experts(result, model, output)
     click.echo(f"{output}: {lang} and {new.pieces:,} new symbols for it; {new.vocabulary.source.size:,} in all")
     _say_cuts(old, new.vocabulary, (text, lines), held)

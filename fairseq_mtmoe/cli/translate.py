@@ -126,7 +126,7 @@ class _Job:
         here, forms = self._loaded(workers)
         forms.check(self._source, self._targets)
         for some in (some for path in self._inputs for some in read(path)):
-            forms.expect_short(some.lines, some.name, some.first)
+            forms.expect_short(some.lines, self._source, some.name, some.first)
         sink: Sink = Screen(stdout)
         if files is not None:
             files.begin()

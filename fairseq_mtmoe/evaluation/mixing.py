@@ -17,6 +17,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 
 from fairseq_mtmoe.data.mixtures.dataset import sizes_of
 from fairseq_mtmoe.data.translation.collating import merged
+from fairseq_mtmoe.data.translation.vocabulary import ends_of
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.translator import Batch, Decoding, Direction, Sentence, Translation, Translator
@@ -62,11 +63,13 @@ class Mixture:
 
 def _batches(directions: Iterable[Direction], decoding: Decoding) -> list[list[Sentence]]:
     """All sentences that are not too long, in batches, the longest first, so that what does not fit shows at once."""
-    sentences: dict[str | None, list[Sentence]] = {}
+    sentences: dict[tuple[Any, ...], list[Sentence]] = {}
     for direction in directions:
         kept = direction.fitting(np.arange(len(direction.dataset)))
-        # fairseq's search takes one token in the place of ends for a whole batch
-        together = sentences.setdefault(direction.pair if _replaces_ends(direction.task) else None, [])
+        # A search has one token in the place of ends, and the same first words, for a whole batch
+        alone = direction.pair if _replaces_ends(direction.task) else None
+        ends = ends_of(direction.task.state.state_dict, direction.pair.partition("-")[2])
+        together = sentences.setdefault((alone, ends), [])
         data = direction.dataset
         lengths = data.sizes_of(kept) if hasattr(data, "sizes_of") else sizes_of(data)[kept]
         for number, sizes in zip(kept.tolist(), lengths.tolist(), strict=True):

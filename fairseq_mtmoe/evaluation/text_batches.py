@@ -5,6 +5,7 @@ sentences, in whatever script, and its translations are put together again.
 """
 
 import difflib
+import functools
 import math
 import unicodedata
 from argparse import Namespace
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, dictionary_name, joined_dictionary
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
-from fairseq_mtmoe.data.translation.vocabulary import Side, Vocabulary
+from fairseq_mtmoe.data.translation.vocabulary import End, Side, Vocabulary, ends_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.mixing import MOST_SENTENCES, cut
@@ -159,10 +160,30 @@ class Forms:
         self.langs: list[str] = list(self.task.langs)
         limit = (model_options(state) or plain(state.get("args"))).get("max_source_positions")
         self.longest: int = min(filter(None, (self.task.args.max_source_positions, limit)))
-        dictionaries = self.task.source_dictionary, self.task.target_dictionary
-        self._source, self.target = map(Pieces, (self.vocabulary.source, self.vocabulary.target), dictionaries)
+        self._pieces = functools.cache(self._pieces_until)
+        for of_lang in (self.source, self.target):
+            of_lang(langs[0])  # a damaged one is refused before the model is built
         self._specs: tuple[str | None, str | None] = tuple(self.task.args.langtoks["main"])
         self.replaces_ends: bool = self.task.args.lang_tok_replacing_bos_eos
+
+    def ends(self, lang: str) -> tuple[End | None, End | None]:
+        """Where the vocabularies of sources and targets end for a language: see `ends_of`."""
+        return ends_of(self.task.state.state_dict, lang)
+
+    def source(self, lang: str) -> Pieces:
+        """What cuts text of a language."""
+        return self._pieces("source", self.ends(lang)[0])
+
+    def target(self, lang: str) -> Pieces:
+        """What joins pieces to text of a language."""
+        return self._pieces("target", self.ends(lang)[1])
+
+    def _pieces_until(self, name: str, end: End | None) -> Pieces:
+        side: Side = getattr(self.vocabulary, name)
+        if end is None:
+            return Pieces(side, getattr(self.task, f"{name}_dictionary"))
+        old = side.until(end)
+        return Pieces(old, old.dictionary())
 
     def check(self, source: str, targets: Sequence[str]) -> None:
         """Refuse languages that the model has not (UserError, with the nearest ones)."""
@@ -188,7 +209,7 @@ class Forms:
         name: str = "the text", first: int = 1,
     ) -> Group:  # fmt: skip
         """Return the batches of some lines (UserError: one is too long, by its number in what has this `name`)."""
-        parts = self._split(lines, name, first)
+        parts = self._split(lines, source, name, first)
         rows = [
             Row(line, part, source, target, self._tokens(pieces, source, target))
             for target in targets
@@ -197,23 +218,24 @@ class Forms:
         ]
         return Group(len(lines), targets, self._batches(rows, decoding), decoding.lenpen, n_best)
 
-    def expect_short(self, lines: Sequence[str], name: str, first: int) -> None:
+    def expect_short(self, lines: Sequence[str], source: str, name: str, first: int) -> None:
         """Refuse lines with a sentence that is too long (UserError), where a look at their characters lets fear that.
 
         `group` refuses them all; this is for a look at much text before it is translated.
         """
         for number, line in enumerate(lines, start=first):
             if len(line) > self.longest // 4:
-                self._split([line], name, number)
+                self._split([line], source, name, number)
 
-    def _split(self, lines: Sequence[str], name: str, first: int) -> list[list[list[int]]]:
+    def _split(self, lines: Sequence[str], source: str, name: str, first: int) -> list[list[list[int]]]:
         """Return the tokens of each part of each line: of most there is one, of empty ones none."""
-        found = [[pieces] if pieces else [] for pieces in self._source.encode(lines)]
+        encode = self.source(source).encode
+        found = [[pieces] if pieces else [] for pieces in encode(lines)]
         room = self.longest - 1 - (self._specs[0] is not None and not self.replaces_ends)
         for number, parts in enumerate(found):
             if not parts or len(parts[0]) <= room:
                 continue
-            sentences = self._source.encode([part for part in _ENDS.split(lines[number]) if part.strip()])
+            sentences = encode([part for part in _ENDS.split(lines[number]) if part.strip()])
             found[number] = [pieces for pieces in sentences if pieces]
             longest = max(map(len, found[number]))
             if longest > room:
@@ -244,10 +266,11 @@ class Forms:
 
     def _batches(self, rows: Sequence[Row], decoding: Decoding) -> list[list[Row]]:
         """As those of `Mixture`: rows of like lengths, whatever their targets, if one search can have these."""
-        apart: dict[str, list[Sentence]] = {}
+        apart: dict[tuple[Any, ...], list[Sentence]] = {}
         for number, row in enumerate(rows):
-            key = row.target if self.replaces_ends else ""
-            apart.setdefault(key, []).append(Sentence(key, number, len(row.tokens), len(row.tokens)))
+            alone = row.target if self.replaces_ends else ""
+            sentence = Sentence(row.target, number, len(row.tokens), len(row.tokens))
+            apart.setdefault((alone, self.ends(row.target)), []).append(sentence)
         is_free = (decoding.max_tokens, decoding.batch_size) == (None, None)
         limits = decoding.tokens_of_a_batch, MOST_SENTENCES if is_free else decoding.batch_size
         batches = [batch for together in apart.values() for batch in cut(together, *limits)]

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
+from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.evaluation.text_batches import Forms, Hypothesis, Row, Spelled, bits
 from fairseq_mtmoe.evaluation.translator import Decoding
 
@@ -63,7 +64,9 @@ class TextTranslator:
         firsts = [self.forms.first_token(row.target) for row in rows]
         prefixes = None if self.forms.replaces_ends or None in firsts else sample["id"].new_tensor(firsts).unsqueeze(1)
         begins = firsts[0] if self.forms.replaces_ends else None
-        outputs = search.generate(self._models, sample, prefix_tokens=prefixes, bos_token=begins)
+        _, end = self.forms.ends(rows[0].target)
+        with first_words(self._models, end):
+            outputs = search.generate(self._models, sample, prefix_tokens=prefixes, bos_token=begins)
         return [
             [self._hypothesis(self._spellers(row.target), one) for one in output]
             for row, output in zip(rows, outputs, strict=True)
@@ -95,7 +98,7 @@ class TextTranslator:
     def _speller(self, target: str) -> Spelled:
         first = self.forms.first_token(target)
         ends = [self._task.target_dictionary.eos()]
-        return self.forms.target.speller(ends if first is None else [*ends, first])
+        return self.forms.target(target).speller(ends if first is None else [*ends, first])
 
     def _load(self, states: list[dict[str, Any]], paths: Sequence[str]) -> None:
         generation = GenerationConfig(beam=self.decoding.beam)

@@ -145,10 +145,11 @@ class Translator:
         self._paths = list(checkpoints)
         self._states = [stored.read(path) for path in checkpoints]
         self._task_cfg = stored.task_settings(self._states[0], checkpoints[0])
+        self._task_state = self._states[0].get("task_state")
+        langs = langs or (self._task_state or {}).get("langs", ())
         if langs:
             as_text = not isinstance(self._task_cfg, Namespace) or isinstance(setting(self._task_cfg, "langs"), str)
             change(self._task_cfg, langs=",".join(langs) if as_text else list(langs), lang_dict=None)
-        self._task_state = self._states[0].get("task_state")
         self.models: list[Any] = []  # from the first direction on
         self._task_names: list[str] | None = None
         self._dictionaries: list[Dictionary] = []

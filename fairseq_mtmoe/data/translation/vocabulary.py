@@ -8,7 +8,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import sentencepiece
@@ -21,7 +21,15 @@ from fairseq_mtmoe.io.files import read_bytes
 
 VOCABULARY = "vocabulary"  # its name in a checkpoint's state of the task
 NEW_SYMBOLS = "new_symbols"  # there, too: how many symbols of sources and of targets are a new language's, at the end
+ENDS = "vocabulary_ends"  # there, too: where the vocabulary ended when it got another language, for each older one
 NUM_SPECIAL = 4  # <s>, <pad>, </s> and <unk>, fairseq's
+
+
+class End(NamedTuple):
+    """How much of a side there was once: all that comes later is behind it."""
+
+    rows: int  # of the matrix of embeddings, with those of fairseq's special symbols
+    length: int  # bytes of SentencePiece's model
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,10 @@ class Side:
     def size(self) -> int:
         """The number of rows of a matrix of embeddings."""
         return NUM_SPECIAL + len(self.symbols)
+
+    def until(self, end: End) -> "Side":
+        """Return the side that ended there."""
+        return Side(self.symbols[: end.rows - NUM_SPECIAL], self.model[: end.length])
 
     def dictionary(self) -> Dictionary:
         """Return a new dictionary (UserError: a symbol is there twice)."""
@@ -86,6 +98,11 @@ class Vocabulary:
         sides = [Side(tuple(side["symbols"]), side["model"].numpy().tobytes()) for side in saved]
         return cls(sides[0], sides[-1])
 
+    @property
+    def ends(self) -> tuple[tuple[int, int], ...]:
+        """Where sources' and targets' end, as `ENDS` has it."""
+        return tuple((side.size, len(side.model)) for side in (self.source, self.target))
+
     def to_state(self) -> list[dict[str, Any]]:
         """Return what a checkpoint's `task_state` is to hold under `VOCABULARY`: a dictionary for each other side."""
         sides = (
@@ -98,3 +115,12 @@ class Vocabulary:
             }
             for side in sides
         ]
+
+
+def ends_of(state: Mapping[str, Any] | None, lang: str | None) -> tuple[End | None, End | None]:
+    """Return where the vocabularies of sources and targets end for a language, by a `task_state`; None: nowhere.
+
+    A language that was there before `mtmoe extend` is read and written as it was then.
+    """
+    found = (state or {}).get(ENDS, {}).get(lang)
+    return (None, None) if found is None else (End(*found[0]), End(*found[1]))

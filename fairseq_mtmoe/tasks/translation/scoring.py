@@ -23,8 +23,10 @@ from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, distributed, nn
 
 from fairseq_mtmoe.analysis.scores import bleu_tokenizer
+from fairseq_mtmoe.data.translation.vocabulary import ends_of
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
+from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references
 from fairseq_mtmoe.evaluation.translator import UNKNOWN, joining_of
 from fairseq_mtmoe.io.typed import fault
@@ -118,7 +120,8 @@ class ValidationScores:
             begins["bos_token"] = token
         elif token is not None:
             begins["prefix_tokens"] = inputs.new_full((len(inputs), 1), token)
-        with uncounted(model, self._task.movement):
+        _, end = ends_of(task.state.state_dict, pair.partition("-")[2])
+        with uncounted(model, self._task.movement), first_words([model], end):
             outputs = search.generate([model], dict(sample), **begins)
         texts = [self._speller(output[0]["tokens"], UNKNOWN) for output in outputs]
         return texts if self._detokenizer is None else [self._detokenizer.decode(text) for text in texts]

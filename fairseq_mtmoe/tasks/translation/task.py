@@ -18,6 +18,7 @@ import torch
 from fairseq.data import AppendTokenDataset
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.utils import split_paths
@@ -33,8 +34,10 @@ from fairseq_mtmoe.data.translation.file_names import model_of_sources
 from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
-from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS, VOCABULARY, Side, Vocabulary
+from fairseq_mtmoe.data.translation.vocabulary import ENDS, NEW_SYMBOLS, VOCABULARY, Side, Vocabulary, ends_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.evaluation.beam_search import BeamSearch
+from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.slot import takes, unwrapped
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
@@ -117,8 +120,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         task.initial = initial
         if training:
             task._keep_vocabulary()
-            if initial is not None and NEW_SYMBOLS in initial.settings:
-                task.state.merge_state_dict({NEW_SYMBOLS: initial.settings[NEW_SYMBOLS]})
+            if initial is not None:
+                known = (name for name in (NEW_SYMBOLS, ENDS) if name in initial.settings)
+                task.state.merge_state_dict({name: initial.settings[name] for name in known})
         return task
 
     def _keep_vocabulary(self) -> None:
@@ -307,6 +311,13 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return PiecesOfLines(model)
 
     def inference_step(self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any) -> Any:
+        """As fairseq's; a search finds words before the end of the target language's vocabulary."""
+        _, end = ends_of(self.state.state_dict, self.args.target_lang)
+        end = None if isinstance(generator, SequenceScorer) else end
+        with first_words(models, end, padded=not isinstance(generator, BeamSearch)):
+            return self._infer(generator, models, sample, *rest, **more)
+
+    def _infer(self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any) -> Any:
         """As fairseq's; interactive batches get their task ids here, empty lines empty translations."""
         if "task_ids" in sample:
             return super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)

@@ -152,10 +152,11 @@ def test_bytes_of_characters_are_put_together(tmp_path):
     data = make_text_data(tmp_path / "data", byte_fallback=True, vocab_size=350)
     untrained.save_model(data, tmp_path / "model.pt", *SPARSE)
     forms = TextTranslator([str(tmp_path / "model.pt")], SHORT).forms
-    pieces = forms.target.encode(["bo 雪 bo"])[0]
-    assert forms.target.speller([2])(torch.tensor([*pieces, 2])) == "bo 雪 bo"
+    target = forms.target("aa")
+    pieces = target.encode(["bo 雪 bo"])[0]
+    assert target.speller([2])(torch.tensor([*pieces, 2])) == "bo 雪 bo"
     newline = [forms.task.target_dictionary.index(piece) for piece in ("▁bo", "<0x0A>", "▁bo")]
-    assert forms.target.speller([2])(torch.tensor([*newline, 2])) == "bo  bo"
+    assert target.speller([2])(torch.tensor([*newline, 2])) == "bo  bo"
 
 
 def test_other_files_are_refused(data, tmp_path):
