@@ -9,6 +9,7 @@ from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from fairseq_mtmoe.evaluation.mixing import Mixture
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator
+from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 from tests.helpers.invoked import mtmoe
 from tests.helpers.pretrained_translators import save_translator, sentences, trained_pieces, write_lines
 from tests.helpers.training import train_here
@@ -69,10 +70,10 @@ def test_old_directions_are_what_they_were_bit_for_bit(folder):
     wanted, old = found(folder / "old.pt", OLD), Vocabulary.of_state(before).source.processor
     cuts = (side.encode(TEXT, out_type=str) for side in (old, Vocabulary.of_state(after).source.processor))
     assert sum(one != other for one, other in zip(*cuts, strict=True)) >= 12
-    assert found(folder / "trained.pt", OLD) == wanted
-    assert len({str(hypotheses) for lang in OLD for hypotheses in wanted[lang]}) > 20
-    new = found(folder / "trained.pt", ["luo_Latn"])["luo_Latn"]
-    assert not {one.text for line in new for one in line} & {one.text for line in wanted["swh_Latn"] for one in line}
+    everything = found(folder / "trained.pt", [*OLD, "luo_Latn"])
+    new = {one.text for hypotheses in everything.pop("luo_Latn") for one in hypotheses}
+    assert everything == wanted and len({str(hypotheses) for lang in OLD for hypotheses in wanted[lang]}) > 20
+    assert not new & {one.text for hypotheses in wanted["swh_Latn"] for one in hypotheses}
 
 
 @pytest.mark.parametrize("joined", [True, False])
@@ -97,3 +98,22 @@ def test_test_sets_of_old_and_new_languages_are_translated_as_text_is(folder):
     wanted = {pair: text.translate(sentences("en", 6, 2), source="eng_Latn", target=pair[9:]) for pair in pairs}
     assert together == wanted and wanted[pairs[0]] != wanted[pairs[1]]
     assert {pair: translator.translate(pair, "test").hypotheses for pair in pairs} == wanted
+
+
+def test_a_validation_translates_as_text_is(folder, tmp_path, monkeypatch):
+    seen, translated = {}, ValidationScores._translated
+
+    def watched(self, sample, model, pair):
+        lines = translated(self, sample, model, pair)
+        seen.update(zip(sample["id"].tolist(), lines, strict=True))
+        return lines
+
+    monkeypatch.setattr(ValidationScores, "_translated", watched)
+    train_here(
+        folder / "data", tmp_path, "--task", "translation_heated", "--arch", "base_dense", "--max-tokens", 400,
+        "--init-model", folder / "trained.pt", "--lang-pairs", "eng_Latn-swh_Latn", "--lr", 0.0, "--max-update", 1,
+        "--no-save", "--eval-bleu", "--eval-bleu-args", '{"beam": 3, "max_len_b": 12}',
+    )  # fmt: skip
+    text = TextTranslator([str(folder / "trained.pt")], SEARCH)
+    wanted = text.translate(sentences("en", 4, 1), source="eng_Latn", target="swh_Latn")
+    assert [seen[number] for number in range(4)] == wanted
