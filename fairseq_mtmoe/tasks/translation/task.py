@@ -313,7 +313,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def inference_step(self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any) -> Any:
         """As fairseq's; a search finds words before the end of the target language's vocabulary."""
         _, end = ends_of(self.state.state_dict, self.args.target_lang)
-        end = None if isinstance(generator, SequenceScorer) else end
+        end = None if isinstance(generator, SequenceScorer) else end  # given references may have any word
         with first_words(models, end, padded=not isinstance(generator, BeamSearch)):
             return self._infer(generator, models, sample, *rest, **more)
 
