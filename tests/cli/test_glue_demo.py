@@ -113,6 +113,7 @@ def test_what_it_cannot_be_made_of_is_refused(maker, options, name, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_its_commands_run_one_after_the_other(data, monkeypatch):
     """Each that the script calls, in its order and in this process, with a tiny encoder and two updates."""

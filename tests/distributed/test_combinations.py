@@ -84,7 +84,7 @@ def train_each(rank, run, arguments):
     return {name: updated(arguments, UPDATES, **changes) for name, changes in settings.items()}
 
 
-@pytest.mark.parametrize("run", rarely(RUNS, "half frozen"))
+@pytest.mark.parametrize("run", rarely(RUNS, "half frozen", "benchmark"))
 def test_two_processes_train_as_one(run, tmp_path):
     arguments = arguments_of(run, tmp_path)
     (one_process,) = run_processes(train_each, 1, run, arguments)

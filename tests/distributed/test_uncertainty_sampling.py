@@ -61,6 +61,7 @@ def test_two_processes_choose_what_one_does(arguments_of, tmp_path):
         assert 0 < event["share_of_data"] < 1
 
 
+@pytest.mark.rare
 def test_without_validation_a_run_says_what_it_trained_on_before_it_saves(arguments_of, tmp_path):
     run_processes(train_with, 2, arguments_of(tmp_path, "--max-update", 3, "--disable-validation"))
     (event,) = selections(tmp_path)

@@ -11,6 +11,7 @@ from tests.fuzz.harness import Reader, attempt
 from tests.helpers.commands import REPOSITORY
 
 
+@pytest.mark.rare
 def test_new_files_are_a_value_or_a_sentence(tmp_path):
     # In a process of its own: V8 waits for ever in a fork of a process that has drawn charts, as other tests do.
     environment = {**os.environ, "FUZZ_SEED": "0", "FUZZ_TRIES": "3", "FUZZ_KEPT": str(tmp_path)}

@@ -31,6 +31,7 @@ def project(tmp_path_factory):
     return folder, {**os.environ, "PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
 
 
+@pytest.mark.rare
 def test_it_passes_the_battery_and_keeps_the_import_rule(project):
     folder, environment = project
     files = ("tests/systems/test_battery.py", "tests/unit/models/test_toy.py", "tests/unit/test_imports.py")

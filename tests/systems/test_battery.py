@@ -4,9 +4,15 @@ import pytest
 import torch
 
 from tests.helpers.models import perturb
+from tests.helpers.rare import rarely
 from tests.systems.system import all_systems, train
 
-systems = pytest.mark.parametrize("system", all_systems(), ids=lambda system: system.name)
+BY_NAME = {system.name: (system,) for system in all_systems()}
+VARIANTS = (  # of which unit tests have what differs
+    "dense, then base beside a shared expert", "pemt_translation, without correlation", "pemt_translation, bottleneck",
+    "pemt_bert, without correlation",
+)  # fmt: skip
+systems = pytest.mark.parametrize("system", rarely(BY_NAME, *VARIANTS, given=BY_NAME))
 
 
 @systems

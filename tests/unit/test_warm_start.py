@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow
                        "--save-dir", "{folder}"]),
     ("mtmoe", ["evaluate", "nowhere", "--path", "nothing.pt"]),
 ])  # fmt: skip
+@pytest.mark.rare
 def test_the_same_code_and_output_as_a_fresh_process(command, arguments, tmp_path):
     arguments = [argument.format(folder=tmp_path) for argument in arguments]
     forked = run_forked(command, arguments, None, REPOSITORY, ENVIRONMENT, seconds=100)

@@ -45,6 +45,7 @@ def _sleep(connection):
         connection.send("done")
 
 
+@pytest.mark.rare
 def test_what_does_not_end_is_stopped(bench, monkeypatch):
     monkeypatch.setattr(bench, "_serve", _sleep)
     libbase = bench.Libbase(limit=2)

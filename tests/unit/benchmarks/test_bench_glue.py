@@ -65,6 +65,7 @@ def test_everything_is_measured_and_systems_are_compared_first(name, num_systems
         assert len(frozen) == 5 + 16 and all(one.grad is None for one in frozen)
 
 
+@pytest.mark.rare
 def test_choosing_is_timed_beside_training_on_as_many_sentences(tmp_path, monkeypatch):
     bench = importlib.import_module("bench_uncertainty")
     monkeypatch.setattr(bench, "SYSTEMS", ("mt_dense",))

@@ -11,6 +11,7 @@ SCRIPT = "bench_report"
 pytestmark = pytest.mark.skipif(find_browser() is None, reason=f"no browser on PATH: none of {', '.join(NAMES)}")
 
 
+@pytest.mark.rare
 def test_pages_of_one_and_several_runs_are_opened(bench, tmp_path):
     result = CliRunner().invoke(bench.main, ["--small", "--write"])
     assert result.exit_code == 0, result.output

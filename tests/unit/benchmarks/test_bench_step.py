@@ -39,6 +39,7 @@ def test_the_pair_is_equal_until_a_weight_is_not(bench, made):
         bench.check_equal(task, pair, sample)
 
 
+@pytest.mark.rare
 def test_every_system_trains(bench, made):
     size, task, samples = made
     found = bench.systems(size, task, samples[:2])

@@ -34,7 +34,7 @@ def outcomes(tmp_path):
 PARTS = ("reference", "waits", "layer", "products", "assignment", "encoder", "step", "decode", "paper")
 
 
-@pytest.mark.parametrize("name", rarely(PARTS, "encoder", "decode", "paper"))
+@pytest.mark.parametrize("name", rarely(PARTS, "reference", "encoder", "step", "decode", "paper"))
 def test_parts_run_where_mixing_devices_fails(outcomes, name):
     import_what_keeps_functions()
     with pretended_gpu():
@@ -43,7 +43,8 @@ def test_parts_run_where_mixing_devices_fails(outcomes, name):
     assert found.keys() <= {"passed", "measured"} or name == "products"  # a pretended GPU has no Triton
 
 
-@pytest.mark.parametrize("name", rarely(["compile", "processes"], "compile"))
+@pytest.mark.rare
+@pytest.mark.parametrize("name", ["compile", "processes"])
 def test_parts_that_no_pretended_gpu_can_run_do_on_a_cpu(outcomes, name):
     found = outcomes(name, "cpu")
     assert "failed" not in found and found["passed"], found
@@ -150,6 +151,7 @@ sys.exit(run_part.main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.rare
 def test_a_process_that_dies_costs_one_check_and_a_second_start_repeats_that_alone(command, tmp_path):
     status, said = command()
     table = (tmp_path / "run" / "gpu.md").read_text()

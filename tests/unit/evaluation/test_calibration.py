@@ -68,7 +68,7 @@ def averaged(tmp_path_factory):
     return strip(folder / "checkpoint_last.pt", folder / "before.pt")
 
 
-OFTEN = ("heated, by prices", "fairseq's multilingual task")
+OFTEN = ("heated, by prices",)
 
 
 @pytest.mark.parametrize("options", rarely(RUNS, *(RUNS.keys() - set(OFTEN)), given={k: (v,) for k, v in RUNS.items()}))
@@ -179,7 +179,7 @@ def test_data_of_another_model_or_none_or_of_too_long_sentences_is_refused(avera
     expect_refusal(averaged, other, averaged.name, first=False)
 
 
-@pytest.mark.parametrize("task", [MULTILINGUAL, ONE_PAIR], ids=["multilingual", "one pair"])
+@pytest.mark.parametrize("task", [pytest.param(MULTILINGUAL, marks=pytest.mark.rare), ONE_PAIR])
 def test_stock_tasks_data_is_looked_at_first(task, tmp_path):
     train_here(DATA, tmp_path, *SMALL, *task, "--max-update", 1)
     saved, other = tmp_path / "checkpoint_last.pt", shutil.copytree(DATA, tmp_path / "other")

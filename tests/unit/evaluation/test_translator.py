@@ -21,6 +21,7 @@ from fairseq_mtmoe.evaluation.beam_search import BeamSearch, projection
 from fairseq_mtmoe.evaluation.mixing import Mixture
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator, joining_of, subword_marks
 from tests.helpers import untrained
+from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
 
 SHORT = Decoding(beam=3, max_len_b=20, lenpen=0.7)
@@ -245,12 +246,18 @@ def test_hypotheses_are_those_of_one_pair_at_a_time(stock, sparse):
         assert max(map(len, batches)) == 3
 
 
-@pytest.mark.parametrize(("options", "most"), [
-    ([*untrained.SPARSE, "--conditional", "attention,norm,alignment,bottleneck", "--task-ids", "pair"], 3),
-    ([*untrained.SPARSE, "--task-ids", "aa+bb,cc"], 3),
-    ([*untrained.SPARSE, "--enable-lang-ids"], 3),
-    ([*untrained.STOCK, "--lang-tok-replacing-bos-eos"], 1),
-], ids=["conditional", "groups", "language ids", "ends"])  # fmt: skip
+OF_PAIRS = {
+    "conditional": (
+        [*untrained.SPARSE, "--conditional", "attention,norm,alignment,bottleneck", "--task-ids", "pair"],
+        3,
+    ),
+    "groups": ([*untrained.SPARSE, "--task-ids", "aa+bb,cc"], 3),
+    "language ids": ([*untrained.SPARSE, "--enable-lang-ids"], 3),
+    "ends": ([*untrained.STOCK, "--lang-tok-replacing-bos-eos"], 1),
+}
+
+
+@pytest.mark.parametrize(("options", "most"), rarely(OF_PAIRS, "groups", "language ids", given=OF_PAIRS))
 def test_what_belongs_to_a_pair_goes_with_its_rows(two, tmp_path, options, most):
     model = Namespace(data=two.data, checkpoint=tmp_path / "model.pt")
     untrained.save_model(model.data, model.checkpoint, *options)

@@ -98,7 +98,8 @@ def backbones(benchmark):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "first", "second", "name"), rarely(OTHER_RUNS, "a task in text", "an encoder", given=OTHER_RUNS)
+    ("arguments", "first", "second", "name"),
+    rarely(OTHER_RUNS, "a task in text", "an encoder", "a T5", "an order", given=OTHER_RUNS),
 )
 def test_a_run_of_other_tasks_or_backbones_does_not_go_on(arguments, first, second, name, corpus, backbones, tmp_path):
     data = corpus if arguments is digit_arguments else backbones
@@ -119,7 +120,9 @@ def test_a_run_goes_on_with_more_pairs_and_with_fewer(corpus, tmp_path):
         assert len(run_here(options)["losses"]) == 2
 
 
-@pytest.mark.parametrize("option", ["--restore-file", "--continue-once", "--finetune-from-model"])
+@pytest.mark.parametrize(
+    "option", rarely(["--restore-file", "--continue-once", "--finetune-from-model"], "--continue-once")
+)
 def test_a_file_that_is_asked_for_must_be_there(tmp_path, option, monkeypatch):
     monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda name: name.startswith("s3://"))
     os.mkfifo(tmp_path / "pipe.pt")

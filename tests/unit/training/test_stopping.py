@@ -24,6 +24,7 @@ from fairseq_mtmoe.training.resuming import _read_share
 from fairseq_mtmoe.training.saving import LOCK_NAME, lock
 from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.opened import opened_from_now
+from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
 from tests.helpers.trainers import trainer_here
 from tests.helpers.training import interrupted, train_here, wait_for
@@ -35,6 +36,7 @@ FORK = multiprocessing.get_context("fork")
 
 STOCK = ("--task", "translation", "--source-lang", "en", "--target-lang", "aa", "--arch", "base_dense_tiny",
          "--max-tokens", 150)  # fmt: skip
+TASKS = {"heated": (("--num-experts", 2),), "stock": (STOCK,)}
 SAVES = ("--max-tokens", 220, "--dropout", 0.1, "--update-freq", 2, "--max-epoch", 2, "--save-interval-updates", 4,
          "--num-workers", 0)  # fmt: skip
 
@@ -43,7 +45,7 @@ def updates_of(folder):
     return file_io.load(str(folder / "checkpoint_last.pt"))["optimizer_history"][-1]["num_updates"]
 
 
-@pytest.mark.parametrize("options", [("--num-experts", 2), STOCK], ids=["translation_heated", "translation"])
+@pytest.mark.parametrize("options", rarely(["heated", "stock"], "stock", given=TASKS))
 def test_a_run_that_is_ended_at_updates_and_in_validations_ends_as_one_that_is_not(options, corpus, tmp_path, capfd):
     """In the middle of an epoch, in a validation there, in one at the end of an epoch, and in the last one."""
     train_here(corpus, tmp_path / "all", *SAVES, *options)
