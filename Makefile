@@ -10,8 +10,8 @@ BENCH_INSTALLED := $(VENV)/.bench-installed
 BENCHMARKS := layer assignment step decode evaluate translate epoch scaling glue conditional uncertainty adapters prepare report
 KERNELS := $(wildcard fairseq_mtmoe/moe/assignment/kernels/*.cpp fairseq_mtmoe/moe/assignment/kernels/*.h)
 # Unit tests that train or build models: a minute or more each.
-SLOW_UNITS := analysis/report/test_report_in_browser.py backbones benchmarks checkpoints cli data/corpora evaluation models \
-	moe/test_compile.py sparsify tasks test_warm_start.py training
+SLOW_UNITS := analysis/report backbones benchmarks checkpoints cli data/corpora data/mixtures data/sampling/test_candidates.py \
+	evaluation models moe/test_compile.py sparsify tasks test_known_warnings.py test_warm_start.py tools training
 RUNS ?= runs
 # A file's tests run in one process, which makes what they share once. Files come in their order, the longest first.
 # One process more than cores: many tests wait for processes that they start.
