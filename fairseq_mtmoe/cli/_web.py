@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
+from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -43,36 +44,63 @@ class Shown:
     refusal: str = ""
 
 
+class _Left(Exception):
+    """Nobody waits for the text any more."""
+
+
 @dataclass
 class Desk:
     """Models, which translate one text after the other."""
 
     translators: Sequence[TextTranslator]
     names: Sequence[str]
-    waiting: int = 0
+    _asked: set[asyncio.Task[list[Shown]]] = field(default_factory=set)
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     @property
     def langs(self) -> list[str]:
         return sorted({lang for translator in self.translators for lang in translator.langs})
 
-    async def translate(self, lines: Sequence[str], source: str, target: str) -> list[Shown]:
-        self.waiting += 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._translate, lines, source, target)
-        finally:
-            self.waiting -= 1
+    @property
+    def waiting(self) -> int:
+        return len(self._asked)
 
-    def _translate(self, lines: Sequence[str], source: str, target: str) -> list[Shown]:
+    def ask(self, lines: Sequence[str], source: str, target: str) -> asyncio.Task[list[Shown]]:
+        """Return what each model will make of a text. Who leaves cancels it: the text loses its turn, or is stopped."""
+        asked = asyncio.get_running_loop().create_task(self._ask(lines, source, target))
+        self._asked.add(asked)
+        asked.add_done_callback(self._asked.discard)
+        return asked
+
+    def close(self) -> None:
+        """Stop all texts."""
+        for asked in self._asked:
+            asked.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _ask(self, *text: Any) -> list[Shown]:
+        has_left = Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._translate, has_left, *text)
+        finally:
+            has_left.set()
+
+    def _translate(self, has_left: Event, lines: Sequence[str], source: str, target: str) -> list[Shown]:
+        from torch.nn.modules.module import register_module_forward_pre_hook
+
+        def stop(*_: object) -> None:
+            if has_left.is_set():
+                raise _Left
+
         shown = []
-        for translator, name in zip(self.translators, self.names, strict=True):
-            start = perf_counter()
-            try:
-                found = translator.translate(lines, source=source, target=target)
-                shown.append(Shown(name, found, perf_counter() - start))
-            except UserError as error:
-                shown.append(Shown(name, refusal=str(error)))
+        with register_module_forward_pre_hook(stop):  # each layer of each step of the search
+            for translator, name in zip(self.translators, self.names, strict=True):
+                start = perf_counter()
+                try:
+                    found = translator.translate(lines, source=source, target=target)
+                    shown.append(Shown(name, found, perf_counter() - start))
+                except UserError as error:
+                    shown.append(Shown(name, refusal=str(error)))
         return shown
 
 
@@ -108,6 +136,7 @@ async def serving(
         await asyncio.Event().wait()
     finally:
         server.stop()
+        desk.close()
         await server.close_all_connections()
 
 
@@ -124,6 +153,7 @@ def _handler() -> Any:
     class Page(RequestHandler):
         def initialize(self, desk: Desk, hosts: Sequence[str]) -> None:
             self.desk, self.hosts = desk, hosts
+            self.asked: asyncio.Task[list[Shown]] | None = None
 
         def set_default_headers(self) -> None:
             for name, value in _HEADERS.items():
@@ -150,7 +180,13 @@ def _handler() -> Any:
                 self.set_status(HTTPStatus.SERVICE_UNAVAILABLE)
                 self._show(*asked, refusal=f"{MOST_WAITING} texts are waiting: try again.")
             else:
-                self._show(*asked, results=await self.desk.translate(lines, source, target))
+                self.asked = self.desk.ask(lines, source, target)
+                with suppress(asyncio.CancelledError):  # nobody reads the answer then
+                    self._show(*asked, results=await self.asked)
+
+        def on_connection_close(self) -> None:
+            if self.asked is not None:
+                self.asked.cancel()
 
         def _show(
             self, text: str = "", source: str = "", target: str = "", refusal: str = "", results: Sequence[Shown] = ()

@@ -4,6 +4,7 @@ import asyncio
 import io
 import itertools
 import queue
+import socket
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+import torch
 from click.testing import CliRunner
 from lxml import html
 
@@ -38,6 +40,11 @@ def model(tmp_path_factory):
     data = make_text_data(tmp_path_factory.mktemp("translate") / "data")
     untrained.save_model(data, data.parent / "model.pt", *SPARSE)
     return data.parent / "model.pt"
+
+
+@pytest.fixture(scope="module")
+def translator(model):
+    return TextTranslator([str(model)], Decoding(beam=2, max_len_b=8))
 
 
 @pytest.fixture
@@ -207,11 +214,6 @@ def ask(address, headers=(), **form):
         return error.code, ""
 
 
-@pytest.fixture(scope="module")
-def translator(model):
-    return TextTranslator([str(model)], Decoding(beam=2, max_len_b=8))
-
-
 class Slow:
     """A model that takes its time."""
 
@@ -275,6 +277,62 @@ def test_the_page_is_for_this_machine_and_for_little_text(translator):
         for thread in threads:
             thread.join(20)
         assert sorted(answers) == [200] * 4 + [503] * 3
+
+
+class Endless:
+    """A model that computes one text until somebody stops it."""
+
+    def __init__(self):
+        self.langs, self.texts, self.stopped = ["en", "zz"], [], threading.Event()
+
+    def translate(self, lines, *, source, target):
+        self.texts.append(lines[0])
+        layer, until = torch.nn.Identity(), time.monotonic() + 20
+        try:
+            while lines == ["endless"] and time.monotonic() < until:
+                layer(torch.zeros(1))
+        finally:
+            self.stopped.set()
+        return list(lines)
+
+
+@contextmanager
+def asking(address, text):
+    """A client that leaves with the block."""
+    place = urllib.parse.urlsplit(address)
+    body = urllib.parse.urlencode({"text": text, "from": "en", "to": "zz"})
+    head = f"POST / HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    with socket.create_connection((place.hostname, place.port)) as client:
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        yield
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_text_ends_with_its_client_and_all_do_with_the_server(monkeypatch, caplog):
+    endless, desks = Endless(), []
+    made = _web.Desk
+    monkeypatch.setattr(_web, "Desk", lambda *arguments: desks.append(made(*arguments)) or desks[-1])
+    with served(endless) as address:
+        with asking(address, "endless"):
+            wait_until(lambda: endless.texts)
+            with asking(address, "queued"):
+                wait_until(lambda: desks[0].waiting == 2)
+            wait_until(lambda: desks[0].waiting == 1)
+        assert ask(address, text="last", from_="en", to="zz")[0] == 200 and endless.texts == ["endless", "last"]
+        endless.stopped.clear()
+        with asking(address, "endless"), asking(address, "queued"):
+            wait_until(lambda: desks[0].waiting == 2)
+            start = time.monotonic()
+            desks[0].close()
+            assert endless.stopped.wait(5) and time.monotonic() - start < 5
+    assert endless.texts == ["endless", "last", "endless"]
+    assert not [record for record in caplog.records if record.levelname != "DEBUG"]
 
 
 def test_a_port_that_is_taken_is_said(translator):
