@@ -165,7 +165,12 @@ class Files:
 
     def begin(self) -> None:
         """Take up what is left, or begin (UserError: another process writes there)."""
-        self._journal = Journal(self._place)
+        out = next(iter(self._paths.values()))
+        self._journal = Journal(
+            self._place,
+            in_use=f"`--out` must be a file that no other command writes, but another `mtmoe translate` is writing "
+            f"`{out}` now: wait for its end, or give another `--out`.",
+        )
         sizes = dict.fromkeys(self._paths, 0)
         if self._left and self._fits(self._left[0]["bytes"]):
             first, *others = self._left

@@ -26,7 +26,8 @@ def entries(path: Path, kind: Any = Any) -> list[Any]:
 class Journal:
     """A journal to add to, of one process at a time (UserError); what follows its last whole line is removed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, in_use: str | None = None) -> None:
+        """`in_use` is the sentence where another process has it; None: it is about the folder."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +38,8 @@ class Journal:
             self._file.seek(end)
             self._file.truncate()
         except BlockingIOError as error:
-            raise UserError(f"`{path.parent}` must be a folder that no other command writes to, but is not.") from error
+            sentence = f"`{path.parent}` must be a folder that no other command writes to, but is not."
+            raise UserError(in_use or sentence) from error
         except OSError as error:
             raise UserError(f"`{path}` cannot be written: {error.strerror or error}.") from error
 

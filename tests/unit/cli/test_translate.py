@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +25,7 @@ from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 from fairseq_mtmoe.evaluation.translator import Decoding
+from fairseq_mtmoe.io.journal import Journal
 from tests.helpers import untrained
 from tests.helpers.browser import NAMES, find_browser, running_browser
 from tests.helpers.refused import refused
@@ -168,6 +169,15 @@ def test_a_pipe_into_a_file_is_whole_or_absent(model, tmp_path):
         translate(model, *SHORT, "--to", "aa", "--out", tmp_path / "out", text=b"bo\n\xff\n")
     translate(model, *SHORT, "--to", "aa", "--out", tmp_path / "out", text=b"bo\nda\n")
     assert names(tmp_path) == ["out"] and (tmp_path / "out").read_bytes().count(b"\n") == 2
+
+
+def test_a_file_that_another_command_writes_is_told_by_its_option(model, file, tmp_path):
+    out = tmp_path / "out"
+    job = (model, *SHORT, "--to", "aa", "--input", file, "--out", out)
+    with closing(Journal(tmp_path / ".out.unfinished.jsonl")), refused("--out", "mtmoe translate", "out"):
+        translate(*job)
+    assert not out.exists()
+    translate(*job)
 
 
 @pytest.mark.slow
