@@ -86,7 +86,10 @@ End = tuple[Annotated[int, between(5, 10**9)], Some]  # rows and bytes
 VocabularySide: Any = {"symbols": Required[list[Name]], "model": Required[Bytes]}
 TaskState: Any = {
     "langs": Annotated[list[Name], Rule("a list of languages", lambda value: len(value) > 0)],
-    "langtoks": dict[Name, tuple[Text | None, Text | None]] | None, "langtoks_specs": list[Name],
+    "langtoks": Annotated[
+        dict[Name, tuple[Text | None, Text | None]], Rule("language tokens of `main`", lambda value: "main" in value)
+    ],
+    "langtoks_specs": list[Name],
     "lang_tok_style": Literal["multilingual", "mbart"], "lang_tok_replacing_bos_eos": bool, "enable_lang_ids": bool,
     "task_ids": Name, "lang_pairs": list[Pair], "tokenizer": Name,
     "sentencepiece": Bytes, "encoder_langtok_last": bool,

@@ -298,13 +298,13 @@ def check_joined(dicts: Mapping[str, Dictionary], langs: Sequence[str]) -> None:
             )
 
 
-def check_language_tokens(args: Namespace, dictionary: Dictionary) -> None:
-    """Refuse `--langtoks-specs` that give the dictionary no tokens which `--langtoks` asks for."""
+def check_language_tokens(args: Namespace, dictionary: Dictionary, of: str = "") -> None:
+    """Refuse `--langtoks-specs` that give the dictionary no tokens which `--langtoks` asks for; `of` says whose."""
     for spec in {spec for specs in args.langtoks.values() for spec in specs if spec is not None}:
         token = multilingual_utils.get_lang_tok(args.langs[0], args.lang_tok_style, spec)
         if token not in dictionary:
             rule = f"kinds of data that give {token}, which `{spec}` in --langtoks needs"
-            raise_invalid("--langtoks-specs", rule, ",".join(args.langtoks_specs))
+            raise_invalid(f"--langtoks-specs{of}", rule, ",".join(args.langtoks_specs))
 
 
 def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Namespace) -> None:

@@ -159,6 +159,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if not options.take_over(self.args, state_dict):
             return
         options.relabel(self.dicts, self.dictionary_sizes, self.args)
+        for dictionary in self.dicts.values():
+            options.check_language_tokens(self.args, dictionary, " of the checkpoint")
         self.langs = self.data_manager.langs = self.args.langs
         self.data_manager.lang_dict = self.data_manager.create_lang_dictionary(self.langs)
 

@@ -70,6 +70,21 @@ def test_text_is_translated_as_the_test_set_is_whatever_languages_share_a_batch(
     assert len({text for target in targets for text in map(str, group.finished(target))}) > 10
 
 
+@pytest.mark.parametrize(("task", "others", "named"), [
+    ({"langtoks": {}}, {}, "damaged.pt"), ({"langtoks": None}, {}, "damaged.pt"),
+    ({"langtoks": {"main": ("mined", None)}}, {}, "--langtoks-specs of the checkpoint"),
+    ({}, {"extra_state": None}, "damaged.pt"),
+])  # fmt: skip
+def test_a_damaged_state_is_told_by_one_sentence(data, model, tmp_path, task, others, named):
+    state = torch.load(model)
+    state = {**state, **others, "task_state": {**state["task_state"], **task}}
+    torch.save({name: value for name, value in state.items() if value is not None}, tmp_path / "damaged.pt")
+    with refused(named):
+        TextTranslator([str(tmp_path / "damaged.pt")], SHORT)
+    with refused(named):
+        evaluated(data, tmp_path / "damaged.pt", "en-aa")
+
+
 def test_an_ensemble_and_a_stock_checkpoint_whose_vocabulary_is_in_its_data(data, model, tmp_path):
     stock, other = tmp_path / "stock.pt", tmp_path / "other.pt"
     untrained.save_model(data, stock, *untrained.STOCK, "--max-source-positions", str(LIMIT))
