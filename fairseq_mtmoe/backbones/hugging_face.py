@@ -219,6 +219,20 @@ def _safetensors(done: str) -> Any:
     return safetensors.torch
 
 
+def check_finite(path: str | Path, weights: Mapping[str, Tensor], name_of: Callable[[str], str] = str) -> None:
+    """Raise the `UserError` of the first tensor that has NaN or infinity; one that several names have is read once."""
+    tensors: dict[int, tuple[str, Tensor]] = {}
+    for name, value in weights.items():
+        tensors.setdefault(value.data_ptr(), (name, value))
+    for name, value in tensors.values():
+        bounds = torch.aminmax(value) if value.numel() else ()  # which are NaN where one number is
+        if not all(bool(bound.isfinite()) for bound in bounds):
+            raise UserError(
+                f"`{name_of(name)}` in `{path}` must have finite numbers alone, but has NaN or infinity: it is "
+                "damaged, or was saved after a training that failed."
+            )
+
+
 def write_model(
     folder: Path,
     config: Mapping[str, Any],

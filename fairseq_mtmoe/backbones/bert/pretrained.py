@@ -69,6 +69,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedEncoder]:
     state, left_out = hugging_face.read_state(folder, KEYS, "BERT or RoBERTa")
     config = read_config(sizes, has_pooler="pooler.weight" in state)
     hugging_face.check_tensors(folder, wanted_tensors(config), state, KEYS.hugging_face_key)
+    hugging_face.check_finite(folder, state, KEYS.hugging_face_key)
     tokenizer = {name: read_text(folder / name) for name in TOKENIZER_FILES if (folder / name).exists()}
     if not any(name in tokenizer for name in VOCABULARIES):
         raise UserError(f"`{folder}` must have a tokenizer ({' or '.join(VOCABULARIES)}), but has none.")

@@ -91,6 +91,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
         state[OUR_OUTPUT] = embeddings.clone()
     state = bare_state(state, config)
     hugging_face.check_tensors(folder, wanted_tensors(config), state, keys.hugging_face_key)
+    hugging_face.check_finite(folder, state, keys.hugging_face_key)
     return hugging_face.Imported(PretrainedT5(config, _read_pieces(folder), state), left_out)
 
 

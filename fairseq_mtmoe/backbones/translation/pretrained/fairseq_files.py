@@ -56,6 +56,7 @@ def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTransla
     config = config_of_options(folder / MODEL, options, rows, rows)
     own = config.options(has_output_bias=False)
     hugging_face.check_tensors(folder / MODEL, wanted_tensors(own, rows, rows), weights, types=TYPES)
+    hugging_face.check_finite(folder / MODEL, weights)
     left_out = tuple(name for name in named if name not in weights and not name.endswith("version"))
     return hugging_face.Imported(PretrainedTranslator(config, layout, own, {**weights, **versions()}), left_out)
 

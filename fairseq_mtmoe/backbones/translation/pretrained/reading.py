@@ -69,7 +69,8 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     layout = read_tokenizer(folder, config, values)
     weights = hugging_face.read_weights(folder)
     left_out = tuple(name for name in weights if config.model_type != MBART and SINUSOIDS.fullmatch(name))
-    state = _state(folder, {name: value for name, value in weights.items() if name not in left_out}, config)
+    own = {name: value for name, value in weights.items() if name not in left_out}
+    state = _state(folder, own, config)
     if config.model_type == MARIAN and OUR_OUTPUT in state:
         state.setdefault(OUR_BIAS, state[OUR_OUTPUT].new_zeros(config.decoder_vocab_size))
     elif OUR_BIAS in state and not state[OUR_BIAS].any():
@@ -77,6 +78,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     options = config.options(has_output_bias=OUR_BIAS in state)
     sizes = config.vocab_size, config.decoder_vocab_size
     hugging_face.check_tensors(folder, wanted_tensors(options, *sizes), state, their_key, TYPES)
+    hugging_face.check_finite(folder, own)
     return hugging_face.Imported(PretrainedTranslator(config, layout, options, _laid_out(state, layout)), left_out)
 
 
