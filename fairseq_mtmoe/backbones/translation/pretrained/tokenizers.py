@@ -152,6 +152,7 @@ def _names(folder: Path, side: Side) -> dict[int, str]:
         if sorted(pieces[: NUM_SPECIAL - 1]) != sorted((SPECIAL[0], EOS, UNK)):
             raise UserError(f"`{folder / PIECES}` must begin with <unk>, <s> and </s>, but does not.")
         names = dict(enumerate((*SPECIAL, *pieces[NUM_SPECIAL - 1 :])))
+    _expect_same_rows(folder, names, _ids(folder))
     known, following = set(names.values()), max(names) + 1
     for name, index in _added(folder).items():
         if name in known:
@@ -170,6 +171,19 @@ def _names(folder: Path, side: Side) -> dict[int, str]:
             f"{hole}: `{PIECES}` or `{TOKENIZER}` is another model's."
         )
     return names
+
+
+def _expect_same_rows(folder: Path, names: Mapping[int, str], tokens: Iterable[tuple[str, int]]) -> None:
+    """Refuse files that give a token of the vocabulary another row, or its row to another token (UserError)."""
+    rows = {name: index for index, name in names.items()}
+    for name, index in tokens:
+        row, holder = rows.get(name, index), names.get(index, name)
+        if row != index or holder != name:
+            other = f"row {row}" if row != index else f"that of {holder!r}"
+            raise UserError(
+                f"`{folder}` must give each token one row of its matrix, but its tokenizer's files give {name!r} row "
+                f"{index} and {other}."
+            )
 
 
 def _numbered(path: Path) -> dict[int, str]:
@@ -230,6 +244,11 @@ def _ids(folder: Path) -> Iterator[tuple[str, int]]:
         pieces = ((one[0], at) for at, one in enumerate(vocabulary)) if is_unigram else vocabulary.items()
         added = ((_content(token), token["id"]) for token in content.get("added_tokens") or ())
         yield from _checked(folder / TOKENIZER, (*pieces, *added))
+    yield from _ids_beside(folder)
+
+
+def _ids_beside(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield those that are not in the tokenizer itself."""
     with _tokens_of(folder / SETTINGS) as content:
         decoder = content.get("added_tokens_decoder") or {}
         yield from _checked(folder / SETTINGS, ((_content(token), index) for index, token in decoder.items()))
@@ -239,8 +258,8 @@ def _ids(folder: Path) -> Iterator[tuple[str, int]]:
 
 def _checked(path: Path, tokens: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, int]]:
     for name, index in tokens:
-        if int(index) < 0:
-            raise ValueError("below the first row")
+        if not isinstance(index, int | str) or isinstance(index, bool) or int(index) < 0:
+            raise ValueError("no row")
         yield token_name(path, name), int(index)
 
 
@@ -258,7 +277,9 @@ def _json(path: Path) -> dict[str, Any]:
 def _of_marian(folder: Path, config: TranslatorConfig, settings: Mapping[str, Any]) -> Layout:
     models = [_marian_pieces(folder / name) for name in (SOURCE_PIECES, TARGET_PIECES)]
     is_joined = config.share_encoder_decoder_embeddings
-    names = filled(_numbered(folder / VOCAB), config.vocab_size, folder)
+    numbered = _numbered(folder / VOCAB)
+    _expect_same_rows(folder, numbered, _ids_beside(folder))
+    names = filled(numbered, config.vocab_size, folder)
     targets = names if is_joined else filled(_numbered(folder / TARGET_VOCAB), config.decoder_vocab_size, folder)
     for side in (names, targets):
         for token, index in ((PAD, config.pad_token_id), (EOS, config.eos_token_id)):

@@ -211,7 +211,10 @@ def wrong(name, change, *named):
         *(wrong("nllb", text("special_tokens_map.json", content), "special_tokens_map.json") for content in (
             {"additional_special_tokens": 3}, {"additional_special_tokens": "ace_Arab"},
             {"additional_special_tokens": [3]}, {"additional_special_tokens": [""]}, {"mask_token": {}})),
-        wrong("nllb", settings(added_tokens_decoder={"x": "a"}), "tokenizer_config.json"),
+        *(wrong("nllb", settings(added_tokens_decoder=tokens), "tokenizer_config.json") for tokens in (
+            {"x": "a"}, {"1.5": "a"})),
+        *(wrong(family, settings(added_tokens_decoder=tokens), family) for family in ("nllb", "marian") for tokens in (
+            {"9": "</s>"}, {"9": "a token"})),
         wrong("nllb", settings("added_tokens.json", new=-1), "added_tokens.json"),
         wrong("nllb", settings("tokenizer.json", model=3), "tokenizer.json"),
         *(wrong("nllb", text("config.json", content), "config.json") for content in ("[]", "null", "3")),
@@ -225,6 +228,17 @@ def test_what_does_not_fit_is_refused(name, change, named, copied, tmp_path):
     folder = copied(name)
     change(folder)
     with refused(*named, first=False):
+        mtmoe("import-hf", folder, tmp_path / "model.pt")
+    assert not (tmp_path / "model.pt").exists()
+
+
+@pytest.mark.parametrize(("value", "dtype"), [("nan", torch.float32), ("inf", torch.float16), ("-inf", torch.bfloat16)])
+def test_weights_that_are_no_numbers_are_refused(value, dtype, copied, tmp_path):
+    folder, name = copied("marian"), "model.encoder.layers.0.fc1.weight"
+    weights = {key: tensor.to(dtype) for key, tensor in load_file(folder / WEIGHTS).items()}
+    weights[name][3, 5] = float(value)
+    save_file(weights, folder / WEIGHTS)
+    with refused(name, "marian"):
         mtmoe("import-hf", folder, tmp_path / "model.pt")
     assert not (tmp_path / "model.pt").exists()
 
