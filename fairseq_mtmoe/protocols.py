@@ -3,6 +3,7 @@
 Whoever calls a hook asks `isinstance` first, because fairseq's own tasks, models and datasets have none of them.
 """
 
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,13 @@ class DescribesTask(Protocol):
     """A task that trains a model for one thing, and describes it; a `UserError` where it is for several or has none."""
 
     def described(self) -> TaskDescription: ...
+
+
+@runtime_checkable
+class ChecksGiven(Protocol):
+    """A class of tasks that compares its options with what a user has `given`, values by name (UserError)."""
+
+    def check_given(self, options: Namespace, given: Mapping[str, Any]) -> None: ...
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ from fairseq.trainer import Trainer
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.fairseq_patches.patch import apply_to_commands
+from fairseq_mtmoe.protocols import ChecksGiven
 from fairseq_mtmoe.training.option_check import refuse_what_cannot_work
 from fairseq_mtmoe.training.screen import NAME, RichProgressBar, is_rich
 from fairseq_mtmoe.training.trainer import SparseTrainer
@@ -38,9 +39,22 @@ def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
             parser.parse_args(["--help"])
         if "task" in chosen and chosen["task"] is None:
             parser.set_defaults(task=_task_of(chosen.get("path")))
-        return original(parser, input_args, *args, **kwargs)
+        found = original(parser, input_args, *args, **kwargs)
+        _check_given(parser, given, found[0] if isinstance(found, tuple) else found)
+        return found
 
     return parse_args_and_arch
+
+
+def _check_given(parser: argparse.ArgumentParser, given: list[str], options: argparse.Namespace) -> None:
+    """Let a task refuse what is on the command line, which options later say as they say defaults (UserError)."""
+    from fairseq.tasks import TASK_REGISTRY
+
+    task = TASK_REGISTRY.get(getattr(options, "task", None))
+    if isinstance(task, ChecksGiven):
+        nothing = argparse.Namespace(**dict.fromkeys(vars(options)))  # no default takes the place of a value
+        found = vars(parser.parse_known_args(given, nothing)[0])
+        task.check_given(options, {name: value for name, value in found.items() if value is not None})
 
 
 def _task_of(path: str | None) -> str:

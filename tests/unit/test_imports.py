@@ -43,7 +43,7 @@ sparsify: errors moe checkpoints slots optim
 models/*: {LAYERS} io options protocols {BLOCKS} {BACKBONES}
 criterions: errors moe slots task_types
 training: protocols errors io known_warnings moe checkpoints slots sparsify optim
-fairseq_patches: errors checkpoints data training
+fairseq_patches: protocols errors checkpoints data training
 data: protocols errors io
 data/mixtures: errors data/sampling
 data/nlu: errors io data/mixtures data/sampling

@@ -25,11 +25,12 @@ logger = logging.getLogger(__name__)
 
 # What weights are made for, by fairseq's names of options; all else is the run's.
 _STACK = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before", "learned_pos")
+LIMITS = ("max_source_positions", "max_target_positions")
 SIZES = (
     *(f"{side}_{name}" for side in ("encoder", "decoder") for name in _STACK),
     *("decoder_input_dim", "decoder_output_dim", "activation_fn", "layernorm_embedding", "no_scale_embedding"),
     *("share_all_embeddings", "share_decoder_input_output_embed", "no_token_positional_embeddings"),
-    *("no_decoder_final_norm", "max_source_positions", "max_target_positions"),
+    *("no_decoder_final_norm", *LIMITS),
     *(own.name for own in fields(TranslatorForm)),
 )
 
@@ -81,13 +82,27 @@ class InitialModel:
         begin_with(model, self.weights)
 
 
+def expect_sizes(path: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that a user has given, and that the model in a file contradicts (UserError); `load` reads it."""
+    sizes = model_options(file_io.peek(path) or {}) or {}
+    for name in (name for name in SIZES if name in sizes and name in given):
+        size, value = sizes[name], given[name]
+        is_limit = name in LIMITS and isinstance(size, int) and value <= size  # data may have shorter sentences
+        if str(value) != str(size) and not is_limit:
+            raise UserError(
+                f"`--{name.replace('_', '-')}` must be {size}, as in the model of `--init-model`, or be left out, but "
+                f"is {value}."
+            )
+
+
 def load(path: str) -> InitialModel:
     """Return the model in a file (UserError: it is no dense translator's)."""
     state = file_io.load(path, mapped=True, remedy="write it anew")
     sizes, weights = model_options(state) or {}, state.get("model") or {}
     if not weights.keys() >= {*_EMBEDDINGS} or not sizes:
         raise UserError(
-            f"`--init-model` must be a file of `mtmoe import-hf` or a dense checkpoint, but `{path}` has none."
+            f"`--init-model` must be a translator's file of `mtmoe import-hf` or dense checkpoint, but `{path}` has no "
+            "translator."
         )
     if any(MOE in name for name in weights):
         raise UserError(

@@ -45,7 +45,7 @@ from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks._multitask.validation import Group
 from fairseq_mtmoe.tasks.translation import options
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
-from fairseq_mtmoe.tasks.translation.initial import InitialModel, load
+from fairseq_mtmoe.tasks.translation.initial import InitialModel, expect_sizes, load
 from fairseq_mtmoe.tasks.translation.new_embeddings import NewEmbeddings
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 
@@ -124,6 +124,12 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
                 known = (name for name in (NEW_SYMBOLS, ENDS) if name in initial.settings)
                 task.state.merge_state_dict({name: initial.settings[name] for name in known})
         return task
+
+    @classmethod
+    def check_given(cls, options: Namespace, given: Mapping[str, Any]) -> None:
+        """See `protocols.ChecksGiven`."""
+        if options.init_model:
+            expect_sizes(options.init_model, given)
 
     def _keep_vocabulary(self) -> None:
         """Let checkpoints have what reads and writes text."""

@@ -87,7 +87,8 @@ def loss_of(path, data, targets):
 
 @pytest.mark.parametrize("kind", list(ARCHITECTURES))
 def test_it_begins_as_the_model_with_its_sizes_languages_and_forms(folder, tmp_path, kind):
-    run = begun(folder, tmp_path, *ARCHITECTURES[kind], *STILL)
+    typed = ("--encoder-embed-dim", 16, "--max-source-positions", 100)  # what is right, and for data
+    run = begun(folder, tmp_path, *ARCHITECTURES[kind], *STILL, *typed)
     targets = ["swh_Latn"] if kind == "borrowing" else ["swh_Latn", "luo_Latn"]
     assert run["validations"][-1][0] == pytest.approx(loss_of(folder / "luo.pt", folder / "data", targets), abs=6e-4)
     state = file_io.load(str(tmp_path / "checkpoint_best.pt"))
@@ -178,6 +179,9 @@ def test_a_model_that_borrows_trains_new_embeddings_beside_its_adapters(folder, 
     (("--init-model", "encoder.pt"), "--init-model", ""),
     (("--train-only", "new-embeddings", "--init-model", "plain.pt"), "--train-only", "extend"),
     (("--train-only", "decoder"), "--train-only", "new-embeddings"),
+    (("--encoder-embed-dim", 99), "--encoder-embed-dim", "16"),
+    (("--activation-fn", "relu"), "--activation-fn", "swish"),
+    (("--max-source-positions", 5000), "--max-source-positions", ""),
 ])  # fmt: skip
 def test_what_cannot_begin_is_one_sentence(folder, tmp_path, options, wrong, said):
     state = torch.load(folder / "luo.pt")
