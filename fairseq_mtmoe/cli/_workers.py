@@ -1,19 +1,18 @@
-"""Processes that translate batches: each loads the models, and has its share of the threads."""
+"""Processes that translate batches: each has its share of the threads, and all have the same models."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import active_children, connection, get_context, parent_process
 from typing import TYPE_CHECKING
 
-from fairseq_mtmoe.cli._shared import cores, quiet_fairseq
+from fairseq_mtmoe.cli._shared import cores
 from fairseq_mtmoe.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,11 +52,16 @@ class Here:
 
 
 class Processes:
-    """So many others. A new interpreter each: torch's threads do not survive a fork."""
+    """So many others, which share this one's models: torch must have computed in one thread alone until then.
 
-    def __init__(self, models: Models, count: int) -> None:
+    Threads do not survive a fork. Each of the processes begins its own.
+    """
+
+    def __init__(self, models: Models, translator: TextTranslator, count: int) -> None:
         threads = max(1, cores() // count)
-        self._executor = ProcessPoolExecutor(count, get_context("spawn"), _begin, (pickle.dumps(models), threads))
+        here = Here(models, translator)
+        self._executor = ProcessPoolExecutor(count, get_context("fork"), _begin, (here, threads))
+        self._executor.submit(_nothing).result()  # they are all there before this process shows its progress
 
     def translate(self, batches: Mapping[int, Sequence[Row]]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """As `Here`.
@@ -76,25 +80,24 @@ class Processes:
             ) from error
 
     def close(self) -> None:
+        """End them, whatever they are doing."""
+        for process in active_children():
+            process.terminate()
         self._executor.shutdown(cancel_futures=True)
 
 
-_models: Models | None = None  # of a process that is one of several
-_loaded: list[TextTranslator] = []
+_here: Here | None = None  # of a process that is one of several
 
 
-def _begin(models: bytes, threads: int) -> None:
-    """Called in a new process, whose errors nobody would hear of here: it loads the models with its first batch."""
-    global _models
-    with quiet_fairseq():
-        import torch
+def _begin(here: Here, threads: int) -> None:
+    """Called in a new process."""
+    import torch
 
-        from fairseq_mtmoe import register
-
-        register()
-        _models = pickle.loads(models)
+    global _here
+    _here = here
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -106,9 +109,11 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def _nothing() -> None:
+    """What a process does to be there."""
+
+
 def _translate(rows: Sequence[Row]) -> list[list[Hypothesis]]:
-    assert _models is not None
-    with quiet_fairseq():
-        if not _loaded:
-            _loaded.append(_models.load())
-        return _loaded[0].translate_batch(rows, _models.decoding, _models.n_best)
+    assert _here is not None
+    ((_, found),) = _here.translate({0: rows})
+    return found

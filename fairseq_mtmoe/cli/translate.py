@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size.")
 @click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
-              help="Processes on a CPU, which share its cores; each loads the model.")  # fmt: skip
+              help="Processes on a CPU, which share its cores and the model.")  # fmt: skip
 @click.option("--data", type=click.Path(), help="The run's data directory, whose vocabulary a checkpoint of before "
               "0.1.14 lacks; by default where it was.")  # fmt: skip
 @click.option("--web", is_flag=True, help="Serve a page for trying the models, each MODEL beside the others.")
@@ -123,36 +123,36 @@ class _Job:
             models = [("MODEL", Path(path)) for path in self._models.checkpoints]
             kept = [*(("--input", path) for path in self._inputs), *models]
             files = Files(output_paths(out, self._targets, self._inputs), settings, overwrite, kept)
-        here, forms = self._loaded(workers)
-        forms.check(self._source, self._targets)
-        for some in (some for path in self._inputs for some in read(path)):
-            forms.expect_short(some.lines, self._source, some.name, some.first)
-        sink: Sink = Screen(stdout)
-        if files is not None:
-            files.begin()
-            sink = files
-        total = sum(count for count, _ in found) * len(self._targets) if found else None
-        translating = here or Processes(self._models, workers)
-        console = Console(stderr=True, quiet=out is None and bool(stdout.isatty()))
-        with closing(translating), closing(sink), progress_bar("lines", console, transient=True) as progress:
-            bar = progress.add_task("translating", total=total)
-            for number, (group, lines) in enumerate(self._groups(forms)):
-                if number >= sink.groups:
-                    self._translate(group, translating, sink, lambda count: progress.advance(bar, count))
-                    sink.write({lang: self._written(group, lang) for lang in self._targets})
-                progress.update(bar, completed=lines * len(self._targets))
-            sink.finish()
+        translating, forms = self._loaded(workers)
+        with closing(translating):
+            forms.check(self._source, self._targets)
+            for some in (some for path in self._inputs for some in read(path)):
+                forms.expect_short(some.lines, self._source, some.name, some.first)
+            sink: Sink = Screen(stdout)
+            if files is not None:
+                files.begin()
+                sink = files
+            total = sum(count for count, _ in found) * len(self._targets) if found else None
+            console = Console(stderr=True, quiet=out is None and bool(stdout.isatty()))
+            with closing(sink), progress_bar("lines", console, transient=True) as progress:
+                bar = progress.add_task("translating", total=total)
+                for number, (group, lines) in enumerate(self._groups(forms)):
+                    if number >= sink.groups:
+                        self._translate(group, translating, sink, lambda count: progress.advance(bar, count))
+                        sink.write({lang: self._written(group, lang) for lang in self._targets})
+                    progress.update(bar, completed=lines * len(self._targets))
+                sink.finish()
 
-    def _loaded(self, workers: int) -> tuple[Here | None, Forms]:
-        """This process with the models, or no more of them than what text is made of."""
-        if workers == 1:
-            translator = self._models.load()
-            return Here(self._models, translator), translator.forms
-        from fairseq_mtmoe.evaluation.stored import read as read_checkpoint
-        from fairseq_mtmoe.evaluation.text_batches import Forms
+    def _loaded(self, workers: int) -> tuple[Here | Processes, Forms]:
+        """What translates, and what text is made of."""
+        if workers > 1:
+            import torch
 
-        path = self._models.checkpoints[0]
-        return None, Forms(read_checkpoint(path), path, self._models.data)
+            torch.set_num_threads(1)
+        translator = self._models.load()
+        if workers > 1:
+            return Processes(self._models, translator, workers), translator.forms
+        return Here(self._models, translator), translator.forms
 
     def _groups(self, forms: Forms) -> Any:
         """The groups of lines of all inputs, each with the number of lines up to its end."""

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from lxml import html
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.cli import _lines, _web
+from fairseq_mtmoe.cli import _lines, _web, _workers
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
@@ -180,13 +180,35 @@ def test_a_file_that_another_command_writes_is_told_by_its_option(model, file, t
     translate(*job)
 
 
+@pytest.fixture
+def one_thread_each(monkeypatch):
+    """Threads that tests began do not survive the fork of workers."""
+    monkeypatch.setattr(_workers, "cores", lambda: 2)
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.slow
-def test_several_processes_write_the_same(model, file, tmp_path):
+def test_several_processes_write_the_same(model, file, tmp_path, one_thread_each):
     job = (model, *SHORT, "--to", "aa,bb", "--input", file, "--batch-size", 5)
     translate(*job, "--out", tmp_path / "one-{lang}")
     translate(*job, "--out", tmp_path / "two-{lang}", "--workers", 2)
     for lang in ("aa", "bb"):
         assert (tmp_path / f"one-{lang}").read_bytes() == (tmp_path / f"two-{lang}").read_bytes()
+
+
+def test_processes_share_one_load_of_the_model_and_end_at_once(translator, one_thread_each):
+    loaded = _workers.Models(("no file",), Decoding(beam=2, max_len_b=8), None, 1)
+    group = translator.forms.group(TEXT, "en", ["aa"], Decoding(batch_size=5))
+    batches = dict(enumerate(group.batches))
+    here = dict(_workers.Here(loaded, translator).translate(batches))
+    with closing(_workers.Processes(loaded, translator, 2)) as processes:
+        assert dict(processes.translate(batches)) == here
+        slow = processes.translate(dict(enumerate(group.batches * 200)))
+        next(slow)
+        start = time.monotonic()
+    assert time.monotonic() - start < 3
 
 
 # ---- the page ----
