@@ -11,3 +11,5 @@ ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no n
 so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu
 """
 MBART50, OF_M2M = tuple(_MBART50.split()), tuple(_M2M_100.split())
+OF_WMT21 = ("en", "ha", "is", "ja", "cs", "ru", "zh", "de")
+SETS = {"m2m100": OF_M2M, "wmt21": OF_WMT21}  # by what M2M-100's tokenizer calls them: `language_codes`

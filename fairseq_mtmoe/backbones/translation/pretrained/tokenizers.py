@@ -23,6 +23,7 @@ from fairseq_mtmoe.backbones.piece_models import (
     check_pre_tokenizer,
     serialized,
 )
+from fairseq_mtmoe.backbones.translation.pretrained.codes import SETS
 from fairseq_mtmoe.backbones.translation.pretrained.families import MARIAN, MBART, TranslatorConfig
 from fairseq_mtmoe.backbones.translation.pretrained.layout import (
     BRACKETS,
@@ -208,9 +209,11 @@ def _added(folder: Path) -> dict[str, int | None]:
             for token in (*listed, content.get("mask_token")):
                 if token is not None and token != MASK:
                     found.setdefault(token_name(folder / file, _content(token)), None)
-    found.setdefault(MASK, None)
-    if (folder / VOCAB).exists() and found[MASK] is None:
-        del found[MASK]  # M2M-100 has none
+    if not (folder / VOCAB).exists():
+        found.setdefault(MASK, None)  # M2M-100 has none
+    elif not any(map(CODE_OF_M2M.fullmatch, found)):  # version 4 of `transformers` saves what their set is called
+        codes = SETS.get(str(_json(folder / SETTINGS).get("language_codes")), ())
+        found |= {token_of(code, PLAIN): None for code in codes}
     return found
 
 

@@ -115,6 +115,13 @@ def test_codes_are_found_in_any_of_their_files(folders, copied):
         read_folder(folder)
 
 
+def test_codes_of_m2m_100_are_its_class_own_where_version_4_saved_none(folders, copied):
+    folder = copied("m2m")
+    text("special_tokens_map.json", {})(folder)
+    change_json(folder / "tokenizer_config.json", language_codes="m2m100", additional_special_tokens=[])
+    assert read_folder(folder).model.layout == read_folder(folders / "m2m").model.layout
+
+
 def change_weights(folder, **values):
     save_file({**load_file(folder / WEIGHTS), **values}, folder / WEIGHTS)
 
