@@ -136,7 +136,7 @@ def _upgraded(path: str, state: dict[str, Any], context: LoadContext, overrides:
             f"`{path}` must be a checkpoint of a run, but is none; a file of `mtmoe import-hf` is what a run begins "
             "with, and a source's file is for `--pemt-sources`."
         )
-    if state.get("extra_state") is None and "epoch" not in state:  # where old versions have what is in it
+    if "optimizer_history" in state and state.get("extra_state") is None and "epoch" not in state:  # as old ones have
         raise UserError(f"`{path}` must be a whole checkpoint, but has no `extra_state`, which fairseq saves with all.")
     with readable(path):
         if context.kinds is not None:

@@ -6,6 +6,7 @@ import sys
 import click
 
 from fairseq_mtmoe import __version__
+from fairseq_mtmoe.cli._shared import stopped_by_sigterm
 from fairseq_mtmoe.errors import find_user_error
 from fairseq_mtmoe.known_warnings import filter_known
 
@@ -42,7 +43,8 @@ def main() -> None:
     """Run the command line; wrong input is one sentence on stderr and exit status 1."""
     filter_known()
     try:
-        commands()
+        with stopped_by_sigterm():
+            commands()
     except Exception as error:
         sentence = find_user_error(error)
         if sentence is None:
