@@ -135,6 +135,8 @@ def complete_or_absent(path: str) -> Iterator[Path]:
         except RuntimeError as error:
             # torch hides what the system said in an error of its own.
             cause = error.__cause__ or error.__context__
+            if isinstance(cause, KeyboardInterrupt | SystemExit):  # in the middle of a file
+                raise cause from None
             if isinstance(cause, OSError):
                 raise OSError(cause.errno, cause.strerror) from error
             if "PytorchStreamWriter" in str(error) or "unexpected pos" in str(error):
