@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.key_maps import MOE
-from fairseq_mtmoe.checkpoints.rebuild import model_options
+from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
 from fairseq_mtmoe.data.translation.new_language import with_codes
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Vocabulary
 from fairseq_mtmoe.errors import UserError
@@ -84,7 +84,7 @@ class InitialModel:
 
 def expect_sizes(path: str, given: Mapping[str, Any]) -> None:
     """Refuse options that a user has given, and that the model in a file contradicts (UserError); `load` reads it."""
-    sizes = model_options(file_io.peek(path) or {}) or {}
+    sizes = _model_options(file_io.peek(path) or {})
     for name in (name for name in SIZES if name in sizes and name in given):
         size, value = sizes[name], given[name]
         is_limit = name in LIMITS and isinstance(size, int) and value <= size  # data may have shorter sentences
@@ -98,7 +98,7 @@ def expect_sizes(path: str, given: Mapping[str, Any]) -> None:
 def load(path: str) -> InitialModel:
     """Return the model in a file (UserError: it is no dense translator's)."""
     state = file_io.load(path, mapped=True, remedy="write it anew")
-    sizes, weights = model_options(state) or {}, state.get("model") or {}
+    sizes, weights = _model_options(state), state.get("model") or {}
     if not weights.keys() >= {*_EMBEDDINGS} or not sizes:
         raise UserError(
             f"`--init-model` must be a translator's file of `mtmoe import-hf` or dense checkpoint, but `{path}` has no "
@@ -109,4 +109,18 @@ def load(path: str) -> InitialModel:
             f"`--init-model` must be a dense model, but `{path}` has experts; `--finetune-from-model` begins with it."
         )
     known = {name: sizes[name] for name in SIZES if name in sizes}
-    return InitialModel(path, known, state.get("task_state") or {}, weights)
+    return InitialModel(path, known, {**_stock_forms(state), **(state.get("task_state") or {})}, weights)
+
+
+def _model_options(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint's, of fairseq 0.9 and 0.10 too, which have one set of options."""
+    return model_options(state) or plain(state.get("args"))
+
+
+def _stock_forms(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The forms of sentences of stock fairseq's multilingual task, which saves its options alone."""
+    found = plain((state.get("cfg") or {}).get("task")) or plain(state.get("args"))
+    langs = found.get("langs")
+    if not isinstance(langs, list) or not all(isinstance(lang, str) for lang in langs):
+        return {}
+    return {name: found[name] for name in options.FORMS if found.get(name) is not None}

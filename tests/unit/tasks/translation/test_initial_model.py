@@ -100,6 +100,23 @@ def test_it_begins_as_the_model_with_its_sizes_languages_and_forms(folder, tmp_p
     assert (options["encoder_embed_dim"], options["sinusoids"], options["output_bias"]) == (16, "marian", True)
 
 
+@pytest.mark.parametrize("has_args", [False, True], ids=["cfg", "args"])
+def test_a_checkpoint_of_stock_fairseq_says_its_forms_too(folder, tmp_path, has_args):
+    task = {
+        "langs": ["swh_Latn", "eng_Latn", "luo_Latn"], "langtoks": {"main": ("tgt", None)}, "langtoks_specs": ["main"],
+        "lang_tok_style": "multilingual", "encoder_langtok": "tgt", "decoder_langtok": False,
+    }  # fmt: skip
+    state = torch.load(folder / "luo.pt")
+    del state["task_state"]
+    options = state["cfg"]["model"]
+    cfg = None if has_args else {"model": Namespace(**options), "task": Namespace(**task)}
+    torch.save({**state, "cfg": cfg, "args": Namespace(**options, **task) if has_args else None}, tmp_path / "stock.pt")
+    begun(folder, tmp_path, *ARCHITECTURES["dense"], *STILL, "--init-model", tmp_path / "stock.pt")
+    found = file_io.load(str(tmp_path / "checkpoint_best.pt"))
+    assert all(found["task_state"][name] == task[name] for name in ("langs", "langtoks", "lang_tok_style"))
+    assert found["cfg"]["model"]["sinusoids"] == "marian"
+
+
 def begin_in_process(rank, folder, save_dir):
     reinit = ("--expert-reinit-ratio", 0.5, "--arch", "base_moe", "--num-experts", 2, "--expert-gates", "task")
     return begun(folder, save_dir, *reinit, *STILL, "--no-save")["parameters"]
