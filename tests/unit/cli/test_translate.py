@@ -205,9 +205,12 @@ def test_processes_share_one_load_of_the_model_and_end_at_once(translator, one_t
     here = dict(_workers.Here(loaded, translator).translate(batches))
     with closing(_workers.Processes(loaded, translator, 2)) as processes:
         assert dict(processes.translate(batches)) == here
-        slow = processes.translate(dict(enumerate(group.batches * 200)))
-        next(slow)
-        start = time.monotonic()
+    endless = SimpleNamespace(translate_batch=lambda *_: time.sleep(20))
+    processes = _workers.Processes(loaded, endless, 2)
+    processes._executor.submit(_workers._translate, TEXT)
+    time.sleep(0.3)  # it has begun
+    start = time.monotonic()
+    processes.close()
     assert time.monotonic() - start < 3
 
 
