@@ -131,13 +131,15 @@ def test_a_new_task_begins_with_a_related_ones_gate(benchmark_data, mixture, tmp
 
 
 @pytest.mark.rare
-def test_two_stages_learn_from_few_examples_what_single_task_cannot(benchmark_data, mixture, tmp_path):
-    """Sixteen examples that begin with some of the letters; what the others say is known from the mixture."""
+def test_two_stages_learn_from_few_examples_what_single_task_cannot(benchmark_data, tmp_path):
+    """Sixteen examples that begin with some of the letters; what the others say is known from a mixture."""
+    options = ("--init-encoder", benchmark_data / "encoder.pt", "--max-update", 300, "--validate-interval", 2)
+    train(benchmark_data, tmp_path / "mixture", *options)
     table = benchmark.make_related_task(benchmark_data, train=16, dev=60)
     options = ("--task-table", table, "--glue-tasks", "mine", "--max-update", 60, "--lr", 0.001)
     begins = {
         "single": ("--arch", "mt_dense", "--init-encoder", benchmark_data / "encoder.pt", "--max-update", 300),
-        "two stages": ("--finetune-from-model", mixture / "checkpoint_best.pt", "--reuse-gate", "cola"),
+        "two stages": ("--finetune-from-model", tmp_path / "mixture" / "checkpoint_best.pt", "--reuse-gate", "cola"),
     }
     found, losses = {}, {}
     for name, begin in begins.items():
