@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("model", metavar="MODEL", type=PATH)
 @click.argument("output", metavar="OUT", type=PATH)
 @click.option("--language", "lang", required=True, metavar="CODE",
-              help="Code of the new language, written as the model writes codes: luo_Latn for NLLB.")  # fmt: skip
+              help="Code of the new language, written as the model writes codes: nyn_Latn for NLLB.")  # fmt: skip
 @click.option("--text", type=PATH, required=True, metavar="FILE", help="Text of it: one sentence a line, UTF-8.")
 @click.option("--like", callback=names, metavar="CODE[,CODE…]",
               help="Languages of the model whose codes' mean the new code begins as.  [default: all]")  # fmt: skip
@@ -64,6 +64,7 @@ def command(
     settings = state["task_state"]
     expect_other_language(settings, lang, like)
     expect_rows(model, state["model"], old.source.size, old.target.size)
+    like = _with_codes_of_their_own(old, settings, state["model"], like)
     state = _with_task(model, state, lang, like)
     new = extend(old, settings, lang, like, lines, new_pieces)
     for side in (new.vocabulary.source, new.vocabulary.target):
@@ -79,6 +80,29 @@ def command(
     save_with_experts(result, model, output)
     click.echo(f"{output}: {lang} and {new.pieces:,} new symbols for it; {new.vocabulary.source.size:,} in all")
     _say_cuts(old, new.vocabulary, (text, lines), held)
+
+
+def _with_codes_of_their_own(
+    old: "Vocabulary", settings: Mapping[str, Any], weights: Mapping[str, Any], like: Sequence[str]
+) -> Sequence[str]:  # fmt: skip
+    """`--like`, by default all, of languages whose codes have learned something (UserError: one has not).
+
+    A language that Marian's models never write, as their only source, has a row of zeros.
+    """
+    from fairseq_mtmoe.checkpoints.new_rows import SOURCE, TARGET
+    from fairseq_mtmoe.data.translation.new_language import codes_of
+
+    indices = [side.dictionary().indices for side in (old.source, old.target)]
+
+    def has_learned(lang: str) -> bool:
+        codes = codes_of(lang, settings)
+        sides = zip((SOURCE, TARGET), indices, strict=True)
+        return any(bool(weights[name][index[code]].any()) for name, index in sides for code in codes if code in index)
+
+    for lang in like:
+        if not has_learned(lang):
+            raise_invalid("--like", "languages whose codes the model has learned", lang)
+    return like or [lang for lang in settings["langs"] if has_learned(lang)]
 
 
 def _with_task(model: Path, state: dict[str, Any], lang: str, like: Sequence[str]) -> dict[str, Any]:

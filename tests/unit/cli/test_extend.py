@@ -8,6 +8,7 @@ from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from tests.helpers.invoked import mtmoe
 from tests.helpers.pretrained_translators import save_translator, sentences, trained_pieces, write_lines
 from tests.helpers.refused import refused
+from tests.helpers.translators import CASES, write_folder
 
 EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight")
 
@@ -115,6 +116,18 @@ def test_what_cannot_get_a_language_is_one_sentence_and_no_file(tmp_path, option
         extend(tmp_path / "model.pt", tmp_path / "out.pt", *options)
     assert "swh_Latn" in str(caught.value)
     assert not (tmp_path / "out.pt").exists()
+
+
+def test_a_code_that_nothing_taught_is_like_no_other(tmp_path):
+    """Marian's only source has no token: its row is zeros, and its bias lets nobody write it."""
+    write_folder(tmp_path / "theirs", CASES["marian_multilingual"])
+    mtmoe("import-hf", tmp_path / "theirs", tmp_path / "model.pt")
+    with refused("--like"):
+        extend(tmp_path / "model.pt", tmp_path / "out.pt", "--like", "eng", lang="luo")
+    extend(tmp_path / "model.pt", tmp_path / "out.pt", lang="luo")
+    extend(tmp_path / "model.pt", tmp_path / "same.pt", "--like", "deu,fra", lang="luo")
+    found, wanted = (loaded(tmp_path / name)[0]["model"] for name in ("out.pt", "same.pt"))
+    assert all(torch.equal(value, wanted[name]) for name, value in found.items())
 
 
 @pytest.mark.parametrize("lang", ["<s>", "../x", "{lang}", "a b", "luo\x01"])

@@ -146,6 +146,8 @@ def config_of_options(path: object, options: Mapping[str, Any], num_source: int,
         share_encoder_decoder_embeddings=bool(options.get("share_all_embeddings")),
         pad_token_id=PAD_ID, eos_token_id=EOS_ID, decoder_start_token_id=PAD_ID if begins_with_pad else EOS_ID,
     )  # fmt: skip
+    if kind == M2M_100 and options.get("sinusoids", FAIRSEQ) != FAIRSEQ:
+        raise UserError(f"`{path}` must have fairseq's sinusoids for a class of `transformers`, but has Marian's.")
     for name, value in config.options(bool(options.get("output_bias"))).items():
         found = options.get(name)
         # Other sinusoids are written as Marian's table of positions

@@ -33,6 +33,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import (
 )
 from fairseq_mtmoe.data.translation.new_pieces import BPE, UNIGRAM, model_type
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Side
+from fairseq_mtmoe.errors import UserError
 
 Files = dict[str, bytes]
 NAMED = {"bos_token": SPECIAL[0], "eos_token": EOS, "unk_token": UNK, "pad_token": PAD}
@@ -151,11 +152,22 @@ def _marian(
     never: frozenset[str], begins_with_pad: bool, max_length: int,
 ) -> Tokenizer:  # fmt: skip
     """Return a Marian's tokenizer, in which pretrained models have their end first and padding last."""
+    if settings["encoder_langtok_last"] and settings["langtoks"]["main"][0] is not None:
+        raise UserError(
+            "A model must have language tokens before its sources for Marian's tokenizer to write them, but has them "
+            "behind (`--encoder-langtok-last`); no other tokenizer of `transformers` has its languages."
+        )
     orders = [_marian_order(each, never, begins_with_pad) for each in symbols]
     names = [
         [f">>{codes[each[index]]}<<" if each[index] in codes else each[index] for index in order]
         for each, order in zip(symbols, orders, strict=True)
     ]
+    if names[0].index(PAD) != names[1].index(PAD):
+        counts = " and ".join(str(len(each)) for each in names)
+        raise UserError(
+            f"A model of two vocabularies must have as many symbols in each for `transformers`, whose <pad> has one "
+            f"number, but has {counts}."
+        )
     is_joined = names[0] == names[1]
     listed = [name for name in names[0] if name.startswith(">>") and name.endswith("<<")]
     ends = {} if listed else dict(zip(("source_lang", "target_lang"), settings["langs"], strict=False))

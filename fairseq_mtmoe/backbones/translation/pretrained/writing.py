@@ -80,6 +80,11 @@ def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping
             f"`{path}` must have its vocabulary, as files of `mtmoe import-hf` have, and checkpoints of runs on a data "
             "directory of `mtmoe prepare`; but it has none."
         )
+    if settings.get("lang_tok_replacing_bos_eos"):
+        raise UserError(
+            f"`{path}` must have language tokens beside the ends of sentences, as tokenizers of `transformers` write "
+            "them, but has them in their stead (`--lang-tok-replacing-bos-eos`)."
+        )
     state = {name: value for name, value in content["model"].items() if not COUNTERS.fullmatch(name)}
     full = with_codes(vocabulary, settings)
     symbols = [side.dictionary().symbols for side in (full.source, full.target)]
@@ -91,7 +96,9 @@ def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping
         )
     options = {**options, **all_options(options)}
     config = config_of_options(path, options, *sizes)
-    if config.model_type == M2M_100 and OUR_BIAS in state and not state[OUR_BIAS].any():
+    if config.model_type == M2M_100 and OUR_BIAS in state:
+        if state[OUR_BIAS].any():
+            raise UserError(f"`{path}` must be without an output bias for `transformers` to compute it, but has one.")
         del state[OUR_BIAS]
     wanted = wanted_tensors(config.options(OUR_BIAS in state), *sizes)
     hugging_face.check_tensors(path, wanted, state, types=TYPES)

@@ -6,6 +6,7 @@ from safetensors.torch import load_file
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.translation.vocabulary import VOCABULARY, Vocabulary
+from fairseq_mtmoe.errors import UserError
 from tests.helpers.bert import perturb
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
@@ -138,6 +139,8 @@ def test_ctranslate2_loads_a_model_that_was_trained_from_nothing(tmp_path):
         ({"activation_fn": "tanh"}, ("activation_function",)),
         ({"no_decoder_final_norm": True, **FORMS["m2m_100"]}, ("checkpoint_best.pt",)),
         ({"share_all_embeddings": False, **FORMS["m2m_100"]}, ("share_encoder_decoder_embeddings",)),
+        ({"output_bias": True, **FORMS["m2m_100"]}, ("checkpoint_best.pt",)),
+        ({"sinusoids": "marian", **FORMS["m2m_100"]}, ("checkpoint_best.pt",)),
     ],
 )
 def test_forms_that_no_class_has_are_refused(changes, names, tmp_path):
@@ -145,6 +148,27 @@ def test_forms_that_no_class_has_are_refused(changes, names, tmp_path):
     with refused(*names, first=False):
         mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize("name", ["lang_tok_replacing_bos_eos", "encoder_langtok_last"])
+def test_sentences_that_no_tokenizer_writes_are_refused(name, tmp_path):
+    content = trained(FORMS["m2m_100"])
+    content["task_state"][name] = True
+    file_io.save(content, str(tmp_path / "model.pt"))
+    with refused(f"--{name.replace('_', '-')}", first=False):
+        mtmoe("export-hf", tmp_path / "model.pt", tmp_path / "ours")
+
+
+def test_two_vocabularies_of_different_sizes_are_refused(tmp_path):
+    write_folder(tmp_path / "theirs", CASES["marian_two_vocabularies"])
+    mtmoe("import-hf", tmp_path / "theirs", tmp_path / "model.pt")
+    content = file_io.load(str(tmp_path / "model.pt"))
+    content["task_state"][VOCABULARY][0]["symbols"].append("new")
+    rows = content["model"]["encoder.embed_tokens.weight"]
+    content["model"]["encoder.embed_tokens.weight"] = torch.cat([rows, rows[:1]])
+    file_io.save(content, str(tmp_path / "wider.pt"))
+    with pytest.raises(UserError, match="as many symbols in each"):
+        mtmoe("export-hf", tmp_path / "wider.pt", tmp_path / "ours")
 
 
 def test_no_folder_is_written_over_or_of_no_model(tmp_path):
