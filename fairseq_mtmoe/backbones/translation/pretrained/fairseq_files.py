@@ -73,6 +73,8 @@ def _layout(folder: Path, given: Mapping[str, Any]) -> Layout:
         path = regular_file(folder / LANGS, "the list of the model's languages, one a line in their order")
         langs = [line.strip() for line in text_lines(path) if line.strip()]
     vocabulary = Vocabulary.joined(dictionary.symbols[NUM_SPECIAL:], piece_model(models[0]))
-    langtoks = given.get("encoder_langtok"), "tgt" if given.get("decoder_langtok") else None
+    named = given.get("langtoks")  # which fairseq takes before the two options
+    main = named.get("main") if isinstance(named, Mapping) else None
+    langtoks = tuple(main or (given.get("encoder_langtok"), "tgt" if given.get("decoder_langtok") else None))
     langs = [language_name(path, lang) for lang in langs]
     return Layout(vocabulary, tuple(langs), given.get("lang_tok_style") or PLAIN, langtoks)

@@ -58,6 +58,8 @@ CODE_OF_M2M = re.compile(r"__(\w+?)__")
 def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, Any]) -> Layout:
     """Return the vocabulary and languages of a folder, whose `config.json` has these values (UserError: none fits)."""
     settings = _json(folder / SETTINGS)
+    for path in folder.glob("tokenization_*.py"):  # such as SMaLL-100's, which writes other sentences than M2M-100's
+        raise UserError(f"`{folder}` must have a tokenizer of `transformers`, but has one of its own, `{path.name}`.")
     if config.model_type == MARIAN:
         return _of_marian(folder, config, settings)
     if config.model_type == MBART:

@@ -33,7 +33,9 @@ def imported(request, tmp_path):
     rows = 4 + len(symbols)
     (folder / "dict.txt").write_text("".join(f"{name} 1\n" for name in symbols[:-count]), encoding="utf-8")
     (folder / "spm.model").write_bytes(side["model"].numpy().tobytes())
-    forms = {"encoder_langtok": "src", "decoder_langtok": True, "lang_tok_style": style, "langs": settings["langs"]}
+    tokens = {"mbart": {"encoder_langtok": "src", "decoder_langtok": True},  # or both at once, by the kind of data
+              "multilingual": {"langtoks": {"main": ("src", "tgt")}, "encoder_langtok": None}}[style]  # fmt: skip
+    forms = {**tokens, "lang_tok_style": style, "langs": settings["langs"]}
     args = Namespace(
         **{**content["cfg"]["model"], "arch": "mbart_large", "task": "translation_multi_simple_epoch", **forms}
     )

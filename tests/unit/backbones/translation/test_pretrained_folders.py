@@ -278,6 +278,13 @@ def test_a_damaged_list_of_tokens_is_told_by_one_sentence(content, copied):
         read_folder(folder)
 
 
+def test_a_tokenizer_of_the_folders_own_is_refused(copied):
+    folder = copied("m2m")
+    (folder / "tokenization_small100.py").write_text("raise SystemExit\n")
+    with refused(folder.name, "tokenization_small100.py"):
+        read_folder(folder)
+
+
 def test_weights_without_names_are_refused(copied):
     folder = copied("nllb")
     torch.save({3: torch.zeros(1)}, folder / "pytorch_model.bin")
