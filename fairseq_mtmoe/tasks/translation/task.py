@@ -128,7 +128,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     @classmethod
     def check_given(cls, options: Namespace, given: Mapping[str, Any]) -> None:
         """See `protocols.ChecksGiven`."""
-        if options.init_model:
+        if getattr(options, "init_model", None):  # which `fairseq-validate` leaves out where it is not given
             expect_sizes(options.init_model, given)
 
     def _keep_vocabulary(self) -> None:
