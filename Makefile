@@ -77,7 +77,7 @@ test: lint  ## style, types and each behaviour once (12 to 20 minutes on 2 cores
 test-all: lint  ## the same, and what takes long and is seldom wrong alone: more seeds, sizes and kills
 	$(PYTEST)
 
-check: lint  ## style, types and the quick tests, for while you change something (3 minutes on 2 cores)
+check: lint  ## style, types and the quick tests, for while you change something (2 minutes on 2 cores)
 	$(PYTEST) -m 'not slow and not rare' $(SLOW_UNITS:%=--ignore=tests/unit/%) tests/unit
 
 test-kill: $(INSTALLED)  ## kill small runs at 40 moments and resume them: a table in benchmarks/results/kills.md
