@@ -361,11 +361,13 @@ def test_a_text_ends_with_its_client_and_all_do_with_the_server(monkeypatch, cap
             wait_until(lambda: desks[0].waiting == 1)
         assert ask(address, text="last", from_="en", to="zz")[0] == 200 and endless.texts == ["endless", "last"]
         endless.stopped.clear()
-        with asking(address, "endless"), asking(address, "queued"):
-            wait_until(lambda: desks[0].waiting == 2)
-            start = time.monotonic()
-            desks[0].close()
-            assert endless.stopped.wait(5) and time.monotonic() - start < 5
+        with asking(address, "endless"):
+            wait_until(lambda: len(endless.texts) == 3)
+            with asking(address, "queued"):
+                wait_until(lambda: desks[0].waiting == 2)
+                start = time.monotonic()
+                desks[0].close()
+                assert endless.stopped.wait(5) and time.monotonic() - start < 5
     assert endless.texts == ["endless", "last", "endless"]
     assert not [record for record in caplog.records if record.levelname != "DEBUG"]
 
