@@ -143,7 +143,7 @@ def test_24_tasks_differ_from_eight_in_what_the_paper_says():
     assert tasks24.optimization.max_update == tasks24.lr_scheduler.total_num_update == 8 * 392_702 // 32
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_seeds_one_after_the_other_and_a_command_line_alone(tmp_path):
     """`--multirun`: each run is what it is alone, as the command line begins it, in a folder of its own."""
     make_benchmark(tmp_path, {"train": 40, "dev": 8})

@@ -90,7 +90,7 @@ cli_main()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_sparse_model_trains_where_extensions_do_not_load(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(BROKEN)
     environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}

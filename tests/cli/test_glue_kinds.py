@@ -60,6 +60,7 @@ def test_what_one_process_writes_has_the_scores_of_a_validation_in_two(data, tmp
 # ---- spans ----
 
 
+@pytest.mark.rare
 def test_they_are_learned_beside_another_task_and_written_with_the_scores_of_a_validation(data, tmp_path):
     """In one process and in two, which have some windows of a question each; by SQuAD's rules, of a passage's text."""
     run, out = tmp_path / "run", tmp_path / "out"

@@ -29,7 +29,8 @@ BERT = SimpleNamespace(
     arguments=task_arguments, arch="pemt_bert", init="--init-encoder", source="--glue-tasks", sources=("wic", "stsb"),
     target=("--glue-tasks", "copa"),
 )  # fmt: skip
-of_both = pytest.mark.parametrize("kind", [T5, BERT], ids=["t5", "bert"], indirect=True)
+KINDS = [pytest.param(T5, id="t5"), pytest.param(BERT, id="bert", marks=pytest.mark.rare)]
+of_both = pytest.mark.parametrize("kind", KINDS, indirect=True)
 
 
 @pytest.fixture(scope="module")

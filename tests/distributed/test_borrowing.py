@@ -104,7 +104,9 @@ def assert_close(result, expected, tolerance):
     torch.testing.assert_close(result["state"], expected["state"], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(("backend", "which"), [("pytorch_ddp", ""), ("legacy_ddp", "target")])
+@pytest.mark.parametrize(
+    ("backend", "which"), [("pytorch_ddp", ""), pytest.param("legacy_ddp", "target", marks=pytest.mark.rare)]
+)
 def test_two_processes_train_as_one_and_leave_what_is_frozen(backend, which, runs_and_one_process):
     runs, one_process = runs_and_one_process
     chosen = {name: run for name, run in runs.items() if which in name}
@@ -115,6 +117,7 @@ def test_two_processes_train_as_one_and_leave_what_is_frozen(backend, which, run
             assert result["remembered"] == one_process[name]["remembered"]
 
 
+@pytest.mark.rare
 def test_in_half_precision_they_train_alike_and_leave_what_is_frozen(runs_and_one_process):
     """Among them sources whose fingerprint is of weights that were not rounded yet."""
     runs, one_process = runs_and_one_process

@@ -44,7 +44,7 @@ setattr(SparseTrainer, name, method)
     [
         ("raise ValueError('a bug')", "train_step", ()),
         ("os.kill(os.getpid(), signal.SIGKILL)", "valid_step", ("--validate-interval-updates", 1)),
-        ("time.sleep(1000)", "train_step", ("--dense-updates", 2)),
+        pytest.param("time.sleep(1000)", "train_step", ("--dense-updates", 2), marks=pytest.mark.rare),
     ],
     ids=["raises in a step", "is killed in a validation", "is silent before sparsification"],
 )

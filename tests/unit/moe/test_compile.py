@@ -19,9 +19,9 @@ def run(function, layer, inputs, mask, ids):
 
 CASES = [
     ("task", True, "aot_eager", False, {}),
-    ("switch", False, "aot_eager", False, {}),
+    pytest.param("switch", False, "aot_eager", False, {}, marks=pytest.mark.rare),
     ("base", True, "aot_eager", True, {}),
-    ("base", False, "aot_eager", True, {}),
+    pytest.param("base", False, "aot_eager", True, {}, marks=pytest.mark.rare),
     ("base", True, "aot_eager", True, {"routing": BaseRouting(training="prices")}),
     pytest.param("base", True, "inductor", True, {}, marks=pytest.mark.rare),  # a minute of a C++ compiler
 ]
