@@ -1,17 +1,21 @@
 """`mtmoe add-task`: a checkpoint with one more task."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from torch import Tensor
 
 from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import output_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @click.command("add-task")

@@ -17,7 +17,6 @@ from click.core import ParameterSource
 
 from fairseq_mtmoe.analysis.scores import PieceBleu
 from fairseq_mtmoe.checkpoints import checksum
-from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.cli import _evaluating as evaluating
 from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, ScoreFolder
 from fairseq_mtmoe.cli._shared import PATH, names, quiet_fairseq
@@ -100,10 +99,11 @@ def command(
     """
     from fairseq_mtmoe import register
 
+    if not from_generate:
+        _expect_counts(inputs, models, outs)
     register()
     benchmark = None if from_generate else _benchmark_of(models)
     if benchmark is not None:
-        _expect_counts(inputs, models, outs)
         _evaluate_benchmark(benchmark, ctx)
         return
     # All of these fail before anything is translated.
@@ -114,7 +114,6 @@ def command(
             raise_invalid("--from-generate", "given with one --out and no --path", " ".join([*models, *map(str, outs)]))
         _score_generated(inputs, outs[0], subset, settings["post_process"], measures, overwrite)
         return
-    _expect_counts(inputs, models, outs)
     folders = _folders(inputs[0], models, subset, outs, {**settings, **measures.settings}, overwrite)
     found = [folder.finished() for folder in folders]
     for model, folder, scores in zip(models, folders, found, strict=True):
@@ -220,6 +219,7 @@ def _score_generated(
 
 def _benchmark_of(models: Sequence[str]) -> str | None:
     """The task of a benchmark, `glue` or `text_to_text`, that all checkpoints are of; None where they translate."""
+    from fairseq_mtmoe.checkpoints.file_io import peek
     from fairseq_mtmoe.evaluation.stored import OF_BENCHMARKS, existing
 
     found = {}

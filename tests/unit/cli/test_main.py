@@ -1,0 +1,32 @@
+"""`mtmoe` itself: what it lists, and what it does not wait for."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from fairseq_mtmoe import cli
+from fairseq_mtmoe.cli.main import COMMANDS
+from tests.helpers.invoked import invoked
+
+IMPORT_ALL = """
+import importlib, sys
+from click.testing import CliRunner
+from fairseq_mtmoe.cli.main import COMMANDS, commands
+
+assert CliRunner().invoke(commands, ["--help"]).exit_code == 0
+print(*(name for name in sys.modules if name.startswith("fairseq_mtmoe.cli.")))
+for name in COMMANDS.keys() - {"upcycle"}:  # which has the options of fairseq's models as its own
+    assert CliRunner().invoke(commands, [name, "--help"]).exit_code == 0, name
+print(*({"torch", "fairseq", "transformers", "scipy", "altair", "dask"} & sys.modules.keys()))
+"""
+
+
+def test_help_lists_each_command_and_imports_none():
+    of_files = {path.stem.replace("_", "-") for path in Path(cli.__file__).parent.glob("[!_]*.py")}
+    assert COMMANDS.keys() | {"main"} == of_files
+    shown = invoked("--help").stdout
+    assert all(f"{name} " in shown and summary in shown for name, summary in COMMANDS.items())
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=True)
+    by_help, heavy = done.stdout.splitlines()
+    assert set(by_help.split()) == {"fairseq_mtmoe.cli.main", "fairseq_mtmoe.cli._shared"}
+    assert heavy == ""
