@@ -68,6 +68,7 @@ def command(
     mtmoe translate run/checkpoint_best.pt --from en --to sw,ig --input in.txt --out translations
     mtmoe translate before.pt after.pt --web
     """
+    _check(models, source, targets, inputs, out, web, n_best, search["beam"])
     from fairseq_mtmoe import register
 
     register()
@@ -75,22 +76,38 @@ def command(
     from fairseq_mtmoe.evaluation.translator import Decoding
 
     decoding = Decoding(**{one.name: search[one.name] for one in fields(Decoding) if one.name in search})
+    if workers > 1 and decoding.use_cuda:
+        raise_invalid("--workers", "1 on a GPU; `--cpu` translates on the CPU", workers)
     each = [Models(tuple(map(existing, model.split(":"))), decoding, data, n_best) for model in models]
-    if n_best > decoding.beam:
-        raise_invalid("--n-best", f"at most {decoding.beam}, the --beam", n_best)
     if web:
-        from fairseq_mtmoe.cli._web import expect_server, serve
+        from fairseq_mtmoe.cli._web import serve
+
+        serve([model.load() for model in each], models, port, lambda address: click.echo(address, err=True))
+        return
+    assert source is not None
+    stdout = None if sys.stdout is None else sys.stdout.buffer
+    with contextlib.redirect_stdout(sys.stderr):  # where libraries may write
+        job = _Job(each[0], source, list(dict.fromkeys(targets)), inputs, scores)
+        job.run(out, stdout, workers, overwrite)
+
+
+def _check(
+    models: Sequence[str], source: str | None, targets: Sequence[str], inputs: Sequence[Path], out: Path | None,
+    web: bool, n_best: int, beam: int,
+) -> None:  # fmt: skip
+    """Raise `UserError` where options do not go together, before torch is imported."""
+    if n_best > beam:
+        raise_invalid("--n-best", f"at most {beam}, the --beam", n_best)
+    if web:
+        from fairseq_mtmoe.cli._web import expect_server
 
         expect_server()
-        serve([model.load() for model in each], models, port, lambda address: click.echo(address, err=True))
         return
     if len(models) > 1:
         raise_invalid("MODEL", "one, or FILE:FILE for an ensemble; several are for --web", " ".join(models))
     for option, value in (("--from", source), ("--to", targets)):
         if not value:
             raise UserError(f"`{option}` must be given, such as `--from en --to sw,ig`, but is not.")
-    if workers > 1 and decoding.use_cuda:
-        raise_invalid("--workers", "1 on a GPU; `--cpu` translates on the CPU", workers)
     if out is not None and not out.name:
         raise_invalid("--out", "a file, a name with {lang}, or a folder", str(out))
     if not inputs and sys.stdin is None:
@@ -99,11 +116,6 @@ def command(
         raise UserError("`--out` must be given where the standard output is closed, but is not.")
     if out is None and len(targets) > 1:
         raise_invalid("--to", "one language for the standard output; `--out` takes several", ",".join(targets))
-    assert source is not None
-    stdout = None if sys.stdout is None else sys.stdout.buffer
-    with contextlib.redirect_stdout(sys.stderr):  # where libraries may write
-        job = _Job(each[0], source, list(dict.fromkeys(targets)), inputs, scores)
-        job.run(out, stdout, workers, overwrite)
 
 
 class _Job:
