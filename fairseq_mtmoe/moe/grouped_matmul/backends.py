@@ -24,6 +24,7 @@ GROUPED_MM_ALIGNMENT = 16  # bytes, of a row of any operand
 GROUPED_MM_GROUPS = 1023  # more than these it refuses
 FEW_ROWS = 1024  # their products cost less than to wait for the ends, even without tensor cores
 PIECE = 256  # rows of a large group that one of several cores computes at a time
+FEW_NUMBERS = 2**16  # are gathered in one call rather than copied group by group
 SLICES = 4  # of a weight's gradient, for several cores, where few groups have most of the rows, else half as many
 NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 
@@ -73,25 +74,34 @@ def _linear_batched(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor 
     by_inputs = weight.stride(1) == 1 and weight.stride(2) >= num_outputs
     if not by_inputs and not (weight.stride(2) == 1 and weight.stride(1) >= num_inputs):
         weight = weight.contiguous()
-    out = rows.new_empty(len(rows), num_outputs)
-    counts = offsets.diff(prepend=offsets.new_zeros(1))
-    out[int(offsets[-1]) :].zero_()
-    if bias is not None:
-        for bias_O, part in zip(bias, out.tensor_split(offsets), strict=False):  # the last part belongs to no group
+    ends = offsets.tolist()
+    if bias is None or len(rows) * num_outputs > FEW_NUMBERS:
+        out = rows.new_empty(len(rows), num_outputs)
+        for bias_O, part in zip(() if bias is None else bias, out.tensor_split(offsets), strict=False):
             part.copy_(bias_O)
+    else:
+        out = bias.index_select(0, _group_of_rows(len(rows), offsets).clamp_(max=len(ends) - 1))
+    if ends[-1] < len(rows):  # these belong to no group
+        out[ends[-1] :].zero_()
     # Each piece costs a look at the whole matrix: one core takes every group in one.
-    piece = PIECE if torch.get_num_threads() > 1 else max(len(rows), 1)
-    pieces = (counts + piece - 1) // piece
-    group = torch.repeat_interleave(pieces)
-    index = torch.arange(len(group), device=group.device) - (pieces.cumsum(0) - pieces)[group]
-    start = (offsets - counts)[group] + index * piece
+    size = PIECE if torch.get_num_threads() > 1 else max(len(rows), 1)
+    pieces = [
+        (group, start, min(size, end - start))
+        for group, (begin, end) in enumerate(zip([0, *ends], ends, strict=False))
+        for start in range(begin, end, size)
+    ]
     batched_products(
-        Operand(rows, start * num_inputs, num_inputs),
-        Operand(weight, group * weight.stride(0), weight.stride(2 if by_inputs else 1), transposed=not by_inputs),
-        Operand(out, start * num_outputs, num_outputs),
-        rows=(offsets[group] - start).clamp(max=piece),
-        columns=torch.full_like(group, num_outputs),
-        inner=torch.full_like(group, num_inputs),
+        Operand(rows, [start * num_inputs for _, start, _ in pieces], num_inputs),
+        Operand(
+            weight,
+            [group * weight.stride(0) for group, _, _ in pieces],
+            weight.stride(2 if by_inputs else 1),
+            transposed=not by_inputs,
+        ),
+        Operand(out, [start * num_outputs for _, start, _ in pieces], num_outputs),
+        rows=[count for _, _, count in pieces],
+        columns=num_outputs,
+        inner=num_inputs,
         adds=bias is not None,
     )
     return out
@@ -101,23 +111,27 @@ def _outer_batched(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -
     grad, rows = grad.contiguous(), rows.contiguous()
     num_outputs, num_inputs = grad.shape[1], rows.shape[1]
     out = new(grad, (len(offsets), num_outputs, num_inputs))
-    counts = offsets.diff(prepend=offsets.new_zeros(1))
-    for idle in (counts == 0).nonzero().squeeze(1).tolist():
+    ends = offsets.tolist()
+    counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    for idle in (group for group, count in enumerate(counts) if count == 0):
         out[idle].zero_()
-    uneven = int(counts.max()) * 2 * torch.get_num_threads() > len(rows)
+    uneven = max(counts) * 2 * torch.get_num_threads() > len(rows)
     slices = SLICES if uneven else SLICES // 2
     slices = slices if num_outputs % slices == 0 and torch.get_num_threads() > 1 else 1
     height = num_outputs // slices
-    group = counts.nonzero().squeeze(1).repeat_interleave(slices)
-    top = torch.arange(slices, device=group.device).repeat(len(group) // slices) * height
-    start = (offsets - counts)[group]
+    parts = [
+        (group, end - count, top, count)
+        for group, (end, count) in enumerate(zip(ends, counts, strict=True))
+        if count
+        for top in range(0, num_outputs, height)
+    ]
     batched_products(
-        Operand(grad, start * num_outputs + top, num_outputs, transposed=True),
-        Operand(rows, start * num_inputs, num_inputs),
-        Operand(out, (group * num_outputs + top) * num_inputs, num_inputs),
-        rows=torch.full_like(group, height),
-        columns=torch.full_like(group, num_inputs),
-        inner=counts[group],
+        Operand(grad, [start * num_outputs + top for _, start, top, _ in parts], num_outputs, transposed=True),
+        Operand(rows, [start * num_inputs for _, start, _, _ in parts], num_inputs),
+        Operand(out, [(group * num_outputs + top) * num_inputs for group, _, top, _ in parts], num_inputs),
+        rows=height,
+        columns=num_inputs,
+        inner=[count for _, _, _, count in parts],
     )
     return out
 

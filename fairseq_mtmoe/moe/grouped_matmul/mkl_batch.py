@@ -6,8 +6,9 @@ one that is meant is tried out once, with products whose results are known.
 """
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +17,26 @@ from torch import Tensor
 
 from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
+Numbers = Tensor | Sequence[int] | int  # of each product, (P,), or one for all; few are quicker as Python's own
+
 
 @dataclass(frozen=True)
 class Operand:
     """One side of P products: the matrix of product p starts at element `offsets[p]` of `base`.
 
-    Its rows are whole in memory, `stride` elements apart, (P,) or one number for all; or, if `transposed`, its columns.
+    Its rows are whole in memory, `stride` elements apart; or, if `transposed`, its columns.
     """
 
     base: Tensor
-    offsets: Tensor
-    stride: int | Tensor
+    offsets: Tensor | Sequence[int]
+    stride: Numbers
     transposed: bool = False
 
-    def addresses(self) -> Tensor:
-        return self.base.data_ptr() + self.offsets * self.base.element_size()
-
-    def strides(self) -> Tensor:
-        return _filled(len(self.offsets), self.stride) if isinstance(self.stride, int) else self.stride.int()
-
-    def letters(self) -> Tensor:
-        return _filled(len(self.offsets), ord("T" if self.transposed else "N"), torch.uint8)
+    def addresses(self) -> Tensor | list[int]:
+        first, size = self.base.data_ptr(), self.base.element_size()
+        if torch.is_tensor(self.offsets):
+            return first + self.offsets * size
+        return [first + offset * size for offset in self.offsets]
 
 
 def has_batched_products(*operands: Tensor) -> bool:
@@ -49,9 +49,9 @@ def batched_products(
     left: Operand,
     right: Operand,
     out: Operand,
-    rows: Tensor,
-    columns: Tensor,
-    inner: Tensor,
+    rows: Numbers,
+    columns: Numbers,
+    inner: Numbers,
     scale: float = 1.0,
     adds: bool = False,
     routine: Any = None,
@@ -59,29 +59,41 @@ def batched_products(
     """Write the P products `scale · left[p] @ right[p]` into `out[p]`.
 
     Args:
-        rows, columns, inner: the sizes of each product, (P,): (rows, inner) times (inner, columns). No size may be 0.
+        rows, columns, inner: the sizes of each product: (rows, inner) times (inner, columns). No size may be 0.
         adds: add them to what is in `out`.
         routine: by default MKL's.
     """
-    count = len(rows)
+    count = len(out.offsets)
     if count == 0:
         return
     routine = _routine() if routine is None else routine
     # The routine counts along columns first: seen that way, every matrix is transposed, and the sides are swapped.
     first, second = right, left
     arguments = (
-        first.letters(), second.letters(), columns.int(), rows.int(), inner.int(), _filled(count, scale, torch.float32),
-        first.addresses(), first.strides(), second.addresses(), second.strides(),
-        _filled(count, float(adds), torch.float32), out.addresses(), out.strides(),
+        *(_filled(ctypes.c_char, count, b"T" if one.transposed else b"N") for one in (first, second)),
+        *(_numbers(sizes, count) for sizes in (columns, rows, inner)), _filled(ctypes.c_float, count, scale),
+        *(pointer for one in (first, second) for pointer in _matrices(one, count)),
+        _filled(ctypes.c_float, count, float(adds)), *_matrices(out, count),
         # A build with 64-bit sizes would read the number of groups with what comes after: a negative number.
-        torch.tensor([count, -1], dtype=torch.int32, device="cpu"), _filled(count, 1),
+        (ctypes.c_int32 * 2)(count, -1), _filled(ctypes.c_int32, count, 1),
     )  # fmt: skip
-    routine(*(ctypes.c_void_p(argument.data_ptr()) for argument in arguments))
+    routine(*(ctypes.c_void_p(one.data_ptr()) if torch.is_tensor(one) else one for one in arguments))
 
 
-def _filled(count: int, value: float, dtype: torch.dtype = torch.int32) -> Tensor:
-    # Said outright: neither torch's default type nor its default device may reach MKL.
-    return torch.full((count,), value, dtype=dtype, device="cpu")
+def _matrices(operand: Operand, count: int) -> tuple[Any, Any]:
+    return _numbers(operand.addresses(), count, ctypes.c_int64), _numbers(operand.stride, count)
+
+
+def _numbers(numbers: Numbers, count: int, kind: Any = ctypes.c_int32) -> Any:
+    """Return the numbers of all products in memory, as a tensor or an array."""
+    if torch.is_tensor(numbers):
+        return numbers.to(torch.int64 if kind is ctypes.c_int64 else torch.int32)
+    return _filled(kind, count, numbers) if isinstance(numbers, int) else (kind * count)(*numbers)
+
+
+@lru_cache(maxsize=256)
+def _filled(kind: Any, count: int, value: Any) -> Any:
+    return (kind * count)(*[value] * count)
 
 
 @cache
@@ -108,12 +120,12 @@ def multiplies_right(routine: Any) -> bool:
     out = torch.full((20,), -1, dtype=torch.float32, device="cpu")
     # (2, 3) times (3, 4), written from element 2 on, and (1, 5) times (5, 2), from 14 on; rows are 5 elements apart.
     batched_products(
-        Operand(left, _whole(0, 10), 5),
-        Operand(right, _whole(0, 20), 5, transposed=True),
-        Operand(out, _whole(2, 14), 5),
-        rows=_whole(2, 1),
-        columns=_whole(4, 2),
-        inner=_whole(3, 5),
+        Operand(left, [0, 10], 5),
+        Operand(right, [0, 20], 5, transposed=True),
+        Operand(out, [2, 14], 5),
+        rows=[2, 1],
+        columns=[4, 2],
+        inner=[3, 5],
         routine=routine,
     )
     expected = torch.full((20,), -1, dtype=torch.long, device="cpu")
@@ -122,7 +134,3 @@ def multiplies_right(routine: Any) -> bool:
         other = right.long().as_strided((columns, inner), (5, 1), second)
         expected.as_strided((rows, columns), (5, 1), start).copy_(one @ other.t())
     return torch.equal(out.long(), expected)
-
-
-def _whole(*numbers: int) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.long, device="cpu")

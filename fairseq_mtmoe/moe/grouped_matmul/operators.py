@@ -37,8 +37,7 @@ def grouped_linear(
     """
     rows_TI, weight_NOI, *biases = _as_autocast_wants(rows_TI, weight_NOI, *(() if bias_NO is None else (bias_NO,)))
     offsets_N = offsets_at_hand(offsets_N, rows_TI, weight_NOI, max_rows)
-    product: Tensor = _linear(rows_TI, offsets_N, weight_NOI, biases[0] if biases else None, max_rows)
-    return product
+    return _product(rows_TI, offsets_N, weight_NOI, biases[0] if biases else None, max_rows)
 
 
 def grouped_network(
@@ -105,12 +104,11 @@ class _Network(torch.autograd.Function):
         *operands: Tensor,
     ) -> Tensor:
         rows, weight1, bias1, weight2, bias2 = operands
-        inner = _linear(rows, offsets, weight1, bias1, max_rows)
+        inner = _product(rows, offsets, weight1, bias1, max_rows)
         active = F.gelu(inner) if is_gelu else inner.relu_()
         ctx.save_for_backward(offsets, rows, weight1, weight2, inner, active)
         ctx.is_gelu, ctx.buffers, ctx.max_rows = is_gelu, buffers, max_rows
-        output: Tensor = _linear(active, offsets, weight2, bias2, max_rows)
-        return output
+        return _product(active, offsets, weight2, bias2, max_rows)
 
     @staticmethod
     @once_differentiable
@@ -119,16 +117,36 @@ class _Network(torch.autograd.Function):
         _, _, _, _, wants_rows, *wants = ctx.needs_input_grad
         grad, max_rows = grad.contiguous(), ctx.max_rows
         grad_weight2 = _weight_gradient(grad, active, offsets, max_rows, ctx.buffers) if wants[2] else None
-        grad_bias2 = _sum(grad, offsets) if wants[3] else None
-        grad_inner = _linear(grad, offsets, weight2.transpose(1, 2), None, max_rows)
+        grad_bias2 = _column_sums(grad, offsets) if wants[3] else None
+        grad_inner = _product(grad, offsets, weight2.transpose(1, 2), None, max_rows)
         if ctx.is_gelu:
             torch.ops.aten.gelu_backward.grad_input(grad_inner, inner, grad_input=grad_inner)
         else:
             torch.ops.aten.threshold_backward.grad_input(grad_inner, inner, 0, grad_input=grad_inner)
         grad_weight1 = _weight_gradient(grad_inner, rows, offsets, max_rows, ctx.buffers) if wants[0] else None
-        grad_bias1 = _sum(grad_inner, offsets) if wants[1] else None
-        grad_rows = _linear(grad_inner, offsets, weight1.transpose(1, 2), None, max_rows) if wants_rows else None
+        grad_bias1 = _column_sums(grad_inner, offsets) if wants[1] else None
+        grad_rows = _product(grad_inner, offsets, weight1.transpose(1, 2), None, max_rows) if wants_rows else None
         return None, None, None, None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
+
+
+def _product(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None) -> Tensor:
+    """By the operator where a graph is made; elsewhere calling one costs as much as a small product."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        product: Tensor = _linear(rows, offsets, weight, bias, max_rows)
+        return product
+    return _backend(rows, weight, offsets, max_rows).linear(rows, offsets, weight, bias)
+
+
+def _column_sums(grad: Tensor, offsets: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():
+        sums: Tensor = _sum(grad, offsets)
+        return sums
+    return _summed(grad, offsets)
+
+
+def _summed(grad: Tensor, offsets: Tensor) -> Tensor:
+    at_hand = device_kind(grad).can_sync or offsets.device != grad.device
+    return (backends.sum_one_by_one if at_hand else backends.sum_in_one)(grad, offsets)
 
 
 def _weight_gradient(
@@ -162,8 +180,7 @@ def _outer(grad: Tensor, rows: Tensor, offsets: Tensor, max_rows: int | None) ->
 @torch.library.custom_op("mtmoe::grouped_sum", mutates_args=())
 def _sum(grad: Tensor, offsets: Tensor) -> Tensor:
     """Return the gradient of the biases, (N, O): the sum over each group's rows."""
-    at_hand = device_kind(grad).can_sync or offsets.device != grad.device
-    return (backends.sum_one_by_one if at_hand else backends.sum_in_one)(grad, offsets)
+    return _summed(grad, offsets)
 
 
 @_linear.register_fake
