@@ -183,6 +183,8 @@ class Decoder(FairseqStack, TransformerDecoderBase):
     def __init__(self, cfg: TransformerConfig, *args: Any, **options: Any) -> None:
         super().__init__(cfg, *args, **options)
         self.begins_with_pad = cfg.form.decoder_begins_with_pad
+        if self.begins_with_pad:  # the output that shares the row would train it; CTranslate2 takes it for zeros
+            self.embed_tokens.weight.register_hook(self._without_padding)
         if cfg.form.output_bias:
             projection = self.output_projection
             if not isinstance(projection, nn.Linear):
@@ -245,6 +247,9 @@ class Decoder(FairseqStack, TransformerDecoderBase):
     def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
         """What comes out beside states and attention, after a pass whose blocks had this context."""
         return {}
+
+    def _without_padding(self, gradient_VH: Tensor) -> Tensor:
+        return gradient_VH.index_fill(0, torch.tensor([self.padding_idx], device=gradient_VH.device), 0)
 
     def _embedded(self, prev_output_tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
         """The words' embeddings, (L, B, H); while a translation grows word by word, the last word's alone."""

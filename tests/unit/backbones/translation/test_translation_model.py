@@ -9,7 +9,7 @@ from torch import nn
 from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBlock
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
 from fairseq_mtmoe.slots import expert_layers
-from tests.helpers.models import TASKS, BaseMoEModel, batch, moe_model
+from tests.helpers.models import MARIAN, TASKS, BaseMoEModel, batch, dense_model, moe_model
 
 
 def test_a_moving_average_keeps_the_last_norms():
@@ -20,6 +20,19 @@ def test_a_moving_average_keeps_the_last_norms():
     kept = average.get_model()
     assert set(kept.state_dict()) == set(model.state_dict())
     assert torch.equal(kept(**batch())[0], model(**batch())[0])
+
+
+def test_the_row_that_a_decoder_begins_with_is_not_trained():
+    """The logits have the row, too; what serves the model begins with zeros."""
+    model = dense_model(**MARIAN).train()
+    before = model.decoder.embed_tokens.weight.detach().clone()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(**batch())[0].log_softmax(2)[..., 5].sum().neg().backward()
+        optimizer.step()
+    changed = (model.decoder.embed_tokens.weight != before).any(1)
+    assert not before[1].any() and changed.tolist() == [row != 1 for row in range(len(before))]
 
 
 class Shifted:
