@@ -86,8 +86,9 @@ class TranslatorForm:
         FAIRSEQ, "sinusoidal positions: fairseq's, or marian's, with other frequencies and counted from 0"
     )
     decoder_begins_with_pad: bool = option(
-        False, "let the decoder read the embedding of <pad>, which is not trained, at the beginning, where fairseq's "
-        "reads that of </s>"
+        False,
+        "let the decoder read the embedding of <pad>, which is not trained, at the beginning, where fairseq's "
+        "reads that of </s>",
     )
 
 

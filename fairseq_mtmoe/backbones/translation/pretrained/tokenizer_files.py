@@ -140,7 +140,7 @@ class _Known:
         }  # fmt: skip
         listed = [name for name in added.values() if name != MASK]
         settings = {
-            **self.settings, "tokenizer_class": "NllbTokenizer", "mask_token": MASK, LISTS[1]: listed,
+            **self.settings, "tokenizer_class": "NllbTokenizer", "mask_token": MASK, LISTS[0]: listed,
             "added_tokens_decoder": decoder, "legacy_behaviour": self.is_legacy,
         }  # fmt: skip
         files = {PIECES: self.model, SETTINGS: as_json(settings), SPECIAL_TOKENS: as_json({LISTS[0]: listed})}
@@ -175,7 +175,7 @@ def _marian(
         ends = {"source_lang": settings["langs"][0]}
     values = {
         "tokenizer_class": "MarianTokenizer", "separate_vocabs": not is_joined, "model_max_length": max_length, **ends,
-        **{name: token for name, token in NAMED.items() if token in names[0]}, "extra_special_tokens": listed,
+        **{name: token for name, token in NAMED.items() if token in names[0]}, LISTS[0]: listed,
     }  # fmt: skip
     files = {
         SOURCE_PIECES: sides[0].model, TARGET_PIECES: sides[1].model, SETTINGS: as_json(values),
