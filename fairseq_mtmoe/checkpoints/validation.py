@@ -84,6 +84,17 @@ Group: Any = {
 Optimizer: Any = {"state": Required[dict[Any, Entry]], "param_groups": Required[list[Group]]}
 End = tuple[Annotated[int, between(5, 10**9)], Some]  # rows and bytes
 VocabularySide: Any = {"symbols": Required[list[Name]], "model": Required[Bytes]}
+Ids = list[Count]
+Factor = Annotated[float, between(-1e6, 1e6)]
+Generation: Any = {  # what `generate` of `transformers` does by default, by its names of these; ids of tokens are ours
+    **dict.fromkeys(("max_length", "max_new_tokens", "min_length", "min_new_tokens"), Count),
+    **dict.fromkeys(("num_beams", "num_return_sequences", "no_repeat_ngram_size", "top_k"), Count),
+    **dict.fromkeys(("length_penalty", "repetition_penalty", "temperature", "top_p"), Factor),
+    **dict.fromkeys(("do_sample", "renormalize_logits", "remove_invalid_values"), bool),
+    "early_stopping": bool | Literal["never"],
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id"), Count | Ids),
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), Ids), "bad_words_ids": list[Ids],
+}  # fmt: skip
 TaskState: Any = {
     "langs": Annotated[list[Name], Rule("a list of languages", lambda value: len(value) > 0)],
     "langtoks": Annotated[
@@ -94,7 +105,7 @@ TaskState: Any = {
     "task_ids": Name, "lang_pairs": list[Pair], "tokenizer": Name,
     "sentencepiece": Bytes, "encoder_langtok_last": bool,
     "new_symbols": Annotated[list[Count], Rule("two numbers", lambda value: len(value) == 2)],
-    "vocabulary_ends": dict[Name, tuple[End, End]],
+    "generation": (Generation, None), "vocabulary_ends": dict[Name, tuple[End, End]],
     "vocabulary": Annotated[list[VocabularySide], Rule("one or two vocabularies", lambda value: 1 <= len(value) <= 2)],
 }  # fmt: skip
 Checkpoint: Any = {  # an expert shard has its experts' part of the tensors

@@ -22,6 +22,7 @@ from fairseq_mtmoe.io.files import read_bytes
 VOCABULARY = "vocabulary"  # its name in a checkpoint's state of the task
 NEW_SYMBOLS = "new_symbols"  # there, too: how many symbols of sources and of targets are a new language's, at the end
 ENDS = "vocabulary_ends"  # there, too: where the vocabulary ended when it got another language, for each older one
+GENERATION = "generation"  # there, too: what `generate` of `transformers` does by default with an imported model
 NUM_SPECIAL = 4  # <s>, <pad>, </s> and <unk>, fairseq's
 
 

@@ -34,7 +34,15 @@ from fairseq_mtmoe.data.translation.file_names import model_of_sources
 from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
-from fairseq_mtmoe.data.translation.vocabulary import ENDS, NEW_SYMBOLS, VOCABULARY, Side, Vocabulary, ends_of
+from fairseq_mtmoe.data.translation.vocabulary import (
+    ENDS,
+    GENERATION,
+    NEW_SYMBOLS,
+    VOCABULARY,
+    Side,
+    Vocabulary,
+    ends_of,
+)
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.first_words import first_words
@@ -121,7 +129,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if training:
             task._keep_vocabulary()
             if initial is not None:
-                known = (name for name in (NEW_SYMBOLS, ENDS) if name in initial.settings)
+                known = (name for name in (NEW_SYMBOLS, ENDS, GENERATION) if name in initial.settings)
                 task.state.merge_state_dict({name: initial.settings[name] for name in known})
         return task
 

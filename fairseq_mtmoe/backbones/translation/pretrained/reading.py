@@ -27,10 +27,12 @@ from fairseq_mtmoe.backbones.translation.key_map import (
 )
 from fairseq_mtmoe.backbones.translation.model import Transformer
 from fairseq_mtmoe.backbones.translation.pretrained.families import MARIAN, MBART, TranslatorConfig, read_config
+from fairseq_mtmoe.backbones.translation.pretrained.generation import read_generation
 from fairseq_mtmoe.backbones.translation.pretrained.layout import NEVER, Layout
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import read_tokenizer
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.rebuild import stand_in_task
+from fairseq_mtmoe.data.translation.vocabulary import GENERATION
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
 
@@ -46,10 +48,11 @@ class PretrainedTranslator:
     layout: Layout
     options: dict[str, Any]  # flat, of a `base_dense`
     state: dict[str, Tensor]
+    generation: dict[str, Any] | None = None  # see `generation.py`
 
     def save(self, path: str | Path, task: Mapping[str, Any]) -> None:
         """Write a checkpoint whose task has these options and the model's languages, completely or not at all."""
-        settings = self.layout.settings
+        settings = {**self.layout.settings, **({} if self.generation is None else {GENERATION: self.generation})}
         forms = {
             name: settings[name] for name in ("lang_tok_style", "encoder_langtok_last", "lang_tok_replacing_bos_eos")
         }
@@ -76,10 +79,12 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     elif OUR_BIAS in state and not state[OUR_BIAS].any():
         del state[OUR_BIAS]
     options = config.options(has_output_bias=OUR_BIAS in state)
+    generation = read_generation(folder, values, layout, config.decoder_vocab_size)
     sizes = config.vocab_size, config.decoder_vocab_size
     hugging_face.check_tensors(folder, wanted_tensors(options, *sizes), state, their_key, TYPES)
     hugging_face.check_finite(folder, own)
-    return hugging_face.Imported(PretrainedTranslator(config, layout, options, _laid_out(state, layout)), left_out)
+    model = PretrainedTranslator(config, layout, options, _laid_out(state, layout), generation)
+    return hugging_face.Imported(model, left_out)
 
 
 def their_key(key: str) -> str:

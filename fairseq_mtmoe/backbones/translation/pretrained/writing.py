@@ -29,16 +29,16 @@ from fairseq_mtmoe.backbones.translation.pretrained.families import (
     TranslatorConfig,
     config_of_options,
 )
+from fairseq_mtmoe.backbones.translation.pretrained.generation import FILE, for_hugging_face
 from fairseq_mtmoe.backbones.translation.pretrained.layout import NEVER
 from fairseq_mtmoe.backbones.translation.pretrained.reading import TYPES, wanted_tensors
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizer_files import Tokenizer, tokenizer_for
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import SETTINGS
 from fairseq_mtmoe.data.translation.new_language import with_codes
-from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+from fairseq_mtmoe.data.translation.vocabulary import GENERATION, Vocabulary
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.options.transformer import FAIRSEQ, all_options
 
-GENERATION, LONGEST = "generation_config.json", 200
 NOT_SERVED = "CTranslate2 would begin its decoder otherwise; norms before sub-layers give a model that it serves"
 
 
@@ -49,6 +49,7 @@ class ExportedTranslator:
     config: TranslatorConfig
     tokenizer: Tokenizer
     tensors: dict[str, Tensor]  # by Hugging Face's names
+    generation: Mapping[str, Any]  # the values of `generation_config.json`
 
     @property
     def said(self) -> str:
@@ -62,12 +63,7 @@ class ExportedTranslator:
         """Write the folder, completely or not at all; see `write_model`."""
         kind = json.loads(self.tokenizer.files[SETTINGS])["tokenizer_class"]
         values = {**self.config.for_hugging_face(), "tokenizer_class": kind}
-        ids = {name: value for name, value in values.items() if name.endswith("token_id")}
-        generation = {
-            **ids, "bad_words_ids": [[self.config.pad_token_id]], "num_beams": 5,
-            "max_length": min(LONGEST, self.config.max_position_embeddings),
-        }  # fmt: skip
-        files = {**self.tokenizer.files, GENERATION: hugging_face.as_json(generation)}
+        files = {**self.tokenizer.files, FILE: hugging_face.as_json(self.generation)}
         hugging_face.write_model(folder, values, files, self.tensors)
 
 
@@ -117,7 +113,8 @@ def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping
         pad_token_id=tokenizer.pad_id, eos_token_id=tokenizer.eos_id,
         decoder_start_token_id=tokenizer.pad_id if begins_with_pad else tokenizer.eos_id,
     )  # fmt: skip
-    return ExportedTranslator(config, tokenizer, _tensors(state, config, tokenizer, options))
+    generation = for_hugging_face(settings.get(GENERATION), config, tokenizer.target_rows)
+    return ExportedTranslator(config, tokenizer, _tensors(state, config, tokenizer, options), generation)
 
 
 def _tensors(

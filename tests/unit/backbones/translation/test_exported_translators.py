@@ -57,6 +57,38 @@ def test_a_folder_comes_back_as_it_was(name, tmp_path):
     assert texts == again
 
 
+@pytest.mark.parametrize("name", ["nllb", "marian_multilingual"])
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_what_generate_does_by_default_comes_back(name, file, tmp_path):
+    theirs = write_folder(tmp_path / "theirs", CASES[name])
+    defaults = {
+        "num_beams": 3, "length_penalty": 0.7, "early_stopping": True, "max_length": 30,
+        "forced_bos_token_id": theirs.config.vocab_size - 7, "bad_words_ids": [[theirs.config.pad_token_id], [5, 9]],
+    }  # fmt: skip
+    place, folders = tmp_path / "theirs" / file, (tmp_path / "theirs", tmp_path / "ours")
+    values = json.loads(place.read_text())
+    (tmp_path / "theirs" / "generation_config.json").unlink()
+    place.write_text(json.dumps({**values, **defaults}))
+    mtmoe("import-hf", tmp_path / "theirs", tmp_path / "model.pt")
+    mtmoe("export-hf", tmp_path / "model.pt", tmp_path / "ours")
+    kept = file_io.load(str(tmp_path / "model.pt"))["task_state"]["generation"]
+    assert kept["bad_words_ids"][0] == [1]  # fairseq's
+    load = transformers.AutoModelForSeq2SeqLM.from_pretrained
+    before, after = (load(folder).generation_config.to_diff_dict() for folder in folders)
+    technical = ("_from_model_config", "use_cache", "output_attentions", "output_hidden_states")
+    assert before.items() >= defaults.items()
+    assert after == {key: value for key, value in before.items() if key not in technical}
+
+
+def test_settings_of_generate_that_are_none_are_refused(tmp_path):
+    write_folder(tmp_path / "theirs", CASES["m2m"])
+    for value, named in ({"num_beams": "5"}, "num_beams"), ({"forced_bos_token_id": 10**6}, "1000000"), ([], ""):
+        (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps(value))
+        with refused("generation_config.json", first=False) as said:
+            mtmoe("import-hf", tmp_path / "theirs", tmp_path / "model.pt")
+        assert named in str(said)
+
+
 FORMS = {
     "m2m_100": {"encoder_normalize_before": True, "decoder_normalize_before": True},
     "marian": {"activation_fn": "gelu"},
