@@ -126,6 +126,7 @@ class _Job:
     ) -> None:
         self._models, self._source, self._targets = models, source, targets
         self._inputs, self._scores = inputs, scores
+        self._cut = 0  # translations that ended at the limit of their length
 
     def run(self, out: Path | None, stdout: Any, workers: int, overwrite: bool) -> None:
         found = [survey(path) for path in self._inputs]
@@ -154,6 +155,11 @@ class _Job:
                         sink.write({lang: self._written(group, lang) for lang in self._targets})
                     progress.update(bar, completed=lines * len(self._targets))
                 sink.finish()
+            if self._cut:
+                click.echo(
+                    f"{self._cut:,} translations may lack their end: they have as many tokens as --max-len-a, "
+                    "--max-len-b and the model allow.", err=True,
+                )  # fmt: skip
 
     def _loaded(self, workers: int) -> tuple[Here | Processes, Forms]:
         """What translates, and what text is made of."""
@@ -191,8 +197,9 @@ class _Job:
 
     def _written(self, group: Group, lang: str) -> str:
         start = "{:.4f}\t" if self._scores else ""
-        lines = (one for hypotheses in group.finished(lang) for one in hypotheses)
-        return "".join(f"{start.format(one.score)}{one.text}\n" for one in lines)
+        lines = group.finished(lang)
+        self._cut += sum(best.is_cut for best, *_ in lines)
+        return "".join(f"{start.format(one.score)}{one.text}\n" for hypotheses in lines for one in hypotheses)
 
     def _settings(self, digests: Sequence[str]) -> dict[str, object]:
         """All that decides about translations, for going on."""

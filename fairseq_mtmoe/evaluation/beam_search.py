@@ -41,6 +41,11 @@ class BeamSearch:
         # As fairseq: of twice as many candidates as the beam is wide one half may end.
         self._memory = _Memory(2 * self._beam, generator.pad, generator.eos)
 
+    def limits(self, lengths_S: Tensor) -> Tensor:
+        """The most words of each sentence's translation, without its end, by the lengths of sources."""
+        limit_S: Tensor = (self._a * lengths_S.double() + self._b).long().clamp(1, self._longest)
+        return limit_S
+
     @torch.no_grad()
     def generate(
         self, models: Sequence[Any], sample: dict[str, Any], prefix_tokens: Tensor | None = None,
@@ -52,7 +57,7 @@ class BeamSearch:
         each sentence must begin with one; `bos_token` is what the decoder reads first.
         """
         lengths_S = sample["net_input"]["src_lengths"]
-        limit_S = (self._a * lengths_S.double() + self._b).long().clamp(1, self._longest)
+        limit_S = self.limits(lengths_S)
         reader = _Reader(self._ensemble, sample["net_input"], self._beam, self._memory)
         first = self._eos if bos_token is None else bos_token
         beams = _Beams(limit_S, reader.width, self._beam, first, self._eos, self._penalty, self._n_best)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, dictionary_name, joined_dictionary
+from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.vocabulary import End, Side, Vocabulary, ends_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
@@ -53,11 +54,15 @@ class Row(NamedTuple):
 
 
 class Hypothesis(NamedTuple):
-    """A translation, its score as fairseq-generate gives it (to the base 2), and its tokens with their end."""
+    """A translation, its score as fairseq-generate gives it (to the base 2), and its tokens with their end.
+
+    `is_cut`: it has as many tokens as it may have.
+    """
 
     text: str
     score: float
     length: int
+    is_cut: bool = False
 
 
 NOTHING = Hypothesis("", 0.0, 0)
@@ -100,7 +105,7 @@ def joined(parts: Sequence[Hypothesis], lenpen: float) -> Hypothesis:
         text += part.text if is_wide or not text else f" {part.text}"
     length = sum(part.length for part in parts)
     total = sum(part.score * part.length**lenpen for part in parts)
-    return Hypothesis(text, total / length**lenpen, length)
+    return Hypothesis(text, total / length**lenpen, length, any(part.is_cut for part in parts))
 
 
 class Pieces:
@@ -259,6 +264,13 @@ class Forms:
         """The language token that the decoder writes first, or reads in the place of an end."""
         token: int | None = self.task.data_manager.get_decoder_langtok(target, self._specs[1])
         return token
+
+    @functools.cached_property
+    def language_tokens(self) -> list[int]:
+        """The ids of all languages' tokens among targets, which are no text wherever they stand."""
+        dictionary, settings = self.task.target_dictionary, vars(self.task.args)
+        symbols = (symbol for lang in self.langs for symbol in codes_of(lang, settings))
+        return [dictionary.index(symbol) for symbol in symbols if symbol in dictionary]
 
     def language_id(self, lang: str) -> int | None:
         """The id of a language for models with `--enable-lang-ids`."""

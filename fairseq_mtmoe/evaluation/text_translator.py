@@ -67,15 +67,16 @@ class TextTranslator:
         _, end = self.forms.ends(rows[0].target)
         with first_words(self._models, end):
             outputs = search.generate(self._models, sample, prefix_tokens=prefixes, bos_token=begins)
+        limits = search.limits(sample["net_input"]["src_lengths"]).tolist()
         return [
-            [self._hypothesis(self._spellers(row.target), one) for one in output]
-            for row, output in zip(rows, outputs, strict=True)
+            [self._hypothesis(self._spellers(row.target), one, limit) for one in output]
+            for row, output, limit in zip(rows, outputs, limits, strict=True)
         ]
 
     @staticmethod
-    def _hypothesis(spell: Spelled, output: dict[str, torch.Tensor]) -> Hypothesis:
+    def _hypothesis(spell: Spelled, output: dict[str, torch.Tensor], limit: int) -> Hypothesis:
         tokens = output["tokens"]
-        return Hypothesis(spell(tokens), bits(float(output["score"])), len(tokens))
+        return Hypothesis(spell(tokens), bits(float(output["score"])), len(tokens), len(tokens) > limit)
 
     def _sample(self, rows: Sequence[Row]) -> dict[str, Any]:
         """A batch as fairseq's tasks collate it, of rows that are in order."""
@@ -96,9 +97,7 @@ class TextTranslator:
         return BeamSearch(self._task.build_generator(self._models, generation), n_best=n_best)
 
     def _speller(self, target: str) -> Spelled:
-        first = self.forms.first_token(target)
-        ends = [self._task.target_dictionary.eos()]
-        return self.forms.target(target).speller(ends if first is None else [*ends, first])
+        return self.forms.target(target).speller([self._task.target_dictionary.eos(), *self.forms.language_tokens])
 
     def _load(self, states: list[dict[str, Any]], paths: Sequence[str]) -> None:
         generation = GenerationConfig(beam=self.decoding.beam)

@@ -77,6 +77,30 @@ def test_one_line_in_is_one_line_out(model, file):
     assert rows[0][1].encode() == first and float(rows[0][0]) >= float(rows[1][0])
 
 
+def test_translations_that_end_at_the_limit_are_counted(model, file, tmp_path):
+    state, path = torch.load(model), tmp_path / "model.pt"
+    for name, rows in state["model"].items():
+        if "embed_tokens" in name or "output_projection" in name:
+            rows[2] = 3 * rows[20]  # some sentences end
+    torch.save(state, path)
+    translator = TextTranslator([str(path)], Decoding(beam=2, max_len_b=8))
+    group = translator.forms.group(TEXT, "en", ["aa"], translator.decoding)
+    for number, rows in enumerate(group.batches):
+        group.add(number, translator.translate_batch(rows, translator.decoding))
+    lengths = [best.length for best, *_ in group.finished("aa")]
+    cut = lengths.count(9)  # the limit is of words before their end
+    assert 0 < cut < len(TEXT)
+
+    def said(lines):
+        text = "".join(f"{line}\n" for line in lines)
+        result = CliRunner().invoke(commands, ["translate", str(path), *map(str, SHORT), "--to", "aa"], input=text)
+        assert result.exit_code == 0, result.output
+        return [line.split()[0] for line in result.stderr.splitlines() if "--max-len-b" in line]
+
+    assert said(TEXT) == [str(cut)]
+    assert said(["", *(line for line, length in zip(TEXT, lengths, strict=True) if length < 9)]) == []
+
+
 def test_the_standard_input_is_read_in_groups(model, file, monkeypatch):
     whole = translate(model, *SHORT, "--to", "aa", "--batch-size", 1, "--input", file)
     monkeypatch.setattr(_lines, "GROUP", 3)

@@ -1,6 +1,7 @@
 """Lines of text become those that `mtmoe evaluate` finds, without a data directory, one line for each."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from tests.helpers.translated_text import LIMIT, PEMT, SPARSE, make_text_data, s
 
 SHORT = Decoding(beam=3, max_len_b=15, lenpen=0.7)
 PAIRS = list(untrained.PAIRS)
+CODE = re.compile(r"__(en|aa|bb|cc)__|\[(en|aa|bb|cc)\]")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,9 @@ def test_text_is_translated_as_the_test_set_is_whatever_languages_share_a_batch(
     path = tmp_path / "model.pt"
     untrained.save_model(data, path, *options)
     pairs = PAIRS if options is not PEMT else ["en-aa"]
-    wanted = {pair: evaluated(data, path, pair) for pair in pairs}
+    found = {pair: evaluated(data, path, pair) for pair in pairs}
+    wanted = {pair: [CODE.sub("", line).strip() for line in lines] for pair, lines in found.items()}
+    assert found != wanted or options is PEMT  # models that babble write languages' codes, too, which are no text
     state = torch.load(path)
     state["cfg"]["task"] |= {"data": str(tmp_path / "gone"), "seed": None, "save_dir": None}  # as imported files are
     torch.save(state, path)

@@ -41,6 +41,9 @@ def folder(tmp_path_factory):
                 write_lines(folder / "raw" / f"{split}.en-{lang}.{side}", sentences(side, size, seed))
     form = {"output_bias": True, "sinusoids": "marian", "decoder_begins_with_pad": True, "activation_fn": "swish"}
     save_translator(folder / "model.pt", **form)
+    state = file_io.load(str(folder / "model.pt"))
+    state["task_state"]["generation"] = {"num_beams": 4}
+    file_io.save(state, str(folder / "model.pt"))
     text = folder / "raw" / "train.en-luo.luo"
     mtmoe("extend", folder / "model.pt", folder / "luo.pt", "--language", "luo_Latn", "--text", text)
     mtmoe("prepare", "text", folder / "raw", folder / "data", "--vocabulary-of", folder / "luo.pt")
@@ -96,6 +99,7 @@ def test_it_begins_as_the_model_with_its_sizes_languages_and_forms(folder, tmp_p
         "src",
         "tgt",
     )
+    assert state["task_state"]["generation"] == {"num_beams": 4}
     options = state["cfg"]["model"]
     assert (options["encoder_embed_dim"], options["sinusoids"], options["output_bias"]) == (16, "marian", True)
 
