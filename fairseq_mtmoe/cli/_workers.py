@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.text_batches import Hypothesis, Row
     from fairseq_mtmoe.evaluation.text_translator import TextTranslator
     from fairseq_mtmoe.evaluation.translator import Decoding
+
+PORTIONS = 2  # for each process, at least, as a short text has few batches
+LEAST = 16  # rows of a portion, as smaller ones take longer for each row
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Processes:
 
     def __init__(self, models: Models, translator: TextTranslator, count: int) -> None:
         threads = max(1, cores() // count)
-        here = Here(models, translator)
+        here, self._count = Here(models, translator), count
         self._executor = ProcessPoolExecutor(count, get_context("fork"), _begin, (here, threads))
         self._executor.submit(_nothing).result()  # they are all there before this process shows its progress
 
@@ -70,9 +74,18 @@ class Processes:
             UserError: as in this process, or a process has died.
         """
         try:
-            numbers = {self._executor.submit(_translate, list(rows)): number for number, rows in batches.items()}
-            for future in as_completed(numbers):
-                yield numbers[future], future.result()
+            share = math.ceil(PORTIONS * self._count / max(1, len(batches)))
+            parts = {number: _parts(rows, share) for number, rows in batches.items()}
+            found: dict[int, dict[int, list[list[Hypothesis]]]] = {number: {} for number in batches}
+            places = {
+                self._executor.submit(_translate, part): (number, at)
+                for number, of_batch in parts.items() for at, part in enumerate(of_batch)
+            }  # fmt: skip
+            for future in as_completed(places):
+                number, at = places[future]
+                found[number][at] = future.result()
+                if len(found[number]) == len(parts[number]):
+                    yield number, [row for at in sorted(found[number]) for row in found[number][at]]
         except BrokenProcessPool as error:
             raise UserError(
                 "`--workers` must be so many processes as there is memory for, but one of them has died, for want of "
@@ -84,6 +97,12 @@ class Processes:
         for process in active_children():
             process.terminate()
         self._executor.shutdown(cancel_futures=True)
+
+
+def _parts(rows: Sequence[Row], count: int) -> list[Sequence[Row]]:
+    """Return at most so many parts of a batch, in order, none of which is small."""
+    size = max(LEAST, math.ceil(len(rows) / count))
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 _here: Here | None = None  # of a process that is one of several

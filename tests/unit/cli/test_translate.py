@@ -3,6 +3,7 @@
 import asyncio
 import io
 import itertools
+import os
 import queue
 import socket
 import sys
@@ -229,6 +230,15 @@ def test_processes_share_one_load_of_the_model_and_end_at_once(translator, one_t
     here = dict(_workers.Here(loaded, translator).translate(batches))
     with closing(_workers.Processes(loaded, translator, 2)) as processes:
         assert dict(processes.translate(batches)) == here
+    rows = [row for batch in batches.values() for row in batch] * 2
+
+    def slowly(rows, *_):
+        time.sleep(0.3)
+        return [(os.getpid(), row.line) for row in rows]
+
+    with closing(_workers.Processes(loaded, SimpleNamespace(translate_batch=slowly), 2)) as processes:
+        ((_, found),) = processes.translate({0: rows})
+    assert len({process for process, _ in found}) == 2 and [line for _, line in found] == [row.line for row in rows]
     endless = SimpleNamespace(translate_batch=lambda *_: time.sleep(20))
     processes = _workers.Processes(loaded, endless, 2)
     processes._executor.submit(_workers._translate, TEXT)
