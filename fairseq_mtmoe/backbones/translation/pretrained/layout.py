@@ -16,7 +16,7 @@ PLAIN, BRACKETS = LangTokStyle.multilingual.value, LangTokStyle.mbart.value
 MADE_UP = "madeupword{:04}"  # what fairseq calls rows that nothing stands for
 MADE_UP_NAME = re.compile(r"madeupword\d{4,}")
 MOST_MADE_UP = 256  # matrices are padded to multiples of 8, 64 or 128
-NEVER = -1e4  # the bias of what Hugging Face's matrix has no row of, so that it is never written
+NEVER = -1e3  # the bias of what Hugging Face has no row of: e^NEVER is 0, and smoothed losses hardly grow by it
 OF_MARIAN = re.compile(r">>(.+)<<", re.DOTALL)
 NAME_OF_LANGUAGE = re.compile(r"[^-,\s/{}]+")
 
