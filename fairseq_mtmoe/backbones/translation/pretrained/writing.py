@@ -39,7 +39,10 @@ from fairseq_mtmoe.data.translation.vocabulary import GENERATION, Vocabulary
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.options.transformer import FAIRSEQ, all_options
 
-NOT_SERVED = "CTranslate2 would begin its decoder otherwise; norms before sub-layers give a model that it serves"
+NOT_SERVED = (
+    "CTranslate2 would begin its decoder otherwise: it serves what was trained with --decoder-begins-with-pad, or with "
+    "norms before sub-layers"
+)
 
 
 @dataclass(frozen=True)

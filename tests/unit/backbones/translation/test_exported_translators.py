@@ -166,6 +166,27 @@ def test_ctranslate2_loads_a_model_that_was_trained_from_nothing(tmp_path):
     assert found.hypotheses[0][0] == ">>de<<"
 
 
+def test_ctranslate2_scores_as_a_marian_that_was_trained_from_nothing(tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    content = trained({**FORMS["marian"], "decoder_begins_with_pad": True}, langtoks=("tgt", None))
+    for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight"):
+        content["model"][name][1] = 0  # as training leaves it
+    file_io.save(content, str(tmp_path / "checkpoint_best.pt"))
+    assert "CTranslate2" not in mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
+    ctranslate2.converters.TransformersConverter(str(tmp_path / "ours")).convert(str(tmp_path / "served"))
+    served = ctranslate2.Translator(str(tmp_path / "served"), compute_type="float32", intra_threads=1)
+    ours, (_, dictionary) = built(content)
+    source, target = [7, 9, 11], [30, 20, 10]
+    tokens, words = ([dictionary[index] for index in side] for side in (source, target))
+    (found,) = served.score_batch([[">>de<<", *tokens, "</s>"]], [words])
+    ids = torch.tensor([[dictionary.index("__de__"), *source, 2]])
+    with torch.no_grad():
+        logits = ours(ids, torch.tensor([5]), torch.tensor([[2, *target]]))[0][0]
+    logits[:, 1] = -torch.inf  # which CTranslate2 leaves out
+    wanted = logits.log_softmax(-1)[range(4), [*target, 2]]
+    torch.testing.assert_close(torch.tensor(found.log_probs), wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
