@@ -157,8 +157,8 @@ class _Job:
                 sink.finish()
             if self._cut:
                 click.echo(
-                    f"{self._cut:,} translations may lack their end: they have as many tokens as --max-len-a, "
-                    "--max-len-b and the model allow.", err=True,
+                    f"translations that may lack their end: {self._cut:,}; they have as many tokens as --max-len-a, "
+                    "--max-len-b and the model allow", err=True,
                 )  # fmt: skip
 
     def _loaded(self, workers: int) -> tuple[Here | Processes, Forms]:

@@ -5,6 +5,7 @@ import io
 import itertools
 import os
 import queue
+import re
 import socket
 import sys
 import threading
@@ -96,7 +97,8 @@ def test_translations_that_end_at_the_limit_are_counted(model, file, tmp_path):
         text = "".join(f"{line}\n" for line in lines)
         result = CliRunner().invoke(commands, ["translate", str(path), *map(str, SHORT), "--to", "aa"], input=text)
         assert result.exit_code == 0, result.output
-        return [line.split()[0] for line in result.stderr.splitlines() if "--max-len-b" in line]
+        lines = [line for line in result.stderr.splitlines() if "--max-len-b" in line]
+        return [number for line in lines for number in re.findall(r"\d+", line)]
 
     assert said(TEXT) == [str(cut)]
     assert said(["", *(line for line, length in zip(TEXT, lengths, strict=True) if length < 9)]) == []

@@ -45,7 +45,8 @@ def for_hugging_face(
         longest = min(LONGEST, config.max_position_embeddings)
         return {**ids, "bad_words_ids": [[config.pad_token_id]], "num_beams": 5, "max_length": longest}
     own = {name: value for name, value in ids.items() if name not in _OF_TOKENS}
-    return {**own, **_renumbered(kept, {index: row for row, index in enumerate(target_rows)})}
+    known = {name: kept[name] for name in Generation if name in kept}
+    return {**own, **_renumbered(known, {index: row for row, index in enumerate(target_rows)})}
 
 
 def _renumbered(values: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
