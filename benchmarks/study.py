@@ -69,7 +69,7 @@ def show(name: str, runs: Path | None) -> None:
 @click.argument("name")
 @click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--runs", type=click.Path(path_type=Path), required=True, help="Folder of the runs.")
-@click.option("--rows", metavar="ROW,…", help="Which; by default all.")
+@click.option("--rows", metavar="ROW,…", help="Which; by default all of this DATA.")
 @click.option("--seeds", metavar="N,…", help="Which; by default the study's first ones.")
 @click.option("--amend", metavar="REASON", default="", help="Why the study has changed since its first run.")
 @click.option("--pretrained", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="`{pretrained}`.")
@@ -81,7 +81,7 @@ def run(
     study = study_plan.load(path)
     _check_committed(path)
     study_plan.register(path, amend)
-    chosen = rows.split(",") if rows else list(study.rows)
+    chosen = rows.split(",") if rows else [row for row, what in study.rows.items() if not what.own_data]
     if unknown := [row for row in chosen if row not in study.rows]:
         raise UserError(f"`--rows` must be some of {', '.join(study.rows)}, but is {unknown[0]} instead.")
     data, folder = data.resolve(), (runs / name).resolve()

@@ -277,6 +277,12 @@ def test_pairs_have_a_run_each_and_a_mean_of_their_own(study_of_tasks, monkeypat
     done = len(commands)
     invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1")
     assert len(commands) == done
+    other = "  other: {title: of other data, own_data: true, score: --lang-pairs en-ro}\n"
+    (folder / "studies" / "glue.yaml").write_text(SAID + PAIRS.replace("contrasts:", f"{other}contrasts:"))
+    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1", "--amend", "a row")
+    assert len(commands) == done
+    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1", "--rows", "other")
+    assert value_of(commands[done], "--save-dir").endswith("other-1")
 
 
 # ---- the text of `languages`: no test line is nearly a training line ----
