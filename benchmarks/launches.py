@@ -1,0 +1,120 @@
+"""Counts what a GPU would launch: operations that are computed, with views and memory that is only taken apart.
+
+An operation of torch counts as one, although some of them (sorting, solving) are several kernels. So does one kernel
+of Triton's: there is no GPU here, and in its place stands what it is compared with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from torch import Tensor
+from torch._library.custom_ops import OPDEFS
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fairseq_mtmoe.moe.grouped_matmul import backends
+from fairseq_mtmoe.moe.grouped_matmul.backends import ONE_BY_ONE, Backend
+
+EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+
+
+class LaunchCounter(TorchDispatchMode):
+    """Counts inside `with`, in backward passes too.
+
+    Attributes:
+        launches: how often each operation was computed, by name.
+        views: operations that made another view of a tensor, or took memory.
+        exchanges: operations between processes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches: Counter[str] = Counter()
+        self.views = 0
+        self.exchanges = 0
+        self._in_kernel = False
+
+    @property
+    def total(self) -> int:
+        return self.launches.total()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._in_kernel:
+            return func(*args, **kwargs)
+        if func.namespace == "mtmoe":  # what is inside matters
+            with self:
+                return OPDEFS[func._schema.name]._init_fn(*args, **kwargs)
+        with self:  # what torch itself makes of others, if it does
+            result = func.decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
+        result = func(*args, **kwargs)
+        name = func._schema.name.split("::")[1]
+        if func.namespace == "c10d":
+            self.exchanges += 1
+        elif name in EMPTY or (not func._schema.is_mutable and _is_view(args, kwargs, result)):
+            self.views += 1
+        else:
+            self.launches[name] += 1
+        return result
+
+    def kernel(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call what stands in a kernel's place, and count the kernel."""
+        if not self._in_kernel:
+            self.launches[f"kernel {name}"] += 1
+        before, self._in_kernel = self._in_kernel, True
+        try:
+            return function(*args)
+        finally:
+            self._in_kernel = before
+
+
+def _is_view(args: Any, kwargs: Any, result: Any) -> bool:
+    """Whether all results lie in the memory of arguments."""
+    known = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+    made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+    return bool(made) and all(tensor.untyped_storage()._cdata in known for tensor in made)
+
+
+@contextmanager
+def pretended_triton(counter: LaunchCounter) -> Iterator[None]:
+    """Inside, Triton's kernels are used wherever they can be on a pretended GPU, and counted."""
+
+    def linear(*operands: Any) -> Tensor:
+        return counter.kernel("linear", ONE_BY_ONE.linear, *operands)  # type: ignore[no-any-return]
+
+    def outer(*operands: Any) -> Tensor:
+        return counter.kernel("outer", ONE_BY_ONE.outer, *operands)  # type: ignore[no-any-return]
+
+    def finished(*operands: Any) -> Tensor:
+        return counter.kernel("finish", backends._finished, *operands)  # type: ignore[no-any-return]
+
+    with (
+        patch.object(backends, "BY_TRITON", Backend(linear, outer)),
+        patch.object(backends, "_can_use_triton", lambda dtype, like: True),
+        patch.object(backends, "_finished_by_triton", finished),
+    ):
+        yield
+
+
+def count(work: Callable[[], object], has_triton: bool) -> LaunchCounter:
+    """Return what a work launches."""
+    counter = LaunchCounter()
+    if not has_triton:
+        with counter:
+            work()
+        return counter
+    with pretended_triton(counter), counter:
+        work()
+    return counter
+
+
+def as_words(launches: Counter[str], most: int = 12) -> str:
+    """The most frequent operations with their numbers."""
+    return ", ".join(f"{name} {number}" for name, number in launches.most_common(most))
