@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
+import torch
 from torch import Tensor
 from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fairseq_mtmoe.moe import one_kernel
+from fairseq_mtmoe.moe.assignment import triton_form
+from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
 from fairseq_mtmoe.moe.grouped_matmul import backends
 from fairseq_mtmoe.moe.grouped_matmul.backends import ONE_BY_ONE, Backend
+from fairseq_mtmoe.moe.one_kernel import FORMS, NAMESPACE
 
 EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
@@ -50,6 +55,9 @@ class LaunchCounter(TorchDispatchMode):
         if func.namespace == "mtmoe":  # what is inside matters
             with self:
                 return OPDEFS[func._schema.name]._init_fn(*args, **kwargs)
+        if func.namespace == NAMESPACE:
+            name = func._schema.name.split("::")[1]
+            return self.kernel(name, FORMS[name].in_torch, *args, **kwargs)
         with self:  # what torch itself makes of others, if it does
             result = func.decompose(*args, **kwargs)
         if result is not NotImplemented:
@@ -64,15 +72,41 @@ class LaunchCounter(TorchDispatchMode):
             self.launches[name] += 1
         return result
 
-    def kernel(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+    def kernel(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call what stands in a kernel's place, and count the kernel."""
         if not self._in_kernel:
             self.launches[f"kernel {name}"] += 1
+        return self.uncounted(function, *args, **kwargs)
+
+    def uncounted(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function whose operations are nobody's."""
         before, self._in_kernel = self._in_kernel, True
         try:
-            return function(*args)
+            with self:
+                return function(*args, **kwargs)
         finally:
             self._in_kernel = before
+
+
+class _Kernels:
+    """A module of Triton's kernels, each of which is counted when it is launched on a grid."""
+
+    def __init__(self, counter: LaunchCounter) -> None:
+        self._counter = counter
+
+    def __getattr__(self, name: str) -> Any:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            self._counter.kernel(name, lambda: None)
+
+        return _OnAnyGrid(launch)
+
+
+class _OnAnyGrid:
+    def __init__(self, launch: Callable[..., None]) -> None:
+        self._launch = launch
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return self._launch
 
 
 def _is_view(args: Any, kwargs: Any, result: Any) -> bool:
@@ -95,7 +129,18 @@ def pretended_triton(counter: LaunchCounter) -> Iterator[None]:
     def finished(*operands: Any) -> Tensor:
         return counter.kernel("finish", backends._finished, *operands)  # type: ignore[no-any-return]
 
+    def assignment(*operands: Any) -> Any:
+        """Its kernels are called, but find nothing."""
+        real_assignment(*operands)
+        return counter.uncounted(gpu_assignment, *operands)
+
+    real_assignment = triton_form.triton_assignment
     with (
+        patch.object(one_kernel, "has_triton", lambda tensor: tensor.is_cuda),
+        patch.object(one_kernel, "kernels_are_right", lambda device: True),
+        patch.object(torch.cuda, "device_of", lambda tensor: nullcontext()),
+        patch.object(triton_form, "triton_assignment", assignment),
+        patch.object(triton_form, "_kernels", lambda: _Kernels(counter)),
         patch.object(backends, "BY_TRITON", Backend(linear, outer)),
         patch.object(backends, "_can_use_triton", lambda dtype, like: True),
         patch.object(backends, "_finished_by_triton", finished),

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.assignment import priced_assignment
-from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
 from fairseq_mtmoe.moe.assignment.running_prices import MEMORY, RunningPrices
+from fairseq_mtmoe.moe.assignment.triton_form import assignment_on_gpu
 from fairseq_mtmoe.moe.device_kind import device_kind
 from fairseq_mtmoe.moe.dispatch import LocalDispatcher
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
@@ -308,7 +308,7 @@ def assigned(
     if num_experts == 1:
         return padding_T.long(), scores_TN.new_zeros(1, dtype=torch.float32)
     if num_tokens > 0 and not device_kind(scores_TN).can_sync:
-        expert_T, price_N = gpu_assignment(scores_TN, padding_T, start_N)
+        expert_T, price_N = assignment_on_gpu(scores_TN, padding_T, start_N)
         return expert_T, price_N
     kept = (~padding_T).nonzero().squeeze(1)
     nobody = padding_T.new_full((num_tokens,), num_experts, dtype=torch.long)

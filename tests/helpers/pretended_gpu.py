@@ -163,7 +163,8 @@ def pretended_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[GpuRules]:
         stack.enter_context(patch.object(torch.accelerator, "is_available", lambda: True))
         stack.enter_context(patch.object(torch.accelerator, "current_accelerator", lambda check_available=False: CUDA))
         # A kernel would look for a GPU's memory.
-        stack.enter_context(patch("fairseq_mtmoe.moe.grouped_matmul.backends.has_triton", lambda tensor: False))
+        for module in ("grouped_matmul.backends", "one_kernel"):
+            stack.enter_context(patch(f"fairseq_mtmoe.moe.{module}.has_triton", lambda tensor: False))
         stack.enter_context(rules)
         yield rules
 

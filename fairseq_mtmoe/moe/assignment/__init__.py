@@ -2,7 +2,8 @@
 
 BASE layers ("Tricks for Training Sparse Translation Models", §2.1) maximise the sum of scores with equal shares for all
 experts: a linear assignment (transportation) problem. Dual prices, choices and augmenting paths find it: compiled for
-CPUs (`kernels/`), without synchronisation for GPUs (`gpu_form.py`), and step by step elsewhere (`stepwise.py`).
+CPUs (`kernels/`), without synchronisation for GPUs (`gpu_form.py`,
+`triton_form.py`), and step by step elsewhere (`stepwise.py`).
 """
 
 import torch
@@ -10,8 +11,8 @@ from torch import Tensor
 
 from fairseq_mtmoe.moe.assignment import kernels
 from fairseq_mtmoe.moe.assignment.dual_prices import Assignment
-from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
 from fairseq_mtmoe.moe.assignment.stepwise import stepwise_assignment
+from fairseq_mtmoe.moe.assignment.triton_form import assignment_on_gpu
 from fairseq_mtmoe.moe.device_kind import device_kind
 
 __all__ = ["Assignment", "balanced_assignment", "priced_assignment"]
@@ -37,7 +38,7 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact
         nobody_T = torch.zeros(num_tokens, dtype=torch.long, device=scores_TN.device)
         return Assignment(nobody_T, torch.zeros(num_experts, device=scores_TN.device))
     if not exact and not device_kind(scores_TN).can_sync:
-        return gpu_assignment(scores_TN, start_N=start_N)
+        return assignment_on_gpu(scores_TN, start_N=start_N)
     compiled = kernels.assign(scores_TN, start_N=start_N)
     return stepwise_assignment(scores_TN, start_N, exact=exact) if compiled is None else compiled
 

@@ -1,0 +1,104 @@
+"""Balanced assignment on a GPU by Triton's kernels: that of `gpu_form.py` in 20 launches.
+
+Prices go through the same six steps from the highest temperature to the lowest, one launch each; then come rounds in
+which surplus tokens move to where they lose least, three launches each, and at the end experts with room take the rest.
+Ranks are counted (T² comparisons, on all of the GPU), not sorted.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from fairseq_mtmoe.moe.assignment.dual_prices import Assignment
+from fairseq_mtmoe.moe.assignment.gpu_form import RESUMED, RESUMED_ROUNDS, gpu_assignment
+from fairseq_mtmoe.moe.one_kernel import FORMS, Forms, uses_triton
+
+MOST_EXPERTS = 64  # their square is in registers of a program: with 128 the compiler takes minutes
+MOST_TOKENS = 2**15  # with more of them sorting is cheaper than counting
+MOST_PROGRAMS = 32  # whose demands each of them adds up
+TILE = 64  # tokens that a program looks at together,
+CHUNK = 128  # and with which it compares them
+WARPS = 8
+
+
+def assignment_on_gpu(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
+    """`gpu_assignment` in the form of fewest launches."""
+    num_tokens, num_experts = scores_TN.shape
+    if num_tokens <= MOST_TOKENS and num_experts <= MOST_EXPERTS and uses_triton(scores_TN):
+        return triton_assignment(scores_TN, padding_T, start_N)
+    return gpu_assignment(scores_TN, padding_T, start_N)
+
+
+def triton_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
+    """As `gpu_assignment`; prices begin at 0 without a start."""
+    num_tokens, num_experts = scores_TN.shape
+    assert num_tokens >= 1 and num_experts >= 2
+    scores_TN, new = scores_TN.contiguous(), scores_TN.new_empty
+    padding = scores_TN if padding_T is None else padding_T.contiguous().view(torch.uint8)
+    experts = _power_of_two(max(num_experts, 16))
+    programs = min(-(-num_tokens // TILE), MOST_PROGRAMS)
+    tiles = -(-num_tokens // (TILE * programs))
+    tile = {"TOKENS": TILE, "EXPERTS": experts, "num_warps": WARPS}
+    count, parts = {**tile, "CHUNK": CHUNK}, {**tile, "PROGRAMS": MOST_PROGRAMS}
+
+    below_TN = new(num_tokens, num_experts, dtype=torch.float32)
+    part = new(4, programs, dtype=torch.float32)
+    both = new(2, programs, experts, experts, dtype=torch.float32)
+    price = new(len(RESUMED) + 2, experts, dtype=torch.float32)
+    best_T, loss_T = new(2, num_tokens, dtype=torch.float32)
+    chosen_T, target_T, leaves_T = new(3, num_tokens, dtype=torch.int32)
+    shares = new(2, experts, dtype=torch.int32)
+    expert_T = new(num_tokens, dtype=torch.long)
+
+    run, size = _kernels(), (num_tokens, num_experts)
+    by_part, by_tile = (programs,), (-(-num_tokens // TILE),)
+    with torch.cuda.device_of(scores_TN):  # type: ignore[no-untyped-call]
+        run.extremes[by_part](scores_TN, part, *size, tiles, **tile)
+        run.spreads[by_part](
+            scores_TN, padding, below_TN, part, *size, tiles, HAS_PADDING=padding_T is not None, **parts
+        )
+        start = part if start_N is None else start_N.contiguous()
+        for number in range(len(RESUMED) + 1):
+            run.step[by_part](
+                below_TN, padding, part, start, both[number % 2 - 1], both[number % 2],
+                price[max(number - 1, 0)], price[number], best_T, chosen_T, *size, tiles,
+                RESUMED[max(number - 1, 0)], RESUMED[min(number, len(RESUMED) - 1)],
+                IS_FIRST=number == 0, IS_LAST=number == len(RESUMED), HAS_START=start_N is not None,
+                HAS_PADDING=padding_T is not None, **parts,
+            )  # fmt: skip
+        price_N, out_N = price[-2], price[-1, :num_experts]
+        for _ in range(RESUMED_ROUNDS):
+            run.wish[by_tile](
+                below_TN, part, price_N, best_T, chosen_T, target_T, loss_T, shares, *size, programs,
+                PROGRAMS=MOST_PROGRAMS, **count,
+            )  # fmt: skip
+            run.leave[by_tile](chosen_T, loss_T, leaves_T, shares, num_tokens, **count)
+            run.arrive[by_tile](chosen_T, target_T, loss_T, leaves_T, shares, num_tokens, **count)
+        run.find_left[by_tile](chosen_T, leaves_T, shares, *size, **count)
+        run.fill[by_tile](chosen_T, leaves_T, shares, expert_T, *size, **count)
+    return Assignment(expert_T, out_N)
+
+
+def _example(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, padding and prices with which no rounding decides for another expert."""
+    token_T = torch.arange(90, device=device)
+    scores_TN = torch.linspace(-1, 1, 90 * 3, device=device).frac().view(90, 3) / 9
+    scores_TN[token_T, token_T % 3] += 1 + (token_T % 5 == 0) * 0.5
+    return scores_TN, token_T % 10 == 9, torch.linspace(-0.1, 0.1, 3, device=device)
+
+
+FORMS["assignment"] = Forms(gpu_assignment, "assignment.triton_form:triton_assignment", _example)
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def _kernels() -> ModuleType:
+    """Import Triton's kernels where they are used."""
+    from fairseq_mtmoe.moe.assignment import triton_kernels
+
+    return triton_kernels

@@ -1,0 +1,328 @@
+"""The kernels of `triton_form.py`, in Triton, which comes with torch's builds for CUDA.
+
+Every program finds by itself what all of them need (sums of parts, prices, counts), in the same order, so that the same
+scores give the same answer. Vectors of experts are filled up to EXPERTS, a power of two.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+INFINITE = tl.constexpr(float("inf"))
+TINY = tl.constexpr(1.2e-38)
+CONJUGATE_STEPS = tl.constexpr(8)  # towards the solution of Newton's system: more change nothing
+RIDGE, LEVEL, SHUNNED, LONGEST_STEP = (tl.constexpr(value) for value in (0.01, 100.0, 1e-3, 4.0))  # as in gpu_form.py
+
+
+@triton.jit
+@no_type_check
+def extremes(scores, parts, num_tokens, num_experts, tiles, TOKENS: tl.constexpr, EXPERTS: tl.constexpr):
+    """Write the lowest and the highest finite score of a program's tokens: parts (4, programs)."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    expert = tl.arange(0, EXPERTS)
+    low, high = tl.full((TOKENS,), INFINITE, tl.float32), tl.full((TOKENS,), -INFINITE, tl.float32)
+    for tile in range(tiles):
+        token = (program * tiles + tile) * TOKENS + tl.arange(0, TOKENS)
+        is_score = (token < num_tokens)[:, None] & (expert < num_experts)[None, :]
+        place = scores + token[:, None] * num_experts + expert[None, :]
+        value = tl.load(place, mask=is_score, other=INFINITE).to(tl.float32)
+        is_finite = tl.abs(value) < INFINITE
+        low = tl.minimum(low, tl.min(tl.where(is_finite, value, INFINITE), 1))
+        high = tl.maximum(high, tl.max(tl.where(is_finite, value, -INFINITE), 1))
+    tl.store(parts + program, tl.min(low, 0))
+    tl.store(parts + programs + program, tl.max(high, 0))
+
+
+@triton.jit
+@no_type_check
+def _range(parts, programs, PROGRAMS: tl.constexpr):
+    """Return the lowest and the highest finite score, and what 1 is after the first scaling."""
+    part = tl.arange(0, PROGRAMS)
+    low = tl.min(tl.load(parts + part, mask=part < programs, other=INFINITE), 0)
+    high = tl.max(tl.load(parts + programs + part, mask=part < programs, other=-INFINITE), 0)
+    size = tl.maximum(tl.abs(low), tl.abs(high))
+    return low, high, tl.where((size > 0) & (size < INFINITE), size, 1.0)
+
+
+@triton.jit
+@no_type_check
+def spreads(
+    scores, padding, below, parts, num_tokens, num_experts, tiles,
+    HAS_PADDING: tl.constexpr, TOKENS: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
+):  # fmt: skip
+    """Write scores less the token's highest, (T, N), finite; sums of the lowest ones, and numbers of tokens."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    expert = tl.arange(0, EXPERTS)
+    low, high, size = _range(parts, programs, PROGRAMS)
+    lowest, number = tl.zeros((TOKENS,), tl.float32), tl.zeros((TOKENS,), tl.float32)
+    for tile in range(tiles):
+        token = (program * tiles + tile) * TOKENS + tl.arange(0, TOKENS)
+        is_score = (token < num_tokens)[:, None] & (expert < num_experts)[None, :]
+        place = token[:, None] * num_experts + expert[None, :]
+        value = tl.load(scores + place, mask=is_score, other=0.0).to(tl.float32)
+        instead = tl.where(value == INFINITE, high, low)
+        instead = tl.where(tl.abs(instead) < INFINITE, instead, 0.0)
+        value = tl.where(tl.abs(value) < INFINITE, value, instead) / size
+        value -= tl.max(tl.where(is_score, value, -INFINITE), 1)[:, None]
+        tl.store(below + place, value, mask=is_score)
+        real = _real(padding, token, num_tokens, HAS_PADDING)
+        lowest += tl.where(real > 0, tl.min(tl.where(is_score, value, 0.0), 1), 0.0)
+        number += real
+    tl.store(parts + 2 * programs + program, tl.sum(lowest, 0))
+    tl.store(parts + 3 * programs + program, tl.sum(number, 0))
+
+
+@triton.jit
+@no_type_check
+def _real(padding, token, num_tokens, HAS_PADDING: tl.constexpr):
+    """Return 1 for tokens that take part, else 0."""
+    real = (token < num_tokens).to(tl.float32)
+    if HAS_PADDING:
+        real = tl.where(tl.load(padding + token, mask=token < num_tokens, other=1) == 0, real, 0.0)
+    return real
+
+
+@triton.jit
+@no_type_check
+def _newton_step(both, num_experts, EXPERTS: tl.constexpr):
+    """Return how far to move the prices, in temperatures, by demand DᵀD in shares; see `_resumed` of gpu_form.py.
+
+    The system is taken times the demand, which makes it symmetric, and solved by conjugate gradients.
+    """
+    expert = tl.arange(0, EXPERTS)
+    is_expert = expert < num_experts
+    demand = tl.where(is_expert, tl.maximum(tl.sum(both, 0), SHUNNED), 0.0)
+    diagonal = tl.where(is_expert, demand * (1 + RIDGE), 1.0)
+    level = (RIDGE * LEVEL / num_experts) * demand[:, None] * demand[None, :]
+    slope = tl.where(expert[:, None] == expert[None, :], diagonal[:, None], 0.0) - both + level
+    scale = 1 / tl.sum(tl.where(expert[:, None] == expert[None, :], slope, 0.0), 1)
+    left = tl.where(is_expert, demand * tl.log(tl.where(is_expert, demand, 1.0)), 0.0)
+    step = tl.zeros((EXPERTS,), tl.float32)
+    direction = left * scale
+    size = tl.sum(left * direction, 0)
+    for _ in range(CONJUGATE_STEPS):
+        image = tl.sum(slope * direction[None, :], 1)
+        length = size / tl.maximum(tl.sum(direction * image, 0), TINY)
+        step += length * direction
+        left -= length * image
+        before, size = size, tl.sum(left * left * scale, 0)
+        direction = left * scale + size / tl.maximum(before, TINY) * direction
+    return tl.minimum(tl.maximum(step, -LONGEST_STEP), LONGEST_STEP)
+
+
+@triton.jit
+@no_type_check
+def step(
+    below, padding, parts, start, both_before, both_after, price_before, price_after, best, chosen,
+    num_tokens, num_experts, tiles, temperature_before, temperature,
+    IS_FIRST: tl.constexpr, IS_LAST: tl.constexpr, HAS_START: tl.constexpr, HAS_PADDING: tl.constexpr,
+    TOKENS: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
+):  # fmt: skip
+    """Move the prices by all programs' demand of the step before, then write the own tokens' demand at them.
+
+    The first one begins with the prices of an earlier batch, or 0. The last one writes each token's choice and its
+    value, and behind its prices the same in units of the scores.
+    """
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    expert, part = tl.arange(0, EXPERTS), tl.arange(0, PROGRAMS)
+    is_expert = expert < num_experts
+    lowest = tl.sum(tl.load(parts + 2 * programs + part, mask=part < programs, other=0.0), 0)
+    number = tl.maximum(tl.sum(tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0), 0), 1.0)
+    spread = tl.where(lowest / number < -TINY, -lowest / number, 1.0)
+    _, _, size = _range(parts, programs, PROGRAMS)
+
+    square = expert[:, None] * EXPERTS + expert[None, :]
+    price = tl.zeros((EXPERTS,), tl.float32)
+    if IS_FIRST:
+        if HAS_START:
+            price = tl.load(start + expert, mask=is_expert, other=0.0) / size / spread
+            price = tl.where(tl.abs(price) < INFINITE, price, 0.0)
+            price = tl.where(is_expert, price - tl.sum(price, 0) / num_experts, 0.0)
+            # From further away than a token's scores differ, steps do not reach back.
+            price = tl.minimum(tl.maximum(price, -1.0), 1.0)
+    else:
+        both = tl.zeros((EXPERTS, EXPERTS), tl.float32)
+        for other in range(programs):
+            both += tl.load(both_before + other * EXPERTS * EXPERTS + square)
+        price = tl.load(price_before + expert)
+        price += temperature_before * _newton_step(both * (num_experts / number), num_experts, EXPERTS)
+    if program == 0:
+        tl.store(price_after + expert, price)
+        if IS_LAST:
+            price_64 = tl.where(is_expert, price, 0.0).to(tl.float64)
+            price_64 = (price_64 - tl.sum(price_64, 0) / num_experts) * spread.to(tl.float64) * size.to(tl.float64)
+            price_64 = tl.minimum(tl.maximum(price_64, -3.4028234e38), 3.4028234e38)
+            tl.store(price_after + EXPERTS + expert, price_64.to(tl.float32), mask=is_expert)
+
+    both = tl.zeros((EXPERTS, EXPERTS), tl.float32)
+    for tile in range(tiles):
+        token = (program * tiles + tile) * TOKENS + tl.arange(0, TOKENS)
+        is_token = token < num_tokens
+        place = below + token[:, None] * num_experts + expert[None, :]
+        value = tl.load(place, mask=is_token[:, None] & is_expert[None, :], other=0.0) / spread - price[None, :]
+        value = tl.where(is_expert[None, :], value, -INFINITE)
+        highest = tl.max(value, 1)
+        real = _real(padding, token, num_tokens, HAS_PADDING)
+        if IS_LAST:
+            tl.store(best + token, highest, mask=is_token)
+            tl.store(chosen + token, tl.where(real > 0, tl.argmax(value, 1), num_experts), mask=is_token)
+        else:
+            demand = tl.exp((value - highest[:, None]) / temperature)
+            demand = demand / tl.sum(demand, 1)[:, None]
+            both += tl.dot(tl.trans(demand), demand * real[:, None], input_precision="ieee")
+    if not IS_LAST:
+        tl.store(both_after + program * EXPERTS * EXPERTS + square, both)
+
+
+@triton.jit
+@no_type_check
+def _counts(chosen, num_tokens, CHUNK: tl.constexpr, EXPERTS: tl.constexpr):
+    """Return how many tokens each expert has; padding is expert N, which may be the one after the last."""
+    expert = tl.arange(0, EXPERTS)
+    counts = tl.zeros((EXPERTS,), tl.int32)
+    for start in range(0, num_tokens, CHUNK):
+        token = start + tl.arange(0, CHUNK)
+        other = tl.load(chosen + token, mask=token < num_tokens, other=-1)
+        counts += tl.sum((other[:, None] == expert[None, :]).to(tl.int32), 0)
+    return counts
+
+
+@triton.jit
+@no_type_check
+def _of(table, index, EXPERTS: tl.constexpr):
+    """Return a vector's numbers at these experts, 0 at others."""
+    expert = tl.arange(0, EXPERTS)
+    return tl.sum(tl.where(index[:, None] == expert[None, :], table[None, :], 0), 1)
+
+
+@triton.jit
+@no_type_check
+def wish(
+    below, parts, price, best, chosen, target, loss, shares, num_tokens, num_experts, programs,
+    TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
+):  # fmt: skip
+    """Write each token's best expert with room, and what it would lose there; shares and surplus of experts."""
+    expert, part = tl.arange(0, EXPERTS), tl.arange(0, PROGRAMS)
+    is_expert = expert < num_experts
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    is_token = token < num_tokens
+    counts = tl.where(is_expert, _counts(chosen, num_tokens, CHUNK, EXPERTS), 0)
+    number = tl.sum(counts, 0)
+    prices = tl.where(is_expert, tl.load(price + expert), -INFINITE)
+    is_dearer = (prices[None, :] > prices[:, None]) | (
+        (prices[None, :] == prices[:, None]) & (expert[None, :] < expert[:, None])
+    )
+    share = number // num_experts + (tl.sum(is_dearer.to(tl.int32), 1) < number % num_experts).to(tl.int32)
+    share = tl.where(is_expert, share, 0)
+    surplus = counts - share
+    if tl.program_id(0) == 0:
+        tl.store(shares + expert, share)
+        tl.store(shares + EXPERTS + expert, surplus)
+
+    lowest = tl.sum(tl.load(parts + 2 * programs + part, mask=part < programs, other=0.0), 0)
+    number = tl.maximum(tl.sum(tl.load(parts + 3 * programs + part, mask=part < programs, other=0.0), 0), 1.0)
+    spread = tl.where(lowest / number < -TINY, -lowest / number, 1.0)
+    place = below + token[:, None] * num_experts + expert[None, :]
+    value = tl.load(place, mask=is_token[:, None] & is_expert[None, :], other=0.0) / spread - prices[None, :]
+    value = tl.where((is_expert & (surplus < 0))[None, :], value, -INFINITE)
+    tl.store(target + token, tl.argmax(value, 1), mask=is_token)
+    tl.store(loss + token, tl.load(best + token, mask=is_token, other=0.0) - tl.max(value, 1), mask=is_token)
+
+
+@triton.jit
+@no_type_check
+def leave(
+    chosen, loss, leaves, shares, num_tokens, TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr
+):  # fmt: skip
+    """Write who leaves: experts with too many tokens let go of the cheapest."""
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    is_token = token < num_tokens
+    mine, cost = tl.load(chosen + token, mask=is_token, other=-1), tl.load(loss + token, mask=is_token, other=0.0)
+    rank = tl.zeros((TOKENS,), tl.int32)
+    for start in range(0, num_tokens, CHUNK):
+        other = start + tl.arange(0, CHUNK)
+        theirs = tl.load(chosen + other, mask=other < num_tokens, other=-2)
+        other_cost = tl.load(loss + other, mask=other < num_tokens, other=0.0)
+        is_before = _is_before(other_cost, other, cost, token) & (theirs[None, :] == mine[:, None])
+        rank += tl.sum(is_before.to(tl.int32), 1)
+    surplus = tl.load(shares + EXPERTS + tl.arange(0, EXPERTS))
+    tl.store(leaves + token, (rank < _of(surplus, mine, EXPERTS)).to(tl.int32), mask=is_token)
+
+
+@triton.jit
+@no_type_check
+def _is_before(other_cost, other, cost, token):
+    """Return whether other tokens (columns) cost less than these (rows), or as much and come before them."""
+    is_equal = (other_cost[None, :] == cost[:, None]) & (other[None, :] < token[:, None])
+    return (other_cost[None, :] < cost[:, None]) | is_equal
+
+
+@triton.jit
+@no_type_check
+def arrive(
+    chosen, target, loss, leaves, shares, num_tokens, TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr
+):  # fmt: skip
+    """Move those who leave and find room: experts with room take the cheapest."""
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    is_token = token < num_tokens
+    mine, cost = tl.load(target + token, mask=is_token, other=-1), tl.load(loss + token, mask=is_token, other=0.0)
+    rank = tl.zeros((TOKENS,), tl.int32)
+    for start in range(0, num_tokens, CHUNK):
+        other = start + tl.arange(0, CHUNK)
+        theirs = tl.load(target + other, mask=other < num_tokens, other=-2)
+        other_cost = tl.load(loss + other, mask=other < num_tokens, other=0.0)
+        is_leaving = tl.load(leaves + other, mask=other < num_tokens, other=0) != 0
+        is_before = _is_before(other_cost, other, cost, token) & (theirs[None, :] == mine[:, None])
+        rank += tl.sum((is_before & is_leaving[None, :]).to(tl.int32), 1)
+    surplus = tl.load(shares + EXPERTS + tl.arange(0, EXPERTS))
+    is_leaving = tl.load(leaves + token, mask=is_token, other=0) != 0
+    arrives = is_leaving & (rank < -_of(surplus, mine, EXPERTS))
+    tl.store(chosen + token, mine, mask=is_token & arrives)
+
+
+@triton.jit
+@no_type_check
+def find_left(
+    chosen, leaves, shares, num_tokens, num_experts,
+    TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr,
+):  # fmt: skip
+    """Write who is still too many at an expert: the last ones."""
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    is_token = token < num_tokens
+    mine = tl.load(chosen + token, mask=is_token, other=-1)
+    rank = tl.zeros((TOKENS,), tl.int32)
+    for start in range(0, num_tokens, CHUNK):
+        other = start + tl.arange(0, CHUNK)
+        theirs = tl.load(chosen + other, mask=other < num_tokens, other=-2)
+        is_before = (other[None, :] < token[:, None]) & (theirs[None, :] == mine[:, None])
+        rank += tl.sum(is_before.to(tl.int32), 1)
+    share = tl.load(shares + tl.arange(0, EXPERTS))
+    is_left = (mine < num_experts) & (rank >= _of(share, mine, EXPERTS))
+    tl.store(leaves + token, is_left.to(tl.int32), mask=is_token)
+
+
+@triton.jit
+@no_type_check
+def fill(
+    chosen, leaves, shares, expert_of, num_tokens, num_experts,
+    TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr,
+):  # fmt: skip
+    """Write each token's expert, long; experts with room take the tokens that are left, in order."""
+    expert = tl.arange(0, EXPERTS)
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    is_token = token < num_tokens
+    counts = _counts(chosen, num_tokens, CHUNK, EXPERTS)
+    room = tl.where(expert < num_experts, tl.maximum(tl.load(shares + expert) - counts, 0), 0)
+    rank = tl.zeros((TOKENS,), tl.int32)
+    for start in range(0, num_tokens, CHUNK):
+        other = start + tl.arange(0, CHUNK)
+        is_left = tl.load(leaves + other, mask=other < num_tokens, other=0) != 0
+        rank += tl.sum((is_left[None, :] & (other[None, :] < token[:, None])).to(tl.int32), 1)
+    is_full = (tl.cumsum(room, 0)[None, :] <= rank[:, None]) & (expert < num_experts)[None, :]
+    mine = tl.load(chosen + token, mask=is_token, other=0)
+    is_left = tl.load(leaves + token, mask=is_token, other=0) != 0
+    found = tl.where(is_left, tl.sum(is_full.to(tl.int32), 1), mine)
+    tl.store(expert_of + token, found.to(tl.int64), mask=is_token)

@@ -1,0 +1,98 @@
+"""The assignment by Triton's kernels, interpreted on a CPU, against the stepwise reference and the form in torch.
+
+`TRITON_INTERPRET=1 pytest tests/unit/moe/assignment/test_triton_form.py` runs them where Triton is installed.
+"""
+
+import os
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from fairseq_mtmoe.moe.assignment import triton_form
+from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
+from fairseq_mtmoe.moe.assignment.stepwise import stepwise_assignment
+from fairseq_mtmoe.moe.assignment.triton_form import triton_assignment
+from tests.unit.moe.assignment import made_scores as made
+
+pytestmark = pytest.mark.skipif(
+    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1", reason="no interpreter of Triton's"
+)
+
+
+@pytest.fixture
+def large_tiles(monkeypatch):
+    """One program does it all, because the interpreter takes its time for each."""
+    monkeypatch.setattr(triton_form, "TILE", 1024)
+    monkeypatch.setattr(triton_form, "CHUNK", 1024)
+
+
+def in_torch(scores, padding=None, start=None):
+    """The form in torch, from 0 without a start, as the kernels begin."""
+    return gpu_assignment(scores, padding, torch.zeros(scores.shape[1]) if start is None else start)
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("kind", made.KINDS)
+@pytest.mark.parametrize(("tokens", "experts"), [(1024, 8), (1003, 20)])
+def test_shares_gap_and_prices_are_those_of_the_reference(kind, tokens, experts):
+    scores = made.make(kind, tokens, experts)
+    found, right = triton_assignment(scores), stepwise_assignment(scores.float(), exact=True)
+    made.assert_fair(found.expert_T, tokens, experts)
+    if kind is not made.tied:
+        assert made.gap(scores, found.expert_T, made.total(scores, right.expert_T)) <= made.FAST_GAP
+    spread = made.spread_of(scores)
+    assert found.price_N.dtype == torch.float32 and abs(found.price_N.mean().item()) <= 1e-5 * (spread + 1)
+    assert (found.price_N - right.price_N).abs().max() <= 0.03 * spread + 1e-6
+    assert (found.price_N - in_torch(scores).price_N).abs().max() <= 1e-3 * spread + 1e-6
+
+
+@pytest.mark.parametrize(("start", "padded"), [(None, True), ("own", False), ("near", True), ("odd", False)])
+def test_several_programs_do_what_the_form_in_torch_does(start, padded):
+    """With tiles of 64 tokens, from these scores' own prices, ones near them, and such as are no prices."""
+    scores = made.make(made.clustered, 200, 5)
+    prices = gpu_assignment(scores).price_N
+    prices = {
+        None: None,
+        "own": prices,
+        "near": prices + 0.1 * torch.linspace(-1, 1, 5) * prices.std(),
+        "odd": torch.tensor([torch.nan, torch.inf, 0, 0, 0]),
+    }[start]
+    padding = torch.arange(200) % 5 == 0 if padded else None
+    found, right = triton_assignment(scores, padding, prices), in_torch(scores, padding, prices)
+    assert torch.equal(found.expert_T, right.expert_T)
+    torch.testing.assert_close(found.price_N, right.price_N, rtol=1e-4, atol=1e-5)
+    again = triton_assignment(scores, padding, prices)
+    assert torch.equal(found.expert_T, again.expert_T) and torch.equal(found.price_N, again.price_N)
+
+
+@pytest.mark.usefixtures("large_tiles")
+def test_prices_from_far_away_do_no_harm():
+    """In torch they do: where they are off by more than scores differ, six steps do not reach back."""
+    scores = made.make(made.clustered, 1024, 8)
+    best = made.total(scores, stepwise_assignment(scores, exact=True).expert_T)
+    for off in (1.0, 1e6):
+        start = off * made.spread_of(scores) * torch.randn(8, generator=torch.Generator().manual_seed(7))
+        assert made.gap(scores, triton_assignment(scores, None, start).expert_T, best) <= 0.02
+
+
+@pytest.mark.usefixtures("large_tiles")
+def test_odd_scores_count_as_finite_ones_and_all_padding_gets_nobody():
+    found, right = (triton_assignment(scores).expert_T for scores in made.with_odd_ones(400))
+    assert torch.equal(found, right) and found[3] == 2
+    for value in (torch.nan, torch.inf, 0.0):
+        found = triton_assignment(torch.full((11, 4), value))
+        made.assert_fair(found.expert_T, 11, 4)
+        assert found.price_N.abs().max() < 1e-6
+    scores = made.make(made.random_scores, 50, 4)
+    assert (triton_assignment(scores, torch.ones(50, dtype=torch.bool)).expert_T == 4).all()
+    made.assert_fair(triton_assignment(scores[:1, :2]).expert_T, 1, 2)
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("scale", [1e-38, 3e37])
+def test_scores_of_extreme_size_are_scaled(scale):
+    scores = made.make(made.random_scores, 640, 4).clamp(-3, 3)
+    found = triton_assignment((scores.double() * scale).float())
+    made.assert_fair(found.expert_T, 640, 4)
+    assert found.price_N.isfinite().all() and made.gap(scores, found.expert_T) <= made.FAST_GAP
