@@ -120,14 +120,8 @@ def _is_view(args: Any, kwargs: Any, result: Any) -> bool:
 def pretended_triton(counter: LaunchCounter) -> Iterator[None]:
     """Inside, Triton's kernels are used wherever they can be on a pretended GPU, and counted."""
 
-    def linear(*operands: Any) -> Tensor:
-        return counter.kernel("linear", ONE_BY_ONE.linear, *operands)  # type: ignore[no-any-return]
-
-    def outer(*operands: Any) -> Tensor:
-        return counter.kernel("outer", ONE_BY_ONE.outer, *operands)  # type: ignore[no-any-return]
-
-    def finished(*operands: Any) -> Tensor:
-        return counter.kernel("finish", backends._finished, *operands)  # type: ignore[no-any-return]
+    def stands_in(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *operands: counter.kernel(name, function, *operands)
 
     def assignment(*operands: Any) -> Any:
         """Its kernels are called, but find nothing."""
@@ -141,9 +135,15 @@ def pretended_triton(counter: LaunchCounter) -> Iterator[None]:
         patch.object(torch.cuda, "device_of", lambda tensor: nullcontext()),
         patch.object(triton_form, "triton_assignment", assignment),
         patch.object(triton_form, "_kernels", lambda: _Kernels(counter)),
-        patch.object(backends, "BY_TRITON", Backend(linear, outer)),
+        patch.object(
+            backends,
+            "BY_TRITON",
+            Backend(*(stands_in(name, getattr(ONE_BY_ONE, name)) for name in ("linear", "outer"))),
+        ),
         patch.object(backends, "_can_use_triton", lambda dtype, like: True),
-        patch.object(backends, "_finished_by_triton", finished),
+        patch.object(backends, "_finished_by_triton", stands_in("finish", backends._finished)),
+        patch.object(backends, "_cleared_by_triton", stands_in("clear", backends._cleared)),
+        patch.object(backends, "_sums_by_triton", stands_in("sums", backends._sums)),
     ):
         yield
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.moe.dispatch import Scale
 from fairseq_mtmoe.moe.experts import ExpertBank, SharedExpert
 from fairseq_mtmoe.moe.gates import Gate, Routing
 from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import dispatcher_for
@@ -79,15 +80,11 @@ class MoELayer(nn.Module):
         branch_TH = branch_input.reshape(-1, width)
         rows_SH, plan = self.dispatcher.dispatch(branch_TH, routing.expert_T, routing.max_rows)
         rows_SH = self.experts(rows_SH, plan.offsets_N, plan.max_rows, plan.host_offsets_N)
-        output_TH = self.dispatcher.combine(rows_SH, plan, self._scale(routing))
+        scale = Scale(routing.gate_T, self.blend, routing.uniform_gate)
+        output_TH = self.dispatcher.combine(rows_SH, plan, scale)
         if self.shared is not None:
             output_TH = output_TH + self.shared(branch_TH)
         return output_TH.to(branch_input.dtype).view_as(branch_input)
-
-    def _scale(self, routing: Routing) -> Tensor:
-        if self.blend is None:
-            return routing.gate_T
-        return 1 + self.blend.float() * (routing.gate_T / routing.uniform_gate - 1)
 
     def __getstate__(self) -> dict[str, Any]:
         # A tensor with a graph behind it cannot be copied, and copies of a model (averaging) do not want it.

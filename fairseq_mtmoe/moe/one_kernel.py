@@ -57,9 +57,9 @@ def one_kernel(
 
     def decorate(in_torch: Callable[..., Any]) -> Callable[..., Any]:
         name = in_torch.__name__
-        forms = FORMS[name] = Forms(in_torch, by_triton, example)
+        FORMS[name] = Forms(in_torch, by_triton, example)
         LIBRARY.define(f"{name}{arguments}")  # type: ignore[no-untyped-call]
-        LIBRARY.impl(name, forms.kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        LIBRARY.impl(name, lambda *args: FORMS[name].kernel(*args), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
         torch.library.register_fake(f"{NAMESPACE}::{name}", in_torch, lib=LIBRARY)
         operator = getattr(getattr(torch.ops, NAMESPACE), name)
 

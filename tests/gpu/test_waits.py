@@ -27,7 +27,8 @@ def test_with_triton_no_layer_waits_in_one_process(monkeypatch):
     """Its kernels are compared elsewhere; here is another way in their place that waits for nothing."""
     monkeypatch.setattr(backends, "BY_TRITON", backends.padded_backend(30))
     monkeypatch.setattr(backends, "_can_use_triton", lambda dtype, like: True)
-    monkeypatch.setattr(backends, "_finished_by_triton", backends._finished)
+    for name in ("_finished", "_cleared", "_sums"):
+        monkeypatch.setattr(backends, f"{name}_by_triton", getattr(backends, name))
     for gate in waits.GATES:
         for kind in waits.TYPES:
             assert waits.layer_waits(gate, *kind, training=True) == waits.layer_waits(gate, *kind, training=False) == 0

@@ -163,8 +163,19 @@ def _outer_in_one(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) ->
         return grad.new_zeros(len(offsets), grad.shape[1], rows.shape[1])
     out = F.grouped_mm(grad.t(), rows, offs=offsets.int())
     # Some kernels leave the products of no rows as they find them (pytorch#172439).
+    return (_cleared_by_triton if _can_use_triton(rows.dtype, rows) else _cleared)(out, offsets)
+
+
+def _cleared(out: Tensor, offsets: Tensor) -> Tensor:
+    """Return products with those of groups without rows 0."""
     idle_N = offsets.diff(prepend=offsets.new_zeros(1)) == 0
     return out.masked_fill(idle_N.view(-1, 1, 1), 0)
+
+
+def _cleared_by_triton(out: Tensor, offsets: Tensor) -> Tensor:
+    """The same in place, where they are looked at alone."""
+    cleared: Tensor = _kernels().clear_idle_(out, offsets)
+    return cleared
 
 
 def _linear_filled(max_rows: int, rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -216,7 +227,17 @@ def sum_one_by_one(grad: Tensor, offsets: Tensor) -> Tensor:
 
 
 def sum_in_one(grad: Tensor, offsets: Tensor) -> Tensor:
-    """Return the sum of each group's rows as one product with the groups' indicators."""
+    """Return the sum of each group's rows, without asking where they are."""
+    return (_sums_by_triton if _can_use_triton(grad.dtype, grad) else _sums)(grad, offsets)
+
+
+def _sums_by_triton(grad: Tensor, offsets: Tensor) -> Tensor:
+    sums: Tensor = _kernels().sums(grad, offsets)
+    return sums
+
+
+def _sums(grad: Tensor, offsets: Tensor) -> Tensor:
+    """As one product with the groups' indicators."""
     groups = torch.arange(len(offsets), device=grad.device)
     member_NT = groups.unsqueeze(1) == _group_of_rows(len(grad), offsets)
     return member_NT.to(grad.dtype) @ grad
@@ -224,7 +245,8 @@ def sum_in_one(grad: Tensor, offsets: Tensor) -> Tensor:
 
 def _group_of_rows(num_rows: int, offsets: Tensor) -> Tensor:
     """Return the group of each row, (T,); N after the last group."""
-    return torch.searchsorted(offsets, torch.arange(num_rows, device=offsets.device), right=True)
+    row_T = torch.arange(num_rows, dtype=offsets.dtype, device=offsets.device)
+    return torch.searchsorted(offsets, row_T, right=True)
 
 
 ONE_BY_ONE = Backend(_linear_one_by_one, _outer_one_by_one)
@@ -282,10 +304,12 @@ def is_right_by_triton(dtype: torch.dtype, device: torch.device) -> bool:
     try:
         found = [BY_TRITON.linear(*operands[0]), BY_TRITON.outer(*operands[1])]
         found.append(_finished_by_triton(rows.clone(), *product))
+        found += [_cleared_by_triton(weight.clone(), offsets), _sums_by_triton(rows, offsets)]
     except Exception:  # no compiler, another version's interface, …
         logger.warning("Triton's kernels cannot be used: experts go one by one.", exc_info=True)
         return False
     right = [ONE_BY_ONE.linear(*operands[0]), ONE_BY_ONE.outer(*operands[1]), _finished(rows.clone(), *product)]
+    right += [_cleared(weight, offsets), sum_one_by_one(rows, offsets)]
     is_right = all(torch.allclose(one, other, rtol=0.02, atol=0.02) for one, other in zip(found, right, strict=True))
     if not is_right:
         logger.warning("Triton's kernels give wrong products: experts go one by one.")

@@ -82,8 +82,8 @@ def _outer(
     tile = tl.program_id(0) % (tiles_across * tiles_down)
     row = tile // tiles_across * ROWS + tl.arange(0, ROWS)
     column = tile % tiles_across * COLUMNS + tl.arange(0, COLUMNS)
-    end = tl.load(offsets + group)
-    start = tl.load(offsets + group - 1, mask=group > 0, other=0)
+    end = tl.load(offsets + group).to(tl.int64)
+    start = tl.load(offsets + group - 1, mask=group > 0, other=0).to(tl.int64)
 
     step = start + tl.arange(0, STEP)
     is_row, is_column = (row < num_outputs)[:, None], (column < num_inputs)[None, :]
@@ -129,6 +129,34 @@ def _finish(
         tl.store(out + column, value.to(out.dtype.element_ty), mask=is_column)
 
 
+@no_type_check
+def _clear_idle(out, offsets, numbers, COLUMNS: tl.constexpr):
+    """Make a part of a group's `numbers` 0 if the group has no rows."""
+    group = tl.program_id(1)
+    end = tl.load(offsets + group)
+    start = tl.load(offsets + group - 1, mask=group > 0, other=0)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    place = out + group.to(tl.int64) * numbers + column
+    tl.store(place, tl.zeros((COLUMNS,), out.dtype.element_ty), mask=(column < numbers) & (start == end))
+
+
+@no_type_check
+def _sums(grad, offsets, out, num_outputs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The sum of a group's rows, for some columns."""
+    group = tl.program_id(1)
+    end = tl.load(offsets + group).to(tl.int64)
+    start = tl.load(offsets + group - 1, mask=group > 0, other=0).to(tl.int64)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    row = start + tl.arange(0, ROWS)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for _ in range(0, tl.cdiv(end - start, ROWS)):
+        place = grad + row[:, None] * num_outputs + column[None, :]
+        total += tl.load(place, mask=(row < end)[:, None] & (column < num_outputs)[None, :], other=0.0).to(tl.float32)
+        row += ROWS
+    place = out + group.to(tl.int64) * num_outputs + column
+    tl.store(place, tl.sum(total, 0).to(out.dtype.element_ty), mask=column < num_outputs)
+
+
 def _tuned(function: Any, tiles: Sequence[dict[str, int]], key: Sequence[str]) -> Any:
     """Return the kernel that tries all tiles when an argument of `key` is new, and keeps the fastest."""
     kernel = triton.jit(function, do_not_specialize=["num_rows"])  # they are others in each batch
@@ -152,6 +180,8 @@ class _Interpreted:
 SIZES = ("num_outputs", "num_inputs")
 _linear_kernel = _tuned(_linear, [{"COLUMNS": 64}, {"COLUMNS": 128}], (*SIZES, "ROWS", "stride_input"))
 _finish_kernel = triton.jit(_finish)
+_clear_kernel = triton.jit(_clear_idle)
+_sums_kernel = triton.jit(_sums)
 _outer_kernel = _tuned(_outer, [{"ROWS": 64, "COLUMNS": 64}, {"ROWS": 128, "COLUMNS": 128}], SIZES)
 
 
@@ -183,6 +213,28 @@ def finish_(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
             out, offsets, out if bias is None else bias.contiguous(), len(offsets), out.shape[1],
             HAS_BIAS=bias is not None, GROUPS=triton.next_power_of_2(len(offsets)), COLUMNS=1024,
         )  # fmt: skip
+    return out
+
+
+def clear_idle_(out: Tensor, offsets: Tensor) -> Tensor:
+    """Make what a product left for groups without rows 0: (N, O, I)."""
+    assert out.is_contiguous()
+    if out.numel() > 0:
+        numbers = out[0].numel()
+        with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]
+            _clear_kernel[(triton.cdiv(numbers, 4096), len(out))](out, offsets, numbers, COLUMNS=4096)
+    return out
+
+
+def sums(grad: Tensor, offsets: Tensor) -> Tensor:
+    """Return the sum of each group's rows, (N, O)."""
+    grad = grad.contiguous()
+    out = grad.new_empty(len(offsets), grad.shape[1])
+    if out.numel() > 0:
+        with torch.cuda.device_of(grad):  # type: ignore[no-untyped-call]
+            _sums_kernel[(triton.cdiv(grad.shape[1], 64), len(offsets))](
+                grad, offsets, out, grad.shape[1], ROWS=64, COLUMNS=64
+            )
     return out
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, LocalPlan
+from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, LocalPlan, Scale
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all_alike, exchange
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
@@ -74,20 +74,21 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         )
         return rows_SH, plan
 
-    def combine(self, rows_SH: Tensor, plan: AllToAllPlan, scale_T: Tensor | None = None) -> Tensor:
+    def combine(self, rows_SH: Tensor, plan: AllToAllPlan, scale: Scale | None = None) -> Tensor:
         """See `Dispatcher`; 0 for tokens of no expert, which never left."""
         if plan.arrived is not None:
             rows_SH = self.arriving.combine(rows_SH, plan.arrived)
-        scale = 1 / self.placement.group_size
-        rows_TH = exchange(rows_SH, plan.receive, plan.send, self.group, self.record, gradient_scale=scale)
+        mean = 1 / self.placement.group_size
+        rows_TH = exchange(rows_SH, plan.receive, plan.send, self.group, self.record, gradient_scale=mean)
         padding = len(plan.left.token_T) - len(rows_TH)
         if padding:
             rows_TH = torch.cat([rows_TH, rows_TH.new_zeros(padding, rows_TH.shape[1])])
-        return self.leaving.combine(rows_TH, plan.left, scale_T)
+        return self.leaving.combine(rows_TH, plan.left, scale)
 
     def _counts(self, offsets_N: Tensor) -> tuple[list[int], list[list[int]], Tensor]:
         """Return how many rows go to each process, and come from each for each expert here, (P, E)."""
         size, count = self.placement.group_size, self.placement.count
+        offsets_N = offsets_N.long()
         sent_N = offsets_N.diff(prepend=offsets_N.new_zeros(1))
         received_PE = all_to_all_alike(sent_N, self.group, self.record).view(size, count)
         numbers = torch.cat([sent_N.view(size, count).sum(1), received_PE.view(-1)]).tolist()

@@ -75,6 +75,15 @@ def test_a_product_is_finished_in_one_pass_as_in_three(name, dtype):
 
 
 @with_triton
+@pytest.mark.parametrize("name", GROUPS)
+def test_sums_and_products_of_no_rows(name):
+    _, offsets, weight, _, grad = example(name, torch.float32)
+    grad[offsets[-1] :] = torch.nan
+    assert_close(backends._sums_by_triton(grad, offsets.int()), backends.sum_one_by_one(grad, offsets))
+    assert torch.equal(backends._cleared_by_triton(weight.clone(), offsets.int()), backends._cleared(weight, offsets))
+
+
+@with_triton
 def test_many_groups():
     rows, weight = torch.randn(50, 16), torch.randn(65, 16, 16)
     offsets = (torch.arange(65) - 14).clamp(min=0)
@@ -126,7 +135,8 @@ def trial():
 def test_what_is_wrong_is_not_used(name, wrong, trial, monkeypatch):
     right = {"linear": ONE_BY_ONE.linear, "outer": ONE_BY_ONE.outer}
     monkeypatch.setattr(backends, "BY_TRITON", ONE_BY_ONE)
-    monkeypatch.setattr(backends, "_finished_by_triton", backends._finished)
+    for stand_in in ("_finished", "_cleared", "_sums"):
+        monkeypatch.setattr(backends, f"{stand_in}_by_triton", getattr(backends, stand_in))
     assert trial()
     backends.is_right_by_triton.cache_clear()
     monkeypatch.setattr(backends, "BY_TRITON", backends.Backend(**{**right, name: partial(wrong, right[name])}))

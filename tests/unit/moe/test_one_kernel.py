@@ -1,0 +1,144 @@
+"""Operations in one kernel: interpreted on a CPU they give what they give in torch; a wrong one is not used.
+
+`TRITON_INTERPRET=1 pytest tests/unit/moe/test_one_kernel.py` runs the kernels where Triton is installed.
+"""
+
+import os
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, one_kernel
+from fairseq_mtmoe.moe.assignment import triton_form
+from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
+from fairseq_mtmoe.moe.dispatch import combined, combined_backward, sorted_by_expert
+from fairseq_mtmoe.moe.one_kernel import FORMS, kernels_are_right
+
+interpreted = pytest.mark.skipif(
+    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1", reason="no interpreter of Triton's"
+)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def as_on_a_gpu():
+    with device_kind_everywhere(DeviceKind.GPU):
+        yield
+
+
+def both(function, *arguments):
+    """What the kernel gives, and what the form in torch gives: as tuples."""
+    forms = FORMS[function.__name__]
+    return [
+        value if isinstance(value, tuple) else (value,)
+        for value in (forms.kernel(*arguments), forms.in_torch(*arguments))
+    ]
+
+
+def assert_same(function, *arguments, **tolerance):
+    for found, right in zip(*both(function, *arguments), strict=True):
+        torch.testing.assert_close(found, right, **tolerance)
+
+
+@interpreted
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize(("tokens", "experts"), [(1, 1), (64, 3), (200, 70), (0, 4)])
+def test_tokens_are_sorted_as_by_a_stable_sort(tokens, experts):
+    """The number after the last is padding's."""
+    expert_T = torch.randint(experts + 1, (tokens,), generator=torch.Generator().manual_seed(1))
+    assert_same(sorted_by_expert, expert_T, experts, rtol=0, atol=0)
+
+
+def rows_and_scales(dtype, width):
+    generator = torch.Generator().manual_seed(1)
+    grad, rows = (torch.randn(9, width, generator=generator).to(dtype) for _ in range(2))
+    gate_T = torch.rand(9, generator=generator)
+    return grad, rows, torch.randperm(9, generator=generator), gate_T, torch.tensor(0.3).to(dtype), 0.25
+
+
+@interpreted
+@pytest.mark.parametrize("width", [1, 40, 1100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("with_blend", [True, False])
+def test_rows_are_combined_with_their_scale_in_one_pass(dtype, width, with_blend):
+    grad, rows, row_T, gate_T, blend, uniform = rows_and_scales(dtype, width)
+    rest = (row_T, gate_T, blend if with_blend else None, uniform)
+    close = {"rtol": 2e-3, "atol": 2e-3} if dtype == torch.float16 else {"rtol": 1e-5, "atol": 1e-4}
+    assert_same(combined, rows, *rest, **close)
+    found, right = both(combined_backward, grad, rows, *rest)
+    for one, other in zip(found[: 2 + with_blend], right, strict=False):
+        torch.testing.assert_close(one, other, **close)
+
+
+@pytest.fixture
+def trial():
+    kernels_are_right.cache_clear()
+    yield lambda: kernels_are_right(CPU)
+    kernels_are_right.cache_clear()
+
+
+@interpreted
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_all_kernels_pass_their_trial(trial):
+    assert trial()
+
+
+@pytest.mark.parametrize("name", ["sorted_by_expert", "combined"])
+@pytest.mark.parametrize("wrong", [lambda right, *args: right(*args) + 0.1, lambda right, *args: 1 / 0])
+def test_a_kernel_that_fails_its_trial_is_not_used(name, wrong, trial, monkeypatch):
+    class InTorch(one_kernel.Forms):
+        def kernel(self, *args):
+            return self.in_torch(*args)
+
+    class Wrong(one_kernel.Forms):
+        def kernel(self, *args):
+            first, *others = one_kernel._as_tuple(self.in_torch(*args))
+            return (wrong(lambda: first.float()).to(first.dtype) + (first.dtype == torch.long), *others)
+
+    right = {name: InTorch(forms.in_torch, forms.by_triton, forms.example) for name, forms in FORMS.items()}
+    monkeypatch.setattr(one_kernel, "FORMS", right)
+    assert trial()
+    kernels_are_right.cache_clear()
+    forms = FORMS[name]
+    monkeypatch.setattr(one_kernel, "FORMS", {**right, name: Wrong(forms.in_torch, forms.by_triton, forms.example)})
+    assert not trial()
+
+
+@pytest.fixture
+def with_kernels_in_torch(monkeypatch):
+    """Kernels are chosen as on a GPU with Triton; in their place stands what they are compared with."""
+    monkeypatch.setattr(one_kernel, "has_triton", lambda tensor: True)
+    monkeypatch.setattr(one_kernel, "kernels_are_right", lambda device: True)
+    monkeypatch.setattr(triton_form, "triton_assignment", gpu_assignment)
+    monkeypatch.setattr(one_kernel.Forms, "kernel", lambda forms, *args: forms.in_torch(*args))
+
+
+@pytest.mark.usefixtures("with_kernels_in_torch")
+@pytest.mark.parametrize("gate", ["base", "task", "switch", "fixed"])
+@pytest.mark.parametrize("combine", ["preserving", "paper"])
+def test_a_layer_of_kernels_has_the_outputs_and_gradients_of_the_layer_without(gate, combine, monkeypatch):
+    torch.manual_seed(0)
+    layer = MoELayer(build_gate(gate, 4, 8, 3), ExpertBank(4, 8, 16), combine)
+    with torch.no_grad():
+        if layer.blend is not None:
+            layer.blend.fill_(0.3)
+    padding, tasks = torch.arange(30).view(10, 3) % 7 == 6, torch.arange(3)
+
+    def run():
+        layer.zero_grad()
+        hidden, branch = (torch.linspace(-1, 1, 240).sin().mul(by).view(10, 3, 8).requires_grad_() for by in (1, 2))
+        output = layer(hidden, branch, padding, tasks)
+        loss = output.square().sum()
+        if layer.last_balance_loss is not None:
+            loss = loss + 0.7 * layer.last_balance_loss
+        loss.backward()
+        grads = [hidden.grad, branch.grad, *(parameter.grad.clone() for parameter in layer.parameters())]
+        return [output.detach(), loss.detach(), *(grad for grad in grads if grad is not None)]
+
+    with device_kind_everywhere(DeviceKind.GPU):
+        found = run()
+        monkeypatch.setattr(one_kernel, "has_triton", lambda tensor: False)
+        right = run()
+    torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-6)
