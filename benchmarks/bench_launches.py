@@ -155,7 +155,10 @@ def counted(
         outputs: list[torch.Tensor] = []
         forward = count(lambda: outputs.append(call(hidden, branch, padding, tasks)), has_triton)
         gradient = torch.randn(LENGTH, SENTENCES, H).to("cuda", torch.bfloat16)
-        backward = count(lambda: outputs.pop().backward(gradient), has_triton)
+        # Switch's loss has a gradient of its own.
+        losses = [loss for loss in [getattr(module, "last_balance_loss", None)] if loss is not None]
+        ends = [outputs.pop(), *losses], [gradient, *map(torch.ones_like, losses)]
+        backward = count(lambda: torch.autograd.backward(*ends), has_triton)
         module.eval()
         with torch.no_grad():
             evaluation = count(lambda: call(x, x, padding, tasks), has_triton)

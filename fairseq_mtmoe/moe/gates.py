@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import raise_invalid
@@ -22,13 +23,16 @@ from fairseq_mtmoe.moe.assignment.triton_form import assignment_on_gpu
 from fairseq_mtmoe.moe.device_kind import device_kind
 from fairseq_mtmoe.moe.dispatch import LocalDispatcher
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
+from fairseq_mtmoe.moe.one_kernel import uses_triton
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle, real_tokens
+from fairseq_mtmoe.moe.softmax_choice import softmax_choice, tasks_in_range
 from fairseq_mtmoe.moe.stats import tasks_of_tokens
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
 DENSE_LIMIT = 64  # task gates' numbers of a token that are computed together, though it needs one task's
 MOST_COPIED = 2**26  # numbers of task gates that are copied for sentences on a GPU, 256 MiB
+WITHOUT_TASKS = "one task id per sentence for task gates (use a task that gives them)"
 TRAININGS = ("balanced", "prices")
 EVALUATIONS = ("prices", "greedy", "balanced")
 
@@ -64,6 +68,7 @@ class Routing:
         uniform_gate: the value of `gate_T` while the gate is undecided (all logits 0, where it has logits).
         balance_loss: Switch's load-balancing loss, 1 when the load is even, where the gate defines one.
         max_rows: how many tokens no expert has more of, where the gate can say so without looking.
+        knows_padding: `expert_T` is N at padding already.
     """
 
     expert_T: Tensor
@@ -71,6 +76,7 @@ class Routing:
     uniform_gate: float
     balance_loss: Tensor | None = None
     max_rows: int | None = None
+    knows_padding: bool = False
 
 
 class Gate(nn.Module, ABC):
@@ -115,7 +121,7 @@ class Gate(nn.Module, ABC):
         """
         with torch.autocast(hidden_TH.device.type, enabled=False):
             routing = self.route(hidden_TH.float(), task_B, padding_T, counts)
-        if padding_T is None:
+        if padding_T is None or routing.knows_padding:
             return routing
         expert_T = routing.expert_T.masked_fill(padding_T, self.num_experts)
         # Not by `dataclasses.replace`, which torch.compile of 2.6 does not take.
@@ -203,15 +209,21 @@ class TaskGate(Gate):
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        gate_T, expert_T = self.scores(self.weight, hidden_TH, task_B, padding_T).softmax(1).max(1)
+        logits_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
+        if uses_triton(logits_TN):
+            gate_T, expert_T, _ = softmax_choice(logits_TN, padding_T)
+            return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts, knows_padding=True)
+        gate_T, expert_T = logits_TN.softmax(1).max(1)
         return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts)
 
     def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
         """By the gate of each token's task."""
-        task_B = checked_tasks(task_B, self.num_tasks, padding_T)
-        copied = len(task_B) * self.num_experts * self.hidden_size
+        copied = 0 if task_B is None else len(task_B) * self.num_experts * self.hidden_size
         if not device_kind(hidden_TH).can_sync and copied <= MOST_COPIED:
-            return self._by_sentence(weight.float(), hidden_TH, task_B)
+            task_B = known_tasks(task_B, self.num_tasks, padding_T)
+            scores_TN: Tensor = _BySentence.apply(weight.float(), hidden_TH, task_B)  # type: ignore[no-untyped-call]
+            return scores_TN
+        task_B = checked_tasks(task_B, self.num_tasks, padding_T)
         return self._by_token(weight.float(), hidden_TH, task_B, padding_T)
 
     def _by_token(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
@@ -226,25 +238,64 @@ class TaskGate(Gate):
         rows_TH, plan = by_task.dispatch(hidden_TH, task_T)
         return by_task.combine(grouped_linear(rows_TH, plan.offsets_N, weight), plan)
 
-    def _by_sentence(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor) -> Tensor:
-        """Copy the gate for each sentence: a GPU's host need not ask how many tokens each task has."""
+
+class _BySentence(torch.autograd.Function):
+    """Scores by a copy of the gate for each sentence: a GPU's host need not ask how many tokens each task has.
+
+    Products are written in the order of the tokens, (length, sentences), which autograd would make copies for.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight_KNH: Tensor, hidden_TH: Tensor, task_B: Tensor) -> Tensor:
         # An embedding's gradient, unlike an index's, has an order of its sum that is always the same.
-        weight_BX = F.embedding(task_B.clamp(0, self.num_tasks - 1), weight.flatten(1))
-        weight_BNH = weight_BX.view(len(task_B), *weight.shape[1:])
-        hidden_BLH = hidden_TH.view(-1 if len(task_B) else 0, *weight_BNH.shape[::2]).transpose(0, 1)
-        return torch.bmm(hidden_BLH, weight_BNH.mT).transpose(0, 1).reshape(-1, self.num_experts)
+        weight_BNH = F.embedding(task_B, weight_KNH.flatten(1)).view(len(task_B), *weight_KNH.shape[1:])
+        hidden_BLH = _by_sentence(hidden_TH, len(task_B))
+        scores_TN = hidden_TH.new_empty(len(hidden_TH), weight_KNH.shape[1])
+        torch.bmm(hidden_BLH, weight_BNH.mT, out=_by_sentence(scores_TN, len(task_B)))
+        ctx.save_for_backward(hidden_TH, weight_BNH, task_B)
+        ctx.num_tasks = len(weight_KNH)
+        return scores_TN
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_TN: Tensor) -> tuple[Tensor, Tensor, None]:
+        hidden_TH, weight_BNH, task_B = ctx.saved_tensors
+        grad_BLN = _by_sentence(grad_TN, len(task_B))
+        grad_hidden_TH = torch.empty_like(hidden_TH)
+        torch.bmm(grad_BLN, weight_BNH, out=_by_sentence(grad_hidden_TH, len(task_B)))
+        grad_BX = torch.bmm(grad_BLN.mT, _by_sentence(hidden_TH, len(task_B))).flatten(1)
+        grad_KX = torch.ops.aten.embedding_dense_backward(grad_BX, task_B, ctx.num_tasks, -1, False)
+        return grad_KX.view(ctx.num_tasks, *weight_BNH.shape[1:]), grad_hidden_TH, None
+
+
+def _by_sentence(value_TX: Tensor, sentences: int) -> Tensor:
+    """View tokens' values, (length · sentences, X), as (sentences, length, X)."""
+    return value_TX.view(-1 if sentences else 0, sentences, value_TX.shape[1]).transpose(0, 1)
+
+
+def known_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | None) -> Tensor:
+    """Return task ids, some right one at mere padding; torch's error if wrong, for which nothing waits."""
+    if task_B is None:
+        raise_invalid("task_ids", WITHOUT_TASKS, None)
+    known_B, is_right = tasks_in_range(task_B, padding_T, num_tasks)
+    torch._assert_async(is_right, f"`task_ids` must be {_known(num_tasks)}.")
+    return known_B  # type: ignore[no-any-return]
+
+
+def _known(num_tasks: int) -> str:
+    return f"from 0 to {num_tasks - 1}, the tasks that the gate knows"
 
 
 def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | None) -> Tensor:
     """Return the task ids, `num_tasks` at mere padding; a `UserError` if wrong (where nothing may wait, torch's)."""
     if task_B is None:
-        raise_invalid("task_ids", "one task id per sentence for task gates (use a task that gives them)", None)
+        raise_invalid("task_ids", WITHOUT_TASKS, None)
     wrong_B = (task_B < 0) | (task_B >= num_tasks)
     if padding_T is not None:
         padding_B = padding_T.view(-1 if len(task_B) else 0, len(task_B)).all(0)
         wrong_B = wrong_B & ~padding_B
         task_B = task_B.masked_fill(padding_B, num_tasks)
-    rule = f"from 0 to {num_tasks - 1}, the tasks that the gate knows"
+    rule = _known(num_tasks)
     if torch.compiler.is_compiling() or not device_kind(task_B).can_sync:  # neither can wait for the answer
         torch._assert_async(~wrong_B.any(), f"`task_ids` must be {rule}.")
     elif wrong_B.any():
@@ -287,7 +338,11 @@ class SwitchGate(Gate):
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
         """Return the most probable expert; the balance loss is `N · Σ_e f_e · P_e` (Switch Transformer, eq. 4-6)."""
-        share_TN = self.scores(self.weight, hidden_TH, task_B, padding_T).softmax(1)
+        logits_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
+        if uses_triton(logits_TN):
+            gate_T, expert_T, loss = softmax_choice(logits_TN, padding_T, balances=True)
+            return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts, balance_loss=loss, knows_padding=True)
+        share_TN = logits_TN.softmax(1)
         gate_T, expert_T = share_TN.max(1)
         real_T = torch.ones_like(gate_T) if padding_T is None else (~padding_T).float()
         num_tokens = real_T.sum().clamp(min=1)

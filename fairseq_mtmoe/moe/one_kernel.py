@@ -49,13 +49,13 @@ FORMS: dict[str, Forms] = {}  # all that is tried out before it is used
 
 def one_kernel(
     arguments: str, by_triton: str, example: Callable[[torch.device], tuple[Any, ...]]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Callable[..., Any]], Any]:
     """Decorate the form in torch: the function takes the form of Triton's kernel where its first tensor's GPU has it.
 
     `arguments` are those of torch's schemas, with what comes back: `(Tensor x) -> Tensor`. No shape depends on values.
     """
 
-    def decorate(in_torch: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(in_torch: Callable[..., Any]) -> Any:
         name = in_torch.__name__
         FORMS[name] = Forms(in_torch, by_triton, example)
         LIBRARY.define(f"{name}{arguments}")  # type: ignore[no-untyped-call]
@@ -67,6 +67,7 @@ def one_kernel(
         def call(*args: Any) -> Any:
             return operator(*args) if uses_triton(args[0]) else in_torch(*args)
 
+        call.in_torch = in_torch  # type: ignore[attr-defined]
         return call
 
     return decorate

@@ -137,12 +137,14 @@ def _clear_idle(out, offsets, numbers, COLUMNS: tl.constexpr):
     start = tl.load(offsets + group - 1, mask=group > 0, other=0)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     place = out + group.to(tl.int64) * numbers + column
-    tl.store(place, tl.zeros((COLUMNS,), out.dtype.element_ty), mask=(column < numbers) & (start == end))
+    tl.store(place, tl.zeros((COLUMNS,), out.dtype.element_ty), mask=column < tl.where(start == end, numbers, 0))
 
 
 @no_type_check
-def _sums(grad, offsets, out, num_outputs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The sum of a group's rows, for some columns."""
+def _sums(
+    grad, active, offsets, out, num_outputs, HAS_ACTIVE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """The sum of a group's rows, for some columns, where `active` is positive; elsewhere the rows become 0."""
     group = tl.program_id(1)
     end = tl.load(offsets + group).to(tl.int64)
     start = tl.load(offsets + group - 1, mask=group > 0, other=0).to(tl.int64)
@@ -150,8 +152,13 @@ def _sums(grad, offsets, out, num_outputs, ROWS: tl.constexpr, COLUMNS: tl.const
     row = start + tl.arange(0, ROWS)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for _ in range(0, tl.cdiv(end - start, ROWS)):
-        place = grad + row[:, None] * num_outputs + column[None, :]
-        total += tl.load(place, mask=(row < end)[:, None] & (column < num_outputs)[None, :], other=0.0).to(tl.float32)
+        place = row[:, None] * num_outputs + column[None, :]
+        is_here = (row < end)[:, None] & (column < num_outputs)[None, :]
+        value = tl.load(grad + place, mask=is_here, other=0.0).to(tl.float32)
+        if HAS_ACTIVE:
+            value = tl.where(tl.load(active + place, mask=is_here, other=0.0).to(tl.float32) > 0, value, 0.0)
+            tl.store(grad + place, value.to(grad.dtype.element_ty), mask=is_here)
+        total += value
         row += ROWS
     place = out + group.to(tl.int64) * num_outputs + column
     tl.store(place, tl.sum(total, 0).to(out.dtype.element_ty), mask=column < num_outputs)
@@ -226,16 +233,22 @@ def clear_idle_(out: Tensor, offsets: Tensor) -> Tensor:
     return out
 
 
-def sums(grad: Tensor, offsets: Tensor) -> Tensor:
-    """Return the sum of each group's rows, (N, O)."""
+def sums(grad: Tensor, offsets: Tensor, active: Tensor | None = None) -> Tensor:
+    """Return the sum of each group's rows, (N, O); where `active` is not positive they become 0 before, in place."""
+    assert grad.is_contiguous() or active is None
     grad = grad.contiguous()
     out = grad.new_empty(len(offsets), grad.shape[1])
     if out.numel() > 0:
         with torch.cuda.device_of(grad):  # type: ignore[no-untyped-call]
             _sums_kernel[(triton.cdiv(grad.shape[1], 64), len(offsets))](
-                grad, offsets, out, grad.shape[1], ROWS=64, COLUMNS=64
-            )
+                grad, grad if active is None else active.contiguous(), offsets, out, grad.shape[1],
+                HAS_ACTIVE=active is not None, ROWS=64, COLUMNS=64,
+            )  # fmt: skip
     return out
+
+
+def relu_gradient_(grad: Tensor, active: Tensor, offsets: Tensor) -> Tensor:
+    return sums(grad, offsets, active)
 
 
 def outer(grad: Tensor, rows: Tensor, offsets: Tensor, new: Callable[[Tensor, Sequence[int]], Tensor]) -> Tensor:

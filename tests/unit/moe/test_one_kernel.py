@@ -14,7 +14,9 @@ from fairseq_mtmoe.moe.assignment import triton_form
 from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 from fairseq_mtmoe.moe.dispatch import combined, combined_backward, sorted_by_expert
+from fairseq_mtmoe.moe.grouped_matmul.operators import relu_gradient_
 from fairseq_mtmoe.moe.one_kernel import FORMS, kernels_are_right
+from fairseq_mtmoe.moe.softmax_choice import balance, chosen, chosen_backward, softmax_choice, tasks_in_range
 
 interpreted = pytest.mark.skipif(
     find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1", reason="no interpreter of Triton's"
@@ -70,6 +72,79 @@ def test_rows_are_combined_with_their_scale_in_one_pass(dtype, width, with_blend
     found, right = both(combined_backward, grad, rows, *rest)
     for one, other in zip(found[: 2 + with_blend], right, strict=False):
         torch.testing.assert_close(one, other, **close)
+
+
+def some_logits(tokens, experts):
+    generator = torch.Generator().manual_seed(1)
+    padding_T = torch.rand(tokens, generator=generator) < 0.3
+    return torch.randn(tokens, experts, generator=generator), padding_T
+
+
+@interpreted
+@pytest.mark.parametrize(("tokens", "experts"), [(1, 1), (150, 5), (64, 33)])
+@pytest.mark.parametrize("padded", [False, True])
+def test_choices_and_their_gradients_are_those_of_a_softmax(tokens, experts, padded):
+    logits_TN, padding_T = some_logits(tokens, experts)
+    padding_T = padding_T if padded else None
+    assert_same(chosen, logits_TN, padding_T, False)
+    assert_same(chosen, logits_TN, padding_T, True)
+    share_TN, gate_T, expert_T, parts = chosen.in_torch(logits_TN, padding_T, True)
+    assert_same(balance, parts)
+    pull_N, grad_loss = balance.in_torch(parts)[1], torch.tensor(0.7)
+    for gradients in ((gate_T.sin(), None, None), (None, grad_loss, pull_N), (gate_T.sin(), grad_loss, pull_N)):
+        assert_same(chosen_backward, share_TN, expert_T, *gradients)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("balances", [False, True])
+def test_the_choice_has_the_gradients_that_torch_finds(balances, padded):
+    """Those of the gates as they are written for a CPU."""
+    logits_TN, padding_T = some_logits(40, 5)
+    padding_T = padding_T if padded else None
+    real_T = torch.ones(40) if padding_T is None else (~padding_T).float()
+    weight_T = torch.linspace(-1, 1, 40) * real_T  # no output depends on a gate at padding
+    one, other = (logits_TN.clone().requires_grad_() for _ in range(2))
+    gate_T, expert_T, loss = softmax_choice(one, padding_T, balances)
+    share_TN = other.softmax(1)
+    right_T, index_T = share_TN.max(1)
+    number = real_T.sum()
+    load_N = torch.zeros(5).scatter_add(0, index_T, real_T) / number
+    right_loss = 5 * (load_N * (real_T @ share_TN / number)).sum()
+    assert torch.equal(gate_T, right_T) and torch.equal(expert_T, index_T.where(real_T > 0, 5))
+    assert (loss is None) == (not balances)
+    ((gate_T * weight_T).sum() + (0.3 * loss if balances else 0)).backward()
+    ((right_T * weight_T).sum() + (0.3 * right_loss if balances else 0)).backward()
+    torch.testing.assert_close(one.grad, other.grad)
+    if balances:
+        torch.testing.assert_close(loss, right_loss)
+
+
+@interpreted
+@pytest.mark.parametrize("wrong", [None, 7, 250])
+@pytest.mark.parametrize("padded", [False, True])
+def test_wrong_tasks_are_found_but_at_mere_padding(padded, wrong):
+    task_B = torch.arange(300) % 4
+    if wrong is not None:
+        task_B[wrong] = -1 if wrong == 7 else 9
+    padding_T = (torch.rand(40 * 300, generator=torch.Generator().manual_seed(1)) < 0.3) if padded else None
+    if padding_T is not None:
+        padding_T.view(40, 300)[:, 250] = True
+    assert_same(tasks_in_range, task_B, padding_T, 4)
+    assert tasks_in_range.in_torch(task_B, padding_T, 4)[1] == (wrong is None or (padded and wrong == 250))
+
+
+@interpreted
+def test_the_gradient_of_relu_and_its_sums():
+    generator = torch.Generator().manual_seed(1)
+    grad, active = (torch.randn(150, 70, generator=generator) for _ in range(2))
+    offsets = torch.tensor([70, 70, 139])
+    grad[139:] = 0
+    (found, sums), (right, right_sums) = (
+        (mine, form(mine, active.relu(), offsets))
+        for form, mine in ((FORMS["relu_gradient_"].kernel, grad.clone()), (relu_gradient_.in_torch, grad.clone()))
+    )
+    assert torch.equal(found, right)
+    torch.testing.assert_close(sums, right_sums, rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture
