@@ -23,10 +23,9 @@ from fairseq_mtmoe.moe.assignment.triton_form import assignment_on_gpu
 from fairseq_mtmoe.moe.device_kind import device_kind
 from fairseq_mtmoe.moe.dispatch import LocalDispatcher
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
-from fairseq_mtmoe.moe.one_kernel import uses_triton
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle, real_tokens
-from fairseq_mtmoe.moe.softmax_choice import softmax_choice, tasks_in_range
+from fairseq_mtmoe.moe.softmax_choice import is_one_kernel, softmax_choice, tasks_in_range
 from fairseq_mtmoe.moe.stats import tasks_of_tokens
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
@@ -210,7 +209,7 @@ class TaskGate(Gate):
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
         logits_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
-        if uses_triton(logits_TN):
+        if is_one_kernel(logits_TN):
             gate_T, expert_T, _ = softmax_choice(logits_TN, padding_T)
             return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts, knows_padding=True)
         gate_T, expert_T = logits_TN.softmax(1).max(1)
@@ -339,7 +338,7 @@ class SwitchGate(Gate):
     ) -> Routing:
         """Return the most probable expert; the balance loss is `N · Σ_e f_e · P_e` (Switch Transformer, eq. 4-6)."""
         logits_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
-        if uses_triton(logits_TN):
+        if is_one_kernel(logits_TN):
             gate_T, expert_T, loss = softmax_choice(logits_TN, padding_T, balances=True)
             return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts, balance_loss=loss, knows_padding=True)
         share_TN = logits_TN.softmax(1)

@@ -13,9 +13,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.one_kernel import one_kernel
+from fairseq_mtmoe.moe.one_kernel import one_kernel, uses_triton
 
 TILE = 64  # tokens of a program
+MOST_EXPERTS = 256  # whose logits of a tile are in its registers
+
+
+def is_one_kernel(logits_TN: Tensor) -> bool:
+    """Whether the choice is faster than in torch where the logits are."""
+    return logits_TN.shape[1] <= MOST_EXPERTS and uses_triton(logits_TN)
 
 
 def softmax_choice(

@@ -3,7 +3,18 @@
 import pytest
 import torch
 
-from fairseq_mtmoe.moe import BaseRouting, ExpertBank, MoELayer, build_gate, remember_prices, running_prices
+from fairseq_mtmoe.moe import (
+    BaseRouting,
+    ExpertBank,
+    MoELayer,
+    build_gate,
+    one_kernel,
+    remember_prices,
+    running_prices,
+)
+from fairseq_mtmoe.moe.assignment import triton_form
+from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 
 H = 16
 
@@ -27,8 +38,33 @@ CASES = [
 ]
 
 
+@pytest.fixture
+def kernels_in_torch(monkeypatch):
+    """Kernels are chosen as on a GPU with Triton; in their place stands what they are compared with."""
+    monkeypatch.setattr(one_kernel, "has_triton", lambda tensor: True)
+    monkeypatch.setattr(one_kernel, "kernels_are_right", lambda device: True)
+    monkeypatch.setattr(triton_form, "triton_assignment", gpu_assignment)
+    monkeypatch.setattr(one_kernel.Forms, "kernel", lambda forms, *args: forms.in_torch(*args))
+
+
+GPU_CASES = [(kind, kernels) for kind in ("base", "task", "switch") for kernels in (True, False)]
+
+
+@pytest.mark.parametrize(("kind", "with_kernels"), GPU_CASES)
+def test_the_form_for_a_gpu_compiles_without_a_graph_break(kind, with_kernels, request):
+    """Nor does a shape in it depend on values."""
+    if with_kernels:
+        request.getfixturevalue("kernels_in_torch")
+    with device_kind_everywhere(DeviceKind.GPU_WITH_GROUPED_MM):
+        compare_with_compiled(kind, True, "aot_eager", False, {})
+
+
 @pytest.mark.parametrize("kind, training, backend, with_prices, settings", CASES)
 def test_the_layer_compiles_without_a_graph_break(kind, training, backend, with_prices, settings):
+    compare_with_compiled(kind, training, backend, with_prices, settings)
+
+
+def compare_with_compiled(kind, training, backend, with_prices, settings):
     torch.manual_seed(0)
     torch._dynamo.reset()
     layer = MoELayer(build_gate(kind, 4, H, 3, **settings), ExpertBank(4, H, 32), "paper").train(training)
