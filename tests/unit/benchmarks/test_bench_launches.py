@@ -1,7 +1,10 @@
 """The benchmark of launches: what it counts of small works, and what it finds of layers."""
 
+import json
+
 import pytest
 import torch
+from click.testing import CliRunner
 from launches import LaunchCounter, as_words, count
 
 from fairseq_mtmoe.moe.grouped_matmul import backends
@@ -47,3 +50,13 @@ def test_launches_of_layers(bench, gate, number):
     found = bench.counted_layer(gate, number, "capability 9, Triton")
     beyond = found.beyond(dense, training=True), found.beyond(dense, training=False)
     assert beyond == {"BASE": (53, 16), "task": (25, 12), "Switch": (22, 10)}[gate]
+
+
+@pytest.mark.rare
+def test_all_floors_are_met_and_processes_are_counted_too(bench, tmp_path):
+    result = CliRunner().invoke(bench.main, ["--check", "--write"])
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "launches.json").read_text(encoding="utf-8"))
+    assert len(found["floors"]) == 12 and all(floor["met"] for floor in found["floors"])
+    several = {row[0]: row[1:] for row in found["tables"][-1]["rows"]}
+    assert [several[f"{gate}, 8 experts"][2] for gate in bench.GATES] == [7, 5, 5]  # as docs/communication.md says
