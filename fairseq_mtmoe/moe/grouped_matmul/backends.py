@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind, has_triton, rounds_to_tf32
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
+from fairseq_mtmoe.moe.one_kernel import one_kernel
 
 logger = logging.getLogger(__name__)
 
@@ -181,27 +182,53 @@ def _cleared_by_triton(out: Tensor, offsets: Tensor) -> Tensor:
 def _linear_filled(max_rows: int, rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if len(rows) == 0:
         return rows.new_zeros(0, weight.shape[1])
-    rows_NCI, matrices = _filled_up(rows, offsets, max_rows), weight.transpose(1, 2)
+    rows_NCI, matrices = filled_up(rows, offsets, max_rows), weight.transpose(1, 2)
     out_NCO = torch.bmm(rows_NCI, matrices) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows_NCI, matrices)
-    group = _group_of_rows(len(rows), offsets)
-    none, group = group == len(offsets), group.clamp(max=len(offsets) - 1)
-    position = torch.arange(len(rows), device=rows.device) - _starts(offsets)[group]
-    filled = (group * max_rows + position).masked_fill(none, 0)
-    return out_NCO.flatten(0, 1).index_select(0, filled).masked_fill_(none.unsqueeze(1), 0)
+    taken: Tensor = taken_out(out_NCO, offsets, len(rows))
+    return taken
 
 
 def _outer_filled(max_rows: int, grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
     if len(rows) == 0:
         return grad.new_zeros(len(offsets), grad.shape[1], rows.shape[1])
     out = new(grad, (len(offsets), grad.shape[1], rows.shape[1]))
-    return torch.bmm(_filled_up(grad, offsets, max_rows).mT, _filled_up(rows, offsets, max_rows), out=out)
+    return torch.bmm(filled_up(grad, offsets, max_rows).mT, filled_up(rows, offsets, max_rows), out=out)
 
 
-def _filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
+def _example_of_filling(device: torch.device) -> tuple[Tensor, Tensor, int]:
+    rows = torch.linspace(-1, 1, 24 * 30, device=device).view(24, 30)
+    return rows, torch.tensor([7, 7, 20], dtype=torch.int32, device=device), 13
+
+
+def _example_of_taking(device: torch.device) -> tuple[Tensor, Tensor, int]:
+    rows, offsets, max_rows = _example_of_filling(device)
+    return torch.linspace(-1, 1, 3 * max_rows * 30, device=device).view(3, max_rows, 30), offsets, len(rows)
+
+
+@one_kernel(
+    "(Tensor rows, Tensor offsets, SymInt max_rows) -> Tensor",
+    "grouped_matmul.triton_kernels:filled_up",
+    _example_of_filling,
+)
+def filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
     """Return each group's rows, filled up to `max_rows` with zeros: (N, max_rows, I)."""
     row_NC = _starts(offsets).unsqueeze(1) + torch.arange(max_rows, device=rows.device)
     filled = rows.index_select(0, row_NC.clamp(max=len(rows) - 1).view(-1)).view(*row_NC.shape, -1)
     return filled.masked_fill_((row_NC >= offsets.unsqueeze(1)).unsqueeze(2), 0)
+
+
+@one_kernel(
+    "(Tensor filled, Tensor offsets, SymInt num_rows) -> Tensor",
+    "grouped_matmul.triton_kernels:taken_out",
+    _example_of_taking,
+)
+def taken_out(filled_NCO: Tensor, offsets: Tensor, num_rows: int) -> Tensor:
+    """Return the rows in their order again, (T, O), without what fills groups up; 0 in rows of no group."""
+    group = _group_of_rows(num_rows, offsets)
+    none, group = group == len(offsets), group.clamp(max=len(offsets) - 1)
+    position = torch.arange(num_rows, device=offsets.device) - _starts(offsets)[group]
+    filled = (group * filled_NCO.shape[1] + position).masked_fill(none, 0)
+    return filled_NCO.flatten(0, 1).index_select(0, filled).masked_fill_(none.unsqueeze(1), 0)
 
 
 def _starts(offsets: Tensor) -> Tensor:

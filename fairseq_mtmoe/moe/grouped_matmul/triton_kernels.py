@@ -164,6 +164,36 @@ def _sums(
     tl.store(place, tl.sum(total, 0).to(out.dtype.element_ty), mask=column < num_outputs)
 
 
+@no_type_check
+def _fill(rows, offsets, out, max_rows, width, COLUMNS: tl.constexpr):
+    """One row of a group that is filled up."""
+    place, group = tl.program_id(0), tl.program_id(1)
+    end = tl.load(offsets + group).to(tl.int64)
+    row = tl.load(offsets + group - 1, mask=group > 0, other=0).to(tl.int64) + place
+    rows += row * width
+    out += (group.to(tl.int64) * max_rows + place) * width
+    for start in range(0, width, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        value = tl.load(rows + column, mask=column < tl.where(row < end, width, 0), other=0.0)
+        tl.store(out + column, value, mask=column < width)
+
+
+@no_type_check
+def _take(filled, offsets, out, num_groups, max_rows, width, GROUPS: tl.constexpr, COLUMNS: tl.constexpr):
+    """One row from its group that was filled up; 0 if it is of no group."""
+    row = tl.program_id(0)
+    groups = tl.arange(0, GROUPS)
+    is_after = tl.load(offsets + groups, mask=groups < num_groups, other=row + 1) <= row
+    group = tl.sum(is_after.to(tl.int32), 0)
+    first = tl.load(offsets + group - 1, mask=group > 0, other=0).to(tl.int64)
+    filled += (group.to(tl.int64) * max_rows + row - first) * width
+    out += row.to(tl.int64) * width
+    for start in range(0, width, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        value = tl.load(filled + column, mask=column < tl.where(group == num_groups, 0, width), other=0.0)
+        tl.store(out + column, value, mask=column < width)
+
+
 def _tuned(function: Any, tiles: Sequence[dict[str, int]], key: Sequence[str]) -> Any:
     """Return the kernel that tries all tiles when an argument of `key` is new, and keeps the fastest."""
     kernel = triton.jit(function, do_not_specialize=["num_rows"])  # they are others in each batch
@@ -189,6 +219,8 @@ _linear_kernel = _tuned(_linear, [{"COLUMNS": 64}, {"COLUMNS": 128}], (*SIZES, "
 _finish_kernel = triton.jit(_finish)
 _clear_kernel = triton.jit(_clear_idle)
 _sums_kernel = triton.jit(_sums)
+_fill_kernel = triton.jit(_fill)
+_take_kernel = triton.jit(_take)
 _outer_kernel = _tuned(_outer, [{"ROWS": 64, "COLUMNS": 64}, {"ROWS": 128, "COLUMNS": 128}], SIZES)
 
 
@@ -220,6 +252,28 @@ def finish_(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
             out, offsets, out if bias is None else bias.contiguous(), len(offsets), out.shape[1],
             HAS_BIAS=bias is not None, GROUPS=triton.next_power_of_2(len(offsets)), COLUMNS=1024,
         )  # fmt: skip
+    return out
+
+
+def filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
+    rows = rows.contiguous()
+    out = rows.new_empty(len(offsets), max_rows, rows.shape[1])
+    if out.numel() > 0:
+        with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
+            _fill_kernel[(max_rows, len(offsets))](rows, offsets, out, max_rows, rows.shape[1], COLUMNS=1024)
+    return out
+
+
+def taken_out(filled: Tensor, offsets: Tensor, num_rows: int) -> Tensor:
+    filled = filled.contiguous()
+    num_groups, max_rows, width = filled.shape
+    out = filled.new_empty(num_rows, width)
+    if out.numel() > 0:
+        with torch.cuda.device_of(filled):  # type: ignore[no-untyped-call]
+            _take_kernel[(num_rows,)](
+                filled, offsets, out, num_groups, max_rows, width,
+                GROUPS=triton.next_power_of_2(num_groups), COLUMNS=1024,
+            )  # fmt: skip
     return out
 
 

@@ -52,6 +52,13 @@ def test_launches_of_layers(bench, gate, number):
     assert beyond == {"BASE": (53, 16), "task": (25, 12), "Switch": (22, 10)}[gate]
 
 
+def test_launches_where_groups_are_filled_up(bench):
+    """Balanced groups, on a GPU without torch's grouped product."""
+    dense = bench.counted(bench.dense, (8, 0), True)
+    found = bench.counted_layer("BASE", 8, "capability 8, Triton")
+    assert (found.beyond(dense, training=True), found.beyond(dense, training=False)) == (59, 14)
+
+
 @pytest.mark.rare
 def test_all_floors_are_met_and_processes_are_counted_too(bench, tmp_path):
     result = CliRunner().invoke(bench.main, ["--check", "--write"])

@@ -20,7 +20,7 @@ pytestmark = [
 NAMES_OF = {
     "*fp32": """below parts start both_before both_after price_before price_after price best loss scores logits gates
         grad_gates grad_loss pulls gate grad_gate grad_blend""",
-    "*bf16": "rows grad blend out active grad_rows",
+    "*bf16": "rows grad blend out active grad_rows filled",
     "*i32": "chosen target leaves ends offsets",
     "*i64": "token_of row_of expert_of tasks",
     "*i8": "is_right",
@@ -28,7 +28,16 @@ NAMES_OF = {
     "fp32": "temperature_before temperature uniform",
 }
 TYPES = {name: kind for kind, names in NAMES_OF.items() for name in names.split()}
-SIZES = {"TOKENS": 64, "CHUNK": 128, "EXPERTS": 32, "PROGRAMS": 32, "COLUMNS": 128, "ROWS": 64, "SENTENCES": 128}
+SIZES = {
+    "TOKENS": 64,
+    "CHUNK": 128,
+    "EXPERTS": 32,
+    "PROGRAMS": 32,
+    "COLUMNS": 128,
+    "ROWS": 64,
+    "SENTENCES": 128,
+    "GROUPS": 8,
+}
 SIZES["LENGTH"] = 32
 ASSIGNMENT, ROWS, GATES = "assignment.triton_kernels", "triton_rows", "triton_gates"
 # Modules' kernels with the types that their names have there, and flags: all others are on.
@@ -51,7 +60,7 @@ KERNELS = [
     (GATES, "_balance", {}, {}),
     (GATES, "_chosen_backward", {"shares": "*fp32", "out": "*fp32"}, {}),
     (GATES, "_tasks", {"out": "*i64"}, {}),
-    ("grouped_matmul.triton_kernels", "_clear_kernel", {}, {}),
+    *(("grouped_matmul.triton_kernels", name, {}, {}) for name in ("_clear_kernel", "_fill_kernel", "_take_kernel")),
     *(("grouped_matmul.triton_kernels", "_sums_kernel", {}, {"HAS_ACTIVE": active}) for active in (True, False)),
 ]
 

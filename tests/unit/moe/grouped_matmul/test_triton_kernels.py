@@ -13,6 +13,7 @@ from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere, ha
 from fairseq_mtmoe.moe.grouped_matmul import backends
 from fairseq_mtmoe.moe.grouped_matmul.backends import BY_TRITON, IN_ONE, ONE_BY_ONE, backend_for
 from fairseq_mtmoe.moe.grouped_matmul.operators import reads_offsets, takes_host_offsets
+from fairseq_mtmoe.moe.one_kernel import FORMS
 from tests.helpers.pretended_gpu import pretended_gpu
 
 with_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -81,6 +82,25 @@ def test_sums_and_products_of_no_rows(name):
     grad[offsets[-1] :] = torch.nan
     assert_close(backends._sums_by_triton(grad, offsets.int()), backends.sum_one_by_one(grad, offsets))
     assert torch.equal(backends._cleared_by_triton(weight.clone(), offsets.int()), backends._cleared(weight, offsets))
+
+
+@with_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_are_filled_up_and_rows_taken_out_of_them(name, dtype):
+    rows, offsets, *_ = example(name, dtype)
+    rows[offsets[-1] :] = torch.nan
+    most = int(offsets.diff(prepend=offsets.new_zeros(1)).max()) + 1
+    fill, take = (FORMS[each] for each in ("filled_up", "taken_out"))
+    if len(rows) == 0:
+        assert torch.equal(fill.kernel(rows, offsets.int(), most), rows.new_zeros(len(offsets), most, INPUTS))
+        return
+    filled = fill.in_torch(rows, offsets, most)
+    assert torch.equal(fill.kernel(rows, offsets.int(), most), filled)
+    filled[:, -1] = torch.nan  # what fills up may become anything in a product
+    taken = take.in_torch(filled, offsets, len(rows))
+    assert torch.equal(take.kernel(filled, offsets.int(), len(rows)), taken)
+    assert torch.equal(taken[: offsets[-1]], rows[: offsets[-1]]) and not taken[offsets[-1] :].any()
 
 
 @with_triton
