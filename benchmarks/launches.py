@@ -25,7 +25,7 @@ from fairseq_mtmoe.moe.grouped_matmul import backends
 from fairseq_mtmoe.moe.grouped_matmul.backends import ONE_BY_ONE, Backend
 from fairseq_mtmoe.moe.one_kernel import FORMS, NAMESPACE
 
-EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+NO_WORK = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_"}
 
 
 class LaunchCounter(TorchDispatchMode):
@@ -66,7 +66,7 @@ class LaunchCounter(TorchDispatchMode):
         name = func._schema.name.split("::")[1]
         if func.namespace == "c10d":
             self.exchanges += 1
-        elif name in EMPTY or (not func._schema.is_mutable and _is_view(args, kwargs, result)):
+        elif name in NO_WORK or (not func._schema.is_mutable and _is_view(args, kwargs, result)):
             self.views += 1
         else:
             self.launches[name] += 1
