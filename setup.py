@@ -44,7 +44,7 @@ setup(
     license="MIT",
     python_requires=">=3.11,<3.13",
     packages=find_namespace_packages(include=["fairseq_mtmoe", "fairseq_mtmoe.*"]),
-    package_data={"fairseq_mtmoe": ["**/*.md", "**/*.yaml", "**/*.j2", "**/*.css", "**/*.js"]},
+    package_data={"fairseq_mtmoe": ["**/*.md", "**/*.yaml", "**/*.j2", "**/*.css", "**/*.js", "py.typed"]},
     ext_modules=[
         Extension(  # a plain library, loaded by ctypes: it includes no headers of Python or torch
             f"fairseq_mtmoe.moe.assignment.kernels.{name}",

@@ -1,11 +1,17 @@
 """fairseq_mtmoe: sparse multilingual translation, and the multi-task learning around it, as a fairseq `--user-dir`.
 
 `fairseq-train DATA --user-dir fairseq_mtmoe …` imports this package and finds its models and tasks. Importing
-`fairseq_mtmoe.moe`, the sparse layers alone, needs torch and nothing else.
+`fairseq_mtmoe.moe`, the sparse layers alone, needs torch and nothing else. `load_translator` is for use in Python.
 """
+
+from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 
 __version__ = "0.1.14"
 
@@ -38,6 +44,40 @@ def register() -> None:
     launch.register = register
     for name in ("optim.fused_adam", "tasks", *(f"models.{system}" for system in systems())):
         importlib.import_module(f"{__name__}.{name}")
+
+
+def load_translator(
+    model: str | os.PathLike[str], *more: str | os.PathLike[str], data: str | os.PathLike[str] | None = None,
+    cpu: bool = False, fp16: bool = False, bf16: bool = False,
+) -> TextTranslator:  # fmt: skip
+    """Load a translator, which translates and scores text by the vocabulary in its file.
+
+        translator = load_translator("model.pt")
+        translator.translate(["Hello"], source="en", target="sw", beam=5)
+        translator.score(["Hello"], ["Habari"], source="en", target="sw")
+
+    Args:
+        model: A checkpoint of `--task translation_heated`, or a file of `mtmoe import-hf`.
+        more: Further models: together they are an ensemble.
+        data: The run's data directory, whose vocabulary a checkpoint of before 0.1.14 lacks; by default where it was.
+        cpu: Do not use a GPU.
+        fp16: Half precision.
+        bf16: Half precision with float32's range.
+
+    Raises:
+        UserError: a file is no checkpoint of a translator, or is damaged.
+    """
+    from fairseq_mtmoe.cli._shared import quiet_fairseq
+    from fairseq_mtmoe.known_warnings import filter_known
+
+    filter_known()
+    with quiet_fairseq():
+        register()
+        from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+        from fairseq_mtmoe.evaluation.translator import Decoding
+
+        paths = [os.fspath(path) for path in (model, *more)]
+        return TextTranslator(paths, Decoding(cpu=cpu, fp16=fp16, bf16=bf16), None if data is None else os.fspath(data))
 
 
 if "fairseq.models" in sys.modules:

@@ -23,6 +23,7 @@ COMMANDS = {
     "add-task": "Add a task or a language pair to a checkpoint.",
     "extend": "Add a language to a translator.",
     "translate": "Translate text.",
+    "score": "Score translations that are there: their log-probabilities.",
     "evaluate": "Score a model on test sets: BLEU, chrF++, tasks' metrics.",
     "predict": "Write a model's predictions for benchmarks' test sets.",
     "compare": "Compare evaluations, with significance.",

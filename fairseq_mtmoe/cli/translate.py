@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,14 @@ from rich.console import Console
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli._lines import Files, Screen, Sink, output_paths, read, survey
 from fairseq_mtmoe.cli._shared import PATH, names, progress_bar, quiet_fairseq
-from fairseq_mtmoe.cli._workers import Here, Models, Processes
+from fairseq_mtmoe.cli._workers import Here, Models, Processes, workers_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
-    from fairseq_mtmoe.evaluation.text_batches import Forms, Group
+    from fairseq_mtmoe.evaluation.text_batches import Forms, Group, Hypothesis, Row
     from fairseq_mtmoe.evaluation.translator import Decoding
+
+    Translating = Here[Row, list[Hypothesis]] | Processes[Row, list[Hypothesis]]
 
 
 @click.command("translate")
@@ -136,8 +139,10 @@ class _Job:
             models = [("MODEL", Path(path)) for path in self._models.checkpoints]
             kept = [*(("--input", path) for path in self._inputs), *models]
             files = Files(output_paths(out, self._targets, self._inputs), settings, overwrite, kept)
-        translating, forms = self._loaded(workers)
-        with closing(translating):
+        translator = self._models.load(workers)
+        forms, decoding, n_best = translator.forms, self._models.decoding, self._models.n_best
+        work = partial(translator.translate_batch, decoding=decoding, n_best=n_best)
+        with closing(workers_of(work, workers)) as translating:
             forms.check(self._source, self._targets)
             for some in (some for path in self._inputs for some in read(path)):
                 forms.expect_short(some.lines, self._source, some.name, some.first)
@@ -161,17 +166,6 @@ class _Job:
                     "--max-len-b and the model allow", err=True,
                 )  # fmt: skip
 
-    def _loaded(self, workers: int) -> tuple[Here | Processes, Forms]:
-        """What translates, and what text is made of."""
-        if workers > 1:
-            import torch
-
-            torch.set_num_threads(1)
-        translator = self._models.load()
-        if workers > 1:
-            return Processes(self._models, translator, workers), translator.forms
-        return Here(self._models, translator), translator.forms
-
     def _groups(self, forms: Forms) -> Any:
         """The groups of lines of all inputs, each with the number of lines up to its end."""
         lines, decoding = 0, self._models.decoding
@@ -186,11 +180,11 @@ class _Job:
                 )
 
     @staticmethod
-    def _translate(group: Group, translating: Here | Processes, sink: Sink, advance: Any) -> None:
+    def _translate(group: Group, translating: Translating, sink: Sink, advance: Any) -> None:
         for number, hypotheses in sink.known.items():
             group.add(number, hypotheses)
         left = {number: rows for number, rows in enumerate(group.batches) if number not in sink.known}
-        for number, found in translating.translate(left):
+        for number, found in translating.done(left):
             group.add(number, found)
             sink.note(number, found)
             advance(sum(row.part == 0 for row in group.batches[number]))

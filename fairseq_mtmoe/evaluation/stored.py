@@ -37,6 +37,7 @@ class Inference:
     def __post_init__(self) -> None:
         if self.fp16 and self.bf16:
             raise_invalid("--bf16", "off with --fp16", self.bf16)
+        expect_counts(batch_size=self.batch_size, max_tokens=self.max_tokens)
 
     @property
     def use_cuda(self) -> bool:
@@ -46,6 +47,13 @@ class Inference:
         """A batch on the model's device."""
         moved: dict[str, Any] = utils.move_to_cuda(sample) if self.use_cuda else sample
         return moved
+
+
+def expect_counts(**values: object) -> None:
+    """Raise `UserError` for an option that is no count; None is as good as any."""
+    for name, value in values.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise_invalid(f"--{name.replace('_', '-')}", "a whole number of at least 1", value)
 
 
 def existing(path: str) -> str:

@@ -170,6 +170,8 @@ class Forms:
             of_lang(langs[0])  # a damaged one is refused before the model is built
         self._specs: tuple[str | None, str | None] = tuple(self.task.args.langtoks["main"])
         self.replaces_ends: bool = self.task.args.lang_tok_replacing_bos_eos
+        # Pieces of a source, beside its end and a language token
+        self.room = self.longest - 1 - (self._specs[0] is not None and not self.replaces_ends)
 
     def ends(self, lang: str) -> tuple[End | None, End | None]:
         """Where the vocabularies of sources and targets end for a language: see `ends_of`."""
@@ -190,9 +192,9 @@ class Forms:
         old = side.until(end)
         return Pieces(old, old.dictionary())
 
-    def check(self, source: str, targets: Sequence[str]) -> None:
-        """Refuse languages that the model has not (UserError, with the nearest ones)."""
-        for option, lang in (("--from", source), *(("--to", target) for target in targets)):
+    def check(self, source: str, targets: Sequence[str], names: tuple[str, str] = ("--from", "--to")) -> None:
+        """Refuse languages that the model has not (UserError, with the nearest ones); `names` are the arguments'."""
+        for option, lang in ((names[0], source), *((names[1], target) for target in targets)):
             if lang not in self.langs:
                 few = ", ".join(self.langs) if len(self.langs) <= MANY else f"such as {', '.join(self.nearest(lang))}"
                 raise_invalid(option, f"a language of {self.path} ({few})", lang)
@@ -216,7 +218,7 @@ class Forms:
         """Return the batches of some lines (UserError: one is too long, by its number in what has this `name`)."""
         parts = self._split(lines, source, name, first)
         rows = [
-            Row(line, part, source, target, self._tokens(pieces, source, target))
+            Row(line, part, source, target, self.tokens(pieces, source, target))
             for target in targets
             for line, of_line in enumerate(parts)
             for part, pieces in enumerate(of_line)
@@ -236,21 +238,20 @@ class Forms:
         """Return the tokens of each part of each line: of most there is one, of empty ones none."""
         encode = self.source(source).encode
         found = [[pieces] if pieces else [] for pieces in encode(lines)]
-        room = self.longest - 1 - (self._specs[0] is not None and not self.replaces_ends)
         for number, parts in enumerate(found):
-            if not parts or len(parts[0]) <= room:
+            if not parts or len(parts[0]) <= self.room:
                 continue
             sentences = encode([part for part in _ENDS.split(lines[number]) if part.strip()])
             found[number] = [pieces for pieces in sentences if pieces]
             longest = max(map(len, found[number]))
-            if longest > room:
+            if longest > self.room:
                 raise UserError(
-                    f"Line {number + first} of {name} must have sentences of at most {room} tokens, but has one of "
-                    f"{longest}; break it up."
+                    f"Line {number + first} of {name} must have sentences of at most {self.room} tokens, but has one "
+                    f"of {longest}; break it up."
                 )
         return found
 
-    def _tokens(self, pieces: list[int], source: str, target: str) -> list[int]:
+    def tokens(self, pieces: list[int], source: str, target: str) -> list[int]:
         """What the encoder reads, by the forms of fairseq's multilingual data and ours."""
         end = self.task.source_dictionary.eos()
         token = self.task.data_manager.get_encoder_langtok(source, target, self._specs[0])
@@ -283,11 +284,15 @@ class Forms:
             alone = row.target if self.replaces_ends else ""
             sentence = Sentence(row.target, number, len(row.tokens), len(row.tokens))
             apart.setdefault((alone, self.ends(row.target)), []).append(sentence)
-        is_free = (decoding.max_tokens, decoding.batch_size) == (None, None)
-        limits = decoding.tokens_of_a_batch, MOST_SENTENCES if is_free else decoding.batch_size
-        batches = [batch for together in apart.values() for batch in cut(together, *limits)]
+        batches = [batch for together in apart.values() for batch in cut(together, *limits_of(decoding))]
         in_order = [[rows[one.number] for one in sorted(batch, key=lambda one: -one.source)] for batch in batches]
         return sorted(in_order, key=lambda batch: -len(batch[0].tokens))
+
+
+def limits_of(decoding: Decoding) -> tuple[int | None, int | None]:
+    """Return the most tokens and sentences of a batch."""
+    is_free = (decoding.max_tokens, decoding.batch_size) == (None, None)
+    return decoding.tokens_of_a_batch, MOST_SENTENCES if is_free else decoding.batch_size
 
 
 def _names(value: str | Sequence[str] | None) -> list[str]:

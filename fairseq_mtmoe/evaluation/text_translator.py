@@ -1,10 +1,10 @@
-"""A model that is loaded once and translates lines of text between any of its languages, without a data directory.
+"""A model that is loaded once and translates or scores lines of text in any of its languages, without a data directory.
 
 Search and spelling are those of `mtmoe evaluate`; sentences into several languages share batches, each with its own
 language tokens and ids.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -14,11 +14,15 @@ from fairseq.data import data_utils
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from omegaconf import OmegaConf
 
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.evaluation.text_batches import Forms, Hypothesis, Row, Spelled, bits
+from fairseq_mtmoe.evaluation.text_scores import Forced, Given, log_probs
 from fairseq_mtmoe.evaluation.translator import Decoding
+
+_ARGUMENTS = "source", "target"
 
 
 class TextTranslator:
@@ -42,25 +46,85 @@ class TextTranslator:
     def langs(self) -> list[str]:
         return self.forms.langs
 
-    def translate(self, lines: Sequence[str], *, source: str, target: str, **search: Any) -> list[str]:
-        """Return the translation of each line; an empty one of an empty line.
+    def translate(
+        self, lines: Iterable[str], *, source: str, target: str, beam: int | None = None, lenpen: float | None = None,
+        max_len_a: float | None = None, max_len_b: int | None = None, max_tokens: int | None = None,
+        batch_size: int | None = None,
+    ) -> list[str]:  # fmt: skip
+        """Return the translation of each line, in their order; an empty one of an empty line.
 
-        `search`: fields of `Decoding` that are otherwise than the translator's, such as `beam`.
+        Args:
+            lines: Sentences, or some together; one that is too long for the model is split after marks that end some.
+            source: The language of the lines, as `langs` has it.
+            target: The language to translate into.
+            beam: Hypotheses of the search, 5 by default; 1 is greedy.
+            lenpen: Length penalty, 1 by default: higher values favour longer translations.
+            max_len_a: With `max_len_b`, a translation has at most a · source tokens + b tokens; 0 by default.
+            max_len_b: See `max_len_a`; 200 by default.
+            max_tokens: Tokens in a batch, 12000 by default.
+            batch_size: Sentences in a batch.
 
         Raises:
-            UserError: a language is unknown, or a line has a sentence that is too long for the model.
+            UserError: a language is unknown, an option is out of range, or a line has a sentence that is too long.
         """
-        decoding = replace(self.decoding, **search)
-        self.forms.check(source, [target])
-        group = self.forms.group(lines, source, [target], decoding)
+        given: dict[str, Any] = dict(
+            beam=beam, lenpen=lenpen, max_len_a=max_len_a, max_len_b=max_len_b, max_tokens=max_tokens,
+            batch_size=batch_size,
+        )  # fmt: skip
+        decoding = replace(self.decoding, **{name: value for name, value in given.items() if value is not None})
+        self.forms.check(source, [target], _ARGUMENTS)
+        group = self.forms.group(_texts("lines", lines), source, [target], decoding)
         for number, batch in enumerate(group.batches):
             group.add(number, self.translate_batch(batch, decoding))
         return [hypotheses[0].text for hypotheses in group.finished(target)]
 
+    def score(self, sources: Iterable[str], targets: Iterable[str], *, source: str, target: str) -> list[float]:
+        """Return the log-probability of each target, given its source: forced decoding.
+
+        It is the natural logarithm, summed over all tokens that the decoder writes: a language token where the model
+        has one, the pieces of the target, and the end. An ensemble's probability of a token is the mean of its models'.
+        Two empty lines have 0.0, as `translate` writes nothing for nothing.
+
+        Raises:
+            UserError: a language is unknown, there are not as many targets as sources, or a line is too long.
+        """
+        found = self.score_tokens(sources, targets, source=source, target=target)
+        return [sum((value for _, value in tokens), start=0.0) for tokens in found]
+
+    def score_tokens(
+        self, sources: Iterable[str], targets: Iterable[str], *, source: str, target: str
+    ) -> list[list[tuple[str, float]]]:
+        """Return each target's tokens with their log-probabilities; see `score`, which has their sums."""
+        texts = _texts("sources", sources), _texts("targets", targets)
+        if len(texts[1]) != len(texts[0]):
+            rule = f"as many lines as there are sources, {len(texts[0]):,}"
+            raise UserError(f"`targets` must be {rule}, but are {len(texts[1]):,} instead.")
+        pairs = self.forced(source, target, _ARGUMENTS).group(*texts, self.decoding)
+        for number, batch in enumerate(pairs.batches):
+            pairs.add(number, self.score_batch(batch))
+        symbols = self._task.target_dictionary
+        return [[(symbols[token], value) for token, value in tokens] for tokens in pairs.finished()]
+
+    def forced(self, source: str, target: str, names: tuple[str, str] = ("--from", "--to")) -> Forced:
+        """Return what makes batches of pairs in two languages (UserError: one is unknown, by the arguments' names)."""
+        self.forms.check(source, [target], names)
+        return Forced(self.forms, source, target, min(model.max_decoder_positions() for model in self._models))
+
+    def score_batch(self, given: Sequence[Given]) -> list[list[float]]:
+        """Return the log-probability of each token of the translations in a batch, the longest source first."""
+        target, dictionary = given[0].row.target, self._task.target_dictionary
+        sample = self._for_models([one.row for one in given])
+        begins = self.forms.first_token(target) if self.forms.replaces_ends else None
+        with first_words(self._models, self.forms.ends(target)[1]):
+            return log_probs(
+                self._models, sample["net_input"], [one.written for one in given],
+                dictionary.eos() if begins is None else begins, dictionary.pad(),
+            )  # fmt: skip
+
     def translate_batch(self, rows: Sequence[Row], decoding: Decoding, n_best: int = 1) -> list[list[Hypothesis]]:
         """Return the hypotheses of each row, the best first, at least one."""
         search = self._searches(decoding.beam, decoding.lenpen, decoding.max_len_a, decoding.max_len_b, n_best)
-        sample = self._task.for_models(self.decoding.moved(self._sample(rows)), self._models)
+        sample = self._for_models(rows)
         firsts = [self.forms.first_token(row.target) for row in rows]
         prefixes = None if self.forms.replaces_ends or None in firsts else sample["id"].new_tensor(firsts).unsqueeze(1)
         begins = firsts[0] if self.forms.replaces_ends else None
@@ -77,6 +141,10 @@ class TextTranslator:
     def _hypothesis(spell: Spelled, output: dict[str, torch.Tensor], limit: int) -> Hypothesis:
         tokens = output["tokens"]
         return Hypothesis(spell(tokens), bits(float(output["score"])), len(tokens), len(tokens) > limit)
+
+    def _for_models(self, rows: Sequence[Row]) -> dict[str, Any]:
+        sample: dict[str, Any] = self._task.for_models(self.decoding.moved(self._sample(rows)), self._models)
+        return sample
 
     def _sample(self, rows: Sequence[Row]) -> dict[str, Any]:
         """A batch as fairseq's tasks collate it, of rows that are in order."""
@@ -107,3 +175,12 @@ class TextTranslator:
             stored.placed(model, self.decoding.fp16, self.decoding.bf16, self.decoding.use_cuda)
             model.prepare_for_inference_(OmegaConf.structured(FairseqConfig(generation=generation)))
             self._models.append(model)
+
+
+def _texts(name: str, lines: Iterable[str]) -> list[str]:
+    """The lines (UserError: they are one string, which has characters, or one of them is none)."""
+    found = [] if isinstance(lines, str) else list(lines)
+    wrong = [lines] if isinstance(lines, str) else [line for line in found if not isinstance(line, str)]
+    if wrong:
+        raise_invalid(name, "a list of strings", wrong[0])
+    return found

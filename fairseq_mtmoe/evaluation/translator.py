@@ -25,7 +25,7 @@ from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation import stored
-from fairseq_mtmoe.evaluation.stored import Inference, change, setting
+from fairseq_mtmoe.evaluation.stored import Inference, change, expect_counts, setting
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references, load_sources
 from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.protocols import NamesTasks
@@ -57,6 +57,7 @@ class Decoding(Inference):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        expect_counts(beam=self.beam)
         for name in ("lenpen", "max_len_a", "max_len_b"):
             value = getattr(self, name)
             if not math.isfinite(value) or (name != "lenpen" and value < 0):

@@ -76,6 +76,16 @@ def test_old_directions_are_what_they_were_bit_for_bit(folder):
     assert not new & {one.text for hypotheses in wanted["swh_Latn"] for one in hypotheses}
 
 
+def test_given_translations_into_old_languages_have_the_scores_that_they_had(folder):
+    targets = [*TEXT[12:], *TEXT[:12]]
+    for lang in OLD:
+        before, after = (
+            TextTranslator([str(folder / name)], SEARCH).score(TEXT, targets, source="eng_Latn", target=lang)
+            for name in ("old.pt", "trained.pt")
+        )
+        assert before == after
+
+
 @pytest.mark.parametrize("joined", [True, False])
 def test_a_second_language_leaves_the_first_what_it_was(tmp_path, joined):
     models = [trained_pieces(sentences("en", 200)), trained_pieces(sentences("sw", 200) + sentences("fr", 200))]

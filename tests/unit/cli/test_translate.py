@@ -14,6 +14,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from contextlib import closing, contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -137,8 +138,8 @@ def test_a_killed_translation_of_files_goes_on_and_its_result_is_the_same(model,
 
         return call
 
-    def watched(one, rows, *others):
-        found = work(one, rows, *others)
+    def watched(one, rows, **search):
+        found = work(one, rows, **search)
         translated.append(len(rows))
         return found
 
@@ -226,24 +227,23 @@ def test_several_processes_write_the_same(model, file, tmp_path, one_thread_each
 
 
 def test_processes_share_one_load_of_the_model_and_end_at_once(translator, one_thread_each):
-    loaded = _workers.Models(("no file",), Decoding(beam=2, max_len_b=8), None, 1)
+    work = partial(translator.translate_batch, decoding=Decoding(beam=2, max_len_b=8))
     group = translator.forms.group(TEXT, "en", ["aa"], Decoding(batch_size=5))
     batches = dict(enumerate(group.batches))
-    here = dict(_workers.Here(loaded, translator).translate(batches))
-    with closing(_workers.Processes(loaded, translator, 2)) as processes:
-        assert dict(processes.translate(batches)) == here
+    here = dict(_workers.Here(work).done(batches))
+    with closing(_workers.Processes(work, 2)) as processes:
+        assert dict(processes.done(batches)) == here
     rows = [row for batch in batches.values() for row in batch] * 2
 
-    def slowly(rows, *_):
+    def slowly(rows):
         time.sleep(0.3)
         return [(os.getpid(), row.line) for row in rows]
 
-    with closing(_workers.Processes(loaded, SimpleNamespace(translate_batch=slowly), 2)) as processes:
-        ((_, found),) = processes.translate({0: rows})
+    with closing(_workers.Processes(slowly, 2)) as processes:
+        ((_, found),) = processes.done({0: rows})
     assert len({process for process, _ in found}) == 2 and [line for _, line in found] == [row.line for row in rows]
-    endless = SimpleNamespace(translate_batch=lambda *_: time.sleep(20))
-    processes = _workers.Processes(loaded, endless, 2)
-    processes._executor.submit(_workers._translate, TEXT)
+    processes = _workers.Processes(lambda rows: time.sleep(20), 2)
+    processes._executor.submit(_workers._done, TEXT)
     time.sleep(0.3)  # it has begun
     start = time.monotonic()
     processes.close()

@@ -1,0 +1,131 @@
+"""`mtmoe score`: the log-probability of each line of a file of translations, by forced decoding."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from fairseq_mtmoe.cli._lines import Lines, Screen, read, survey
+from fairseq_mtmoe.cli._shared import PATH, progress_bar, quiet_fairseq
+from fairseq_mtmoe.cli._workers import Models, workers_of
+from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.files import check_writable, output_file, replacing
+
+if TYPE_CHECKING:
+    from fairseq_mtmoe.evaluation.text_scores import Pairs
+
+Write = Callable[[str], object]
+
+
+@click.command("score")
+@click.argument("model", metavar="MODEL")
+@click.argument("sources", type=PATH, metavar="SOURCES")
+@click.argument("targets", type=PATH, metavar="TARGETS")
+@click.option("--from", "source", required=True, metavar="LANG", help="Language of SOURCES, as the model calls it.")
+@click.option("--to", "target", required=True, metavar="LANG", help="Language of TARGETS.")
+@click.option("--out", type=PATH, help="File for the scores; by default standard output.")
+@click.option("--tsv", is_flag=True, help="Between tabs: the score, the number of tokens, the source and the target.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size.")
+@click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
+              help="Processes on a CPU, which share its cores and the model.")  # fmt: skip
+@click.option("--data", type=click.Path(), help="The run's data directory, whose vocabulary a checkpoint of before "
+              "0.1.14 lacks; by default where it was.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace what --out names.")
+@click.option("--fp16", is_flag=True, help="Half precision.")
+@click.option("--bf16", is_flag=True, help="Half precision with float32's range: the fastest on new GPUs.")
+@click.option("--cpu", is_flag=True, help="Do not use a GPU.")
+@quiet_fairseq()
+def command(
+    model: str, sources: Path, targets: Path, source: str, target: str, out: Path | None, tsv: bool, workers: int,
+    data: str | None, overwrite: bool, **computing: Any,
+) -> None:  # fmt: skip
+    """Score each line of TARGETS as a translation of the same line of SOURCES, by MODEL (FILE:FILE is an ensemble).
+
+    A score is the natural logarithm of the translation's probability: the sum over its tokens, its end and the
+    language token that the model begins with. Divided by ln 2 and the number of tokens it is what fairseq-generate
+    --score-reference gives, and mtmoe translate --scores.
+
+    \b
+    mtmoe score nllb.pt in.en out.sw --from eng_Latn --to swh_Latn > scores.txt
+    mtmoe score run/checkpoint_best.pt in.en out.sw --from en --to sw --tsv | awk -F'\\t' '$1 / $2 > -1.5'
+    """
+    if out is not None and not out.name:
+        raise_invalid("--out", "a file", str(out))
+    if out is None and sys.stdout is None:
+        raise UserError("`--out` must be given where the standard output is closed, but is not.")
+    total, of_targets = (survey(path)[0] for path in (sources, targets))
+    if of_targets != total:
+        rule = f"as many lines as `{sources}`, {total:,}"
+        raise UserError(f"`{targets}` must have {rule}, but has {of_targets:,} instead.")
+    if out is not None:
+        for name, path in (("SOURCES", sources), ("TARGETS", targets), *(("MODEL", Path(m)) for m in model.split(":"))):
+            output_file("--out", out, overwrite, **{name: path})
+        check_writable(out.parent)
+    from fairseq_mtmoe import register
+
+    register()
+    from fairseq_mtmoe.evaluation.stored import existing
+    from fairseq_mtmoe.evaluation.translator import Decoding
+
+    decoding = Decoding(**{one.name: computing[one.name] for one in fields(Decoding) if one.name in computing})
+    if workers > 1 and decoding.use_cuda:
+        raise_invalid("--workers", "1 on a GPU; `--cpu` scores on the CPU", workers)
+    models = Models(tuple(map(existing, model.split(":"))), decoding, data, n_best=1)
+    job = _Job(models, sources, targets, (source, target), tsv)
+    stdout = None if out is not None else sys.stdout.buffer
+    with contextlib.redirect_stdout(sys.stderr):  # where libraries may write
+        if stdout is not None:
+            screen = Screen(stdout)
+            job.run(workers, total, lambda text: screen.write({target: text}), quiet=stdout.isatty())
+            return
+        assert out is not None
+        with replacing(out) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+            job.run(workers, total, file.write)
+            file.flush()
+
+
+class _Job:
+    """Two files to score in two languages."""
+
+    def __init__(self, models: Models, sources: Path, targets: Path, langs: tuple[str, str], tsv: bool) -> None:
+        self._models, self._paths, self._langs, self._tsv = models, (sources, targets), langs, tsv
+
+    def run(self, workers: int, total: int, write: Write, quiet: bool = False) -> None:
+        translator = self._models.load(workers)
+        with closing(workers_of(translator.score_batch, workers)) as scoring:
+            forced = translator.forced(*self._langs)
+            for side, path in enumerate(self._paths):
+                for some in read(path):
+                    forced.expect_short(side, some.lines, some.name, some.first)
+            console = Console(stderr=True, quiet=quiet)
+            with progress_bar("lines", console, transient=True) as progress:
+                bar = progress.add_task("scoring", total=total)
+                for sources, targets in self._groups():
+                    names = sources.name, targets.name
+                    pairs = forced.group(sources.lines, targets.lines, self._models.decoding, names, sources.first)
+                    for number, found in scoring.done(dict(enumerate(pairs.batches))):
+                        pairs.add(number, found)
+                        progress.advance(bar, len(found))
+                    write(self._text(pairs, sources, targets))
+                    progress.update(bar, completed=sources.first - 1 + len(sources.lines))
+
+    def _groups(self) -> Iterator[tuple[Lines, Lines]]:
+        sources, targets = map(read, self._paths)
+        return zip(sources, targets, strict=True)
+
+    def _text(self, pairs: Pairs, sources: Lines, targets: Lines) -> str:
+        lines = []
+        for tokens, source, target in zip(pairs.finished(), sources.lines, targets.lines, strict=True):
+            score = f"{sum((value for _, value in tokens), start=0.0):.4f}"
+            texts = (text.replace("\t", " ") for text in (source, target))
+            lines.append("\t".join([score, str(len(tokens)), *texts]) if self._tsv else score)
+        return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,78 @@
+"""`mtmoe score`: a number for each pair of lines of two files."""
+
+import pytest
+from click.testing import CliRunner
+
+from fairseq_mtmoe import load_translator, register
+from fairseq_mtmoe.cli import _lines, _workers
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.errors import UserError
+from tests.helpers import untrained
+from tests.helpers.refused import refused
+from tests.helpers.translated_text import LIMIT, SPARSE, make_text_data, texts
+
+SOURCES, TARGETS = ["bo\tda", "", *texts(8, 5)], ["ki bo", "", *texts(8, 6)]
+LANGS = ("--from", "en", "--to", "aa", "--cpu")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    register()
+    data = make_text_data(tmp_path_factory.mktemp("scores") / "data")
+    untrained.save_model(data, data.parent / "model.pt", *SPARSE)
+    return data.parent / "model.pt"
+
+
+@pytest.fixture
+def files(tmp_path):
+    return write(tmp_path / "in.en", SOURCES), write(tmp_path / "out.aa", TARGETS)
+
+
+def write(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def score(*arguments):
+    """The lines that the command writes to the standard output."""
+    result = CliRunner().invoke(commands, ["score", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def test_files_have_the_scores_of_python_in_any_number_of_groups_and_processes(model, files, tmp_path, monkeypatch):
+    tokens = load_translator(model, cpu=True).score_tokens(SOURCES, TARGETS, source="en", target="aa")
+    wanted = [f"{sum((value for _, value in each), start=0.0):.4f}" for each in tokens]
+    assert score(model, *files, *LANGS) == wanted and len({*wanted}) == len(wanted) and wanted[1] == "0.0000"
+    monkeypatch.setattr(_lines, "GROUP", 4)
+    monkeypatch.setattr(_workers, "cores", lambda: 2)
+    rows = score(model, *files, *LANGS, "--tsv", "--workers", 2, "--batch-size", 2)
+    columns = [row.split("\t") for row in rows]
+    assert [float(each[0]) for each in columns] == pytest.approx([*map(float, wanted)], abs=2e-4)
+    assert [each[1:] for each in columns] == [
+        [str(len(each)), source.replace("\t", " "), target]
+        for each, source, target in zip(tokens, SOURCES, TARGETS, strict=True)
+    ]
+    out = tmp_path / "scores" / "out.txt"
+    assert score(model, *files, *LANGS, "--out", out) == [] and out.read_text().splitlines() == wanted
+    with refused("--out", "--overwrite"):
+        score(model, *files, *LANGS, "--out", out)
+    assert score(model, *files, *LANGS, "--out", out, "--overwrite") == []
+
+
+def test_files_that_cannot_be_scored_are_told_in_a_sentence_and_nothing_is_written(model, files, tmp_path):
+    fewer, long = write(tmp_path / "fewer", TARGETS[1:]), write(tmp_path / "long", ["bo"] * 9 + ["ba. " * LIMIT])
+    out = tmp_path / "scores.txt"
+    for name, arguments in (
+        ("fewer", (model, files[0], fewer, *LANGS)), ("none", (model, tmp_path / "none", files[1], *LANGS)),
+        ("none.pt", ("none.pt", *files, *LANGS)), ("--to", (model, *files, *LANGS, "--to", "xx")),
+        ("--bf16", (model, *files, *LANGS, "--fp16", "--bf16")), ("--out", (model, *files, *LANGS, "--out", files[0])),
+    ):  # fmt: skip
+        outs = [] if "--out" in arguments else ["--out", out]
+        with refused(name):
+            score(*arguments, *outs, *(["--overwrite"] if not outs else []))
+    (tmp_path / "bytes").write_bytes(b"bo\n" * 9 + b"\xff\n")
+    for name, line in (("long", 10), ("bytes", 10)):
+        with pytest.raises(UserError, match=rf"^Line {line} of `.*/{name}` must"):
+            score(model, tmp_path / name, files[1], *LANGS, "--out", out)
+    assert not out.exists() and long.exists() and files[0].read_text().startswith("bo\tda")
