@@ -3,13 +3,15 @@
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from fairseq import utils
+from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
+from torch import Tensor
 from torch import distributed as dist
 
 from fairseq_mtmoe.moe import MoELayer
@@ -35,6 +37,21 @@ def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list
     data = utils.move_to_cpu(data) if torch.cuda.is_available() else data
     dist.all_gather_object(gathered, data, group=group)
     return gathered
+
+
+def summed(values: Sequence[Any], device: torch.device, group: Any) -> list[Tensor]:
+    """Return the sums over all processes of numbers and of tensors, shaped as they are, in float64 on the device.
+
+    They are one message: fairseq's `all_reduce_dict` has one for tensors and one for numbers, and waits for a GPU.
+    """
+    numbers = [float(value) for value in values if not torch.is_tensor(value)]
+    on_host = torch.tensor(numbers, dtype=torch.double, pin_memory=device.type == "cuda")
+    moved = iter(on_host.to(device, non_blocking=True))
+    parts = [value.to(device, torch.double) if torch.is_tensor(value) else next(moved) for value in values]
+    together = torch.cat([part.reshape(-1) for part in parts])
+    distributed_utils.all_reduce(together, group=group)
+    sums = together.split([part.numel() for part in parts])
+    return [one.view_as(part) for one, part in zip(sums, parts, strict=True)]
 
 
 def tell_figures(task: Any, updates: int, interval: int) -> None:

@@ -28,7 +28,7 @@ from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
 from fairseq_mtmoe.training import failures, resuming, saving, screen, steps, stopping, zero_sharding
-from fairseq_mtmoe.training.metrics import ExpertCommLog, tell_figures
+from fairseq_mtmoe.training.metrics import ExpertCommLog, summed, tell_figures
 from fairseq_mtmoe.training.option_check import (
     changed_options,
     check_run_options,
@@ -238,8 +238,7 @@ class SparseTrainer(Trainer):
     def set_num_updates(self, num_updates: int) -> None:
         """As fairseq's; an update that was made moves the running prices of BASE layers, and nothing else does."""
         if self._is_stepping:
-            alone = self.data_parallel_world_size == 1 or self.cfg.optimization.use_bmuf  # whose updates are local
-            remember_prices(self._running_prices, None if alone else self.data_parallel_process_group)
+            remember_prices(self._running_prices)
         super().set_num_updates(num_updates)
 
     def begin_valid_epoch(self, epoch: int) -> None:
@@ -258,19 +257,37 @@ class SparseTrainer(Trainer):
         return output
 
     def _aggregate_logging_outputs(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
-        """As fairseq's, which forgets the batches before a dummy, but not their gradients; and agrees on a signal."""
+        """As fairseq's, which forgets the batches before a dummy, but not their gradients.
+
+        The processes also agree on a signal, and sum up their batches' prices but where their updates are local.
+        """
         real = [log for log, dummy in zip(logging_outputs, self._dummies, strict=False) if not dummy]
         if self._slots and ignore and real and all("sample_size" in log for log in real):
             logging_outputs, ignore = real, False
             sums = (float(sum(log["sample_size"] for log in real)), *sums[1:])
         world_size = self.data_parallel_world_size
         vote = stopping.encode_signal(stopping.received(), world_size)
-        logs, found = super()._aggregate_logging_outputs(logging_outputs, *sums, vote, ignore=ignore)
+        shares_update = self._is_stepping and not self.cfg.optimization.use_bmuf
+        prices = self._running_prices if shares_update else []
+        sums = (*sums, vote, *(layer.recorded for layer in prices))
+        logs, found = super()._aggregate_logging_outputs(logging_outputs, *sums, ignore=ignore)
+        for layer in reversed(prices):
+            layer.recorded = found.pop()
         # One wait for a GPU: fairseq, too, looks at the first of the sums soon.
         tensors = all(torch.is_tensor(value) for value in found)
         *numbers, votes = torch.stack(found).tolist() if tensors else map(float, found)
         self._agreed_signal = stopping.decode_signal(votes, world_size)
         return logs, numbers
+
+    def _fast_stat_sync_sum(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
+        """As fairseq's, in one message."""
+        names = list(logging_outputs[0]) if logging_outputs else []
+        logged = [sum(log[name] for log in logging_outputs if name in log) for name in names]
+        if ignore:
+            logged = [torch.zeros_like(value) if torch.is_tensor(value) else 0 for value in logged]
+        found = summed([*logged, *sums], self.device, self.data_parallel_process_group)
+        logs = [dict(zip(names, found, strict=False))] if names else []
+        return logs, found[len(names) :]
 
     @property
     def stopped_by(self) -> signal.Signals | None:

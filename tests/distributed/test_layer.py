@@ -125,7 +125,8 @@ def shuffled(rank, idle_rank):
     chosen = gate(hidden, None, padding | (rank == idle_rank)).expert_T
     torch.manual_seed(rank)
     order = torch.randperm(size)
-    remember_prices([gate.prices], dist.group.WORLD)
+    dist.all_reduce(gate.prices.recorded)
+    remember_prices([gate.prices])
     return chosen.tolist(), order.tolist(), gate.prices.mean.tolist()
 
 

@@ -33,9 +33,8 @@ PURPOSES = {
     "AllToAllDispatcher.dispatch": "rows to their experts",
     "AllToAllDispatcher.combine": "results back",
     "_Exchanged.backward": "gradients of results, then of rows",
-    "all_reduce_dict": "what is logged, signals to stop",
+    "summed": "prices, what is logged, signals to stop",
     "clip_all.<locals>.norm_of_all": "the norm of experts' gradients",
-    "_summed": "prices",
 }
 
 

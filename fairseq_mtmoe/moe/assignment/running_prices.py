@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.device_kind import is_on_cpu
@@ -58,14 +57,25 @@ class RunningPrices(nn.Module):
         entry = torch.cat([price_N * num_tokens, num_tokens.to(price_N).view(1)])
         self._pending = entry if self._pending is None else self._pending + entry
 
-    def take(self) -> Tensor | None:
-        """Return and forget the sum of recorded prices times tokens, and of these tokens, (N + 1,)."""
-        taken, self._pending = self._pending, None
-        return taken
+    @property
+    def recorded(self) -> Tensor:
+        """The sum of recorded prices times tokens, and of these tokens, (N + 1,): of this process, or of all if set."""
+        return self.total.new_zeros(len(self.total) + 1) if self._pending is None else self._pending
+
+    @recorded.setter
+    def recorded(self, sum_of_all: Tensor) -> None:
+        self._pending = sum_of_all.to(self.total)
+
+    def forget(self) -> None:
+        """Drop what was recorded."""
+        self._pending = None
 
     @torch.no_grad()
-    def move(self, taken: Tensor) -> None:
-        """Move the mean by what one update recorded, (N + 1,), unless it has no tokens or is not finite."""
+    def move(self) -> None:
+        """Move the mean by what was recorded, if anything, unless it has no tokens or is not finite."""
+        if self._pending is None:
+            return
+        taken, self._pending = self._pending, None
         # Whole-model wrappers cast buffers behind `_apply`'s back.
         self.total, self.weight = self.total.float(), self.weight.float()
         count = taken[-1]
@@ -105,32 +115,16 @@ def running_prices(model: nn.Module) -> list[RunningPrices]:
     return [module for module in model.modules() if isinstance(module, RunningPrices)]
 
 
-def remember_prices(prices: Iterable[RunningPrices], group: dist.ProcessGroup | None = None) -> None:
-    """Move running means by what was recorded, after an update of the weights.
+def remember_prices(prices: Iterable[RunningPrices]) -> None:
+    """Move running means by what was recorded, each batch by its tokens, after an update of the weights.
 
-    Processes of `group` share the update and call this together; each batch counts by its tokens.
+    Processes that share the update have summed up what they `recorded`.
     """
-    layers = list(prices)
-    if not layers:
-        return
-    taken = [layer.take() for layer in layers]
-    if group is not None:
-        taken = _summed(taken, [layer.total for layer in layers], group)
-    for layer, part in zip(layers, taken, strict=True):
-        if part is not None:
-            layer.move(part)
-
-
-def _summed(taken: list[Tensor | None], totals: list[Tensor], group: dist.ProcessGroup) -> list[Tensor | None]:
-    """Return what all processes recorded, in one message."""
-    pairs = zip(taken, totals, strict=True)
-    parts = [total.new_zeros(len(total) + 1) if part is None else part for part, total in pairs]
-    together = torch.cat(parts)
-    dist.all_reduce(together, group=group)
-    return list(torch.split(together, [len(part) for part in parts]))
+    for layer in prices:
+        layer.move()
 
 
 def forget_prices(prices: Iterable[RunningPrices]) -> None:
     """Drop what was recorded of batches whose update was left out."""
     for layer in prices:
-        layer.take()
+        layer.forget()

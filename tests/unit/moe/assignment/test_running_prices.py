@@ -64,7 +64,7 @@ def test_it_is_float32_in_every_model():
     before = copy.deepcopy(gate.prices.state_dict())
     gate.prices.record(torch.zeros(N), torch.tensor(1.0))
     gate.to(torch.float16)
-    assert gate.weight.dtype == torch.float16 and gate.prices.take() is None
+    assert gate.weight.dtype == torch.float16 and not gate.prices.recorded.any()
     assert all(torch.equal(before[name], value) for name, value in gate.prices.state_dict().items())
     prices = gate.prices  # whose buffers a wrapper makes half behind its back
     prices.total, prices.weight = prices.total.half(), prices.weight.half()
@@ -148,7 +148,7 @@ def test_balanced_evaluation_assigns_as_training_does_and_changes_nothing(padded
     assert torch.equal(evaluated.expert_T, in_training.expert_T) and evaluated.max_rows == in_training.max_rows
     shares = torch.bincount(evaluated.expert_T, minlength=N)[:N]
     assert shares.max() - shares.min() <= 1
-    assert gate.prices.take() is None and torch.equal(gate.prices.mean, before)
+    assert not gate.prices.recorded.any() and torch.equal(gate.prices.mean, before)
     assert torch.equal(torch.get_rng_state(), drawn)
 
 
