@@ -112,7 +112,8 @@ def predicted_bytes(size: Size, world_size: int, steps: Iterable[Step]) -> float
     for step in steps:
         total += layers * row_bytes(step.rows * share, step.rows * share, size.width, 4)
         total += layers * shuffle_bytes(step.places * share, step.places * share, size.num_experts)
-        total += 2 * layers * count_bytes(size.num_experts, world_size) + 2 * gather_bytes(world_size)
+        total += 2 * layers * count_bytes(size.num_experts, world_size, shuffles=True)
+        total += gather_bytes(world_size, stacks=2)
     return total
 
 
@@ -149,7 +150,7 @@ def _checked(
     report: Report, size: Size, several: Several, world_size: int, kind: str, latency: float, bandwidth: float
 ) -> list[object]:
     found = several[world_size]
-    operations = size.layers * num_operations(shuffles=True) + 2
+    operations = size.layers * num_operations(shuffles=True) + 1
 
     def seconds(steps: list[Step]) -> float:
         return operations * latency + predicted_bytes(size, world_size, steps) / world_size / bandwidth

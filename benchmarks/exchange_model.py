@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NUMBER_BYTES = 8  # numbers of rows are int64
-SCORE_BYTES = 4  # scores are float32, and the answer, an expert's number, is int32
+NUMBER_BYTES = 8  # numbers of tokens and of rows are int64
+SCORE_BYTES = 4  # scores are float32, and the answer, an expert's number, is int32, as are numbers of rows with answers
 
 
 def row_bytes(sent: float, arrived: float, width: int, element_size: int, backward: bool = True) -> float:
@@ -23,8 +23,10 @@ def row_bytes(sent: float, arrived: float, width: int, element_size: int, backwa
     return (2 if backward else 1) * (sent + arrived) * width * element_size
 
 
-def count_bytes(num_experts: int, group_size: int) -> int:
-    """Each process tells each other one how many rows each of its N/P experts gets."""
+def count_bytes(num_experts: int, group_size: int, shuffles: bool) -> int:
+    """Each process tells each other one how many rows each of its N/P experts gets: from itself, or from all P."""
+    if shuffles:
+        return (group_size - 1) * num_experts * SCORE_BYTES
     return (num_experts - num_experts // group_size) * NUMBER_BYTES
 
 
@@ -33,14 +35,14 @@ def shuffle_bytes(sent: float, arrived: float, num_experts: int) -> float:
     return (sent * (num_experts + 1) + arrived) * SCORE_BYTES
 
 
-def gather_bytes(group_size: int) -> int:
-    """Each process tells the others how many tokens it has: once for a stack that shuffles."""
-    return (group_size - 1) * NUMBER_BYTES
+def gather_bytes(group_size: int, stacks: int = 1) -> int:
+    """Each process tells the others how many tokens it has in each stack: once for a model that shuffles."""
+    return stacks * (group_size - 1) * NUMBER_BYTES
 
 
 def num_operations(shuffles: bool, backward: bool = True) -> int:
-    """Collective operations of one expert layer, without the stack's one gathering."""
-    return 3 + (2 if backward else 0) + (2 if shuffles else 0)
+    """Collective operations of one expert layer, without the model's one gathering."""
+    return 3 + (2 if backward else 0) + (1 if shuffles else 0)
 
 
 @dataclass(frozen=True)
@@ -137,11 +139,12 @@ def predict(
     size = math.gcd(model.num_experts, world_size)
     num_bytes, waits, averaging = 0.0, 0.0, 0.0
     if size > 1:  # else experts are averaged with all other parameters
-        elsewhere, stacks = tokens * (1 - 1 / size), 2 if shuffles else 0
-        layer = row_bytes(elsewhere, elsewhere, model.width, element_size) + count_bytes(model.num_experts, size)
+        elsewhere = tokens * (1 - 1 / size)
+        layer = row_bytes(elsewhere, elsewhere, model.width, element_size)
+        layer += count_bytes(model.num_experts, size, shuffles)
         layer += shuffle_bytes(elsewhere, elsewhere, model.num_experts) if shuffles else 0
-        num_bytes = model.expert_layers * layer + stacks * gather_bytes(size)
-        waits = machine.waits(size, model.expert_layers * num_operations(shuffles) + stacks)
+        num_bytes = model.expert_layers * layer + (gather_bytes(size, stacks=2) if shuffles else 0)
+        waits = machine.waits(size, model.expert_layers * num_operations(shuffles) + shuffles)
         numbers = 2 * model.width * model.inner + model.inner + model.width  # two matrices, two biases
         averaging = machine.all_reduce_seconds(
             model.expert_layers * (model.num_experts // size) * numbers * element_size,

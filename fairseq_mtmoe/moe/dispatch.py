@@ -70,8 +70,13 @@ class Dispatcher(ABC, Generic[Plan]):
     """Takes tokens to their experts and back; the layer does not know where the experts are."""
 
     @abstractmethod
-    def dispatch(self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None) -> tuple[Tensor, Plan]:
-        """Return the rows of this process's experts, (S, H), sorted, and the plan; padding has an `expert_T` from N."""
+    def dispatch(
+        self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None, arriving_PE: Tensor | None = None
+    ) -> tuple[Tensor, Plan]:
+        """Return the rows of this process's experts, (S, H), sorted, and the plan; padding has an `expert_T` from N.
+
+        What is known of the routing already (see `Routing`) need not be asked for.
+        """
 
     @abstractmethod
     def combine(self, rows_SH: Tensor, plan: Plan, scale: Scale | None = None) -> Tensor:
@@ -84,7 +89,9 @@ class LocalDispatcher(Dispatcher[LocalPlan]):
     def __init__(self, num_experts: int) -> None:
         self.num_experts = num_experts
 
-    def dispatch(self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None) -> tuple[Tensor, LocalPlan]:
+    def dispatch(
+        self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None, arriving_PE: Tensor | None = None
+    ) -> tuple[Tensor, LocalPlan]:
         token_T, row_T, offsets_N = sorted_by_expert(expert_T, self.num_experts)
         plan = LocalPlan(offsets_N=offsets_N, max_rows=max_rows, token_T=token_T, row_T=row_T)
         return _reordered(x_TH, token_T, row_T), plan

@@ -67,6 +67,7 @@ class Routing:
         uniform_gate: the value of `gate_T` while the gate is undecided (all logits 0, where it has logits).
         balance_loss: Switch's load-balancing loss, 1 when the load is even, where the gate defines one.
         max_rows: how many tokens no expert has more of, where the gate can say so without looking.
+        arriving_PE: how many rows each process has for each expert of this one, where assigning told it.
         knows_padding: `expert_T` is N at padding already.
     """
 
@@ -75,6 +76,7 @@ class Routing:
     uniform_gate: float
     balance_loss: Tensor | None = None
     max_rows: int | None = None
+    arriving_PE: Tensor | None = None
     knows_padding: bool = False
 
 
@@ -124,7 +126,8 @@ class Gate(nn.Module, ABC):
             return routing
         expert_T = routing.expert_T.masked_fill(padding_T, self.num_experts)
         # Not by `dataclasses.replace`, which torch.compile of 2.6 does not take.
-        return Routing(expert_T, routing.gate_T, routing.uniform_gate, routing.balance_loss, routing.max_rows)
+        known = routing.max_rows, routing.arriving_PE
+        return Routing(expert_T, routing.gate_T, routing.uniform_gate, routing.balance_loss, *known)
 
     def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
         """Return each token's score of each expert, (T, N), float32, for a value of the gate's weight."""
@@ -163,33 +166,40 @@ class BaseGate(Gate):
         scores_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
         fixed_TN = scores_TN.detach()
         way = self.routing.training if self.training else self.routing.evaluation
-        max_rows = None
+        max_rows = arriving_PE = None
         if self.training or way == "balanced":
-            expert_T = self._assigned(fixed_TN, padding_T, counts)
+            expert_T, arriving_PE = self._assigned(fixed_TN, padding_T, counts)
             if way == "prices" and self.prices.known:
-                expert_T = self._chosen(fixed_TN)
+                expert_T, arriving_PE = self._chosen(fixed_TN), None
             elif self.shuffle is None or not self.training:
                 max_rows = -(-len(hidden_TH) // self.num_experts)
         else:
             expert_T = self._chosen(fixed_TN) if way == "prices" else fixed_TN.argmax(1)
         chosen_T = expert_T.clamp(max=self.num_experts - 1)  # padding's expert is none of them
         gate_T = scores_TN.gather(1, chosen_T.unsqueeze(1)).squeeze(1).sigmoid()
-        return Routing(expert_T, gate_T, uniform_gate=0.5, max_rows=max_rows)
+        return Routing(expert_T, gate_T, uniform_gate=0.5, max_rows=max_rows, arriving_PE=arriving_PE)
 
     def _chosen(self, scores_TN: Tensor) -> Tensor:
         return (scores_TN - self.prices.mean).argmax(1)
 
-    def _assigned(self, scores_TN: Tensor, padding_T: Tensor | None, counts: TokenCounts | None) -> Tensor:
-        """Return the balanced assignment, which begins with the running prices; training records its own prices."""
+    def _assigned(
+        self, scores_TN: Tensor, padding_T: Tensor | None, counts: TokenCounts | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the balanced assignment, and what it tells of rows that arrive; training records its prices.
+
+        It begins with the running prices.
+        """
+        arriving_PE = None
         assign = partial(assigned, start_N=self.prices.mean if self.prices.known else None)
         if self.shuffle is None or not self.training:
             expert_T, price_N = assign(scores_TN, padding_T)
             num_tokens = real_tokens(scores_TN, padding_T)
         else:
-            expert_T, price_N, num_tokens = self.shuffle(scores_TN, padding_T, assign, self.comm, counts)
+            shuffled = self.shuffle(scores_TN, padding_T, assign, self.comm, counts)
+            expert_T, arriving_PE, price_N, num_tokens = shuffled
         if self.training:
             self.prices.record(price_N, num_tokens)
-        return expert_T  # type: ignore[no-any-return]
+        return expert_T, arriving_PE
 
 
 class TaskGate(Gate):

@@ -78,7 +78,7 @@ class MoELayer(nn.Module):
         self.last_balance_loss = routing.balance_loss
         self.load.record(routing.expert_T, task_B)
         branch_TH = branch_input.reshape(-1, width)
-        rows_SH, plan = self.dispatcher.dispatch(branch_TH, routing.expert_T, routing.max_rows)
+        rows_SH, plan = self.dispatcher.dispatch(branch_TH, routing.expert_T, routing.max_rows, routing.arriving_PE)
         rows_SH = self.experts(rows_SH, plan.offsets_N, plan.max_rows, plan.host_offsets_N)
         scale = Scale(routing.gate_T, self.blend, routing.uniform_gate)
         output_TH = self.dispatcher.combine(rows_SH, plan, scale)

@@ -15,6 +15,7 @@ from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
 from fairseq_mtmoe.conditioning import with_new_conditions
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.gates import base_gates
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.options import names_of_tasks
 from fairseq_mtmoe.options.conditional import conditional_parts
 from fairseq_mtmoe.options.transformer import form_of, nested_options
@@ -96,7 +97,9 @@ class Transformer(TransformerModelBase):
     ) -> tuple[Tensor, dict[str, Any]]:
         """As fairseq's, with one task id per sentence (B,)."""
         both = {"src_lengths": src_lengths, "return_all_hiddens": return_all_hiddens}
-        encoder_out = self.encoder(src_tokens, task_ids=task_ids, **both)
+        counts = TokenCounts(prev_output_tokens.numel())  # processes tell each other those of both stacks together
+        encoder_out = self.encoder(src_tokens, task_ids=task_ids, token_counts=counts, **both)
+        encoder_out["token_counts"] = [counts.of_next()]
         output: tuple[Tensor, dict[str, Any]] = self.decoder(
             prev_output_tokens, encoder_out, **both,
             features_only=features_only, alignment_layer=alignment_layer, alignment_heads=alignment_heads,

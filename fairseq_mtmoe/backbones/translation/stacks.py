@@ -5,6 +5,7 @@ Stacks with `Conditions` adapt to each sentence's task: alignment stands before 
 tasks' embeddings, and hands on with its output what the decoder needs of them.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from fairseq_mtmoe.backbones.blocks import Conditions, SlotPlans, Stack
 from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBlock, FairseqBlock
 from fairseq_mtmoe.backbones.translation.decoding import STATE, TASKS, BeamState, SearchedEncoder, shares_beams
 from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.options.transformer import MARIAN
 from fairseq_mtmoe.slots import BatchContext
 
@@ -113,9 +115,11 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
         task_ids: LongTensor | None = None,
+        token_counts: TokenCounts | None = None,
     ) -> dict[str, list[Any]]:
         """As fairseq's, with `task_ids` (B,), which come out again under their name; so do the tasks' embeddings."""
         x, context, embedded = self.embed(src_tokens, task_ids, token_embeddings)
+        context = context if token_counts is None else replace(context, token_counts=token_counts)
         x = self.aligned(x, context)
         states = [x] if return_all_hiddens else []
         for block in self.layers:
@@ -239,10 +243,11 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         (beam,) = encoder_out.get("beam", [1])
         (task_ids,) = encoder_out.get("task_ids") or [None]
         (tasks,) = encoder_out.get("tasks") or [None]
+        (token_counts,) = encoder_out.get("token_counts") or [TokenCounts()]
         padding_mask = words.eq(self.padding_idx)
         has_padding = self.cross_self_attention or padding_mask.any()
         task_ids = None if task_ids is None else task_ids.repeat_interleave(beam)
-        return BatchContext(task_ids, padding_mask if has_padding else None, tasks=tasks)
+        return BatchContext(task_ids, padding_mask if has_padding else None, token_counts, tasks)
 
     def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
         """What comes out beside states and attention, after a pass whose blocks had this context."""

@@ -1,7 +1,8 @@
 """The all-to-all dispatcher: for experts in several processes, to which rows travel, and from which they come back.
 
-As in BASE layers (Lewis et al., 2021): one all-to-all says how many rows go where, the only thing that the host waits
-for, and one takes the rows each way. The layer's output is that of one process with all experts and all rows.
+As in BASE layers (Lewis et al., 2021): one all-to-all says how many rows go where, unless that is known, and one takes
+the rows each way. The host waits for these numbers and nothing else. The layer's output is that of one process with all
+experts and all rows.
 """
 
 from dataclasses import dataclass
@@ -56,12 +57,14 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         assert self.placement.group is not None
         return self.placement.group
 
-    def dispatch(self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None) -> tuple[Tensor, AllToAllPlan]:
+    def dispatch(
+        self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None, arriving_PE: Tensor | None = None
+    ) -> tuple[Tensor, AllToAllPlan]:
         """`max_rows` is of no use, since rows of other processes come too."""
         rows_TH, left = self.leaving.dispatch(x_TH, expert_T)
         if torch.is_autocast_enabled(rows_TH.device.type):  # the experts would do it on arrival: travel light
             rows_TH = rows_TH.to(torch.get_autocast_dtype(rows_TH.device.type))
-        send, received, received_PE = self._counts(left.offsets_N)
+        send, received, received_PE = self._counts(left.offsets_N, arriving_PE)
         receive = [sum(by_expert) for by_expert in received]
         size = self.placement.group_size
         rows_SH = exchange(rows_TH[: sum(send)], send, receive, self.group, self.record, gradient_scale=size)
@@ -85,12 +88,13 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
             rows_TH = torch.cat([rows_TH, rows_TH.new_zeros(padding, rows_TH.shape[1])])
         return self.leaving.combine(rows_TH, plan.left, scale)
 
-    def _counts(self, offsets_N: Tensor) -> tuple[list[int], list[list[int]], Tensor]:
+    def _counts(self, offsets_N: Tensor, received_PE: Tensor | None) -> tuple[list[int], list[list[int]], Tensor]:
         """Return how many rows go to each process, and come from each for each expert here, (P, E)."""
         size, count = self.placement.group_size, self.placement.count
         offsets_N = offsets_N.long()
         sent_N = offsets_N.diff(prepend=offsets_N.new_zeros(1))
-        received_PE = all_to_all_alike(sent_N, self.group, self.record).view(size, count)
+        if received_PE is None:
+            received_PE = all_to_all_alike(sent_N, self.group, self.record).view(size, count)
         numbers = torch.cat([sent_N.view(size, count).sum(1), received_PE.view(-1)]).tolist()
         received = [numbers[start : start + count] for start in range(size, len(numbers), count)]
         return numbers[:size], received, received_PE

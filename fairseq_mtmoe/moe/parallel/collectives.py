@@ -82,14 +82,16 @@ def all_to_all_alike(values: Tensor, group: dist.ProcessGroup, record: CommRecor
     return arrived
 
 
-def gather_numbers(number: int, device: torch.device, group: dist.ProcessGroup, record: CommRecord) -> list[int]:
-    """Return the number that each process gives, in their order."""
+def gather_numbers(
+    numbers: Counts, device: torch.device, group: dist.ProcessGroup, record: CommRecord
+) -> list[list[int]]:
+    """Return, for each of the numbers, those that all processes give, in their order."""
     size = dist.get_world_size(group)
-    own = torch.full((1,), number, device=device)
-    numbers = [torch.empty_like(own) for _ in range(size)]
-    with record.measure(size - 1, own):
-        dist.all_gather(numbers, own, group=group)
-    gathered: list[int] = torch.cat(numbers).tolist()
+    own = torch.cat([torch.full((1,), number, device=device) for number in numbers])
+    found = [torch.empty_like(own) for _ in range(size)]
+    with record.measure(len(own) * (size - 1), own[:1]):
+        dist.all_gather(found, own, group=group)
+    gathered: list[list[int]] = torch.stack(found, 1).tolist()
     return gathered
 
 

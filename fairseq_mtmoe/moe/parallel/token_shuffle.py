@@ -1,8 +1,11 @@
 """Balanced assignment of tokens that were shuffled at random across processes, as BASE layers do it in training.
 
 Sentences of one process resemble each other, and must not be spread over all experts. Instead of the tokens only their
-scores are shuffled (N numbers there, the expert's number back); the tokens go straight to their expert.
+scores are shuffled (N numbers there, the expert's number back); the tokens go straight to their expert. The process
+that assigns them knows first how many go where, and says so with the answers.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable
 
@@ -25,16 +28,26 @@ def real_tokens(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
 
 
 class TokenCounts:
-    """How many tokens each process has in a pass through a stack: its first layer asks, the others know."""
+    """How many tokens each process has in a pass through a stack: its first layer asks, the others know.
 
-    def __init__(self) -> None:
-        self._counts: list[int] | None = None
+    That layer also asks for the stacks that follow, in which this process has so many.
+    """
+
+    def __init__(self, *following: int) -> None:
+        self._following = following
+        self._counts: list[list[int]] | None = None  # of each stack
 
     def among(self, group: dist.ProcessGroup, num_tokens: int, device: torch.device, record: CommRecord) -> list[int]:
         """Return all processes' counts in their order, given this one's; who asks records the cost."""
         if self._counts is None:
-            self._counts = gather_numbers(num_tokens, device, group, record)
-        return self._counts
+            self._counts = gather_numbers([num_tokens, *self._following], device, group, record)
+        return self._counts[0]
+
+    def of_next(self) -> TokenCounts:
+        """Return the counts of the stack that follows, which asks itself if no layer before it did."""
+        found = TokenCounts(*self._following[1:])
+        found._counts = None if self._counts is None else self._counts[1:]
+        return found
 
 
 class TokenShuffle:
@@ -51,8 +64,10 @@ class TokenShuffle:
         assign: Assign,
         record: CommRecord,
         counts: TokenCounts | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each token's expert, (T,), and of the part that this process assigned the prices, (N,), and the size.
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return each token's expert, (T,); how many rows each process has for each expert of this one, (P, E).
+
+        Also, of the part that this process assigned, the prices, (N,), and the number of tokens, ().
 
         The order is drawn from torch's CPU generator, which fairseq seeds in each update: resumed runs draw the same.
         """
@@ -73,9 +88,32 @@ class TokenShuffle:
         arrived = all_to_all(sent, send, receive, group, record)
         part_SN, padding_S = arrived[:, :-1].contiguous(), arrived[:, -1] > 0
         expert_S, price_N = assign(part_SN, padding_S)
+        answer_T, rows_PE = self._answers(expert_S, send, receive, record)
         expert_T = torch.empty_like(order_T)
-        expert_T[order_T] = all_to_all(expert_S.to(torch.int32), receive, send, group, record).long()
-        return expert_T, price_N, real_tokens(part_SN, padding_S)
+        expert_T[order_T] = answer_T.long()
+        return expert_T, rows_PE, price_N, real_tokens(part_SN, padding_S)
+
+    def _answers(
+        self, expert_S: Tensor, send: list[int], receive: list[int], record: CommRecord
+    ) -> tuple[Tensor, Tensor]:
+        """Give back the experts of a part, S, and take those of this process's tokens, (T,), and its rows, (P, E).
+
+        Each process gets, after the answers to it, the part's numbers of rows from each process to each of its experts.
+        """
+        group, size, num_experts = self.placement.group, self.placement.group_size, self.placement.num_experts
+        assert group is not None
+        count_P = torch.tensor(receive, pin_memory=is_on_gpu(expert_S)).to(expert_S.device, non_blocking=True)
+        process_S = torch.arange(size, device=expert_S.device).repeat_interleave(count_P, output_size=len(expert_S))
+        label_S = process_S * (num_experts + 1) + expert_S  # N is padding's
+        ones_S = torch.ones_like(label_S, dtype=torch.int32)
+        count = ones_S.new_zeros(size * (num_experts + 1)).scatter_add_(0, label_S, ones_S).view(size, -1)
+        of_holders = [each.flatten() for each in torch.split(count[:, :-1], self.placement.count, 1)]
+        answers = torch.split(expert_S.to(torch.int32), receive)
+        sent = torch.cat([part for pair in zip(answers, of_holders, strict=True) for part in pair])
+        lengths = [length for number in send for length in (number, num_experts)]
+        there, back = ([number + num_experts for number in numbers] for numbers in (receive, send))
+        parts = torch.split(all_to_all(sent, there, back, group, record), lengths)
+        return torch.cat(parts[::2]), torch.stack(parts[1::2]).sum(0).view(size, -1)
 
 
 def parts_of(num_tokens: int, source: int, size: int) -> list[int]:

@@ -26,7 +26,7 @@ def test_two_processes_measure_both_models_and_bare_exchanges(bench, monkeypatch
                 for step in steps:
                     assert 0 < step.tokens < step.rows <= step.places
                     assert (0 < step.exchange < step.seconds) == exchanges
-                    assert step.operations == (2 * num_operations(shuffles=True) + 2) * exchanges
+                    assert step.operations == (2 * num_operations(shuffles=True) + 1) * exchanges
                 if exchanges:
                     sent = sum(step.num_bytes for step in steps)
                     assert bench.predicted_bytes(size, 2, steps) == pytest.approx(sent, rel=0.3)  # few tokens

@@ -25,8 +25,9 @@ def test_experts_that_all_processes_hold_cost_nothing_and_layers_may_not_shuffle
     """`docs/communication.md` has the other predictions, and a test has these tables made anew."""
     alone = predict(MODEL, replace(PLAIN, latency=1.0), 7, 800)
     assert (alone.group_size, alone.num_bytes, alone.exchange, alone.averaging) == (1, 0, 0, 0)
-    assert (formulas.count_bytes(16, 8), formulas.gather_bytes(8)) == (14 * 8, 7 * 8)
-    rows = formulas.row_bytes(700, 700, 64, 2) + formulas.count_bytes(16, 8)
+    assert [formulas.count_bytes(16, 8, shuffles) for shuffles in (True, False)] == [7 * 16 * 4, 14 * 8]
+    assert [formulas.gather_bytes(8, stacks) for stacks in (1, 2)] == [7 * 8, 2 * 7 * 8]
+    rows = formulas.row_bytes(700, 700, 64, 2) + formulas.count_bytes(16, 8, False)
     assert predict(MODEL, PLAIN, 8, 800, shuffles=False).num_bytes == 4 * rows
 
 
