@@ -76,6 +76,7 @@ class TokenShuffle:
         num_tokens, num_experts = scores_TN.shape
         numbers = (counts or TokenCounts()).among(group, num_tokens, scores_TN.device, record)
         rank, size = dist.get_rank(group), len(numbers)
+        assert numbers[rank] == num_tokens, "a stack has as many tokens as the pass began with saying"
         send = parts_of(num_tokens, rank, size)
         receive = [parts_of(count, source, size)[rank] for source, count in enumerate(numbers)]
         # From pinned memory it flows to a GPU by itself.
