@@ -7,7 +7,7 @@ import torch
 from exchange_model import count_bytes, gather_bytes, num_operations, row_bytes, shuffle_bytes
 from torch import distributed as dist
 
-from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
+from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, remember_prices, running_prices
 from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, parts_of
 from tests.helpers import messages
@@ -107,9 +107,11 @@ def test_a_layer_sends_what_the_formula_says_and_nothing_else(several, case):
 # ---- a model ----
 
 LAYERS, PASSES = 4, 2
-# Options, and how often a forward pass gathers, and exchanges in each layer: numbers of rows once.
+# Options, and how often a forward pass gathers, and exchanges in each layer. Numbers of rows come with the answers,
+# but where tokens go by known prices, and not as they were assigned.
 MODELS = [
     (dict(expert_gates="base"), 1, 4),
+    (dict(expert_gates="base", base_training="prices"), 1, 5),
     (dict(expert_gates="base", no_token_shuffle=True), 0, 3),
     (dict(expert_gates="task"), 0, 3),
 ]
@@ -120,6 +122,9 @@ def pass_models(rank):
     found = []
     for options, _, _ in MODELS:
         model, net_input = moe_model(encoder_layers=4, decoder_layers=4, **options).train(), batch()
+        for prices in running_prices(model):
+            prices.record(torch.zeros(4), torch.ones(()))
+        remember_prices(running_prices(model))
         with watching() as calls:
             features, _ = model(**net_input)
             num_forward = len(calls)
@@ -140,7 +145,8 @@ def test_a_model_exchanges_row_counts_once_a_layer_and_token_counts_once_a_pass(
             assert sum(call.operation == "allgather" for call in calls) == gathers, options
             exchanges = [call.dtype for call in calls if call.operation == "alltoall_base"]
             assert len(exchanges) + gathers == len(calls)  # no operation of another kind
-            assert exchanges.count("int32" if gathers else "int64") == LAYERS
+            assert exchanges.count("int32") == gathers * LAYERS
+            assert exchanges.count("int64") == (0 if each_forward == 4 else LAYERS)
             assert num_forward == gathers + LAYERS * each_forward
             assert len(calls) == num_forward + LAYERS * 2
         assert num_gathered == PASSES

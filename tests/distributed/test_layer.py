@@ -122,12 +122,12 @@ def shuffled(rank, idle_rank):
     size = SIZES[dist.get_world_size()][rank]
     hidden, _, padding, _, _ = batch(rank, size)
     torch.manual_seed(rank)
-    chosen = gate(hidden, None, padding | (rank == idle_rank)).expert_T
+    routing = gate(hidden, None, padding | (rank == idle_rank))
     torch.manual_seed(rank)
     order = torch.randperm(size)
     dist.all_reduce(gate.prices.recorded)
     remember_prices([gate.prices])
-    return chosen.tolist(), order.tolist(), gate.prices.mean.tolist()
+    return routing.expert_T.tolist(), order.tolist(), gate.prices.mean.tolist(), routing.arriving_PE.tolist()
 
 
 @pytest.mark.parametrize("idle_rank", [None, 1])
@@ -137,7 +137,7 @@ def test_shuffled_tokens_are_assigned_evenly_in_each_random_part(several, world_
     several = several[world_size, "shuffled", idle_rank]
     num_experts, weight = 4, build("base", 4).gate.weight
     parts = [[] for _ in range(world_size)]
-    for rank, (_, order, _) in enumerate(several):
+    for rank, (_, order, *_) in enumerate(several):
         sizes = parts_of(len(order), rank, world_size)
         assert sum(sizes) == len(order) and max(sizes) - min(sizes) <= 1
         for part, size in zip(parts, sizes, strict=True):
@@ -155,7 +155,9 @@ def test_shuffled_tokens_are_assigned_evenly_in_each_random_part(several, world_
             assert [several[rank][0][token] for rank, token in real] == right
             load = [right.count(expert) for expert in range(num_experts)]
             assert max(load) - min(load) <= 1
-    for rank, (chosen, _, price) in enumerate(several):
+    for rank, (chosen, _, price, arriving) in enumerate(several):
+        held = range(rank * num_experts // world_size, (rank + 1) * num_experts // world_size)
+        assert arriving == [[sender.count(expert) for expert in held] for sender, *_ in several]
         assert price == several[0][2]  # the same in all processes, to which each part counts by its tokens
         torch.testing.assert_close(torch.tensor(price), recorded / tokens, atol=1e-4, rtol=0)
         padding = batches[rank][2] if rank != idle_rank else torch.ones(len(chosen), dtype=torch.bool)
