@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,10 +14,13 @@ from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDat
 from fairseq_mtmoe.data.sampling.candidates import ranked
 from fairseq_mtmoe.data.sampling.draw import Draw
 from fairseq_mtmoe.data.sampling.order import Order, batch_ends, order_by_length
+from fairseq_mtmoe.data.sampling.permutation import derive_key
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, restored_plan_0_1_0, saved_plan
 
 logger = logging.getLogger(__name__)
+
+Alter = Callable[[dict[str, Any], int], dict[str, Any]]  # an example, and the seed of what is random in it
 
 PADDING = "padding"  # of a training batch: how many of its positions are padding, and how many positions it has
 
@@ -41,15 +44,19 @@ class TaskLoader(Protocol):
 
 
 class TrainingMixture(MixtureDataset):
-    """The examples of an epoch, or candidates, which follow from plan, epoch and the number of updates before it."""
+    """The examples of an epoch, or candidates, which follow from plan, epoch and the number of updates before it.
+
+    `alter` makes other examples of them, which the places in the epoch decide, whatever process reads them. Batches
+    are made by the lengths from before.
+    """
 
     def __init__(
         self, loader: TaskLoader, plan: SamplingPlan, task_ids: Sequence[int], collate: Collate, epoch: int = 1,
-        updates: int = 0, dropout_draws: Sequence[int] = (),
+        updates: int = 0, dropout_draws: Sequence[int] = (), alter: Alter | None = None,
     ) -> None:  # fmt: skip
         super().__init__(task_ids, collate)
         self.dropout_draws = list(dropout_draws) or [0] * len(self.task_ids)
-        self.loader, self.plan = loader, plan
+        self.loader, self.plan, self._alter = loader, plan, alter
         self.updates = updates  # so far: those before the next epoch that is drawn
         plan.begin(updates)
         self.epoch = 0
@@ -65,6 +72,7 @@ class TrainingMixture(MixtureDataset):
         self.draws_candidates = self.plan.draws_candidates(epoch)
         starts = zip(self.plan.shard_sizes, self.draw.shards, strict=True)
         self._shard_starts = [sum(sizes[:shard]) for sizes, shard in starts]
+        self._alter_key = self.plan.alter_key(epoch)
         self.epoch = epoch
 
     def saved_draws(self, epoch: int) -> dict[str, Any]:
@@ -101,6 +109,8 @@ class TrainingMixture(MixtureDataset):
     def __getitem__(self, index: int) -> Item:
         """As the mixture's; a candidate knows its length, and its number in all of its task's shards together."""
         task, example = super().__getitem__(index)
+        if self._alter is not None:
+            example = self._alter(example, derive_key(self._alter_key, int(index)))
         if not self.draws_candidates:
             return task, example
         number = self._shard_starts[task] + self.numbering.locate(int(index))[1]

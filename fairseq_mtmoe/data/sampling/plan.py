@@ -23,7 +23,7 @@ from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
 from fairseq_mtmoe.data.sampling.permutation import derive_key, uniform_number
 from fairseq_mtmoe.data.sampling.schedule import Schedule, apportion
 
-_COUNTS, _EXAMPLES, _ORDER = 1, 2, 3  # what a pseudo-random number is for
+_COUNTS, _EXAMPLES, _ORDER, _ALTERED = 1, 2, 3, 4  # what a pseudo-random number is for
 
 Shards = tuple[tuple[int, int], ...]  # of tasks that are drawn as one: each task's number, and that of its shard
 
@@ -116,6 +116,10 @@ class SamplingPlan:
     def order_key(self, epoch: int, part: int = 0) -> int:
         """Names the order of a part's examples of equal lengths."""
         return derive_key(self.seed, _ORDER, epoch, *_further(part))
+
+    def alter_key(self, epoch: int) -> int:
+        """Names what is random in an epoch's examples themselves."""
+        return derive_key(self.seed, _ALTERED, epoch)
 
     def draw(self, epoch: int, update: int = 0, part: int | None = None) -> Draw:
         """The examples of an epoch, or of a part of it with the same indices; blocks are worked out later."""

@@ -58,6 +58,13 @@ def model_type(model: bytes) -> int:
     return kind
 
 
+def plain_pieces(model: bytes) -> list[str]:
+    """The pieces of a serialized model that are parts of words: no signs, bytes, or symbols that are never cut."""
+    pieces = [dict(fields(value)) for name, value in fields(model) if name == _PIECES and isinstance(value, bytes)]
+    texts = [piece[_TEXT] for piece in pieces if piece.get(_KIND, _NORMAL) == _NORMAL]
+    return [text.decode() for text in texts if isinstance(text, bytes)]
+
+
 def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Iterable[str], most: int) -> Grown:
     """Add the letters of a text and at most `most` joins of pieces (UserError: neither BPE nor unigram).
 

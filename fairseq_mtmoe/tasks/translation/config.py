@@ -44,6 +44,13 @@ class TranslationHeatedConfig(SamplingConfig):
         "a sentence that says what the only pair of --lang-pairs is, for a model that borrows from other pairs "
         "(default: what is known of its two languages)",
     )
+    sample_pieces: float = option(
+        0.0,
+        "subword regularisation of training by the data directory's SentencePiece model, drawn in each epoch: the "
+        "share of merges that BPE leaves out, or the exponent of a unigram model's probabilities, where less is more "
+        "random (0: off); sentences get longer than --max-tokens counts",
+    )
+    sample_pieces_of: str = option("both", "whose pieces --sample-pieces draws: source, target or both")
     eval_bleu: bool = option(False, "validate by BLEU, too: of each pair, tiers' means and the mean of all, `bleu`")
     eval_chrf: bool = option(False, "validate by chrF++, too, likewise: `chrf`")
     eval_bleu_args: str = option(

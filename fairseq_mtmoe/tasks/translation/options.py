@@ -36,6 +36,9 @@ FORMS = (
 SETTINGS = (*FORMS, "task_ids")
 
 
+SAMPLED = ("both", "source", "target")  # whose pieces `--sample-pieces` draws
+
+
 def _is_share(value: Any) -> bool:
     try:
         return 0 <= float(value) < float("inf")
@@ -138,6 +141,12 @@ def _check_choices(args: Namespace) -> None:
     style = os.path.join(utils.split_paths(args.data)[0], TOKEN_STYLE)
     if is_training(args) and os.path.isfile(style) and args.lang_tok_style != (wanted := read_text(style).strip()):
         raise_invalid("--lang-tok-style", f"{wanted}, as {style} says, which its recipe asked for", args.lang_tok_style)
+    if not 0 <= args.sample_pieces <= 1:
+        raise_invalid("--sample-pieces", "a number from 0 (off) to 1", args.sample_pieces)
+    if args.sample_pieces_of not in SAMPLED:
+        raise_invalid("--sample-pieces-of", f"one of {', '.join(SAMPLED)}", args.sample_pieces_of)
+    if args.load_alignments and args.sample_pieces:
+        raise_invalid("--load-alignments", "off with --sample-pieces", True)
     if args.load_alignments and args.lang_tok_replacing_bos_eos:
         raise_invalid("--load-alignments", "off with --lang-tok-replacing-bos-eos", True)
 

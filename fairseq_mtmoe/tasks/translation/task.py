@@ -30,9 +30,10 @@ from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
 from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.translation.collating import PairCollate
 from fairseq_mtmoe.data.translation.descriptions import description_of_pair, description_tokens
-from fairseq_mtmoe.data.translation.file_names import model_of_sources
+from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, model_of_sources
 from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
+from fairseq_mtmoe.data.translation.piece_sampling import PieceSampling, SampledSide
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.data.translation.vocabulary import (
     ENDS,
@@ -141,11 +142,27 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def _keep_vocabulary(self) -> None:
         """Let checkpoints have what reads and writes text."""
-        sides = self.source_dictionary, self.target_dictionary
-        symbols = [dictionary.symbols[: self.dictionary_sizes[id(dictionary)]] for dictionary in sides]
-        vocabulary = Vocabulary.of_data(split_paths(self.args.data)[0], *symbols)
+        vocabulary = self._vocabulary_of_data()
         if vocabulary is not None:
             self.state.merge_state_dict({VOCABULARY: vocabulary.to_state()})
+
+    def _vocabulary_of_data(self) -> Vocabulary | None:
+        sides = self.source_dictionary, self.target_dictionary
+        symbols = [dictionary.symbols[: self.dictionary_sizes[id(dictionary)]] for dictionary in sides]
+        return Vocabulary.of_data(split_paths(self.args.data)[0], *symbols)
+
+    def _piece_sampling(self) -> PieceSampling:
+        args, vocabulary, folder = self.args, self._vocabulary_of_data(), split_paths(self.args.data)[0]
+        if vocabulary is None:
+            raise UserError(f"`--sample-pieces` must have the data directory's {SENTENCEPIECE}, but {folder} has none.")
+
+        def sampled(name: str) -> SampledSide | None:
+            if args.sample_pieces_of not in ("both", name):
+                return None
+            side, longest = getattr(vocabulary, name), getattr(args, f"max_{name}_positions")
+            return SampledSide(side, getattr(self, f"{name}_dictionary"), args.sample_pieces, longest, folder)
+
+        return PieceSampling(*map(sampled, SIDES))
 
     def check_dicts(self, dicts: dict[str, Any], source_langs: list[str], target_langs: list[str]) -> None:
         """As fairseq's, which asserts: all source languages share a dictionary, and all target languages do."""
@@ -224,7 +241,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         ids = [self.task_id(pair.name) for pair in loader.pairs]
         if self.training and split == self.args.train_subset:
             plan, collate = plan_of(self.args, loader), PairCollate(self.data_manager._shared_collater())
-            self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates)
+            alter = self._piece_sampling() if self.args.sample_pieces else None
+            self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates, alter=alter)
         else:
             names = [pair.name for pair in loader.pairs]
             self.datasets[split] = EvaluationMixture(names, loader.load(), ids, PairCollate())

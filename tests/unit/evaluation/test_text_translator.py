@@ -154,7 +154,7 @@ def test_what_was_split_has_the_score_of_one_hypothesis():
 
 
 def test_unknown_languages_are_refused_with_the_nearest(translator):
-    with pytest.raises(UserError, match=r"^`--to` must be a language of .*sparse.pt \(aa, bb, cc, en\), but is 'xx'"):
+    with pytest.raises(UserError, match=r"^`target` must be a language of .*sparse.pt \(aa, bb, cc, en\), but is 'xx'"):
         translator.translate(["bo"], source="en", target="xx")
     forms = translator.forms
     forms.langs, before = (

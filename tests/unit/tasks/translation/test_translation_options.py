@@ -23,6 +23,7 @@ from tests.helpers.refused import refused
 
 NEW = {
     *("heating_coefficient", "heating_epochs", "heating_updates", "natural_from_epoch", "task_ids", "description"),
+    *("sample_pieces", "sample_pieces_of"),
     *("eval_bleu", "eval_chrf", "eval_bleu_args", "eval_bleu_detok", "eval_bleu_detok_args", "eval_bleu_remove_bpe"),
     *("eval_tokenized_bleu", "eval_bleu_print_samples", "init_model", "train_only", "encoder_langtok_last"),
 }

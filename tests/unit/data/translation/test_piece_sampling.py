@@ -1,0 +1,115 @@
+"""Sentences are drawn in other pieces, and stay the same text."""
+
+import io
+import math
+import pickle
+import random
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import sentencepiece
+import torch
+from fairseq.data import Dictionary
+
+from fairseq_mtmoe.data.translation.new_pieces import BPE, model_type
+from fairseq_mtmoe.data.translation.piece_sampling import PieceSampling, SampledSide, _Bpe, _Unigram
+from fairseq_mtmoe.data.translation.vocabulary import Side
+from tests.helpers.refused import refused
+from tests.helpers.translated_text import texts
+
+CODE, LONGEST = "__aa__", 1000
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def side(request):
+    draw = random.Random(1)
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([" ".join(draw.choices(texts(40, 0), k=3)) for _ in range(300)]), model_writer=model,
+        minloglevel=3, vocab_size=150, model_type=request.param, hard_vocab_limit=False,
+    )  # fmt: skip
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    names = [processor.id_to_piece(piece) for piece in range(len(processor))]
+    return Side((*(name for name in names if name not in ("<unk>", "<s>", "</s>")), CODE), model.getvalue())
+
+
+def encoded(side, line, *before):
+    dictionary = side.dictionary()
+    pieces = [*before, *side.processor.encode(line, out_type=str)]
+    return torch.tensor([*map(dictionary.index, pieces), dictionary.eos()])
+
+
+def sampled(side, longest=LONGEST, amount=0.3):
+    return SampledSide(side, side.dictionary(), amount, longest, "DATA")
+
+
+def test_the_text_stays_and_the_seed_alone_decides_its_pieces(side):
+    dictionary, drawing, line = side.dictionary(), sampled(side), " ".join(texts(4, 0))
+    tokens = encoded(side, line, CODE)
+    found = [drawing.drawn(tokens, seed) for seed in range(20)]
+    assert len({tuple(each.tolist()) for each in found}) > 15 and torch.equal(tokens, encoded(side, line, CODE))
+    for each in found:
+        assert each[0] == tokens[0] and each[-1] == tokens[-1] and each.dtype == tokens.dtype
+        assert side.processor.decode([dictionary[token] for token in each[1:-1].tolist()]) == line
+    copy = pickle.loads(pickle.dumps(drawing))
+    assert all(torch.equal(copy.drawn(tokens, seed), found[seed]) for seed in (7, 3, 7))
+
+
+def test_at_its_limit_it_cuts_as_sentencepiece_does(side):
+    limit = sampled(side, amount=1e-12 if model_type(side.model) == BPE else 1e4)
+    for line in texts(60, 9):
+        assert torch.equal(limit.drawn(encoded(side, line, CODE), 1), encoded(side, line, CODE))
+
+
+def test_what_is_no_text_stays_in_its_place(side):
+    line, other = texts(2, 0)
+    tokens = encoded(side, f"{line} ☃☃ {other}", CODE)
+    unknown = side.dictionary().unk()
+    found = [sampled(side).drawn(tokens, seed).tolist() for seed in range(5)]
+    assert all(each.count(unknown) == tokens.tolist().count(unknown) == 1 for each in found)
+    assert len({each.index(unknown) for each in found}) > 1 and {each[0] for each in found} == {tokens[0].item()}
+    assert sampled(side).drawn(encoded(side, ""), 1).tolist() == [side.dictionary().eos()]
+    assert all(torch.equal(sampled(side, len(tokens) - 1).drawn(tokens, seed), tokens) for seed in range(5))
+    with refused("--sample-pieces", "DATA"):
+        SampledSide(side, Dictionary(), 0.1, LONGEST, "DATA")
+
+
+def test_segmentations_of_a_unigram_model_have_their_probabilities_to_the_power_of_the_amount():
+    scores, amount, word = {"a": -1.0, "b": -2.0, "ab": -2.5, "ba": -4.0, "aba": -5.0}, 0.6, "aba"
+    ids = {name: number for number, name in enumerate(scores)}
+    ways = [("a", "b", "a"), ("ab", "a"), ("a", "ba"), ("aba",)]
+    weights = [math.exp(amount * sum(scores[piece] for piece in way)) for way in ways]
+    unigram, rng = _Unigram(ids, scores, amount), random.Random(1)
+    counts = Counter(tuple(unigram(word, rng)) for _ in range(20_000))
+    for way, weight in zip(ways, weights, strict=True):
+        assert counts[tuple(ids[piece] for piece in way)] / 20_000 == pytest.approx(weight / sum(weights), abs=0.015)
+
+
+def test_bpe_leaves_out_each_join_with_the_probability():
+    ids = {name: number for number, name in enumerate(("a", "b", "ab"))}
+    bpe, rng = _Bpe(ids, {"a": 0.0, "b": 0.0, "ab": -1.0}, 0.3), random.Random(1)
+    assert sum(len(bpe("ab", rng)) == 2 for _ in range(20_000)) / 20_000 == pytest.approx(0.3, abs=0.015)
+    assert bpe("axb", rng) == []
+
+
+CHILD = """
+import pickle, sys
+side, tokens = pickle.load(sys.stdin.buffer)
+print([side.drawn(tokens, seed).tolist() for seed in range(5)])
+"""
+
+
+def test_another_process_draws_the_same(side):
+    drawing, tokens = sampled(side), encoded(side, " ".join(texts(4, 0)), CODE)
+    done = subprocess.run([sys.executable, "-c", CHILD], input=pickle.dumps((drawing, tokens)), capture_output=True)
+    assert done.stdout.decode().strip() == str([drawing.drawn(tokens, seed).tolist() for seed in range(5)])
+
+
+def test_sides_are_drawn_apart(side):
+    example = {"id": 3, "source": encoded(side, texts(2, 0)[1]), "target": encoded(side, texts(2, 0)[1], CODE)}
+    both = PieceSampling(sampled(side, amount=0.5), sampled(side, amount=0.5))(example, 5)
+    one = PieceSampling(None, sampled(side, amount=0.5))(example, 5)
+    assert both["id"] == 3 and one["source"] is example["source"] and torch.equal(one["target"], both["target"])
+    assert both["source"].tolist() != both["target"][1:].tolist()

@@ -1,0 +1,70 @@
+"""`--sample-pieces`: other pieces in each epoch, the same after a stop and in any number of processes."""
+
+import pytest
+
+from fairseq_mtmoe import register
+from tests.helpers.processes import run_processes
+from tests.helpers.refused import refused
+from tests.helpers.training import train_here
+from tests.helpers.translated_text import make_text_data
+
+OPTIONS = (
+    "--arch",
+    "base_dense_tiny",
+    "--batch-size",
+    4,
+    "--required-batch-size-multiple",
+    1,
+    "--valid-subset",
+    "test",
+    "--sample-pieces",
+    0.3,
+)
+UPDATES = 18
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    register()
+    return make_text_data(tmp_path_factory.mktemp("sampled") / "data", vocab_size=200)
+
+
+def run(data, folder, *options):
+    return train_here(data, folder, *OPTIONS, "--max-update", UPDATES, "--log-interval", 1, *options)
+
+
+def test_a_run_draws_the_same_after_a_stop_and_others_in_each_epoch(data, tmp_path):
+    whole = run(data, tmp_path / "whole")
+    run(data, tmp_path / "halves", "--max-update", 8)
+    assert run(data, tmp_path / "halves")["losses"] == whole["losses"][8:]
+    without = run(data, tmp_path / "without", "--sample-pieces", 0)
+    others = run(data, tmp_path / "source", "--sample-pieces-of", "source")
+    assert len({losses["losses"][0] for losses in (whole, without, others)}) == 3
+    still = [run(data, tmp_path / f"still-{amount}", "--lr", 0.0, "--sample-pieces", amount) for amount in (0.3, 0)]
+    per_epoch = [{round(sum(each["losses"][at : at + 6]), 4) for at in range(0, UPDATES, 6)} for each in still]
+    assert len(per_epoch[0]) == 3 and len(per_epoch[1]) == 1
+    assert still[0]["validations"] == still[1]["validations"]
+
+
+def in_process(rank, data, folder):
+    register()
+    return run(data, f"{folder}/two", "--max-update", 6)["norms"]
+
+
+@pytest.mark.slow
+def test_several_processes_draw_what_one_does(data, tmp_path):
+    alone = run(data, tmp_path / "one", "--update-freq", 2, "--max-update", 6)["norms"]
+    first, _ = run_processes(in_process, 2, data, tmp_path)
+    assert first == pytest.approx(alone, rel=1e-4)
+
+
+def test_options_that_do_not_go_together_are_refused(data, tmp_path):
+    for name, options in (
+        ("--sample-pieces", ("--sample-pieces", 1.5)), ("--sample-pieces-of", ("--sample-pieces-of", "neither")),
+        ("--load-alignments", ("--load-alignments",)),
+    ):  # fmt: skip
+        with refused(name):
+            run(data, tmp_path, *options)
+    (data / "spm.model").rename(data / "other.model")
+    with refused("--sample-pieces"):
+        run(data, tmp_path)
