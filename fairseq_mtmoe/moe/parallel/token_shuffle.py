@@ -81,40 +81,37 @@ class TokenShuffle:
         receive = [parts_of(count, source, size)[rank] for source, count in enumerate(numbers)]
         # From pinned memory it flows to a GPU by itself.
         order_T = torch.randperm(num_tokens, pin_memory=is_on_gpu(scores_TN)).to(scores_TN.device, non_blocking=True)
-        # A last column tells padding from tokens.
-        sent = scores_TN.new_zeros(num_tokens, num_experts + 1)
+        # A last column tells whose a token is, from 1, and has 0 at padding.
+        sent = scores_TN.new_full((num_tokens, num_experts + 1), rank + 1)
         sent[:, :-1] = scores_TN[order_T]
         if padding_T is not None:
-            sent[:, -1] = padding_T[order_T]
+            sent[:, -1].masked_fill_(padding_T[order_T], 0)
         arrived = all_to_all(sent, send, receive, group, record)
-        part_SN, padding_S = arrived[:, :-1].contiguous(), arrived[:, -1] > 0
+        part_SN, owner_S = arrived[:, :-1].contiguous(), arrived[:, -1].long()
+        padding_S = owner_S == 0
         expert_S, price_N = assign(part_SN, padding_S)
-        answer_T, rows_PE = self._answers(expert_S, send, receive, record)
+        sent = self._answers(expert_S, owner_S, receive)
+        there, back = ([number + num_experts for number in numbers] for numbers in (receive, send))
+        lengths = [length for own in send for length in (own, num_experts)]
+        parts = torch.split(all_to_all(sent, there, back, group, record), lengths)
+        answer_T, rows_PE = torch.cat(parts[::2]), torch.stack(parts[1::2]).sum(0).view(size, -1)
         expert_T = torch.empty_like(order_T)
         expert_T[order_T] = answer_T.long()
         return expert_T, rows_PE, price_N, real_tokens(part_SN, padding_S)
 
-    def _answers(
-        self, expert_S: Tensor, send: list[int], receive: list[int], record: CommRecord
-    ) -> tuple[Tensor, Tensor]:
-        """Give back the experts of a part, S, and take those of this process's tokens, (T,), and its rows, (P, E).
+    def _answers(self, expert_S: Tensor, owner_S: Tensor, receive: list[int]) -> Tensor:
+        """Return for each process, one after the other, the experts of its tokens, and N numbers, int32.
 
-        Each process gets, after the answers to it, the part's numbers of rows from each process to each of its experts.
+        These say how many rows go from each process, in this part, to each of its own N/P experts.
         """
-        group, size, num_experts = self.placement.group, self.placement.group_size, self.placement.num_experts
-        assert group is not None
-        count_P = torch.tensor(receive, pin_memory=is_on_gpu(expert_S)).to(expert_S.device, non_blocking=True)
-        process_S = torch.arange(size, device=expert_S.device).repeat_interleave(count_P, output_size=len(expert_S))
-        label_S = process_S * (num_experts + 1) + expert_S  # N is padding's
-        ones_S = torch.ones_like(label_S, dtype=torch.int32)
-        count = ones_S.new_zeros(size * (num_experts + 1)).scatter_add_(0, label_S, ones_S).view(size, -1)
-        of_holders = [each.flatten() for each in torch.split(count[:, :-1], self.placement.count, 1)]
-        answers = torch.split(expert_S.to(torch.int32), receive)
-        sent = torch.cat([part for pair in zip(answers, of_holders, strict=True) for part in pair])
-        lengths = [length for number in send for length in (number, num_experts)]
-        there, back = ([number + num_experts for number in numbers] for numbers in (receive, send))
-        parts = torch.split(all_to_all(sent, there, back, group, record), lengths)
-        return torch.cat(parts[::2]), torch.stack(parts[1::2]).sum(0).view(size, -1)
+        size, num_experts = self.placement.group_size, self.placement.num_experts
+        label_S = owner_S * (num_experts + 1) + expert_S  # N is padding's
+        answer_S = expert_S.to(torch.int32)
+        count = answer_S.new_zeros((size + 1) * (num_experts + 1))
+        count = count.scatter_add_(0, label_S, torch.ones_like(answer_S)).view(size + 1, -1)[1:, :-1]
+        count_PX = count.reshape(size, size, -1).transpose(0, 1).flatten(1)
+        answers = torch.split(answer_S, receive)
+        return torch.cat([part for pair in zip(answers, count_PX, strict=True) for part in pair])
 
 
 def parts_of(num_tokens: int, source: int, size: int) -> list[int]:

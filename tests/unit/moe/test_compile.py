@@ -8,6 +8,7 @@ from fairseq_mtmoe.moe import (
     ExpertBank,
     MoELayer,
     build_gate,
+    forget_prices,
     one_kernel,
     remember_prices,
     running_prices,
@@ -24,7 +25,8 @@ def run(function, layer, inputs, mask, ids):
     hidden = inputs.clone().requires_grad_()
     output = function(hidden, hidden * 2, mask, ids)
     output.square().sum().backward()
-    recorded = [taken for prices in running_prices(layer) if (taken := prices.take()) is not None]
+    recorded = [prices.recorded for prices in running_prices(layer)]
+    forget_prices(running_prices(layer))
     return [output.detach(), hidden.grad, *(parameter.grad.clone() for parameter in layer.parameters()), *recorded]
 
 
