@@ -71,12 +71,15 @@ def command(
         _ = side.processor  # refused is what could not be read again
     result = with_rows(state, _means(old.source, new.source), _means(old.target, new.target))
     added, before = [len(new.source), len(new.target)], settings.get(NEW_SYMBOLS, [0, 0])
-    is_trained = any(entry.get("num_updates") for entry in state.get("optimizer_history") or ())
+    history = state.get("optimizer_history") or []
+    is_trained = any(entry.get("num_updates") for entry in history)
     unlearned = added if is_trained else [sum(both) for both in zip(added, before, strict=True)]
     result["task_state"] = {
         **settings, "langs": [*settings["langs"], lang], VOCABULARY: new.vocabulary.to_state(), NEW_SYMBOLS: unlearned,
         ENDS: {**dict.fromkeys(settings["langs"], old.ends), **settings.get(ENDS, {})},
     }  # fmt: skip
+    # The rows of a language that follows join these, which no update has seen.
+    result["optimizer_history"] = [{**entry, "num_updates": 0} for entry in history[-1:]]
     save_with_experts(result, model, output)
     click.echo(f"{output}: {lang} and {new.pieces:,} new symbols for it; {new.vocabulary.source.size:,} in all")
     _say_cuts(old, new.vocabulary, (text, lines), held)

@@ -52,8 +52,12 @@ def test_a_language_gets_symbols_at_the_end_whose_rows_are_means(tmp_path, style
     assert all(torch.equal(new["model"][name], old["model"][name]) for name in rest)
 
 
-def test_a_second_language_follows_and_untrained_ones_are_counted_together(tmp_path):
+@pytest.mark.parametrize("updates", [0, 7])
+def test_a_second_language_follows_and_untrained_ones_are_counted_together(tmp_path, updates):
+    """Whether the model was trained before the first or not."""
     save_translator(tmp_path / "model.pt")
+    state = torch.load(tmp_path / "model.pt")
+    torch.save({**state, "optimizer_history": [{"num_updates": updates}]}, tmp_path / "model.pt")
     extend(tmp_path / "model.pt", tmp_path / "luo.pt")
     extend(tmp_path / "luo.pt", tmp_path / "both.pt", lang="xho_Latn", text="fr")
     (_, first), (state, second) = loaded(tmp_path / "luo.pt"), loaded(tmp_path / "both.pt")
