@@ -4,7 +4,7 @@
 
 A small `base_moe_wmt15`, its experts spread over the processes, and stock fairseq's dense `transformer` of the same
 active size train on the same batches in the same processes, in turn. Beside it the bandwidth model of
-`docs/communication.md`: its two constants are fitted to exchanges by themselves and checked against those of real
+`docs/concepts/communication.md`: its two constants are fitted to exchanges by themselves and checked against those of real
 updates; and with assumed figures it predicts 8, 64 and 512 GPUs.
 """
 
@@ -193,7 +193,7 @@ def show_predictions(report: Report) -> None:
         prediction_rows(),
         f"Nothing here is measured. Assumed: 400 TFLOP/s in bfloat16, {TOKENS:,} source and target tokens per GPU, 8 "
         "GPUs in a node on NVLink at 450 GB/s, links reached to 70%, 30 µs for an operation and 1 µs for each peer. "
-        "See docs/communication.md.",
+        "See docs/concepts/communication.md.",
     )
     report.table(
         "Predicted: from where on the exchange hides",

@@ -1,6 +1,6 @@
 """What the bandwidth model says of 8, 64 and 512 GPUs, under figures that are assumed and not measured.
 
-`docs/communication.md` holds the same tables; a test compares them.
+`docs/concepts/communication.md` holds the same tables; a test compares them.
 """
 
 from __future__ import annotations

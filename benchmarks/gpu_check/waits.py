@@ -17,7 +17,7 @@ N, TASKS = 8, 3
 
 
 def checks(setting: Setting) -> Iterator[Check]:
-    """Nothing is waited for where docs/communication.md promises it; elsewhere waits are counted."""
+    """Nothing is waited for where docs/concepts/communication.md promises it; elsewhere waits are counted."""
     for kind, dtype, training in product(("base", "switch", "task"), DTYPES, (True, False)):
         name = f"{kind} gate, {short(dtype)}, {'training' if training else 'evaluation'}"
         yield Check(name, partial(layer_waits, setting, name, kind, dtype, training))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
               help="What its embedding and its gates begin as: a task's of CHECKPOINT, the mean of several, the `mean` "
               "of all, or drawn: `random` (N(0, 0.02²)) or `xavier`.")  # fmt: skip
 @click.option("--task-table", metavar="FILE[,FILE…]",
-              help="Tables with further tasks, among them the new one (docs/task_table.md).")  # fmt: skip
+              help="Tables with further tasks, among them the new one (docs/reference/task_table.md).")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the new head, and of what is drawn.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()

@@ -1,4 +1,4 @@
-"""The table of docs/clusters.md is what the command below it prints."""
+"""The table of docs/how_to/clusters.md is what the command below it prints."""
 
 import re
 from pathlib import Path

@@ -22,7 +22,7 @@ def test_time_flows_through_both_kinds_of_links_at_once():
 
 
 def test_experts_that_all_processes_hold_cost_nothing_and_layers_may_not_shuffle():
-    """`docs/communication.md` has the other predictions, and a test has these tables made anew."""
+    """`docs/concepts/communication.md` has the other predictions, and a test has these tables made anew."""
     alone = predict(MODEL, replace(PLAIN, latency=1.0), 7, 800)
     assert (alone.group_size, alone.num_bytes, alone.exchange, alone.averaging) == (1, 0, 0, 0)
     assert [formulas.count_bytes(16, 8, shuffles) for shuffles in (True, False)] == [7 * 16 * 4, 14 * 8]

@@ -22,7 +22,7 @@ _SEED = schema.rule("a whole number from 0 to 2³²-1", lambda seed: type(seed) 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All of it, with plain codes of languages; see `docs/recipes.md`.
+    """All of it, with plain codes of languages; see `docs/reference/recipes.md`.
 
     Attributes:
         languages: how codes are written in the data directory's file names; None: as the files' names have them.
