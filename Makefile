@@ -18,7 +18,7 @@ RUNS ?= runs
 WORKERS ?= 3
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install wheelhouse demo demo-distributed demo-glue test test-all check test-kill test-fuzz lint coverage bench bench-check gpu-check clean
+.PHONY: docs reference help install wheelhouse demo demo-distributed demo-glue test test-all check test-kill test-fuzz lint coverage bench bench-check gpu-check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -52,7 +52,7 @@ $(INSTALLED): setup.py constraints.txt $(KERNELS)
 	$(PIP) install -q -c constraints.txt torch numpy cython
 	$(PIP) install -q -c constraints.txt bitarray cffi hydra-core omegaconf packaging regex sacrebleu scikit-learn tqdm
 	$(PIP) install -q --no-deps --no-build-isolation fairseq-fixed==0.12.3.1
-	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[cluster,corpora,demo,identify,nlu,serve,test]'
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e '.[cluster,corpora,demo,docs,identify,nlu,serve,test]'
 	@touch $@
 	@echo 'Installed; `source $(BIN)/activate` gives you mtmoe and the fairseq commands.'
 endif
@@ -85,6 +85,12 @@ test-kill: $(INSTALLED)  ## kill small runs at 40 moments and resume them: a tab
 
 test-fuzz: $(INSTALLED)  ## new odd files for each reader: FUZZ_MINUTES=10 in all, from FUZZ_SEED= (any)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz
+
+reference: $(INSTALLED)  ## write down the options that are registered, after a change of one
+	$(BIN)/python tools/reference.py
+
+docs: $(INSTALLED)  ## the site, into docs/site: docs/site/index.html opens in a browser, from the disk
+	$(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs docs/site
 
 coverage: $(INSTALLED)  ## the tests again, with the branches that they reach
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered

@@ -44,7 +44,7 @@ setup(
     license="MIT",
     python_requires=">=3.11,<3.13",
     packages=find_namespace_packages(include=["fairseq_mtmoe", "fairseq_mtmoe.*"]),
-    package_data={"fairseq_mtmoe": ["**/*.md", "**/*.yaml", "**/*.j2", "**/*.css", "**/*.js", "py.typed"]},
+    package_data={"fairseq_mtmoe": ["**/*.md", "**/*.json", "**/*.yaml", "**/*.j2", "**/*.css", "**/*.js", "py.typed"]},
     ext_modules=[
         Extension(  # a plain library, loaded by ctypes: it includes no headers of Python or torch
             f"fairseq_mtmoe.moe.assignment.kernels.{name}",
@@ -78,7 +78,7 @@ setup(
         "Jinja2>=3.1",  # a report's page: what it puts into HTML is escaped; torch brings it anyway
     ],
     extras_require={
-        # fairseq has two distributions, and pip cannot take either as it is: see README, "Install by hand".
+        # fairseq has two distributions, and pip cannot take either as it is: see docs/start/install.md.
         "fairseq": ["fairseq-fixed>=0.12.3"],
         "demo": [  # packages whose translation catalogs are the demo's text
             "pycountry>=24",
@@ -106,6 +106,13 @@ setup(
             "tokenizers>=0.21",  # these encoders' tokenizers
             "scikit-learn>=1.4",  # the benchmarks' metrics; it brings scipy, which has the others
             "seqeval>=1.2.2",  # which entities the labels of words name, as CoNLL's evaluation reads them
+        ],
+        "docs": [  # `make docs`
+            "Sphinx>=8",  # the site: long established, its search works from the disk
+            "myst-parser>=4",  # pages in Markdown
+            "furo>=2024.8",  # how they look, dark and on a phone, too
+            "sphinx-click>=6",  # the commands' reference
+            "sphinx-copybutton>=0.5",  # copies a command
         ],
         "bench": [
             "transformers>=5",  # Switch and NLLB-MoE layers and BERT, peers in the benchmarks

@@ -1,6 +1,6 @@
 """Every table and figure of the studies, made of `results/results.csv`.
 
-    python benchmarks/tables.py write                                        # results/STUDY.md, and README's figure
+    python benchmarks/tables.py write                                        # results/STUDY.md, and docs/results' picture
     python benchmarks/tables.py show catalogs dense_heated dense high bleu   # one contrast, as pages quote it
     python benchmarks/tables.py check                                        # figures that pages quote, by quoted.yaml
 
@@ -97,7 +97,7 @@ class Described:
 
 @dataclass
 class Panel:
-    """A part of README's picture: rows of a study beside a control."""
+    """A part of the picture of docs/results: rows of a study beside a control."""
 
     title: str = MISSING
     study: str = MISSING
@@ -317,7 +317,7 @@ def _entry(entry: Entry, lines: Lines) -> list[str]:
     return ["## Does the dense row translate?", markdown_table(["what", "asked", "found", "met"], cells, (0, 1, 3))]
 
 
-# ---- README's picture ----
+# ---- the picture of docs/results ----
 
 
 def draw(panels: Sequence[Panel], lines: Sequence[dict[str, str]], known: dict[str, Described], path: Path) -> None:
@@ -404,7 +404,7 @@ def main() -> None:
 
 @main.command()
 def write() -> None:
-    """Write the page of every study that has figures, and README's picture."""
+    """Write the page of every study that has figures, and the picture of docs/results."""
     lines, known = read_results(RESULTS), studies()
     for name, study in known.items():
         of_study = lines_of(name, lines)

@@ -14,7 +14,7 @@ from fairseq_mtmoe.io.files import output_file
 @click.command("average")
 @click.option("--inputs", required=True, multiple=True, type=PATH, metavar="FILE [FILE…]",
               help="Checkpoints, or with --num-… the one folder to find them in.")  # fmt: skip
-@click.argument("more", nargs=-1, metavar="", type=PATH)
+@click.argument("more", nargs=-1, metavar="[FILE…]", type=PATH)
 @click.option("--output", required=True, type=PATH, metavar="FILE", help="To write.")
 @click.option("--num-epoch-checkpoints", type=int, metavar="N",
               help="Average the last N checkpoints of epochs, checkpointX.pt.")  # fmt: skip

@@ -1,36 +1,25 @@
 """`mtmoe upcycle`: a sparse checkpoint from a dense one."""
 
-import dataclasses
-from argparse import SUPPRESS
 from pathlib import Path
-from typing import get_args
 
 import click
 
 from fairseq_mtmoe.cli._shared import PATH
+from fairseq_mtmoe.cli.options import registered
 from fairseq_mtmoe.io.files import output_file
+
+_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 class _WithExpertOptions(click.Command):
-    """Has the options of sparse models as its own, once it is called: `mtmoe --help` does not wait for fairseq."""
+    """Has the options of sparse models as its own, once it is called."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        from fairseq_mtmoe import register
-
-        register()
-        from fairseq_mtmoe.options.experts import RunOptions
-        from fairseq_mtmoe.options.transformer import FlatTransformerConfig
-        from fairseq_mtmoe.sparsify.upcycle import sparse_models
-
         *own, show_help = super().get_params(ctx)
-        dense = {field.name for kind in (FlatTransformerConfig, RunOptions) for field in dataclasses.fields(kind)}
-        found = {field.name: field for kind in sparse_models().values() for field in dataclasses.fields(kind)}
         more = [
-            click.Option(["--" + name.replace("_", "-")], required=name == "num_experts",
-                         type=next(iter(get_args(field.type)), field.type),  # `float` of `Optional[float]`
-                         help=str(field.metadata["help"]), hidden=field.metadata["help"] == SUPPRESS)
-            for name, field in found.items()
-            if name not in dense and name != "dense_updates"  # there are none to come
+            click.Option([option.flag], required=option.flag == "--num-experts", type=_TYPES[option.type],
+                         help=option.meaning, hidden=not option.meaning)
+            for option in registered().of_upcycle
         ]  # fmt: skip
         return [*own, *more, show_help]
 
@@ -51,6 +40,9 @@ def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, *
     is as in DENSE, else as `mtmoe options base_moe` says; --task-names are DENSE's languages.
     """
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
+    from fairseq_mtmoe import register
+
+    register()
     from fairseq_mtmoe.checkpoints import file_io, rebuild
     from fairseq_mtmoe.checkpoints.rewriting import save_whole
     from fairseq_mtmoe.sparsify.upcycle import upcycle

@@ -85,7 +85,7 @@ class AdapterBank(StackedBank, ABC):
     def cosines(self, narrow: Tensor, output: Tensor) -> Tensor:
         """Return the cosine of a layer's output H_o, (…, O), and each member's: cos(H_o, E_k), (…, K), float32.
 
-        No E_k is ever made: H_o·E_k = (up_k H_o)·z_k, and |E_k|² = z_k·(up_k up_kᵀ) z_k. Where E_k is 0 so is its
+        No E_k is ever made: H_o·E_k = (up_k H_o)·z_k, and E_k·E_k = z_k·(up_k up_kᵀ) z_k. Where E_k is 0 so is its
         cosine.
         """
         # A stream may be beyond the range of half precision with 5 bits of exponent.
@@ -157,7 +157,7 @@ class BottleneckBank(AdapterBank):
 
     @torch.no_grad()
     def merged(self, weights_K: Tensor) -> BottleneckBank:
-        """Return one adapter of rank K·r that gives what the mixture does: its `up`s have the weights."""
+        """Return one adapter of rank K·r that gives what the mixture does: its `up` has the weights."""
         _, _, input_size = self.down.shape
         one = BottleneckBank(1, input_size, self.up.shape[2], self.num_members * self.rank)
         one = one.to(device=self.up.device, dtype=self.up.dtype)

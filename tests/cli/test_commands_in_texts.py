@@ -17,7 +17,7 @@ from tests.helpers.commands import REPOSITORY
 
 TEXTS = sorted(
     path.relative_to(REPOSITORY).as_posix()
-    for pattern in ("*.md", "docs/*.md", "examples/**/*.md", "examples/**/*.sh", "fairseq_mtmoe/**/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "examples/**/*.sh", "fairseq_mtmoe/**/*.md")
     for path in REPOSITORY.glob(pattern)
     if path.name != "CHANGELOG.md"  # which tells of what was
 )
@@ -116,7 +116,7 @@ def test_what_is_none_is_found():
     assert unknown_to_mtmoe(["prepare", "corpora", "RAW", "DATA", "--recipe", "folder", "--clean"]) == ["--clean"]
     assert unknown_to_mtmoe(["prepares", "RAW"]) == ["prepares"]
     assert unknown_in(["fairseq-train", "DATA", "--num-experts", "4", "--num-expert", "4"]) == ["--num-expert"]
-    assert len(list(commands_of("README.md"))) > 40
+    assert len(list(commands_of("README.md"))) > 5
     readme = REPOSITORY / "README.md"
     assert leads_somewhere("docs/concepts/code_tour.md#the-house", readme) and leads_somewhere("https://github.com/x#y", readme)
     assert not leads_somewhere("docs/concepts/code_tour.md#a-house", readme) and not leads_somewhere("docs/tour.md", readme)
