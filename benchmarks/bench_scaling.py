@@ -4,8 +4,8 @@
 
 A small `base_moe_wmt15`, its experts spread over the processes, and stock fairseq's dense `transformer` of the same
 active size train on the same batches in the same processes, in turn. Beside it the bandwidth model of
-`docs/concepts/communication.md`: its two constants are fitted to exchanges by themselves and checked against those of real
-updates; and with assumed figures it predicts 8, 64 and 512 GPUs.
+`docs/concepts/communication.md`: its two constants are fitted to exchanges by themselves and checked against those of
+real updates; and with assumed figures it predicts 8, 64 and 512 GPUs.
 """
 
 from __future__ import annotations

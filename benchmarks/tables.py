@@ -1,6 +1,6 @@
 """Every table and figure of the studies, made of `results/results.csv`.
 
-    python benchmarks/tables.py write                                        # results/STUDY.md, and docs/results' picture
+    python benchmarks/tables.py write                                        # results/STUDY.md, and a picture
     python benchmarks/tables.py show catalogs dense_heated dense high bleu   # one contrast, as pages quote it
     python benchmarks/tables.py check                                        # figures that pages quote, by quoted.yaml
 

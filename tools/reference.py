@@ -1,4 +1,4 @@
-"""`make reference`: write down what is registered with fairseq, for `mtmoe options` and for docs/reference/options.md."""
+"""`make reference`: write what is registered with fairseq, for `mtmoe options` and docs/reference/options.md."""
 
 from pathlib import Path
 

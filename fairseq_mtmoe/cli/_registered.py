@@ -1,4 +1,4 @@
-"""What this package has registered with fairseq, as `tools/reference.py` writes it down: commands then need no fairseq."""
+"""What this package has registered with fairseq. `tools/reference.py` writes it down, for commands without fairseq."""
 
 import argparse
 import dataclasses

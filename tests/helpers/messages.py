@@ -1,4 +1,4 @@
-"""The messages between processes: counted in layers, passes and whole updates, as docs/concepts/communication.md has them.
+"""The messages between processes: counted in layers, passes and updates, as docs/concepts/communication.md has them.
 
 `python -m tests.helpers.messages` counts updates again, writes the table there and prints the bytes;
 `tests/distributed/test_communication.py` compares.

@@ -1,4 +1,4 @@
-"""How often the host waits for a GPU: counted in layers and in updates, as the tables of docs/concepts/communication.md say it.
+"""How often the host waits for a GPU: counted in layers and in updates, as docs/concepts/communication.md says it.
 
 `python -m tests.helpers.waits` counts again and writes the tables there; `tests/gpu/test_waits.py` compares.
 """

@@ -1,4 +1,4 @@
-"""The steps of `docs/how_to/add_a_system.md`, followed: a folder in `models/` and a row in the battery are all it takes."""
+"""The steps of `docs/how_to/add_a_system.md`, followed: a folder in `models/`, a row in the battery, no more."""
 
 import os
 import re

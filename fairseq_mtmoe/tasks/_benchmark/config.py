@@ -19,7 +19,8 @@ class BenchmarkConfig(MultitaskConfig):
 
     data: Optional[str] = option(None, "data directory: the benchmarks' files as they are unpacked")
     task_table: Optional[str] = option(
-        None, "comma-separated files of tables that add tasks or replace them; docs/reference/task_table.md explains their fields"
+        None,
+        "comma-separated files of tables that add or replace tasks; docs/reference/task_table.md explains the fields",
     )
     token_cache: Optional[str] = option(None, "folder of tokenized data (default: mtmoe-cache in the data directory)")
 

@@ -66,4 +66,4 @@ def test_all_floors_are_met_and_processes_are_counted_too(bench, tmp_path):
     found = json.loads((tmp_path / "launches.json").read_text(encoding="utf-8"))
     assert len(found["floors"]) == 12 and all(floor["met"] for floor in found["floors"])
     several = {row[0]: row[1:] for row in found["tables"][-1]["rows"]}
-    assert [several[f"{gate}, 8 experts"][2] for gate in bench.GATES] == [7, 5, 5]  # as docs/concepts/communication.md says
+    assert [several[f"{gate}, 8 experts"][2] for gate in bench.GATES] == [7, 5, 5]  # as communication.md says

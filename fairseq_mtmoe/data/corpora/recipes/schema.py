@@ -1,4 +1,4 @@
-"""The parts of a recipe: its YAML has the fields of these dataclasses, with their rules; see `docs/reference/recipes.md`."""
+"""The parts of a recipe: its YAML has the fields of these dataclasses, with their rules (`docs/reference/recipes.md`)."""
 
 import math
 import re
