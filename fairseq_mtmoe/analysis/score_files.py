@@ -187,15 +187,26 @@ def in_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) -> Scores:
-    """Rows of pairs, low tier first, by name within a tier, pairs without a tier last."""
+    """Rows of pairs, low tier first, by name within a tier, pairs without a tier last; after a pair it by a pivot.
+
+    Averages are of direct translation, and of the pairs that were translated by a pivot, too, of both.
+    """
     rank = {tier: index for index, tier in enumerate(TIERS)}
-    pairs = {one.pair: one for one in sorted(scores, key=lambda one: (rank.get(one.tier, len(TIERS)), one.pair))}
+    ordered = sorted(scores, key=lambda one: (rank.get(one.tier, len(TIERS)), one.direction, one.pivot))
+    pairs = {one.pair: one for one in ordered}
     rows = [score_row("pair", pair, metric, value, one.sentences) for pair, one in pairs.items()
             for metric, value in one.figures.items()]  # fmt: skip
     same = {"data": settings.get("data_sha256"), "kind of references": settings.get("references")}
     data = {pair: {"BLEU signature": one.bleu_signature, **same} for pair, one in pairs.items()}
-    tiers = {tier: [pair for pair, one in pairs.items() if one.tier == tier] for tier in TIERS}
-    groups = {**{tier: members for tier, members in tiers.items() if members}, ALL: list(pairs)}
+    direct = [pair for pair, one in pairs.items() if not one.pivot]
+    tiers = {tier: [pair for pair in direct if pairs[pair].tier == tier] for tier in TIERS}
+    by_pivot: dict[str, list[str]] = {}
+    for pair, one in pairs.items():
+        if one.pivot:
+            by_pivot.setdefault(f"without {one.pivot}", []).append(one.direction)
+            by_pivot.setdefault(f"through {one.pivot}", []).append(pair)
+    found = {name: members for name, members in {**tiers, **by_pivot}.items() if members}
+    groups = {**found, ALL: direct}
     return Scores(rows, groups, data, settings, pairs)
 
 

@@ -36,7 +36,7 @@ Figure = Annotated[float, between(-1000, 1000)]
 
 @dataclass(frozen=True)
 class PairScore:
-    """What one language pair reached on one test set; scores from 0 to 100."""
+    """What one language pair reached on one test set; scores from 0 to 100. `ha-en-zu` is ha-zu in two steps."""
 
     pair: Name
     tier: Text  # one of TIERS, or "" if nobody knows
@@ -55,6 +55,17 @@ class PairScore:
     spbleu_signature: Text = ""
     metrics: Mapping[Text, Figure] = field(default_factory=dict)  # that are not sacreBLEU's (COMET from 0 to 1)
     metric_signatures: Mapping[Text, Text] = field(default_factory=dict)
+
+    @property
+    def direction(self) -> str:
+        """From which language into which."""
+        codes = self.pair.split("-")
+        return f"{codes[0]}-{codes[-1]}"
+
+    @property
+    def pivot(self) -> str:
+        """The language between two steps, or none."""
+        return "-".join(self.pair.split("-")[1:-1])
 
     @property
     def figures(self) -> dict[str, float]:

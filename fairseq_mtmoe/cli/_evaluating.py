@@ -28,11 +28,12 @@ from fairseq_mtmoe.io.typed import Name, Rule, Text
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.comet import Comet
+    from fairseq_mtmoe.evaluation.pivot import Pivot
     from fairseq_mtmoe.evaluation.translator import Batch, Translation, Translator
 
 JOURNAL = "unfinished.jsonl"
 
-_PATHS = ("checkpoint", "data")  # settings that say where something is; what is there has a digest
+_PATHS = ("checkpoint", "data", "pivot_checkpoint")  # settings that say where something is; what is there has a digest
 _Number = Annotated[Text, Rule("a sentence's number", lambda value: value.isdecimal() and len(value) < 12)]
 _NOTE = {"settings": dict[Text, Any], "batch": dict[Name, dict[_Number, Text]], "score": PairScore}
 _DIGESTS = {"checkpoint_sha256": "another checkpoint", "data_sha256": "other data"}
@@ -232,9 +233,11 @@ class Measures:
 
 def translate_and_score(
     translator: Translator, pairs: Sequence[str], subset: str, tiers: dict[str, str], measures: Measures,
-    folder: ScoreFolder,
+    folder: ScoreFolder, pivot: Pivot | None = None,
 ) -> list[PairScore]:  # fmt: skip
     """Translate, score and write each pair as soon as it is there, with a progress bar over all sentences.
+
+    `pivot` gives translations in two steps behind the others.
 
     With COMET all pairs are translated before the first is scored: two large models would not fit into a GPU.
     """
@@ -248,7 +251,8 @@ def translate_and_score(
     results = []
     with progress_bar("sentences", console) as progress:
         done = sum(map(len, folder.known.values()))
-        bar = progress.add_task("translating", total=None if mixture is None else mixture.sentences, completed=done)
+        total = None if mixture is None else mixture.sentences + (0 if pivot is None else pivot.sentences)
+        bar = progress.add_task("translating", total=total, completed=done)
 
         def note(batch: Batch) -> None:
             folder.note(batch)
@@ -257,12 +261,14 @@ def translate_and_score(
         alone = (translator.translate(pair, subset, note, folder.known.get(pair, {})) for pair in pairs)
         texts = alone if mixture is None else mixture.translate(note, folder.known)
         del mixture  # its generators have the models, too
+        if pivot is not None:
+            texts = pivot.beside(texts, translator, subset, note, folder.known)
         if measures.comet is not None:
             texts = iter(list(texts))
             translator.release()
         for text in texts:
-            sources = partial(translator.sources, text.pair, subset)
-            score = measures.write(text, tiers.get(text.pair, ""), sources, folder)
+            sources = partial(translator.sources, text.direction, subset)
+            score = measures.write(text, tiers.get(text.direction, ""), sources, folder)
             line = f"{score.pair}: BLEU {score.bleu:.2f}, chrF++ {score.chrf:.2f}, {score.sentences} sentences"
             say(["; ".join([line, *score.remarks])], console)
             results.append(score)

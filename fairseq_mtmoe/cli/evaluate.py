@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from rich.console import Console
 
 from fairseq_mtmoe.analysis.scores import PieceBleu
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli import _evaluating as evaluating
 from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, ScoreFolder
-from fairseq_mtmoe.cli._shared import PATH, names, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, names, quiet_fairseq, say
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
 
@@ -39,7 +40,10 @@ BENCHMARK_OPTIONS = ("inputs", "models", "outs", "subset", "batch_size", "max_to
 @click.option("--subset", "--gen-subset", default="test", help="Which files of DATA to take; by default test, and of a "
               "benchmark's tasks valid, whose labels are known.")  # fmt: skip
 @click.option("--lang-pairs", callback=names, metavar="A-B,…",
-              help="Pairs to evaluate; by default those of DATA that the model was trained on.")  # fmt: skip
+              help="Pairs to evaluate; by default those of DATA that the model was trained on. One that DATA has no "
+              "test set of is made of two with the same text in a third language: ha-zu of en-ha, en-zu.")  # fmt: skip
+@click.option("--pivot", metavar="LANG", help="Translate in two steps, too: into this language, and from it.")
+@click.option("--pivot-path", metavar="FILE[:FILE…]", help="Checkpoint of the second step; by default --path.")
 @click.option("--out", "outs", multiple=True, type=PATH,
               help="Folder for the results, one for each --path; by default scores/CHECKPOINT-SUBSET beside the "
               "checkpoint.")  # fmt: skip
@@ -106,22 +110,30 @@ def command(
     if benchmark is not None:
         _evaluate_benchmark(benchmark, ctx)
         return
+    if settings["pivot_path"] is not None and settings["pivot"] is None:
+        raise_invalid("--pivot-path", "absent without --pivot", settings["pivot_path"])
     # All of these fail before anything is translated.
     named, pieces = None if tiers is None else NamedTiers(tiers), None if spm is None else PieceBleu(spm)
     measures = Measures(named, pieces, comet, settings["cpu"])
     if from_generate:
         if models or len(outs) != 1:
             raise_invalid("--from-generate", "given with one --out and no --path", " ".join([*models, *map(str, outs)]))
+        if settings["pivot"] is not None:
+            raise_invalid("--pivot", "absent with --from-generate, which translates nothing", settings["pivot"])
         _score_generated(inputs, outs[0], subset, settings["post_process"], measures, overwrite)
         return
+    from fairseq_mtmoe.evaluation.joined_test_sets import with_joined
+
     folders = _folders(inputs[0], models, subset, outs, {**settings, **measures.settings}, overwrite)
     found = [folder.finished() for folder in folders]
-    for model, folder, scores in zip(models, folders, found, strict=True):
-        if scores is None:
-            scores = _evaluate(inputs[0], model.split(":"), subset, settings, measures, folder)
-        else:
-            click.echo(f"{folder.folder} has the scores of this model, data and settings already.", err=True)
-        evaluating.show(scores, folder.folder)
+    with with_joined(inputs[0], subset, settings["lang_pairs"]) as (data, said):
+        say(said, Console(stderr=True))
+        for model, folder, scores in zip(models, folders, found, strict=True):
+            if scores is None:
+                scores = _evaluate(inputs[0], data, model.split(":"), subset, settings, measures, folder)
+            else:
+                click.echo(f"{folder.folder} has the scores of this model, data and settings already.", err=True)
+            evaluating.show(scores, folder.folder)
 
 
 def _expect_counts(inputs: Sequence[str], models: Sequence[str], outs: Sequence[Path]) -> None:
@@ -145,6 +157,10 @@ def _folders(
         "data": data, "subset": subset, **asdict(_decoding(settings)), **{name: settings[name] for name in named},
         "version": __version__, "data_sha256": evaluating.digest_of_data(test_sets.folders(data)[0], subset),
     }  # fmt: skip
+    if settings["pivot"] is not None:
+        second = settings["pivot_path"]
+        digests = [checksum.identity(existing(path)) for path in _files(second)]
+        decided |= {"pivot": settings["pivot"], "pivot_checkpoint": second, "pivot_checkpoint_sha256": digests}
     found = []
     for model, folder in zip(models, _result_folders(models, subset, outs), strict=True):
         digests = [checksum.identity(existing(path)) for path in model.split(":")]
@@ -154,22 +170,34 @@ def _folders(
 
 
 def _evaluate(
-    data: str, checkpoints: Sequence[str], subset: str, settings: Mapping[str, Any], measures: Measures,
+    given: str, data: str, checkpoints: Sequence[str], subset: str, settings: Mapping[str, Any], measures: Measures,
     folder: ScoreFolder,
 ) -> Scores:  # fmt: skip
-    """Translate and score all pairs with one model, or an ensemble."""
+    """Translate and score all pairs with one model, or an ensemble; `given` has the training data of `data`."""
     from fairseq_mtmoe.evaluation import test_sets
+    from fairseq_mtmoe.evaluation.pivot import Pivot
     from fairseq_mtmoe.evaluation.translator import Translator
 
     sizes = test_sets.sizes_of(data, subset)
     how = {name: settings[name] for name in ("langs", "post_process", "references")}
     translator = Translator(data, checkpoints, _decoding(settings), **how)
     pairs = test_sets.choose_pairs(sizes, translator.trained_pairs, settings["lang_pairs"])
+    pivot = None
+    if settings["pivot"] is not None:
+        second = _files(settings["pivot_path"])
+        chosen = {pair: test_sets.size_of(pair, sizes) or 0 for pair in pairs}
+        pivot = Pivot(settings["pivot"], checkpoints, second, chosen, data, _decoding(settings))
     named = measures.tiers.of(pairs) if measures.tiers else {}
-    tiers = test_sets.tiers_of(data, [*translator.trained_pairs, *pairs]) | named
+    tiers = test_sets.tiers_of(given, [*translator.trained_pairs, *pairs]) | named
     measures.load()
     with closing(folder):
-        return folder.write_scores(evaluating.translate_and_score(translator, pairs, subset, tiers, measures, folder))
+        results = evaluating.translate_and_score(translator, pairs, subset, tiers, measures, folder, pivot)
+        return folder.write_scores(results)
+
+
+def _files(path: str | None) -> list[str]:
+    """The checkpoints of an ensemble, or of none."""
+    return [] if path is None else path.split(":")
 
 
 def _decoding(settings: Mapping[str, Any]) -> Decoding:

@@ -14,6 +14,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_mtmoe.checkpoints import loading, rebuild
+from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.data.indexed_files import check_ids
 from fairseq_mtmoe.data.translation.file_names import find_side
 from fairseq_mtmoe.errors import UserError, raise_invalid
@@ -66,6 +67,16 @@ def read(path: str) -> dict[str, Any]:
     with whole_models():  # the task is checked below, and the model when it is built
         state = loading.load(existing(path), loading.LoadContext(kinds=()))
     state.pop("last_optimizer_state", None)
+    return state
+
+
+def settings_in(path: str) -> dict[str, Any]:
+    """Return a checkpoint as `read` does, but not verified, and its tensors only when they are used."""
+    state = peek(existing(path))
+    if state is None:
+        return read(path)  # which says why
+    if isinstance(state.get("cfg"), dict):
+        state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
     return state
 
 

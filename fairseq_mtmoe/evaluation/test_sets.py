@@ -142,7 +142,7 @@ class _Side:
 
     def text(self) -> list[str]:
         """The lines in `raw/`; `UserError` where they cannot be what was binarized, line by line."""
-        raw, lines, advice = self.raw, _lines(self.raw), "put the right text there, or give `--references fairseq`"
+        raw, lines, advice = self.raw, lines_of(self.raw), "put the right text there, or give `--references fairseq`"
         if len(lines) != len(self.sentences):
             found = f"({len(self.sentences)} lines), but has {len(lines)}"
             raise UserError(f"`{raw}` must be the text of `{raw.name}.bin` {found}; {advice}.")
@@ -153,7 +153,7 @@ class _Side:
         return lines
 
 
-def _lines(path: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
     return [" ".join(line.splitlines()) for line in text_lines(path)]
 
 
@@ -161,7 +161,7 @@ def _further(raw: Path, count: int) -> tuple[list[str], ...]:
     """The further references beside the first ones: files with numbers from 1 on."""
     found: list[list[str]] = []
     while (path := raw.with_name(f"{raw.name}.{len(found) + 1}")).exists():
-        found.append(_lines(path))
+        found.append(lines_of(path))
         if len(found[-1]) != count:
             raise UserError(
                 f"`{path}` must have a line for each of the {count} of `{raw.name}`, empty where there is no further "

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 from fairseq.data import data_utils
-from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
-from omegaconf import OmegaConf
+from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation import stored
@@ -20,7 +19,7 @@ from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.evaluation.text_batches import Forms, Hypothesis, Row, Spelled, bits
 from fairseq_mtmoe.evaluation.text_scores import Forced, Given, log_probs
-from fairseq_mtmoe.evaluation.translator import Decoding
+from fairseq_mtmoe.evaluation.translator import Decoding, ready
 
 _ARGUMENTS = "source", "target"
 
@@ -172,9 +171,7 @@ class TextTranslator:
         while states:  # each is as large as its model
             model = stored.build_model(self._task, states[0], paths[len(self._models)])
             del states[0]
-            stored.placed(model, self.decoding.fp16, self.decoding.bf16, self.decoding.use_cuda)
-            model.prepare_for_inference_(OmegaConf.structured(FairseqConfig(generation=generation)))
-            self._models.append(model)
+            self._models.append(ready(model, self.decoding, generation))
 
 
 def _texts(name: str, lines: Iterable[str]) -> list[str]:

@@ -72,7 +72,7 @@ class Decoding(Inference):
 
 @dataclass(frozen=True)
 class Translation:
-    pair: str
+    pair: str  # or, in two steps, ha-en-zu
     hypotheses: list[str]
     references: list[str]
     reference_file: str  # where the references are from, in the data directory
@@ -81,6 +81,12 @@ class Translation:
     more_references: tuple[list[str], ...] = ()  # further ones of every sentence, "" where it has none
     numbers: Sequence[int] = ()  # of the sentences, in the test set
     left_out: int = 0  # sentences of which fairseq-generate wrote nothing, for whatever reason
+
+    @property
+    def direction(self) -> str:
+        """From which language into which, in however many steps."""
+        codes = self.pair.split("-")
+        return f"{codes[0]}-{codes[-1]}"
 
 
 @dataclass(frozen=True)
@@ -256,13 +262,7 @@ class Translator:
             return
         models = []
         for state, path in zip(self._states, self._paths, strict=True):
-            model = stored.build_model(task, state, path)
-            if (evaluation := self.decoding.base_evaluation) is not None:
-                for gate in base_gates(model):
-                    gate.routing = replace(gate.routing, evaluation=evaluation)
-            stored.placed(model, self.decoding.fp16, self.decoding.bf16, self.decoding.use_cuda)
-            model.prepare_for_inference_(OmegaConf.structured(FairseqConfig(generation=self.generation)))
-            models.append(model)
+            models.append(ready(stored.build_model(task, state, path), self.decoding, self.generation))
         self.models, self._states = models, []
         self._task_names = task.task_names if isinstance(task, NamesTasks) else None
 
@@ -282,6 +282,16 @@ class Translator:
         )
         dropped = order[sum(map(len, batches)) :]
         yield from ([int(number) for number in batch] for batch in (*batches, dropped) if len(batch))
+
+
+def ready(model: Any, decoding: Decoding, generation: GenerationConfig) -> Any:
+    """A model that is to generate as these say."""
+    if decoding.base_evaluation is not None:
+        for gate in base_gates(model):
+            gate.routing = replace(gate.routing, evaluation=decoding.base_evaluation)
+    stored.placed(model, decoding.fp16, decoding.bf16, decoding.use_cuda)
+    model.prepare_for_inference_(OmegaConf.structured(FairseqConfig(generation=generation)))
+    return model
 
 
 def joining_of(data: str, dictionary: Dictionary) -> str | None:

@@ -62,3 +62,10 @@ def _write(folder: Path, name: str, lines: Sequence[str], processor: object, dic
 
 def sources(data: Path, pair: str) -> list[str]:
     return (data / "raw" / f"test.{pair}.{pair.split('-')[0]}").read_text().splitlines()
+
+
+def rewrite(folder: Path, split: str, pair: str, sources: Sequence[str], targets: Sequence[str]) -> None:
+    """Put other sentences into a split of a pair."""
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
+    for lang, lines in zip(pair.split("-"), (sources, targets), strict=True):
+        _write(folder, f"{split}.{pair}.{lang}", lines, processor, Dictionary.load(str(folder / f"dict.{lang}.txt")))

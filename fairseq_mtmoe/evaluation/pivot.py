@@ -1,0 +1,87 @@
+"""Translation in two steps, through a language that a model, or each of two, was trained with."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.evaluation import stored
+from fairseq_mtmoe.evaluation.text_batches import Forms
+from fairseq_mtmoe.evaluation.text_translator import TextTranslator
+from fairseq_mtmoe.evaluation.translator import Batch, Decoding, Translation, Translator
+
+OPTIONS = "--lang-pairs", "--pivot"  # that name the languages of the first step
+
+
+class Pivot:
+    """A language between two steps, the models (several are an ensemble) of each, and the pairs that take both.
+
+    `sizes` are the sentences of all pairs, `data` has the vocabulary of older files of the first step.
+
+    Raises:
+        UserError: no pair has two other languages, or a model lacks a language or the vocabulary.
+    """
+
+    def __init__(
+        self, lang: str, first: Sequence[str], second: Sequence[str], sizes: Mapping[str, int], data: str,
+        decoding: Decoding,
+    ) -> None:  # fmt: skip
+        self.lang, self._decoding = lang, decoding
+        self._models = [(tuple(first), data), (tuple(second or first), None if second else data)]
+        self.pairs = [pair for pair in sizes if lang not in pair.split("-")]
+        self.sentences = sum(sizes[pair] for pair in self.pairs)
+        if not self.pairs:
+            raise_invalid("--pivot", f"another language than those of each pair ({', '.join(sizes)})", lang)
+        for step, (paths, folder) in enumerate(self._models):
+            forms = Forms(stored.settings_in(paths[0]), paths[0], folder)
+            for pair in self.pairs:
+                source, target = self._ways(pair)[step]
+                forms.check(source, [target], OPTIONS[::-1] if step else OPTIONS)
+
+    def _ways(self, pair: str) -> list[tuple[str, str]]:
+        source, _, target = pair.partition("-")
+        return [(source, self.lang), (self.lang, target)]
+
+    def name(self, pair: str) -> str:
+        """What a pair is called in two steps, `ha-en-zu`."""
+        return "-".join([pair.partition("-")[0], self.lang, pair.partition("-")[2]])
+
+    def beside(
+        self, texts: Iterable[Translation], translator: Translator, subset: str, note: Callable[[Batch], object],
+        known: Mapping[str, Mapping[int, str]],
+    ) -> Iterator[Translation]:  # fmt: skip
+        """Give direct translations as they come, then those of the same sentences in two steps.
+
+        The direct model is given back before others are loaded. `note` and `known` are as in `Translator`.
+        """
+        direct = {}
+        for text in texts:
+            direct[text.pair] = text
+            yield text
+        translator.release()
+        models: dict[object, TextTranslator] = {}
+        for pair in self.pairs:
+            name, sources = self.name(pair), translator.sources(pair, subset)
+            found = known.get(name)
+            if found is None:
+                for model in self._models:
+                    if model not in models:
+                        models[model] = TextTranslator(model[0], self._decoding, model[1])
+                found = _through([models[model] for model in self._models], self._ways(pair), sources)
+                note({name: found})
+            numbers = direct[pair].numbers
+            hypotheses = [found.get(number, "") for number in numbers]
+            lost = sum(number not in found for number in numbers)
+            yield replace(direct[pair], pair=name, hypotheses=hypotheses, untranslated=lost)
+
+
+def _through(
+    steps: Sequence[TextTranslator], ways: Sequence[tuple[str, str]], lines: Sequence[str]
+) -> Mapping[int, str]:
+    """Translate lines step by step, without those that are too long for a model, as in direct translation."""
+    texts = dict(enumerate(lines))
+    for step, (source, target) in zip(steps, ways, strict=True):
+        pieces = step.forms.source(source).encode(list(texts.values()))
+        fitting = [number for number, one in zip(texts, pieces, strict=True) if len(one) <= step.forms.room]
+        found = step.translate([texts[number] for number in fitting], source=source, target=target)
+        texts = dict(zip(fitting, found, strict=True))
+    return texts
