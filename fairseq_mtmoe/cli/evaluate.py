@@ -90,7 +90,7 @@ def command(
     scores that it has already are shown again, and an interrupted evaluation goes on. BLEU equals that of sacrebleu on
     the two files, and with --references fairseq that of fairseq-generate --scoring sacrebleu. Further references are
     read from DATA/raw/test.en-de.de.1, .2 and so on. A sentence that is too long for the
-    model has an empty translation.
+    model has an empty translation. With --pivot en, ha-en-zu is ha-zu in two steps.
 
     Of a checkpoint of --task glue or text_to_text DATA is the benchmarks' folder, and each task's own metric is printed
     and written, by what fairseq-validate --results-path does; options of translation are refused.
@@ -98,6 +98,7 @@ def command(
     \b
     mtmoe evaluate DATA --path run/checkpoint_best.pt --tiers wmt15
     mtmoe evaluate DATA --path a.pt --path b.pt --out results/a --out results/b
+    mtmoe evaluate DATA --path run/checkpoint_best.pt --lang-pairs ha-zu --pivot en
     mtmoe evaluate GLUE_DIR --path rte/checkpoint_best.pt --batch-size 64
     mtmoe evaluate --from-generate results/en-de/generate-test.txt --out results/stock
     """

@@ -112,7 +112,7 @@ def test_an_interrupted_evaluation_in_two_steps_goes_on(model, tmp_path, monkeyp
      (["--lang-pairs", "aa-bb", "--pivot", "zz"], "`--pivot` must be a language of"),
      (["--lang-pairs", "aa-bb", "--pivot-path", "x.pt"], "`--pivot-path` must be absent without --pivot"),
      (["--lang-pairs", "aa-bb", "--pivot", "en", "--pivot-path", "x.pt"], "`x.pt` must be a checkpoint file"),
-     (["--lang-pairs", "aa-bb", "--pivot", "en", "--pivot-path", ""], "`` must be a checkpoint file")],
+     (["--lang-pairs", "aa-bb", "--pivot", "en", "--pivot-path", ""], "must be a checkpoint file, but is a folder")],
 )  # fmt: skip
 def test_zero_shot_and_pivots_that_cannot_be(model, tmp_path, more, words):
     with pytest.raises(UserError, match=words):

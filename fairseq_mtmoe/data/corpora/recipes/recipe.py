@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ class Recipe:
             if not all(map(schema.CODE.fullmatch, name.split("-"))) or ranked.count(name) > 1:
                 yield "tiers", "languages or pairs, each in one tier", name
         names = [corpus.name for corpus in self.corpora]
-        if not self.pairs:
+        if not self.pairs and not self.is_shipped:
             yield "corpora", "among others some with `role: train`", names
         said: dict[tuple[str, str], tuple[str, object]] = {}
         for number, corpus in enumerate(self.corpora):
@@ -125,6 +126,11 @@ class Recipe:
 
         Raises a `UserError` without training files, with one side of a pair, or with a pair twice.
         """
+        if not self.pairs:
+            raise UserError(
+                f"`{self.name}` has test sets alone: name it in a recipe that has training text, too, as in "
+                f"`corpora: [{{recipe: {self.name}, langs: [de, sw]}}, …]`."
+            )
         wants_all = any(set(way.split("-")) == set(schema.OPEN) for way in self.directions)
         corpora: list[Corpus] = []
         for corpus in self.corpora:
@@ -184,10 +190,12 @@ def _matches(pair: str, pattern: str) -> bool:
     return all(wanted in schema.OPEN or lang == wanted for lang, wanted in sides)
 
 
-def of_language(corpus: Corpus, lang: str) -> Corpus:
-    """The corpus of one language, for one whose pair has `xx`."""
-    source, target = (lang if code in schema.OPEN else code for code in corpus.languages)
-    return _with_codes(replace(corpus, langs=[]), (source, target), (source, target))
+def of_languages(corpus: Corpus, langs: Iterable[str], spelled: Mapping[str, str]) -> Corpus:
+    """The corpus of these languages in the places of `xx` and `yy`; `spelled` has codes that files have otherwise."""
+    given = iter(langs)
+    source, target = (next(given) if code in schema.OPEN else code for code in corpus.languages)
+    spelling = spelled.get(source, source), spelled.get(target, target)
+    return _with_codes(replace(corpus, langs=[]), (source, target), spelling)
 
 
 def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
@@ -240,7 +248,7 @@ def _with_codes(corpus: Corpus, plain: tuple[str, str], spelling: tuple[str, str
     return Corpus(**{**values, "name": fill(name, plain), "pair": "-".join(plain)})
 
 
-SHIPPED = ("wmt15", "ml50", "catalogs", "folder")
+SHIPPED = ("wmt15", "ml50", "catalogs", "folder", "flores200", "ntrex")
 _PARTS: dict[str, type[Any]] = {
     "held_out": schema.HeldOut,
     "filters": Filters,
@@ -303,6 +311,15 @@ def _corpora(path: Path, number: int, entry: Any) -> list[Corpus]:
     """The corpus of an entry; of one with `langs` a corpus for each."""
     name = entry.get("name") if isinstance(entry, dict) else None
     where = f"{path}: corpora: {name if isinstance(name, str) else f'number {number}'}"
+    if isinstance(entry, dict) and "recipe" in entry:
+        return _included(where, entry)
+    spelled: dict[str, str] = {}
+    if isinstance(entry, dict) and isinstance(entry.get("langs"), dict):
+        codes, texts = (_texts(f"{where}: langs", list(part)) for part in (entry["langs"], entry["langs"].values()))
+        if bad := [text for text in texts if not schema.SPELLED.fullmatch(text)]:
+            raise_invalid(f"{where}: langs", "codes, each with that in the files' names", bad[0])
+        spelled = dict(zip(map(schema.plain_code, codes), texts, strict=True))
+        entry = {**entry, "langs": codes}
     if isinstance(entry, dict):  # a single value may stand without brackets
         lists = {key: entry[key] for key in (*_TEXTS, "bytes") if key in entry and not isinstance(entry[key], list)}
         entry = {**entry, **{key: [value] for key, value in lists.items()}}
@@ -311,4 +328,22 @@ def _corpora(path: Path, number: int, entry: Any) -> list[Corpus]:
     corpus = structured(Corpus, where, entry)
     _check(where, corpus.mistakes())
     corpus = replace(corpus, pair=schema.each_code(corpus.pair, schema.plain_code))
-    return [of_language(corpus, schema.plain_code(lang)) for lang in corpus.langs] or [corpus]
+    plain = [schema.plain_code(lang) for lang in corpus.langs]
+    every = combinations(plain, sum(lang in schema.OPEN for lang in corpus.languages)) if plain else ()
+    return [of_languages(corpus, langs, spelled) for langs in every] or [corpus]
+
+
+def _included(where: str, entry: Mapping[str, Any]) -> list[Corpus]:
+    """The corpora of another recipe that is shipped, of all its languages or of some."""
+    check_names(where, entry, ("recipe", "langs"))
+    name, langs = entry["recipe"], _plain(f"{where}: langs", entry.get("langs", []))
+    if name not in SHIPPED:
+        raise_invalid(f"{where}: recipe", f"one of {', '.join(SHIPPED)}", name)
+    content = read_mapping(Path(__file__).with_name(f"{name}.yaml"), "a recipe", "names, and what they stand for")
+    entries = enumerate(content["corpora"], 1)
+    corpora = [corpus for number, one in entries for corpus in _corpora(Path(name), number, one)]
+    known = {lang for corpus in corpora for lang in corpus.languages}
+    for lang in langs:
+        if lang not in known:
+            raise_invalid(f"{where}: langs", f"languages of the recipe {name}", lang)
+    return [corpus for corpus in corpora if not langs or {*corpus.languages} <= {*langs, "en"}]

@@ -41,6 +41,7 @@ _PLAIN_OF = {code: plain for plain, code in _MBART_OF.items()}
 
 # In either spelling, or another that is safe in file names, such as `pt_BR`.
 CODE = re.compile(r"[a-z]{2,3}(_[A-Za-z0-9]+)*")
+SPELLED = re.compile(r"[A-Za-z0-9_-]+")  # a code in the names of a corpus's files
 
 
 def plain_code(code: str) -> str:
@@ -191,8 +192,10 @@ class Corpus:
         """Whether the languages of several pairs are told, or can be found by the names of their files."""
         if len(set(self.langs)) < len(self.langs):
             yield "langs", "different codes of languages", self.langs
-        if self.langs and sum(lang in OPEN for lang in self.languages) != 1:
+        if self.langs and not self.is_open:
             yield "pair", "one with `xx` in the place of the languages of `langs`, such as en-xx", self.pair
+        if self.langs and len(self.langs) < sum(lang in OPEN for lang in self.languages):
+            yield "langs", f"two languages or more, where the pair is {self.pair}", self.langs
         for lang in self.langs:
             if plain_code(lang) in map(plain_code, self.languages):
                 yield "langs", f"other languages than the one that {self.pair} names", lang

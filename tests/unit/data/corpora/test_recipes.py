@@ -1,6 +1,7 @@
 """Recipes: the shipped ones, a user's own, and a sentence for each mistake."""
 
 import copy
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -295,3 +296,44 @@ def test_the_page_names_every_field_and_its_example_loads(load):
     assert {name for name in names - of_commands if f"`{name}`" not in page} == set()
     corpora = load(page.split("```")[1].removeprefix("yaml")).corpora
     assert [corpus.name for corpus in corpora] == ["shop-de", "test-{target}"]
+
+
+SHARED = {"name": "t-{source}-{target}", "pair": "xx-yy", "role": "train", "files": ["t.{source}", "t.{target}"]}
+
+
+def test_every_pair_of_text_with_the_same_sentences_in_all_languages(tmp_path):
+    (tmp_path / "r.yaml").write_text(json.dumps({
+        "name": "r", "directions": ["xx-yy"],
+        "corpora": [{**SHARED, "langs": {"de": "deu", "sw": "swh-TZ", "zu": "zul"}},
+                    {"recipe": "flores200", "langs": ["zu", "sw"]}, {"recipe": "ntrex", "langs": ["zh_Hant"]}],
+    }))  # fmt: skip
+    recipe = load_recipe(tmp_path / "r.yaml")
+    assert [(one.name, one.pair, one.files) for one in recipe.corpora[:3]] == [
+        ("t-de-sw", "de-sw", ["t.deu", "t.swh-TZ"]), ("t-de-zu", "de-zu", ["t.deu", "t.zul"]),
+        ("t-sw-zu", "sw-zu", ["t.swh-TZ", "t.zul"]),
+    ]  # fmt: skip
+    assert len(recipe.trained()) == 6
+    names = ["flores200-dev-sw", "flores200-dev-zu", "flores200-devtest-sw", "flores200-devtest-zu", "ntrex-zh_Hant"]
+    assert [one.name for one in recipe.corpora[3:]] == names
+    assert recipe.corpora[5].files[1] == "flores200_dataset.tar.gz!flores200_dataset/devtest/swh_Latn.devtest"
+    assert recipe.corpora[7].address[1].endswith("/newstest2019-ref.zho-TW.txt")
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [({**SHARED, "langs": ["de"]}, "langs` must be two languages or more"),
+     ({**SHARED, "langs": {"de": "../deu", "sw": "sw"}}, "langs` must be codes, each with that in the files"),
+     ({**SHARED, "langs": {"de": 1, "sw": "sw"}}, "langs` must be a list of texts"),
+     ({"recipe": "flores"}, "recipe` must be one of wmt15"), ({"recipe": ["ntrex"]}, "recipe` must be one of wmt15"),
+     ({"recipe": "ntrex", "langs": ["qq"]}, "langs` must be languages of the recipe ntrex"),
+     ({"recipe": "ntrex", "role": "test"}, "role")],
+)  # fmt: skip
+def test_included_and_spelled_languages_that_are_wrong(tmp_path, entry, words):
+    (tmp_path / "r.yaml").write_text(json.dumps({"name": "r", "corpora": [entry]}))
+    with pytest.raises(UserError, match=words):
+        load_recipe(tmp_path / "r.yaml")
+
+
+def test_test_sets_alone_are_no_data_directory(tmp_path):
+    with pytest.raises(UserError, match="`flores200` has test sets alone: name it in a recipe that has training text"):
+        load_recipe("flores200").found_in(tmp_path)
