@@ -229,14 +229,17 @@ def _drawn(events: Sequence[Event]) -> list[Event]:
 
 
 def _sampling(events: Sequence[Event]) -> Iterator[Row]:
-    """The temperature, and each pair's probability, the most frequent at the start first."""
+    """The temperature, and each pair's probability, the most frequent at the start first, with its synthetic part."""
     chosen = _drawn(events)
     row = _rows_of(chosen, "sampling", "updates_before")
     yield row("temperature", _column(chosen, "temperature"))
     drawn: list[Event] = [event.get("probabilities", {}) for event in chosen]
+    synthetic: Event = next((event["synthetic"] for event in of_kind(events, "run") if event.get("synthetic")), {})
     first = {pair: share for probabilities in reversed(drawn) for pair, share in probabilities.items()}
     for pair in sorted(first, key=lambda pair: (-(first[pair] or 0.0), pair)):
         yield row("probability", _column(drawn, pair), pair)
+        if share := synthetic.get(pair):
+            yield row("probability", share * _column(drawn, pair), f"{pair}, back-translated")
 
 
 def _selection(events: Sequence[Event]) -> Iterator[Row]:

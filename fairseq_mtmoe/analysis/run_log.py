@@ -54,6 +54,7 @@ _TOLD = dict.fromkeys(("sampling_method", "commit", "command", "folder", "hardwa
 FIELDS: dict[str, dict[str, Any]] = {
     "run": {
         "sizes": dict[Text, Count], "task_ids": Text, "task_names": list[Text], "tiers": dict[Text, Text],
+        "synthetic": dict[Text, Amount],
         "options": dict[Text, Plain], "versions": dict[Text, Text], "seed": Count | None, **_SIZE, **_TOLD,
     },
     "sampling": {

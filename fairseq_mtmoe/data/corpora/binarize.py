@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 # Fairseq's own symbols, which every dictionary begins with, in the file or not.
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 EOS, UNKNOWN = SPECIAL.index("</s>"), SPECIAL.index("<unk>")
+TAG = "<BT>"  # begins back-translated sources (Caswell et al. 2019, "Tagged Back-Translation")
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
 _CODES = {np.uint16: 8, np.uint32: 9}  # of fairseq's `indexed_dataset._code_to_dtype`

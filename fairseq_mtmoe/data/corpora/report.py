@@ -16,7 +16,7 @@ from fairseq_mtmoe.data.corpora.engine.selecting import DRAWN, SIDES, Selection
 from fairseq_mtmoe.data.corpora.engine.store import plain, summary_of
 from fairseq_mtmoe.data.corpora.page.figures import MANY_UNKNOWN, largest_first, unknown_share
 from fairseq_mtmoe.data.corpora.page.pages import markdown_of, page_of
-from fairseq_mtmoe.data.corpora.recipes.schema import Role
+from fairseq_mtmoe.data.corpora.recipes.schema import BACK_TRANSLATED, Role
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import table
 from fairseq_mtmoe.io.pages import markdown_table
 
@@ -40,7 +40,9 @@ def pair_figures(assembly: Assembly, pair: str) -> Report:
     tier = tier_of.get(name) or tier_of.get("-".join(reversed(name.split("-")))) or ""
     shards = assembly.shards(pair) if pair in assembly.sizes else 0
     directions = [way for way in assembly.recipe.trained() if assembly.training_of(way) == pair]
-    return {"tier": tier, "directions": directions, **counts, "shards": shards, "tokens": tokens}
+    synthetic = sum(map(assembly.synthetic.__getitem__, assembly.synthetic.keys() & {*directions}))
+    told = {"back_translated": synthetic} if synthetic else {}
+    return {"tier": tier, "directions": directions, **counts, "shards": shards, "tokens": tokens, **told}
 
 
 def _by_language(some: Iterable[Ids]) -> dict[str, Counter[str]]:
@@ -133,6 +135,8 @@ def _trained_corpus(selection: Selection) -> Report:
         "samples": {rule: some for rule, some in samples.items() if some},
         "drawn": later["dropped"].get(DRAWN, 0),
         "kept": later["kept"],
+        **({"kind": BACK_TRANSLATED} if selection.corpus.raw.is_synthetic else {}),
+        **({"weight": selection.corpus.raw.weight} if selection.corpus.raw.weight > 1 else {}),
     }
 
 

@@ -1,7 +1,8 @@
 """The shards of a data directory, and their training pairs' sizes by the `sizes.json` of every shard.
 
 `mtmoe prepare corpora` writes `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000]}}`, by pair the
-sizes of the shards that have it, so that no look into the other shards is needed.
+sizes of the shards that have it, so that no look into the other shards is needed. Where there are back-translations
+beside, `"back-translated": {"en-de": 400000}` has how many of a direction's pairs are some.
 """
 
 import itertools
@@ -17,7 +18,10 @@ from fairseq_mtmoe.io.typed import fault
 
 FILE_NAME = "sizes.json"
 SPLIT = "train"  # the only one that has shards
-_RECORD: Any = {"shards": Required[list[str]], "train": Required[dict[str, list[int]]]}
+SYNTHETIC = "back-translated"
+_RECORD: Any = {
+    "shards": Required[list[str]], "train": Required[dict[str, list[int]]], SYNTHETIC: dict[str, int]
+}  # fmt: skip
 
 
 def _record(folder: str) -> dict[str, Any]:
@@ -50,6 +54,15 @@ def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
         folder: {pair: of_pair[number] for pair, of_pair in sizes.items() if number < len(of_pair)}
         for folder, number in zip(folders, numbers, strict=True)
     }
+
+
+def synthetic_shares(folder: str) -> dict[str, float]:
+    """Return which share of its training pairs is back-translated, for each direction that has some."""
+    record = _record(folder)
+    sizes = {pair: sum(of_shards) for pair, of_shards in record["train"].items()}
+    turned = {"-".join(reversed(pair.split("-"))): size for pair, size in sizes.items()}
+    found = record.get(SYNTHETIC, {})
+    return {way: count / size for way, count in found.items() if (size := (turned | sizes).get(way))}
 
 
 def with_shards(data: str) -> str:

@@ -34,6 +34,7 @@ from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, model_of_so
 from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.piece_sampling import PieceSampling, SampledSide
+from fairseq_mtmoe.data.translation.recorded_sizes import synthetic_shares
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.data.translation.vocabulary import (
     ENDS,
@@ -279,7 +280,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- the run log ----
 
     def about_the_run(self) -> dict[str, Any]:
-        return {"tiers": self.pair_tiers, **super().about_the_run(), "task_ids": self.args.task_ids}
+        synthetic = synthetic_shares(split_paths(self.args.data)[0])
+        told = {"synthetic": synthetic} if synthetic else {}
+        return {"tiers": self.pair_tiers, **super().about_the_run(), "task_ids": self.args.task_ids, **told}
 
     def shown_name(self, key: str) -> str:
         """Return a pair without fairseq's mark of data that is no extra data."""

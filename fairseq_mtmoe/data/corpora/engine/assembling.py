@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -48,15 +49,24 @@ def binarize(
 ) -> Assembly:
     """Fill the empty directory `folder` by a recipe; `given` and `names` of a vocabulary as in `make_vocabulary`."""
     vocabulary = make_vocabulary(tools, recipe, given, names, selections)
-    texts: list[Text] = [selection.blocks for of_pair in selections.values() for selection in of_pair]
+    trained = [selection for of_pair in selections.values() for selection in of_pair]
+    texts: list[Text] = [selection.blocks for selection in trained]
+    tagged = [*(selection.corpus.raw.tagged for selection in trained), *("" for of in evaluation.values() for _ in of)]
     splits = [(pair, split, files) for pair, of_pair in evaluation.items() for split, files in of_pair.items()]
     pairs = [*(pair for pair, of_pair in selections.items() for _ in of_pair), *(pair for pair, *_ in splits)]
     kinds = [kinds_of(pair, recipe, vocabulary) for pair in pairs]
     texts += [[(file, None) for file in files] for *_, files in splits]
-    encoded = iter(encode(tools, texts, vocabulary, kinds))
-    ids = [Ids(pair, TRAIN, [file for _ in of_pair for file in next(encoded)]) for pair, of_pair in selections.items()]
+    encoded = iter(encode(tools, texts, vocabulary, kinds, tagged))
+    ids = [
+        Ids(pair, TRAIN, [file for one in of_pair for file in next(encoded) * one.corpus.raw.weight])
+        for pair, of_pair in selections.items()
+    ]
     ids += [Ids(pair, split, next(encoded), files) for pair, split, files in splits]
-    assembly = Assembly(recipe, vocabulary, ids)
+    synthetic = Counter[str]()
+    for raw, kept in ((one.corpus.raw, one.summary()["kept"]) for one in trained):
+        if raw.is_synthetic and kept:
+            synthetic[f"{raw.files.source_lang}-{raw.files.target_lang}"] += kept * raw.weight
+    assembly = Assembly(recipe, vocabulary, ids, synthetic)
     assembly.write(folder, tools)
     return assembly
 
@@ -85,11 +95,15 @@ class Ids:
 
 @dataclass(frozen=True)
 class Assembly:
-    """A data directory that is to be written: its vocabulary, and the ids of each split of each language pair."""
+    """A data directory that is to be written: its vocabulary, and the ids of each split of each language pair.
+
+    `synthetic`: so many training pairs of a direction are back-translated.
+    """
 
     recipe: Recipe
     vocabulary: Vocabulary
     ids: Sequence[Ids]
+    synthetic: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -179,7 +193,9 @@ class Assembly:
         pairs = sorted(self.sizes)
         sizes = {self.recipe.data_pair(pair): sizes_of(self.sizes[pair], self.shards(pair)) for pair in pairs}
         shards = [each.name for each in folders] if len(folders) > 1 else [""]
-        content = {"shards": shards, recorded_sizes.SPLIT: sizes}
+        synthetic = {self.recipe.data_pair(way): count for way, count in sorted(self.synthetic.items())}
+        content: dict[str, Any] = {"shards": shards, recorded_sizes.SPLIT: sizes}
+        content |= {recorded_sizes.SYNTHETIC: synthetic} if synthetic else {}
         _write(folder / recorded_sizes.FILE_NAME, json.dumps(content, indent=1) + "\n")
 
     def _write_text(self, folder: Path, ids: Ids) -> None:

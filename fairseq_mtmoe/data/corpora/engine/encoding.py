@@ -14,15 +14,15 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.corpora.binarize import EOS, SPECIAL, UNKNOWN, id_type, write_dictionary
+from fairseq_mtmoe.data.corpora.binarize import EOS, SPECIAL, TAG, UNKNOWN, id_type, write_dictionary
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.engine.selecting import SIDES, Mask, Selections
 from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, is_saved, save, summary_of
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import Pieces, count_characters, known_characters, load
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import Pieces, count_characters, known_characters, load, with_tag
 from fairseq_mtmoe.data.corpora.vocabulary.training import SIZE_RULE, sample_lines, train
-from fairseq_mtmoe.io.files import read_bytes, replacing
+from fairseq_mtmoe.io.files import read_bytes, read_text, replacing
 
 TRAINED_BY = ("size", "temperature", "character_coverage")  # of a recipe: it decides about a model
 MODEL, IDS, DICTIONARY = "spm.model", "ids.npy", "dict.txt"
@@ -92,13 +92,15 @@ def make_vocabulary(
 
     `names` are what the user calls size and character coverage.
     """
+    is_tagged = any(one.corpus.raw.is_synthetic for of_pair in selections.values() for one in of_pair)
+    tagged = {"tag": TAG} if is_tagged else {}
     if given:
-        stage = tools.work.stage("vocabulary", given=list(map(content_hash, given.values())))
+        stage = tools.work.stage("vocabulary", given=list(map(content_hash, given.values())), **tagged)
     else:
         keys = {pair: [one.key for one in of_pair] for pair, of_pair in sorted(selections.items())}
         settings = {name: getattr(recipe.vocabulary, name) for name in TRAINED_BY}
         about = {"settings": settings, "seed": recipe.seed, "sentencepiece": version("sentencepiece")}
-        stage = tools.work.stage("vocabulary", text=keys, **about)
+        stage = tools.work.stage("vocabulary", text=keys, **about, **tagged)
     if stage.result() is None:
         sizes = Counter[str]()  # training sentences of each language, in all pairs together
         for pair, of_pair in () if given else selections.items():
@@ -111,11 +113,11 @@ def make_vocabulary(
                 model, wanted = read_bytes(given["model"]), 0
             else:
                 model, wanted = train(text, recipe.vocabulary, sizes.total(), names)
-            symbols = _write_vocabulary(stage.folder, "", model, load(model, given.get("dictionary")))
+            symbols = _write_vocabulary(stage.folder, "", model, load(model, given.get("dictionary")), is_tagged)
             result: dict[str, Any] = {"symbols": symbols, "wanted": wanted}
             if SOURCE_FILES[0] in given:
                 model, dictionary = read_bytes(given[SOURCE_FILES[0]]), given[SOURCE_FILES[1]]
-                others = _write_vocabulary(stage.folder, SOURCE, model, load(model, dictionary))
+                others = _write_vocabulary(stage.folder, SOURCE, model, load(model, dictionary), is_tagged)
                 result |= {"symbols": max(symbols, others), "has_sources": True}
             stage.finish(result)
         if recipe.vocabulary.size is None and not given:
@@ -123,7 +125,8 @@ def make_vocabulary(
     return Vocabulary(stage, **(stage.result() or {}))
 
 
-def _write_vocabulary(folder: Path, kind: str, model: bytes, pieces: Pieces) -> int:
+def _write_vocabulary(folder: Path, kind: str, model: bytes, pieces: Pieces, is_tagged: bool) -> int:
+    pieces = with_tag(pieces) if is_tagged else pieces
     with replacing(folder / f"{kind}{MODEL}") as path:
         path.write_bytes(model)
     with replacing(folder / f"{kind}{IDS}") as path:
@@ -133,33 +136,36 @@ def _write_vocabulary(folder: Path, kind: str, model: bytes, pieces: Pieces) -> 
     return len(SPECIAL) + len(pieces.symbols)
 
 
-def encode(tools: Tools, texts: Sequence[Text], vocabulary: Vocabulary, kinds: Sequence[Kinds]) -> list[list[Path]]:
+def encode(
+    tools: Tools, texts: Sequence[Text], vocabulary: Vocabulary, kinds: Sequence[Kinds], tagged: Sequence[str]
+) -> list[list[Path]]:
     """Return the files of ids of each text, one for each of its own; those of an earlier run and the same rows stay.
 
-    `kinds` are the texts', see `Kinds`.
+    `kinds` are the texts', see `Kinds`; of each text the side `tagged`, if it is not empty, begins with `TAG`.
     """
     made_from = {"model": vocabulary.stage.key, "sentencepiece": version("sentencepiece")}
     folders = {path.parent.name for text in texts for path, _ in text}
     stages = {folder: tools.work.stage("ids", text=folder, **made_from) for folder in sorted(folders)}
     encoded: list[list[Path]] = []
     wanted: dict[Path, tuple[Path, Mask | None]] = {}
-    kinds_of: dict[Path, Kinds] = {}
-    for text, of_text in zip(texts, kinds, strict=True):
-        encoded.append([_block_path(stages[path.parent.name], path, mask) for path, mask in text])
+    forms: dict[Path, tuple[Kinds, str]] = {}
+    for text, of_text, side in zip(texts, kinds, tagged, strict=True):
+        encoded.append([_block_path(stages[path.parent.name], path, mask, side) for path, mask in text])
         wanted |= dict(zip(encoded[-1], text, strict=True))
-        kinds_of |= dict.fromkeys(encoded[-1], of_text)
+        forms |= dict.fromkeys(encoded[-1], (of_text, side))
     tools.work.keep_alone(wanted)
     folder = vocabulary.stage.folder
-    left = [(*of, folder, out, kinds_of[out]) for out, of in wanted.items() if not is_saved(out)]
+    left = [(*of, folder, out, *forms[out]) for out, of in wanted.items() if not is_saved(out)]
     sizes = (summary_of(path)["kept"] if mask is None else int(mask.sum()) for path, mask, *_ in left)
     tools.do("Encoding", [partial(encode_block, *of) for of in left], sum(sizes))
     return encoded
 
 
-def _block_path(stage: Stage, path: Path, mask: Mask | None) -> Path:
+def _block_path(stage: Stage, path: Path, mask: Mask | None, tagged: str) -> Path:
     """Return where the ids of a block's rows are; the name says which rows, so that the same are not encoded again."""
+    tag = tagged and f"-{tagged}"
     rows = "all" if mask is None or mask.all() else hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()[:16]
-    return stage.folder / f"{path.stem}-{rows}.npz"
+    return stage.folder / f"{path.stem}-{rows}{tag}.npz"
 
 
 @lru_cache(2)
@@ -170,8 +176,16 @@ def _load_model(folder: Path, kind: str) -> tuple[sentencepiece.SentencePiecePro
     return model, table, known_characters(model, table)
 
 
-def encode_block(text: Path, mask: Mask | None, vocabulary: Path, out: Path, kinds: Kinds) -> int:
-    """Write the ids of a block's sentences, each with the end of sentence, and their lengths; how many pairs."""
+@lru_cache(2)
+def _tag_id(folder: Path, kind: str) -> int:
+    return len(SPECIAL) + read_text(folder / f"{kind}{DICTIONARY}").split("\n").index(f"{TAG} 1")
+
+
+def encode_block(text: Path, mask: Mask | None, vocabulary: Path, out: Path, kinds: Kinds, tagged: str = "") -> int:
+    """Write the ids of a block's sentences, each with the end of sentence, and their lengths; how many pairs.
+
+    Those of the side `tagged` begin with `TAG`.
+    """
     arrays: dict[str, NDArray[Any]] = {}
     summary: dict[str, Any] = {}
     with Saved(text) as saved:
@@ -181,8 +195,7 @@ def encode_block(text: Path, mask: Mask | None, vocabulary: Path, out: Path, kin
             if mask is not None:
                 lines = list(itertools.compress(lines, mask.tolist()))
             ids, lengths = encode_lines(lines, model, table)
-            dtype = id_type(int(table.max()) + 1)
-            arrays |= {f"{side}_ids": ids.astype(dtype), f"{side}_lengths": lengths}
+            most = int(table.max())
             summary[side] = {
                 "tokens": len(ids) - len(lengths),
                 "unknown": int((ids == UNKNOWN).sum()),
@@ -190,6 +203,10 @@ def encode_block(text: Path, mask: Mask | None, vocabulary: Path, out: Path, kin
                 "characters": sum(map(len, lines)),
                 **count_characters(lines, known),
             }
+            if side == tagged:
+                tag, starts = _tag_id(vocabulary, kind), np.cumsum(lengths) - lengths
+                ids, lengths, most = np.insert(ids, starts, tag), lengths + 1, max(most, tag)
+            arrays |= {f"{side}_ids": ids.astype(id_type(most + 1)), f"{side}_lengths": lengths}
     summary["pairs"] = len(lengths)
     save(out, summary, **arrays)
     return len(lengths)

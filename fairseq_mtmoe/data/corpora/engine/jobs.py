@@ -34,6 +34,8 @@ class RawCorpus:
     role: Role
     digests: tuple[str, ...]  # of its files
     paths: tuple[str, ...] = ()  # of these below RAW, as the recipe has them
+    is_synthetic: bool = False  # its sources are a model's translations
+    weight: int = 1  # how often training data has it
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -43,6 +45,11 @@ class RawCorpus:
     def is_turned(self) -> bool:
         """Whether its files have the pair's target as their source."""
         return self.pair != f"{self.files.source_lang}-{self.files.target_lang}"
+
+    @property
+    def tagged(self) -> str:
+        """The side of its pair whose sentences begin with the tag of synthetic text; empty for none."""
+        return "" if not self.is_synthetic else "target" if self.is_turned else "source"
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from fairseq_mtmoe.data.corpora.engine.selecting import Selection, Selections
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder, hash_of, plain
 from fairseq_mtmoe.data.corpora.engine.workers import Tools, Workers, shown
 from fairseq_mtmoe.data.corpora.raw_files import Digests, check_file, items_of
-from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
+from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import expect_tag
 from fairseq_mtmoe.data.corpora.vocabulary.training import MOST_PIECES, OPTIONS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, regular_file
@@ -59,6 +60,7 @@ class Inputs:
         for corpus in self.corpora:
             files, order = corpus.files, ["turned"] if corpus.is_turned else []
             fields = sorted(files.fields.items())
+            order += [f"{corpus.is_synthetic} {corpus.weight}"] if corpus.is_synthetic or corpus.weight > 1 else []
             about = [corpus.pair, corpus.role.name, files.format, fields, corpus.digests, *order]
             corpora[f"corpus {files.name}"] = hashlib.sha256(repr(about).encode()).hexdigest()[:12]
         given = {f"vocabulary {name}": sha for name, sha in zip(self.vocabulary, self.vocabulary_digests, strict=True)}
@@ -84,9 +86,13 @@ class Inputs:
 def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool = False) -> Inputs:
     """Return the recipe's files below `raw` with their hashes; `UserError` if one is missing or not what it must be."""
     recipe = recipe.found_in(raw)
+    recipe.check_synthetic()
     files_of = [recipe.files_of(corpus, raw, allow_unequal) for corpus in recipe.corpora]  # all are there
     named = {"model": recipe.vocabulary.model, "dictionary": recipe.vocabulary.dictionary, **recipe.of_sources}
     given = {name: regular_file(raw / file, f"the vocabulary's {name}") for name, file in named.items() if file}
+    for name in ("dictionary", SOURCE_FILES[1]) if any(corpus.is_synthetic for corpus in recipe.corpora) else ():
+        if name in given:
+            expect_tag(given[name])
     model, filters = None, recipe.filters
     if filters.identify:
         model = regular_file(os.path.abspath(raw / filters.identify), "a model for language identification")
@@ -98,7 +104,8 @@ def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool
     for corpus, files in zip(recipe.corpora, files_of, strict=True):
         pair = recipe.pair_of(corpus) if corpus.role is Role.train else corpus.pair
         found = tuple(digests.of(files.paths))
-        corpora.append(RawCorpus(files, pair, corpus.role, found, tuple(corpus.files)))
+        names, how_often = tuple(corpus.files), corpus.weight
+        corpora.append(RawCorpus(files, pair, corpus.role, found, names, corpus.is_synthetic, how_often))
     return Inputs(recipe, corpora, given, digests.of(given.values()), filters, digests.of([model] if model else []))
 
 
@@ -167,7 +174,8 @@ def _fill(folder: Path, tools: Tools, inputs: Inputs, on_bad_line: OnBadLine) ->
     selections = selecting.find_duplicates(tools, selections, recipe.filters)
     _check_kept(selections)
     if missing:
-        drawn = selecting.draw_held_out(tools, selections, missing, recipe.seed)
+        real = {pair: [one for one in of if not one.corpus.raw.is_synthetic] for pair, of in selections.items()}
+        drawn = selecting.draw_held_out(tools, real, missing, recipe.seed)
         own = {pair: list(of_pair.values()) for pair, of_pair in drawn.items()}
         selections = selecting.remove_held_out(tools, selections, chain(*own.values()), own)
         _check_kept(selections)

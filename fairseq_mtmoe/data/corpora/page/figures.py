@@ -96,6 +96,11 @@ def unknown_share(pairs: Iterable[Report]) -> float | None:
     return sum(side["unknown"] for side in sides) / tokens if tokens else None
 
 
+def copies(corpus: Report) -> int:
+    """How many lines of training data a corpus has, by its weight."""
+    return int(corpus["kept"]) * int(corpus.get("weight", 1)) if corpus["role"] == TRAIN else 0
+
+
 def by_pair(report: Report) -> dict[str, dict[str, Report]]:
     """The corpora of each pair, in the order of `flows` as far as there is training text."""
     found: dict[str, dict[str, Report]] = {pair: {} for pair in flows(report)}

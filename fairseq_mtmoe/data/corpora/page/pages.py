@@ -103,16 +103,20 @@ def _flows(report: Report) -> Table:
 
 def _pairs(report: Report) -> Table:
     rows: list[list[object]] = []
+    synthetic = ["back-translated"] if any("back_translated" in pair for pair in report["pairs"].values()) else []
     for name, pair in figures.largest_first(report):
         numbers = [f"{pair[split]:,}" for split in SPLITS]
-        rows.append([name, pair["tier"], *numbers, pair["shards"], _percent(figures.unknown_share([pair]))])
+        share = [_percent(pair.get("back_translated", 0) / max(1, pair["train"])) for _ in synthetic]
+        rows.append([name, pair["tier"], *numbers, pair["shards"], _percent(figures.unknown_share([pair])), *share])
     tiers = figures.tiers_of(report)
     for tier, of in tiers.items():
         trained = sum(pair["train"] > 0 for pair in of)  # others have validation and test text alone
         sums = [f"{sum(pair[split] for pair in of):,}" for split in SPLITS]
-        rows.append([tier or "no tier", f"{trained} pair" + "s" * (trained != 1), *sums, "", ""])
-    head = ["pair", "tier", *SPLITS, "shards", "unknown"]
-    return Table("pairs", "Language pairs to train on", head, rows, (0, 1), [_UNKNOWN], last=len(tiers))
+        count = f"{trained} pair" + "s" * (trained != 1)
+        rows.append([tier or "no tier", count, *sums, "", "", *("" for _ in synthetic)])
+    head = ["pair", "tier", *SPLITS, "shards", "unknown", *synthetic]
+    notes = [_UNKNOWN, *(f"`{name}`: the share of training pairs, and so of what is drawn." for name in synthetic)]
+    return Table("pairs", "Language pairs to train on", head, rows, (0, 1), notes, last=len(tiers))
 
 
 def _vocabulary(report: Report) -> Table:
@@ -127,14 +131,20 @@ def _vocabulary(report: Report) -> Table:
 
 
 def _corpora(report: Report) -> Table:
-    rows = []
+    rows, are_alike = [], not any({"kind", "weight"} & corpus.keys() for corpus in report["corpora"].values())
     for pair, corpora in figures.by_pair(report).items():
+        total = max(1, sum(map(figures.copies, corpora.values())))
         for name, corpus in corpora.items():
             bad, dropped = (_counted(corpus[kind]) for kind in ("bad", "dropped"))
             numbers = [f"{corpus.get(key, 0):,}" for key in ("drawn", "kept")]
+            if not are_alike:
+                numbers += [corpus.get("kind", ""), f"{corpus.get('weight', 1)}"]
+                numbers.append(_percent(figures.copies(corpus) / total) if corpus["role"] == figures.TRAIN else "")
             rows.append([name, pair, corpus["role"], f"{corpus['read']:,}", bad, dropped, *numbers])
     head = ["corpus", "pair", "role", "read", "bad lines", "left out", "drawn", "kept"]
-    return Table("corpora", "Corpora", head, rows, (0, 1, 2, 4, 5))
+    head += [] if are_alike else ["kind", "weight", "share"]
+    notes = [] if are_alike else ["`share`: of the pair's training data, where a corpus is `weight` times."]
+    return Table("corpora", "Corpora", head, rows, (0, 1, 2, 4, 5, 8), notes)
 
 
 def _changes(report: Report) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
@@ -117,6 +118,16 @@ class Recipe:
             found += sorted(set(matching) - set(found))
         return found
 
+    def check_synthetic(self) -> None:
+        """Raise a `UserError` where translations by a model would be targets, or be tagged as such."""
+        trained = self.trained()
+        for corpus in self.corpora:
+            if corpus.is_synthetic and (turned := _reversed(corpus.pair)) in trained:
+                raise UserError(
+                    f"`{self.path}: directions` must be without {turned} for the corpus {corpus.name}, whose sources "
+                    f"are back-translated, but are {', '.join(trained)}; make a data directory for each direction."
+                )
+
     def source_languages(self) -> set[str]:
         """The languages that are translated from, in plain codes."""
         return {way.split("-")[0] for way in self.trained()}
@@ -162,16 +173,21 @@ class Recipe:
         for file in corpus.downloads:
             if not (raw / file).exists():
                 lacking = f"files of {len(self.missing(raw))} of {len(self.corpora)} corpora are missing in all"
+                origin = self._origin(corpus, file, raw)
                 raise UserError(
-                    f"`{raw / file}` of the corpus {corpus.name} is missing: {self._origin(corpus)}; {lacking}, and"
-                    " `--skip-missing` leaves these corpora out."
+                    f"`{raw / file}` of the corpus {corpus.name} is missing: {origin}; {lacking}, and `--skip-missing`"
+                    " leaves these corpora out."
                 )
             regular_file(raw / file, f"a file of the corpus {corpus.name}")
         paths = tuple(raw / file for file in corpus.files)
         fields, is_evaluation = dict(corpus.fields), corpus.role is not Role.train
         return CorpusFiles(corpus.name, paths, *corpus.languages, corpus.format, fields, is_evaluation, allow_unequal)
 
-    def _origin(self, corpus: Corpus) -> str:
+    def _origin(self, corpus: Corpus, file: str, raw: Path) -> str:
+        if corpus.is_synthetic and file == corpus.files[0]:
+            text, (to, source) = raw / corpus.files[1], map(self.data_code, corpus.languages)
+            command = ["--from", source, "--to", to, "--input", str(text), "--out", str(raw / file)]
+            return f"`mtmoe translate MODEL {shlex.join(command)}` makes it, with a model of {source}-{to}"
         if corpus.address:
             return f"`mtmoe download` fetches it from {corpus.address[0]}"
         return corpus.by_hand.rstrip(".") or "put it there, or take the corpus out of the recipe"
@@ -214,7 +230,7 @@ def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
         if plain in made:
             files = f"{made[plain].files[0]} and {one.files[0]}"
             raise UserError(f"`{raw}` must have each pair in one spelling of its codes, but has {files}.")
-        for file in one.files:
+        for file in () if one.is_synthetic else one.files:
             if not (raw / file).exists():
                 raise UserError(f"`{raw / file}` is missing: {source}-{target} needs both sides.")
         made[plain] = one

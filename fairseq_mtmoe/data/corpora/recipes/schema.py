@@ -17,6 +17,8 @@ OF_DOWNLOADS = ("address", "sha256", "md5", "bytes")  # what a corpus says of ea
 OPEN = ("xx", "yy")  # in a pair: any language
 LEAST_COVERAGE = 0.98  # of characters, that SentencePiece takes
 LARGEST_SIZE = 1_000_000  # of a vocabulary: beyond what any model has
+PARALLEL, BACK_TRANSLATED = "parallel", "back-translated"
+MOST_COPIES = 100  # of a corpus in training data: they are written down
 
 
 class Spelling(Enum):
@@ -100,6 +102,8 @@ def _is_of_the_web(address: str) -> bool:
 
 _FILES = rule("paths below RAW, and below `!` inside an archive, without `..`", _is_below)
 _ADDRESS = rule("one of the web, such as https://example.org/text.zip", _is_of_the_web)
+_KIND = rule(f"{PARALLEL} or {BACK_TRANSLATED}", (PARALLEL, BACK_TRANSLATED).__contains__)
+_COPIES = rule(f"a whole number from 1 to {MOST_COPIES}", lambda weight: 1 <= weight <= MOST_COPIES)
 _LANGS = rule("different codes of languages", lambda lang: CODE.fullmatch(lang) and lang not in OPEN)
 
 
@@ -150,6 +154,13 @@ class Corpus:
     bytes: list[int] = field(default_factory=list, metadata=rule("above 0", lambda size: size >= 1))
     licence: str = ""
     by_hand: str = ""
+    kind: str = field(default=PARALLEL, metadata=_KIND)
+    weight: int = field(default=1, metadata=_COPIES)
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether its sources are translations of its targets by a model."""
+        return self.kind == BACK_TRANSLATED
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -185,6 +196,11 @@ class Corpus:
         for parts in map(urlsplit, self.address):
             if parts.username or parts.password:
                 yield "address", "without a name or password; keep such a file in RAW by hand", f"{parts.scheme}://…"
+        if self.role is not Role.train and (self.is_synthetic or self.weight > 1):
+            name, value = ("kind", self.kind) if self.is_synthetic else ("weight", self.weight)
+            yield name, "absent where `role` is not train", value
+        if self.is_synthetic and (len(self.files) < 2 or any(ARCHIVE in file for file in self.files)):
+            yield "files", "the translations and the text that they are of, which no archive holds", self.files
         if self.address and self.by_hand:
             yield "by_hand", "absent where there is an address", self.by_hand
 

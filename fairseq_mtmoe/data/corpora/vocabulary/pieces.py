@@ -10,7 +10,7 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.corpora.binarize import SPECIAL, UNKNOWN
+from fairseq_mtmoe.data.corpora.binarize import SPECIAL, TAG, UNKNOWN
 from fairseq_mtmoe.data.corpora.cleaning import characters
 from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
@@ -53,6 +53,20 @@ def load(model: bytes, dictionary: Path | None = None) -> Pieces:
             f" of its {len(names):,} pieces."
         )
     return Pieces(symbols, np.array([indices.get(name, UNKNOWN) for name in names], np.int32))
+
+
+def with_tag(pieces: Pieces) -> Pieces:
+    """The pieces with `TAG` as the last symbol, which no text is cut into."""
+    return pieces if TAG in pieces.symbols else Pieces([*pieces.symbols, TAG], pieces.ids)
+
+
+def expect_tag(dictionary: Path) -> None:
+    """Raise a `UserError` if the dictionary of a given vocabulary has no `TAG`."""
+    if TAG not in _symbols(dictionary):
+        raise UserError(
+            f"The given vocabulary must have {TAG}, which begins the sources of corpora whose `kind` is"
+            " back-translated, but lacks it; without their `kind` they are trained on like other text."
+        )
 
 
 def _names(model: bytes) -> list[str]:
