@@ -204,7 +204,7 @@ def _files(path: str | None) -> list[str]:
 def _decoding(settings: Mapping[str, Any]) -> Decoding:
     from fairseq_mtmoe.evaluation.translator import Decoding
 
-    return Decoding(**{one.name: settings[one.name] for one in fields(Decoding)})
+    return Decoding(**{one.name: settings[one.name] for one in fields(Decoding) if one.name in settings})
 
 
 def _score_generated(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from fairseq_mtmoe.checkpoints import checksum
@@ -43,6 +44,12 @@ if TYPE_CHECKING:
 @click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
 @click.option("--n-best", type=click.IntRange(1), default=1, show_default=True,
               help="Lines of output for each line of input, the best first.")  # fmt: skip
+@click.option("--sampling", is_flag=True,
+              help="Draw translations by the model's probabilities in the place of a search, as for back-translation. "
+              "--beam is then the number of draws, by default --n-best; the most probable is written.")  # fmt: skip
+@click.option("--sampling-topk", type=click.IntRange(1), metavar="K", help="Draw each word of the K most probable.")
+@click.option("--seed", type=click.IntRange(0), help="Of --sampling: with it, a sentence has the same translation in "
+              "any batch, process or run.  [default: 1]")  # fmt: skip
 @click.option("--scores", is_flag=True, help="Before each translation its score, as fairseq-generate's, and a tab.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size.")
 @click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch.")
@@ -71,6 +78,7 @@ def command(
     mtmoe translate run/checkpoint_best.pt --from en --to sw,ig --input in.txt --out translations
     mtmoe translate before.pt after.pt --web
     """
+    _complete_sampling(search, n_best)
     _check(models, source, targets, inputs, out, web, n_best, search["beam"])
     from fairseq_mtmoe import register
 
@@ -92,6 +100,16 @@ def command(
     with contextlib.redirect_stdout(sys.stderr):  # where libraries may write
         job = _Job(each[0], source, list(dict.fromkeys(targets)), inputs, scores)
         job.run(out, stdout, workers, overwrite)
+
+
+def _complete_sampling(search: dict[str, Any], n_best: int) -> None:
+    """Set what is not said of draws (UserError: a seed, or a number of words, of none)."""
+    for name in () if search["sampling"] else ("sampling_topk", "seed"):
+        if search[name] is not None:
+            raise_invalid(f"--{name.replace('_', '-')}", "absent without `--sampling`", search[name])
+    search["seed"] = 1 if search["seed"] is None else search["seed"]
+    if search["sampling"] and click.get_current_context().get_parameter_source("beam") is ParameterSource.DEFAULT:
+        search["beam"] = n_best
 
 
 def _check(

@@ -9,7 +9,7 @@ words so far, `V` words of the dictionary, `C` columns of them, `K` candidates.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from fairseq.models.transformer import TransformerDecoderBase, TransformerModelBase
@@ -58,7 +58,7 @@ class BeamSearch:
         """
         lengths_S = sample["net_input"]["src_lengths"]
         limit_S = self.limits(lengths_S)
-        reader = _Reader(self._ensemble, sample["net_input"], self._beam, self._memory)
+        reader = Reader(self._ensemble, sample["net_input"], self._beam, self._memory)
         first = self._eos if bos_token is None else bos_token
         beams = _Beams(limit_S, reader.width, self._beam, first, self._eos, self._penalty, self._n_best)
         if prefix_tokens is not None:
@@ -78,12 +78,19 @@ class BeamSearch:
 
 
 @dataclass(frozen=True)
-class _Scores:
+class Scores:
     """Log-probabilities of the next word of each row: the K highest, whose they are, and that of a word asked for."""
 
     values_RK: Tensor
     words_RK: Tensor
     asked_R: Tensor
+
+
+class _ChoosesWords(Protocol):
+    """Takes some of all words, by their logits or their log-probabilities."""
+
+    def projected(self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool) -> Scores: ...
+    def given(self, log_probs_RV: Tensor, asked_R: Tensor, may_end: bool) -> Scores: ...
 
 
 class _Memory:
@@ -93,16 +100,16 @@ class _Memory:
         self._count, self._pad, self._eos = count, pad, eos
         self._room = torch.empty(0)
 
-    def projected(self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool) -> _Scores:
+    def projected(self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool) -> Scores:
         rows = [slice(start, start + _ROWS) for start in range(0, len(features_RH), _ROWS)]
         found = [self._of_rows(features_RH[some], layer, asked_R[some], may_end) for some in rows]
-        return _Scores(*map(torch.cat, zip(*found, strict=True)))
+        return Scores(*map(torch.cat, zip(*found, strict=True)))
 
-    def given(self, log_probs_RV: Tensor, asked_R: Tensor, may_end: bool) -> _Scores:
+    def given(self, log_probs_RV: Tensor, asked_R: Tensor, may_end: bool) -> Scores:
         log_probs_RV.nan_to_num_(nan=NEVER, posinf=float("inf"), neginf=NEVER)
         of_asked_R = log_probs_RV.gather(1, asked_R.unsqueeze(1)).squeeze(1)
         log_probs_RV[:, self._forbidden(may_end)] = NEVER
-        return _Scores(*log_probs_RV.topk(min(self._count, log_probs_RV.shape[1] - 1)), of_asked_R)
+        return Scores(*log_probs_RV.topk(min(self._count, log_probs_RV.shape[1] - 1)), of_asked_R)
 
     def _of_rows(
         self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool
@@ -151,10 +158,10 @@ def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return columns_RC.amax(1) + sum_R.log(), columns_RC
 
 
-class _Reader:
+class Reader:
     """The models, and their states of a batch; a sentence has one row at first, if the models can part it later."""
 
-    def __init__(self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _Memory) -> None:
+    def __init__(self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _ChoosesWords) -> None:
         self._ensemble, self._beam, self._memory = ensemble, beam, memory
         self._projection = projection(ensemble.single_model) if ensemble.models_size == 1 else None
         self._encoded = ensemble.forward_encoder(net_input)
@@ -164,7 +171,7 @@ class _Reader:
         if self.width > 1:
             self._share_source()
 
-    def read(self, tokens_RL: Tensor, asked_R: Tensor) -> _Scores:
+    def read(self, tokens_RL: Tensor, asked_R: Tensor) -> Scores:
         may_end = tokens_RL.shape[1] > 1
         if self._projection is not None:
             (encoded,), (state,) = self._encoded, self._states
@@ -227,7 +234,7 @@ class _Beams:
         self.tokens_RL = torch.cat([self.tokens_RL, words_R.unsqueeze(1)], 1)
         self._total_NB = self._total_NB + scores_R.view_as(self._total_NB)
 
-    def grow(self, scores: _Scores) -> Tensor:
+    def grow(self, scores: Scores) -> Tensor:
         """Take the best words that may come next; `scores` were asked of the end.
 
         Returns the rows (R,) that the new ones go on from, as if each sentence had had as many as the beam is wide.
@@ -249,7 +256,7 @@ class _Beams:
         self._sentence_N = self._sentence_N[index_N]
         return (index_N.unsqueeze(1) * self._beam + parents_NB).flatten()
 
-    def _candidates(self, scores: _Scores) -> tuple[Tensor, Tensor, Tensor]:
+    def _candidates(self, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
         """(N, K) the best next words of a sentence: scores with the words before, words, and hypotheses before them."""
         shape = *self._total_NB.shape, -1
         total_NBK = scores.values_RK.view(shape) + self._total_NB.unsqueeze(2)

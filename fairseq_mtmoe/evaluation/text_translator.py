@@ -16,6 +16,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
+from fairseq_mtmoe.evaluation.drawing import Drawing
 from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.evaluation.text_batches import Forms, Hypothesis, Row, Spelled, bits
 from fairseq_mtmoe.evaluation.text_scores import Forced, Given, log_probs
@@ -122,7 +123,7 @@ class TextTranslator:
 
     def translate_batch(self, rows: Sequence[Row], decoding: Decoding, n_best: int = 1) -> list[list[Hypothesis]]:
         """Return the hypotheses of each row, the best first, at least one."""
-        search = self._searches(decoding.beam, decoding.lenpen, decoding.max_len_a, decoding.max_len_b, n_best)
+        search = self._searches(decoding, n_best)
         sample = self._for_models(rows)
         firsts = [self.forms.first_token(row.target) for row in rows]
         prefixes = None if self.forms.replaces_ends or None in firsts else sample["id"].new_tensor(firsts).unsqueeze(1)
@@ -159,9 +160,14 @@ class TextTranslator:
         tasks = torch.tensor([self._task.task_id(f"{row.source}-{row.target}") for row in rows])
         return {"id": torch.arange(len(rows)), "net_input": net_input, "task_ids": tasks}
 
-    def _search(self, beam: int, lenpen: float, max_len_a: float, max_len_b: int, n_best: int) -> BeamSearch:
-        generation = GenerationConfig(beam=beam, lenpen=lenpen, max_len_a=max_len_a, max_len_b=max_len_b)
-        return BeamSearch(self._task.build_generator(self._models, generation), n_best=n_best)
+    def _search(self, by: Decoding, n_best: int) -> BeamSearch:
+        generation = GenerationConfig(beam=by.beam, lenpen=by.lenpen, max_len_a=by.max_len_a, max_len_b=by.max_len_b)
+        generator = self._task.build_generator(self._models, generation)
+        return (
+            Drawing(generator, by.seed, by.sampling_topk, n_best)
+            if by.sampling
+            else BeamSearch(generator, n_best=n_best)
+        )
 
     def _speller(self, target: str) -> Spelled:
         return self.forms.target(target).speller([self._task.target_dictionary.eos(), *self.forms.language_tokens])

@@ -54,10 +54,15 @@ class Decoding(Inference):
     max_len_a: float = 0.0
     max_len_b: int = 200
     base_evaluation: str | None = None
+    sampling: bool = False  # draws words, where a search would take the best
+    sampling_topk: int | None = None
+    seed: int = 1  # of draws
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect_counts(beam=self.beam)
+        expect_counts(beam=self.beam, sampling_topk=self.sampling_topk)
+        if self.sampling_topk is not None and not self.sampling:
+            raise_invalid("--sampling-topk", "absent without `--sampling`", self.sampling_topk)
         for name in ("lenpen", "max_len_a", "max_len_b"):
             value = getattr(self, name)
             if not math.isfinite(value) or (name != "lenpen" and value < 0):
