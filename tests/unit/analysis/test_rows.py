@@ -56,6 +56,13 @@ def test_sampling_is_by_pair_with_gaps_as_nan_the_most_frequent_first():
     assert str(rows[2].value.tolist()) == "[nan, 0.1]" and rows[0].moments.epoch.tolist() == [1, 2]
 
 
+def test_the_synthetic_part_of_a_pair_is_below_the_pair():
+    run = {"event": "run", "synthetic": {"en-fr": 0.25, "en-is": 0.5}}
+    rows = run_of([run, *SAMPLING], "run").of("sampling", metric="probability")
+    assert [row.task for row in rows] == ["en-fr", "en-fr, back-translated", "en-lv", "en-de"]
+    assert rows[1].value.tolist() == pytest.approx([0.25 * value for value in rows[0].value], nan_ok=True)
+
+
 def test_epochs_of_candidates_are_left_out():
     run = {"event": "run", "sampling_method": "uncertainty"}
     old = run_of([run, *SAMPLING], "run")  # as 0.1.8 wrote it

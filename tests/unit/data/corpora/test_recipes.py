@@ -215,6 +215,7 @@ WRONG = {
     "corpora.0.files": [["a", "b", "c"], ["/etc/passwd"], ["a.tgz!../b"]], "corpora.0.fields.source": [[1]],
     "corpora.0.address": [["https://a.org/x"]], "corpora.1.address": ["ftp://a.org/x", "https://me:secret@a.org/x"],
     "corpora.1.sha256": ["abc"], "corpora.1.md5": ["A" * 32], "corpora.1.bytes": [0],
+    "corpora.0.kind": ["synthetic"], "corpora.1.kind": ["back-translated"], "corpora.0.weight": [0, 101, 1.5],
     "filters.min_confidence": [2], "filters.max_ratio": [1.0, "wide"], "filters.copies": ["remove"],
     "filters.max_characters": [0], "vocabulary.temperature": [0], "vocabulary.character_coverage": [2],
     "vocabulary.size": [0, 10**9], "vocabulary.dictionary": ["dict.txt"],
