@@ -1,4 +1,4 @@
-"""The table of tasks: a row says what a task is, where its files are and what is in them (docs/reference/task_table.md).
+"""The table of tasks: a row says what a task is, where and what its files are (docs/reference/task_table.md).
 
 The package's rows are in `tasks.yaml`; a user's own file of the same form adds rows, or replaces them.
 """

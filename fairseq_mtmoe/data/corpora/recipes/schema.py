@@ -1,4 +1,4 @@
-"""The parts of a recipe: its YAML has the fields of these dataclasses, with their rules (`docs/reference/recipes.md`)."""
+"""A recipe's parts: its YAML has the fields of these dataclasses, with their rules (`docs/reference/recipes.md`)."""
 
 import math
 import re
