@@ -1,8 +1,9 @@
 """What it costs to exchange tokens with experts in other processes, and behind which computation that can hide.
 
 Bytes are exact, given how many rows leave each process, and tests compare them with what is sent. Times are a model:
-each operation waits, then bytes flow at a link's speed. `docs/concepts/communication.md` derives it. Everything is per process and per update, seconds and bytes; letters are those of `docs/concepts/expert_layer.md`, and P is the number
-of processes that hold all N experts between them.
+each operation waits, then bytes flow at a link's speed. `docs/concepts/communication.md` derives it. Everything is per
+process and per update, seconds and bytes; letters are those of `docs/concepts/expert_layer.md`, and P is the number of
+processes that hold all N experts between them.
 """
 
 from __future__ import annotations

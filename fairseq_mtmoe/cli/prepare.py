@@ -71,7 +71,7 @@ _allow_unequal_option = click.option(
 @click.argument("raw", type=PATH)
 @click.argument("data", type=PATH)
 @click.option("--recipe", "recipe_name", required=True,
-              help="wmt15, ml50, catalogs or folder, or a file (docs/reference/recipes.md): the content of DATA. A file "
+              help="wmt15, ml50, catalogs or folder, or a file (docs/reference/recipes.md): content of DATA. A file "
               "may take test sets from flores200 and ntrex.")  # fmt: skip
 @click.option("--vocab-size", type=click.IntRange(8, LARGEST_SIZE),
               help=f"Pieces of the vocabulary, with `--recipe folder`.  [default: {SIZE_RULE}]")  # fmt: skip

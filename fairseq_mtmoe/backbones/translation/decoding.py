@@ -5,7 +5,7 @@ encoder's output, and the keys and values that blocks make of it, exist once per
 stay at the index of the hypothesis that wrote them. Only a small table is reordered, of who descends from which.
 A sentence's hypotheses attend as so many queries of one sequence, which is one product where there were several.
 
-Letters, besides those of `moe/README.md`: `S` sentences, `B` hypotheses per sentence (the beam), `R` = S·B rows, `A`
+Letters, besides those of expert_layer.md: `S` sentences, `B` hypotheses per sentence (the beam), `R` = S·B rows, `A`
 attention heads, `D` the width of a head, `L` words so far, `P` positions for words (at least L), `J` words of the
 source, `K` = L·B positions of a sentence.
 """

@@ -6,7 +6,7 @@ PEMT, §3.1 and §3.2: prompts are correlated with those of sources (equations 3
 Where gates read means of states, those are each layer's own in the encoder, and the encoder's output in the decoder:
 its own would tell a word of later ones.
 
-Letters, besides those of `moe/README.md`: `K` sources, `N` vectors of the longest source's prompt, `P` of the own one.
+Letters, besides those of expert_layer.md: `K` sources, `N` vectors of the longest source's prompt, `P` of the own one.
 """
 
 from collections.abc import Mapping, Sequence
