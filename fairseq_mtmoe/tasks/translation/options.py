@@ -137,7 +137,7 @@ def _check_choices(args: Namespace) -> None:
     ):
         value = getattr(args, name)
         if value not in choices:
-            raise_invalid(f"--{name.replace('_', '-')}", f"one of {', '.join(c for c in choices if c)}", value)
+            raise_invalid(_flag(name), f"one of {', '.join(c for c in choices if c)}", value)
     style = os.path.join(utils.split_paths(args.data)[0], TOKEN_STYLE)
     if is_training(args) and os.path.isfile(style) and args.lang_tok_style != (wanted := read_text(style).strip()):
         raise_invalid("--lang-tok-style", f"{wanted}, as {style} says, which its recipe asked for", args.lang_tok_style)
@@ -283,7 +283,7 @@ def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
     for name in ("source_lang", "target_lang") if changed else ():
         lang, known = getattr(args, name), args.langs
         if lang not in known:
-            raise_invalid(f"--{name.replace('_', '-')}", f"one of the model's languages {', '.join(known)}", lang)
+            raise_invalid(_flag(name), f"one of the model's languages {', '.join(known)}", lang)
     return bool(changed)
 
 
@@ -330,3 +330,45 @@ def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Nam
             langtoks_specs=args.langtoks_specs,
             extra_data=args.extra_data,
         )
+
+
+# ---- generation ----
+
+# Each searches in its own way; values up to these are off.
+_SEARCHES = {"sampling": 0, "diverse_beam_groups": 0, "diversity_rate": -1, "match_source_len": 0, "score_reference": 0}
+_LEFT_OUT = {
+    "replace_unk": "as data of `--task translation_heated` have no text to take words from",
+    "lm_path": "as a language model does not have the language tokens of `--task translation_heated`",
+    **dict.fromkeys(("print_step", "retain_iter_history"), "as no model of ours writes in iterations"),
+}
+
+
+def check_decoding(args: Namespace) -> None:
+    """Raise a `UserError` where options of fairseq's generation do not go together, or cannot work (`args`: all)."""
+    if not hasattr(args, "nbest"):
+        return
+    left_out = {name: why for name, why in _LEFT_OUT.items() if getattr(args, name)}
+    searches = [name for name, off in _SEARCHES.items() if getattr(args, name) > off]
+    searches += ["constraints"] if args.constraints else []
+    if hasattr(args, "buffer_size"):  # fairseq-interactive
+        why = "as `fairseq-interactive` has no references"
+        left_out |= {name: why for name in ("score_reference", "prefix_size") if getattr(args, name)}
+    elif args.constraints:
+        left_out["constraints"] = "but for `fairseq-interactive`, whose lines have them behind tabs"
+    for name, why in left_out.items():
+        raise UserError(f"`{_flag(name)}` must be left out, {why}.")
+    if len(searches) > 1:
+        raise UserError(f"`{_flag(searches[0])}` must be given without `{_flag(searches[1])}`: these are two searches.")
+    if args.sampling and args.nbest != args.beam:
+        raise_invalid("--nbest", f"{args.beam}, the --beam, with `--sampling`", args.nbest)
+    if args.diverse_beam_groups > 0 and args.beam % args.diverse_beam_groups:
+        raise_invalid("--diverse-beam-groups", f"a divisor of {args.beam}, the --beam", args.diverse_beam_groups)
+    if args.score_reference and args.print_alignment == "soft":
+        raise_invalid("--print-alignment", "hard with `--score-reference`", "soft")
+    for name in ("sampling_topk", "sampling_topp"):
+        if getattr(args, name) > 0 and not args.sampling:
+            raise UserError(f"`--sampling` must be given with `{_flag(name)}`, but is not.")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -47,6 +47,7 @@ from fairseq_mtmoe.data.translation.vocabulary import (
 )
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
+from fairseq_mtmoe.evaluation.fairseq_searches import mend
 from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.slots.slot import takes, unwrapped
@@ -57,6 +58,7 @@ from fairseq_mtmoe.tasks.translation import options
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks.translation.initial import InitialModel, expect_sizes, load
 from fairseq_mtmoe.tasks.translation.new_embeddings import NewEmbeddings
+from fairseq_mtmoe.tasks.translation.options import check_decoding
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 
 logger = logging.getLogger(__name__)
@@ -138,6 +140,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     @classmethod
     def check_given(cls, options: Namespace, given: Mapping[str, Any]) -> None:
         """See `protocols.ChecksGiven`."""
+        check_decoding(options)
         if getattr(options, "init_model", None):  # which `fairseq-validate` leaves out where it is not given
             expect_sizes(options.init_model, given)
 
@@ -333,10 +336,20 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- generation ----
 
     def build_generator(self, models: list[Any], args: Any, *others: Any, **kwargs: Any) -> Any:
-        """As fairseq's, which looks for --keep-inference-langtok in the wrong place."""
-        if self.args.keep_inference_langtok:
-            return FairseqTask.build_generator(self, models, args, *others, **kwargs)
-        return super().build_generator(models, args, *others, **kwargs)
+        """As fairseq's, which looks for --keep-inference-langtok in the wrong place; some searches are ours."""
+        kept, replaces = self.args.keep_inference_langtok, self.args.lang_tok_replacing_bos_eos
+        if replaces and getattr(args, "constraints", None):
+            raise_invalid("--constraints", "off for a model of `--lang-tok-replacing-bos-eos`", args.constraints)
+        build = FairseqTask.build_generator if kept else TranslationMultiSimpleEpochTask.build_generator
+        generator = build(self, models, args, *others, **kwargs)
+        mend(generator, forced=int(self.args.langtoks["main"][1] is not None))
+        return generator
+
+    def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
+        """As fairseq's, for lines; with lexical constraints, too."""
+        dataset = super().build_dataset_for_inference(src_tokens, src_lengths)
+        dataset.constraints = constraints
+        return dataset
 
     def build_bpe(self, args: Any) -> Any:
         """As fairseq's; by default the data directory's model cuts lines of `fairseq-interactive`."""

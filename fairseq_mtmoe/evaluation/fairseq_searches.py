@@ -1,0 +1,66 @@
+"""fairseq's searches where they do not take what a multilingual task gives: forced first words, a data set's numbers."""
+
+import math
+from typing import Any
+
+from fairseq.search import BeamSearch, DiverseBeamSearch, LexicallyConstrainedBeamSearch
+from torch import Tensor
+
+Found = tuple[Tensor, Tensor, Tensor]  # scores, words and hypotheses of the candidates
+
+
+def mend(generator: Any, forced: int) -> None:
+    """Replace a generator's search by ours, where there is one; `forced` words begin every hypothesis."""
+    search = getattr(generator, "search", None)  # a scorer of references has none
+    if isinstance(search, LexicallyConstrainedBeamSearch):
+        generator.search = ConstrainedSearch(generator.tgt_dict, search.representation, forced)
+    elif isinstance(search, DiverseBeamSearch):
+        generator.search = DiverseSearch(generator.tgt_dict, search.num_groups, -search.diversity_strength)
+
+
+class DiverseSearch(DiverseBeamSearch):  # type: ignore[misc]
+    """Diverse beams of any sentences; fairseq's takes a sentence's number in the data set for its row."""
+
+    def step(
+        self, step: int, lprobs: Tensor, scores: Tensor, prev_output_tokens: Tensor | None = None,
+        original_batch_idxs: Tensor | None = None,
+    ) -> Found:  # fmt: skip
+        """As fairseq's."""
+        assert original_batch_idxs is not None
+        if step == 0:
+            self._numbers = original_batch_idxs
+        rows = (original_batch_idxs.unsqueeze(1) == self._numbers).int().argmax(1)
+        found: Found = super().step(step, lprobs, scores, prev_output_tokens, rows)
+        return found
+
+
+class ConstrainedSearch(LexicallyConstrainedBeamSearch):  # type: ignore[misc]
+    """Lexical constraints (Post & Vilar 2018) on what follows the forced words.
+
+    While a word is forced all others have probability 0. fairseq would put constraints there, and fill the beam with
+    these impossible hypotheses. Here constraints begin after the forced words, with one hypothesis. At the limit of
+    the length a sentence has the hypotheses that are complete, where fairseq would fail if these are fewer than the beam.
+    """
+
+    def __init__(self, tgt_dict: Any, representation: str, forced: int) -> None:
+        super().__init__(tgt_dict, representation)
+        self._forced, self.stop_on_max_len = forced, True
+        self._plain = BeamSearch(tgt_dict)
+
+    def step(
+        self, step: int, lprobs: Tensor, scores: Tensor, prev_output_tokens: Tensor | None = None,
+        original_batch_idxs: Tensor | None = None,
+    ) -> Found:  # fmt: skip
+        """As fairseq's."""
+        if step < self._forced:
+            found: Found = self._plain.step(step, lprobs, scores)
+            self.constraint_states = [states[:1] * found[0].shape[1] for states in self.constraint_states]
+            return found
+        if step == self._forced > 0:  # the first of the hypotheses is the only one that is possible
+            lprobs = lprobs + scores[:, :, step - 1 : step]
+            for row, (state, *_) in enumerate(self.constraint_states):
+                if not state.finished:
+                    lprobs[row, :, self.eos] = -math.inf
+            step = 0
+        found = super().step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
+        return found
