@@ -1,8 +1,9 @@
-"""fairseq's searches where they do not take what a multilingual task gives: forced first words, a data set's numbers."""
+"""fairseq's searches where they do not take what a multilingual task gives, or do not do what they are for."""
 
 import math
 from typing import Any
 
+from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.search import BeamSearch, DiverseBeamSearch, LexicallyConstrainedBeamSearch
 from torch import Tensor
 
@@ -10,12 +11,25 @@ Found = tuple[Tensor, Tensor, Tensor]  # scores, words and hypotheses of the can
 
 
 def mend(generator: Any, forced: int) -> None:
-    """Replace a generator's search by ours, where there is one; `forced` words begin every hypothesis."""
+    """Replace parts of a generator by ours, where there are such; `forced` words begin every hypothesis."""
     search = getattr(generator, "search", None)  # a scorer of references has none
     if isinstance(search, LexicallyConstrainedBeamSearch):
         generator.search = ConstrainedSearch(generator.tgt_dict, search.representation, forced)
     elif isinstance(search, DiverseBeamSearch):
         generator.search = DiverseSearch(generator.tgt_dict, search.num_groups, -search.diversity_strength)
+    blocker = getattr(generator, "repeat_ngram_blocker", None)
+    if blocker is not None:
+        generator.repeat_ngram_blocker = NoRepeats(blocker.no_repeat_ngram_size)
+
+
+class NoRepeats(NGramRepeatBlock):  # type: ignore[misc]
+    """fairseq's, which on a CPU compares with what stands behind the words so far, and so blocks nothing."""
+
+    def forward(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
+        """As fairseq's."""
+        tokens = tokens if self.use_extension else tokens[:, : step + 1]
+        blocked: Tensor = super().forward(tokens, lprobs, bsz, beam_size, step)
+        return blocked
 
 
 class DiverseSearch(DiverseBeamSearch):  # type: ignore[misc]
@@ -39,7 +53,7 @@ class ConstrainedSearch(LexicallyConstrainedBeamSearch):  # type: ignore[misc]
 
     While a word is forced all others have probability 0. fairseq would put constraints there, and fill the beam with
     these impossible hypotheses. Here constraints begin after the forced words, with one hypothesis. At the limit of
-    the length a sentence has the hypotheses that are complete, where fairseq would fail if these are fewer than the beam.
+    the length a sentence has the hypotheses that are complete; fairseq fails where these are fewer than the beam.
     """
 
     def __init__(self, tgt_dict: Any, representation: str, forced: int) -> None:

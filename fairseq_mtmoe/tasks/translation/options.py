@@ -363,6 +363,10 @@ def check_decoding(args: Namespace) -> None:
         raise_invalid("--nbest", f"{args.beam}, the --beam, with `--sampling`", args.nbest)
     if args.diverse_beam_groups > 0 and args.beam % args.diverse_beam_groups:
         raise_invalid("--diverse-beam-groups", f"a divisor of {args.beam}, the --beam", args.diverse_beam_groups)
+    if args.no_repeat_ngram_size == 1:
+        raise_invalid("--no-repeat-ngram-size", "at least 2, or 0 for none", 1)
+    if args.constraints and args.print_alignment:
+        raise UserError("`--print-alignment` must be left out with `--constraints`.")
     if args.score_reference and args.print_alignment == "soft":
         raise_invalid("--print-alignment", "hard with `--score-reference`", "soft")
     for name in ("sampling_topk", "sampling_topp"):

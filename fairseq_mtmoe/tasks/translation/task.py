@@ -374,6 +374,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         tokens = sample["net_input"]["src_tokens"]
         sample = {**sample, "task_ids": tokens.new_full((len(tokens),), self.task_id(self.lang_pairs[0]))}
         found = super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
+        if not all(found):
+            raise UserError("`--max-len-b` must leave room for all constraints of a line and the words between them.")
         dictionary = self.source_dictionary
         special = tokens.new_tensor([dictionary.bos(), dictionary.pad(), dictionary.eos()])
         codes = [code for lang in self.langs for code in codes_of(lang, vars(self.args))]
