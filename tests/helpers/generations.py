@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from fairseq import checkpoint_utils, options
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import generate, interactive
 from omegaconf import OmegaConf, open_dict
@@ -22,12 +22,13 @@ from torch import Tensor
 SOURCE, TARGET = "eng_Latn", "deu_Latn"
 _SEARCH = ("--beam", 4, "--max-len-b", 12, "--batch-size", 3, "--required-batch-size-multiple", 1)
 _TASK = ("--task", "translation_heated", "--source-lang", SOURCE, "--target-lang", TARGET)
-_TASK += ("--encoder-langtok", "src", "--decoder-langtok", "--cpu", "--num-workers", 0, "--no-progress-bar")
+_TASK += ("--encoder-langtok", "src", "--decoder-langtok", "--keep-inference-langtok")
+_TASK += ("--cpu", "--num-workers", 0, "--no-progress-bar")
 
 
 @dataclass
 class Hypothesis:
-    """One of a sentence: its score, its pieces without those that are no text, and the scores of all (to base 2)."""
+    """One of a sentence: its score, its pieces after the language's token, and the scores of all tokens (to base 2)."""
 
     score: float
     pieces: list[str] = field(default_factory=list)
@@ -59,10 +60,10 @@ def read(text: str) -> Output:
         if kind == "S":
             output.sources[int(number)] = rest.split()
         elif kind == "T":
-            output.references[int(number)] = rest.split()
+            output.references[int(number)] = rest.split()[1:]
         elif kind == "H":
             score, pieces = rest.split("\t")
-            found.append(Hypothesis(float(score), pieces.split()))
+            found.append(Hypothesis(float(score), pieces.split()[1:]))
         elif kind == "P":
             found[-1].scores = [float(each) for each in rest.split()]
         else:
@@ -111,7 +112,7 @@ class Translating:
         return found
 
     @torch.no_grad()
-    def forced(self, source: list[str], target: list[str]) -> tuple[Tensor, Tensor]:
+    def forced(self, source: list[str], target: list[str], temperature: float = 1) -> tuple[Tensor, Tensor]:
         """Of each token the log-probability to base 2, and the attention to the source, without a search.
 
         `source` begins with its language's token, as in the output; the target's language and the ends are added.
@@ -128,16 +129,16 @@ class Translating:
         found, attentions = [], []
         for model in models:
             logits, extra = model(**task.for_models(dict(sample), [model])["net_input"])
-            found.append(logits[0].log_softmax(-1).gather(1, target_ids[:, None])[:, 0])
+            found.append((logits[0] / temperature).log_softmax(-1).gather(1, target_ids[:, None])[:, 0])
             attentions.append(extra["attn"][0][0])
         scores = torch.stack(found).logsumexp(0) - math.log(len(found))
         return scores / math.log(2), torch.stack(attentions).mean(0)
 
-    def check_scores(self, output: Output, but_for_ends: bool = False) -> None:
+    def check_scores(self, output: Output, but_for_ends: bool = False, temperature: float = 1) -> None:
         """Assert that scores in the output are what the model gives to these hypotheses, read at once."""
         assert output.hypotheses
         for number, one in output.all:
-            wanted = self.forced(output.sources[number], one.pieces)[0]
+            wanted = self.forced(output.sources[number], one.pieces, temperature)[0]
             found = torch.tensor(one.scores)
             end = len(found) - but_for_ends
             torch.testing.assert_close(found[:end], wanted[:end], rtol=1e-4, atol=2e-4)  # of four digits

@@ -1,0 +1,342 @@
+"""fairseq's decoding extras, what each must do, and the table of docs/decoding.md of those that do it with which model.
+
+`python -m tests.helpers.decoding_extras` makes the table anew.
+"""
+
+import itertools
+import math
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import torch
+
+from fairseq_mtmoe.cli.main import commands
+from fairseq_mtmoe.data.fairseq_readers import PiecesOfLines
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.pages import markdown_table
+from tests.helpers.decoding_models import KINDS, DecodingModels
+from tests.helpers.generations import Output, Translating
+from tests.helpers.invoked import mtmoe
+
+PAGE = Path(__file__).parents[2] / "docs" / "decoding.md"
+MARKS = "<!-- table begin -->\n", "<!-- table end -->\n"
+COMMANDS = ("translate", "evaluate", "score", "average")
+ALL = ("--nbest", 4)
+
+
+class Trial(NamedTuple):
+    """A kind of models, the first of which is `model`."""
+
+    models: DecodingModels
+    kind: str
+
+    @property
+    def model(self) -> Translating:
+        return self.models.of(self.kind)
+
+    def run(self, *options: object) -> Output:
+        """What fairseq-generate writes, made once."""
+        made, key = self.models.made, (self.kind, options)
+        if key not in made:
+            made[key] = self.model.generate(*options)
+        return made[key]
+
+    def scored(self, *options: object) -> Output:
+        """The same, after all scores were found to be the model's own."""
+        output = self.run(*options)
+        self.model.check_scores(output)
+        return output
+
+
+def words(output: Output) -> list[list[str]]:
+    return [one.pieces for _, one in output.all]
+
+
+def repeated(pieces: list[str]) -> bool:
+    """Whether two neighbours come again."""
+    pairs = list(itertools.pairwise(pieces))
+    return len(set(pairs)) < len(pairs)
+
+
+# ---- what each must do ----
+
+
+def n_best(trial: Trial) -> None:
+    output = trial.scored(*ALL)
+    for found in output.hypotheses.values():
+        scores = [one.score for one in found]
+        assert len(found) == 4 == len({tuple(one.pieces) for one in found}) and scores == sorted(scores, reverse=True)
+    assert output.best == trial.run().best
+
+
+def _samples(trial: Trial, most: tuple[object, ...], least: tuple[object, ...]) -> None:
+    """By the same seed alike, by another not; drawn from one word alone, as without drawing."""
+    drawn = trial.scored("--sampling", *most, *ALL, "--seed", 1)
+    assert trial.model.generate("--sampling", *most, *ALL, "--seed", 1) == drawn
+    assert trial.scored("--sampling", *most, *ALL, "--seed", 2) != drawn
+    assert trial.run("--sampling", *least, "--beam", 1).best == trial.run("--beam", 1).best
+
+
+def sampling(trial: Trial) -> None:
+    _samples(trial, ("--sampling-topk", 20), ("--sampling-topk", 1))
+
+
+def nucleus(trial: Trial) -> None:
+    _samples(trial, ("--sampling-topp", 0.9), ("--sampling-topp", 1e-6))
+
+
+def diverse_groups(trial: Trial) -> None:
+    """One group is greedy; the other has another word wherever both have one."""
+    two = ("--beam", 2, "--nbest", 2, "--diverse-beam-groups", 2)
+    found, greedy = trial.run(*two, "--diverse-beam-strength", 100), trial.run("--beam", 1).best
+    for number, (one, other) in found.hypotheses.items():
+        assert greedy[number] in (one.pieces, other.pieces)
+        assert all(a != b for a, b in zip(one.pieces, other.pieces, strict=False))
+
+
+def diverse_siblings(trial: Trial) -> None:
+    """From its second word on a hypothesis pays for each word's rank among those that go on from the same words."""
+    assert trial.run("--diversity-rate", 0, *ALL) == trial.run(*ALL)
+    ranks = []
+    for number, one in (output := trial.run("--diversity-rate", 2, *ALL)).all:
+        paid = trial.model.forced(output.sources[number], one.pieces)[0] - torch.tensor(one.scores)
+        ranks.append(paid * math.log(2) / 2)
+        torch.testing.assert_close(ranks[-1], ranks[-1].round(), rtol=0, atol=1e-3)
+        assert ranks[-1][0].round() == 0 and (ranks[-1][1:].round() >= 1).all()
+    assert any(found.max().round() > 1 for found in ranks)
+
+
+def prefix(trial: Trial) -> None:
+    output = trial.scored("--prefix-size", 3, *ALL)
+    for number, one in output.all:
+        wanted = [piece.replace("<<unk>>", "<unk>") for piece in output.references[number][:2]]
+        assert one.pieces[:2] == wanted
+    assert any(one.pieces[:2] != output.references[number][:2] for number, one in trial.run(*ALL).all)
+
+
+def constraints(trial: Trial) -> None:
+    """All hypotheses have what is behind a line's tabs, in this order where that is asked for."""
+    asked = [("ab", "de"), ("bc",), ("cd", "yx", "o"), ("de", "o", "yx")]
+    cutter, file = PiecesOfLines(str(trial.models.data / "spm.model")), trial.models.folder / "lines.txt"
+    plain = trial.model.interact([line for line, *_ in asked], file)
+    for order in ("unordered", "ordered"):
+        output = trial.model.interact(["\t".join(line) for line in asked], file, "--constraints", order, "--nbest", 2)
+        trial.model.check_scores(output)
+        for number, one in output.all:
+            wanted = [f" {cutter.encode(each)} " for each in asked[number][1:]]
+            places = [f" {' '.join(one.pieces)} ".find(each) for each in wanted]
+            assert -1 not in places and (order == "unordered" or places == sorted(places))
+        assert output.best[1] == plain.best[1] and sorted(output.best) == [0, 1, 2, 3]
+
+
+def alignment(trial: Trial) -> None:
+    """Soft ones are the attention of the last block; hard ones name the word of the source with the largest."""
+    soft, hard = (trial.scored("--print-alignment", form, "--nbest", 2) for form in ("soft", "hard"))
+    for (number, one), (_, other) in zip(soft.all, hard.all, strict=True):
+        wanted = trial.model.forced(soft.sources[number], one.pieces)[1]
+        rows = [[float(share) for share in row.split(",")] for row in one.alignment.split()]
+        torch.testing.assert_close(torch.tensor(rows), wanted, rtol=1e-4, atol=1e-5)
+        pairs = [tuple(map(int, pair.split("-"))) for pair in other.alignment.split()]
+        assert pairs == [(int(row[:-1].argmax()), place) for place, row in enumerate(wanted[:-1])]
+
+
+def reference_scores(trial: Trial) -> None:
+    output = trial.run("--score-reference")
+    for number, (one,) in output.hypotheses.items():
+        wanted = trial.model.forced(output.sources[number], one.pieces)[0]
+        torch.testing.assert_close(torch.tensor(one.scores), wanted, rtol=1e-4, atol=2e-4)
+        torch.testing.assert_close(torch.tensor(one.score), wanted.mean(), rtol=1e-4, atol=2e-4)
+
+
+def ensemble(trial: Trial) -> None:
+    """A model with itself is itself; two give a word the mean of their probabilities."""
+    twice, two = (trial.models.of(trial.kind, *seeds) for seeds in ((1, 1), (1, 2)))
+    for one, other in zip(twice.generate(*ALL).all, trial.run(*ALL).all, strict=True):
+        assert one[1].pieces == other[1].pieces
+        torch.testing.assert_close(torch.tensor(one[1].scores), torch.tensor(other[1].scores), rtol=0, atol=2e-4)
+    found = two.generate(*ALL)
+    two.check_scores(found)
+    assert found != trial.run(*ALL)
+
+
+def average(trial: Trial) -> None:
+    """The mean of a model with itself is itself; that of two is between them."""
+    first, second = (trial.models.of(trial.kind, seed).paths[0] for seed in (1, 2))
+    for name, inputs in (("same", (first, first)), ("mean", (first, second))):
+        path = trial.models.folder / f"{trial.kind}.{name}.pt"
+        mtmoe("average", "--inputs", *inputs, "--output", path, "--overwrite")
+        weights = [torch.load(file)["model"] for file in (path, *inputs)]
+        for key, value in weights[0].items():
+            if value.is_floating_point():
+                torch.testing.assert_close(value, (weights[1][key] + weights[2][key]) / 2)
+        made = Translating(trial.models.data, (path,))
+        found = made.generate()
+        made.check_scores(found)
+        assert (found == trial.run()) is (name == "same")
+
+
+def source_length(trial: Trial) -> None:
+    output = trial.run("--match-source-len")
+    for number, found in output.hypotheses.items():
+        assert len(found[0].scores) == len(output.sources[number]) + 2
+    trial.model.check_scores(output, but_for_ends=True)
+
+
+def no_repeats(trial: Trial) -> None:
+    long = ("--min-len", 11, *ALL)
+    assert any(map(repeated, words(trial.run(*long))))
+    assert not any(map(repeated, words(trial.scored(*long, "--no-repeat-ngram-size", 2))))
+
+
+def unknown_words(trial: Trial) -> None:
+    assert not any("<unk>" in pieces for pieces in words(trial.scored("--unkpen", 100, *ALL)))
+    assert all(set(pieces) == {"<unk>"} for pieces in trial.run("--unkpen", -100).best.values())
+
+
+def lengths(trial: Trial) -> None:
+    output = trial.scored("--lenpen", 0.5, "--min-len", 3, "--max-len-a", 0.1, "--max-len-b", 4, *ALL)
+    for number, one in output.all:
+        length = len(one.scores)
+        assert 3 < length <= 5 + (len(output.sources[number]) + 1) // 10 + 1
+        assert abs(one.score - sum(one.scores) / length**0.5) < 1e-3
+    for _, one in trial.scored("--unnormalized").all:
+        assert abs(one.score - sum(one.scores)) < 2e-3
+
+
+def temperature(trial: Trial) -> None:
+    output = trial.run("--temperature", 2, *ALL)
+    trial.model.check_scores(output, temperature=2)
+
+
+def dropout(trial: Trial) -> None:
+    first, again, other = (trial.model.generate("--retain-dropout", "--seed", seed) for seed in (1, 1, 2))
+    assert first == again and other != first != trial.run()
+
+
+def left_out(*options: object) -> Callable[[Trial], None]:
+    """An extra that is refused, and would have no meaning if it were not."""
+
+    def check(trial: Trial) -> None:
+        trial.model.generate(*options)
+        raise AssertionError(f"{options} mean nothing")
+
+    return check
+
+
+class Extra(NamedTuple):
+    """options: fairseq's. ours: those of mtmoe's commands, or `FILE:FILE` for an argument, or a command."""
+
+    name: str
+    options: str
+    check: Callable[[Trial], None]
+    ours: tuple[str, ...] = ()
+
+
+EXTRAS = (
+    Extra("n-best lists", "--nbest N", n_best, ("--n-best", "--nbest")),
+    Extra("sampling from the K likeliest words", "--sampling --sampling-topk K", sampling,
+          ("--sampling", "--sampling-topk")),
+    Extra("sampling from a share P of probability", "--sampling --sampling-topp P", nucleus, ("--sampling-topp",)),
+    Extra("temperature", "--temperature T", temperature, ("--temperature",)),
+    Extra("diverse beams, in groups", "--diverse-beam-groups N --diverse-beam-strength X", diverse_groups,
+          ("--diverse-beam-groups",)),
+    Extra("diverse beams, by siblings", "--diversity-rate X", diverse_siblings, ("--diversity-rate",)),
+    Extra("given first words", "--prefix-size N", prefix, ("--prefix-size",)),
+    Extra("lexical constraints", "--constraints [ordered]", constraints, ("--constraints",)),
+    Extra("alignment", "--print-alignment [soft]", alignment, ("--print-alignment",)),
+    Extra("ensembles", "--path FILE:FILE", ensemble, ("FILE:FILE",)),
+    Extra("scores of references", "--score-reference", reference_scores, ("score",)),
+    Extra("the mean of checkpoints", "--path MEAN", average, ("average",)),
+    Extra("lengths", "--lenpen X --unnormalized --min-len N --max-len-a A --max-len-b B", lengths,
+          ("--lenpen", "--max-len-a", "--max-len-b")),
+    Extra("as many tokens as the source", "--match-source-len", source_length, ("--match-source-len",)),
+    Extra("no repeated n-grams", "--no-repeat-ngram-size N", no_repeats, ("--no-repeat-ngram-size",)),
+    Extra("a penalty for unknown words", "--unkpen X", unknown_words, ("--unkpen",)),
+    Extra("dropout while translating", "--retain-dropout", dropout, ("--retain-dropout",)),
+    Extra("words of the source for unknown ones", "--replace-unk", left_out("--replace-unk")),
+    Extra("a language model beside it", "--lm-path FILE", left_out("--lm-path", "lm.pt")),
+    Extra("the steps of iterative models", "--print-step --retain-iter-history", left_out("--print-step")),
+)  # fmt: skip
+
+# ---- the table ----
+
+
+def outcome(models: DecodingModels, kind: str, extra: Extra) -> str:
+    """`yes`, or the sentence that refuses; an extra that does something else fails."""
+    try:
+        extra.check(Trial(models, kind))
+    except UserError as error:
+        return str(error)
+    return "yes"
+
+
+def ours(extra: Extra) -> str:
+    """Where our commands have it."""
+    found = []
+    for name in COMMANDS:
+        command = commands.get_command(click.Context(commands), name)
+        assert command is not None
+        options = {option for parameter in command.params for option in parameter.opts}
+        shown = "".join(
+            f"{getattr(one, 'help', '')} {getattr(one, 'metavar', '')}" for one in (command, *command.params)
+        )
+        has_ensembles = "FILE:FILE" in shown or "FILE[:FILE" in shown
+        names = [one for one in extra.ours if one in options or (one == "FILE:FILE" and has_ensembles)]
+        found += [f"`{' '.join([name, *names])}`"] if names or name in extra.ours else []
+    return ", ".join(found)
+
+
+def table(outcomes: Callable[[str, Extra], str]) -> str:
+    """The table, and under it the sentences that it names by numbers."""
+    sentences: list[str] = []
+
+    def cell(text: str) -> str:
+        if text == "yes":
+            return text
+        if text not in sentences:
+            sentences.append(text)
+        return f"no ({sentences.index(text) + 1})"
+
+    rows = [
+        (extra.name, f"`{extra.options}`", *(cell(outcomes(kind, extra)) for kind in KINDS), ours(extra))
+        for extra in EXTRAS
+    ]
+    below = "".join(f"{number}. {sentence}\n" for number, sentence in enumerate(sentences, 1))
+    return f"{markdown_table(('', 'fairseq', *KINDS, 'mtmoe'), rows, texts=7)}\n\n{below}"
+
+
+def parts(page: str) -> tuple[str, str, str]:
+    """What stands before the table, the table, and what stands behind it."""
+    before, rest = page.split(MARKS[0])
+    made, after = rest.split(MARKS[1])
+    return before, made, after
+
+
+def stored(page: str) -> dict[tuple[str, str], str]:
+    """The outcomes that a page has, by kind and extra."""
+    made = parts(page)[1]
+    sentences = dict(re.findall(r"^(\d+)\. (.*)$", made, re.MULTILINE))
+    found = {}
+    for line in made.splitlines()[2:]:
+        if line.startswith("|"):
+            name, _, *cells, _ = (cell.strip() for cell in line.split("|")[1:-1])
+            for kind, text in zip(KINDS, cells, strict=True):
+                number = re.fullmatch(r"no \((\d+)\)", text)
+                found[kind, name] = sentences[number[1]] if number else text
+    return found
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        models = DecodingModels(Path(folder))
+        made = table(lambda kind, extra: outcome(models, kind, extra))
+    before, _, after = parts(PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(f"{before}{MARKS[0]}{made}{MARKS[1]}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
