@@ -56,6 +56,8 @@ class ConstrainedSearch(LexicallyConstrainedBeamSearch):  # type: ignore[misc]
     the length a sentence has the hypotheses that are complete; fairseq fails where these are fewer than the beam.
     """
 
+    constraint_states: Any  # of each sentence's hypotheses
+
     def __init__(self, tgt_dict: Any, representation: str, forced: int) -> None:
         super().__init__(tgt_dict, representation)
         self._forced, self.stop_on_max_len = forced, True
