@@ -1,4 +1,4 @@
-"""fairseq's decoding extras, what each must do, and the table of docs/decoding.md of those that do it with which model.
+"""fairseq's decoding extras, what each must do, and the table of docs/reference/decoding.md of those that do it with which model.
 
 `python -m tests.helpers.decoding_extras` makes the table anew.
 """
@@ -22,7 +22,7 @@ from tests.helpers.decoding_models import KINDS, DecodingModels
 from tests.helpers.generations import Output, Translating
 from tests.helpers.invoked import mtmoe
 
-PAGE = Path(__file__).parents[2] / "docs" / "decoding.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "decoding.md"
 MARKS = "<!-- table begin -->\n", "<!-- table end -->\n"
 COMMANDS = ("translate", "evaluate", "score", "average")
 ALL = ("--nbest", 4)

@@ -20,7 +20,7 @@ from torch import distributed as dist
 from fairseq_mtmoe.io.pages import markdown_table
 from tests.helpers.pretended_gpu import GpuRules, pretended_gpu
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "communication.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "concepts" / "communication.md"
 N, H, F, TASKS = 4, 16, 32, 3
 GATES = ("base", "switch", "task")
 TYPES = (("bfloat16", (9, 0)), ("bfloat16", (8, 0)), ("float16", (9, 0)), ("float32", (9, 0)))

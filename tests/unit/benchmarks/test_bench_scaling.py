@@ -44,6 +44,6 @@ def test_bytes_of_measured_batches_are_the_models(bench):
 
 
 def test_the_documentation_holds_the_predictions(bench):
-    text = (Path(bench.__file__).parents[1] / "docs" / "communication.md").read_text(encoding="utf-8")
+    text = (Path(bench.__file__).parents[1] / "docs" / "concepts" / "communication.md").read_text(encoding="utf-8")
     for columns, rows in ((bench.COLUMNS, bench.prediction_rows()), (bench.LIMIT_COLUMNS, bench.limit_rows())):
         assert unpadded(markdown_table(columns, [[shown(value) for value in row] for row in rows])) in unpadded(text)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[3] / "docs" / "clusters.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "how_to" / "clusters.md").read_text(encoding="utf-8")
 
 
 def part(name):

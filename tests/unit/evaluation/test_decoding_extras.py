@@ -1,4 +1,4 @@
-"""docs/decoding.md says which of fairseq's decoding extras work with which model."""
+"""docs/reference/decoding.md says which of fairseq's decoding extras work with which model."""
 
 import pytest
 from fairseq import options

@@ -290,7 +290,7 @@ def test_the_recipe_to_copy_has_the_defaults_and_right_comments(load, tmp_path):
 
 
 def test_the_page_names_every_field_and_its_example_loads(load):
-    page = (OWN_TEXT.parents[3] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    page = (OWN_TEXT.parents[3] / "docs" / "reference" / "recipes.md").read_text(encoding="utf-8")
     parts = (Recipe, schema.Corpus, schema.Filters, schema.HeldOut, schema.Shards, schema.Vocabulary)
     names = {field.name for part in parts for field in fields(part)}
     of_commands = {"path", "known_languages", "codes", "of_sources"}

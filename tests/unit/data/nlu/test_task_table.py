@@ -30,7 +30,7 @@ def test_the_packages_rows_are_right():
 
 
 def test_the_page_explains_every_field_and_its_example_is_right(write):
-    page = (REPOSITORY / "docs" / "task_table.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "reference" / "task_table.md").read_text(encoding="utf-8")
     parts = (table.TaskRow, table.Source, table.Submission, table.TextForm, table.Words)
     names = [one.name for part in parts for one in fields(part)]
     assert [name for name in names if f"{name}`" not in page and f"{name}:" not in page] == []
