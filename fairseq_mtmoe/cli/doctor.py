@@ -27,7 +27,7 @@ from fairseq_mtmoe.errors import first_line
 
 GIB = 2**30
 OLDEST_TORCH = (2, 6)
-INSTALL = "`make install` in a clone, or see README, “Install by hand”"
+INSTALL = "`make install` in a clone, or see docs/start/install.md"
 DRAWING = ("altair", "vl-convert-python")  # which a node may be without
 MARKS = {"fine": "[green]✓[/]", "less": "[yellow]–[/]", "missing": "[red]✗[/]"}
 

@@ -1,4 +1,4 @@
-"""fairseq's decoding extras, what each must do, and the table of docs/reference/decoding.md of those that do it with which model.
+"""fairseq's decoding extras, what each must do, and the table of docs/reference/decoding.md.
 
 `python -m tests.helpers.decoding_extras` makes the table anew.
 """
