@@ -59,7 +59,9 @@ class Registered(NamedTuple):
             [one.name, one.kind, one.registered, {option.flag: option.default for option in one.options}]
             for one in self.choices
         ]
-        return json.dumps({"classes": classes, "names": names, "upcycle": self.of_upcycle}, indent=0) + "\n"
+        blocks = ",\n".join(f"{json.dumps(of)}: {_lines(options)}" for of, options in classes.items())
+        rest = f'"names": {_lines(names)},\n"upcycle": {_lines(self.of_upcycle)}'
+        return f'{{"classes": {{\n{blocks}\n}},\n{rest}}}\n'
 
     @classmethod
     def from_json(cls, text: str) -> "Registered":
@@ -70,6 +72,10 @@ class Registered(NamedTuple):
             for name, kind, of, defaults in read["names"]
         ]
         return cls(choices, [Option(*fields) for fields in read["upcycle"]])
+
+
+def _lines(rows: Sequence[Sequence[Any]]) -> str:
+    return "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]"
 
 
 @click.command("options")
