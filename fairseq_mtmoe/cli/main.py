@@ -31,6 +31,7 @@ COMMANDS = {
     "plot": "Draw pictures of a training run.",
     "report": "Show training runs on one page, in a browser.",
     "options": "List the options of an architecture, task or criterion.",
+    "user-dir": "Print the path for fairseq's --user-dir.",
     "doctor": "Show what this machine has of what a run needs.",
 }
 

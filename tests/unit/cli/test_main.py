@@ -15,7 +15,7 @@ from fairseq_mtmoe.cli.main import COMMANDS, commands
 
 assert CliRunner().invoke(commands, ["--help"]).exit_code == 0
 print(*(name for name in sys.modules if name.startswith("fairseq_mtmoe.cli.")))
-for name in COMMANDS.keys() - {"upcycle"}:  # which has the options of fairseq's models as its own
+for name in COMMANDS:
     assert CliRunner().invoke(commands, [name, "--help"]).exit_code == 0, name
 print(*({"torch", "fairseq", "transformers", "scipy", "altair", "dask"} & sys.modules.keys()))
 """
@@ -30,3 +30,7 @@ def test_help_lists_each_command_and_imports_none():
     by_help, heavy = done.stdout.splitlines()
     assert set(by_help.split()) == {"fairseq_mtmoe.cli.main", "fairseq_mtmoe.cli._shared"}
     assert heavy == ""
+
+
+def test_user_dir_is_the_plugin():
+    assert Path(invoked("user-dir").stdout.strip()) == Path(cli.__file__).parents[1]

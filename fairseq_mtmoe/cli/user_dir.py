@@ -1,0 +1,15 @@
+"""`mtmoe user-dir`: the path for fairseq's `--user-dir`."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("user-dir")
+def command() -> None:
+    """Print the path of this plugin, for --user-dir.
+
+    \b
+    fairseq-train DATA --user-dir "$(mtmoe user-dir)" --task translation_heated ...
+    """
+    click.echo(Path(__file__).parents[1])
