@@ -8,6 +8,7 @@ from pathlib import Path
 import sentencepiece
 from fairseq.data import Dictionary, indexed_dataset
 
+from fairseq_mtmoe import register
 from tests.helpers import untrained
 from tests.helpers.untrained import PAIRS, SYLLABLES, as_text
 
@@ -48,6 +49,14 @@ def make_text_data(folder: Path, lines: Sequence[str] = (), **options: object) -
                 text = lines if lines and split == "test" else texts(count, 100 + 2 * seed + side)
                 _write(folder, f"{split}.{pair}.{lang}", text, processor, dictionary)
     return folder
+
+
+def save_sparse_model(folder: Path) -> Path:
+    """The file of a sparse model with random weights, beside its `data` in a folder."""
+    register()
+    data = make_text_data(folder / "data")
+    untrained.save_model(data, folder / "model.pt", *SPARSE)
+    return folder / "model.pt"
 
 
 def _write(folder: Path, name: str, lines: Sequence[str], processor: object, dictionary: Dictionary) -> None:

@@ -3,13 +3,12 @@
 import pytest
 from click.testing import CliRunner
 
-from fairseq_mtmoe import load_translator, register
+from fairseq_mtmoe import load_translator
 from fairseq_mtmoe.cli import _lines, _workers
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
-from tests.helpers import untrained
 from tests.helpers.refused import refused
-from tests.helpers.translated_text import LIMIT, SPARSE, make_text_data, texts
+from tests.helpers.translated_text import LIMIT, save_sparse_model, texts
 
 SOURCES, TARGETS = ["bo\tda", "", *texts(8, 5)], ["ki bo", "", *texts(8, 6)]
 LANGS = ("--from", "en", "--to", "aa", "--cpu")
@@ -17,10 +16,7 @@ LANGS = ("--from", "en", "--to", "aa", "--cpu")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    register()
-    data = make_text_data(tmp_path_factory.mktemp("scores") / "data")
-    untrained.save_model(data, data.parent / "model.pt", *SPARSE)
-    return data.parent / "model.pt"
+    return save_sparse_model(tmp_path_factory.mktemp("scores"))
 
 
 @pytest.fixture

@@ -22,17 +22,15 @@ import torch
 from click.testing import CliRunner
 from lxml import html
 
-from fairseq_mtmoe import register
 from fairseq_mtmoe.cli import _lines, _web, _workers
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 from fairseq_mtmoe.evaluation.translator import Decoding
 from fairseq_mtmoe.io.journal import Journal
-from tests.helpers import untrained
 from tests.helpers.browser import NAMES, find_browser, running_browser
 from tests.helpers.refused import refused
-from tests.helpers.translated_text import SPARSE, make_text_data, texts
+from tests.helpers.translated_text import save_sparse_model, texts
 
 SHORT = ("--from", "en", "--cpu", "--beam", 2, "--max-len-b", 8)
 TEXT = texts(20, 5)
@@ -40,10 +38,7 @@ TEXT = texts(20, 5)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    register()
-    data = make_text_data(tmp_path_factory.mktemp("translate") / "data")
-    untrained.save_model(data, data.parent / "model.pt", *SPARSE)
-    return data.parent / "model.pt"
+    return save_sparse_model(tmp_path_factory.mktemp("translate"))
 
 
 @pytest.fixture(scope="module")

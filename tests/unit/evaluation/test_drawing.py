@@ -7,14 +7,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from fairseq_mtmoe import register
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.evaluation.drawing import _Words
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 from fairseq_mtmoe.evaluation.translator import Decoding
-from tests.helpers import untrained
 from tests.helpers.refused import refused
-from tests.helpers.translated_text import SPARSE, make_text_data, texts
+from tests.helpers.translated_text import save_sparse_model, texts
 
 DRAWN = Decoding(beam=1, max_len_b=8, cpu=True, sampling=True, seed=3)
 TEXT = texts(20, 5)
@@ -22,10 +20,7 @@ TEXT = texts(20, 5)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    register()
-    data = make_text_data(tmp_path_factory.mktemp("drawing") / "data")
-    untrained.save_model(data, data.parent / "model.pt", *SPARSE)
-    return data.parent / "model.pt"
+    return save_sparse_model(tmp_path_factory.mktemp("drawing"))
 
 
 @pytest.fixture(scope="module")
