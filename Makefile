@@ -66,9 +66,10 @@ demo-distributed: $(INSTALLED)  ## train in 2 CPU processes, kill one, go on in 
 demo-glue: $(INSTALLED)  ## train MT-TaG on four tasks of real text, and a new task with a reused gate: 6 minutes of a core
 	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" OMP_WAIT_POLICY=PASSIVE bash examples/glue/demo/demo.sh
 
-lint: $(INSTALLED)  ## style and types
+lint: $(INSTALLED)  ## style, types and English
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tools/prose.py
 
 # torch's threads spin while they wait: on a busy machine with few cores that costs more than they gain.
 test: lint  ## style, types and each behaviour once (12 to 20 minutes on 2 cores)

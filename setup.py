@@ -137,6 +137,8 @@ setup(
             "transformers>=5",  # its BERT and RoBERTa are what ours are compared with, and it loads what we export
             "ruff>=0.6",  # style
             "mypy>=1.11",  # types
+            "proselint>=0.16",  # the rules for English, which tools/prose.py adds to
+            "markdown-it-py>=3",  # which of a page's text is prose; rich brings it anyway
         ],
     },
     entry_points={"console_scripts": ["mtmoe = fairseq_mtmoe.cli.main:main"]},

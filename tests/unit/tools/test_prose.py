@@ -1,0 +1,67 @@
+"""Which sentences of pages, help and docstrings `make lint` refuses, and on which line it says so."""
+
+import pytest
+
+from tools import prose
+
+LONG = " ".join(f"word{number}" for number in range(46))
+PAGE = f"""# What a heading asks is fine
+
+A sentence stands here. What follows is refused,
+even in a second line.
+
+- `Of code` nothing is said; 3 experts, not so many.
+- {LONG}.
+
+| column | text |
+|---|---|
+| a cell | The the word |
+
+```
+Of what is in a block of code nothing is said.
+```
+"""
+MODULE = '''"""Return what is asked: a clause inside is fine.
+
+Of the rest. ``Of code`` is fine.
+"""
+
+import click
+
+option = click.option("--x", help="Those that are there.")
+field = {"metadata": {"help": f"Number of x; so many {option}."}}
+
+
+def f(x):
+    """Return x.
+
+    Args:
+        x: a number.
+            What is below is refused, too.
+    """
+
+    # What a comment says is read by people alone.
+'''
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("page.md", PAGE, [(3, "subject"), (6, "number of"), (7, "split"), (11, "repeated")]),
+        ("module.py", MODULE, [(3, "subject"), (8, "subject"), (9, "number of"), (15, "subject")]),
+    ],
+)
+def test_each_rule_finds_its_pattern_where_prose_stands(tmp_path, monkeypatch, capsys, name, text, expected):
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    (tmp_path / name).write_text(text)
+    assert prose.main([str(tmp_path / name)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(expected), lines
+    for line, (number, rule) in zip(lines, expected, strict=True):
+        assert line.startswith(f"{name}:{number}: ") and rule in line, (line, number, rule)
+
+
+def test_a_clean_page_passes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    (tmp_path / "page.md").write_text("Train a model. It has 8 experts.\n")
+    assert (prose.main([str(tmp_path / "page.md")]), capsys.readouterr().out) == (0, "")
