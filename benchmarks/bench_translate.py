@@ -5,8 +5,8 @@
 
 The commands are timed from start to end, each in a process of its own, on the same file and the same lines; searches in
 this process on models that are loaded. By default the model has random weights and the lines are random words: each
-translation has as many words as `--words` says. FOLDER is what `mtmoe export-hf` made of the model: with it Hugging
-Face's `generate` and CTranslate2 in float32 are timed too, where they are installed.
+translation has as many words as `--words` says. Hugging Face's `generate` and CTranslate2 in float32 serve what `mtmoe
+export-hf` made of the model, which is FOLDER for a MODEL of your own.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ INTERACTIVE, TRANSLATE = "fairseq-interactive --buffer-size 1000", "mtmoe transl
 EVALUATE, SEARCH = "mtmoe evaluate's search", "mtmoe translate's search"
 HUGGING_FACE, CTRANSLATE2 = "Hugging Face generate", "CTranslate2, float32"
 FASTER, EQUAL = Floor(1.5, at_most=False), Floor(0.95, at_most=False)
+SERVED = 500  # of the lines, for what serves the exported model: `generate` takes long
 BATCH = 64  # sentences of like lengths for Hugging Face, which makes no batches itself
 
 Lines = list[str]
@@ -86,10 +87,15 @@ class Commands:
         return self._run("mtmoe", "translate", str(self.model), *options, *self.search).split("\n")[:-1]
 
     def _run(self, command: str, *arguments: str) -> str:
-        program = str(Path(sys.executable).with_name(command))
-        done = subprocess.run([program, *arguments], input=self.text, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
+        return run(command, *arguments, text=self.text)
+
+
+def run(command: str, *arguments: str, text: str = "") -> str:
+    """Return what a command of this environment prints about the text."""
+    program = str(Path(sys.executable).with_name(command))
+    done = subprocess.run([program, *arguments], input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def searches(data: Path, model: Path, pair: str, lines: Lines, decoding: Decoding) -> dict[str, Callable[[], Lines]]:
@@ -211,6 +217,8 @@ def main(
     with quiet_fairseq(), tempfile.TemporaryDirectory() as folder:
         if data is None or model is None:
             data, model = make_model(Path(folder), size, random_lines(count))
+            exported = Path(folder) / "exported"
+            run("mtmoe", "export-hf", str(model), str(exported))
         lines = sources(data, pair)[:count]
         report.text(f"{len(lines):,} lines, beam {beam}, {words} words at most, {torch.get_num_threads()} threads.")
         decoding = Decoding(beam=beam, max_len_b=words, max_tokens=12000)
@@ -222,8 +230,10 @@ def main(
         if exported is not None:
             forms = TextTranslator([str(model)], decoding).forms
             begins = forms.first_token(pair.split("-")[1]) is not None
-            works = {SEARCH: works[SEARCH], **servers(exported, pair, lines, decoding, begins)}
-            compare(report, "Servers of the exported model", works, SEARCH, {}, repetitions)
+            some = lines[:SERVED]
+            works = {**searches(data, model, pair, some, decoding), **servers(exported, pair, some, decoding, begins)}
+            del works[EVALUATE]
+            compare(report, f"Servers of the exported model, {len(some)} lines", works, SEARCH, {}, repetitions)
     report.finish(write, check)
 
 
