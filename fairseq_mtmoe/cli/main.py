@@ -13,6 +13,7 @@ from fairseq_mtmoe.known_warnings import filter_known
 COMMANDS = {
     "download": "Download the corpora of a recipe.",
     "prepare": "Make a data directory that fairseq-train reads.",
+    "suggest": "Suggest a training for a data directory and this machine.",
     "import-hf": "Read a pretrained translator or encoder of Hugging Face.",
     "export-hf": "Write a folder that transformers and CTranslate2 read.",
     "upcycle": "Make a dense checkpoint sparse.",

@@ -1,0 +1,97 @@
+"""Model sizes that `mtmoe suggest` chooses from, and the number of updates that a time and the data allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LEAST_PASSES = 5  # with fewer passes over the data a smaller model learns more in the same time
+VALIDATIONS = 10  # of a run
+FORWARD = 0.35  # of an update's time is the forward pass
+WARMUP = 0.15  # of the updates, and at most 4,000
+
+
+@dataclass(frozen=True)
+class Size:
+    """A translator's size, and the batch, rate and number of passes with which it is trained.
+
+    Attributes:
+        pairs: sentence pairs of training from which on it is the first choice.
+        reason: where the rate comes from.
+    """
+
+    pairs: int
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    dropout: float
+    lr: str
+    max_tokens: int
+    passes: int
+    reason: str
+
+
+SIZES = (
+    Size(0, 3, 128, 256, 4, 0.3, "4e-3", 3000, 40, "the best of 2e-3, 4e-3 and 7e-3 in 14 languages"),
+    Size(30_000, 3, 192, 384, 4, 0.2, "3e-3", 3000, 30, "the best of 1.5e-3, 3e-3 and 5e-3 in captions"),
+    Size(200_000, 6, 256, 1024, 4, 0.2, "1.5e-3", 4096, 20, "between those of the sizes beside it; not swept"),
+    Size(1_000_000, 6, 512, 2048, 8, 0.1, "7e-4", 8192, 10, "the paper's; not swept here"),
+)
+
+
+def first_choice(pairs: int) -> int:
+    """Return the number in `SIZES` of the largest model for this many sentence pairs."""
+    return max(number for number, size in enumerate(SIZES) if pairs >= size.pairs)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a trial of some updates measured.
+
+    Attributes:
+        seconds: of an update.
+        sentences: of an update, over all processes.
+        memory: GiB of the process.
+        gpu_left: GiB of a GPU that stay free.
+    """
+
+    seconds: float
+    sentences: float
+    memory: float
+    gpu_left: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to train.
+
+    Attributes:
+        interval: updates between two validations, each of which writes a checkpoint.
+        hours: of training and validation.
+    """
+
+    updates: int
+    interval: int
+    passes: float
+    hours: float
+
+    @property
+    def warmup(self) -> int:
+        """Updates in which the rate rises."""
+        return max(1, min(4000, round(self.updates * WARMUP)))
+
+
+def plan(size: Size, trial: Trial, pairs: int, held_out: int, hours: float | None) -> Plan:
+    """Return as many updates as `size.passes` need, or as `hours` allow where these are fewer.
+
+    Args:
+        pairs: sentence pairs of training.
+        held_out: sentence pairs of validation, which take `FORWARD` of the time of as many in training.
+    """
+    validating = VALIDATIONS * FORWARD * held_out / trial.sentences * trial.seconds
+    updates = size.passes * pairs / trial.sentences
+    if hours is not None:
+        updates = min(updates, (hours * 3600 - validating) / trial.seconds)
+    whole = max(VALIDATIONS, int(updates))
+    seconds = whole * trial.seconds + validating
+    return Plan(whole, -(-whole // VALIDATIONS), whole * trial.sentences / pairs, seconds / 3600)

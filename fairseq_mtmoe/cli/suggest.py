@@ -1,0 +1,200 @@
+"""`mtmoe suggest`: a commented configuration for a data directory and this machine, with its time and memory."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from fairseq_mtmoe import __version__
+from fairseq_mtmoe.analysis import run_log
+from fairseq_mtmoe.cli._shared import PATH
+from fairseq_mtmoe.cli._sizes import LEAST_PASSES, SIZES, VALIDATIONS, Plan, Size, Trial, first_choice, plan
+from fairseq_mtmoe.data.indexed_files import count_sentences
+from fairseq_mtmoe.data.translation.file_names import indexed_sides, joined_dictionary, side_name
+from fairseq_mtmoe.errors import UserError, raise_invalid
+
+UPDATES, UNTIMED = 30, 6  # of a trial; the first ones allocate memory
+MINUTES = 3  # after which a trial stops, however few its updates
+NUM_EXPERTS = 8
+Part = tuple[str, list[str]]  # a comment, and the options that it explains
+
+
+@click.command("suggest")
+@click.argument("data")
+@click.option("--hours", type=click.FloatRange(0, min_open=True), help="Longest training, in hours of this machine.")
+@click.option("--lang-pairs", help="Language pairs such as en-de,en-fr. [default: all of DATA]")
+@click.option("--save-dir", type=PATH, default="RUN", show_default=True, help="Checkpoints' folder in the command.")
+@click.option("--cpu", is_flag=True, help="Do not use a GPU.")
+def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Path, cpu: bool) -> None:
+    """Print a commented fairseq-train command for DATA, a directory of `mtmoe prepare corpora`.
+
+    The model's size follows the number of sentence pairs, its experts follow what was measured. A trial of 30 updates
+    on this machine measures time and memory. With --hours, a smaller model takes the place of one that would see the
+    data fewer than 5 times.
+
+    \b
+    mtmoe suggest DATA --hours 8 > train.sh
+    bash train.sh
+    """
+    train, held_out = (sizes_of(data, split, lang_pairs) for split in ("train", "valid"))
+    if not train:
+        raise_invalid("DATA", "a data directory with training data", data)
+    pairs = sum(train.values())
+    for number in range(first_choice(pairs), -1, -1):
+        size = SIZES[number]
+        options = [*model_options(data, size, train), *data_options(data, size, train, lang_pairs, cpu)]
+        click.echo(f"Trying {UPDATES} updates of width {size.width} …", err=True)
+        trial = run_trial(data, [word for _, words in options for word in words])
+        found = plan(size, trial, pairs, sum(held_out.values()), hours)
+        if found.passes >= LEAST_PASSES:
+            break
+    options += length_options(size, found, str(save_dir))
+    click.echo(script(data, options, head(train, trial, found, hours)), nl=False)
+
+
+def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
+    """Return the number of sentences of each language pair, over all shards; `lang_pairs` selects pairs.
+
+    Raises:
+        UserError: a folder is missing, or has no training data of a selected pair.
+    """
+    found: Counter[str] = Counter()
+    for folder in data.split(os.pathsep):
+        if not Path(folder).is_dir():
+            raise_invalid("DATA", "a data directory of `mtmoe prepare corpora`", folder)
+        for side in indexed_sides(folder):
+            if side.split == split and side.lang == side.source:
+                found[side.pair] += count_sentences(str(Path(folder, side_name(split, side.pair, side.lang)))) or 0
+    if lang_pairs is None:
+        return dict(found)
+    wanted = {pair: found[pair] or found["-".join(reversed(pair.split("-")))] for pair in lang_pairs.split(",")}
+    if split == "train" and (missing := [pair for pair, count in wanted.items() if not count]):
+        raise_invalid("--lang-pairs", f"pairs of DATA, which has {', '.join(found) or 'none'}", missing[0])
+    return wanted
+
+
+def model_options(data: str, size: Size, sizes: Mapping[str, int]) -> list[Part]:
+    """Return the model's options: experts where the decoder writes several languages."""
+    targets = {pair.split("-")[1] for pair in sizes}
+    shape = {"layers": size.layers, "embed-dim": size.width, "ffn-embed-dim": size.inner, "attention-heads": size.heads}
+    experts: Part = ("One target language: no experts.", ["--arch", "base_dense"])
+    if len(targets) > 1:
+        chosen = ["--arch", "base_moe", "--num-experts", str(NUM_EXPERTS), "--expert-gates", "task"]
+        experts = (f"{len(targets)} target languages: experts, and a gate of each language chooses among them.", chosen)
+    normalized = [f"--{side}-normalize-before" for side in ("encoder", "decoder")]
+    shared = ["--share-all-embeddings"] * (joined_dictionary(data.split(os.pathsep)[0]) is not None)
+    words = [word for side in ("encoder", "decoder") for name, value in shape.items()
+             for word in (f"--{side}-{name}", str(value))]  # fmt: skip
+    return [
+        experts,
+        (f"A model for {sum(sizes.values()):,} sentence pairs.", words),
+        ("Normalization before each layer allows high learning rates.", normalized + shared),
+        ("Less data needs more dropout.", ["--dropout", str(size.dropout)]),
+    ]
+
+
+def data_options(data: str, size: Size, sizes: Mapping[str, int], lang_pairs: str | None, cpu: bool) -> list[Part]:
+    """Return the options of the task, loss and batches."""
+    file = Path(data.split(os.pathsep)[0], "lang_pairs.txt")
+    named = str(file) if lang_pairs is None and file.is_file() else ",".join(sizes)
+    task = ["--task", "translation_heated", "--lang-pairs", named, "--encoder-langtok", "tgt", "--decoder-langtok"]
+    if not file.with_name("langs.txt").is_file():
+        task += ["--langs", ",".join(sorted({lang for pair in sizes for lang in pair.split("-")}))]
+    sampling = ["--sampling-method", "temperature", "--sampling-temperature", "1.5"]
+    epoch = ["--virtual-epoch-size", str(min(sum(sizes.values()), 1_000_000))]
+    return [
+        ("Both sides name the target language.", task),
+        ("Small pairs are drawn more often: by size^(1/1.5).", sampling + epoch if len(sizes) > 1 else epoch),
+        ("The fast loss and Adam.", ["--criterion", "moe_label_smoothed_cross_entropy", "--label-smoothing", "0.1",
+                                     "--optimizer", "fused_adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", "1"]),
+        ("Tokens of a batch, padding included. Lower it if memory runs out.", ["--max-tokens", str(size.max_tokens)]),
+        *([("No GPU.", ["--cpu"])] if cpu else []),
+    ]  # fmt: skip
+
+
+def length_options(size: Size, found: Plan, save_dir: str) -> list[Part]:
+    """Return the options of the rate, the length and the checkpoints."""
+    rate = ["--lr", size.lr, "--lr-scheduler", "inverse_sqrt", "--warmup-updates", str(found.warmup)]
+    saved = ["--validate-interval-updates", str(found.interval), "--save-interval-updates", str(found.interval),
+             "--keep-interval-updates", "5", "--no-epoch-checkpoints"]  # fmt: skip
+    return [
+        (f"The rate is {size.reason}.", rate),
+        (f"{found.passes:.1f} passes over the data.", ["--max-update", str(found.updates)]),
+        (f"{VALIDATIONS} validations. `mtmoe average` takes the mean of the last 5 checkpoints.", saved),
+        ("A second start resumes here.", ["--save-dir", save_dir]),
+    ]
+
+
+def run_trial(data: str, words: Sequence[str]) -> Trial:
+    """Train for some updates in a process of its own, and return what they took.
+
+    Raises:
+        UserError: the training failed, with its last line.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        program = [sys.executable, "-m", "fairseq_cli.train", data, "--user-dir", str(Path(__file__).parents[1])]
+        length = ["--max-update", str(UPDATES), "--stop-time-hours", str(MINUTES / 60), "--log-interval", "1"]
+        rest = ["--lr", "1e-4", "--disable-validation", "--no-save", "--save-dir", folder, "--log-format", "json"]
+        with open(Path(folder, "train.out"), "w+b") as output:
+            process = subprocess.Popen([*program, *words, *length, *rest], stdout=output, stderr=subprocess.STDOUT)
+            try:
+                _, status, used = os.wait4(process.pid, 0)
+            except BaseException:
+                process.kill()
+                raise
+            output.seek(0)
+            told = output.read().decode(errors="replace").strip()
+        if status:
+            raise UserError(f"A trial on `DATA` must train, but ends so: {(told or 'no output').splitlines()[-1]}")
+        events = [event for event in run_log.read(Path(folder, run_log.FILE_NAME)) if event["event"] == "train"]
+    if len(events) < 2:
+        raise UserError(f"Two updates on `DATA` must take less than {MINUTES} minutes, but take longer; see --cpu.")
+    return measured(events, used.ru_maxrss / 2**20)
+
+
+def measured(events: Sequence[run_log.Event], memory: float) -> Trial:
+    """Return what the run log's `train` events say of the updates that are timed.
+
+    Args:
+        memory: GiB of the process, which counts without a GPU.
+    """
+    first = events[min(UNTIMED, len(events) // 2) - 1]
+    last, timed = events[-1], events[events.index(first) + 1 :]
+    seconds = 60 * (last["minutes"] - first["minutes"]) / (last["update"] - first["update"])
+    sentences = sum(event["bsz"] for event in timed) / len(timed)
+    left = [event["gb_free"] for event in timed if event.get("gb_free") is not None]
+    return Trial(seconds, sentences, memory, min(left, default=None))
+
+
+def head(sizes: Mapping[str, int], trial: Trial, found: Plan, hours: float | None) -> str:
+    """Return the script's first lines: what it is for, and how long it takes."""
+    memory = f"{trial.memory:.1f} GiB of memory"
+    if trial.gpu_left is not None:
+        memory += f"; it leaves {trial.gpu_left:.1f} GiB of the GPU free"
+    lines = [
+        f"Suggested by mtmoe {__version__} for {sum(sizes.values()):,} sentence pairs in {len(sizes)} language pairs.",
+        f"Estimate: {found.updates:,} updates in {spelled(found.hours)}, of {trial.seconds:.2f} s each; {memory}.",
+    ]
+    if found.passes < LEAST_PASSES and hours is not None:
+        lines.append(f"--hours {hours:g} is short: {found.passes:.1f} passes over the data are few.")
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def spelled(hours: float) -> str:
+    """Return a time in hours, or in minutes below two hours."""
+    return f"{hours:.1f} hours" if hours >= 2 else f"{hours * 60:.0f} minutes"
+
+
+def script(data: str, options: Sequence[Part], first: str) -> str:
+    """Return the lines of a shell script with a comment above each group of options."""
+    groups = "".join(f"    # {comment}\n    {shlex.join(words)}\n" for comment, words in options)
+    run = f'fairseq-train {shlex.quote(data)} --user-dir "$(mtmoe user-dir)" "${{options[@]}}"'
+    return f"{first}options=(\n{groups})\n{run}\n"

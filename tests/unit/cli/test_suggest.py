@@ -1,0 +1,100 @@
+"""What `mtmoe suggest` prints for a data directory: sizes, updates, and a command that trains."""
+
+import os
+import subprocess
+
+import pytest
+
+from fairseq_mtmoe.cli._sizes import SIZES, Plan, Trial, first_choice, plan
+from fairseq_mtmoe.cli.suggest import data_options, measured, model_options, sizes_of
+from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
+from tests.helpers.invoked import invoked
+from tests.helpers.refused import refused
+
+TRIAL = Trial(seconds=2.0, sentences=100.0, memory=1.0)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "width"), [(1, 128), (29_999, 128), (30_000, 192), (999_999, 256), (1_000_000, 512), (10**9, 512)]
+)
+def test_the_size_follows_the_number_of_pairs(pairs, width):
+    assert SIZES[first_choice(pairs)].width == width
+
+
+def test_without_hours_the_passes_decide_and_with_few_the_hours():
+    size = SIZES[1]  # 30 passes
+    free = plan(size, TRIAL, 40_000, 1000, None)
+    assert (free.updates, free.passes, free.interval) == (12_000, 30, 1200)
+    # A validation of 1,000 pairs takes 10 updates' time, of which the forward pass is 0.35: 7 s, ten times.
+    assert free.hours == pytest.approx((12_000 * 2 + 70) / 3600)
+    assert plan(size, TRIAL, 40_000, 1000, 100.0) == free
+    short = plan(size, TRIAL, 40_000, 1000, 1.0)
+    assert short.updates == (3600 - 70) // 2 and short.hours == pytest.approx(1, abs=1e-3)
+    assert plan(size, TRIAL, 40_000, 1000, 1e-6).updates == 10
+
+
+def test_the_warm_up_is_a_share_of_the_updates_up_to_4000():
+    assert [Plan(updates, 1, 1.0, 1.0).warmup for updates in (1, 1000, 10**6)] == [1, 150, 4000]
+
+
+def test_the_first_updates_of_a_trial_do_not_count():
+    events = [
+        {"update": update, "minutes": 10 + update / 30 if update > 6 else update, "bsz": 90.0 if update > 6 else 1.0}
+        for update in range(1, 31)
+    ]
+    trial = measured(events, 2.5)
+    assert (trial.sentences, trial.memory, trial.gpu_left) == (90, 2.5, None)
+    assert trial.seconds == pytest.approx(60 * (11 - 6) / 24)
+    on_gpu = measured([{**event, "gb_free": 40.0 - event["update"]} for event in events], 2.5)
+    assert on_gpu.gpu_left == 10
+
+
+def test_several_target_languages_get_experts(digits):
+    sizes = sizes_of(str(digits), "train", None)
+    several = [word for _, words in model_options(str(digits), SIZES[0], sizes) for word in words]
+    assert several[:2] == ["--arch", "base_moe"] and "task" in several
+    pair = next(iter(sizes))
+    one = [word for _, words in model_options(str(digits), SIZES[0], {pair: 1}) for word in words]
+    assert one[:2] == ["--arch", "base_dense"] and "--num-experts" not in one
+
+
+def test_pairs_are_those_that_are_asked_for_in_either_direction(digits):
+    sizes = sizes_of(str(digits), "train", None)
+    pair = next(iter(sizes))
+    back = "-".join(reversed(pair.split("-")))
+    assert sizes_of(str(digits), "train", back) == {back: sizes[pair]}
+    words = [word for _, words in data_options(str(digits), SIZES[0], {back: 1}, back, True) for word in words]
+    assert words[words.index("--lang-pairs") + 1] == back
+    assert sizes_of(f"{digits}:{digits}", "train", pair) == {pair: 2 * sizes[pair]}
+
+
+def test_what_is_no_data_is_refused(digits, tmp_path):
+    for arguments, names in (
+        ((tmp_path / "none",), ["DATA"]), ((tmp_path,), ["DATA"]),
+        ((digits, "--lang-pairs", "en-xx"), ["--lang-pairs"]),
+    ):  # fmt: skip
+        with refused(*names):
+            invoked("suggest", *arguments)
+
+
+def test_a_trial_that_fails_says_why(digits, tmp_path):
+    (tmp_path / "data").mkdir()
+    for path in digits.iterdir():
+        if path.is_file() and not path.name.startswith("dict."):
+            os.link(path, tmp_path / "data" / path.name)
+    with refused("DATA", first=False) as caught:
+        invoked("suggest", tmp_path / "data", "--cpu")
+    assert "dict" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_printed_command_trains(digits, tmp_path):
+    told = invoked("suggest", digits, "--cpu", "--hours", "0.001", "--save-dir", tmp_path / "run").stdout
+    (tmp_path / "train.sh").write_text(told)
+    environment = {**ENVIRONMENT, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        ["bash", tmp_path / "train.sh"], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "run" / "checkpoint_last.pt").is_file()
+    assert "# Estimate: 10 updates in" in told
