@@ -78,10 +78,13 @@ def uses_triton(tensor: Tensor) -> bool:
     return has_triton(tensor) and kernels_are_right(tensor.device)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def kernels_are_right(device: torch.device) -> bool:
     """Whether all kernels give what their forms in torch give, by a trial."""
     return trial(device)
+
+
+# What `torch.compiler.assume_constant_result` does; that imports the whole compiler, which takes 1.5 s at each start.
+kernels_are_right._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache

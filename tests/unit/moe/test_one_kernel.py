@@ -3,11 +3,16 @@
 Triton comes with torch's builds for CUDA; elsewhere `pip install triton` lets all of these run.
 """
 
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 
+import fairseq_mtmoe
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, one_kernel
 from fairseq_mtmoe.moe.assignment import triton_form
 from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
@@ -215,3 +220,14 @@ def test_a_layer_of_kernels_has_the_outputs_and_gradients_of_the_layer_without(g
         monkeypatch.setattr(one_kernel, "has_triton", lambda tensor: False)
         right = run()
     torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-6)
+
+
+def test_the_mark_for_the_compiler_is_torchs_and_does_not_import_it():
+    def function():
+        pass
+
+    assert torch.compiler.assume_constant_result(function).__dict__ == kernels_are_right.__dict__
+    code = "import sys, fairseq_mtmoe.moe; print('torch._dynamo' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(fairseq_mtmoe.__file__).parents[1])}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert found.stdout == "False\n"
