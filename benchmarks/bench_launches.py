@@ -1,4 +1,4 @@
-"""What a GPU would launch for an expert layer: operations of a forward and a backward pass, counted and not timed.
+"""What a GPU would launch for an expert layer and for a whole update: operations, counted and not timed.
 
     python benchmarks/bench_launches.py --write
 
@@ -8,7 +8,9 @@ the numbers are the same on every machine. Beside them is the dense block's laye
 
 from __future__ import annotations
 
+import logging
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from typing import Any
 
 import click
 import torch
-from launches import as_words, count
+from launches import LaunchCounter, as_words, count
 from measure import Report, report_options
 from timing import Floor
 from torch import nn
@@ -29,6 +31,8 @@ from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.helpers import waits
+from tests.helpers.digits import make_digit_corpus
 from tests.helpers.pretended_gpu import pretended_gpu
 from tests.helpers.processes import run_processes
 
@@ -45,6 +49,10 @@ LIMITS = {"BASE": (60, 25), "task": (25, 25), "Switch": (25, 25)}  # training, e
 COLUMNS = ("layer", "forward", "backward", "training beyond dense", "views", "evaluation", "evaluation beyond dense")
 NOTE = ("Operations that are computed in one layer, forward and backward, with padding, and in evaluation forward; "
         "gradients of input, gate and weights. Views are those of training.")  # fmt: skip
+UPDATE_COLUMNS = ("model", "launches", "beyond dense", "for each expert layer", "views")
+UPDATE_NOTE = ("fairseq's trainer with our loss and Adam, `--bf16`: forward, backward, clipping and the optimizer of a "
+               f"model of 2 and 2 blocks. Experts stand in {waits.LAYERS}, in none of the dense model.")  # fmt: skip
+UPDATE_LIMITS = {"base": 80, "task": 40, "switch": 40}  # for each expert layer
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,12 @@ def main(small: bool, check: bool, write: bool) -> None:
         if card == next(iter(CARDS)):
             add_figures(report, found)
             show_operations(report, found)
+    updates = update_rows()
+    report.table("A whole update, capability 9, Triton", UPDATE_COLUMNS, updates, UPDATE_NOTE)
+    for model, _, _, more, _ in updates[1:]:
+        report.figure(
+            f"{model}, an update: launches beyond dense for each expert layer", more, Floor(UPDATE_LIMITS[model])
+        )
     several = run_processes(in_a_process, 2)[0]
     columns = ("layer", "forward", "backward", "exchanges", "evaluation")
     rows = [[name, *each] for name, each in several.items()]
@@ -165,6 +179,32 @@ def counted(
     exchanges = forward.exchanges + backward.exchanges
     views = forward.views + backward.views
     return Counted(forward.launches, backward.launches, evaluation.launches, views, exchanges)
+
+
+def update_rows() -> list[tuple[str, int, int, float, int]]:
+    """Count the second update of each model: the first does more."""
+    found = {}
+    logging.disable(logging.INFO)
+    with tempfile.TemporaryDirectory() as folder:
+        data = make_digit_corpus(Path(folder, "data"))
+        for model in ("dense", *GATES.values()):
+            found[model] = counted_update(data, Path(folder, model), model)
+    logging.disable(logging.NOTSET)
+    dense = found["dense"].total
+    more = {model: one.total - dense for model, one in found.items()}
+    return [(model, one.total, more[model], more[model] / waits.LAYERS, one.views) for model, one in found.items()]
+
+
+def counted_update(data: Path, folder: Path, model: str) -> LaunchCounter:
+    """Count what one update of fairseq's trainer launches."""
+    from tests.helpers.trainers import groups_of
+
+    waits.prepare()
+    with pretended_gpu(CARDS[next(iter(CARDS))][0]):
+        trainer = waits.gpu_trainer(data, folder, model, "bfloat16")
+        first, second = groups_of(trainer, 2)
+        trainer.train_step(first)
+        return count(lambda: trainer.train_step(second), has_triton=True)
 
 
 def in_a_process(rank: int) -> dict[str, list[int]]:
