@@ -1,5 +1,5 @@
 # Three commands do everything on a fresh machine: `make demo`, `make demo-glue` and `make test`.
-# Needed: Python 3.11 or 3.12 and a C++ compiler (fairseq builds extensions, about 2 minutes).
+# Needed: Python 3.11, 3.12 or 3.13 and a C++ compiler (fairseq builds extensions, about 2 minutes).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV ?= .venv
@@ -25,8 +25,8 @@ help:  ## this list
 
 install: $(INSTALLED)  ## set everything up in .venv; with WHEELHOUSE=folder, without a network
 
-IS_OURS = $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
-	{ echo '`PYTHON` must be Python 3.11 or 3.12, but is $(PYTHON) instead.' >&2; exit 1; }
+IS_OURS = $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+	{ echo '`PYTHON` must be Python 3.11, 3.12 or 3.13, but is $(PYTHON) instead.' >&2; exit 1; }
 
 wheelhouse:  ## every wheel that a machine without a network needs, for PYTHON; torch too with TORCH=1
 	@$(IS_OURS)

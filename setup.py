@@ -42,7 +42,7 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    python_requires=">=3.11,<3.13",
+    python_requires=">=3.11,<3.14",
     packages=find_namespace_packages(include=["fairseq_mtmoe", "fairseq_mtmoe.*"]),
     package_data={"fairseq_mtmoe": ["**/*.md", "**/*.json", "**/*.yaml", "**/*.j2", "**/*.css", "**/*.js", "py.typed"]},
     ext_modules=[
