@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 @click.argument("checkpoint", type=PATH)
 @click.argument("out", type=PATH)
 @click.option("--task", "name", required=True, metavar="NAME",
-              help="The new task: one of the table of tasks; of a translation model a language pair with --task-ids "
-              "pair, else a language.")  # fmt: skip
+              help="New task: a row of the task table; in a translation model a language, or with --task-ids pair a "
+              "language pair.")  # fmt: skip
 @click.option("--embedding-from", "begins_as", default="mean", show_default=True, metavar="TASK[,TASK…]",
-              help="What its embedding and its gates begin as: a task's of CHECKPOINT, the mean of several, the `mean` "
-              "of all, or drawn: `random` (N(0, 0.02²)) or `xavier`.")  # fmt: skip
+              help="Initial value of the task's embedding and gates: a copy from a task of CHECKPOINT, the mean of "
+              "several tasks, the `mean` of all, or drawn: `random` (N(0, 0.02²)) or `xavier`.")  # fmt: skip
 @click.option("--task-table", metavar="FILE[,FILE…]",
-              help="Tables with further tasks, among them the new one (docs/reference/task_table.md).")  # fmt: skip
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the new head, and of what is drawn.")
+              help="Additional task tables, one of them with the new task (docs/reference/task_table.md).")  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed for the new head and for drawn values.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(
     checkpoint: Path, out: Path, name: str, begins_as: str, task_table: str | None, seed: int, overwrite: bool
 ) -> None:
-    """Write to OUT the CHECKPOINT with one more task, for a run that goes on from it.
+    """Write CHECKPOINT with one more task to OUT, to continue training from it.
 
-    Whatever has a row for each task gets another one: the table of task embeddings, gates of --expert-gates task. A
-    new task of a benchmark also gets a head, and a new language the token that --langs gives it, behind all others. All
-    else stays as it is: other tasks' predictions, the optimizer's state, and where the experts are.
+    The task embeddings and the gates of --expert-gates task get one more row. A new benchmark task also gets a head. A
+    new language gets its --langs token, after all others. All else is kept: the other tasks' predictions, the
+    optimizer state and the experts' files.
 
-    Train on with --finetune-from-model OUT (and --glue-tasks NAME for the new task alone), or with --restore-file OUT
-    on all tasks, of which the new one is the last.
+    Continue with --finetune-from-model OUT (and --glue-tasks NAME to train the new task alone), or with --restore-file
+    OUT on all tasks, the new one last.
     """
     from fairseq_mtmoe import register
 
@@ -61,9 +61,9 @@ def command(
     heads = heads_from_text(options["heads"]) if options.get("heads") else {}
     tasks = list(heads) or (options.get("task_names") or "").split(",")
     if tasks == [""]:
-        raise UserError(f"`{checkpoint}` must be of a model that tells tasks apart, but is not.")
+        raise UserError(f"`{checkpoint}` must be of a model with several tasks, but is not.")
     if name in tasks:
-        raise_invalid("--task", f"none of the checkpoint's tasks {', '.join(tasks)}", name)
+        raise_invalid("--task", f"a task other than the checkpoint's {', '.join(tasks)}", name)
     if heads:
         change = _task_of_benchmark(options, name, task_table, seed)
     else:
@@ -75,18 +75,18 @@ def command(
     result["task_state"] = {**(state.get("task_state") or {}), **change.task_state}
     save_with_experts(result, checkpoint, out)
     moments = "with" if "last_optimizer_state" in result else "without"
-    click.echo(f"{out}: tasks {', '.join(change.tasks)} and {name}, {moments} the optimizer's moments")
+    click.echo(f"{out}: tasks {', '.join(change.tasks)} and {name}, {moments} the optimizer state")
     if change.symbols:
         click.echo(f"Its languages are in the order --langs {','.join(change.task_state['langs'])}.")
 
 
 class _Change(NamedTuple):
-    """What a new task makes of a checkpoint: of its options and its task's settings those that change."""
+    """Changes that a new task makes to a checkpoint's model options and task settings."""
 
     tasks: Sequence[str]
     options: Mapping[str, Any]
     head: Mapping[str, Tensor] = {}
-    symbols: int = 0  # by which the vocabulary grows
+    symbols: int = 0  # new symbols in the vocabulary
     task_state: Mapping[str, Any] = {}
 
 
@@ -101,7 +101,7 @@ def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | 
     rows = load_tables([Path(path) for path in (task_table or "").split(",") if path])
     trained = [task for task, row in rows.items() if row.sets("train")]
     if name not in trained:
-        raise_invalid("--task", f"a task with training data in the tables of tasks, {', '.join(trained)}", name)
+        raise_invalid("--task", f"a task with training data in the task tables, {', '.join(trained)}", name)
     size = task_type_of(rows[name]).head
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -123,8 +123,8 @@ def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], n
     has_tokens = settings.get("lang_tok_style") == "multilingual" and len(settings["langtoks_specs"]) == 1
     if not has_tokens or list(langs) != tasks:
         raise UserError(
-            "The checkpoint's vocabulary must end in one token for each of its languages, for another language to get "
-            "one, but does not: train it with the new language in `--langs`."
+            "The checkpoint's vocabulary must end in one token per language, so that another can be added, but does "
+            "not: train the model with the new language in `--langs`."
         )
     return _Change(tasks, _with_name(options, name), symbols=1, task_state={"langs": [*langs, name]})
 

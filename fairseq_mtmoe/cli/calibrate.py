@@ -1,4 +1,4 @@
-"""`mtmoe calibrate`: prices for the BASE layers of a checkpoint, from training batches."""
+"""`mtmoe calibrate`: dual prices of a checkpoint's BASE layers, from training batches."""
 
 from pathlib import Path
 
@@ -16,24 +16,24 @@ from fairseq_mtmoe.io.files import check_writable, output_file, regular_file
 @click.argument("out", type=PATH)
 @click.argument("data")
 @click.option("--updates", type=click.IntRange(1), default=100, show_default=True,
-              help="Updates to pass through the model. With the usual --price-memory of 0.95 the first of 100 counts "
-              "0.6% of what the last does: more would change nothing.")  # fmt: skip
-@click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; by default the run's.")
+              help="Updates whose batches pass through the model. With --price-memory 0.95 the first of 100 weighs "
+              "0.6% as much as the last, so that more change nothing.")  # fmt: skip
+@click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; by default as in the run.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists; it may be CHECKPOINT.")
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
 @quiet_fairseq()
 def command(
     checkpoint: Path, out: Path, data: str, updates: int, max_tokens: int | None, overwrite: bool, cpu: bool
 ) -> None:
-    """Write to OUT the CHECKPOINT with prices for its BASE layers, from training batches of DATA.
+    """Write CHECKPOINT with dual prices for its BASE layers, from training batches of DATA, to OUT.
 
-    Since 0.1.2 a run keeps the mean of the prices at which BASE layers share tokens out evenly, and evaluation routes
-    by them. This gives prices to an older checkpoint, or new ones to any: those that its run would have kept, had it
-    gone on for --updates with a learning rate of 0, with its own sampling, sizes, seed and dropout. A moving average
-    of the weights (--store-ema) gets prices of its own. All else stays as it is.
+    Since 0.1.2 a run keeps the running mean of the dual prices that balance its experts, and evaluation routes by them.
+    This command gives prices to an older checkpoint, or recomputes them: it continues the run for --updates with a
+    learning rate of 0, and with the run's sampling, batch size, seed and dropout. Averaged weights (--store-ema) get
+    their own prices. All else is kept.
 
-    Prints for each layer its prices, and the load of its fullest expert as a multiple of the mean, by scores alone and
-    by prices, on the batches of 8 more updates.
+    Prints each layer's prices and, over 8 more updates, the load of its fullest expert relative to the mean: by scores
+    alone and by prices.
     """
     from fairseq_mtmoe import register
 
@@ -46,7 +46,7 @@ def command(
     from fairseq_mtmoe.evaluation.calibration import calibrate
 
     if is_shared_part(peek(checkpoint) or {}):
-        expert_folder(out)  # what cannot be written is said before the work
+        expert_folder(out)  # fails before the work if OUT's name does not allow it
     check_writable(out.parent)
     read = _identity(checkpoint)
     with progress_bar("updates") as progress:
@@ -54,7 +54,7 @@ def command(
         calibrated = calibrate(str(checkpoint), data, updates, max_tokens, cpu,
                                lambda done, total: progress.update(bar, completed=done, total=total))  # fmt: skip
     if _identity(checkpoint) != read:
-        raise UserError(f"`{checkpoint}` was replaced meanwhile, by its run perhaps: calibrate a copy of it.")
+        raise UserError(f"`{checkpoint}` was replaced meanwhile, perhaps by its run: calibrate a copy of it.")
     save_with_experts(calibrated.state, checkpoint, out)
     rows = [(one.layer, f"{one.lowest:+.3f}", f"{one.highest:+.3f}", f"{one.greedy_load:.2f}", f"{one.load:.2f}")
             for one in calibrated.layers]  # fmt: skip
@@ -63,10 +63,10 @@ def command(
     click.echo(f"{out}: prices of {updates} update{'s' * (updates != 1)}{beside}")
     told = calibrated.state["cfg"]["model"].get("base_evaluation", "prices")
     if told != "prices":
-        click.echo(f"Its run was told --base-evaluation {told}: it uses the prices where it is told prices instead.")
+        click.echo(f"It was trained with --base-evaluation {told}: give --base-evaluation prices to use the prices.")
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
-    """What a file that took its place would differ in."""
+    """Return values that differ if another file takes this file's place."""
     found = path.stat() if path.exists() else None
     return found and (found.st_ino, found.st_mtime_ns, found.st_size)

@@ -1,4 +1,4 @@
-"""`mtmoe compare`: what systems reach over several seeds, or how far evaluations lie apart beyond chance."""
+"""`mtmoe compare`: systems' means over seeds, or the significance of evaluations' differences."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -22,12 +22,12 @@ JSON_FILE, MARKDOWN_FILE, LATEX_FILE, PICTURE_FILE = (f"comparison.{suffix}" for
 
 @click.command("compare")
 @click.argument("systems", nargs=-1, required=True, metavar="RESULTS… | NAME=RUN,…")
-@click.option("--out", type=PATH, help="Folder for the tables as files, and for a picture.")
-@click.option("--seed", type=click.IntRange(0), help=f"Of the drawing of sentences; by default {SEED}.")
+@click.option("--out", type=PATH, help="Folder for the tables as files, and for a chart.")
+@click.option("--seed", type=click.IntRange(0), help=f"Seed for resampling sentences; by default {SEED}.")
 @click.option("--samples", type=click.IntRange(1), metavar="N",
-              help=f"Draws of each test; by default {SAMPLES:,} resamples and {TRIALS:,} trials.")  # fmt: skip
+              help=f"Draws per test; by default {SAMPLES:,} bootstrap resamples and {TRIALS:,} trials.")  # fmt: skip
 @click.option("--spm", type=PATH, metavar="FILE",
-              help="The SentencePiece model of mtmoe evaluate --spm; without it spBLEU is left out.")  # fmt: skip
+              help="SentencePiece model of mtmoe evaluate --spm; without it spBLEU is left out.")  # fmt: skip
 def command(
     systems: tuple[str, ...], out: Path | None, seed: int | None, samples: int | None, spm: Path | None
 ) -> None:
@@ -38,15 +38,15 @@ def command(
     mtmoe compare mt_tag=runs/tag-1,runs/tag-2 mt_dense=runs/dense-1,runs/dense-2
     mtmoe compare 'mt_dense=runs/dense-*' 'mt_tag=runs/tag-*' 'single=runs/single-*' --out results
 
-    RESULTS is a folder of mtmoe evaluate, or a run's folder with one below scores/. Prints how far the others are above
-    the first, by every metric, for each pair, tier and all pairs, and whether chance in drawing sentences could say so:
-    sacreBLEU's paired bootstrap and approximate randomisation. A tier's figure is the mean over its pairs.
+    RESULTS is a folder of mtmoe evaluate, or a run's folder with one below scores/. Prints each difference to the first
+    folder, by metric, for each language pair, each tier and all pairs, and its significance: sacreBLEU's paired
+    bootstrap and approximate randomisation. A tier's figure is the mean over its pairs.
 
-    RUN is a folder with scores.json, or a run's folder with one below scores/, as fairseq-validate --results-path (of
-    --task glue) and mtmoe evaluate write them. Runs of a system that have the same seed and different tasks complete
-    each other. Prints for each system the mean over seeds ± its standard error for each task and average, beside what
-    papers report of the same system with the same encoder; and how far the other systems are above the first, paired
-    by seed where both have it.
+    RUN is a folder with scores.json, or a run's folder with one below scores/, as written by fairseq-validate
+    --results-path (for --task glue) and mtmoe evaluate. Runs of one system with the same seed and different tasks are
+    joined. Prints each system's mean over seeds ± its standard error, for each task and on average, beside the papers'
+    figures for the same system and encoder. Then it prints each difference to the first system, paired by seed where
+    both have it.
     """
     if out is not None:
         check_writable(out)
@@ -56,7 +56,7 @@ def command(
         return
     for option, value in {"--seed": seed, "--samples": samples, "--spm": spm and str(spm)}.items():
         if value is not None:
-            raise_invalid(option, "left out with NAME=RUN,…, whose means are not tested", value)
+            raise_invalid(option, "absent with NAME=RUN,…, for which no test is run", value)
     compared = read_systems(systems)
     for table in (comparison.mean_table(compared), comparison.difference_table(compared)):
         if table is not None:
@@ -70,7 +70,7 @@ def command(
 
 
 def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampling, pieces: PieceBleu | None) -> None:
-    """Print how far evaluations are above the first, and whether that is chance; write it to `out`, if there is one."""
+    """Print the differences to the first evaluation and their significance; write them to `out`, if given."""
     from fairseq_mtmoe.analysis.charts import models, save
 
     evaluations = read_evaluations(folders)
@@ -90,15 +90,15 @@ def compare_evaluations(folders: Sequence[Path], out: Path | None, draws: Sampli
 
 
 def read_systems(arguments: Sequence[str]) -> list[comparison.System]:
-    """The systems that `NAME=RUN,…` stand for, whose runs can be compared; raises `UserError` where they cannot."""
+    """Return the systems that `NAME=RUN,…` name (UserError: their runs cannot be compared)."""
     systems: dict[str, list[Path]] = {}
     for argument in arguments:
         name, sign, folders = argument.partition("=")
         patterns = [folder for folder in folders.split(",") if folder]
         if not (name and sign and patterns):
-            rule = "a name, an equals sign and folders with commas between them"
+            rule = "a name, an equals sign and folders separated by commas"
             raise_invalid("NAME=RUN,…", f"{rule}, or one of several folders of mtmoe evaluate", argument)
         if name in systems:
-            raise_invalid("NAME=RUN,…", "of different names", argument)
+            raise_invalid("NAME=RUN,…", "given once for each name", argument)
         systems[name] = [path for pattern in patterns for path in expanded(pattern)]
     return comparison.systems_of({name: map(read_scores, paths) for name, paths in systems.items()})

@@ -1,4 +1,4 @@
-"""`mtmoe evaluate`: BLEU, chrF++ and more of every pair of a data directory, or the metrics of a benchmark's tasks."""
+"""`mtmoe evaluate`: BLEU, chrF++ and more for every language pair, or the metrics of benchmark tasks."""
 
 from __future__ import annotations
 
@@ -29,53 +29,57 @@ if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.translator import Decoding
 
 BENCHMARK_BATCH = 32
-# Of a benchmark's tasks; the others say how to translate.
+# Options that apply to benchmark tasks; the others are for translation.
 BENCHMARK_OPTIONS = ("inputs", "models", "outs", "subset", "batch_size", "max_tokens", "fp16", "cpu")
 
 
 @click.command("evaluate")
 @click.argument("inputs", nargs=-1, required=True, metavar="DATA")
 @click.option("--path", "models", multiple=True, metavar="FILE[:FILE…]",
-              help="Checkpoint; several with colons: an ensemble. Can be repeated: each is evaluated.")  # fmt: skip
-@click.option("--subset", "--gen-subset", default="test", help="Which files of DATA to take; by default test, and of a "
-              "benchmark's tasks valid, whose labels are known.")  # fmt: skip
+              help="Checkpoint; join several with colons for an ensemble. Repeatable: each is evaluated.")  # fmt: skip
+@click.option("--subset", "--gen-subset", default="test", help="Subset of DATA to score; by default test, or valid, "
+              "which has labels, for benchmark tasks.")  # fmt: skip
 @click.option("--lang-pairs", callback=names, metavar="A-B,…",
-              help="Pairs to evaluate; by default those of DATA that the model was trained on. One that DATA has no "
-              "test set of is made of two with the same text in a third language: ha-zu of en-ha, en-zu.")  # fmt: skip
-@click.option("--pivot", metavar="LANG", help="Translate in two steps, too: into this language, and from it.")
-@click.option("--pivot-path", metavar="FILE[:FILE…]", help="Checkpoint of the second step; by default --path.")
+              help="Language pairs to evaluate; by default the pairs of DATA that the model was trained on. A pair "
+              "without a test set is joined from two sets with the same third-language text: ha-zu from en-ha and "
+              "en-zu.")  # fmt: skip
+@click.option("--pivot", metavar="LANG", help="Also translate in two steps, through this language.")
+@click.option("--pivot-path", metavar="FILE[:FILE…]", help="Checkpoint for the second step; by default --path.")
 @click.option("--out", "outs", multiple=True, type=PATH,
               help="Folder for the results, one for each --path; by default scores/CHECKPOINT-SUBSET beside the "
               "checkpoint.")  # fmt: skip
-@click.option("--tiers", metavar="NAME|FILE", help="A recipe, or a file such as tiers.json, that says which pair or "
-              "language is in which tier; by default DATA's tiers.json, else training sizes.")  # fmt: skip
+@click.option("--tiers", metavar="NAME|FILE", help="Recipe, or file such as tiers.json, with the tiers of pairs or "
+              "languages; by default DATA's tiers.json, else tiers by training size.")  # fmt: skip
 @click.option("--spm", type=PATH, metavar="FILE",
-              help="Give spBLEU, too: by this SentencePiece model, such as Flores-200's.")  # fmt: skip
+              help="Also compute spBLEU with this SentencePiece model, such as that of Flores-200.")  # fmt: skip
 @click.option("--comet", type=PATH, metavar="FILE",
-              help="Give COMET, too: by this checkpoint (checkpoints/model.ckpt); needs unbabel-comet.")  # fmt: skip
+              help="Also compute COMET with this checkpoint (…/model.ckpt); needs unbabel-comet.")  # fmt: skip
 @click.option("--beam", type=click.IntRange(1), default=5, show_default=True, help="Beam size.")
 @click.option("--lenpen", type=float, default=1.0, show_default=True, help="Length penalty: > 1 favours longer output.")
 @click.option("--max-len-a", type=float, default=0.0, show_default=True,
-              help="Output has at most a·source + b tokens. The source is each sentence's own; in fairseq-generate and "
-              "with --references fairseq it is the longest of its batch.")  # fmt: skip
+              help="Largest length of output: a·source + b tokens, by each sentence's own source length. In "
+              "fairseq-generate and with --references fairseq, the longest source of the batch counts.")  # fmt: skip
 @click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size.")
 @click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch.")
-@click.option("--langs", callback=names, metavar="A,B,…", help="The model's languages, if its checkpoint has them not.")
+@click.option("--langs", callback=names, metavar="A,B,…",
+              help="The model's languages, if its checkpoint does not list them.")  # fmt: skip
 @click.option("--post-process", metavar="NAME",
-              help="How subwords join: sentencepiece, subword_nmt, none; by default found out from DATA.")  # fmt: skip
+              help="Subword segmentation to undo: sentencepiece, subword_nmt or none; by default detected from "
+              "DATA.")  # fmt: skip
 @click.option("--references", type=click.Choice(["text", "fairseq"]), default="text", show_default=True,
-              help="text: the text in DATA/raw, where it is there; fairseq: what fairseq-generate compares, binarized "
-              "words with <unk> for unknown ones, without sentences that are too long for the model, translated in "
-              "its batches, which are of one pair each.")  # fmt: skip
+              help="text: compare with the text in DATA/raw, if it exists. fairseq: compare as fairseq-generate does: "
+              "binarized words, <unk> for unknown ones, no sentences too long for the model, and batches of one "
+              "language pair.")  # fmt: skip
 @click.option("--base-evaluation", type=click.Choice(["prices", "greedy"]),
-              help="How BASE layers route (mtmoe options base_moe); by default as the checkpoint says.")  # fmt: skip
+              help="Routing of BASE layers (mtmoe options base_moe); by default as in the checkpoint.")  # fmt: skip
 @click.option("--from-generate", is_flag=True,
-              help="Score what fairseq-generate wrote: in the place of DATA give its files, [PAIR=]FILE[,FILE…], with "
-              "PAIR= where no folder or file alone is named en-de; several of a pair are shards.")  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace other scores in the output folder.")
+              help="Score output of fairseq-generate: instead of DATA give its files, [PAIR=]FILE[,FILE…]. PAIR= is "
+              "needed if neither the folder nor the file alone is named like en-de. Several files are shards of one "
+              "pair.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace scores of other settings in the output folder.")
 @click.option("--fp16", is_flag=True, help="Half precision.")
-@click.option("--bf16", is_flag=True, help="Half precision with float32's range: the fastest on new GPUs.")
+@click.option("--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs.")
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
 @quiet_fairseq()
 @click.pass_context
@@ -85,15 +89,16 @@ def command(
 ) -> None:  # fmt: skip
     """Translate the test set of every language pair of DATA and score it.
 
-    Settings of the task, such as --langs, are those that the model was trained with. Prints a table, and writes
-    scores.json, scores.md, scores.tex and the texts that were compared, en-de.hyp and en-de.ref, to the output folder;
-    scores that it has already are shown again, and an interrupted evaluation goes on. BLEU equals that of sacrebleu on
-    the two files, and with --references fairseq that of fairseq-generate --scoring sacrebleu. Further references are
-    read from DATA/raw/test.en-de.de.1, .2 and so on. A sentence that is too long for the
-    model has an empty translation. With --pivot en, ha-en-zu is ha-zu in two steps.
+    Task settings, such as --langs, are taken from the checkpoint. Prints a table, and writes scores.json, scores.md,
+    scores.tex and the compared texts, en-de.hyp and en-de.ref, to the output folder. Existing scores of the same
+    settings are shown again; an interrupted evaluation is continued.
 
-    Of a checkpoint of --task glue or text_to_text DATA is the benchmarks' folder, and each task's own metric is printed
-    and written, by what fairseq-validate --results-path does; options of translation are refused.
+    BLEU equals that of sacrebleu on the two text files; with --references fairseq it equals that of fairseq-generate
+    --scoring sacrebleu. Additional references are read from DATA/raw/test.en-de.de.1, .2 and so on. A sentence that is
+    too long for the model gets an empty translation. With --pivot en, the row ha-en-zu is ha-zu in two steps.
+
+    For a checkpoint of --task glue or text_to_text, DATA is the benchmarks' folder. Each task's own metric is printed
+    and written, as by fairseq-validate --results-path; options for translation are refused.
 
     \b
     mtmoe evaluate DATA --path run/checkpoint_best.pt --tiers wmt15
@@ -113,7 +118,7 @@ def command(
         return
     if settings["pivot_path"] is not None and settings["pivot"] is None:
         raise_invalid("--pivot-path", "absent without --pivot", settings["pivot_path"])
-    # All of these fail before anything is translated.
+    # Loaded first, so that errors come before any translation.
     named, pieces = None if tiers is None else NamedTiers(tiers), None if spm is None else PieceBleu(spm)
     measures = Measures(named, pieces, comet, settings["cpu"])
     if from_generate:
@@ -139,7 +144,7 @@ def command(
 
 def _expect_counts(inputs: Sequence[str], models: Sequence[str], outs: Sequence[Path]) -> None:
     if len(inputs) != 1 or not models:
-        raise_invalid("the arguments", "one DATA and at least one --path", " ".join([*inputs, *models]))
+        raise_invalid("the command line", "one DATA and at least one --path", " ".join([*inputs, *models]))
     if outs and len(outs) != len(models):
         raise_invalid("--out", f"given once for each of the {len(models)} --path, or not at all", len(outs))
 
@@ -147,12 +152,12 @@ def _expect_counts(inputs: Sequence[str], models: Sequence[str], outs: Sequence[
 def _folders(
     data: str, models: Sequence[str], subset: str, outs: Sequence[Path], settings: Mapping[str, Any], overwrite: bool
 ) -> list[ScoreFolder]:
-    """Where the results of each model, or ensemble, go."""
+    """Return the output folder of each model or ensemble."""
     from fairseq_mtmoe import __version__
     from fairseq_mtmoe.evaluation import test_sets
     from fairseq_mtmoe.evaluation.stored import existing
 
-    test_sets.sizes_of(data, subset)  # there are such data
+    test_sets.sizes_of(data, subset)  # raises if DATA has no such subset
     named = ("references", "lang_pairs", "langs", "post_process", "tiers", "spm", "comet")
     decided = {
         "data": data, "subset": subset, **asdict(_decoding(settings)), **{name: settings[name] for name in named},
@@ -174,7 +179,7 @@ def _evaluate(
     given: str, data: str, checkpoints: Sequence[str], subset: str, settings: Mapping[str, Any], measures: Measures,
     folder: ScoreFolder,
 ) -> Scores:  # fmt: skip
-    """Translate and score all pairs with one model, or an ensemble; `given` has the training data of `data`."""
+    """Translate and score all pairs with one model or ensemble; `given` has the training data for `data`."""
     from fairseq_mtmoe.evaluation import test_sets
     from fairseq_mtmoe.evaluation.pivot import Pivot
     from fairseq_mtmoe.evaluation.translator import Translator
@@ -197,7 +202,7 @@ def _evaluate(
 
 
 def _files(path: str | None) -> list[str]:
-    """The checkpoints of an ensemble, or of none."""
+    """Return an ensemble's checkpoints; none if there is no path."""
     return [] if path is None else path.split(":")
 
 
@@ -210,7 +215,7 @@ def _decoding(settings: Mapping[str, Any]) -> Decoding:
 def _score_generated(
     arguments: Sequence[str], out: Path, subset: str, post_process: str | None, measures: Measures, overwrite: bool
 ) -> None:
-    """Score what fairseq-generate wrote. Names of files such as `generate-valid.txt` say which subset it is."""
+    """Score output files of fairseq-generate; names such as `generate-valid.txt` tell the subset."""
     from fairseq_mtmoe import __version__
     from fairseq_mtmoe.evaluation.generated import named_files, read_generated
     from fairseq_mtmoe.evaluation.translator import Translation
@@ -219,8 +224,7 @@ def _score_generated(
     paths = [path for of_pair in files.values() for path in of_pair]
     found = {pair: read_generated(of_pair, post_process) for pair, of_pair in files.items()}
     for file in dict.fromkeys(file for one in found.values() for file in one.unended):
-        unsure = "whether it is whole cannot be seen"
-        click.echo(f"{file} has no line `Generate … with beam=…` at its end: {unsure}.", err=True)
+        click.echo(f"{file} has no last line `Generate … with beam=…`: it may be incomplete.", err=True)
     references = "".join(f"{pair}\n{evaluating.as_file(one.references)}" for pair, one in sorted(found.items()))
     subsets = {name[1] for path in paths if (name := re.fullmatch(r"generate-(.+)\.txt", path.name))}
     settings = {
@@ -247,7 +251,7 @@ def _score_generated(
 
 
 def _benchmark_of(models: Sequence[str]) -> str | None:
-    """The task of a benchmark, `glue` or `text_to_text`, that all checkpoints are of; None where they translate."""
+    """Return the benchmark task of all checkpoints, `glue` or `text_to_text`; None for translation."""
     from fairseq_mtmoe.checkpoints.file_io import peek
     from fairseq_mtmoe.evaluation.stored import OF_BENCHMARKS, existing
 
@@ -266,14 +270,14 @@ def _benchmark_of(models: Sequence[str]) -> str | None:
 
 
 def _evaluate_benchmark(task: str, ctx: click.Context) -> None:
-    """Score each checkpoint on the tasks that it was trained on, print a table, and write `scores.json` and `.md`."""
+    """Score each checkpoint on its training tasks, print a table, and write `scores.json` and `.md`."""
     given = ctx.params
     named = {name for name in given if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     for parameter in ctx.command.params:
         if parameter.name in named and parameter.name not in BENCHMARK_OPTIONS:
             raise UserError(
-                f"`{parameter.opts[0]}` must be left out with checkpoints of `--task {task}`, which are scored as "
-                "`fairseq-validate` does, but was given."
+                f"`{parameter.opts[0]}` must be left out with checkpoints of `--task {task}`, which are scored as by "
+                "`fairseq-validate`, but was given."
             )
     for model in given["models"]:
         if ":" in model:
@@ -285,7 +289,7 @@ def _evaluate_benchmark(task: str, ctx: click.Context) -> None:
 
 
 def _result_folders(models: Sequence[str], subset: str, outs: Sequence[Path]) -> Sequence[Path]:
-    """The folder for each model's results, as given or beside its first checkpoint (UserError: two are the same)."""
+    """Return each model's output folder, given or beside its first checkpoint (UserError: two are the same)."""
     first = [Path(model.split(":")[0]) for model in models]
     folders = outs or [path.parent / "scores" / f"{path.stem}-{subset}" for path in first]
     if len({os.path.realpath(folder) for folder in folders}) < len(folders):
@@ -294,7 +298,7 @@ def _result_folders(models: Sequence[str], subset: str, outs: Sequence[Path]) ->
 
 
 def _validate(task: str, model: str, out: Path, subset: str, given: Mapping[str, Any]) -> None:
-    """Call what `fairseq-validate` calls, with the same options, in one process."""
+    """Run `fairseq-validate` in this process, with the same options."""
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq_cli import validate

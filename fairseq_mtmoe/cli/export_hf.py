@@ -14,21 +14,22 @@ from fairseq_mtmoe.errors import raise_invalid
 @click.argument("folder", metavar="FOLDER", type=PATH)
 @quiet_fairseq()
 def command(model: Path, folder: Path) -> None:
-    """Write MODEL, a checkpoint of a dense translator, encoder or T5 or a file of `mtmoe import-hf`, to the new FOLDER.
+    """Write MODEL to the new FOLDER: a checkpoint of a dense translator, encoder or T5, or a file of `mtmoe import-hf`.
 
-    FOLDER gets config.json, model.safetensors and the tokenizer's files; `transformers` loads it with AutoTokenizer and
-    AutoModel, an encoder of one task with AutoModelForSequenceClassification, a translator or T5 with
-    AutoModelForSeq2SeqLM, and computes the same. A translator must have learned with the vocabulary of a file of
-    `mtmoe import-hf` or of `mtmoe prepare`; ct2-transformers-converter takes its FOLDER.
+    FOLDER gets config.json, model.safetensors and the tokenizer's files. `transformers` computes the same from it:
+    load it with AutoTokenizer and AutoModel; an encoder of one task with AutoModelForSequenceClassification; a
+    translator or T5 with AutoModelForSeq2SeqLM. A translator's vocabulary must come from `mtmoe import-hf` or
+    `mtmoe prepare`; ct2-transformers-converter takes its FOLDER.
 
-    Heads of several tasks, and of rankings, words and spans, are left out. Models with experts or conditional parts
-    have no class there. What `mtmoe merge` made of an encoder or T5 has its prompt and adapters in a class of its own,
-    which comes along and needs trust_remote_code=True; a translator with adapters cannot be written.
+    The heads of several tasks, and heads for rankings, words and spans, are left out. Models with experts or
+    conditional parts cannot be exported: `transformers` has no class for them. An encoder or T5 from `mtmoe merge` is
+    written with its own class for prompt and adapters; load it with trust_remote_code=True. A translator with adapters
+    cannot be exported.
     """
     from fairseq_mtmoe import register
 
     if os.path.lexists(folder):
-        raise_invalid("FOLDER", "one that does not exist yet", str(folder))
+        raise_invalid("FOLDER", "a folder that does not exist yet", str(folder))
     register()
     from fairseq_mtmoe.backbones.hugging_face import IMPORT_ANEW
     from fairseq_mtmoe.checkpoints import file_io

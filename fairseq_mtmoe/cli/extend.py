@@ -20,29 +20,30 @@ if TYPE_CHECKING:
 @click.argument("model", metavar="MODEL", type=PATH)
 @click.argument("output", metavar="OUT", type=PATH)
 @click.option("--language", "lang", required=True, metavar="CODE",
-              help="Code of the new language, written as the model writes codes: nyn_Latn for NLLB.")  # fmt: skip
-@click.option("--text", type=PATH, required=True, metavar="FILE", help="Text of it: one sentence a line, UTF-8.")
+              help="Code of the new language, in the model's form, such as nyn_Latn for NLLB.")  # fmt: skip
+@click.option("--text", type=PATH, required=True, metavar="FILE",
+              help="Text in the new language, UTF-8, one sentence per line.")  # fmt: skip
 @click.option("--like", callback=names, metavar="CODE[,CODE…]",
-              help="Languages of the model whose codes' mean the new code begins as.  [default: all]")  # fmt: skip
+              help="Languages of the model; the new code starts as their mean.  [default: all]")  # fmt: skip
 @click.option("--new-pieces", type=click.IntRange(0), default=2000, show_default=True,
-              help="Pieces beside letters, at most: those that occur ten times in FILE.")  # fmt: skip
+              help="Largest number of new pieces besides letters; each occurs at least ten times in FILE.")  # fmt: skip
 @click.option("--held-text", type=PATH, multiple=True, metavar="FILE",
-              help="Text of the model's languages: which share of its lines `mtmoe prepare` cuts otherwise; "
-              "repeatable.")  # fmt: skip
+              help="Text in one of the model's languages: print the share of its lines that the new vocabulary splits "
+              "differently; repeatable.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(
     model: Path, output: Path, lang: str, text: Path, like: Sequence[str], new_pieces: int, held_text: Sequence[Path],
     overwrite: bool,
 ) -> None:  # fmt: skip
-    """Write to OUT the translator MODEL with another language: its code, its letters, and frequent pieces of its words.
+    """Add a language to the translator MODEL: its code, its letters and frequent pieces of its words. Write it to OUT.
 
-    MODEL is a file of `mtmoe import-hf`, or a checkpoint of a run on data of `mtmoe prepare`. All new symbols follow
-    those that there are, so that old ones keep their numbers; older languages are read and written without them. A new
-    piece's embedding is the mean of those pieces that it was cut into, a letter's that of all. The optimizer's state is
-    left out. For a second language, extend OUT again.
+    MODEL is a file of `mtmoe import-hf`, or a checkpoint of a run on data of `mtmoe prepare`. New symbols are appended,
+    so that old ones keep their indices; the model reads and writes its old languages without them. A new piece's
+    embedding is the mean of the old pieces that it replaces; a letter's is the mean of all. The optimizer state is left
+    out. For a second language, extend OUT again.
 
-    Then: mtmoe prepare corpora RAW DATA --recipe folder --vocabulary-of OUT, and train with --init-model OUT.
+    Then run mtmoe prepare corpora RAW DATA --recipe folder --vocabulary-of OUT, and train with --init-model OUT.
     """
     from fairseq_mtmoe import register
 
@@ -68,7 +69,7 @@ def command(
     state = _with_task(model, state, lang, like)
     new = extend(old, settings, lang, like, lines, new_pieces)
     for side in (new.vocabulary.source, new.vocabulary.target):
-        _ = side.processor  # refused is what could not be read again
+        _ = side.processor  # raises if the new model cannot be loaded
     result = with_rows(state, _means(old.source, new.source), _means(old.target, new.target))
     added, before = [len(new.source), len(new.target)], settings.get(NEW_SYMBOLS, [0, 0])
     history = state.get("optimizer_history") or []
@@ -78,7 +79,7 @@ def command(
         **settings, "langs": [*settings["langs"], lang], VOCABULARY: new.vocabulary.to_state(), NEW_SYMBOLS: unlearned,
         ENDS: {**dict.fromkeys(settings["langs"], old.ends), **settings.get(ENDS, {})},
     }  # fmt: skip
-    # The rows of a language that follows join these, which no update has seen.
+    # No update has seen the new rows; rows of the next language are added to them.
     result["optimizer_history"] = [{**entry, "num_updates": 0} for entry in history[-1:]]
     save_with_experts(result, model, output)
     click.echo(f"{output}: {lang} and {new.pieces:,} new symbols for it; {new.vocabulary.source.size:,} in all")
@@ -88,9 +89,9 @@ def command(
 def _with_codes_of_their_own(
     old: "Vocabulary", settings: Mapping[str, Any], weights: Mapping[str, Any], like: Sequence[str]
 ) -> Sequence[str]:  # fmt: skip
-    """`--like`, by default all, of languages whose codes have learned something (UserError: one has not).
+    """Return `like`, by default all languages with trained codes (UserError: one in `like` is untrained).
 
-    A language that Marian's models never write, as their only source, has a row of zeros.
+    In Marian's models the code of a language that is only a source is a row of zeros.
     """
     from fairseq_mtmoe.checkpoints.new_rows import SOURCE, TARGET
     from fairseq_mtmoe.data.translation.new_language import codes_of
@@ -104,12 +105,12 @@ def _with_codes_of_their_own(
 
     for lang in like:
         if not has_learned(lang):
-            raise_invalid("--like", "languages whose codes the model has learned", lang)
+            raise_invalid("--like", "languages with trained codes in the model", lang)
     return like or [lang for lang in settings["langs"] if has_learned(lang)]
 
 
 def _with_task(model: Path, state: dict[str, Any], lang: str, like: Sequence[str]) -> dict[str, Any]:
-    """The checkpoint whose model tells apart a language more, where it tells languages apart (UserError: others)."""
+    """Return the checkpoint with one more task if its tasks are languages (UserError: they are pairs)."""
     from fairseq_mtmoe.checkpoints.new_task import MEAN, Described, NewTask, with_task
     from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
 
@@ -122,7 +123,7 @@ def _with_task(model: Path, state: dict[str, Any], lang: str, like: Sequence[str
     if before.shapes != after.shapes:
         if tasks != state["task_state"]["langs"]:
             raise UserError(
-                f"`{model}` must tell tasks apart by language to get another language, but has {tasks[0]} and others."
+                f"`{model}` must have languages as tasks, so that one can be added, but has {tasks[0]} and others."
             )
         state = with_task(state, NewTask(tasks, ",".join(like) or MEAN, {}, seed=1), before, after)
     is_task = tasks == state["task_state"]["langs"]
@@ -130,7 +131,7 @@ def _with_task(model: Path, state: dict[str, Any], lang: str, like: Sequence[str
 
 
 def _means(side: "Side", rows: "Rows") -> list[tuple[int, ...]]:
-    """For each new row the numbers of the old ones whose mean it is; many letters share one tuple, of all pieces."""
+    """Return for each new row the indices of the old rows that it averages; letters share the tuple of all pieces."""
     index = {symbol: number for number, symbol in enumerate(side.dictionary().symbols)}
     numbers = {parts: tuple(index[part] for part in parts) for parts in set(rows.values())}
     return [numbers[parts] for parts in rows.values()]
@@ -139,7 +140,7 @@ def _means(side: "Side", rows: "Rows") -> list[tuple[int, ...]]:
 def _say_cuts(
     old: "Vocabulary", new: "Vocabulary", text: tuple[Path, list[str]], held: Mapping[Path, list[str]]
 ) -> None:
-    """Say what two vocabularies make of the new language's text, and how many lines of others they cut otherwise."""
+    """Print pieces per word of the new text before and after, and the share of held lines split differently."""
     from fairseq_mtmoe.data.translation.new_pieces import changed, figures
 
     path, lines = text
@@ -150,11 +151,12 @@ def _say_cuts(
         click.echo(f"{path}{of}: {long:.2f} pieces a word before, {short:.2f} now; {lacking:.2%} <unk>, {left:.2%} now")
         for other, others in held.items():
             count = changed(before.processor, after.processor, others)
-            click.echo(f"{other}{of}: {count:,} of {len(others):,} lines ({count / len(others):.2%}) are cut otherwise")
+            share = f"{count:,} of {len(others):,} lines ({count / len(others):.2%})"
+            click.echo(f"{other}{of}: {share} are split differently")
 
 
 def _lines(option: str, path: Path) -> list[str]:
-    """The lines of a text that have words (UserError: none)."""
+    """Return a file's lines that are not blank (UserError: there are none)."""
     lines = [line for line in text_lines(path) if line.strip()]
     if not lines:
         raise_invalid(option, "a file with text", str(path))

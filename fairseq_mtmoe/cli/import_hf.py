@@ -1,4 +1,4 @@
-"""`mtmoe import-hf`: a pretrained translator, encoder or T5 from a folder of Hugging Face's."""
+"""`mtmoe import-hf`: a pretrained translator, encoder or T5 from a Hugging Face folder."""
 
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,15 @@ from fairseq_mtmoe.io.files import output_file, read_json
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(folder: Path, output: Path, overwrite: bool) -> None:
-    """Write the NLLB-200, M2M-100, mBART-50, OPUS-MT, BERT, MiniLM, RoBERTa or T5 in FOLDER to the file OUT.
+    """Convert the NLLB-200, M2M-100, mBART-50, OPUS-MT, BERT, MiniLM, RoBERTa or T5 in FOLDER to the file OUT.
 
-    FOLDER is a local one with config.json, the weights (model.safetensors or pytorch_model.bin, in parts or not) and
-    the tokenizer's files (SentencePiece models, or tokenizer.json; the languages' codes), all of which OUT then holds.
-    Heads are left out. Nothing in FOLDER is executed. A translator's OUT is a checkpoint: --init-model,
-    --finetune-from-model, fairseq-generate and mtmoe evaluate take it.
+    FOLDER is local and has config.json, the weights (model.safetensors or pytorch_model.bin, sharded or not) and the
+    tokenizer's files (SentencePiece models, or tokenizer.json; language codes). OUT holds all of these. Heads are left
+    out. No code in FOLDER is executed. A translator's OUT is a checkpoint for --init-model, --finetune-from-model,
+    fairseq-generate and mtmoe evaluate.
 
-    FOLDER may also hold fairseq's own mBART-50 or M2M-100: model.pt, dict.txt, one SentencePiece model (*.model), and
-    langs.txt, its languages in their order, if the model's options do not list them.
+    FOLDER may also hold fairseq's own mBART-50 or M2M-100: model.pt, dict.txt and one SentencePiece model (*.model). It
+    needs langs.txt, the languages in order, if the model's options do not list them.
     """
     from fairseq_mtmoe import register
     from fairseq_mtmoe.backbones.hugging_face import CONFIG, check_is_whole
@@ -32,10 +32,10 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
 
     output_file("OUT", output, overwrite)
     if output.exists() and output.resolve().parent == folder.resolve():
-        raise_invalid("OUT", "no file of FOLDER that is there", str(output))
+        raise_invalid("OUT", "a file outside FOLDER, or a new one", str(output))
     check_is_whole(folder)
     if not (folder / CONFIG).exists() and (folder / MODEL).exists():
-        register()  # fairseq's files have options of its kind
+        register()  # to read the options in fairseq's files
         state, blocks, more, left_out = _translator(read_fairseq_folder(folder), output)
     else:
         values = read_json(folder / CONFIG, "the `config.json` of a model's folder")
@@ -46,7 +46,7 @@ def command(folder: Path, output: Path, overwrite: bool) -> None:
 
 
 def _imported(folder: Path, values: Any, output: Path) -> tuple[dict[str, Any], str, str, tuple[str, ...]]:
-    """Write OUT; return its tensors, what its blocks are, what else it has, and what is left out."""
+    """Write OUT; return its tensors, a text on its blocks, one on other parts, and the names left out."""
     from fairseq_mtmoe.backbones.bert import pretrained as of_bert
     from fairseq_mtmoe.backbones.bert.config import BERT, ROBERTA
     from fairseq_mtmoe.backbones.hugging_face import CONFIG, in_file
@@ -83,7 +83,7 @@ def _translator(found: Any, output: Path) -> tuple[dict[str, Any], str, str, tup
     from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 
     model = found.model
-    whole = OmegaConf.structured(FairseqConfig)  # to which options of a task refer
+    whole = OmegaConf.structured(FairseqConfig)  # the task's options interpolate its values
     whole.task = OmegaConf.structured(TranslationHeatedConfig)
     task: Any = OmegaConf.to_container(whole.task, resolve=True)
     model.save(output, {**task, "_name": "translation_heated"})

@@ -14,31 +14,31 @@ COMMANDS = {
     "download": "Download the corpora of a recipe.",
     "prepare": "Make a data directory that fairseq-train reads.",
     "suggest": "Suggest a training for a data directory and this machine.",
-    "import-hf": "Read a pretrained translator or encoder of Hugging Face.",
-    "export-hf": "Write a folder that transformers and CTranslate2 read.",
+    "import-hf": "Convert a pretrained Hugging Face translator, encoder or T5.",
+    "export-hf": "Write a folder for transformers and CTranslate2.",
     "upcycle": "Make a dense checkpoint sparse.",
-    "reshard": "Write a checkpoint's experts in other files.",
+    "reshard": "Change the number of experts in each checkpoint file.",
     "average": "Average the parameters of checkpoints.",
-    "merge": "Fold adapters that were trained into the model.",
-    "calibrate": "Give BASE layers the prices by which they evaluate.",
+    "merge": "Merge trained adapters into the model.",
+    "calibrate": "Compute the dual prices of a checkpoint's BASE layers.",
     "add-task": "Add a task or a language pair to a checkpoint.",
     "extend": "Add a language to a translator.",
     "translate": "Translate text.",
-    "score": "Score translations that are there: their log-probabilities.",
-    "evaluate": "Score a model on test sets: BLEU, chrF++, tasks' metrics.",
-    "predict": "Write a model's predictions for benchmarks' test sets.",
-    "compare": "Compare evaluations, with significance.",
-    "similarity": "Compare tasks by the covariances that a model learned.",
-    "plot": "Draw pictures of a training run.",
-    "report": "Show training runs on one page, in a browser.",
+    "score": "Compute the log-probabilities of given translations.",
+    "evaluate": "Score a model on test sets: BLEU, chrF++, task metrics.",
+    "predict": "Write a model's predictions for benchmark test sets.",
+    "compare": "Compare evaluations and test significance.",
+    "similarity": "Compare tasks by the covariances of a model's inputs.",
+    "plot": "Plot training runs.",
+    "report": "Show training runs on one HTML page.",
     "options": "List the options of an architecture, task or criterion.",
     "user-dir": "Print the path for fairseq's --user-dir.",
-    "doctor": "Show what this machine has of what a run needs.",
+    "doctor": "Check this machine: packages, GPUs, kernels, memory.",
 }
 
 
 class _Commands(click.Group):
-    """Imports a command's module when it is asked for: `mtmoe plot` does not wait for fairseq, `--help` for any."""
+    """Group that imports a command's module on first use: `mtmoe plot` does not import fairseq, `--help` nothing."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -57,14 +57,14 @@ class _Commands(click.Group):
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def commands() -> None:
-    """Prepare text, sparsify, evaluate and look at models of the fairseq plugin fairseq_mtmoe.
+    """Prepare data, and convert, evaluate and inspect models of the fairseq plugin fairseq_mtmoe.
 
-    Models are trained with fairseq-train and used with fairseq-generate, each with --user-dir fairseq_mtmoe.
+    Train with fairseq-train and translate with fairseq-generate, each with --user-dir fairseq_mtmoe.
     """
 
 
 def main() -> None:
-    """Run the command line; wrong input is one sentence on stderr and exit status 1."""
+    """Run the command line; on wrong input print one sentence to stderr and exit with 1."""
     filter_known()
     try:
         with stopped_by_sigterm():

@@ -1,4 +1,4 @@
-"""`mtmoe merge`: a model that borrows from sources, with its gates folded into what they weigh."""
+"""`mtmoe merge`: a mixture of adapters, merged into one model without gates."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from fairseq_mtmoe.io.files import output_file
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @quiet_fairseq()
 def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
-    """Write to OUT the CHECKPOINT of a run of --pemt-stage target without its gates, under whose weights it borrows.
+    """Merge the adapters in CHECKPOINT, from a run of --pemt-stage target, and write the model without gates to OUT.
 
-    OUT says what CHECKPOINT says, and costs what a model without sources does: LoRA is part of the feed-forward layers
-    then, and bottlenecks are one for each layer, as wide as all together. It is for fairseq-generate, mtmoe predict and
-    mtmoe evaluate, and has no optimizer's state. Gates of another --gate-input than correlation cannot be folded: their
-    weights are each text's own.
+    OUT computes the same as CHECKPOINT, at the cost of a model without sources. LoRA is added to the feed-forward
+    layers; each layer's bottlenecks become one, as wide as all together. OUT has no optimizer state and is for
+    fairseq-generate, mtmoe predict and mtmoe evaluate. Gates can be merged only with --gate-input correlation: other
+    gates weigh the sources differently for each text.
     """
     output_file("OUT", out, overwrite, CHECKPOINT=checkpoint)
     from fairseq_mtmoe import register
@@ -36,7 +36,7 @@ def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
     rebuild.check(checkpoint, state, ["model"])
     options = model_options(state)
     if options is None:
-        raise UserError(f"`{checkpoint}` must be a checkpoint of a model that borrows from sources, but is not.")
+        raise UserError(f"`{checkpoint}` must be a checkpoint of --pemt-stage target, but is not.")
     merger = Merger.of(options)
     weights = merger.weights(state["model"])
     extra = dict(state.get("extra_state") or {})
@@ -48,4 +48,4 @@ def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
     names = [source.task for source in merger.metadata.sources]
     means = [sum(column) / len(weights) for column in zip(*(each.tolist() for each in weights.values()), strict=True)]
     shares = ", ".join(f"{name} {100 * mean:.0f}%" for name, mean in zip(names, means, strict=True))
-    click.echo(f"{out}: {shares}, in the mean over {len(weights)} layers, without an optimizer's state")
+    click.echo(f"{out}: {shares}, mean over {len(weights)} layers; without optimizer state")

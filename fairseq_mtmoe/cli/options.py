@@ -1,6 +1,6 @@
 """`mtmoe options`: the architectures, tasks, criterions and optimizers of this package, with their options.
 
-They stand in `registered.json`, which `tools/reference.py` writes: the command does not wait for fairseq.
+`tools/reference.py` writes them to `registered.json`, so that the command need not import fairseq.
 """
 
 import json
@@ -20,17 +20,17 @@ FILE = Path(__file__).parent / "registered.json"
 
 
 class Option(NamedTuple):
-    """An option of the command line, with its default in the architecture that was asked for."""
+    """Command-line option, with its default for one architecture."""
 
     flag: str
     default: Any
     meaning: str  # empty: hidden
-    is_ours: bool  # nothing of fairseq's own of this kind (architecture, task, …) has an option of this name
-    type: str = ""  # of an option of `mtmoe upcycle`
+    is_ours: bool  # no class of fairseq's own of this kind (architecture, task, …) has an option of this name
+    type: str = ""  # only for options of `mtmoe upcycle`
 
 
 class Choice(NamedTuple):
-    """What `--KIND NAME` chooses: its class, which may have several names, and its options, our own first."""
+    """Class that `--KIND NAME` chooses, with its options, our own first; one class may have several names."""
 
     name: str
     kind: str
@@ -39,18 +39,18 @@ class Choice(NamedTuple):
 
     @property
     def own(self) -> list[Option]:
-        """The options that fairseq does not have."""
+        """Return the options that fairseq does not have."""
         return [option for option in self.options if option.is_ours]
 
 
 class Registered(NamedTuple):
-    """All choices, and the options of sparse models that `mtmoe upcycle` takes."""
+    """All choices, and the sparse models' options that `mtmoe upcycle` takes."""
 
     choices: list[Choice]
     of_upcycle: list[Option]
 
     def to_json(self) -> str:
-        """Return the content of `registered.json`: a line for each option of a class, which its names share."""
+        """Return the content of `registered.json`: each class's options once, then its names with their defaults."""
         classes = {
             one.registered: [[option.flag, option.meaning, option.is_ours] for option in one.options]
             for one in self.choices
@@ -65,7 +65,7 @@ class Registered(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> "Registered":
-        """Return what `to_json` wrote."""
+        """Read the text that `to_json` returned."""
         read = json.loads(text)
         choices = [
             Choice(name, kind, of, [Option(flag, defaults[flag], *rest) for flag, *rest in read["classes"][of]])
@@ -81,9 +81,9 @@ def _lines(rows: Sequence[Sequence[Any]]) -> str:
 @click.command("options")
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
-    """List the options of NAME, an architecture, task, criterion or optimizer of this plugin; without NAME, list these.
+    """List the options of NAME, an architecture, task, criterion or optimizer; without NAME, list all names.
 
-    Each option has its meaning, its default (of that architecture), and whether it is this plugin's or fairseq's.
+    The table has each option's meaning, its default for NAME, and its origin: this plugin or fairseq.
     """
     console = Console() if Console().is_terminal else Console(width=150)
     console.print(_overview(registered().choices) if name is None else _table(choice_of(name)))
@@ -98,7 +98,7 @@ def registered() -> Registered:
 
 
 def choice_of(name: str) -> Choice:
-    """Return the choice of a name (UserError: there is none)."""
+    """Return the choice with this name (UserError: unknown name)."""
     known = {one.name: one for one in registered().choices}
     if name not in known:
         raise_invalid("NAME", f"one of {', '.join(known)}", name)
@@ -106,12 +106,12 @@ def choice_of(name: str) -> Choice:
 
 
 def flag_of(name: str) -> str:
-    """Return an option as it is typed."""
+    """Return an option as typed on the command line."""
     return "DATA" if name == "data" else "--" + name.replace("_", "-")
 
 
 def shown(default: Any) -> str:
-    """Return a default as it is typed; nothing where there is none."""
+    """Return a default as typed on the command line; empty for None."""
     if default is None or isinstance(default, bool):
         return {None: "", False: "off", True: "on"}[default]
     return f"({', '.join(map(str, default))})" if isinstance(default, list) else str(default)
@@ -119,7 +119,7 @@ def shown(default: Any) -> str:
 
 def _table(choice: Choice) -> Table:
     title = f"{flag_of(choice.kind)} {choice.name}"
-    table = Table("option", "default", "meaning", "of", title=title, title_justify="left")
+    table = Table("option", "default", "meaning", "from", title=title, title_justify="left")
     for option in choice.options:
         whose = "fairseq_mtmoe" if option.is_ours else "fairseq"
         table.add_row(option.flag, escape(shown(option.default)), escape(option.meaning), whose)
@@ -128,18 +128,18 @@ def _table(choice: Choice) -> Table:
 
 
 def _overview(choices: Sequence[Choice]) -> Table:
-    """Return a row for each registered class, which may have several names."""
+    """Return a table with a row for each registered class."""
     head = ("choice", "names", "options that fairseq does not have")
     table = Table(*head, title="fairseq_mtmoe adds", title_justify="left")
     for named in by_class(choices):
         own = ", ".join(option.flag for option in named[0].own)
         names = ", ".join(one.name for one in named)
-        table.add_row(flag_of(named[0].kind), names, own or "none: they are fairseq's")
+        table.add_row(flag_of(named[0].kind), names, own or "none: all are fairseq's")
     return table
 
 
 def by_class(choices: Sequence[Choice]) -> list[list[Choice]]:
-    """Return the choices of each class together, in their order."""
+    """Return the choices grouped by class, in order of first appearance."""
     found: dict[tuple[str, str], list[Choice]] = {}
     for one in choices:
         found.setdefault((one.kind, one.registered), []).append(one)

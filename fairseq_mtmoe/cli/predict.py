@@ -1,4 +1,4 @@
-"""`mtmoe predict`: the files that the servers of GLUE and SuperGLUE take, with one load of the model."""
+"""`mtmoe predict`: submission files for the GLUE and SuperGLUE servers; the model is loaded once."""
 
 from functools import partial
 from pathlib import Path
@@ -11,35 +11,35 @@ from fairseq_mtmoe.analysis.tables import Table
 from fairseq_mtmoe.cli._shared import PATH, progress_bar, quiet_fairseq, say
 from fairseq_mtmoe.io.files import new_folder
 
-MOST_NAMES = 4  # of tasks that are left out
+MOST_NAMES = 4  # tasks left out that are named
 
 
 @click.command("predict")
 @click.argument("data", metavar="GLUE_DIR")
 @click.option("--path", "checkpoint", required=True, metavar="FILE", help="Checkpoint of --task glue or text_to_text.")
 @click.option("--subset", type=click.Choice(["train", "valid", "test"]), default="test", show_default=True,
-              help="Which examples to predict.")  # fmt: skip
+              help="Examples to predict.")  # fmt: skip
 @click.option("--out", type=PATH,
               help="Folder for the files; by default predictions/CHECKPOINT-SUBSET beside the checkpoint.")  # fmt: skip
-@click.option("--task-table", metavar="FILE[,FILE…]", help="Tables with further tasks, instead of the run's.")
+@click.option("--task-table", metavar="FILE[,FILE…]", help="Additional task tables, in place of the run's.")
 @click.option("--batch-size", "--max-sentences", type=click.IntRange(1),
               help="Examples in a batch; 32 without --max-tokens.")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch.")
-@click.option("--overwrite", is_flag=True, help="Replace the folder, if it has nothing but predictions.")
+@click.option("--overwrite", is_flag=True, help="Replace the folder if it has only predictions.")
 @click.option("--fp16", is_flag=True, help="Half precision.")
-@click.option("--bf16", is_flag=True, help="Half precision with float32's range: the fastest on new GPUs.")
+@click.option("--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs.")
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
 @quiet_fairseq()
 def command(
     data: str, checkpoint: str, subset: str, out: Path | None, task_table: str | None, overwrite: bool, **settings: Any
 ) -> None:
-    """Write the model's predictions for every task of GLUE_DIR that it has a head for, in one file each.
+    """Write predictions, one file per task, for all tasks of GLUE_DIR that the model has a head for.
 
-    Files are those that gluebenchmark.com (CoLA.tsv, …) and super.gluebenchmark.com (BoolQ.jsonl, …) take: zip those of
-    a benchmark and submit. Each has the examples of its set in their order, by the benchmark's own index and labels.
-    Diagnostic sets are predicted by the task that the benchmark names: AX by MNLI, AX-b and AX-g by RTE. Other tasks
-    have a table of GLUE's form; answers to questions about passages are the JSON that SQuAD's and MRQA's evaluations
-    take. Labels are not looked at, and nothing is written until everything is predicted.
+    The files are the submissions of gluebenchmark.com (CoLA.tsv, …) and super.gluebenchmark.com (BoolQ.jsonl, …): zip
+    a benchmark's files and submit them. Each file keeps the order of examples, with the benchmark's indices and labels.
+    Diagnostic sets are predicted with the head that the benchmark names: MNLI for AX, RTE for AX-b and AX-g. Other
+    tasks get a table in GLUE's form; span answers get the JSON of SQuAD's and MRQA's evaluation scripts. Labels in the
+    data are ignored. Files are written after the last prediction.
     """
     from fairseq_mtmoe import register
 
@@ -67,7 +67,7 @@ def command(
             rows.append((chosen.submission.file, chosen.key, chosen.head, f"{len(examples):,}"))
     Console().print(Table(["file", "task", "head", "examples"], rows, texts=3).on_screen())
     say([where])
-    left_out = {"the model has no head for": choice.headless, f"there is no {subset} data of": choice.absent}
+    left_out = {"the model has no head for": choice.headless, f"GLUE_DIR has no {subset} data of": choice.absent}
     for what, names in left_out.items():
         if names:
             more = f" and {len(names) - MOST_NAMES} others" if len(names) > MOST_NAMES else ""

@@ -1,4 +1,4 @@
-"""`mtmoe reshard`: a checkpoint with its experts in other files."""
+"""`mtmoe reshard`: a checkpoint with another number of experts in each file."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,14 +15,14 @@ from fairseq_mtmoe.io.files import output_file
 @click.command("reshard")
 @click.argument("source", metavar="IN", type=PATH)
 @click.argument("target", metavar="OUT", type=PATH)
-@click.option("--experts-per-file", type=int, metavar="K", help="Experts in each file, in the folder OUT's .experts.")
-@click.option("--single-file", is_flag=True, help="All experts in OUT itself, as one process saves them.")
+@click.option("--experts-per-file", type=int, metavar="K", help="Experts per file, in OUT's .experts folder.")
+@click.option("--single-file", is_flag=True, help="Write all experts into OUT itself, as a run of one process does.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 def command(source: Path, target: Path, experts_per_file: int | None, single_file: bool, overwrite: bool) -> None:
-    """Write the checkpoint IN to OUT with its experts in other files.
+    """Write the checkpoint IN to OUT with another number of experts in each file.
 
-    No run needs this: any number of processes reads any files. It is for handing a checkpoint on, as one file for
-    example, and for processes that would read the same large file. Optimizer moments travel along.
+    Runs do not need this: any number of processes can read any layout. Use it to hand on a checkpoint as one file, or
+    to spare processes reading one large file. The optimizer state is kept.
     """
     from fairseq_mtmoe.checkpoints import rewriting
 

@@ -1,4 +1,4 @@
-"""`mtmoe score`: the log-probability of each line of a file of translations, by forced decoding."""
+"""`mtmoe score`: the log-probability of each given translation, by forced decoding."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ Write = Callable[[str], object]
 @click.argument("model", metavar="MODEL")
 @click.argument("sources", type=PATH, metavar="SOURCES")
 @click.argument("targets", type=PATH, metavar="TARGETS")
-@click.option("--from", "source", required=True, metavar="LANG", help="Language of SOURCES, as the model calls it.")
+@click.option("--from", "source", required=True, metavar="LANG", help="Language of SOURCES, as the model names it.")
 @click.option("--to", "target", required=True, metavar="LANG", help="Language of TARGETS.")
 @click.option("--out", type=PATH, help="File for the scores; by default standard output.")
-@click.option("--tsv", is_flag=True, help="Between tabs: the score, the number of tokens, the source and the target.")
+@click.option("--tsv", is_flag=True, help="Write tab-separated score, number of tokens, source and target.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size.")
 @click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
-              help="Processes on a CPU, which share its cores and the model.")  # fmt: skip
-@click.option("--data", type=click.Path(), help="The run's data directory, whose vocabulary a checkpoint of before "
-              "0.1.14 lacks; by default where it was.")  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace what --out names.")
+              help="CPU processes; they share the cores and the model.")  # fmt: skip
+@click.option("--data", type=click.Path(), help="Data directory of the run; only checkpoints from before 0.1.14 need "
+              "its vocabulary. By default the directory that the run used.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace the --out file if it exists.")
 @click.option("--fp16", is_flag=True, help="Half precision.")
-@click.option("--bf16", is_flag=True, help="Half precision with float32's range: the fastest on new GPUs.")
+@click.option("--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs.")
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
 @quiet_fairseq()
 def command(
     model: str, sources: Path, targets: Path, source: str, target: str, out: Path | None, tsv: bool, workers: int,
     data: str | None, overwrite: bool, **computing: Any,
 ) -> None:  # fmt: skip
-    """Score each line of TARGETS as a translation of the same line of SOURCES, by MODEL (FILE:FILE is an ensemble).
+    """Score each line of TARGETS as MODEL's translation of the same line of SOURCES (FILE:FILE is an ensemble).
 
-    A score is the natural logarithm of the translation's probability: the sum over its tokens, its end and the
-    language token that the model begins with. Divided by ln 2 and the number of tokens it is what fairseq-generate
-    --score-reference gives, and mtmoe translate --scores.
+    A score is the natural logarithm of the translation's probability, summed over its tokens, its end and the initial
+    language token. Divided by ln 2 and the number of tokens, it equals the score of fairseq-generate --score-reference
+    and mtmoe translate --scores.
 
     \b
     mtmoe score nllb.pt in.en out.sw --from eng_Latn --to swh_Latn > scores.txt
@@ -61,7 +61,7 @@ def command(
     if out is not None and not out.name:
         raise_invalid("--out", "a file", str(out))
     if out is None and sys.stdout is None:
-        raise UserError("`--out` must be given where the standard output is closed, but is not.")
+        raise UserError("`--out` must be given if the standard output is closed, but is not.")
     total, of_targets = (survey(path)[0] for path in (sources, targets))
     if of_targets != total:
         rule = f"as many lines as `{sources}`, {total:,}"
@@ -82,7 +82,7 @@ def command(
     models = Models(tuple(map(existing, model.split(":"))), decoding, data, n_best=1)
     job = _Job(models, sources, targets, (source, target), tsv)
     stdout = None if out is not None else sys.stdout.buffer
-    with contextlib.redirect_stdout(sys.stderr):  # where libraries may write
+    with contextlib.redirect_stdout(sys.stderr):  # keeps libraries' output apart from the scores
         if stdout is not None:
             screen = Screen(stdout)
             job.run(workers, total, lambda text: screen.write({target: text}), quiet=stdout.isatty())
@@ -94,12 +94,13 @@ def command(
 
 
 class _Job:
-    """Two files to score in two languages."""
+    """Scoring of one file against another, in two languages."""
 
     def __init__(self, models: Models, sources: Path, targets: Path, langs: tuple[str, str], tsv: bool) -> None:
         self._models, self._paths, self._langs, self._tsv = models, (sources, targets), langs, tsv
 
     def run(self, workers: int, total: int, write: Write, quiet: bool = False) -> None:
+        """Check all lines, then score them in groups and pass each group's text to `write`."""
         translator = self._models.load(workers)
         with closing(workers_of(translator.score_batch, workers)) as scoring:
             forced = translator.forced(*self._langs)

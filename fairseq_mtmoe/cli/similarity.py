@@ -1,4 +1,4 @@
-"""`mtmoe similarity`: how alike tasks look to models of `--task glue`, by covariances of their first inputs."""
+"""`mtmoe similarity`: similarity of tasks in models of `--task glue`, by covariances of first-block inputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SINGLE = "single-task"
 
 @dataclass(frozen=True)
 class LookedAt:
-    """What a run's checkpoint says of itself: the tasks it has heads for, its encoder's width, its training's data."""
+    """A run's checkpoint with the tasks of its heads, its encoder's width and its data directory."""
 
     run: Path
     checkpoint: Path
@@ -44,7 +44,7 @@ class LookedAt:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Of its tasks, where `fairseq-validate --results-path RUN/scores` left some."""
+        """Return the tasks' scores from `fairseq-validate --results-path RUN/scores`; empty without."""
         folder = self.checkpoint.parent
         if not (folder / SCORES).is_dir() and not (folder / JSON_FILE).is_file():
             return {}
@@ -53,10 +53,11 @@ class LookedAt:
 
 @click.command("similarity")
 @click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN [SINGLE_TASK_RUN…]")
-@click.option("--data", metavar="GLUE_DIR", help="The data directory; by default that of RUN's training.")
+@click.option("--data", metavar="GLUE_DIR", help="Data directory; by default the one that RUN was trained on.")
 @click.option("--subset", type=click.Choice(["train", "valid", "test"]), default="valid", show_default=True,
-              help="Which examples to look at; of all of them.")  # fmt: skip
-@click.option("--tasks", "chosen", callback=names, metavar="A,B,…", help="By default all that every model has.")
+              help="Examples to use; all of the subset are read.")  # fmt: skip
+@click.option("--tasks", "chosen", callback=names, metavar="A,B,…",
+              help="Tasks to compare; by default the tasks that all models have.")  # fmt: skip
 @click.option("--out", type=PATH, help=f"Folder for the results; by default RUN/{NAME}.")
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Examples in a batch.")
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
@@ -65,17 +66,19 @@ def command(
     runs: tuple[Path, ...], data: str | None, subset: str, chosen: tuple[str, ...], out: Path | None, batch_size: int,
     cpu: bool,
 ) -> None:  # fmt: skip
-    """Compare the covariances of tasks in a model, and in models that were trained for one task each.
+    """Compare tasks by the covariances of their inputs, in models of several tasks and in single-task models.
 
     \b
     mtmoe similarity runs/ca_mtl
     mtmoe similarity runs/mtl runs/ca_mtl runs/single-*
 
-    RUN is the folder of a run of --task glue, whose best checkpoint is looked at, or else its last; or a checkpoint.
-    Runs of several tasks are models to compare; one of one task is its single-task model. All figures are of the same
-    tasks: those that every model has, and that have a single-task model if there are some. Prints tables of covariance
-    similarities (CA-MTL, equation 7) and writes similarity.json, similarity.md and similarity.png; beside single-task
-    runs, where runs have scores (fairseq-validate --results-path RUN/scores), also gains.png, the paper's figure 6.
+    RUN is the folder of a run of --task glue, or a checkpoint; of a folder the best checkpoint is read, else the last.
+    Runs of several tasks are the models to compare; a run of one task is that task's single-task model. All figures are
+    for the same tasks: those in every model which also have a single-task model, if any is given.
+
+    Prints tables of covariance similarities (CA-MTL, equation 7) and writes similarity.json, similarity.md and
+    similarity.png. With single-task runs and scores (fairseq-validate --results-path RUN/scores) it also writes
+    gains.png, the paper's figure 6.
     """
     together, alone = sorted_out([look_at(run) for run in runs])
     tasks = common_tasks(together, alone, chosen)
@@ -117,7 +120,7 @@ def command(
 
 
 def look_at(run: Path) -> LookedAt:
-    """What the checkpoint of a run says of itself (UserError: there is none, or it is of another task)."""
+    """Read a run's checkpoint (UserError: there is none, or it is of another task)."""
     from fairseq_mtmoe.checkpoints.file_io import peek
 
     checkpoint = run if run.is_file() else checkpoint_of(run)
@@ -133,7 +136,7 @@ def look_at(run: Path) -> LookedAt:
 
 
 def sorted_out(known: Sequence[LookedAt]) -> tuple[list[LookedAt], dict[str, LookedAt]]:
-    """The models of several tasks, and by their tasks those of one; raises `UserError` where they do not fit."""
+    """Split runs into multi-task models and single-task models by task (UserError: they do not fit together)."""
     together = [one for one in known if len(one.tasks) > 1]
     if not together:
         raise_invalid("RUN", "a run of several tasks", str(known[0].run))
@@ -146,32 +149,32 @@ def sorted_out(known: Sequence[LookedAt]) -> tuple[list[LookedAt], dict[str, Loo
             other = alone.setdefault(one.tasks[0], one)
             if other is not one:
                 raise UserError(
-                    f"A task must have one single-task run, but {other.run} and {one.run} are both of {one.tasks[0]}."
+                    f"Each task must have one single-task run, but {other.run} and {one.run} are of {one.tasks[0]}."
                 )
     return together, alone
 
 
 def common_tasks(together: Sequence[LookedAt], alone: Mapping[str, LookedAt], chosen: Sequence[str]) -> list[str]:
-    """The tasks to compare (UserError: one alone, or another was chosen); a line says which others are left out."""
+    """Return the tasks to compare; print those left out (UserError: fewer than two, or a chosen one is not common)."""
     common = [task for task in together[0].tasks if all(task in one.tasks for one in together)]
     common = [task for task in common if task in alone or not alone]
     for task in chosen:
         if task not in common:
-            raise_invalid("--tasks", f"some of those that every model has ({', '.join(common)})", task)
+            raise_invalid("--tasks", f"tasks that all models have ({', '.join(common)})", task)
     tasks = [task for task in common if task in chosen or not chosen]
     if len(tasks) < 2:
-        raise UserError(f"Models must have two tasks or more in common, but have {', '.join(tasks) or 'none'}.")
+        raise UserError(f"The models must share at least two tasks, but share {', '.join(tasks) or 'none'}.")
     every = dict.fromkeys(task for one in (*together, *alone.values()) for task in one.tasks)
     left_out = [task for task in every if task not in common]
     if left_out:
-        click.echo(f"Left out, since not every model has them: {', '.join(left_out)}.", err=True)
+        click.echo(f"Left out, as not all models have them: {', '.join(left_out)}.", err=True)
     return tasks
 
 
 def inputs_of(
     one: LookedAt, tasks: Sequence[str], data: str, subset: str, batch_size: int, cpu: bool, progress: Progress
 ) -> dict[str, TaskInputs]:
-    """Some tasks' inputs in a model (UserError: the data directory has not the data of one)."""
+    """Return the tasks' input covariances in a model (UserError: the data directory lacks a task)."""
     from fairseq_mtmoe.evaluation.predictor import Predictor
     from fairseq_mtmoe.evaluation.stored import Inference
 
@@ -181,7 +184,7 @@ def inputs_of(
     for task in tasks:
         own = [chosen for chosen in sets if chosen.name == chosen.head == task]
         if not own:
-            raise UserError(f"`{data}` must have {subset} data of {task}, but has none; leave it out by `--tasks`.")
+            raise UserError(f"`{data}` must have {subset} data of {task}, but has none; leave it out with `--tasks`.")
         bar = progress.add_task(f"{one.run.name}: {task}", total=None)
         found[task] = covariance_sums(predictor, own, partial(progress.advance, bar))
         progress.remove_task(bar)
@@ -189,9 +192,9 @@ def inputs_of(
 
 
 def covariance_sums(predictor: Predictor, sets: Iterable[PredictedSet], advance: Callable[[int], None]) -> TaskInputs:
-    """Σ x xᵀ of the first block's inputs over the tokens of one task's sets, which are read one after the other.
+    """Return Σ x xᵀ of the first block's inputs over the tokens of one task's sets.
 
-    Tokens are those of the sequences that the model reads, so a text that is in several of them counts in each.
+    A text that occurs in several of the model's input sequences counts in each.
     """
     import torch
 
@@ -206,16 +209,16 @@ def covariance_sums(predictor: Predictor, sets: Iterable[PredictedSet], advance:
             tokens += len(x_NH)
             advance(len(sample["id"]))
         if not np.isfinite(sums_HH).all():
-            raise UserError(f"`{predictor.checkpoint}` must give finite numbers for {chosen.key}, but does not.")
+            raise UserError(f"`{predictor.checkpoint}` must give finite values for {chosen.key}, but does not.")
     return TaskInputs(sums_HH, tokens)
 
 
 class _Reached(Exception):
-    """A pass came to its first block, and need not go on."""
+    """Raised at the first block to stop the forward pass."""
 
 
 def first_inputs(model: Any, net_input: dict[str, Any]) -> Tensor:
-    """Return the rows (N, H) of an encoder's first block's input that are no padding."""
+    """Return the first encoder block's input rows (N, H) without padding."""
     found: list[Tensor] = []
 
     def reached(block: Any, arguments: tuple[Any, ...]) -> None:

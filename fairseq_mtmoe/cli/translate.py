@@ -1,4 +1,4 @@
-"""`mtmoe translate`: lines of text into any of a model's languages, or a page for trying models."""
+"""`mtmoe translate`: translation of text files, or a web page for trying models."""
 
 from __future__ import annotations
 
@@ -30,38 +30,41 @@ if TYPE_CHECKING:
 
 @click.command("translate")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL")
-@click.option("--from", "source", metavar="LANG", help="Language of the text, as the model calls it.")
+@click.option("--from", "source", metavar="LANG", help="Language of the text, as the model names it.")
 @click.option("--to", "targets", callback=names, metavar="LANG,…", help="Languages to translate into.")
 @click.option("--input", "inputs", multiple=True, type=PATH, metavar="FILE",
-              help="Text in UTF-8, a sentence or some on a line; by default the standard input. Several are one after "
-              "the other.")  # fmt: skip
+              help="Text in UTF-8, one or more sentences per line; by default standard input. Repeatable: files are "
+              "translated in order.")  # fmt: skip
 @click.option("--out", type=PATH,
               help="File for the translations, a name with {lang}, or a folder for in.txt.LANG; by default standard "
-              "output. A killed translation of --input goes on when it is started again.")  # fmt: skip
+              "output. Start an interrupted translation of --input again to continue it.")  # fmt: skip
 @click.option("--beam", type=click.IntRange(1), default=5, show_default=True, help="Beam size; 1 is greedy.")
 @click.option("--lenpen", type=float, default=1.0, show_default=True, help="Length penalty: > 1 favours longer output.")
-@click.option("--max-len-a", type=float, default=0.0, show_default=True, help="Output has at most a·source + b tokens.")
+@click.option("--max-len-a", type=float, default=0.0, show_default=True,
+              help="Largest length of output: a·source + b tokens.")  # fmt: skip
 @click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
 @click.option("--n-best", type=click.IntRange(1), default=1, show_default=True,
-              help="Lines of output for each line of input, the best first.")  # fmt: skip
+              help="Lines of output per line of input, the best first.")  # fmt: skip
 @click.option("--sampling", is_flag=True,
-              help="Draw translations by the model's probabilities in the place of a search, as for back-translation. "
-              "--beam is then the number of draws, by default --n-best; the most probable is written.")  # fmt: skip
-@click.option("--sampling-topk", type=click.IntRange(1), metavar="K", help="Draw each word of the K most probable.")
-@click.option("--seed", type=click.IntRange(0), help="Of --sampling: with it, a sentence has the same translation in "
-              "any batch, process or run.  [default: 1]")  # fmt: skip
-@click.option("--scores", is_flag=True, help="Before each translation its score, as fairseq-generate's, and a tab.")
+              help="Sample translations from the model's distribution instead of beam search, as for back-translation. "
+              "--beam is then the number of samples, by default --n-best; the most probable are written.")  # fmt: skip
+@click.option("--sampling-topk", type=click.IntRange(1), metavar="K",
+              help="Sample each token from the K most probable.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), help="Seed for --sampling; a sentence has the same translation in any "
+              "batch, process or run.  [default: 1]")  # fmt: skip
+@click.option("--scores", is_flag=True, help="Write fairseq-generate's score and a tab before each translation.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size.")
 @click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
-              help="Processes on a CPU, which share its cores and the model.")  # fmt: skip
-@click.option("--data", type=click.Path(), help="The run's data directory, whose vocabulary a checkpoint of before "
-              "0.1.14 lacks; by default where it was.")  # fmt: skip
-@click.option("--web", is_flag=True, help="Serve a page for trying the models, each MODEL beside the others.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="Of --web; 0: any.")
-@click.option("--overwrite", is_flag=True, help="Replace what --out names.")
+              help="CPU processes; they share the cores and the model.")  # fmt: skip
+@click.option("--data", type=click.Path(), help="Data directory of the run; only checkpoints from before 0.1.14 need "
+              "its vocabulary. By default the directory that the run used.")  # fmt: skip
+@click.option("--web", is_flag=True, help="Serve a web page that shows the translations of all MODELs side by side.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True,
+              help="Port for --web; 0 takes a free one.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace the --out files if they exist.")
 @click.option("--fp16", is_flag=True, help="Half precision.")
-@click.option("--bf16", is_flag=True, help="Half precision with float32's range: the fastest on new GPUs.")
+@click.option("--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs.")
 @click.option("--cpu", is_flag=True, help="Do not use a GPU.")
 @quiet_fairseq()
 def command(
@@ -70,8 +73,8 @@ def command(
 ) -> None:  # fmt: skip
     """Translate text with MODEL, a checkpoint or a file of mtmoe import-hf (FILE:FILE is an ensemble).
 
-    One line in is one line out; an empty one stays empty. A line that is too long for the model is split after marks
-    that end sentences. The vocabulary is in MODEL: no data directory is needed.
+    Each line of input gives one line of output; an empty line stays empty. Lines that are too long for the model are
+    split at the ends of sentences. MODEL contains the vocabulary: no data directory is needed.
 
     \b
     mtmoe translate nllb.pt --from eng_Latn --to swh_Latn < in.txt > out.txt
@@ -97,13 +100,13 @@ def command(
         return
     assert source is not None
     stdout = None if sys.stdout is None else sys.stdout.buffer
-    with contextlib.redirect_stdout(sys.stderr):  # where libraries may write
+    with contextlib.redirect_stdout(sys.stderr):  # keeps libraries' output apart from the translations
         job = _Job(each[0], source, list(dict.fromkeys(targets)), inputs, scores)
         job.run(out, stdout, workers, overwrite)
 
 
 def _complete_sampling(search: dict[str, Any], n_best: int) -> None:
-    """Set what is not said of draws (UserError: a seed, or a number of words, of none)."""
+    """Set defaults of sampling options (UserError: one is given without `--sampling`)."""
     for name in () if search["sampling"] else ("sampling_topk", "seed"):
         if search[name] is not None:
             raise_invalid(f"--{name.replace('_', '-')}", "absent without `--sampling`", search[name])
@@ -116,40 +119,41 @@ def _check(
     models: Sequence[str], source: str | None, targets: Sequence[str], inputs: Sequence[Path], out: Path | None,
     web: bool, n_best: int, beam: int,
 ) -> None:  # fmt: skip
-    """Raise `UserError` where options do not go together, before torch is imported."""
+    """Raise `UserError` if options conflict; called before torch is imported."""
     if n_best > beam:
-        raise_invalid("--n-best", f"at most {beam}, the --beam", n_best)
+        raise_invalid("--n-best", f"at most --beam, {beam}", n_best)
     if web:
         from fairseq_mtmoe.cli._web import expect_server
 
         expect_server()
         return
     if len(models) > 1:
-        raise_invalid("MODEL", "one, or FILE:FILE for an ensemble; several are for --web", " ".join(models))
+        raise_invalid("MODEL", "one model, or FILE:FILE for an ensemble; only --web takes several", " ".join(models))
     for option, value in (("--from", source), ("--to", targets)):
         if not value:
             raise UserError(f"`{option}` must be given, such as `--from en --to sw,ig`, but is not.")
     if out is not None and not out.name:
         raise_invalid("--out", "a file, a name with {lang}, or a folder", str(out))
     if not inputs and sys.stdin is None:
-        raise UserError("`--input` must be given where the standard input is closed, but is not.")
+        raise UserError("`--input` must be given if the standard input is closed, but is not.")
     if out is None and sys.stdout is None:
-        raise UserError("`--out` must be given where the standard output is closed, but is not.")
+        raise UserError("`--out` must be given if the standard output is closed, but is not.")
     if out is None and len(targets) > 1:
         raise_invalid("--to", "one language for the standard output; `--out` takes several", ",".join(targets))
 
 
 class _Job:
-    """A translation of some inputs into some languages."""
+    """Translation of inputs from one language into others."""
 
     def __init__(
         self, models: Models, source: str, targets: Sequence[str], inputs: Sequence[Path], scores: bool
     ) -> None:
         self._models, self._source, self._targets = models, source, targets
         self._inputs, self._scores = inputs, scores
-        self._cut = 0  # translations that ended at the limit of their length
+        self._cut = 0  # translations that reached the length limit
 
     def run(self, out: Path | None, stdout: Any, workers: int, overwrite: bool) -> None:
+        """Check all lines, then translate them in groups and write each to `out`, or else to `stdout`."""
         found = [survey(path) for path in self._inputs]
         files: Files | None = None
         if out is not None:
@@ -180,12 +184,12 @@ class _Job:
                 sink.finish()
             if self._cut:
                 click.echo(
-                    f"translations that may lack their end: {self._cut:,}; they have as many tokens as --max-len-a, "
-                    "--max-len-b and the model allow", err=True,
+                    f"translations that may lack their end: {self._cut:,}; they reached the length limit of "
+                    "--max-len-a, --max-len-b or the model", err=True,
                 )  # fmt: skip
 
     def _groups(self, forms: Forms) -> Any:
-        """The groups of lines of all inputs, each with the number of lines up to its end."""
+        """Yield the groups of all inputs, each with the number of lines up to its end."""
         lines, decoding = 0, self._models.decoding
         for path in self._inputs or (None,):
             for some in read(path):
@@ -214,7 +218,7 @@ class _Job:
         return "".join(f"{start.format(one.score)}{one.text}\n" for hypotheses in lines for one in hypotheses)
 
     def _settings(self, digests: Sequence[str]) -> dict[str, object]:
-        """All that decides about translations, for going on."""
+        """Return the settings that determine the translations; a continued one must have the same."""
         from fairseq_mtmoe import __version__
 
         decoding: Decoding = self._models.decoding

@@ -12,7 +12,7 @@ _TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 class _WithExpertOptions(click.Command):
-    """Has the options of sparse models as its own, once it is called."""
+    """Command that also has the sparse models' options; it reads them on first use."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         *own, show_help = super().get_params(ctx)
@@ -27,17 +27,17 @@ class _WithExpertOptions(click.Command):
 @click.command("upcycle", cls=_WithExpertOptions)
 @click.argument("dense", type=PATH)
 @click.argument("sparse", type=PATH)
-@click.option("--model", default="base_moe", show_default=True, help="Which sparse model to make.")
+@click.option("--model", default="base_moe", show_default=True, help="Sparse model to make.")
 @click.option("--seed", type=int, default=1, show_default=True,
-              help="Of the gates' initial values, and of units drawn anew.")  # fmt: skip
+              help="Seed for the gates and for reinitialized units.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace SPARSE if it exists.")
 def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, **options: object) -> None:
-    """Write to SPARSE the checkpoint DENSE with its feed-forward layers copied into experts.
+    """Copy the feed-forward layers of the checkpoint DENSE into experts, and write the sparse model to SPARSE.
 
     DENSE may come from this plugin or from stock fairseq's transformer. With the default --expert-combine, and without
-    --expert-reinit-ratio, the new model translates exactly as DENSE does until it is trained further, which
-    `fairseq-train --continue-once SPARSE` does. Adam's moments travel along. An option of the model that is not given
-    is as in DENSE, else as `mtmoe options base_moe` says; --task-names are DENSE's languages.
+    --expert-reinit-ratio, SPARSE translates exactly as DENSE until it is trained further, for example with
+    `fairseq-train --continue-once SPARSE`. Adam's state is copied, too. Model options that are not given are as in
+    DENSE, else as in `mtmoe options base_moe`; --task-names defaults to DENSE's languages.
     """
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
     from fairseq_mtmoe import register
@@ -54,4 +54,4 @@ def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, *
         result = upcycle(model, checkpoint, given, seed)
     save_whole(result, sparse)
     moments = "with" if "last_optimizer_state" in result else "without"
-    click.echo(f"{sparse}: {options['num_experts']} experts per layer, {moments} the optimizer's moments")
+    click.echo(f"{sparse}: {options['num_experts']} experts per layer, {moments} the optimizer state")

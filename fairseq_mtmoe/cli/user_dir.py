@@ -7,7 +7,7 @@ import click
 
 @click.command("user-dir")
 def command() -> None:
-    """Print the path of this plugin, for --user-dir.
+    """Print this plugin's path, for fairseq's --user-dir.
 
     \b
     fairseq-train DATA --user-dir "$(mtmoe user-dir)" --task translation_heated ...

@@ -73,7 +73,7 @@ def test_a_stock_model_is_upcycled_and_goes_on(digits, tmp_path):
     train_here(digits, tmp_path / "dense", *stock, "--max-update", 4)
     sparse = tmp_path / "sparse.pt"
     shown = mtmoe("upcycle", tmp_path / "dense" / "checkpoint_last.pt", sparse, "--num-experts", 4)
-    assert "4 experts per layer, with the optimizer's moments" in shown
+    assert "4 experts per layer, with the optimizer state" in shown
     shown = run("fairseq-validate", digits, *PLUGIN, "--task", "translation_heated", *pairs, "--path", sparse,
                 "--cpu", "--max-tokens", 4000).stdout  # fmt: skip
     assert "en-cc_ppl" in shown

@@ -219,7 +219,7 @@ def test_a_pair_joins_the_others_of_a_translation_run(digits, tmp_path):
     train_here(digits, tmp_path / "run", *options, *two, "--max-update", 4)
     last, new = tmp_path / "run" / "checkpoint_last.pt", tmp_path / "new.pt"
     said = mtmoe("add-task", last, new, "--task", "en-cc", "--embedding-from", "en-aa")
-    assert said == f"{new}: tasks en-aa, en-bb and en-cc, with the optimizer's moments\n"
+    assert said == f"{new}: tasks en-aa, en-bb and en-cc, with the optimizer state\n"
     before, after = model_of(last)[TABLE], model_of(new)[TABLE]
     assert before.any() and torch.equal(after, before[[0, 1, 0]])
     train_here(digits, tmp_path / "more", *options, "--restore-file", new, "--max-update", 8)

@@ -290,7 +290,7 @@ def test_bad_input_is_one_sentence_before_anything_is_translated(model, tmp_path
         (data / "raw" / name).write_text(text)
         with refused(name):
             evaluate(data, *settings(model)[1:], "--out", tmp_path / "out")
-    with refused("the arguments"):
+    with refused("the command line"):
         evaluate(model / "data")
     assert not (tmp_path / "out").exists()
 

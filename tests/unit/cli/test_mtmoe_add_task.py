@@ -43,7 +43,7 @@ def test_a_task_of_a_benchmark_gets_a_gate_and_the_head_of_its_table(folder, tmp
     out = tmp_path / "out.pt"
     more = ("--embedding-from", "wic", "--task-table", folder / "table.yaml")
     said = add_task(folder / "tasks.pt", out, "--task", "mine", *more)
-    assert said == f"{out}: tasks cola, stsb, copa, wic and mine, without the optimizer's moments\n"
+    assert said == f"{out}: tasks cola, stsb, copa, wic and mine, without the optimizer state\n"
     old, new = (file_io.load(str(path)) for path in (folder / "tasks.pt", out))
     options = new["cfg"]["model"]
     assert options["task_names"] == ",".join(json.loads(options["heads"])) == f"{TASKS},mine"

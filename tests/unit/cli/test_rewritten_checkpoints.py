@@ -80,7 +80,7 @@ def test_named_checkpoints_and_the_newest_of_a_folder(run):
     paths = {number: run / f"checkpoint{number}.pt" for number in (1, 2, 3)}
     output, newest = run / "average.pt", ("--inputs", run, "--num-epoch-checkpoints")
     shown = average("--inputs", paths[3], paths[1], "--output", output)
-    assert shown == f"{output}: the mean of {paths[3]}, {paths[1]}; one file, without an optimizer's state\n"
+    assert shown == f"{output}: the mean of {paths[3]}, {paths[1]}; one file, without optimizer state\n"
     assert_same(load_shared_part(output), rewriting.average([paths[3], paths[1]]))
     with refused("--output", "--overwrite"):
         average(*newest, 3, "--output", paths[3])  # its own input

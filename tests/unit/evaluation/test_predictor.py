@@ -129,7 +129,7 @@ def test_the_command(data, files):
     assert result.exit_code == 0 and str(folder) in result.stdout
     assert {path.name: path.read_text() for path in folder.iterdir()} == files
     assert "Left out: the model has no head for wnli.\n" in result.stderr
-    assert "Left out: there is no test data of stsb, mnli/mismatched.\n" in result.stderr
+    assert "Left out: GLUE_DIR has no test data of stsb, mnli/mismatched.\n" in result.stderr
 
 
 @pytest.mark.parametrize("names", [["RTE.tsv"], ["RTE.tsv", "notes.txt"]])
