@@ -1,4 +1,4 @@
-"""What commands have in common: options, tables and progress on a terminal, checkpoints of runs, and how they end."""
+"""Helpers of all commands: options, tables and progress bars, checkpoints of runs, handling of SIGTERM."""
 
 import importlib.util
 import logging
@@ -21,46 +21,46 @@ from fairseq_mtmoe.errors import UserError
 
 PATH = click.Path(path_type=Path)
 CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")
-WIDE = 200  # columns, where nobody says how many there are
+WIDE = 200  # columns, if the output is no terminal
 
 
 def checkpoint_of(run: Path) -> Path | None:
-    """The best checkpoint of a run, or else its last one; None where it has neither, or is no folder."""
+    """Return a run's best checkpoint, or else its last; None if it has neither or is no folder."""
     return next((run / name for name in CHECKPOINTS if (run / name).is_file()), None)
 
 
 def names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """The non-empty entries of a comma-separated option."""
+    """Return the non-empty entries of a comma-separated option."""
     return split_names(value or "")
 
 
 def split_names(value: str) -> tuple[str, ...]:
-    """The entries between commas that are not empty."""
+    """Return the non-empty entries of a comma-separated text."""
     return tuple(entry.strip() for entry in value.split(",") if entry.strip())
 
 
 def check_drawing() -> None:
-    """Raise `UserError` where Altair is not there, or what makes pictures of its charts."""
+    """Raise `UserError` if Altair, or the package that renders its charts, is missing."""
     packages = {"altair": "altair", "vl_convert": "vl-convert-python"}
     missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
     if missing:
-        raise UserError(f"Charts need {' and '.join(missing)}: `pip install {' '.join(missing)}` brings it.")
+        raise UserError(f"Charts need {' and '.join(missing)}: install with `pip install {' '.join(missing)}`.")
 
 
 def show(table: Table) -> None:
-    """Show a table, which is not broken where nobody says how wide it may be."""
+    """Print a table, wide enough for whole rows if the output is no terminal."""
     console = Console()
     (console if console.is_terminal else Console(width=WIDE)).print(table)
 
 
 def say(lines: Iterable[object], console: Console | None = None) -> None:
-    """Print lines as they are."""
+    """Print lines without markup, highlighting or wrapping."""
     for line in lines:
         (console or Console()).print(str(line), soft_wrap=True, highlight=False, markup=False)
 
 
 def progress_bar(units: str, console: Console | None = None, transient: bool = False) -> Progress:
-    """A bar that counts units on a terminal, on stderr; a `transient` one is gone at its end."""
+    """Return a progress bar on stderr, shown on terminals only; a `transient` one disappears at the end."""
     console = console or Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(units))
     times = TimeElapsedColumn(), TimeRemainingColumn()
@@ -69,7 +69,7 @@ def progress_bar(units: str, console: Console | None = None, transient: bool = F
 
 @contextmanager
 def quiet_fairseq() -> Iterator[None]:
-    """Within it fairseq and torch do not repeat remarks for every pair and epoch; of what we log, warnings are left."""
+    """Silence fairseq's and torch's repeated messages within; of this package's log, keep warnings."""
     levels = {
         **dict.fromkeys(("fairseq", "fairseq_cli"), logging.ERROR),
         **dict.fromkeys(("fairseq_mtmoe", "hydra", "matplotlib", "asyncio"), logging.WARNING),
@@ -89,7 +89,7 @@ def quiet_fairseq() -> Iterator[None]:
 
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
-    """Within it a terminated run leaves through every `finally`, and so cleans up as an interrupted one does."""
+    """Turn SIGTERM into `SystemExit` within, so that `finally` blocks clean up as after an interrupt."""
 
     def stop(signum: int, _frame: FrameType | None) -> NoReturn:
         sys.exit(128 + signum)
@@ -102,5 +102,5 @@ def stopped_by_sigterm() -> Iterator[None]:
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The vocabulary in a translator's file, for the commands that make data with it or extend it."""
+"""The vocabulary in a translator's file, for commands that prepare data with it or extend it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ _FORMS = ("langs", "langtoks", "langtoks_specs", "lang_tok_style")
 
 
 def vocabulary_in(path: Path, state: Mapping[str, Any]) -> "Vocabulary":
-    """Return the vocabulary of a checkpoint, with all symbols of its model (UserError: it has none)."""
+    """Return a checkpoint's vocabulary with all symbols of its model (UserError: it has none)."""
     from fairseq_mtmoe.data.translation.new_language import with_codes
     from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 
@@ -27,7 +27,7 @@ def vocabulary_in(path: Path, state: Mapping[str, Any]) -> "Vocabulary":
     found = Vocabulary.of_state(settings)
     if found is None or not all(settings.get(name) for name in _FORMS):
         raise UserError(
-            f"`{path}` must be a translator with its vocabulary, from `mtmoe import-hf` or a run on data of "
+            f"`{path}` must be a translator with a vocabulary, from `mtmoe import-hf` or a run on data of "
             "`mtmoe prepare`, but has none."
         )
     return with_codes(found, settings)
@@ -35,7 +35,7 @@ def vocabulary_in(path: Path, state: Mapping[str, Any]) -> "Vocabulary":
 
 @contextmanager
 def given_by_model(path: Path, codes: Mapping[str, str]) -> Iterator[GivenVocabulary]:
-    """Within it, the vocabulary of a translator's file lies in files; `codes` as in `GivenVocabulary`."""
+    """Yield a translator's vocabulary, in temporary files; `codes` as in `GivenVocabulary`."""
     from fairseq_mtmoe import register
 
     register()

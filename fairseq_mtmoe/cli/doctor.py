@@ -1,4 +1,4 @@
-"""`mtmoe doctor`: what this machine has of what a run needs; an error of an import is what its line says."""
+"""`mtmoe doctor`: checks of this machine; if an import fails, its line shows the error."""
 
 import importlib
 import importlib.metadata
@@ -28,19 +28,19 @@ from fairseq_mtmoe.errors import first_line
 GIB = 2**30
 OLDEST_TORCH = (2, 6)
 INSTALL = "`make install` in a clone, or see docs/start/install.md"
-DRAWING = ("altair", "vl-convert-python")  # which a node may be without
+DRAWING = ("altair", "vl-convert-python")  # compute nodes do not need them
 MARKS = {"fine": "[green]✓[/]", "less": "[yellow]–[/]", "missing": "[red]✗[/]"}
 
 
 class Finding(NamedTuple):
-    """What there is, and what to do if that is not enough."""
+    """Result of a check, with advice if it is not sufficient."""
 
     text: str
     advice: str = ""
 
 
 class Check(NamedTuple):
-    """A line of the screen."""
+    """A check, which is one line of the output."""
 
     name: str
     look: Callable[[], Finding]
@@ -48,20 +48,20 @@ class Check(NamedTuple):
     is_necessary: bool = False
 
     def run(self) -> tuple[str, Finding]:
-        """The state, of `MARKS`, and what was found."""
+        """Return the state, a key of `MARKS`, and the result."""
         try:
             finding = self.look()
         except (Exception, SystemExit) as error:
-            finding = Finding(f"{type(error).__name__}: {first_line(error)}", self.advice or "this is not known here")
+            finding = Finding(f"{type(error).__name__}: {first_line(error)}", self.advice or "the check failed")
         unwell = "missing" if self.is_necessary else "less"
         return unwell if finding.advice else "fine", finding
 
 
 @click.command("doctor")
 def command() -> None:
-    """Show what this machine has of what a run needs, and how to get what is missing.
+    """Check that this machine has what runs need: packages, GPUs, kernels, memory; advise on missing parts.
 
-    Exits with 1 if something is missing without which nothing runs.
+    Exits with 1 if a required part is missing.
     """
     table = Table(box=None, show_header=False, pad_edge=False)
     states = []
@@ -103,7 +103,7 @@ def _look_at_cuda() -> Finding:
     import torch
 
     if torch.version.cuda is None:
-        advice = "there is a GPU: torch's build for it is needed to use it" if Path("/dev/nvidia0").exists() else ""
+        advice = "this machine has a GPU: install torch's CUDA build to use it" if Path("/dev/nvidia0").exists() else ""
         return Finding("torch is a build for CPUs", advice)
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     kinds = torch.cuda.get_arch_list()  # without a GPU torch does not say
@@ -115,7 +115,7 @@ def _look_at_nccl() -> Finding:
     from torch import distributed
 
     if not distributed.is_nccl_available():
-        return Finding("torch is built without it; gloo joins processes")
+        return Finding("torch is built without it; processes communicate by gloo")
     return Finding(".".join(map(str, torch.cuda.nccl.version())))  # type: ignore[no-untyped-call]
 
 
@@ -126,12 +126,12 @@ def _look_at_gpus() -> Finding:
 
     if not torch.cuda.is_available():
         is_hidden = torch.version.cuda is not None and Path("/dev/nvidia0").exists()
-        driver = "torch cannot use the GPU that is there: compare `nvidia-smi`'s CUDA version with torch's"
-        return Finding("none that torch can use: a CPU computes", driver if is_hidden else "")
+        driver = "torch cannot use this machine's GPU: compare `nvidia-smi`'s CUDA version with torch's"
+        return Finding("none that torch can use: runs use the CPU", driver if is_hidden else "")
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     kinds = Counter(f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}" for gpu in gpus)
     has_one = {gpu.major for gpu in gpus} <= set(GROUPED_MM_MAJORS)
-    how = "one kernel for all experts" if has_one else "a product for each expert"
+    how = "one grouped matmul for all experts" if has_one else "one matmul per expert"
     return Finding(f"{', '.join(f'{count} × {kind}' for kind, count in kinds.items())}; in bfloat16 {how}")
 
 
@@ -151,8 +151,12 @@ def _look_at_extensions() -> Finding:
         with suppress(Exception):
             importlib.import_module(f"fairseq.{name}")
             loaded.append(name)
-    text = f"{', '.join(loaded) or 'nothing'} loads, of libbase and libnat"
-    return Finding(text if len(loaded) == 2 else f"{text}: only fairseq's own BASE layer and NAT models need them")
+    if len(loaded) == 2:
+        return Finding("libbase and libnat load")
+    return Finding(
+        f"{' and '.join(loaded) or 'none'} of libbase and libnat loads: only fairseq's own BASE layer and NAT models "
+        "need them"
+    )
 
 
 def _version_of(distribution: str) -> str:
@@ -169,13 +173,13 @@ def _look_at_kernels() -> Finding:
     capability = torch.backends.cpu.get_cpu_capability()
     if not kernels.BUILDS:
         return Finding(f"none loads (this processor has {capability})", "balanced assignment takes ten times as long: "
-                       "`make install` builds them where there is a C++ compiler, a wheelhouse has them")  # fmt: skip
+                       "`make install` builds them with a C++ compiler, a wheelhouse has them")  # fmt: skip
     used = next(iter(kernels.BUILDS))
-    return Finding(f"{used} is used, of {', '.join(kernels.BUILDS)}; this processor has {capability}")
+    return Finding(f"uses {used} of {', '.join(kernels.BUILDS)}; this processor has {capability}")
 
 
 def look_at_packages() -> Finding:
-    """What a plain install has: of the rest, fairseq has lines of its own and torch as well."""
+    """Return the versions of required packages, with missing ones as advice; torch has a line of its own."""
     lines = importlib.metadata.requires("fairseq_mtmoe") or ()
     needed = [re.split(r"[^\w.-]", line)[0] for line in lines if "extra ==" not in line]
     missing = [name for name in needed if not _version_of(name) and name not in ("torch", *DRAWING)]
@@ -183,7 +187,7 @@ def look_at_packages() -> Finding:
     return Finding(found, f"missing: {', '.join(missing)}; `pip install {' '.join(missing)}`" if missing else "")
 
 
-OPTIONAL = {  # module: its package, and what it is for
+OPTIONAL = {  # module: package, purpose
     "altair": ("altair", "charts (mtmoe plot, mtmoe report)"),
     "vl_convert": ("vl-convert-python", "their pictures"),
     "ipadic": ("sacrebleu[ja]", "Japanese words (BLEU)"),
@@ -198,19 +202,19 @@ OPTIONAL = {  # module: its package, and what it is for
 
 
 def look_at_optional_packages() -> Finding:
-    """What a few commands need, each by what it is for."""
+    """Return the purposes of installed optional packages, with missing ones as advice."""
     missing = [found for module, found in OPTIONAL.items() if importlib.util.find_spec(module) is None]
     how = " ".join(f'"{package}"' for package, _ in missing)
     there = ", ".join(found[1] for found in OPTIONAL.values() if found not in missing) or "none"
     without = ", ".join(use for _, use in missing)
-    return Finding(there, f"without: {without}; `pip install {how}`, or WHEELHOUSE-optional" if missing else "")
+    return Finding(there, f"missing: {without}; `pip install {how}`, or WHEELHOUSE-optional" if missing else "")
 
 
 def _look_at_processor() -> Finding:
     import torch
 
     threads = f"{torch.get_num_threads()} threads (OMP_NUM_THREADS: {os.environ.get('OMP_NUM_THREADS', 'not set')})"
-    return Finding(f"{cores()} of {os.cpu_count()} cores for this process; torch takes {threads}")
+    return Finding(f"{cores()} of {os.cpu_count()} cores for this process; torch uses {threads}")
 
 
 def _look_at_memory() -> Finding:
@@ -223,7 +227,7 @@ def _look_at_memory() -> Finding:
 
 
 def memory_limits(membership: Path, root: Path) -> list[int]:
-    """Bytes that the control groups of this process allow, as SLURM and containers set them (version 2)."""
+    """Return this process's cgroup (version 2) memory limits in bytes, as set by SLURM and containers."""
     line = next((line for line in membership.read_text().splitlines() if line.startswith("0::/")), "0::/")
     group = root / line.removeprefix("0::/")
     files = [folder / "memory.max" for folder in (group, *group.parents) if folder.is_relative_to(root)]
@@ -238,10 +242,10 @@ def _look_at_disk() -> Finding:
 
 
 def look_at_launcher() -> Finding:
-    """Who starts processes here: what `fairseq-train` would find."""
+    """Return the launcher's environment variables that `fairseq-train` reads."""
     names = ("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "RANK", "WORLD_SIZE", "MASTER_ADDR")
     found = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
-    return Finding(" ".join(found) or "none: torchrun or srun start several")
+    return Finding(" ".join(found) or "none: start several processes with torchrun or srun")
 
 
 CHECKS = (
@@ -253,7 +257,7 @@ CHECKS = (
     Check("fairseq", _look_at_fairseq, INSTALL, is_necessary=True),
     Check("its C++ for torch", _look_at_extensions),
     Check("fairseq_mtmoe", _look_at_plugin, INSTALL, is_necessary=True),
-    Check("compiled kernels", _look_at_kernels, "they are for torch's kinds of processors"),
+    Check("compiled kernels", _look_at_kernels, "built only for the kinds of processors that torch knows"),
     Check("packages", look_at_packages, INSTALL, is_necessary=True),
     Check("optional packages", look_at_optional_packages),
     Check("processor", _look_at_processor),

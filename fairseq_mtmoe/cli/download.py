@@ -1,4 +1,4 @@
-"""`mtmoe download`: the corpora of a recipe, as far as they are openly available."""
+"""`mtmoe download`: the openly available corpora of a recipe."""
 
 import os
 import threading
@@ -22,12 +22,13 @@ from fairseq_mtmoe.io.files import check_writable
     "download",
     help=f"""Download the corpora of RECIPE ({", ".join(SHIPPED)}, or your own file) into RAW.
 
-What is there is kept, what broke off goes on, and every file is verified. At the end stands what must be got by hand.
+Existing files are kept, interrupted downloads are continued, and every file is verified. The last lines list the files
+that you must get by hand.
 """,
 )
 @click.argument("recipe_name", metavar="RECIPE")
 @click.argument("raw", type=PATH)
-@click.option("--list", "only_list", is_flag=True, help="Show all files, licences and what is there; fetch nothing.")
+@click.option("--list", "only_list", is_flag=True, help="List files, sizes, licences and state; download nothing.")
 def command(recipe_name: str, raw: Path, only_list: bool) -> None:
     items = items_of(load_recipe(recipe_name, "RECIPE").corpora)
     if not items:
@@ -50,21 +51,21 @@ def command(recipe_name: str, raw: Path, only_list: bool) -> None:
     then = f"mtmoe prepare corpora {raw} DATA --recipe {recipe_name}"
     if failed:
         raise UserError(
-            f"{len(failed)} of {len(items)} files could not be downloaded; what came stays: try again later, or put"
-            f" each by hand where `failed:` has it, or go on without them: `{then} --skip-missing`."
+            f"{len(failed)} of {len(items)} files could not be downloaded; the others are kept: try again later, put"
+            f" each file by hand where `failed:` names it, or continue without: `{then} --skip-missing`."
         )
-    click.echo(f"Then: {then}{' (or, without what is missing, with --skip-missing)' if there < len(items) else ''}")
+    click.echo(f"Then: {then}{' (without the missing files: --skip-missing)' if there < len(items) else ''}")
 
 
 def _show(items: Sequence[Item], raw: Path) -> None:
-    """A line for each file: what it is, how large, under which licence, and whether it is there."""
-    table = Table("file", "size", "licence", "from", "there")
+    """Print a table of the files with size, licence, origin and whether they exist."""
+    table = Table("file", "size", "licence", "from", "exists")
     for item in items:
         path = raw / item.file
         part = path.with_name(f"{path.name}.part")
-        is_there = os.path.exists(path)  # unlike `Path.exists` this can be asked of a name that is too long, too
+        is_there = os.path.exists(path)  # unlike `Path.exists`, does not raise for names that are too long
         size = path.stat().st_size if is_there else item.size
-        begun = f"{decimal(part.stat().st_size)} of it" if os.path.exists(part) else "no"
+        begun = f"{decimal(part.stat().st_size)} so far" if os.path.exists(part) else "no"
         state = "yes" if is_there else begun
         origin = item.address or f"by hand: {item.by_hand}"
         table.add_row(item.file, "?" if size is None else decimal(size), item.licence, origin, state)
@@ -76,7 +77,7 @@ def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:
         from fairseq_mtmoe.data.corpora.download import download
     except ModuleNotFoundError as error:
         raise UserError(
-            f"`mtmoe download` must have the Python package {error.name}: pip install 'fairseq_mtmoe[corpora]'."
+            f"`mtmoe download` needs the Python package {error.name}: pip install 'fairseq_mtmoe[corpora]'."
         ) from error
     console = Console(stderr=True)
     columns = (bars.BarColumn(), bars.DownloadColumn(), bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
@@ -86,7 +87,7 @@ def _download(items: Sequence[Item], raw: Path) -> dict[str, str]:
 
 
 class _Shown:
-    """A bar for each file that comes, on a terminal; elsewhere only what goes wrong is said."""
+    """Progress bars of the downloads on a terminal; elsewhere only failures are printed."""
 
     def __init__(self, progress: bars.Progress) -> None:
         self._progress = progress
@@ -94,12 +95,12 @@ class _Shown:
         self._tasks = dict[str, bars.TaskID]()
 
     def has(self, item: Item, done: int, size: int | None) -> None:
-        """Move the file's bar, and take it away at its end."""
+        """Advance the file's bar, and remove it at the end."""
         with self._lock:
             if item.file not in self._tasks:
                 self._tasks[item.file] = self._progress.add_task(item.file, total=size)
         self._progress.update(self._tasks[item.file], completed=done, total=size, visible=done != size)
 
     def waits(self, item: Item, reason: str, pause: float) -> None:
-        """Say so above the bars."""
-        say([f"{item.file} from {item.host}: {reason}; tried again in {pause:.0f} s"], self._progress.console)
+        """Print above the bars that the file is tried again after a pause."""
+        say([f"{item.file} from {item.host}: {reason}; trying again in {pause:.0f} s"], self._progress.console)

@@ -1,4 +1,4 @@
-"""`mtmoe plot`: pictures of what training logged, and of the gates and task embeddings in a checkpoint."""
+"""`mtmoe plot`: charts of a run log, and of the gates and task embeddings in a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,37 +17,47 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 if TYPE_CHECKING:
     from fairseq_mtmoe.analysis.charts.look import Chart
 
-EMBEDDINGS = "task_embeddings.weight"  # how the key of a model's table ends
+EMBEDDINGS = "task_embeddings.weight"  # suffix of the parameter's key
 
 
 @click.command("plot")
 @click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN…")
-@click.option("--out", type=PATH, help="Folder for the pictures; by default RUN/plots.")
-@click.option("--labels", callback=names, metavar="A,B,…", help="Names of the runs; by default their folders'.")
+@click.option("--out", type=PATH, help="Folder for the charts; by default RUN/plots.")
+@click.option("--labels", callback=names, metavar="A,B,…", help="Names of the runs; by default their folder names.")
 @click.option("--over", type=click.Choice(["updates", "minutes"]), default="updates", show_default=True,
-              help="What perplexity and metrics are drawn over.")  # fmt: skip
+              help="x-axis of the charts of perplexity and metrics.")  # fmt: skip
 @click.option("--langs", "--tasks", callback=names, metavar="A,B,…",
-              help="Languages, or a benchmark's tasks, whose experts are drawn; by default the two languages with the "
-              "most and the two with the least training data, or all tasks up to ten.")  # fmt: skip
+              help="Languages or benchmark tasks in the chart of experts; by default the two languages with the most "
+              "and the two with the least training data, or up to ten tasks.")  # fmt: skip
 @click.option("--layers", callback=names, metavar="A,B,…",
-              help="Expert layers to draw, such as encoder.layers.1; by default four of one run, the last one of "
-              "several runs.")  # fmt: skip
+              help="Expert layers to plot, such as encoder.layers.1; by default four layers for one run, the last "
+              "layer for several.")  # fmt: skip
 @click.option("--updates", callback=names, metavar="A,B,…",
-              help="Moments of the expert distribution; by default an early, a middle and a late one.")  # fmt: skip
+              help="Updates at which to plot the distribution over experts; by default an early, a middle and a late "
+              "one.")  # fmt: skip
 @click.option("--format", "suffix", type=click.Choice(["png", "pdf", "svg"]), default="png", show_default=True)
 def command(
     runs: tuple[Path, ...], out: Path | None, labels: tuple[str, ...], over: str, langs: tuple[str, ...],
     layers: tuple[str, ...], updates: tuple[str, ...], suffix: str,
 ) -> None:  # fmt: skip
-    """Draw pictures of a training run from RUN/mtmoe.jsonl; of several RUNs, to compare them.
+    """Plot a training run from its log, RUN/mtmoe.jsonl; several RUNs are compared.
 
-    RUN is the --save-dir of a run of the tasks translation_heated, glue or text_to_text. The pictures: sampling
-    (probability of every language pair or task, and temperature, over epochs), experts (which share of a language's or
-    a task's tokens goes to which expert, early and late), perplexity (per tier, in validation), metrics (of a
-    benchmark's tasks, in validation), selection (of uncertainty sampling: each task's share, and its uncertainty),
-    sources (of a run that borrows: the weight of each, layer by layer), gate_movement (how far gates are from their
-    start); of RUN's best checkpoint, or else its last one, gates (how alike the tasks' gates are, layer by layer) and
-    embeddings (a map of the task embeddings).
+    RUN is the --save-dir of a run of the tasks translation_heated, glue or text_to_text. Charts from the log:
+
+    \b
+    sampling       probability of each language pair or task, and temperature, by epoch
+    experts        share of a language's or task's tokens per expert, early and late
+    perplexity     validation perplexity by tier
+    metrics        validation metrics of benchmark tasks
+    selection      uncertainty sampling: each task's share and uncertainty
+    sources        PEMT: weight of each source task, by layer
+    gate_movement  distance of the gates from their initial values
+
+    Charts from RUN's best checkpoint, or else its last one:
+
+    \b
+    gates          similarity of the tasks' gates, by layer
+    embeddings     map of the task embeddings
     """
     check_drawing()
     from fairseq_mtmoe.analysis.charts import save
@@ -65,18 +75,18 @@ def command(
         if is_there or why:
             click.echo(f"{name}: {path}" if is_there else f"{name}: not drawn, {why}")
     if not any(is_there for is_there, _, _ in pictures.values()):
-        raise UserError(f"The run log of {runs[0]} holds nothing to draw yet: wait for its first epoch.")
+        raise UserError(f"The run log of {runs[0]} has nothing to plot yet: wait for its first epoch.")
 
 
 def read_runs(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[Run]:
-    """All runs, each under its label (UserError: a run has no log, or there are not as many labels as runs)."""
+    """Read all runs, each with its label (UserError: a run has no log, or the number of labels differs)."""
     if labels and len(labels) != len(paths):
         raise_invalid("--labels", f"{len(paths)} names, one for each run", ",".join(labels))
     return [read_run(path, name) for path, name in zip(paths, labels or run_names(paths), strict=True)]
 
 
 def checkpoints_of(runs: Sequence[Run], paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """By the runs' names, what their best checkpoints hold, or their last; without those that have none to read."""
+    """Return the content of each run's best or last checkpoint by run name, without runs that have none."""
     from fairseq_mtmoe.checkpoints.file_io import peek
 
     found = {run.name: checkpoint_of(path) for run, path in zip(runs, paths, strict=True)}
@@ -85,7 +95,7 @@ def checkpoints_of(runs: Sequence[Run], paths: Sequence[Path]) -> dict[str, dict
 
 
 def task_gates(state: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]] | None:
-    """The tasks of a checkpoint and, by layer, their gates (T, N, H); None where there is not one for each task."""
+    """Return a checkpoint's tasks and their gates (T, N, H) by layer; None without task gates."""
     from fairseq_mtmoe.checkpoints.key_maps import MOE
 
     gate = f"{MOE}gate.weight"
@@ -95,7 +105,7 @@ def task_gates(state: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]] | N
 
 
 def task_embeddings(state: Mapping[str, Any]) -> tuple[list[str], Any] | None:
-    """The tasks of a checkpoint and their embeddings (K, D); None where there are none."""
+    """Return a checkpoint's tasks and their embeddings (K, D); None without task embeddings."""
     key = next((key for key in state["model"] if key.endswith(EMBEDDINGS)), None)
     if key is None:
         return None
@@ -106,7 +116,7 @@ def _pictures(
     runs: list[Run], states: Mapping[str, Mapping[str, Any]], over: str, langs: Sequence[str], layers: Sequence[str],
     updates: Sequence[int],
 ) -> dict[str, tuple[object, Callable[[], Chart], str]]:  # fmt: skip
-    """By name, whether there is something to draw, what draws it, and what to say otherwise."""
+    """Return by chart name: whether it has data, the function that draws it, and the reason if it has none."""
     from fairseq_mtmoe.analysis.charts import models
     from fairseq_mtmoe.analysis.charts import runs as charts
 
@@ -120,7 +130,7 @@ def _pictures(
     tables = {name: table for name, state in states.items() if (table := task_embeddings(state))}
     no_sampling, no_perplexity = "the log has no epoch yet", "the log has no validation yet"
     if any(run.had_candidates for run in runs):
-        no_sampling = "uncertainty sampling draws candidates of all tasks alike; selection is what it trains on"
+        no_sampling = "uncertainty sampling draws candidates of all tasks alike; see the chart of selection"
     if validated:
         no_perplexity = "the log has no minutes"
     return {
@@ -139,7 +149,7 @@ def _pictures(
 
 
 def _why_no_experts(states: Iterable[Mapping[str, Any]]) -> str:
-    """Whether the runs' models will have experts is told by the checkpoints' options, where these are known."""
+    """Return the reason for missing expert layers, from the checkpoints' options if known."""
     options: list[Any] = [(state.get("cfg") or {}).get("model") for state in states]
     if options and all(isinstance(known, dict) and "num_experts" not in known for known in options):
         kinds = dict.fromkeys(str(known.get("_name")) for known in options)
@@ -148,7 +158,7 @@ def _why_no_experts(states: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _check_choices(runs: Sequence[Run], langs: Sequence[str], layers: Sequence[str]) -> None:
-    """The first run with expert layers has them; without such a run, names are among the tasks of the runs' data."""
+    """Raise `UserError` for names unknown in the first run with experts, or without one in the runs' data."""
     run = next((run for run in runs if expert_layers(run)), None)
     tasks = expert_tasks(run) if run else list(dict.fromkeys(task for run in runs for task in run.data))
     option = "--tasks" if any(run.of("task") for run in runs) else "--langs"
@@ -157,6 +167,6 @@ def _check_choices(runs: Sequence[Run], langs: Sequence[str], layers: Sequence[s
             raise_invalid(option, f"some of {', '.join(tasks)}", name)
     for name in layers:
         if run is None:
-            raise_invalid("--layers", "left out where the log has no expert layers", name)
+            raise_invalid("--layers", "left out if the log has no expert layers", name)
         if name not in expert_layers(run):
             raise_invalid("--layers", f"some of {', '.join(expert_layers(run))}", name)

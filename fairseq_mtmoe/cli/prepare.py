@@ -1,4 +1,4 @@
-"""`mtmoe prepare`: data directories for fairseq, from corpora, gettext catalogs or plain text."""
+"""`mtmoe prepare`: data directories for fairseq from corpora, gettext catalogs or plain text."""
 
 import os
 import shlex
@@ -39,28 +39,28 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.pages import visible
 
 DEFAULT_PACKAGES = ("pycountry", "django", "sphinx")
-BYTES_FOR_A_PROCESS = 4 << 20  # of raw files: with fewer, to start another process takes longer than it saves
+BYTES_FOR_A_PROCESS = 4 << 20  # raw bytes per process: with fewer, starting a process costs more than it saves
 
 command = click.Group("prepare", help="Make a data directory that fairseq-train reads.")
 _DEFAULTS = BuildOptions()
 
 _vocabulary_option = click.option(
     "--vocabulary-from", type=PATH, metavar="DATA",
-    help="Take the vocabulary of this data directory, for a model that was trained on it, in the place of a new one.",
+    help="Use the vocabulary of this data directory instead of a new one, for a model that was trained on it.",
 )  # fmt: skip
 _vocabulary_of_option = click.option(
     "--vocabulary-of", type=PATH, metavar="MODEL",
-    help="Take the vocabulary and the language codes of this translator, a file of `mtmoe import-hf` or `mtmoe extend` "
-    "or a checkpoint, to train on with --init-model.",
+    help="Use the vocabulary and language codes of this translator: a file of `mtmoe import-hf` or `mtmoe extend`, or "
+    "a checkpoint. Start training from it with --init-model.",
 )  # fmt: skip
 _codes_option = click.option(
     "--codes", callback=names, metavar="LANG=CODE[,LANG=CODE…]",
-    help="Which of that translator's languages those of the text are, such as sw=swh_Latn.  [default: by BCP 47]",
+    help="Codes of the text's languages in that translator, such as sw=swh_Latn.  [default: by BCP 47]",
 )  # fmt: skip
 _allow_unequal_option = click.option(
     "--allow-unequal", is_flag=True,
-    help="Take the first lines of two training files of which one has more lines, as many as both have. Without it such"
-    " files end the run: where a line is missing, all pairs after it are shifted.",
+    help="Accept two training files of unequal length and read as many lines as the shorter one has. Without this "
+    "option they are an error: after a missing line all sentence pairs are shifted.",
 )  # fmt: skip
 
 
@@ -71,44 +71,44 @@ _allow_unequal_option = click.option(
 @click.argument("raw", type=PATH)
 @click.argument("data", type=PATH)
 @click.option("--recipe", "recipe_name", required=True,
-              help="wmt15, ml50, catalogs or folder, or a file (docs/reference/recipes.md): content of DATA. A file "
-              "may take test sets from flores200 and ntrex.")  # fmt: skip
+              help="Recipe: wmt15, ml50, catalogs, folder, or a file (docs/reference/recipes.md). A file may take test "
+              "sets from flores200 and ntrex.")  # fmt: skip
 @click.option("--vocab-size", type=click.IntRange(8, LARGEST_SIZE),
-              help=f"Pieces of the vocabulary, with `--recipe folder`.  [default: {SIZE_RULE}]")  # fmt: skip
+              help=f"Size of the vocabulary, with `--recipe folder`.  [default: {SIZE_RULE}]")  # fmt: skip
 @click.option("--character-coverage", type=float,
-              help=f"Share of the characters, by frequency, that the vocabulary has, from {LEAST_COVERAGE} to 1, with "
-              "`--recipe folder`.  [default: 0.9995]")  # fmt: skip
+              help=f"Share of the text's characters in the vocabulary, from {LEAST_COVERAGE} to 1, with `--recipe "
+              "folder`.  [default: 0.9995]")  # fmt: skip
 @click.option("--held-out", type=click.IntRange(1),
-              help="Pairs for each of validation and test that are taken from the training text of pairs without such "
-              "files, with `--recipe folder`.  [default: 1000]")  # fmt: skip
+              help="Sentence pairs to take from the training text for validation, and as many for test, if a language "
+              "pair has no such files; with `--recipe folder`.  [default: 1000]")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), help="Processes that clean and encode.  [default: one per core]")
-@click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster that does so instead: tcp://host:8786.")
+@click.option("--scheduler", metavar="ADDRESS", help="Address of a Dask cluster to use instead: tcp://host:8786.")
 @_vocabulary_option
 @_vocabulary_of_option
 @_codes_option
 @click.option("--on-bad-line", type=click.Choice(["stop", "drop", "salvage"]), default="drop", show_default=True,
-              help="What to do about training lines that cannot be read as pairs: end the run, or leave them out and "
-              "list them in DATA/bad_lines.tsv. A file that is cut short or damaged ends the run, too, unless what is "
-              "before that is to be salvaged. Validation and test sets are read whole, or end the run.")  # fmt: skip
+              help="Handling of training lines that cannot be read as pairs. stop: fail. drop: leave them out and list "
+              "them in DATA/bad_lines.tsv, but fail at truncated or damaged files. salvage: also keep the part before "
+              "the damage. Errors in validation and test sets always fail.")  # fmt: skip
 @_allow_unequal_option
-@click.option("--skip-missing", is_flag=True, help="Leave out the corpora whose files are not below RAW.")
-@click.option("--overwrite", is_flag=True, help="Replace DATA although it was made from something else; what that "
-              "leaves as it is, is not done again.")  # fmt: skip
+@click.option("--skip-missing", is_flag=True, help="Leave out corpora whose files are missing below RAW.")
+@click.option("--overwrite", is_flag=True, help="Replace DATA if it was made from another input; only steps whose "
+              "input changed are repeated.")  # fmt: skip
 def corpora_command(
     raw: Path, data: Path, recipe_name: str, workers: int | None, scheduler: str | None, vocabulary_from: Path | None,
     vocabulary_of: Path | None, codes: Sequence[str], on_bad_line: Any, allow_unequal: bool, skip_missing: bool,
     overwrite: bool, **settings: Any,
 ) -> None:  # fmt: skip
-    """Make DATA from the corpora of a recipe below the folder RAW: read, clean, split, vocabulary, binarize, shard.
+    """Make DATA from a recipe's corpora in the folder RAW: read, clean, split, train a vocabulary, binarize, shard.
 
-    What was done stays in .DATA.work beside DATA, with a log. Run again after whatever end, it goes on from there. With
-    other corpora or another recipe, --overwrite does again what depends on these. Once DATA is what you want, the
-    folder can be removed.
+    Finished steps and a log are kept in .DATA.work beside DATA: run an interrupted command again to continue it. With
+    other corpora or another recipe, --overwrite repeats the steps that depend on them. Remove .DATA.work once DATA is
+    as you want it.
     """
     if not raw.is_dir():
-        raise UserError(f"`{raw}` must be the folder RAW with a recipe's corpora, but there is none.")
+        raise UserError(f"`{raw}` must be the folder RAW with the recipe's corpora, but is no folder.")
     if scheduler is not None and workers is not None:
-        raise_invalid("--workers", "absent with `--scheduler`, which has workers of its own", workers)
+        raise_invalid("--workers", "absent with `--scheduler`, which has its own workers", workers)
     recipe = _with_settings(load_recipe(recipe_name), recipe_name, vocabulary_from or vocabulary_of, **settings)
     if skip_missing:
         recipe = _without_missing(recipe, raw)
@@ -122,28 +122,28 @@ def corpora_command(
     head, rows = report.pair_table(made)
     Console().print(Table(head, rows[:-1], rows[-1:], texts=2, bold=False).on_screen())
     _warn(made)
-    click.echo(f"Wrote {data}; what was dropped and why: {data / 'report.html'}")
+    click.echo(f"Wrote {data}; dropped lines, with reasons: {data / 'report.html'}")
     quoted = shlex.quote(str(data))
     command_line = training_command(made, quoted, shlex.quote(str(vocabulary_of)))
     click.echo(f"To train on it:\n\n{command_line}\n")
     if given is not None:
         click.echo(given.how_to_go_on(data))
     if shards := shards_of(made, quoted):
-        click.echo(f"fairseq's own tasks are given {shards} in the place of the first {quoted}.")
+        click.echo(f"For fairseq's own tasks, replace the first {quoted} by {shards}.")
 
 
 def _with_settings(
     recipe: Recipe, name: str, vocabulary_from: Path | None, vocab_size: int | None, character_coverage: float | None,
     held_out: int | None,
 ) -> Recipe:  # fmt: skip
-    """The recipe with what the command line says instead of defaults."""
+    """Return the recipe with the command line's values in place of its defaults."""
     vocabulary = {"vocab-size": vocab_size, "character-coverage": character_coverage}
     for option, value in {**vocabulary, "held-out": held_out}.items():
         if value is not None and name != "folder":
-            rule = "absent with a recipe that says this itself: `--recipe folder` takes it"
+            rule = "absent with a recipe that sets it: only `--recipe folder` takes it"
             raise_invalid(f"--{option}", rule, value)
         if value is not None and vocabulary_from is not None and option in vocabulary:
-            raise_invalid(f"--{option}", "absent with `--vocabulary-from`, whose vocabulary has its own", value)
+            raise_invalid(f"--{option}", "absent with `--vocabulary-from` or `--vocabulary-of`", value)
     coverage = recipe.vocabulary.character_coverage if character_coverage is None else character_coverage
     if not LEAST_COVERAGE <= coverage <= 1:
         raise_invalid("--character-coverage", f"from {LEAST_COVERAGE} to 1", coverage)
@@ -156,39 +156,40 @@ def _without_missing(recipe: Recipe, raw: Path) -> Recipe:
     found = recipe.found_in(raw)
     missing = [corpus.name for corpus in found.missing(raw)]
     if missing:
-        click.echo(f"Left out, as their files are not below {raw}: {', '.join(missing)}.", err=True)
+        click.echo(f"Left out, as files are missing below {raw}: {', '.join(missing)}.", err=True)
     return found.without(missing)
 
 
 def _warn(made: Report) -> None:
-    """Say what could not be read, and what the report's page begins with."""
+    """Print the unreadable lines and the first findings of the report's page."""
     bad = sum((Counter(corpus["bad"]) for corpus in made["corpora"].values()), Counter[str]())
     faults = {reason: number for reason, number in sorted(bad.items()) if reason not in HARMLESS}
     if faults:
         said = ", ".join(f"{number:,} {reason}" if number else reason for reason, number in faults.items())
-        click.echo(f"What could not be read is left out ({said}); {LIST} lists it.", err=True)
+        click.echo(f"Unreadable lines are left out ({said}); {LIST} lists them.", err=True)
     found = [visible(sentence) for sentence in findings(made)]
     more = [f"… and {len(found) - FEW} more in report.html"] if len(found) > FEW else []
     for sentence in [*found[:FEW], *more]:
         click.echo(f"- {sentence}", err=True)
 
 
-# ---- text that is split already, or made so of catalogs ----
+# ---- text that is already split, and catalogs ----
 
 
 def _build_options(function: Any) -> Any:
-    """The options that both subcommands have."""
+    """Add the options that `catalogs` and `text` share."""
     options = {
-        "--vocab-size": "Pieces in the vocabulary that all languages share.",
-        "--character-coverage": "Share of the characters, by frequency, that the vocabulary has.",
-        "--temperature": "Of the text for SentencePiece: 1 takes it by size, more favours small languages.",
-        "--seed": "Decides about every draw.",
-        "--shards": "Data directories (shard0, shard1, …) that training pairs are dealt out to.",
+        "--vocab-size": "Size of the vocabulary that all languages share.",
+        "--character-coverage": "Share of the text's characters in the vocabulary.",
+        "--temperature": "Sampling temperature of the text for SentencePiece: 1 samples by size, higher values favour "
+        "small languages.",
+        "--seed": "Random seed.",
+        "--shards": "Number of data directories (shard0, shard1, …) over which training pairs are distributed.",
     }
     for name, text in reversed(options.items()):
         default = getattr(_DEFAULTS, name[2:].replace("-", "_"))
         function = click.option(name, default=default, show_default=True, help=text)(function)
-    overwrite = click.option("--overwrite", is_flag=True, help="Replace OUT although it was made from something else.")
+    overwrite = click.option("--overwrite", is_flag=True, help="Replace OUT if it was made from another input.")
     return overwrite(_vocabulary_option(_vocabulary_of_option(_codes_option(function))))
 
 
@@ -197,18 +198,18 @@ def _build_options(function: Any) -> Any:
 @click.option("--packages", help=f"Installed packages to read, by comma.  [default: {','.join(DEFAULT_PACKAGES)}]")
 @click.option("--folder", "folders", multiple=True, type=PATH, help="Folder to read instead; repeatable.")
 @click.option("--langs", callback=names, help="Target languages, by comma.  [default: all that are large enough]")
-@click.option("--max-langs", type=click.IntRange(1), help="Number of languages to keep, evenly along their sizes.")
-@click.option("--valid-size", default=100, show_default=True, help="Validation messages of each language.")
-@click.option("--test-size", default=200, show_default=True, help="Test messages of each language.")
+@click.option("--max-langs", type=click.IntRange(1), help="Number of languages to keep, evenly spaced by size.")
+@click.option("--valid-size", default=100, show_default=True, help="Validation messages per language.")
+@click.option("--test-size", default=200, show_default=True, help="Test messages per language.")
 @_build_options
 def catalogs_command(
     out: Path, packages: str | None, folders: tuple[Path, ...], langs: tuple[str, ...], max_langs: int | None,
     valid_size: int, test_size: int, overwrite: bool, **build_options: Any,
 ) -> None:  # fmt: skip
-    """Make OUT from human translations in gettext catalogs: English to many languages.
+    """Make OUT from human translations in gettext catalogs, English to many languages.
 
-    The catalogs are those of installed packages, or of folders such as /usr/share/locale, or of both if both are given.
-    Run again after whatever end, it goes on from there: what is done is in .OUT.work until OUT is.
+    Catalogs are read from installed packages, from folders such as /usr/share/locale, or from both if both are given.
+    Run an interrupted command again to continue it: finished steps are in .OUT.work until OUT is complete.
     """
     given_vocabulary = _given_vocabulary(build_options)
     options = BuildOptions(**build_options)
@@ -243,11 +244,11 @@ def catalogs_command(
 def text_command(
     raw: Path, out: Path, tiers_file: Path | None, allow_unequal: bool, overwrite: bool, **build_options: Any
 ) -> None:
-    """Make OUT from the folder RAW of plain text, split already: {train,valid,test}.en-xx.{en,xx}.
+    """Make OUT from plain text in the folder RAW that is already split: {train,valid,test}.en-xx.{en,xx}.
 
-    One sentence per line, UTF-8. Lines end in line feeds. Control and invisible characters are removed, from validation
-    and test files, too; OUT's report.md counts them. Run again after whatever end, it goes on from there: what is done
-    is in .OUT.work until OUT is.
+    One sentence per line, UTF-8; lines end in line feeds. Control and invisible characters are removed, also from
+    validation and test files; OUT's report.md counts them. Run an interrupted command again to continue it: finished
+    steps are in .OUT.work until OUT is complete.
     """
     given_vocabulary = _given_vocabulary(build_options)
     options = BuildOptions(**build_options)
@@ -260,7 +261,7 @@ def text_command(
     corpora = build.corpora_of(found, hashes, allow_unequal)
     further: dict[str, object] = {"allow_unequal": True} if allow_unequal else {}
     if broken := [path.name for path in files if build.has_lone_carriage_return(path)]:
-        further["files with carriage returns inside lines"] = broken  # which for 0.1.0 were line ends
+        further["files with carriage returns inside lines"] = broken  # 0.1.0 split lines at them
 
     def fill(folder: Path, tools: Tools, given: GivenVocabulary | None) -> Report:
         return build.build(folder, corpora, named_tiers, options, tools, given)
@@ -273,7 +274,7 @@ def text_command(
 
 
 def _given_vocabulary(build_options: dict[str, Any]) -> AbstractContextManager[GivenVocabulary | None]:
-    """Take a given vocabulary out of options, which must have none of a trained one."""
+    """Pop the options of a given vocabulary (UserError: options of a trained one are also given)."""
     folder, model, codes = (build_options.pop(name) for name in ("vocabulary_from", "vocabulary_of", "codes"))
     for name in OF_TRAINED if folder or model else ():
         if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -284,7 +285,7 @@ def _given_vocabulary(build_options: dict[str, Any]) -> AbstractContextManager[G
 
 @contextmanager
 def _given(folder: Path | None, model: Path | None, codes: Sequence[str]) -> Iterator[GivenVocabulary | None]:
-    """Within it there is the vocabulary of `--vocabulary-from` or `--vocabulary-of`; None without."""
+    """Yield the vocabulary of `--vocabulary-from` or `--vocabulary-of`; None without."""
     if folder is not None and model is not None:
         raise_invalid("--vocabulary-from", "absent with `--vocabulary-of`", str(folder))
     if codes and model is None:
@@ -304,9 +305,9 @@ def _write(
     files: Sequence[tuple[str, str, Path, str]], fill: Callable[[Path, Tools, GivenVocabulary | None], Report],
     overwrite: bool, given: GivenVocabulary | None,
 ) -> None:  # fmt: skip
-    """Fill `out` and show its report, unless it is up to date. Until it is there, what was done is in `.OUT.work`.
+    """Fill `out` and show its report, unless it is up to date; finished steps are in `.OUT.work` until then.
 
-    `options` and `further` decide about it; `files` are those that it is made from: of what, name, path and hash.
+    `options` and `further` are the settings; `files` the inputs: kind, name, path and hash.
     """
     deciding = asdict(options)
     if given is not None:
@@ -318,7 +319,7 @@ def _write(
     made_from = {"command": command, **deciding, **further}
     hashes = [(name, sha) for _, name, _, sha in files]
     key, *earlier = (fingerprint(made_from, hashes, form) for form in range(FORMAT, 0, -1))
-    if data_dir.is_up_to_date(out, key, earlier):  # of what is there already nothing is written, not even for a moment
+    if data_dir.is_up_to_date(out, key, earlier):  # without writing anything beside it
         click.echo(f"{out} is up to date.")
         return
     raw: dict[str, dict[str, str]] = {}
@@ -340,6 +341,6 @@ def _write(
     head, rows = report.text_table(made)
     Console().print(Table(head, rows[:-1], rows[-1:], texts=2, bold=False).on_screen())
     say(report.hints(made))
-    click.echo(f"Wrote {out}; what was dropped and why: {out / 'report.md'}")
+    click.echo(f"Wrote {out}; dropped lines, with reasons: {out / 'report.md'}")
     if given is not None:
         click.echo(given.how_to_go_on(out))

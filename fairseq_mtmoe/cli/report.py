@@ -1,4 +1,4 @@
-"""`mtmoe report`: one page that shows runs, which opens from the disk, and stays fresh while they go on."""
+"""`mtmoe report`: one HTML page on runs, which opens without a server and follows runs while they train."""
 
 import math
 import os
@@ -24,26 +24,25 @@ SUFFIXES = (".html", ".htm")
 @click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN…")
 @click.argument("out", type=PATH, metavar="OUT.html")
 @click.option("--scores", multiple=True, type=PATH, metavar="FOLDER",
-              help="Folder of mtmoe evaluate or fairseq-validate, once for each RUN; by default the one in "
-              "RUN/scores.")  # fmt: skip
+              help="Output folder of mtmoe evaluate or fairseq-validate, given once for each RUN; by default the one "
+              "in RUN/scores.")  # fmt: skip
 @click.option("--watch", type=click.FloatRange(min=1), metavar="SECONDS",
-              help="Look again after so many seconds, until interrupted, and make the page anew when there is "
-              "something new; an open page shows it.")  # fmt: skip
+              help="Check the runs at this interval until interrupted, and rewrite the page when they have new data; "
+              "an open page updates itself.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace OUT.html if it exists.")
 def command(runs: tuple[Path, ...], out: Path, scores: tuple[Path, ...], watch: float | None, overwrite: bool) -> None:
-    """Show what training runs did on one page, in a browser, without a network.
+    """Show training runs on one HTML page, which needs no server and no network.
 
-    RUN is the --save-dir of a run of the tasks translation_heated, glue or text_to_text. The page has what was run,
-    losses and perplexity or metrics over updates, tokens and minutes, sampling, who uses which expert, speed, scores
-    with confidence, sample translations, and warnings: experts that nobody uses, routing that collapsed, languages that
-    get worse, updates that were left out, padding.
+    RUN is the --save-dir of a run of the tasks translation_heated, glue or text_to_text. The page has the run's
+    settings; loss, perplexity and metrics over updates, tokens and minutes; sampling; the use of experts; speed; scores
+    with confidence intervals; sample translations. It warns of unused experts, collapsed routing, languages that get
+    worse, skipped updates and padding.
 
-    Of several RUNs whose test sets are the same the page says how far each is above the first, and whether that is
-    chance.
+    For several RUNs with the same test sets, the page shows each difference to the first run and its significance.
     """
     check_drawing()
     if out.suffix.lower() not in SUFFIXES:
-        raise_invalid("OUT.html", "the page to write, a name that ends in .html", str(out))
+        raise_invalid("OUT.html", "a file name that ends in .html", str(out))
     if scores and len(scores) != len(runs):
         raise_invalid("--scores", f"given once for each of the {len(runs)} RUN, or not at all", len(scores))
     if watch is not None and not math.isfinite(watch):
@@ -67,16 +66,16 @@ def command(runs: tuple[Path, ...], out: Path, scores: tuple[Path, ...], watch: 
 
 
 def write_page(facts: Facts, out: Path) -> None:
-    """Make the page of what is known; raises `UserError` where it cannot be written."""
-    from fairseq_mtmoe.analysis.report.page import page_of  # which brings jinja2 along
+    """Write the page (UserError: it cannot be written)."""
+    from fairseq_mtmoe.analysis.report.page import page_of  # imports jinja2
 
     write_text(out, page_of(facts))
 
 
 def keep_fresh(gatherer: Gatherer, out: Path, seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Make the page anew whenever there is something new, until interrupted; then once more, as one that stays.
+    """Rewrite the page when the runs change, until interrupted; then write it once more, without updating itself.
 
-    What cannot be read at the moment is read the next time; in the end the page has what could be read last.
+    If the runs cannot be read, the next check tries again; at the end the page has the data read last.
     """
     shown, said = gatherer.stamp(), ""
     try:
@@ -89,7 +88,7 @@ def keep_fresh(gatherer: Gatherer, out: Path, seconds: float, sleep: Callable[[f
                     shown, said = stamp, ""
                 except UserError as error:
                     if str(error) != said:
-                        click.echo(f"not fresh: {error}", err=True)
+                        click.echo(f"page not updated: {error}", err=True)
                     said = str(error)
     except KeyboardInterrupt:
         pass

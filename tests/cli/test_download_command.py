@@ -30,9 +30,9 @@ def test_a_recipe_is_downloaded_and_listed(tmp_path):
     assert (raw / "a.tsv.gz").read_bytes() == b"x" * 10_000
     assert "1 of 2 files are in" in done.stdout
     assert f"{raw / 'b.zip'}: from https://example.org, on request (for b)" in done.stdout
-    assert "a.tsv.gz from 127.0.0.1: the connection ended after 10 of 10,000 bytes; tried again in 1 s" in done.stderr
+    assert "a.tsv.gz from 127.0.0.1: the connection ended after 10 of 10,000 bytes; trying again in 1 s" in done.stderr
     then = f"mtmoe prepare corpora {raw} DATA --recipe {recipe}"
-    assert done.stdout.endswith(f"Then: {then} (or, without what is missing, with --skip-missing)\n")
+    assert done.stdout.endswith(f"Then: {then} (without the missing files: --skip-missing)\n")
     assert again.stdout == done.stdout
     row = next(line for line in before.splitlines() if "a.tsv.gz" in line)
     assert all(word in row for word in ("?", "CC0", web.address, "no"))
@@ -48,6 +48,6 @@ def test_what_cannot_be_had_is_told_and_the_rest_comes(tmp_path):
         result = run("mtmoe", "download", recipe, raw, check=False)
     sentence = sentence_of(result)
     assert sentence.startswith("error: 1 of 3 files could not be downloaded")
-    assert f"or go on without them: `mtmoe prepare corpora {raw} " in sentence
+    assert f"or continue without: `mtmoe prepare corpora {raw} " in sentence
     assert f"failed: {raw / 'c'}: `{web.address}/c` cannot be had: the server answers 404" in result.stderr
     assert (raw / "a.tsv.gz").exists()

@@ -68,7 +68,7 @@ def test_without_what_is_missing(made, tmp_path):
     shown = invoked(*command, "--skip-missing", "--allow-unequal").stderr
     assert "Left out" in shown and "train-de-1" in shown
     assert "only the first 54 of both are used" in (tmp_path / ".data.work" / "log.txt").read_text()
-    assert "What could not be read is left out (3 unequal); bad_lines.tsv lists it." in shown
+    assert "Unreadable lines are left out (3 unequal); bad_lines.tsv lists them." in shown
     assert "train-et-0.en has 57 lines, its translation 54; only the first 54 of both are used" in shown
 
 

@@ -80,7 +80,7 @@ def test_a_watched_log_that_is_damaged_for_a_moment_is_read_the_next_time(run, t
     whole = log.read_text()
 
     def restore():
-        assert "not fresh: Line " in capsys.readouterr().err and not out.exists()
+        assert "page not updated: Line " in capsys.readouterr().err and not out.exists()
         log.write_text(whole)
 
     watch(Gatherer([run]), out, lambda: log.write_text(whole + '{"event": "train", "update": "x"}\n'), restore)
@@ -92,7 +92,7 @@ def test_a_watched_page_of_a_run_that_vanishes_stays_as_it_was_and_is_not_watche
     report.write_page(gatherer.gather(1.0), out)
     with pytest.raises(UserError, match="There is no run log"):
         watch(gatherer, out, (run / "mtmoe.jsonl").unlink, time.time, time.time)
-    assert capsys.readouterr().err.count("not fresh") == 1
+    assert capsys.readouterr().err.count("page not updated") == 1
     assert "en-ab" in out.read_text() and '"watched":null' in out.read_text().replace(" ", "")
 
 

@@ -66,7 +66,7 @@ def test_a_folder_without_a_log_a_log_without_numbers_and_a_node_without_altair(
     with pytest.raises(UserError, match="There is no run log"):
         plot(tmp_path)
     RunLog(tmp_path / FILE_NAME).write("run", arch="base_moe")
-    with pytest.raises(UserError, match="nothing to draw yet"):
+    with pytest.raises(UserError, match="nothing to plot yet"):
         plot(tmp_path)
     there = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "altair" else there(name))
@@ -112,7 +112,7 @@ def test_every_other_kind_of_event_and_task_embeddings_have_pictures(tmp_path):
     RunLog(run / FILE_NAME).write("sampling", epoch=1, temperature=None, probabilities={}, of_candidates=True)
     write_checkpoint(run, **{"encoder.task_embeddings.weight": torch.randn(2, 8)})
     assert task_embeddings(states_of(run)["run"])[0] == ["cola", "rte"]
-    why = "because uncertainty sampling draws candidates of all tasks alike; selection is what it trains on"
+    why = "because uncertainty sampling draws candidates of all tasks alike; see the chart of selection"
     names = ("experts", "perplexity", "selection", "sources", "gate_movement", "embeddings")
     expected = [f"sampling: not drawn, {why}", *(f"{name}: {run}/plots/{name}.png" for name in names)]
     assert plot(run).splitlines() == expected
