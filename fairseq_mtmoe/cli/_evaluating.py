@@ -1,4 +1,4 @@
-"""What `mtmoe evaluate` does with one model, or with what fairseq-generate wrote: translate, score, write, show."""
+"""Steps of `mtmoe evaluate` for one model or for output of fairseq-generate: translate, score, write, show."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 JOURNAL = "unfinished.jsonl"
 
-_PATHS = ("checkpoint", "data", "pivot_checkpoint")  # settings that say where something is; what is there has a digest
+_PATHS = ("checkpoint", "data", "pivot_checkpoint")  # not compared: the files' digests are
 _Number = Annotated[Text, Rule("a sentence's number", lambda value: value.isdecimal() and len(value) < 12)]
 _NOTE = {"settings": dict[Text, Any], "batch": dict[Name, dict[_Number, Text]], "score": PairScore}
 _DIGESTS = {"checkpoint_sha256": "another checkpoint", "data_sha256": "other data"}
 
 
 class ScoreFolder:
-    """Where the results of one evaluation go: a folder that is made when the first one is there.
+    """Output folder of one evaluation, created with its first result.
 
-    `known` and `scored` are what an interrupted one left: hypotheses by pair and number of the sentence, and scores.
+    An interrupted evaluation leaves `known`, hypotheses by pair and sentence number, and `scored`, scores by pair.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, object], overwrite: bool) -> None:
@@ -55,7 +55,11 @@ class ScoreFolder:
         self._journal: Journal | None = None
 
     def finished(self) -> Scores | None:
-        """The scores of these settings, if the folder has them; else None (UserError: it may not be written to)."""
+        """Return the folder's scores if they are complete and of these settings, else None.
+
+        Raises:
+            UserError: the folder has other results and may not be overwritten, or is not writable.
+        """
         if (self.folder / JSON_FILE).exists():
             try:
                 found = score_files.scores_in(read_json(self.folder / JSON_FILE, "scores of mtmoe evaluate"))
@@ -69,19 +73,19 @@ class ScoreFolder:
             self._refuse("the scores", differing)
         elif (left := self._left()) is not None:
             self._refuse("an unfinished evaluation", self._differing(left[0]))
-        else:  # what nobody says the origin of is perhaps not ours
+        else:  # texts without scores may be another program's
             kinds = ("hyp", "ref", "ref[0-9]*")
             texts = sorted(path.name for kind in kinds for path in self.folder.glob(f"*-*.{kind}"))
             if texts and not self._overwrite:
                 raise UserError(
-                    f"`{self.folder}` holds {texts[0]} without scores that say what it is; give another folder as "
+                    f"`{self.folder}` holds {texts[0]} without scores, of unknown origin; give another folder as "
                     "--out, or --overwrite to replace it."
                 )
         check_writable(self.folder)
         return None
 
     def begin(self) -> None:
-        """Take up what an interrupted evaluation left, and note what is done (UserError: another one writes there)."""
+        """Read an interrupted evaluation's results, and start the journal (UserError: another process writes it)."""
         self._journal = Journal(self.folder / JOURNAL)
         left = self._left()
         if left is not None and not self._differing(left[0]):
@@ -95,7 +99,7 @@ class ScoreFolder:
         self._journal.add({"settings": self.settings})
 
     def note(self, batch: Mapping[str, Mapping[int, str]]) -> None:
-        """Note the hypotheses of a finished batch."""
+        """Record a finished batch's hypotheses in the journal."""
         assert self._journal is not None
         self._journal.add({"batch": batch})
 
@@ -103,7 +107,7 @@ class ScoreFolder:
         self, score: PairScore, hypotheses: Sequence[str], references: Sequence[Sequence[str]],
         by_sentence: Mapping[str, Sequence[float]],
     ) -> None:  # fmt: skip
-        """Write what was compared of one pair; from the first pair on, the folder has no scores of before."""
+        """Write one pair's compared texts; older scores are removed first."""
         remove_scores(self.folder)
         self._remove_texts(score.pair)
         for number, lines in enumerate(references):
@@ -115,16 +119,16 @@ class ScoreFolder:
             self._journal.add({"score": {"pair": score.pair, **score.fields}})
 
     def has_texts(self, score: PairScore) -> bool:
-        """Whether the texts of a pair are there as they were scored."""
+        """Return whether a pair's texts exist and are those that were scored."""
         references = [f"ref{number or ''}" for number in range(1 + score.more_references)]
         files = [self.folder / f"{score.pair}.{kind}" for kind in ("hyp", *references, *map(str.lower, score.metrics))]
         if not all(path.is_file() for path in files):
             return False
         digest = hashlib.sha256(read_bytes(files[0])).hexdigest()
-        return score.hypotheses_sha256 in ("", digest)  # scores of before 0.1.8 have none
+        return score.hypotheses_sha256 in ("", digest)  # scores from before 0.1.8 have none
 
     def write_scores(self, results: Sequence[PairScore]) -> Scores:
-        """Write the scores of all pairs, and remove the texts of those that were there before and are not now."""
+        """Write the scores of all pairs, and remove the texts of pairs that are no longer evaluated."""
         for pair in self._before.keys() - {result.pair for result in results}:
             self._remove_texts(pair)
         scores = scores_of_pairs(results, self.settings)
@@ -134,7 +138,7 @@ class ScoreFolder:
         return scores
 
     def close(self) -> None:
-        """Let others write to the folder; what is unfinished stays noted."""
+        """Unlock the folder; the journal keeps unfinished results."""
         if self._journal is not None:
             self._journal.close()
 
@@ -144,7 +148,7 @@ class ScoreFolder:
                 path.unlink()
 
     def _left(self) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
-        """The settings and notes of an evaluation that was interrupted."""
+        """Return an interrupted evaluation's settings and journal entries; None without."""
         first, *others = entries(self.folder / JOURNAL, _NOTE) or [{}]
         return (first["settings"], others) if "settings" in first else None
 
@@ -154,7 +158,7 @@ class ScoreFolder:
             raise UserError(f"`{self.folder}` holds {what} of {', '.join(differing)}; {otherwise}.")
 
     def _differing(self, settings: Mapping[str, object]) -> list[str]:
-        """What the scores in the folder were made with that is otherwise now."""
+        """Return descriptions of the settings that differ from those of the folder's scores."""
         names = [name for name in {**settings, **self.settings}
                  if name not in _PATHS and settings.get(name) != self.settings.get(name)]  # fmt: skip
         if not all(name in settings for name in _DIGESTS):
@@ -163,12 +167,12 @@ class ScoreFolder:
 
 
 def as_file(lines: Sequence[str]) -> str:
-    """The content of a file with these lines."""
+    """Return the lines as a file's content."""
     return "".join(f"{line}\n" for line in lines)
 
 
 def digest_of_data(folder: Path, subset: str) -> str:
-    """A SHA-256 of the files of a data directory that decide about the scores of one subset."""
+    """Return a SHA-256 of a data directory's files that affect the scores of one subset."""
     patterns = (f"{subset}.*", f"raw/{subset}.*", "dict.*.txt", "tiers.json", "spm.model")
     found = hashlib.sha256()
     for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
@@ -181,9 +185,9 @@ def digest_of_data(folder: Path, subset: str) -> str:
 
 @dataclass
 class Measures:
-    """What all pairs are scored with, besides BLEU and chrF++, as the command line says."""
+    """Options for scoring besides BLEU and chrF++: tiers, spBLEU, COMET."""
 
-    tiers: NamedTiers | None  # that the command line gives
+    tiers: NamedTiers | None
     piece_bleu: PieceBleu | None
     comet_file: Path | None
     cpu: bool
@@ -191,7 +195,7 @@ class Measures:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What decides about scores, for a `ScoreFolder`."""
+        """Return the settings that affect scores, for a `ScoreFolder`."""
         from fairseq_mtmoe.evaluation.comet import signature_of
 
         return {
@@ -201,7 +205,7 @@ class Measures:
         }
 
     def load(self) -> None:
-        """Load COMET where it is asked for: once for all models, before the first translates."""
+        """Load COMET if requested: once for all models, before the first translation."""
         from fairseq_mtmoe.evaluation.comet import Comet
 
         if self.comet_file is not None and self.comet is None:
@@ -210,7 +214,7 @@ class Measures:
     def write(
         self, text: Translation, tier: str, sources: Callable[[], Sequence[str]], folder: ScoreFolder
     ) -> PairScore:
-        """The scores of a pair, whose texts are then in the folder; an interrupted evaluation may have left both."""
+        """Score a pair and write its texts, unless an interrupted evaluation has done both; return the scores."""
         digest = hashlib.sha256(as_file(text.hypotheses).encode()).hexdigest()
         known = folder.scored.get(text.pair)
         if known is not None and known.hypotheses_sha256 == digest and folder.has_texts(known):
@@ -235,16 +239,16 @@ def translate_and_score(
     translator: Translator, pairs: Sequence[str], subset: str, tiers: dict[str, str], measures: Measures,
     folder: ScoreFolder, pivot: Pivot | None = None,
 ) -> list[PairScore]:  # fmt: skip
-    """Translate, score and write each pair as soon as it is there, with a progress bar over all sentences.
+    """Translate, score and write the pairs one by one, with a progress bar over all sentences.
 
-    `pivot` gives translations in two steps behind the others.
+    `pivot` adds translations in two steps after the others.
 
-    With COMET all pairs are translated before the first is scored: two large models would not fit into a GPU.
+    With COMET all pairs are translated before the first is scored: both models may not fit on one GPU.
     """
     from fairseq_mtmoe.evaluation.mixing import Mixture
     from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ
 
-    # What is to be exactly fairseq-generate's has its batches, too.
+    # Equality with fairseq-generate needs its batches: one pair each.
     mixture = None if translator.references == FAIRSEQ else Mixture(translator, pairs, subset)
     folder.begin()
     console = Console(stderr=True)
@@ -260,7 +264,7 @@ def translate_and_score(
 
         alone = (translator.translate(pair, subset, note, folder.known.get(pair, {})) for pair in pairs)
         texts = alone if mixture is None else mixture.translate(note, folder.known)
-        del mixture  # its generators have the models, too
+        del mixture  # it also holds references to the models
         if pivot is not None:
             texts = pivot.beside(texts, translator, subset, note, folder.known)
         if measures.comet is not None:
@@ -284,7 +288,7 @@ def show(scores: Scores, folder: Path) -> None:
 
 
 class NamedTiers:
-    """Tiers by pair or language, in any spelling; `UserError` where the recipe or file is not there, or has none."""
+    """Tiers by pair or language, in any spelling (UserError: the recipe or file is missing or names none)."""
 
     def __init__(self, name: str) -> None:
         if name.endswith(".json"):
@@ -293,7 +297,7 @@ class NamedTiers:
             recipe = load_recipe(name, "--tiers")
             path, tiers = recipe.path, dict(recipe.tiers)
         if not any(tiers.values()):
-            raise UserError(f"`--tiers` must be a recipe or a file that names tiers, but {name} does not.")
+            raise UserError(f"`--tiers` must be a recipe or a file with tiers, but {name} has none.")
         self.identity = f"{name} {hashlib.sha256(read_bytes(path)).hexdigest()[:8]}"
         self._tiers = {self._plain(member): tier for tier, members in tiers.items() for member in members}
 
@@ -302,6 +306,6 @@ class NamedTiers:
         return "-".join(map(plain_code, name.split("-")))
 
     def of(self, pairs: Sequence[str]) -> dict[str, str]:
-        """The tiers of those pairs that it names: by the pair, else by its target, else by its source."""
+        """Return the pairs' tiers: by the pair, else by its target, else by its source; unnamed pairs are left out."""
         names = [(pair, name) for pair in pairs for name in (*pair.split("-", 1), pair)]  # the last one counts
         return {pair: self._tiers[plain] for pair, name in names if (plain := self._plain(name)) in self._tiers}

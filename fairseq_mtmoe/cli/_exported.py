@@ -1,4 +1,4 @@
-"""A trained model in the terms of Hugging Face's classes, from a checkpoint of any of our runs."""
+"""Conversion of checkpoints to Hugging Face's classes, for `mtmoe export-hf`."""
 
 import json
 from argparse import Namespace
@@ -28,7 +28,7 @@ from fairseq_mtmoe.models.pemt.merging import additions, separated
 
 HEADS, ENCODER, DECODER = "heads.", "encoder.", "decoder.embed_tokens.weight"
 WITH_CODE = "; its prompt and adapters need `trust_remote_code=True`, as no class of transformers has them"
-# What tokenizers call the tokens that `transformers` wants to know by their tasks: BERT's and RoBERTa's.
+# Special tokens in `transformers`, with BERT's and RoBERTa's spelling.
 TOKENS = {
     "pad_token": ("[PAD]", "<pad>"), "cls_token": ("[CLS]", "<s>"), "sep_token": ("[SEP]", "</s>"),
     "unk_token": ("[UNK]", "<unk>"), "mask_token": ("[MASK]", "<mask>"),
@@ -36,14 +36,14 @@ TOKENS = {
 
 
 class Exported(NamedTuple):
-    """An encoder, T5 or translator as a folder of Hugging Face's, with additions such as a head."""
+    """An encoder, T5 or translator for a Hugging Face folder, with additions such as a head."""
 
     model: PretrainedEncoder | PretrainedT5 | ExportedTranslator
     additions: tuple[Additions, ...] = ()
-    said: str = ""  # what these are, and what of a checkpoint is left out, as the end of a sentence
+    said: str = ""  # end of a sentence on additions and on parts left out
 
     def write(self, folder: Path) -> str:
-        """Write the folder, completely or not at all; returns what it holds (UserError: there is something already)."""
+        """Write the folder atomically; return a text on its content (UserError: the folder exists)."""
         if isinstance(self.model, ExportedTranslator):
             self.model.write(folder)
             return (
@@ -60,12 +60,12 @@ class Exported(NamedTuple):
 
 
 def exported(path: Path, content: Mapping[str, Any]) -> Exported:
-    """What a file of `mtmoe import-hf` or a checkpoint holds (UserError: no class of Hugging Face's computes it)."""
+    """Convert a file of `mtmoe import-hf` or a checkpoint (UserError: no Hugging Face class computes its model)."""
     if "cfg" not in content and "args" not in content:
         of_kind = of_t5 if of_t5.KIND in content else of_bert
         return Exported(of_kind.load(path, content))
     if not isinstance(content.get("model"), dict):
-        raise UserError(f"`{path}` must be a checkpoint of a model, but has no parameters of one.")
+        raise UserError(f"`{path}` must be a checkpoint of a model, but has no parameters.")
     options = model_options(content) or {}
     _expect_expressible(path, content, options)
     try:
@@ -76,38 +76,38 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"`{path}` must hold what its model was built with, but does not: it is damaged.") from error
+        raise UserError(f"`{path}` must hold the settings of its model, but does not: it is damaged.") from error
 
 
 def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise the `UserError` that says what of a model Hugging Face's classes lack, and what to do instead."""
+    """Raise `UserError` if Hugging Face's classes lack parts of the model, with advice on what to do instead."""
     if not (options.get("t5") or options.get("encoder")):
         _expect_translator(path, content, options)
         return
     if has_experts(dict(content)):
         raise UserError(
-            f"`{path}` must be a dense model, but its feed-forward layers are experts, which BertModel has not; train "
-            "`--arch mt_dense` in its place, or predict with `mtmoe predict`."
+            f"`{path}` must be a dense model, but has experts, which BertModel lacks; train `--arch mt_dense` instead, "
+            "or use `mtmoe predict`."
         )
     if options.get("conditional", "none") != "none":
         raise UserError(
-            f"`{path}` must compute the same for all tasks, but adapts attention or norms to each, which BertModel "
-            "cannot; train `--arch mt_dense` in its place, or predict with `mtmoe predict`."
+            f"`{path}` must compute the same for all tasks, but has conditional parts, which BertModel lacks; train "
+            "`--arch mt_dense` instead, or use `mtmoe predict`."
         )
 
 
 def _expect_translator(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise the `UserError` of what is no translator, or has parts that those of `transformers` lack."""
+    """Raise `UserError` if the model is no translator, or has parts that `transformers` lacks."""
     if DECODER not in content["model"]:
         raise UserError(
-            f"`{path}` must be of a translator, an encoder or a T5, but is of {options.get('_name')!r}, which has no "
+            f"`{path}` must be a translator, an encoder or a T5, but is of {options.get('_name')!r}, which has no "
             "class in `transformers`."
         )
     student = "train a `--arch base_dense` on its translations"
     parts = {
-        f"experts, which translators of `transformers` have not; {student}": has_experts(dict(content)),
-        f"adapters with non-linear units, which `mtmoe merge` cannot fold in; {student}": bool(options.get("pemt")),
-        f"parts that adapt to each task, which `transformers` has not; {student}":
+        f"experts, which translators in `transformers` lack; {student}": has_experts(dict(content)),
+        f"adapters, which translators in `transformers` lack; {student}": bool(options.get("pemt")),
+        f"conditional parts, which `transformers` lacks; {student}":
             options.get("conditional", "none") != "none",
     }  # fmt: skip
     for what, is_there in parts.items():
@@ -149,10 +149,10 @@ def _encoder(path: Path, content: Mapping[str, Any], options: Mapping[str, Any],
 def _head(
     content: Mapping[str, Any], config: EncoderConfig, sizes: Mapping[str, HeadSize], state: Mapping[str, Tensor]
 ) -> tuple[Additions | None, str]:
-    """The head of the only task, if it reads [CLS] alone, and what is said of heads."""
+    """Return the head of the only task, if it reads just [CLS], and a text on heads."""
     ((task, size), *others) = sizes.items()
     if others or not size.has_bias or size.num_words or size.per_token or size.per_word:
-        named = f"the heads of {', '.join(sizes)}, of which a class has one" if others else f"the head of {task}"
+        named = f"the heads of {', '.join(sizes)} (a class has one)" if others else f"the head of {task}"
         return None, f"; left out: {named} (read last_hidden_state: the pooler is not trained)"
     weight, bias = state[f"{HEADS}{task}.weight"], state[f"{HEADS}{task}.bias"]
     if (tuple(weight.shape), tuple(bias.shape)) != ((size.num_outputs, config.hidden_size), (size.num_outputs,)):
@@ -161,7 +161,7 @@ def _head(
 
 
 def _labels(content: Mapping[str, Any], task: str, size: HeadSize) -> tuple[str, ...]:
-    """The labels in the table's row of a task, in the order of its head; numbers where there is no such row now."""
+    """Return a task's labels in the order of its head, from the task table; numbers if the table has no such row."""
     if size.num_outputs == 1:
         return ()
     trained_on = content["cfg"].get("task") or {}
@@ -173,7 +173,7 @@ def _labels(content: Mapping[str, Any], task: str, size: HeadSize) -> tuple[str,
 
 
 def _tokenizer_files(serialized: str, config: EncoderConfig) -> dict[str, str]:
-    """The files by which AutoTokenizer reads text as the model did; its own class would normalize as it likes."""
+    """Return the tokenizer's files for AutoTokenizer; BERT's own class could normalize text differently."""
     tokenizer = load_tokenizer(serialized)
     inputs = ["input_ids", *(["token_type_ids"] if config.type_vocab_size > 1 else []), "attention_mask"]
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.max_positions,

@@ -1,6 +1,6 @@
-"""What `mtmoe translate` reads, in groups of lines, and where its translations go: the screen, or files that are whole.
+"""Input of `mtmoe translate`, in groups of lines, and its output: standard output or files.
 
-A translation into files goes on where it was killed: what is finished of them lies beside them, with a journal.
+A killed translation into files can be continued: partial files and a journal lie beside the output.
 """
 
 import hashlib
@@ -18,19 +18,19 @@ from fairseq_mtmoe.io.files import check_writable, move_into_place, output_file,
 from fairseq_mtmoe.io.journal import Journal, entries
 from fairseq_mtmoe.io.typed import Text
 
-GROUP = 10_000  # lines that are translated together: enough for full batches of like lengths
-LONGEST = 1 << 20  # bytes of a line
+GROUP = 10_000  # lines translated together: enough for full batches of similar lengths
+LONGEST = 1 << 20  # bytes in a line
 _NOTE = {
     "settings": dict[Text, Any], "groups": int, "bytes": dict[Text, int], "batch": int,
     "found": list[list[list[Any]]],
 }  # fmt: skip
 
-Found = Sequence[Sequence[Sequence[Any]]]  # of each row of a batch its hypotheses: text, score, length
+Found = Sequence[Sequence[Sequence[Any]]]  # hypotheses of each row of a batch: text, score, length
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Some lines of an input; `first` is the number of the first, `name` is for sentences."""
+    """Consecutive lines of an input; `first` is the first line's number, `name` the input's name in messages."""
 
     name: str
     first: int
@@ -38,13 +38,13 @@ class Lines:
 
 
 def read(path: Path | None) -> Iterator[Lines]:
-    """The lines of a file, or of the standard input, in groups: as many as have a line feed, and a last one without.
+    """Yield the lines of a file or of standard input in groups; the last line may lack its line feed.
 
     Raises:
-        UserError: it cannot be read, or a line is no UTF-8 or of over 1 MiB.
+        UserError: the file cannot be read, or a line is not UTF-8 or is longer than 1 MiB.
     """
     name = "the standard input" if path is None else f"`{path}`"
-    size = 1 if path is None and sys.stdin.isatty() else GROUP  # who types waits for an answer
+    size = 1 if path is None and sys.stdin.isatty() else GROUP  # answer each typed line at once
     first = 1
     with nullcontext(sys.stdin.buffer) if path is None else open(regular_file(path), "rb") as file:
         while lines := [_decoded(line, name, first + at) for at, line in enumerate(_some(file, size))]:
@@ -62,7 +62,7 @@ def _some(file: BinaryIO, count: int) -> Iterator[bytes]:
 
 def _decoded(line: bytes, name: str, number: int) -> str:
     if len(line) > LONGEST:
-        raise UserError(f"Line {number} of {name} must be of at most {LONGEST >> 20} MiB, but is longer.")
+        raise UserError(f"Line {number} of {name} must have at most {LONGEST >> 20} MiB, but is longer.")
     try:
         text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
@@ -72,7 +72,7 @@ def _decoded(line: bytes, name: str, number: int) -> str:
 
 
 def survey(path: Path) -> tuple[int, str]:
-    """Return how many lines a file has, with a digest of all (UserError: see `read`)."""
+    """Return a file's number of lines and their digest (UserError: see `read`)."""
     count, digest = 0, hashlib.sha256()
     for group in read(path):
         digest.update("".join(f"{line}\n" for line in group.lines).encode())
@@ -81,9 +81,9 @@ def survey(path: Path) -> tuple[int, str]:
 
 
 class Sink(Protocol):
-    """Where translations go.
+    """Output of translations.
 
-    groups: so many groups of lines are written already. known: what is found of the next, by its batches' numbers.
+    groups: number of groups of lines already written. known: results of the next group by batch number.
     """
 
     groups: int
@@ -96,44 +96,43 @@ class Sink(Protocol):
 
 
 class Screen:
-    """The standard output, for one language."""
+    """Standard output, for one language."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.groups, self.known, self._stream = 0, dict[int, Found](), stream
 
     def note(self, batch: int, found: Found) -> None:
-        """Nothing: it cannot go on."""
+        """Do nothing: standard output cannot be continued."""
 
     def write(self, texts: Mapping[str, str]) -> None:
+        """Write and flush a group's lines (UserError: the output cannot be written)."""
         try:
             for text in texts.values():
                 self._stream.write(text.encode())
             self._stream.flush()
-        except BrokenPipeError:  # who reads has enough
+        except BrokenPipeError:  # the reader has closed the pipe, as `head` does
             raise
         except OSError as error:
-            raise UserError(
-                f"The `standard output` must take the translations, but cannot: {error.strerror}."
-            ) from error
+            raise UserError(f"The `standard output` must be writable, but is not: {error.strerror}.") from error
 
     def finish(self) -> None:
-        """Nothing is left."""
+        """Do nothing: all lines are written."""
 
     def close(self) -> None:
-        """It stays open."""
+        """Do nothing: standard output stays open."""
 
 
 class Files:
-    """A file for each language, which is there when it is whole.
+    """One file per language, moved into place when complete.
 
-    `settings` are all that decides about translations, the input too; None where they cannot go on, as of a pipe.
+    `settings` determine the translations, input included; None if they cannot be continued, as for a pipe.
     """
 
     def __init__(
         self, paths: Mapping[str, Path], settings: Mapping[str, object] | None, overwrite: bool,
         kept: Sequence[tuple[str, Path]],
     ) -> None:  # fmt: skip
-        """`kept` are files that must stay as they are, with the names of their options (UserError: `paths` has one)."""
+        """Check the paths; `kept` are input files with the names of their options (UserError: `paths` has one)."""
         self.groups, self.known = 0, dict[int, Found]()
         self._paths, self._files = paths, dict[str, BinaryIO]()
         self._partial = {lang: path.with_name(f".{path.name}.unfinished") for lang, path in paths.items()}
@@ -149,7 +148,7 @@ class Files:
             check_writable(path.parent)
 
     def _unfinished(self, overwrite: bool) -> list[dict[str, Any]]:
-        """What a killed translation of the same left (UserError: it was another one)."""
+        """Return the journal of a killed translation with the same settings (UserError: they differ)."""
         first, *others = entries(self._place, _NOTE) or [{}]
         if not first.get("settings") or not self._settings:
             return []
@@ -158,18 +157,18 @@ class Files:
         if differing and not overwrite:
             what = ", ".join(differing)
             raise UserError(
-                f"`{self._place}` is of an unfinished translation with another {what}; give another `--out`, or "
-                "`--overwrite` to begin anew."
+                f"`{self._place}` belongs to an unfinished translation with another {what}; give another `--out`, or "
+                "`--overwrite` to start again."
             )
         return [] if differing else [first, *others]
 
     def begin(self) -> None:
-        """Take up what is left, or begin (UserError: another process writes there)."""
+        """Continue an unfinished translation or start one (UserError: another process writes there)."""
         out = next(iter(self._paths.values()))
         self._journal = Journal(
             self._place,
             in_use=f"`--out` must be a file that no other command writes, but another `mtmoe translate` is writing "
-            f"`{out}` now: wait for its end, or give another `--out`.",
+            f"`{out}`: wait for its end, or give another `--out`.",
         )
         sizes = dict.fromkeys(self._paths, 0)
         if self._left and self._fits(self._left[0]["bytes"]):
@@ -193,17 +192,17 @@ class Files:
         )
 
     def _is_moved(self, lang: str, size: int) -> bool:
-        """Whether a file was finished before the process was killed."""
+        """Return whether a file was moved into place before the process was killed."""
         path = self._paths[lang]
         return size > 0 and not self._partial[lang].exists() and path.exists() and path.stat().st_size == size
 
     def note(self, batch: int, found: Found) -> None:
-        """Note the hypotheses of a finished batch."""
+        """Record a finished batch's hypotheses in the journal."""
         self._has_found = True
         self._journal.add({"groups": self.groups, "batch": batch, "found": found})
 
     def write(self, texts: Mapping[str, str]) -> None:
-        """Write the lines of a group in each language."""
+        """Write a group's lines in each language."""
         self._has_found = True
         for lang, text in texts.items():
             file = self._files[lang]
@@ -217,14 +216,14 @@ class Files:
         self._journal.replace({"settings": self._settings, "groups": self.groups, "bytes": sizes})
 
     def finish(self) -> None:
-        """Let the files be there, whole."""
+        """Move the complete files into place."""
         for lang, file in self._files.items():
             file.close()
             move_into_place(self._partial[lang], self._paths[lang])
         self._journal.remove()
 
     def close(self) -> None:
-        """Keep what is found for going on; leave nothing where nothing is, or it cannot go on."""
+        """Close the files; keep partial results only if there are some and they can be continued."""
         for file in self._files.values():
             file.close()
         if not self._settings or not self._has_found:
@@ -235,7 +234,7 @@ class Files:
 
 
 def output_paths(out: Path, targets: Sequence[str], inputs: Sequence[Path]) -> dict[str, Path]:
-    """Return the file of each language, for `--out` (UserError: several languages would have one file)."""
+    """Return each language's file for `--out` (UserError: several languages would share one)."""
     name = inputs[0].name if inputs else ""
     if "{lang}" in str(out):
         return {lang: Path(str(out).replace("{lang}", lang)) for lang in targets}

@@ -1,4 +1,4 @@
-"""What this package has registered with fairseq. `tools/reference.py` writes it down, for commands without fairseq."""
+"""The classes that this package registers with fairseq; `tools/reference.py` writes them to `registered.json`."""
 
 import argparse
 import dataclasses
@@ -10,17 +10,17 @@ from fairseq_mtmoe.cli.options import Choice, Option, Registered, flag_of
 
 
 def collect() -> Registered:
-    """Return every architecture, task, criterion and optimizer of this package with its options."""
+    """Return this package's architectures, tasks, criterions and optimizers with their options."""
     return Registered([_choice(kind, name) for name, kind in choices().items()], expert_options())
 
 
 def choices() -> dict[str, str]:
-    """Return the names that this package has registered, each with what it is: `arch`, `task`, `criterion`, …"""
+    """Return the registered names of this package with their kinds: `arch`, `task`, `criterion`, …"""
     return {name: kind for kind, known in _registries().items() for name, found in known.items() if _is_ours(found)}
 
 
 def expert_options() -> list[Option]:
-    """Return the options of sparse models that `mtmoe upcycle` takes: all that a dense model does not have."""
+    """Return the options of `mtmoe upcycle`: those of sparse models that dense models lack."""
     from fairseq_mtmoe.options.experts import RunOptions
     from fairseq_mtmoe.options.transformer import FlatTransformerConfig
     from fairseq_mtmoe.sparsify.upcycle import sparse_models
@@ -30,12 +30,12 @@ def expert_options() -> list[Option]:
     return [
         Option(flag_of(name), None, help_of(field), True, type_of(field))
         for name, field in found.items()
-        if name not in dense and name != "dense_updates"  # there are none to come
+        if name not in dense and name != "dense_updates"  # the model is sparse from the start
     ]
 
 
 def help_of(field: Any) -> str:
-    """Return what a field's option means; empty where it is hidden."""
+    """Return the help of a field's option; empty if hidden."""
     return "" if field.metadata["help"] == argparse.SUPPRESS else str(field.metadata["help"])
 
 
@@ -54,7 +54,7 @@ def _choice(kind: str, name: str) -> Choice:
 
 @cache
 def _registries() -> dict[str, Mapping[str, type]]:
-    """Return what can be chosen by `--KIND NAME`: the class behind each name, by kind."""
+    """Return fairseq's registries by kind; each maps the names for `--KIND NAME` to classes."""
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
@@ -71,7 +71,7 @@ def _is_ours(registered: type) -> bool:
 
 
 def _meanings(registered: Any) -> dict[str, str]:
-    """Return what each option of a class means, as `--help` says it; what a task or model fills in is left out."""
+    """Return the help of each option of a class, without hidden ones, which a task or model fills in."""
     parser = argparse.ArgumentParser(add_help=False)
     registered.add_args(parser)
     return {action.dest: action.help or "" for action in parser._actions if action.help != argparse.SUPPRESS}
@@ -79,18 +79,18 @@ def _meanings(registered: Any) -> dict[str, str]:
 
 @cache
 def _names_of_fairseq(kind: str) -> set[str]:
-    """Return the options that fairseq's own architectures, tasks, … have."""
+    """Return the names of options of fairseq's own classes of this kind."""
     theirs = {registered for registered in _registries()[kind].values() if not _is_ours(registered)}
     return {name for registered in theirs for name in _meanings(registered)}
 
 
 def _defaults(kind: str, name: str) -> dict[str, Any]:
-    """Return the values of all options when the command line names this choice alone."""
+    """Return all options' values if the command line gives only this choice."""
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from omegaconf import OmegaConf
 
-    arguments = ["", "--arch", "transformer", flag_of(kind), name]  # what is given twice is what was given last
+    arguments = ["", "--arch", "transformer", flag_of(kind), name]  # the last value of an option counts
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), arguments))
     values = cfg["model" if kind == "arch" else kind]
     if kind == "task":

@@ -1,7 +1,7 @@
-"""The page of `mtmoe translate --web`: what models make of a text, side by side, for looking on this machine alone.
+"""The page of `mtmoe translate --web`: translations of several models side by side, on this machine only.
 
-It answers no other host than 127.0.0.1, by no other name, so that no page elsewhere can use it; it keeps nothing, has
-no script, and takes one text at a time. Serving is CTranslate2's.
+The server answers only requests to 127.0.0.1 or localhost from its own page, so that no other site can use it. It
+stores nothing, sends no script, and translates one text at a time. For serving use CTranslate2.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 MOST_CHARACTERS, MOST_LINES = 5000, 50  # of a text
 MOST_WAITING = 4  # texts
-MOST_BYTES = 1 << 16  # of a request: so many characters of any script, percent-encoded
+MOST_BYTES = 1 << 16  # of a request: enough for MOST_CHARACTERS of any script, percent-encoded
 _HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'", "Referrer-Policy": "same-origin", "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Server": "mtmoe",
@@ -36,7 +36,7 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Shown:
-    """What a model makes of a text, or the sentence that says why not."""
+    """A model's translation of a text, or the error message."""
 
     model: str
     lines: Sequence[str] = ()
@@ -45,12 +45,12 @@ class Shown:
 
 
 class _Left(Exception):
-    """Nobody waits for the text any more."""
+    """Raised to stop a translation whose client has disconnected."""
 
 
 @dataclass
 class Desk:
-    """Models, which translate one text after the other."""
+    """Models that translate texts one at a time."""
 
     translators: Sequence[TextTranslator]
     names: Sequence[str]
@@ -59,21 +59,23 @@ class Desk:
 
     @property
     def langs(self) -> list[str]:
+        """Return the languages of all models, sorted."""
         return sorted({lang for translator in self.translators for lang in translator.langs})
 
     @property
     def waiting(self) -> int:
+        """Return the number of texts that are waiting or being translated."""
         return len(self._asked)
 
     def ask(self, lines: Sequence[str], source: str, target: str) -> asyncio.Task[list[Shown]]:
-        """Return what each model will make of a text. Who leaves cancels it: the text loses its turn, or is stopped."""
+        """Return a task with each model's translation; cancelling it stops the translation or skips its turn."""
         asked = asyncio.get_running_loop().create_task(self._ask(lines, source, target))
         self._asked.add(asked)
         asked.add_done_callback(self._asked.discard)
         return asked
 
     def close(self) -> None:
-        """Stop all texts."""
+        """Stop all translations."""
         for asked in self._asked:
             asked.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -107,7 +109,7 @@ class Desk:
 def serve(
     translators: Sequence[TextTranslator], names: Sequence[str], port: int, ready: Callable[[str], object]
 ) -> None:
-    """Serve the page until it is interrupted; `ready` is told its address (UserError: the port is taken)."""
+    """Serve the page until interrupted; call `ready` with its address (UserError: the port is taken)."""
     with suppress(KeyboardInterrupt):
         asyncio.run(serving(translators, names, port, ready))
 
@@ -115,7 +117,7 @@ def serve(
 async def serving(
     translators: Sequence[TextTranslator], names: Sequence[str], port: int, ready: Callable[[str], object]
 ) -> None:
-    """As `serve`, until it is cancelled."""
+    """Serve the page until cancelled; see `serve`."""
     from tornado.httpserver import HTTPServer
     from tornado.netutil import bind_sockets
     from tornado.web import Application
@@ -123,11 +125,11 @@ async def serving(
     try:
         sockets = bind_sockets(port, HOST)
     except OSError as error:
-        raise UserError(f"`--port` must be one that is free, but {port} is not: {first_line(error)}.") from error
+        raise UserError(f"`--port` must be a free port, but {port} is not: {first_line(error)}.") from error
     desk = Desk(translators, names)
     address = f"{HOST}:{sockets[0].getsockname()[1]}"
     names_of_host = (address, address.replace(HOST, "localhost"))
-    hosts = tuple(name for host in names_of_host for name in (host, host.removesuffix(":80")))  # browsers leave it out
+    hosts = tuple(name for host in names_of_host for name in (host, host.removesuffix(":80")))  # browsers omit port 80
     handlers = [("/", _handler(), {"desk": desk, "hosts": hosts})]
     server = HTTPServer(Application(handlers, log_function=lambda handler: None), max_body_size=MOST_BYTES)
     server.add_sockets(sockets)
@@ -141,13 +143,13 @@ async def serving(
 
 
 def expect_server() -> None:
-    """Raise `UserError` where the server's library is not there."""
+    """Raise `UserError` if the server's library is missing."""
     if importlib.util.find_spec("tornado") is None:
-        raise UserError("`--web` needs tornado: `pip install tornado` brings it.")
+        raise UserError("`--web` needs tornado: install it with `pip install tornado`.")
 
 
 def _handler() -> Any:
-    """The class that answers requests; its base is imported when it is wanted."""
+    """Return the request handler's class; importing tornado only here keeps it optional."""
     from tornado.web import HTTPError, RequestHandler
 
     class Page(RequestHandler):
@@ -168,20 +170,20 @@ def _handler() -> Any:
             self._show()
 
         async def post(self) -> None:
-            # As a browser sends a text: not stripped, with Windows' line ends
+            # Browsers send texts with CRLF line ends; keep blanks at both ends
             text = self.get_body_argument("text", "", strip=False).replace("\r\n", "\n").removesuffix("\n")
             source, target = self.get_body_argument("from", ""), self.get_body_argument("to", "")
             lines, asked = text.split("\n"), (text, source, target)
             if len(text) > MOST_CHARACTERS or len(lines) > MOST_LINES:
                 self.set_status(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
                 most = f"{MOST_CHARACTERS:,} characters and {MOST_LINES} lines"
-                self._show(*asked, refusal=f"The text must have at most {most}; `mtmoe translate` takes any.")
+                self._show(*asked, refusal=f"The text must have at most {most}; `mtmoe translate` has no limit.")
             elif self.desk.waiting >= MOST_WAITING:
                 self.set_status(HTTPStatus.SERVICE_UNAVAILABLE)
                 self._show(*asked, refusal=f"{MOST_WAITING} texts are waiting: try again.")
             else:
                 self.asked = self.desk.ask(lines, source, target)
-                with suppress(asyncio.CancelledError):  # nobody reads the answer then
+                with suppress(asyncio.CancelledError):  # the client has disconnected
                     self._show(*asked, results=await self.asked)
 
         def on_connection_close(self) -> None:

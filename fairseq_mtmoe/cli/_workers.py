@@ -1,4 +1,4 @@
-"""Processes that translate or score batches: each has its share of the threads, and all have the same models."""
+"""Processes that translate or score batches; they divide the threads and share the models."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.translator import Decoding
 
 Row = TypeVar("Row")  # of a batch
-Found = TypeVar("Found")  # what is found of it
+Found = TypeVar("Found")  # a row's result
 
-PORTIONS = 2  # for each process, at least, as a short text has few batches
-LEAST = 16  # rows of a portion, as smaller ones take longer for each row
+PORTIONS = 2  # smallest number per process, as a short text has few batches
+LEAST = 16  # smallest number of rows in a portion, as fewer take longer per row
 
 
 @dataclass(frozen=True)
 class Models:
-    """What a process loads, and how it translates."""
+    """Models to load, with decoding settings."""
 
     checkpoints: tuple[str, ...]
     decoding: Decoding
@@ -37,7 +37,7 @@ class Models:
     n_best: int
 
     def load(self, workers: int = 1) -> TextTranslator:
-        """Load the models, ready to be shared by so many processes."""
+        """Load the models, to be shared by this number of processes."""
         if workers > 1:
             import torch
 
@@ -48,36 +48,36 @@ class Models:
 
 
 class Here(Generic[Row, Found]):
-    """This process, which does the `work`: of some rows it returns what is found of each."""
+    """Runs `work`, a function from rows to their results, in this process."""
 
     def __init__(self, work: Callable[[Sequence[Row]], list[Found]]) -> None:
         self._work = work
 
     def done(self, batches: Mapping[int, Sequence[Row]]) -> Iterator[tuple[int, list[Found]]]:
-        """What is found of each batch, by its number, as it comes."""
+        """Yield each batch's number and results when they are ready."""
         for number, rows in batches.items():
             yield number, self._work(rows)
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing: there are no other processes."""
 
 
 class Processes(Generic[Row, Found]):
-    """So many others, which share this one's models to do the same work.
+    """Runs `work` in `count` forked processes that share this process's models.
 
-    torch must have computed in one thread alone until then, as threads do not survive a fork. Each begins its own.
+    Until then torch must have used a single thread, as threads do not survive a fork. Each process starts its own.
     """
 
     def __init__(self, work: Callable[[Sequence[Row]], list[Found]], count: int) -> None:
         threads, self._count = max(1, cores() // count), count
         self._executor = ProcessPoolExecutor(count, get_context("fork"), _begin, (work, threads))
-        self._executor.submit(_nothing).result()  # they are all there before this process shows its progress
+        self._executor.submit(_nothing).result()  # all are forked before this process starts the progress bar's thread
 
     def done(self, batches: Mapping[int, Sequence[Row]]) -> Iterator[tuple[int, list[Found]]]:
-        """As `Here`.
+        """Yield results as `Here` does.
 
         Raises:
-            UserError: as in this process, or a process has died.
+            UserError: the work raised it, or a process died.
         """
         try:
             share = math.ceil(PORTIONS * self._count / max(1, len(batches)))
@@ -94,33 +94,33 @@ class Processes(Generic[Row, Found]):
                     yield number, [row for at in sorted(found[number]) for row in found[number][at]]
         except BrokenProcessPool as error:
             raise UserError(
-                "`--workers` must be so many processes as there is memory for, but one of them has died, for want of "
-                "it most likely."
+                "`--workers` must be a number of processes that fit into memory, but one process died, most likely of "
+                "too little memory."
             ) from error
 
     def close(self) -> None:
-        """End them, whatever they are doing."""
+        """Terminate the processes, even while they work."""
         for process in active_children():
             process.terminate()
         self._executor.shutdown(cancel_futures=True)
 
 
 def workers_of(work: Callable[[Sequence[Row]], list[Found]], count: int) -> Here[Row, Found] | Processes[Row, Found]:
-    """Return what does the work: this process, or so many others."""
+    """Return this process for a count of 1, else `count` other processes."""
     return Processes(work, count) if count > 1 else Here(work)
 
 
 def _parts(rows: Sequence[Row], count: int) -> list[Sequence[Row]]:
-    """Return at most so many parts of a batch, in order, none of which is small."""
+    """Split a batch into at most `count` parts, in order, none of them small."""
     size = max(LEAST, math.ceil(len(rows) / count))
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-_work: Callable[[Sequence[Any]], list[Any]] | None = None  # of a process that is one of several
+_work: Callable[[Sequence[Any]], list[Any]] | None = None  # set in each of several processes
 
 
 def _begin(work: Callable[[Sequence[Any]], list[Any]], threads: int) -> None:
-    """Called in a new process."""
+    """Prepare a new process: set its work, threads and signal handlers."""
     import torch
 
     global _work
@@ -132,7 +132,7 @@ def _begin(work: Callable[[Sequence[Any]], list[Any]], threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when the first one is killed, which it would otherwise wait for forever."""
+    """End this process when its parent is killed, for which it would otherwise wait forever."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -140,7 +140,7 @@ def _end_with_parent() -> None:
 
 
 def _nothing() -> None:
-    """What a process does to be there."""
+    """Do nothing; submitted to make the executor fork its processes."""
 
 
 def _done(rows: Sequence[Any]) -> list[Any]:
