@@ -1,4 +1,4 @@
-"""The position in an epoch, counted over the batches of all processes: any number of processes can resume from it."""
+"""The position in an epoch, counted in batches of all processes, so that any number of processes can resume."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from fairseq_mtmoe.protocols import ResumesDraws
 
 
 class SharedEpochIterator(iterators.EpochBatchIterator):
-    """fairseq's batches of an epoch, resumable with another number of processes and another `--update-freq`.
+    """fairseq's epoch iterator, resumable with another number of processes or another `--update-freq`.
 
-    The state is fairseq's with `batches_in_epoch`, which all processes have seen; `seed`, which shuffled them; and
-    `sampling`, what the dataset saves of its draws. One of fairseq's own goes on with its number of processes.
+    The state is fairseq's with `batches_in_epoch`, the number that all processes have seen; `seed`, which shuffled
+    them; and `sampling`, the dataset's saved draws. A state of fairseq's own resumes with its number of processes.
     """
 
     epoch: int
@@ -27,12 +27,11 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         self._begin_after(0, self.num_shards)
 
     def _begin_after(self, batches: int, group: int) -> None:
-        """Resume after so many batches of all processes, of which a `group` stays together in grouped shuffling.
+        """Resume after `batches` of all processes; grouped shuffling keeps `group` batches together.
 
-        fairseq's training loop rounds a process's batches divided by `--update-freq` up, where it resumes and where the
-        epoch
-        ends: in the middle of an update the two differ, and the epoch would end too early or begin anew. So the
-        iterator's count begins at `_first`, the start of the update that the position is in.
+        fairseq's training loop divides a process's batches by `--update-freq` and rounds up, at the position and at the
+        epoch's end. In the middle of an update the two disagree, and the epoch would end too early or start again. So
+        the count begins at `_first`, the start of the position's update.
         """
         self._batches_before, self._group = batches, group
         own = batches // self.num_shards
@@ -41,10 +40,11 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
 
     @property
     def iterations_in_epoch(self) -> int:
-        """The batches of the epoch that this process has seen, or would have, had there always been as many."""
+        """Return this process's number of batches seen in the epoch, as if their split had never changed."""
         return int(self._batches_before // self.num_shards + super().iterations_in_epoch - self._first)
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the position, for checkpoints."""
         state: dict[str, Any] = super().state_dict()
         seen = self._batches_before + (super().iterations_in_epoch - self._first) * self.num_shards
         state["batches_in_epoch"] = 0 if self.end_of_epoch() else seen
@@ -55,7 +55,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         return state
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Go to the position of a state; an epoch of fewer batches than were seen is refused."""
+        """Go to a saved position (UserError: the epoch now has no more batches than were seen)."""
         iterations = state_dict.get("iterations_in_epoch", 0)
         seen = state_dict.get("batches_in_epoch", iterations * self.num_shards)
         if self.epoch != state_dict["epoch"]:
@@ -70,7 +70,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
             self._next_epoch_itr = self._get_iterator_for_epoch(self.epoch, state_dict.get("shuffle", True))
 
     def _resume_drawing(self, state_dict: dict[str, Any], seen: int) -> int:
-        """Let the dataset draw as it did; returns how many batches of what is now the epoch were seen."""
+        """Restore the dataset's draws; return the number of batches seen in the epoch that is now current."""
         goes_on = self.dataset.resume(state_dict, seen > 0)
         if not self.dataset.batch_counts:
             self._frozen_batches = None
@@ -80,7 +80,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         return 0
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> iterators.CountingIterator:
-        """The batches of this process: the rest of a resumed epoch, or all of the next one."""
+        """Return this process's batches: the rest of a resumed epoch, or the whole next one."""
         if self._next_epoch_itr is None:
             self._begin_after(0, self.num_shards)
         return super().next_epoch_itr(*args, **kwargs)
@@ -92,23 +92,22 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         return rest
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
-        """This process's share of the batches that are left, in fairseq's order, padded to one length."""
+        """Return this process's share of the remaining batches, in fairseq's order, equally many in each process."""
         batches = list(self.frozen_batches)
         if shuffle:
             counts = self.dataset.batch_counts if isinstance(self.dataset, ResumesDraws) else [len(batches)]
             batches = shuffled(batches, self.seed + epoch, self._group if self.grouped_shuffling else 1, counts)
         if batches and self._batches_before >= len(batches):
             raise UserError(
-                f"The position of the checkpoint in epoch {epoch} must be before its {len(batches)} batches are over, "
-                f"but {self._batches_before} were seen: data or batch sizes have changed; begin anew with "
-                "`--reset-dataloader`."
+                f"The checkpoint's position in epoch {epoch} must be below its {len(batches)} batches, but is "
+                f"{self._batches_before}: data or batch sizes have changed; start again with `--reset-dataloader`."
             )
         rest = batches[self._batches_before :]
         return list(iterators.ShardedIterator(rest, self.num_shards, self.shard_id, fill_value=[]))
 
 
 def shuffled(batches: list[Any], seed: int, group: int, counts: Sequence[int]) -> list[Any]:
-    """fairseq's order of the batches: shuffled in groups, each part of an epoch by itself; what fills no group goes."""
+    """Return the batches shuffled as by fairseq: in groups, each part of an epoch separately; incomplete groups go."""
     found: list[Any] = []
     with data_utils.numpy_seed(seed):
         for end, count in zip(itertools.accumulate(counts), counts, strict=True):

@@ -1,4 +1,4 @@
-"""What fairseq reads itself: dictionaries, SentencePiece models, lines; here with a sentence for what is wrong."""
+"""Wrappers of fairseq's readers of dictionaries, SentencePiece models and lines, with clear errors."""
 
 import functools
 import io
@@ -20,21 +20,21 @@ PIECE = "\u2581"  # begins SentencePiece's first piece of each word
 
 
 def with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Dictionary, Any], None]:
-    """fairseq's `Dictionary.add_from_file`, which names the line that is wrong."""
+    """Wrap `Dictionary.add_from_file` so that its errors name the line."""
 
     @functools.wraps(original)
     def add_from_file(dictionary: Dictionary, file: Any) -> None:
         if not isinstance(file, str):
             return original(dictionary, file)
         path = PathManager.get_local_path(file)
-        text = io.StringIO(read_text(path, "a dictionary"), newline=None)  # line ends as in a file that Python opens
+        text = io.StringIO(read_text(path, "a dictionary"), newline=None)  # universal newlines, as `open` has
         before = len(dictionary)
         try:
             original(dictionary, text)
-        except (ValueError, RuntimeError):  # another form; a symbol for the second time
+        except (ValueError, RuntimeError):  # another format; a duplicate symbol
             number = len(dictionary) - before + 1
             line = text.getvalue().split("\n")[number - 1]
-            raise_invalid(f"line {number} of {path}", "a symbol that no line before it has, a space and a count", line)
+            raise_invalid(f"line {number} of {path}", "a new symbol, a space and a count", line)
         if len(dictionary) == before:
             raise UserError(f"`{path}` must be a dictionary with a symbol and its count on each line, but is empty.")
 
@@ -42,15 +42,15 @@ def with_sentences(original: Callable[[Dictionary, Any], None]) -> Callable[[Dic
 
 
 def checking_the_model(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """fairseq's `SentencepieceBPE.__init__`, which names the model that is none."""
+    """Wrap `SentencepieceBPE.__init__` so that its errors name the model's file."""
 
     @functools.wraps(original)
     def __init__(encoder: Any, cfg: Any) -> None:
         missing = isinstance(cfg, DictConfig) and OmegaConf.is_missing(cfg, "sentencepiece_model")
         path = None if missing else cfg.sentencepiece_model
         if not path:
-            raise_invalid("--sentencepiece-model", "a file, with `--bpe sentencepiece`", path)
-        if "://" not in path:  # fairseq fetches those
+            raise_invalid("--sentencepiece-model", "a file with `--bpe sentencepiece`", path)
+        if "://" not in path:  # fairseq downloads URLs
             regular_file(path, "a SentencePiece model")
         try:
             original(encoder, cfg)
@@ -61,13 +61,14 @@ def checking_the_model(original: Callable[[Any, Any], None]) -> Callable[[Any, A
 
 
 class PiecesOfLines(SentencepieceBPE):  # type: ignore[misc]
-    """Cuts lines that are not in pieces yet, by the model of a `path`, and joins the pieces of translations then."""
+    """Splits lines into pieces unless they already are, by the model at `path`; then joins translations' pieces."""
 
     def __init__(self, path: str) -> None:
         super().__init__(SentencepieceConfig(sentencepiece_model=path))
         self._cuts = False
 
     def encode(self, x: str) -> str:
+        """Return a line in pieces; lines with pieces stay as they are."""
         if not x or PIECE in x:
             return x
         self._cuts = True
@@ -75,12 +76,13 @@ class PiecesOfLines(SentencepieceBPE):  # type: ignore[misc]
         return pieces
 
     def decode(self, x: str) -> str:
+        """Return a translation as text if the input was split here."""
         text: str = super().decode(x) if self._cuts and PIECE in x else x
         return text
 
 
 def read_lines(input: str, buffer_size: int) -> Iterator[list[str]]:
-    """The stripped lines of a file, or of the standard input for `-`, in groups; a line feed alone ends a line."""
+    """Yield groups of stripped lines of a file, or of standard input for `-`; only line feeds end lines."""
     lines = _decoded(input)
     while group := list(itertools.islice(lines, buffer_size)):
         yield group

@@ -1,4 +1,4 @@
-"""A step's candidates as one sample of fairseq's form: what goes through the model, and what to make the batch of."""
+"""A step's candidates as one fairseq sample: batches for the forward passes, and the examples to choose from."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -11,21 +11,22 @@ from torch import Tensor
 
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
 
-INDEX, LENGTH = "index", "length"  # of an example: its number among all of its task, and tokens of its longest side
-CANDIDATES, PASSES, DROPOUT_PASS = "of_candidates", "passes", "dropout_pass"  # parts of such a sample
-TASKS_AT_ONCE = 8  # a pass without gradients of so many batches takes less memory than a training step of one
+INDEX, LENGTH = "index", "length"  # keys of an example: number in its task, tokens of its longest side
+CANDIDATES, PASSES, DROPOUT_PASS = "of_candidates", "passes", "dropout_pass"  # keys of the sample
+TASKS_AT_ONCE = 8  # a pass of 8 batches without gradients takes less memory than a training step of one
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """A step's candidates, each example once, with arrays for tensors, of which a worker would send each by a file."""
+    """A step's candidates, each example once; tensors are kept as arrays, as workers send each tensor by a file."""
 
     items: tuple[Item, ...]  # each with its task's number and an `INDEX`
-    count: int  # of them that are to be chosen
-    tensors: frozenset[str] = frozenset()  # the names of an example's values that are tensors
+    count: int  # number to choose
+    tensors: frozenset[str] = frozenset()  # keys of an example's tensors
 
     @classmethod
     def of(cls, items: Iterable[Item], count: int) -> Self:
+        """Return the candidates of a step, with arrays for tensors."""
         items = list(items)
         tensors = {name for _, example in items for name, value in example.items() if isinstance(value, Tensor)}
         plain = [
@@ -34,7 +35,7 @@ class Candidates:
         return cls(tuple(plain), count, frozenset(tensors))
 
     def examples(self, numbers: Iterable[int]) -> list[Item]:
-        """Those of these numbers, as they were."""
+        """Return the examples with these numbers, with tensors again."""
         chosen = [self.items[number] for number in numbers]
         return [
             (task, {**example, **{name: torch.from_numpy(example[name]) for name in self.tensors & example.keys()}})
@@ -43,17 +44,18 @@ class Candidates:
 
     @property
     def task_C(self) -> np.ndarray:
+        """Return the task's number of each candidate, (C,)."""
         return np.array([task for task, _ in self.items])
 
 
 def candidate_batch(
     collate: Callable[[Sequence[Item]], Batch], items: Sequence[Item], dropout_draws: Sequence[int]
 ) -> Batch:
-    """A sample with the `CANDIDATES` of a step, each example once, and the batches in which they go through the model.
+    """Return a sample with a step's `CANDIDATES`, each example once, and the batches of their forward passes.
 
-    `PASSES` are those without dropout, shortest examples first: always as many of them, because experts in other
-    processes wait for each. `DROPOUT_PASS` has the examples of tasks with `dropout_draws`, so often. A batch's `id` are
-    the numbers of its candidates; an empty one is of the first candidate.
+    `PASSES` are the batches without dropout, shortest examples first. Their number is fixed, because experts in other
+    processes take part in each. `DROPOUT_PASS` repeats the examples of tasks with `dropout_draws`, once per draw. A
+    batch's `id` has the candidates' numbers; an empty batch gets the first candidate.
     """
     count = max(Counter(task for task, _ in items).values())
     once = [*{(task, example[INDEX]): (task, example) for task, example in items}.values()]

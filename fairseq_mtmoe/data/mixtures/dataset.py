@@ -1,7 +1,7 @@
-"""Several tasks under one index, and batches that know the task of each of their examples.
+"""A dataset of several tasks, whose batches have the task id of each example.
 
-A task is what is sampled and validated by its name: a benchmark's task, or a language pair of translation. What a model
-is told of an example is its *task id*, which several tasks may share: `task_ids` (B,).
+A task is sampled and validated by its name: a benchmark task, or a language pair. The model gets each example's *task
+id*, which several tasks may share: `task_ids` (B,).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,19 +16,19 @@ from fairseq_mtmoe.errors import UserError
 
 Item = tuple[int, dict[str, Any]]  # the number of a task in the mixture, and an example of its dataset
 Batch = dict[str, Any]
-# Makes a batch of fairseq's form of examples, at least one: of the datasets of all tasks, the examples, and the least
-# length of each side. It has any order: `id` (B,) says of each row which of the examples' own `id`s it is of.
+# Makes a batch in fairseq's form from all tasks' datasets, at least one example, and the least length of each side.
+# Rows may be in any order: `id` (B,) has the `id` of each row's example.
 Collate = Callable[[Sequence[FairseqDataset], Sequence[Item], Mapping[str, int] | None], Batch]
 
 
 def sizes_of(dataset: FairseqDataset) -> np.ndarray:
-    """(n, S) the lengths of a dataset's examples; S is 1 where fairseq gives one number for each."""
+    """Return the lengths (n, S) of a dataset's examples; S is 1 if fairseq has one length for each."""
     sizes = np.asarray(dataset.sizes)
     return sizes if sizes.ndim > 1 else sizes[:, np.newaxis]
 
 
 class MixtureDataset(FairseqDataset):
-    """Examples of several tasks."""
+    """Dataset of the examples of several tasks."""
 
     def __init__(self, task_ids: Sequence[int], collate: Collate) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class MixtureDataset(FairseqDataset):
         self.datasets: list[FairseqDataset] = []
 
     def choose(self, datasets: list[FairseqDataset], numbering: Numbering) -> None:
-        """Become these datasets, one of each task, whose examples have the indices of `numbering`."""
+        """Set the datasets, one per task, and the numbering of their examples."""
         assert len(datasets) == len(self.task_ids)
         self.datasets = datasets
         self.numbering = numbering
@@ -50,6 +50,7 @@ class MixtureDataset(FairseqDataset):
         return task, self.datasets[task][example]
 
     def sizes_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return the lengths (V, S) of the examples' sides."""
         tasks, examples = self.numbering.locate_all(indices)
         sizes = np.empty((len(indices), sizes_of(self.datasets[0]).shape[1]), dtype=np.int64)
         for task, dataset in enumerate(self.datasets):
@@ -69,6 +70,7 @@ class MixtureDataset(FairseqDataset):
         return tuple(int(length) for length in sizes_of(self.datasets[task])[example])
 
     def check_fit(self, indices: np.ndarray, max_tokens: int | None) -> None:
+        """Check that `max_tokens` allows the longest example (UserError: it does not)."""
         longest = 0 if max_tokens is None else int(self.num_tokens_vec(indices).max(initial=0))
         if max_tokens is not None and longest > max_tokens:
             raise UserError(
@@ -77,7 +79,7 @@ class MixtureDataset(FairseqDataset):
             )
 
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
-        """The indices of examples that are not longer than `max_sizes` (of each side, or of all), and the others."""
+        """Return the indices of examples up to `max_sizes` (per side, or one for all), and those of longer ones."""
         if max_sizes is None:
             return indices, []
         too_long_V = (self.sizes_of(indices) > np.asarray(max_sizes)).any(axis=1)
@@ -86,17 +88,17 @@ class MixtureDataset(FairseqDataset):
     def batch_by_size(
         self, indices: np.ndarray, max_tokens: int | None = None, *args: Any, **kwargs: Any
     ) -> list[np.ndarray]:
-        """fairseq's batches, and the last one, which fairseq drops if it is no multiple of the required size."""
+        """Return fairseq's batches and the rest, which fairseq drops if it is no multiple of the required size."""
         self.check_fit(indices, max_tokens)
         batches = super().batch_by_size(indices, max_tokens, *args, **kwargs) if len(indices) else []
         rest = indices[sum(len(batch) for batch in batches) :]
         return [*batches, rest] if len(rest) else list(batches)
 
     def collater(self, items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None) -> Batch:
-        """A batch of fairseq's form with the task id of each example."""
+        """Return a batch in fairseq's form with `task_ids` (B,)."""
         if not items:
             return {}
-        # Collating reorders the examples; the index in `items` as their id tells how.
+        # Collating reorders the examples; their positions in `items`, given as ids, tell the new order.
         indexed = [(task, {**example, "id": index}) for index, (task, example) in enumerate(items)]
         batch = self.collate(self.datasets, indexed, pad_to_length)
         order = batch["id"].tolist()
@@ -106,7 +108,7 @@ class MixtureDataset(FairseqDataset):
 
 
 class EvaluationMixture(MixtureDataset):
-    """All examples of several tasks. A batch says in `task` which one it is of, by its name."""
+    """All examples of several tasks, in batches of one task; `task` is its name."""
 
     def __init__(
         self, names: Sequence[str], datasets: list[FairseqDataset], task_ids: Sequence[int], collate: Collate
@@ -122,7 +124,7 @@ class EvaluationMixture(MixtureDataset):
         return batch
 
     def ordered_indices(self) -> np.ndarray:
-        """By task, then by the length of the first side, then of the next."""
+        """Return all indices sorted by task, then by the length of the first side, then of the next."""
         indices = np.arange(len(self))
         lengths_SV = self.sizes_of(indices).T
         order_V: np.ndarray = np.lexsort((*lengths_SV[::-1], self.numbering.locate_all(indices)[0]))

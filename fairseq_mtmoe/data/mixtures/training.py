@@ -1,4 +1,4 @@
-"""The training data: in each epoch the examples that the sampling plan draws from the tasks."""
+"""The training dataset: each epoch has the examples that the sampling plan draws from the tasks."""
 
 import itertools
 import logging
@@ -20,13 +20,13 @@ from fairseq_mtmoe.data.sampling.saved_plans import changes, restored_plan, rest
 
 logger = logging.getLogger(__name__)
 
-Alter = Callable[[dict[str, Any], int], dict[str, Any]]  # an example, and the seed of what is random in it
+Alter = Callable[[dict[str, Any], int], dict[str, Any]]  # from an example and a seed to the altered example
 
-PADDING = "padding"  # of a training batch: how many of its positions are padding, and how many positions it has
+PADDING = "padding"  # key in a training batch: number of padding positions and of all positions
 
 
 class TaskLoader(Protocol):
-    """Loads the data of several tasks: their names in the plan, the sizes of their shards, and a dataset each."""
+    """Loader of several tasks' data: names in the plan, shard sizes, and one dataset each."""
 
     @property
     def split(self) -> str: ...
@@ -38,16 +38,16 @@ class TaskLoader(Protocol):
     def shard_sizes(self) -> Sequence[Sequence[int]]: ...
 
     @property
-    def kind(self) -> str: ...  # what a task is, in a sentence for users
+    def kind(self) -> str: ...  # "task" or "pair", for messages
 
-    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]: ...  # None: of the first shards
+    def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]: ...  # None: the first shards
 
 
 class TrainingMixture(MixtureDataset):
-    """The examples of an epoch, or candidates, which follow from plan, epoch and the number of updates before it.
+    """The examples or candidates of an epoch, determined by plan, epoch and the number of updates before it.
 
-    `alter` makes other examples of them, which the places in the epoch decide, whatever process reads them. Batches
-    are made by the lengths from before.
+    `alter` changes each example by a seed that depends on its index, so that any process makes the same. Batches are
+    made by the lengths before that.
     """
 
     def __init__(
@@ -57,17 +57,18 @@ class TrainingMixture(MixtureDataset):
         super().__init__(task_ids, collate)
         self.dropout_draws = list(dropout_draws) or [0] * len(self.task_ids)
         self.loader, self.plan, self._alter = loader, plan, alter
-        self.updates = updates  # so far: those before the next epoch that is drawn
+        self.updates = updates  # before the next epoch that is drawn
         plan.begin(updates)
         self.epoch = 0
         self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
+        """Draw an epoch and load its shards."""
         if epoch == self.epoch:
             return
         self.draw = self.plan.draw(epoch, self.updates)
-        self.batch_counts: list[int] = []  # of each part of the epoch; none before they are made
-        self.updates_of_epoch = 0  # that they make
+        self.batch_counts: list[int] = []  # per part of the epoch; empty before batches are made
+        self.updates_of_epoch = 0  # in all these batches
         self.choose(self.loader.load(self.draw.shards), self.draw.numbering)
         self.draws_candidates = self.plan.draws_candidates(epoch)
         starts = zip(self.plan.shard_sizes, self.draw.shards, strict=True)
@@ -76,10 +77,11 @@ class TrainingMixture(MixtureDataset):
         self.epoch = epoch
 
     def saved_draws(self, epoch: int) -> dict[str, Any]:
+        """Return the plan's state at an epoch, for checkpoints."""
         return saved_plan(self.plan, epoch)
 
     def resume(self, state: Mapping[str, Any], has_begun: bool) -> bool:
-        """See `ResumesDraws`; logs what has changed. A state of 0.1.0 has its task's `options` and no `sampling`."""
+        """Resume as `ResumesDraws` says; log changes. A state of 0.1.0 has the task's `options`, no `sampling`."""
         epoch, saved = state["epoch"], state.get("sampling")
         if saved is not None:
             before = restored_plan(saved)
@@ -94,20 +96,20 @@ class TrainingMixture(MixtureDataset):
         if self.draw == drawn and not self.plan.rises_within(self.epoch):
             self.batch_counts, self.updates_of_epoch = counts, updates
         if not goes_on:
-            logger.warning(f"the data has changed since the checkpoint: the rest of epoch {epoch} is left out")
+            logger.warning(f"the data has changed since the checkpoint: the rest of epoch {epoch} is skipped")
         return goes_on
 
     def __len__(self) -> int:
         return len(self.draw)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker process needs: the epoch's examples. It never draws others, and the task stays at home."""
+        """Return the state for dataloader workers: without loader and plan, as they never draw an epoch."""
         return {**self.__dict__, "loader": None, "plan": None}
 
     can_reuse_epoch_itr_across_epochs = False  # another epoch has other examples
 
     def __getitem__(self, index: int) -> Item:
-        """As the mixture's; a candidate knows its length, and its number in all of its task's shards together."""
+        """Return task and example; a candidate also has its length and its number over all shards of its task."""
         task, example = super().__getitem__(index)
         if self._alter is not None:
             example = self._alter(example, derive_key(self._alter_key, int(index)))
@@ -122,12 +124,13 @@ class TrainingMixture(MixtureDataset):
         return with_padding(super().collater(items, pad_to_length))
 
     def chosen_batch(self, items: Sequence[Item]) -> Batch:
+        """Return the training batch of chosen candidates."""
         return with_padding(super().collater(items))
 
     def epoch_batches(
         self, max_sizes: Any, max_tokens: int | None, max_sentences: int | None, multiple: int, per_update: int = 1
     ) -> tuple[list[np.ndarray], np.ndarray]:
-        """The epoch's batches, part after part, by the limits of `order` and `batch_ends`, and what is too long."""
+        """Return the epoch's batches, part after part, and the examples left out as too long."""
         limits, said = (max_tokens, max_sentences, multiple), f"[{self.loader.split}] epoch {self.epoch} draws"
         if self.draws_candidates:
             ranks = ranked(self.draw, *self._lengths(max_sizes))
@@ -147,7 +150,7 @@ class TrainingMixture(MixtureDataset):
     def _cut_parts(
         self, max_sizes: Any, limits: tuple[int | None, int | None, int], per_update: int
     ) -> list[tuple[Order, list[np.ndarray]]]:
-        """The order and batches of each of the epoch's parts; a length follows from the updates of the part before."""
+        """Return order and batches of each part; a part's size follows from the updates of the part before."""
         plan, epoch = self.plan, self.epoch
 
         def cut(part: int | None) -> tuple[Order, list[np.ndarray]]:
@@ -175,7 +178,7 @@ class TrainingMixture(MixtureDataset):
         return sizes, [max_sizes] * sizes[0].shape[1] if isinstance(max_sizes, int | float) else max_sizes
 
     def order(self, max_sizes: Any = None, draw: Draw | None = None, part: int = 0) -> Order:
-        """An epoch's examples, or a part's, that are no longer than `max_sizes`, by length; equal ones are shuffled."""
+        """Return an epoch's or part's examples up to `max_sizes` by length; equal lengths are shuffled."""
         (sizes, limits), key = self._lengths(max_sizes), self.plan.order_key(self.epoch, part)
         return order_by_length(draw or self.draw, sizes, key, limits, torch.get_num_threads())
 
@@ -185,17 +188,17 @@ class TrainingMixture(MixtureDataset):
     def batches(
         self, order: Order, max_tokens: int | None, max_sentences: int | None, multiple: int
     ) -> list[np.ndarray]:
-        """What `batch_by_size` makes of examples in order: views of one array, without a look at each example."""
+        """Return the batches that `batch_by_size` would make, as views of one array, in time of their number."""
         ends = batch_ends(order.runs, max_tokens, max_sentences, multiple).tolist()
         return [order.indices[start:end] for start, end in itertools.pairwise([0, *ends])]
 
 
 def with_padding(batch: Batch) -> Batch:
-    """The batch with its `PADDING`, of sources and of targets that are text, counted where no GPU is waited for."""
+    """Return the batch with `PADDING` for sources and text targets, counted on the CPU without GPU synchronisation."""
     if "net_input" in batch:
         inputs, tokens = batch["net_input"], int(batch["ntokens"])
         positions: int = inputs["src_tokens"].numel()
-        if "src_lengths" in inputs:  # then `ntokens` are those of the other side, which is as long as what precedes it
+        if "src_lengths" in inputs:  # then `ntokens` counts targets, which are as long as `prev_output_tokens`
             tokens += int(inputs["src_lengths"].sum())
             positions += inputs["prev_output_tokens"].numel()
         batch[PADDING] = (positions - tokens, positions)

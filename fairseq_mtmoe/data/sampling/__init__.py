@@ -1,4 +1,4 @@
-"""Which examples an epoch consists of: pure functions of data sizes, schedule, seed, epoch and what a run has saved.
+"""Sampling: the examples of an epoch as pure functions of data sizes, schedule, seed, epoch and saved state.
 
-Setting an epoch up costs time in proportion to the epoch, not to the data, and needs no earlier epoch. Numpy only.
+Drawing an epoch costs time in proportion to the epoch, not to the data, and needs no earlier epoch. Numpy only.
 """

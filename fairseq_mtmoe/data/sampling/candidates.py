@@ -1,8 +1,8 @@
-"""Candidates of steps: equally many of every task, of which the model chooses what it trains on.
+"""Candidates of training steps: equally many per task, from which the model chooses.
 
 CA-MTL, algorithm 1: a step draws b examples of each of T tasks and trains on b of the b·T. Candidates come in *ranks*:
-the first of every task, then the second, and so on. A step takes as many ranks as its limits of sentences and tokens
-allow, where the longest of each rank counts. Within a window tasks' shuffled sequences are sorted by length.
+the first of every task, then the second, and so on. A step takes as many ranks as the limits of sentences and tokens
+allow; the longest candidate of a rank counts. Within a window, tasks' shuffled sequences are sorted by length.
 """
 
 import itertools
@@ -16,21 +16,21 @@ from fairseq_mtmoe.data.sampling.draw import Draw
 from fairseq_mtmoe.data.sampling.order import Lengths, Runs, batch_ends
 from fairseq_mtmoe.data.sampling.permutation import Words
 
-WINDOW = 1024  # ranks that are sorted by length: some ten steps or more
+WINDOW = 1024  # ranks sorted by length together: some ten steps or more
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The candidates of an epoch, R ranks of them."""
+    """The candidates of an epoch, in R ranks."""
 
-    indices: tuple[Words, ...]  # of each task's, in order, (R,) or fewer where some were too long
-    longest_R: NDArray[np.int64]  # the greatest length of a side of a rank's candidates
+    indices: tuple[Words, ...]  # per task, in order; (R,), or fewer if some were too long
+    longest_R: NDArray[np.int64]  # greatest length of any side in a rank
     too_long: Words  # indices of examples that were left out
 
     def batches(
         self, max_tokens: int | None = None, max_sentences: int | None = None, multiple: int = 1
     ) -> list[Words]:
-        """The indices of each step's candidates, task after task; limits as of `batch_ends`, of a step's ranks."""
+        """Return the indices of each step's candidates, task after task; limits as in `batch_ends`, for ranks."""
         runs = Runs(self.longest_R[np.newaxis], np.ones_like(self.longest_R))
         ends = batch_ends(runs, max_tokens, max_sentences, multiple).tolist()
         steps = itertools.pairwise([0, *ends])
@@ -38,7 +38,7 @@ class Ranks:
 
 
 def ranked(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None = None) -> Ranks:
-    """The candidates of a draw; `lengths` and `limits` as of `order_by_length`."""
+    """Return the candidates of a draw; `lengths` and `limits` as in `order_by_length`."""
     kept, longest, too_long = [], [], []
     for task, sizes in enumerate(lengths):
         indices, examples = draw.sequence(task)
@@ -56,14 +56,14 @@ def ranked(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | Non
 
 
 def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:
-    """An order of a task's candidates: within each window by the first side, then the next; longer, then shorter again.
+    """Return an order of a task's candidates, by length within each window, alternately ascending and descending.
 
-    No more than the task's `size` examples are sorted together: an example would stand beside itself.
+    At most the task's `size` examples are sorted together, as an example would otherwise be next to its copy.
     """
     position = np.arange(len(sides_ES))
     within, parts = position % WINDOW, -(-WINDOW // max(size, 1))
     part = position // WINDOW * parts + within * parts // WINDOW
-    turned_SE = np.where(part % 2, -sides_ES.T, sides_ES.T)  # so that a step over a part's end is of like lengths
+    turned_SE = np.where(part % 2, -sides_ES.T, sides_ES.T)  # a step across the end of a part then has similar lengths
     order: NDArray[np.int64] = np.lexsort((*turned_SE[::-1], part))
     return order
 
@@ -71,14 +71,15 @@ def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:
 def most_uncertain(
     entropy_C: NDArray[np.float64], most_C: NDArray[np.float64], task_C: NDArray[np.int64], count: int
 ) -> NDArray[np.int64]:
-    """The numbers of the `count` most uncertain candidates, ascending; all, if there are no more.
+    """Return the sorted numbers of the `count` most uncertain candidates; all if there are fewer.
 
-    By `U_i = H_i / (Ĥ · H'_t)`, with Ĥ the greatest of the tasks' mean entropies; 0 where that is 0. Of equally
-    uncertain ones tasks take turns. What is not finite counts as most uncertain: the training step deals with it.
+    Uncertainty is `U_i = H_i / (Ĥ · H'_t)`, with Ĥ the greatest of the tasks' mean entropies, and 0 if that is 0. Among
+    equally uncertain candidates tasks take turns. Values that are not finite count as most uncertain: the training step
+    handles them.
 
     Args:
         entropy_C: H_i of each candidate, at least 0.
-        most_C: H'_t, an undecided model's entropy.
+        most_C: H'_t, the entropy of a uniform prediction.
         task_C: the number of each candidate's task.
     """
     sizes = np.bincount(task_C)

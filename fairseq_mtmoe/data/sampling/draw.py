@@ -1,7 +1,7 @@
-"""What an epoch draws, described by a few numbers, and worked out a block at a time.
+"""The draw of an epoch, described by a few numbers and computed block by block.
 
-A drawn example's index says which one it is: no table is made. Every task, or all tasks where they are drawn as one,
-has a range of indices with its examples once for each pass that the epoch touches.
+An index identifies a drawn example without a table. Each task, or all tasks if they are drawn as one, has a range of
+indices that holds its examples once for each pass that the epoch touches.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.sampling.permutation import Words, derive_key, items_at, positions_of, word_type
 
-BLOCK = 1 << 17  # examples that are worked on together: few enough for the processor's cache
+BLOCK = 1 << 17  # examples computed together; they fit into the processor's cache
 
 
 class Numbering:
-    """The indices of examples.
+    """Mapping from indices to examples.
 
     Args:
         sizes: (L,) examples of each task.
-        groups: how many tasks each range of indices is of; each part of an epoch has such ranges.
-        passes: how often each range holds its tasks' examples.
+        groups: number of tasks in each range of indices; each part of an epoch has these ranges.
+        passes: number of passes that each range holds.
     """
 
     def __init__(self, sizes: Sequence[int], groups: Sequence[int], passes: Sequence[int]) -> None:
@@ -44,22 +44,24 @@ class Numbering:
         return isinstance(other, Numbering) and vars(self) == vars(other)
 
     def tasks(self, group: int) -> range:
+        """Return the numbers of a range's tasks."""
         group %= len(self.group_starts) - 1
         return range(self.group_starts[group], self.group_starts[group + 1])
 
     @property
     def index_type(self) -> type[np.uint32] | type[np.uint64]:
+        """Return the integer type that holds all indices."""
         return word_type(len(self))
 
     def locate(self, index: int) -> tuple[int, int]:
-        """The task of an index, and the number of its example in the task."""
+        """Return an index's task, and the example's number in the task."""
         group = bisect_right(self.starts, index) - 1
         item = self.firsts[group] + (index - self.starts[group]) % self.sizes[group]
         task = bisect_right(self.task_starts, item) - 1
         return task, item - self.task_starts[task]
 
     def locate_all(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The same of many."""
+        """Return tasks and examples' numbers (V,) of many indices."""
         indices = indices.astype(np.int64)
         groups = np.searchsorted(self.starts, indices, side="right") - 1
         items = (indices - np.array(self.starts)[groups]) % np.array(self.sizes)[groups] + np.array(self.firsts)[groups]
@@ -69,44 +71,45 @@ class Numbering:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive positions of passes over the examples of a range of indices: a part of one pass, or whole passes."""
+    """Consecutive positions in passes over a range's examples: a part of one pass, or whole passes."""
 
-    group: int  # the range's number
-    first: int  # of the passes, of those that the range holds
-    size: int  # examples of a pass
-    start: int  # the first position, in its pass
-    count: int  # of positions
-    key: int  # of the first pass's order; in whole passes the order does not matter
+    group: int  # number of the range
+    first: int  # number of the first pass in the range
+    size: int  # examples in a pass
+    start: int  # first position in its pass
+    count: int  # number of positions
+    key: int  # key of the first pass's permutation; in whole passes the order does not matter
 
     @property
     def blocks(self) -> list[Block]:
+        """Return the stretch divided into blocks."""
         total = self.size if self._searches else self.count
         return [Block(self, low, min(low + BLOCK, total)) for low in range(0, total, BLOCK)]
 
     @property
     def ascends(self) -> bool:
-        """Whether the examples of a block are in the order of their numbers."""
+        """Return whether a block's examples are sorted by number."""
         return self._searches or self.count == self.size
 
     @property
     def _searches(self) -> bool:
-        # To ask every example for its position costs less than to collect half of them in an order without locality.
+        # Computing every example's position costs less than gathering half of them in random order.
         return self.count < self.size <= 2 * self.count
 
     def items(self, low: int, high: int) -> Words:
-        """The examples of a block, counted from the first pass on."""
+        """Return a block's examples, numbered from the first pass on."""
         if self.count >= self.size:
             return np.arange(low, high, dtype=word_type(self.count))
         if not self._searches:
             return items_at(self.start + low, high - low, self.size, self.key)
         positions = positions_of(low, high - low, self.size, self.key)
-        positions -= positions.dtype.type(self.start)  # those before the start wrap around to large numbers
+        positions -= positions.dtype.type(self.start)  # positions before the start wrap to large numbers
         found: Words = np.flatnonzero(positions < self.count).astype(positions.dtype) + positions.dtype.type(low)
         return found
 
 
 class Block(NamedTuple):
-    """A part of a stretch, bounded by positions, or by examples to be asked for theirs."""
+    """A part of a stretch, bounded by positions, or by examples whose positions are computed."""
 
     stretch: Stretch
     low: int
@@ -117,7 +120,7 @@ class Block(NamedTuple):
 class Draw:
     """The examples of one epoch."""
 
-    shards: tuple[int, ...]  # of each task, the one that they are from
+    shards: tuple[int, ...]  # each task's current shard
     numbering: Numbering
     stretches: tuple[Stretch, ...]
 
@@ -126,10 +129,11 @@ class Draw:
 
     @property
     def blocks(self) -> list[Block]:
+        """Return the blocks of all stretches."""
         return [block for stretch in self.stretches for block in stretch.blocks]
 
     def sequence(self, group: int) -> tuple[Words, Words]:
-        """The indices (E,) and numbers of a range's examples in their task's order; passes are stretches."""
+        """Return indices (E,) and numbers of a range's examples in their task's order; each stretch is one pass."""
         numbering = self.numbering
         stretches = [stretch for stretch in self.stretches if stretch.group == group]
         items = np.concatenate([items_at(one.start, one.count, one.size, one.key) for one in stretches])
@@ -139,7 +143,7 @@ class Draw:
         return indices, items
 
     def by_task(self, block: Block) -> tuple[Words, list[tuple[int, Words]]]:
-        """The indices (V,) of a block's examples, and in this order each task with its examples."""
+        """Return the indices (V,) of a block's examples, and each task with its examples in this order."""
         stretch, numbering = block.stretch, self.numbering
         items = stretch.items(block.low, block.high)
         examples = items if stretch.count <= stretch.size else items % items.dtype.type(stretch.size)
@@ -162,17 +166,17 @@ class Draw:
 
 
 def stratified_share(strata_E: NDArray[np.integer], share: float, seed: int) -> NDArray[np.int64]:
-    """The numbers, ascending, of `share · E` of E examples, with about that share of every stratum, at least one.
+    """Draw `share · E` of E examples with about this share of each stratum, at least one; return sorted numbers.
 
-    A seed's draws are nested: a smaller share's examples are among a larger one's. `strata_E` are numbers from 0 on.
+    Draws with one seed are nested: a smaller share is a subset of a larger one. `strata_E` has numbers from 0 on.
     """
     assert 0 < share <= 1 and len(strata_E)
     order = items_at(0, len(strata_E), len(strata_E), derive_key(seed)).astype(np.int64)
     drawn = strata_E[order]
     sizes = np.bincount(drawn)
-    ranks = np.empty(len(drawn), dtype=np.int64)  # of each example among those of its stratum
+    ranks = np.empty(len(drawn), dtype=np.int64)  # of each example within its stratum
     ranks[drawn.argsort(kind="stable")] = np.arange(len(drawn)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    # Every stratum is used up at the same pace, from the first of each on, which come before all others.
+    # All strata are used up at the same pace; the first example of each comes before all others.
     paced = order[(ranks / sizes[drawn]).argsort(kind="stable")]
     count = max(round(share * len(strata_E)), np.count_nonzero(sizes))
     return np.sort(paced[:count])

@@ -1,8 +1,8 @@
-"""Putting the examples of a draw into the order of their lengths, and cutting them into batches.
+"""Sorting the examples of a draw by length, and dividing them into batches.
 
-By the length of their first side, then of the next, and then in a pseudo-random order, so that batches mix the tasks.
-Threads sort bundles of the draw's blocks, which fit into a cache, by the first side, then of each length what bundles
-have of it by the other sides; 16-bit lengths by numpy's radix sort, as fast on any processor.
+The order is by the length of the first side, then of the next, then pseudo-random, so that batches mix the tasks.
+Threads first sort bundles of the draw's blocks, which fit into a cache, by the first side. Then they sort the examples
+of each length by the other sides. 16-bit lengths use numpy's radix sort, which is equally fast on any processor.
 """
 
 import itertools
@@ -20,13 +20,13 @@ from fairseq_mtmoe.errors import raise_invalid
 
 Lengths = NDArray[np.integer]
 
-_LARGE = 2 * BLOCK  # examples of one length that are divided by their next side before they are shuffled
-_FACTORS = {4: (0x9E3779B1, 0x85EBCA6B), 8: (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)}  # by bytes of a word
+_LARGE = 2 * BLOCK  # more examples of one length are divided by their next side before shuffling
+_FACTORS = {4: (0x9E3779B1, 0x85EBCA6B), 8: (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)}  # by word size in bytes
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Examples of equal lengths that follow each other: the lengths (S, R) of their S sides, and how many (R,)."""
+    """R runs of consecutive examples of equal lengths: lengths (S, R) of the S sides, and counts (R,)."""
 
     lengths: NDArray[np.int64]
     count: NDArray[np.int64]
@@ -34,20 +34,20 @@ class Runs:
 
 @dataclass(frozen=True)
 class Order:
-    """The examples of a draw in order."""
+    """The examples of a draw, sorted by length."""
 
     indices: Words  # (V,)
     runs: Runs  # their lengths
     too_long: Words  # indices of examples that were left out
-    counts: NDArray[np.int64]  # (L,) how many each task has in all
+    counts: NDArray[np.int64]  # (L,) examples of each task, those left out included
 
 
 def order_by_length(
     draw: Draw, lengths: Sequence[Lengths], key: int, limits: Sequence[float] | None = None, threads: int = 1
 ) -> Order:
-    """Order a draw's examples, in the same way with any number of threads.
+    """Sort a draw's examples by length, equally with any number of threads.
 
-    lengths: (n, S) of each task. key: names the order of examples of equal lengths. limits: (S,), the longest taken.
+    lengths: (n, S) of each task. key: seed for the order of equal lengths. limits: (S,), the largest lengths taken.
     """
     with ThreadPoolExecutor(threads) as pool:
         read = pool.map(partial(_read, draw, lengths, limits), _bundles(draw.blocks))
@@ -77,7 +77,7 @@ class _Part:
 
 
 def _bundles(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Small blocks together: each bundle costs as much as thousands of examples."""
+    """Group small blocks, as the cost of each bundle equals that of thousands of examples."""
     bundles: list[list[Block]] = []
     size = BLOCK
     for block in blocks:
@@ -92,7 +92,7 @@ def _bundles(blocks: Sequence[Block]) -> list[list[Block]]:
 def _read(
     draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | None, bundle: Sequence[Block]
 ) -> tuple[_Part, Words, NDArray[np.int64]]:
-    """By the length of the first side indices and the lengths of the other sides; what is too long; tasks' counts."""
+    """Return a bundle's indices and further lengths by the first side's length, the too long ones, tasks' counts."""
     found = [draw.by_task(block) for block in bundle]
     indices = np.concatenate([indices for indices, _ in found])
     counts = np.zeros(len(lengths), dtype=np.int64)
@@ -103,7 +103,7 @@ def _read(
         for number, side in enumerate(sides):
             side[filled : filled + len(examples)] = lengths[task][examples, number]
         filled += len(examples)
-    too_long = indices[:0].copy()  # a view would keep all of them
+    too_long = indices[:0].copy()  # a view would keep the whole array alive
     if limits is not None:
         outside = np.zeros(len(indices), dtype=bool)
         for side, limit in zip(sides, limits, strict=True):
@@ -116,7 +116,7 @@ def _read(
 
 
 def _by_length(parts: Sequence[_Part], out: Words) -> tuple[list[int], list[Words]]:
-    """The lengths in these parts, in order, and of each the part of `out` that it fills."""
+    """Return the lengths in these parts, ascending, and for each the slice of `out` that it fills."""
     sizes = np.zeros(max(len(part.counts) for part in parts), dtype=np.int64)
     for part in parts:
         sizes[: len(part.counts)] += part.counts
@@ -125,7 +125,7 @@ def _by_length(parts: Sequence[_Part], out: Words) -> tuple[list[int], list[Word
 
 
 def _fill(parts: Sequence[_Part], key: int, length: int, out: Words) -> NDArray[np.int64]:
-    """Write the indices of one length to `out`, in order; return the columns of their `Runs`, (S+1, R)."""
+    """Write the sorted indices of one length to `out`; return the columns of their `Runs`, (S+1, R)."""
     rows = [rows for rows in (part.of(length) for part in parts) if rows]
     indices, *sides = (np.concatenate(column) for column in zip(*rows, strict=True))
     runs = _divided(indices, sides, key, out) if sides and len(indices) > _LARGE else _sorted(indices, sides, key, out)
@@ -133,9 +133,9 @@ def _fill(parts: Sequence[_Part], key: int, length: int, out: Words) -> NDArray[
 
 
 def _sorted(indices: Words, sides: Sequence[Lengths], key: int, out: Words) -> NDArray[np.int64]:
-    """Write indices to `out` in the order of their sides; return the columns of their `Runs`."""
+    """Write indices to `out`, sorted by their sides; return the columns of their `Runs`."""
     order = _shuffled(indices, key)
-    for side in reversed(sides):  # each time, what has the same length stays in the order of the sides behind
+    for side in reversed(sides):  # stable sorts: equal lengths keep the order of the later sides
         order = order[side[order].argsort(kind="stable")]
     out[:] = indices[order]
     lengths, begins = [side[order] for side in sides], np.zeros(len(order), dtype=bool)
@@ -147,7 +147,7 @@ def _sorted(indices: Words, sides: Sequence[Lengths], key: int, out: Words) -> N
 
 
 def _divided(indices: Words, sides: Sequence[Lengths], key: int, out: Words) -> NDArray[np.int64]:
-    """As `_sorted`, for more than the cache holds: divided by the first of the sides, a length at a time."""
+    """Do as `_sorted` for more examples than the cache holds: divide by the first side, then sort each length."""
     pieces = [slice(low, low + BLOCK) for low in range(0, len(indices), BLOCK)]
     first, *others = sides
     parts = [_Part(first[piece], indices[piece], *(side[piece] for side in others)) for piece in pieces]
@@ -159,7 +159,7 @@ def _side_by_side(columns: Iterable[NDArray[np.int64]], height: int) -> NDArray[
 
 
 def _shuffled(indices: Words, key: int) -> NDArray[np.int64]:
-    """A pseudo-random order of indices, by 16 bits of a keyed hash of each."""
+    """Return a pseudo-random order of indices, by 16 bits of a keyed hash of each."""
     word, width = indices.dtype.type, 8 * indices.itemsize
     half, first, second = word(width // 2), *map(word, _FACTORS[indices.itemsize])
     hashed = indices ^ word(key % 2**width)
@@ -174,16 +174,16 @@ def _shuffled(indices: Words, key: int) -> NDArray[np.int64]:
 def batch_ends(
     runs: Runs, max_tokens: int | None = None, max_sentences: int | None = None, multiple: int = 1
 ) -> NDArray[np.int64]:
-    """Where each batch of ordered examples ends, as by fairseq's `batch_by_size`, in time of the runs and batches.
+    """Return the end of each batch of sorted examples, as fairseq's `batch_by_size`, in time of runs and batches.
 
-    A batch takes as many as `max_tokens`, their number times the longest side, and `max_sentences` allow, rounded down
-    to a multiple of `multiple` unless there are fewer; the rest at the end makes a batch too.
+    A batch has at most `max_sentences` examples, and at most `max_tokens` as number of examples times the longest side.
+    The number is rounded down to a multiple of `multiple` if it is not smaller; the remainder is a batch, too.
     """
     tokens = runs.lengths.max(axis=0)
     if max_tokens is not None and tokens.max(initial=0) > max_tokens:
         raise_invalid("--max-tokens", f"at least {tokens.max()}, the length of the longest example", max_tokens)
     total = int(runs.count.sum())
-    # What counts is the longer length: runs in which it is the same are one.
+    # Only the longer side counts: join consecutive runs in which it is equal.
     changes = np.flatnonzero(np.diff(tokens, prepend=-1))
     starts = [*(np.cumsum(runs.count) - runs.count)[changes].tolist(), total]
     sizes = np.full(len(changes), total if max_sentences is None else min(max_sentences, total))
@@ -193,13 +193,13 @@ def batch_ends(
 
 
 def _ends(starts: Sequence[int], sizes: Sequence[int], multiple: int) -> list[int]:
-    """The ends of batches of runs that begin at `starts` (R+1,) and allow batches of `sizes`."""
+    """Return the batches' ends for runs that begin at `starts` (R+1,) and allow batches of `sizes`."""
 
     def rounded(size: int) -> int:
         return size if size < multiple else size - size % multiple
 
     ends: list[int] = []
-    start = run = 0  # of the batch that is being filled, and the run that is to be added to it
+    start = run = 0  # start of the current batch, and the next run to add to it
     size = smallest = starts[-1]
     while run < len(sizes):
         size = min(smallest, sizes[run])
@@ -207,7 +207,7 @@ def _ends(starts: Sequence[int], sizes: Sequence[int], multiple: int) -> list[in
             smallest = size
             run += 1
             continue
-        if start >= starts[run]:  # all of it is of one run: so are the next batches, as long as they are full
+        if start >= starts[run]:  # the batch lies within one run, as do the next full ones
             whole = rounded(size)
             last = start + whole * -(-(starts[run + 1] - size - start) // whole)
             ends.extend(range(start + whole, last + 1, whole))
@@ -216,7 +216,7 @@ def _ends(starts: Sequence[int], sizes: Sequence[int], multiple: int) -> list[in
             start += rounded(max(start + size, starts[run]) - start)
             ends.append(start)
         smallest = starts[-1]
-        while starts[run] > start:  # to the examples that were rounded off
+        while starts[run] > start:  # back to the examples that rounding left over
             run -= 1
     rest = starts[-1] - start
     return [*ends, *([start + rounded(rest)] if rest else []), *([starts[-1]] if rounded(rest) < rest else [])]

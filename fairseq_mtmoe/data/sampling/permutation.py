@@ -1,8 +1,8 @@
-"""Pseudo-random orders of n items, any part of which can be computed by itself, in both directions.
+"""Pseudo-random permutations of n items; any part can be computed by itself, in both directions.
 
-An order is a permutation of 0 … n-1 given by a key: a Feistel network over the next power of two, walked along its
-cycles back into the range (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). So V of n items cost
-time in V, and no list of n numbers is made. Up to 2^32 items, words have 32 bits: twice as many fit an instruction.
+A key gives a permutation of 0 … n-1: a Feistel network over the next power of two, with cycle walking (Black and
+Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). So V of n items cost time in V, and no list of n numbers is
+made. Up to 2^32 items words have 32 bits, of which twice as many fit into a vector instruction.
 """
 
 from typing import Any
@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 Words = NDArray[Any]  # of a `word_type`
 
 ROUNDS = 6
-_MIN_BITS = 6  # halves of two bits would still show a bias after these rounds
+_MIN_BITS = 6  # halves of two bits are still biased after these rounds
 _CHUNK = 1 << 16  # keeps the temporaries in the processor's cache
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijective hash of 64-bit words (the finalizer of Steele, Lea and Flood's SplitMix64, 2014)."""
+    """Hash 64-bit words bijectively (the finalizer of Steele, Lea and Flood's SplitMix64, 2014)."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
 def derive_key(*parts: int) -> int:
-    """One 64-bit key from several integers; their order matters."""
+    """Return a 64-bit key from several integers; their order matters."""
     state = np.zeros(1, dtype=np.uint64)
     for part in parts:
         state = mix((state ^ np.uint64(part % 2**64)) + _GOLDEN)
@@ -34,42 +34,42 @@ def derive_key(*parts: int) -> int:
 
 
 def uniform_number(*parts: int) -> float:
-    """A pseudo-random number in [0, 1) that depends on nothing but these integers."""
+    """Return a pseudo-random number in [0, 1) that depends only on these integers."""
     return (derive_key(*parts) >> 11) * 2.0**-53
 
 
 def word_type(size: int) -> type[np.uint32] | type[np.uint64]:
-    """The type of 0 … size-1: 32 bits wide where that is enough."""
+    """Return the type for 0 … size-1: 32 bits if that is enough, else 64."""
     return np.uint32 if size <= 2**32 else np.uint64
 
 
 def items_at(start: int, count: int, size: int, key: int) -> Words:
-    """The items (count,) at the positions `start … start+count-1` of the order of 0 … size-1 that `key` names."""
+    """Return the items (count,) at positions `start … start+count-1` of the permutation of 0 … size-1 by `key`."""
     return _Order(size, key).walk(start, count, forwards=True)
 
 
 def positions_of(start: int, count: int, size: int, key: int) -> Words:
-    """The positions of the items `start … start+count-1`: the inverse of `items_at`."""
+    """Return the positions of the items `start … start+count-1`: the inverse of `items_at`."""
     return _Order(size, key).walk(start, count, forwards=False)
 
 
 class _Order:
-    """A Feistel network over halves (low, high): a keyed hash of one is added to the other, in turn."""
+    """Feistel network over halves (low, high): rounds add a keyed hash of one half to the other, in turn."""
 
     def __init__(self, size: int, key: int) -> None:
         self.size = size
         self.word = word_type(size)
         self.low_bits = max(_MIN_BITS, (size - 1).bit_length()) // 2
-        # As few of these as hold all items, so that hardly one is outside of them.
+        # The smallest moduli that hold all items, so that few values fall outside the range.
         self.moduli = 1 << self.low_bits, max(1 << (_MIN_BITS // 2), -(-size >> self.low_bits))
         constants: Words = mix(np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * _GOLDEN ^ np.uint64(key)).astype(
             self.word
         )
-        self.factors = np.bitwise_or(constants[::2], 1)  # an odd factor loses nothing
+        self.factors = np.bitwise_or(constants[::2], 1)  # odd factors are invertible
         self.summands = constants[1::2]
 
     def walk(self, start: int, count: int, forwards: bool) -> Words:
-        """Where the network takes `start … start+count-1`: again, while that is outside of the range."""
+        """Apply the network to `start … start+count-1`, repeatedly while a value is outside the range."""
         assert start >= 0 and start + count <= self.size
         found = np.empty(count, dtype=self.word)
         for low in range(0, count, _CHUNK):
@@ -88,7 +88,7 @@ class _Order:
             changed = 1 - number % 2
             half, modulus = halves[changed], self.word(self.moduli[changed])
             self._hash(halves[1 - changed], number, modulus, hashed, other)
-            # Modulo: the sum or difference is right, or one modulus off and then wraps around to a large number.
+            # Modulo: of the two candidates, one modulus apart, the wrong one is larger, as negative numbers wrap.
             if forwards:
                 half += hashed
                 np.subtract(half, modulus, out=other)
@@ -102,7 +102,7 @@ class _Order:
         return high
 
     def _hash(self, half: Words, number: int, modulus: np.unsignedinteger, hashed: Words, other: Words) -> None:
-        # Everything in place: memory would cost more than the arithmetic. A product's best bits are its highest.
+        # In place, as memory costs more than the arithmetic. A product's highest bits are the best mixed.
         half_width = self.word(4 * hashed.itemsize)
         np.multiply(half, self.factors[number], out=hashed)
         hashed += self.summands[number]

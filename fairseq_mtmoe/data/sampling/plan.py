@@ -1,11 +1,11 @@
-"""The plan of a run: which examples of which shards each epoch draws.
+"""The sampling plan of a run: the examples and shards of each epoch.
 
-Every task has an endless shuffled sequence of its examples (see `permutation`); an epoch takes the next so many of
-each. A task's cursor follows from the counts of the epochs before, so any epoch can be drawn by itself; after a change
-of schedule or data the plan goes on from cursors that a checkpoint has saved (see `saved_plans`).
+Each task has an endless shuffled sequence of its examples (see `permutation`); an epoch takes the next ones. A task's
+cursor is the sum of the counts of earlier epochs, so any epoch can be drawn by itself. After a change of schedule or
+data, the plan continues from the cursors in a checkpoint (see `saved_plans`).
 
-Where the temperature rises by updates, a long epoch is drawn in parts, which are added one after the other: how many
-updates a part takes is known once its examples are in batches.
+If the temperature rises by updates, a long epoch is drawn in parts, one after the other, as a part's number of updates
+is known only when its examples are in batches.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fairseq_mtmoe.data.sampling.draw import Draw, Numbering, Stretch
 from fairseq_mtmoe.data.sampling.permutation import derive_key, uniform_number
 from fairseq_mtmoe.data.sampling.schedule import Schedule, apportion
 
-_COUNTS, _EXAMPLES, _ORDER, _ALTERED = 1, 2, 3, 4  # what a pseudo-random number is for
+_COUNTS, _EXAMPLES, _ORDER, _ALTERED = 1, 2, 3, 4  # purposes of pseudo-random numbers
 
-Shards = tuple[tuple[int, int], ...]  # of tasks that are drawn as one: each task's number, and that of its shard
+Shards = tuple[tuple[int, int], ...]  # for tasks drawn as one: (task's number, shard's number) of each
 
 
 class Part(NamedTuple):
-    """A part of an epoch: how many examples it has (of candidates, how many train), and the updates made before it."""
+    """A part of an epoch: its number of examples (of candidates, those trained on), and the updates before it."""
 
     size: int
     update: int
@@ -37,26 +37,26 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class EpochStart:
-    """Where the plan stands at the start of an epoch."""
+    """State of the plan at the start of an epoch."""
 
     epoch: int  # from 1
-    schedule: Schedule  # by which the epoch is drawn
+    schedule: Schedule  # of this epoch
     epochs_left: int  # with the same shards, this one included
-    shard_epoch: int = 0  # how often the shards changed before
-    update: int = 0  # updates made before
-    cursors: Mapping[Shards, int] = field(default_factory=dict)  # how many of a sequence's examples were drawn before
-    parts: tuple[Part, ...] = ()  # as far as they are known; without any, the epoch is one part
+    shard_epoch: int = 0  # number of earlier changes of shards
+    update: int = 0  # updates before the epoch
+    cursors: Mapping[Shards, int] = field(default_factory=dict)  # examples drawn earlier from each sequence
+    parts: tuple[Part, ...] = ()  # those known so far; empty: the epoch is one part
 
 
 class SamplingPlan:
     """Draws the examples of any epoch. Epochs count from 1, as in fairseq.
 
     Args:
-        shard_sizes: per task, the examples in each shard, above 0; after a pass over shards follows one over the next.
-        schedule: the shares of the tasks, which follow from the sizes of all shards together.
-        seed: names the sequence of draws.
-        names: of the tasks, by which `follow` finds them in another plan.
-        given_duration: whether C of the heating was asked for, or may follow what a resumed run had.
+        shard_sizes: per task the examples in each shard, above 0; each pass reads the next shards.
+        schedule: the sampling options; shares follow from the sizes of all shards together.
+        seed: seed of all draws.
+        names: the tasks' names, by which `follow` finds them in another plan.
+        given_duration: whether C of the heating was given; if not, a resumed run keeps its own.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class SamplingPlan:
         self.begin(0)
 
     def begin(self, update: int) -> None:
-        """Stand at the first epoch, before which so many updates were made."""
+        """Go to the first epoch, after this number of updates."""
         self.begin_at(EpochStart(1, self.schedule, self._epochs_per_pass(0), update=update))
 
     def begin_at(self, start: EpochStart) -> None:
-        """Draw from here on; earlier epochs are not to be drawn any more."""
+        """Go to an epoch; earlier epochs cannot be drawn any more."""
         self._first = self._start = start
 
     def start_of(self, epoch: int, update: int = 0) -> EpochStart:
-        """Where the plan stands at the start of an epoch."""
+        """Return the plan's state at the start of an epoch."""
         assert epoch >= self._first.epoch
         if epoch < self._start.epoch:
             self._start = self._first
@@ -94,35 +94,36 @@ class SamplingPlan:
 
     @property
     def epoch(self) -> int:
+        """Return the current epoch."""
         return self._start.epoch
 
     def parts(self, epoch: int) -> tuple[Part, ...]:
-        """The parts of an epoch, as far as they are known; at least one."""
+        """Return the known parts of an epoch; at least one."""
         return self._parts(self.start_of(epoch))
 
     def probabilities(self, epoch: int, part: int = 0) -> NDArray[np.float64]:
-        """(L,) the tasks' shares in a part of an epoch."""
+        """Return the tasks' shares (L,) in a part of an epoch."""
         return self.start_of(epoch).schedule.probabilities_at(epoch, self.sizes, self.parts(epoch)[part].update)
 
     def temperature(self, epoch: int, update: int = 0, part: int = 0) -> float | None:
-        """The temperature of a part of an epoch; None where there is none."""
+        """Return the temperature of a part of an epoch; None if the method has none."""
         start = self.start_of(epoch, update)
         return start.schedule.temperature_at(epoch, self._parts(start)[part].update)
 
     def draws_candidates(self, epoch: int) -> bool:
-        """Whether an epoch's examples are candidates (see `candidates.py`)."""
+        """Return whether an epoch's examples are candidates (see `candidates.py`)."""
         return self.start_of(epoch).schedule.draws_candidates
 
     def order_key(self, epoch: int, part: int = 0) -> int:
-        """Names the order of a part's examples of equal lengths."""
+        """Return the seed for the order of a part's examples of equal lengths."""
         return derive_key(self.seed, _ORDER, epoch, *_further(part))
 
     def alter_key(self, epoch: int) -> int:
-        """Names what is random in an epoch's examples themselves."""
+        """Return the seed for random changes to an epoch's examples."""
         return derive_key(self.seed, _ALTERED, epoch)
 
     def draw(self, epoch: int, update: int = 0, part: int | None = None) -> Draw:
-        """The examples of an epoch, or of a part of it with the same indices; blocks are worked out later."""
+        """Return the draw of an epoch, or of a part of it with the same indices; blocks are computed later."""
         start = self.start_of(epoch, update)
         sizes, groups = self._sizes(start.shard_epoch), self._groups(start.schedule)
         shards = [self._shards(group, start.shard_epoch) for group in groups]
@@ -142,18 +143,21 @@ class SamplingPlan:
         return Draw(chosen, Numbering(sizes, [len(group) for group in groups], passes), tuple(stretches))
 
     def rises_within(self, epoch: int) -> bool:
-        """Whether an epoch may need parts that are not known yet."""
+        """Return whether an epoch may need further parts."""
         start = self.start_of(epoch)
         return not start.parts and start.schedule.step_at(start.update) is not None
 
     def part_size(self, epoch: int, size: int, updates: float) -> int:
-        """How many examples of an epoch may have the same temperature, where `size` of them take so many updates."""
+        """Return the number of examples that may share a temperature, if `size` examples take `updates` updates."""
         start = self.start_of(epoch)
         step = start.schedule.step_at(start.update)
         return size if step is None else max(1, int(size * step / updates))
 
     def add_part(self, epoch: int, size: int, updates: int) -> bool:
-        """Add the epoch's next part after so many updates, of this size unless it is the last; return whether it is."""
+        """Add the epoch's next part, after `updates` updates of the epoch; return whether it is the last.
+
+        It has `size` examples, or all remaining ones if it is the last.
+        """
         start = self.start_of(epoch)
         update = start.update + updates
         left = self.epoch_size(start.schedule, start.shard_epoch) - sum(part.size for part in start.parts)
@@ -165,10 +169,10 @@ class SamplingPlan:
         return size == left
 
     def follow(self, before: SamplingPlan, has_begun: bool, update: int) -> bool:
-        """Resume: take over the seed and the cursors of the interrupted run's plan, and end its epoch as it began.
+        """Resume from the interrupted run's plan: take over its seed and cursors, and finish its epoch as begun.
 
-        Every task goes on in its shuffled sequence, also by other options; one whose data has changed begins anew.
-        False if an epoch that `has_begun` cannot be drawn again, since data has changed: the next one begins.
+        Each task continues its shuffled sequence, also with other options; a task whose data has changed starts again.
+        Returns False if an epoch that `has_begun` cannot be drawn again, as data has changed: the next epoch begins.
         """
         start, same_data = before._start, (before.names, before.shard_sizes) == (self.names, self.shard_sizes)
         goes_on = has_begun and same_data
@@ -188,7 +192,7 @@ class SamplingPlan:
         return goes_on or not has_begun
 
     def _take_over(self, before: SamplingPlan, cursors: Mapping[Shards, int]) -> dict[Shards, int]:
-        """Take another plan's numbers of sequences; return the cursors of tasks whose data has not changed."""
+        """Take over another plan's task numbers; return the cursors of tasks whose data has not changed."""
         known = dict(zip(before.names, zip(before.numbers, before.shard_sizes, strict=True), strict=True))
         fresh = itertools.count(max(before.numbers, default=-1) + 1)
         self.numbers = [known[name][0] if name in known else next(fresh) for name in self.names]
@@ -197,7 +201,7 @@ class SamplingPlan:
         return {shards: cursor for shards, cursor in cursors.items() if all(number in same for number, _ in shards)}
 
     def _groups(self, schedule: Schedule) -> list[tuple[int, ...]]:
-        # Where every example is taken once, all tasks share one sequence: a pass is exact for any virtual epoch size.
+        # If every example is taken once, all tasks share one sequence: a pass is exact for any virtual epoch size.
         tasks = range(len(self.sizes))
         return [tuple(tasks)] if schedule.takes_everything else [(task,) for task in tasks]
 
@@ -214,7 +218,7 @@ class SamplingPlan:
         return schedule.epoch_size(self._sizes(shard_epoch), self.sizes)
 
     def _counts(self, start: EpochStart) -> list[NDArray[np.int64]]:
-        """Of each part, how many examples of each group it draws."""
+        """Return the number of examples that each part draws of each group."""
         if start.schedule.draws_candidates:
             return [np.full(len(self.sizes), part.size) for part in self._parts(start)]
         found = []
@@ -226,7 +230,7 @@ class SamplingPlan:
         return found
 
     def after(self, start: EpochStart, update: int) -> EpochStart:
-        """Where the plan stands at the end of an epoch, after which so many updates were made."""
+        """Return the state after an epoch, at which `update` updates were made."""
         cursors = dict(start.cursors)
         for group, count in zip(self._groups(start.schedule), np.sum(self._counts(start), axis=0), strict=True):
             shards = self._shards(group, start.shard_epoch)
@@ -240,7 +244,7 @@ class SamplingPlan:
         return math.ceil(self.schedule.pass_size(sizes, self.sizes) / self.schedule.epoch_size(sizes, self.sizes))
 
     def _epochs_left(self, start: EpochStart, left: int) -> int:
-        """How many epochs of the own schedule are left where `left` of a start's are."""
+        """Convert `left` epochs of a start's schedule into epochs of this plan's schedule."""
         if start.schedule == self.schedule:
             return left
         old, new = (self.epoch_size(schedule, start.shard_epoch) for schedule in (start.schedule, self.schedule))
@@ -248,13 +252,15 @@ class SamplingPlan:
 
 
 def _further(part: int) -> tuple[int, ...]:
-    """What else names a part's random numbers: the first part has those of an undivided epoch."""
+    """Return a part's addition to random keys; the first part has the keys of an undivided epoch."""
     return (part,) if part else ()
 
 
 def _stretches(group: int, size: int, cursor: int, count: int, key: int, in_order: bool) -> list[Stretch]:
-    """`count` examples of a group's sequence from `cursor` on: the end of a pass, whole passes (each by itself if
-    `in_order`), and the beginning of one."""
+    """Return the stretches of `count` examples of a group's sequence from `cursor` on.
+
+    They are the end of a pass, whole passes (one stretch each if `in_order`), and the beginning of a pass.
+    """
     first, end = cursor // size, cursor + count
     whole_from, whole_to = -(-cursor // size), end // size
     wholes = range(whole_from, whole_to + 1) if in_order else (whole_from, whole_to)

@@ -1,4 +1,4 @@
-"""What a checkpoint saves of its run's draws, in plain containers: the schedule, and the position in the data."""
+"""The sampling plan in checkpoints, as plain containers: the schedule and the position in the data."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -11,25 +11,25 @@ from fairseq_mtmoe.data.sampling.plan import EpochStart, Part, SamplingPlan
 from fairseq_mtmoe.data.sampling.schedule import Schedule
 from fairseq_mtmoe.errors import UserError
 
-_MOST_DRAWN, _MOST_PASSES = 10**8, 100  # examples of an epoch that a file may ask for: so many, and passes of the data
+_MOST_DRAWN, _MOST_PASSES = 10**8, 100  # limits of a file's epoch: examples, plus passes over the data
 _MOST_PARTS = 10**4
 
 
 def options_of(schedule: Schedule, names: Sequence[str]) -> dict[str, Any]:
-    """A schedule by the names of its options, with weights by the tasks' names."""
+    """Return a schedule's values by option name, with weights by task name."""
     options, weights = asdict(schedule), schedule.sampling_weights
     options["sampling_weights"] = weights and dict(zip(names, weights, strict=True))
     return options if schedule.heating_coefficient > 0 else {**options, "heating_epochs": None, "heating_updates": None}
 
 
 def changes(before: SamplingPlan, now: SamplingPlan) -> list[str]:
-    """What differs between a run's schedule so far and from now on, an option each: "x was 1 and is 2"."""
+    """Return one text per changed option of the schedule: "x was 1 and is 2"."""
     old, new = options_of(before.schedule, before.names), options_of(now.schedule, now.names)
     return [f"{name} was {old[name]} and is {new[name]}" for name in old if old[name] != new[name]]
 
 
 def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
-    """What to save of a plan at an epoch that it draws, or at the one after."""
+    """Return a plan's state at its current epoch or the next one, for checkpoints."""
     start = plan.start_of(epoch) if epoch <= plan.epoch else plan.after(plan.start_of(epoch - 1), 0)
     return {
         "names": list(plan.names),
@@ -50,17 +50,17 @@ def saved_plan(plan: SamplingPlan, epoch: int) -> dict[str, Any]:
 
 
 def restored_plan(saved: Mapping[str, Any]) -> SamplingPlan:
-    """The plan of which this was saved, at the same position (UserError: it is damaged)."""
+    """Return the saved plan, at its position (UserError: the state is damaged)."""
     try:
         return _restored(saved)
     except (KeyError, TypeError, ValueError, AssertionError, AttributeError, ZeroDivisionError) as error:
-        rule = "must be as it was saved, but is damaged: go on from another one"
-        how = "begin the data anew with `--reset-dataloader`"
+        rule = "must be as it was saved, but is damaged: resume from another checkpoint"
+        how = "start the data again with `--reset-dataloader`"
         raise UserError(f"The checkpoint's position in the data {rule}, or {how}.") from error
 
 
 def restored_plan_0_1_0(options: Mapping[str, Any], plan: SamplingPlan, epoch: int, update: int) -> SamplingPlan:
-    """The plan of a run of version 0.1.0, which saved options alone, or nothing: then by the schedule of `plan`."""
+    """Return the plan of a run of version 0.1.0 by its saved options; without these, by the schedule of `plan`."""
     with suppress(KeyError, TypeError, ValueError, SyntaxError, AssertionError):
         weights = options["sampling_weights"]
         assert not options["sampling_weights_from_file"]
@@ -101,7 +101,7 @@ def _restored(saved: Mapping[str, Any]) -> SamplingPlan:
 
 
 def _schedule_of(options: Mapping[str, Any], names: Sequence[str]) -> Schedule:
-    weights, known = options["sampling_weights"], {"natural_from_epoch": None, **options}  # 0.1.4 and older had none
+    weights, known = options["sampling_weights"], {"natural_from_epoch": None, **options}  # 0.1.4 and older lack it
     known["sampling_weights"] = tuple(weights[name] for name in names) if weights else None
     known["exceeds_pass"] = bool(known["exceeds_pass"])
     return Schedule(**{one.name: known[one.name] for one in fields(Schedule)})

@@ -1,4 +1,4 @@
-"""The sampling options of a run, the tasks' shares at each epoch, and how many examples these are.
+"""The sampling options of a run, the tasks' shares at each epoch, and the number of examples in an epoch.
 
 Temperature sampling and heating are equations 1 and 2 of "Tricks for Training Sparse Translation Models".
 """
@@ -16,55 +16,55 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 
 UNIFORM_FIRST, UNCERTAINTY = "uniform-then-natural", "uncertainty"
 METHODS = ("uniform", "temperature", "concat", "RoundRobin", UNIFORM_FIRST, UNCERTAINTY)
-STEPS = 20  # where heating goes by updates, a part of an epoch is no longer than this share of C
-_MAX_SCALE_UP = 1.5  # fairseq's limit of an epoch's size, in sizes of the data
+STEPS = 20  # if heating counts updates, a part of an epoch has at most C / STEPS of them
+_MAX_SCALE_UP = 1.5  # fairseq's limit of an epoch's size, relative to the data
 
 
 def temperature_probabilities(sizes: Sequence[float] | NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Equation 1: (L,) `p_l = s_l^(1/T) / Σ_m s_m^(1/T)`, for sizes and T of any magnitude; of no examples it is 0."""
+    """Return (L,) `p_l = s_l^(1/T) / Σ_m s_m^(1/T)`, equation 1, for any sizes and T; empty tasks get 0."""
     assert 0 < temperature < math.inf
     values = np.asarray(sizes, dtype=np.float64)
     assert values.max() > 0 and values.min() >= 0
     with np.errstate(divide="ignore", over="ignore"):
-        # Relative to the largest before the division by T: nothing overflows, and the largest becomes 1.
+        # Relative to the largest, so that nothing overflows.
         weights: NDArray[np.float64] = np.exp((np.log(values) - np.log(values.max())) / temperature)
     weights /= weights.sum()
     return weights
 
 
 def heated_temperature(start: float, coefficient: float, duration: int, elapsed: int) -> float:
-    """Equation 2: `T_e = T_s · sqrt(1 + k·e/C)`; from C on, in epochs or updates, it stays `T_s · sqrt(1 + k)`."""
+    """Return `T_e = T_s · sqrt(1 + k·e/C)`, equation 2, constant from C (epochs or updates) on."""
     assert coefficient >= 0 and duration >= 1 and elapsed >= 0
     return start * math.sqrt(1.0 + coefficient * min(elapsed, duration) / duration)
 
 
 def apportion(total: int, probabilities: NDArray[np.float64], offset: float) -> NDArray[np.int64]:
-    """Split `total` into whole numbers (L,) with these shares: systematic sampling with one random number.
+    """Split `total` into integers (L,) with these shares, by systematic sampling with one random number.
 
     Each count is `total · p` rounded up or down, and its expectation over a uniform `offset` in [0, 1) is `total · p`.
     """
     cumulated = np.cumsum(probabilities)
     bounds = np.floor(total * (cumulated / cumulated[-1]) + offset).astype(np.int64)
-    # In floating point `total + offset` can round up to the next whole number.
+    # In floating point `total + offset` can round up to the next integer.
     bounds = np.minimum(bounds, total)
     return np.diff(bounds, prepend=0)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The sampling options, by their names: how tasks share an epoch, and how long it is. They may change in a run.
+    """The sampling options: the tasks' shares of an epoch and its size. They may change when a run is resumed.
 
-    Methods: fairseq's, of which `concat` and `RoundRobin` take every example once; MT-TaG's (appendix A.4): all tasks
-    alike until their gates have learned, then by size; CA-MTL's: equally many candidates of each (`candidates.py`).
+    Methods: fairseq's, of which `concat` and `RoundRobin` take every example once; MT-TaG's (appendix A.4), uniform
+    until the gates have learned, then by size; CA-MTL's, equally many candidates per task (`candidates.py`).
 
-    Args (UserError: one is out of its range):
+    Args (UserError: a value is out of range):
         heating_coefficient, heating_epochs: k and C of equation 2; C is None while only a checkpoint knows it.
-        heating_updates: C in updates: an epoch, or a part of a long one, has the temperature of its first update.
+        heating_updates: C in updates; an epoch, or a part of a long one, has the temperature of its first update.
         natural_from_epoch: the first epoch of `uniform-then-natural` that is drawn by size.
         sampling_weights: (L,) fixed shares, instead of the method's.
-        virtual_epoch_size: examples that an epoch trains on, no more than a pass; None: a pass over the current shards.
-        virtual_data_size: examples in a pass; None: fairseq's rule, or, of candidates, the size of the largest task.
-        exceeds_pass: an epoch may be longer than a pass, as it could be in runs that version 0.1.0 began.
+        virtual_epoch_size: examples in an epoch, at most a pass; None: a pass over the current shards.
+        virtual_data_size: examples in a pass; None: fairseq's rule, or for candidates the size of the largest task.
+        exceeds_pass: whether an epoch may be longer than a pass, as in runs started with version 0.1.0.
     """
 
     sampling_method: str = "concat"
@@ -92,13 +92,13 @@ class Schedule:
         ):
             if not holds:
                 raise_invalid(f"--{name.replace('_', '-')}", rule, getattr(self, name))
-        uncertain = f"with `--sampling-method {UNCERTAINTY}`, where the model decides how often each task trains"
+        uncertain = f"with `--sampling-method {UNCERTAINTY}`, which chooses examples by the model's uncertainty"
         heats, has_weights, durations = k > 0, weights is not None, (self.heating_epochs, self.heating_updates)
         for is_wrong, sentence in (
             (has_weights and self.draws_candidates, f"`--sampling-weights` must not be given {uncertain}."),
             (
                 heats and None not in durations,
-                "`--heating-epochs` and `--heating-updates` exclude each other: give one.",
+                "`--heating-epochs` and `--heating-updates` exclude each other: give only one.",
             ),
             (heats and self.draws_candidates, f"`--heating-coefficient` must be 0 {uncertain}, but is {k} instead."),
             (
@@ -107,34 +107,34 @@ class Schedule:
             ),
             (
                 (method == UNIFORM_FIRST) != (self.natural_from_epoch is not None),
-                f"`--sampling-method {UNIFORM_FIRST}` and `--natural-from-epoch`, the first epoch that is drawn by "
-                "size, need each other: give both or neither.",
+                f"`--sampling-method {UNIFORM_FIRST}` and `--natural-from-epoch`, the first epoch drawn by size, need "
+                "each other: give both or neither.",
             ),
         ):
             if is_wrong:
                 raise UserError(sentence)
         if self.natural_from_epoch is not None and self.natural_from_epoch < 2:
-            rule = "at least 2, since the epochs before are uniform"
+            rule = "at least 2, as earlier epochs are uniform"
             raise_invalid("--natural-from-epoch", rule, self.natural_from_epoch)
 
     def check_duration(self) -> None:
-        """Refuse a heating of unknown duration, once no checkpoint can say it."""
+        """Check that heating has a duration, from an option or a checkpoint (UserError: it has none)."""
         if self.heating_coefficient > 0 and self.heating_epochs is None and self.heating_updates is None:
             durations = "`--heating-epochs`, `--heating-updates` or `--max-epoch`"
-            raise UserError(f"`--heating-coefficient` above 0 must come with {durations}: how long to heat.")
+            raise UserError(f"`--heating-coefficient` above 0 needs {durations}, the duration of heating.")
 
     @property
     def draws_candidates(self) -> bool:
-        """Whether the model chooses among the examples that are drawn."""
+        """Return whether the model chooses among the drawn examples."""
         return self.sampling_method == UNCERTAINTY
 
     @property
     def takes_everything(self) -> bool:
-        """Whether an epoch is simply every example once."""
+        """Return whether an epoch takes every example once."""
         return self.sampling_weights is None and self.sampling_method in ("concat", "RoundRobin")
 
     def temperature_at(self, epoch: int, update: int = 0) -> float | None:
-        """The temperature of an epoch, counted from 1; None where the method has none."""
+        """Return the temperature at an epoch, counted from 1; None if the method has none."""
         if self.sampling_weights is not None or self.sampling_method != "temperature":
             return None
         by_update = self.heating_updates is not None
@@ -142,13 +142,13 @@ class Schedule:
         return heated_temperature(self.sampling_temperature, self.heating_coefficient, duration or 1, elapsed)
 
     def step_at(self, update: int) -> int | None:
-        """After how many updates an update's temperature is out of date; None where it stays for an epoch."""
+        """Return the number of updates that may share a temperature; None if a whole epoch may."""
         if self.heating_coefficient == 0 or self.heating_updates is None or update >= self.heating_updates:
             return None
         return -(-self.heating_updates // STEPS)
 
     def probabilities_at(self, epoch: int, sizes: Sequence[int], update: int = 0) -> NDArray[np.float64]:
-        """(L,) shares at an epoch of tasks with these sizes (of all their data)."""
+        """Return the tasks' shares (L,) at an epoch, by the sizes of all their data."""
         temperature = self.temperature_at(epoch, update)
         if temperature is not None:
             return temperature_probabilities(sizes, temperature)
@@ -162,29 +162,29 @@ class Schedule:
         return shares
 
     def pass_size(self, sizes: Sequence[int], whole_sizes: Sequence[int]) -> int:
-        """Examples in a pass over shards of these sizes, of tasks of these sizes with all their shards."""
+        """Return the examples in a pass over shards of these `sizes`; `whole_sizes` are those of all shards."""
         if self.takes_everything:
             return sum(sizes)
         if self.virtual_data_size is not None:
             return self.virtual_data_size
         if self.sampling_weights is None and self.sampling_method == UNIFORM_FIRST:
-            return sum(sizes)  # as the shares become the sizes
+            return sum(sizes)  # the shares become those of the sizes
         if self.draws_candidates:
             return max(sizes)
-        # As in fairseq the largest task is seen once, by the first epoch's shares: the size stays while they change.
+        # As in fairseq, a pass sees the largest task once at the first epoch's shares; later shares keep this size.
         largest = int(np.argmax(sizes))
         share = max(self.probabilities_at(1, whole_sizes)[largest], 1e-300)
         return max(1, int(min(sizes[largest] / share, _MAX_SCALE_UP * sum(sizes))))
 
     def epoch_size(self, sizes: Sequence[int], whole_sizes: Sequence[int]) -> int:
-        """Examples in an epoch of these shards."""
+        """Return the number of examples in an epoch of these shards."""
         size, pass_size = self.virtual_epoch_size, self.pass_size(sizes, whole_sizes)
         if size is None:
             return pass_size
         return size if self.exceeds_pass else min(size, pass_size)
 
     def following(self, before: Schedule, given_duration: bool) -> Schedule:
-        """This schedule in a run that went by another so far, whose C stays unless one is given."""
+        """Return this schedule for a run resumed from `before`, whose C is kept unless a duration is given."""
         epochs, updates = self.heating_epochs, self.heating_updates
         if not given_duration and self.heating_coefficient > 0 < before.heating_coefficient:
             epochs, updates = before.heating_epochs, before.heating_updates

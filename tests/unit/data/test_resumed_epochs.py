@@ -151,7 +151,7 @@ def test_other_data_leaves_the_rest_of_the_epoch_out(digits, tmp_path, caplog):
     state = interrupted(digits, 16)[0].state_dict()
     with caplog.at_level(logging.WARNING):
         resumed = resume(state, more)
-    assert "the data has changed since the checkpoint: the rest of epoch 2 is left out" in caplog.messages
+    assert "the data has changed since the checkpoint: the rest of epoch 2 is skipped" in caplog.messages
     assert (resumed.next_epoch_idx, resumed.iterations_in_epoch) == (3, 0)
     assert go(resumed, 1) and resumed.epoch == 3
 
