@@ -1,4 +1,4 @@
-"""Batches of sentences of several language pairs, longest source first, each with its own languages' ids, if any."""
+"""Batches of several language pairs, longest source first, with language ids if the datasets have them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
 
 
 class PairCollate:
-    """A `Collate` of language pairs, by `one_collater` for all of them or by each pair's dataset."""
+    """`Collate` for language pairs, with one collater for all (`one_collater`) or each dataset's own."""
 
     def __init__(self, one_collater: bool = True) -> None:
         self.one_collater = one_collater
@@ -32,7 +32,7 @@ class PairCollate:
 def _collate_apart(
     datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None
 ) -> Batch:
-    """One batch of the pairs' own batches, padded to the same lengths, longest source first."""
+    """Merge the pairs' own batches, padded to the same lengths, longest source first."""
     pad_to = {
         side: max([len(sample[side]) for _, sample in items] + [(pad_to_length or {}).get(side, 0)])
         for side in ("source", "target")
@@ -48,7 +48,7 @@ def _collate_apart(
 
 
 def merged(batches: Sequence[Mapping[str, Any]], order: Tensor) -> Batch:
-    """One batch of several, with all that has a row for each sentence, in this order."""
+    """Merge batches' tensors, which have a row per sentence, in the given order of rows."""
     found: Batch = {}
     for name, value in batches[0].items():
         values = [batch[name] for batch in batches]
@@ -67,7 +67,7 @@ def _add_language_ids(batch: Batch, datasets: Sequence[FairseqDataset], pairs_B:
 
 
 def language_ids(dataset: FairseqDataset) -> tuple[int | None, int | None]:
-    """The ids of a pair's source and target language, which its dataset knows with `--enable-lang-ids`."""
+    """Return the ids of a pair's source and target language; None without `--enable-lang-ids`."""
     plain = dataset
     while not isinstance(plain, LanguagePairDataset):
         plain = plain.dataset

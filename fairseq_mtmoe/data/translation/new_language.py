@@ -1,4 +1,4 @@
-"""A vocabulary with one more language: pieces of its text, and its code, behind all symbols that there are."""
+"""Adding a language to a vocabulary: its code and pieces of its text, after all existing symbols."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from fairseq_mtmoe.data.translation import new_pieces
 from fairseq_mtmoe.data.translation.vocabulary import Side, Vocabulary
 from fairseq_mtmoe.errors import UserError, raise_invalid, unknown_language
 
-Rows = dict[str, tuple[str, ...]]  # new symbols in order, each with those whose mean it begins as
+Rows = dict[str, tuple[str, ...]]  # new symbols in order, each with the symbols whose mean is its initial embedding
 
 
 @dataclass(frozen=True)
 class Extended:
-    """A vocabulary with a new language, and what is new on its two sides."""
+    """A vocabulary with a new language, and the new symbols of each side."""
 
     vocabulary: Vocabulary
     source: Rows
@@ -24,16 +24,17 @@ class Extended:
 
     @property
     def pieces(self) -> int:
+        """Return the number of new symbols over both sides, without the language's code."""
         return len({*self.source, *self.target}) - 1
 
 
 def codes_of(lang: str, settings: Mapping[str, Any]) -> list[str]:
-    """The dictionary's symbols of a language by a checkpoint's `task_state`: one for each kind of data."""
+    """Return a language's tokens by a checkpoint's `task_state`: one for each kind of data."""
     return [get_lang_tok(lang, settings["lang_tok_style"], spec) for spec in settings["langtoks_specs"]]
 
 
 def with_codes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> Vocabulary:
-    """The vocabulary with all symbols of a model's matrices: fairseq puts those of languages behind a dictionary's."""
+    """Return the vocabulary with language tokens, which fairseq appends to the dictionary's symbols."""
 
     def side(old: Side) -> Side:
         specs, langs = range(len(settings["langtoks_specs"])), settings["langs"]
@@ -47,11 +48,11 @@ def with_codes(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> Vocabular
 
 
 def expect_other_language(settings: Mapping[str, Any], lang: str, like: Sequence[str]) -> None:
-    """Refuse a language that a model has, relatives that it has not, and a model that tells no languages apart."""
+    """Check the options (UserError: known language, unknown relative, or a model without language tokens)."""
     langs = settings["langs"]
     if not any(spec for specs in (settings["langtoks"] or {}).values() for spec in specs):
         alone = " and ".join(langs)
-        raise UserError(f"`MODEL` must tell languages apart by codes to get another one, but translates {alone} alone.")
+        raise UserError(f"`MODEL` must have language tokens, so that one can be added, but only translates {alone}.")
     if lang in langs or not re.fullmatch(r"\w+(@\w+)?", lang):
         raise_invalid("--language", f"a code such as {langs[0]}, of a language that the model does not have", lang)
     for relative in like:
@@ -62,10 +63,10 @@ def expect_other_language(settings: Mapping[str, Any], lang: str, like: Sequence
 def extend(
     vocabulary: Vocabulary, settings: Mapping[str, Any], lang: str, like: Sequence[str], text: Sequence[str], most: int
 ) -> Extended:
-    """Add a language. `vocabulary` has all symbols of the matrix; a side gets what it lacks for the text.
+    """Add a language to a vocabulary, which has all symbols of the matrix; each side gets the pieces it lacks.
 
-    A letter that was unknown begins as the mean of all pieces: without knowledge, that changes other words' scores
-    least ("Initializing New Word Embeddings for Pretrained Language Models", Hewitt 2021).
+    An unknown letter begins as the mean of all pieces, as this changes other words' scores least ("Initializing New
+    Word Embeddings for Pretrained Language Models", Hewitt 2021).
     """
     langs = settings["langs"]
     codes = dict.fromkeys(codes_of(lang, settings))
@@ -73,7 +74,7 @@ def extend(
     code_rows = {code: tuple(of[spec] for of in relatives) for spec, code in enumerate(codes)}
     sides = [vocabulary.source] if vocabulary.source == vocabulary.target else [vocabulary.source, vocabulary.target]
     grown = [new_pieces.grow(side.model, side.processor, side.symbols, text, most) for side in sides]
-    if len({side.symbols for side in sides}) == 1:  # one matrix, with what both models need
+    if len({side.symbols for side in sides}) == 1:  # one matrix, with the pieces of both models
         joined = {symbol: parts for each in reversed(grown) for symbol, parts in each.parts.items()}
         rows = [_new(joined, code_rows, sides[0])] * len(sides)
     else:

@@ -1,12 +1,12 @@
-"""Pieces that a SentencePiece model lacks for a language: its letters, and joins of pieces that stand together often.
+"""New pieces of a SentencePiece model for a language: its letters, and merges of pieces that are often neighbours.
 
-New pieces come behind the model's own, with scores below all of these, so that text is cut as before unless it has one:
+New pieces are appended with scores below all old ones, so that text without them is split as before:
 
-- BPE joins the two neighbours whose join has the highest score, over and over. All old joins are made before the first
-  new one, and new joins are those of BPE's training ("Neural Machine Translation of Rare Words with Subword Units",
-  Sennrich et al. 2016) which goes on with the old cut: each is of two pieces that there are.
-- A unigram model takes the cut with the highest sum of scores. Its new pieces are found in the same way, but for those
-  that no cut would use because their parts score higher.
+- BPE repeatedly merges the neighbours with the highest score. All old merges are made before the first new one. New
+  merges continue BPE's training ("Neural Machine Translation of Rare Words with Subword Units", Sennrich et al. 2016)
+  from the old segmentation: each joins two existing pieces.
+- A unigram model takes the segmentation with the highest sum of scores. Its new pieces are found in the same way,
+  except pieces that no segmentation would use because their parts score higher.
 """
 
 import heapq
@@ -22,14 +22,14 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.protobuf import binary, fields, number, real
 
 SPACE = "▁"  # begins a word
-LEAST_LETTERS = 3  # of a letter in the text: a rarer one is a slip, or a picture
-LEAST_JOINS = 10  # of a join in the text: an embedding needs examples to learn from
-LONGEST = 16  # characters of a join, as SentencePiece's own training has it
-# Fields of SentencePiece's `ModelProto`, `TrainerSpec` and pieces, kinds of pieces and of models
+LEAST_LETTERS = 3  # occurrences of a new letter: rarer ones are typos or emoji
+LEAST_JOINS = 10  # occurrences of a new merge: an embedding needs examples to learn from
+LONGEST = 16  # characters in a piece, as in SentencePiece's training
+# Field numbers of SentencePiece's `ModelProto`, `TrainerSpec` and pieces; kinds of pieces and of models
 _PIECES, _TRAINER, _MODEL_TYPE = 1, 2, 3
 _TEXT, _SCORE, _KIND = 1, 2, 3
 _NORMAL = 1
-_UNWRITTEN = ("Cc", "Cs", "Cn")  # control characters and numbers that no character has
+_UNWRITTEN = ("Cc", "Cs", "Cn")  # control characters, surrogates and unassigned code points
 UNIGRAM, BPE = 1, 2
 
 Processor = sentencepiece.SentencePieceProcessor
@@ -41,8 +41,8 @@ Pair = tuple[str, str]
 class Grown:
     """A serialized SentencePiece model with more pieces.
 
-    parts: what the dictionary lacks, in order, each with the symbols of the dictionary that it was cut into. A letter
-    has those of its decomposition, if any.
+    parts: pieces that the dictionary lacks, in order, each with the dictionary's symbols that it was split into. A
+    letter has the symbols of its decomposition, if any.
     """
 
     model: bytes
@@ -50,7 +50,7 @@ class Grown:
 
 
 def model_type(model: bytes) -> int:
-    """SentencePiece's number of a serialized model's kind; `UserError` if it is damaged."""
+    """Return the kind of a serialized model, `UNIGRAM`, `BPE` or another (UserError: it is damaged)."""
     kind = UNIGRAM
     for name, value in fields(model):
         if name == _TRAINER and isinstance(value, bytes):
@@ -59,20 +59,20 @@ def model_type(model: bytes) -> int:
 
 
 def plain_pieces(model: bytes) -> list[str]:
-    """The pieces of a serialized model that are parts of words: no signs, bytes, or symbols that are never cut."""
+    """Return a serialized model's normal pieces: no control symbols, bytes or user-defined symbols."""
     pieces = [dict(fields(value)) for name, value in fields(model) if name == _PIECES and isinstance(value, bytes)]
     texts = [piece[_TEXT] for piece in pieces if piece.get(_KIND, _NORMAL) == _NORMAL]
     return [text.decode() for text in texts if isinstance(text, bytes)]
 
 
 def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Iterable[str], most: int) -> Grown:
-    """Add the letters of a text and at most `most` joins of pieces (UserError: neither BPE nor unigram).
+    """Add a text's letters and at most `most` merges of pieces (UserError: the model is neither BPE nor unigram).
 
     `processor` is the model's; `symbols` are the dictionary's.
     """
     kind = model_type(model)
     if kind not in (UNIGRAM, BPE):
-        raise UserError("The vocabulary's `SentencePiece model` must have BPE or unigram pieces to get more of them.")
+        raise UserError("The vocabulary's `SentencePiece model` must be BPE or unigram, so that pieces can be added.")
     known, scores = set(symbols), _scores(processor)
     words = _words(processor, text, scores)
     counts = Counter[str]()
@@ -86,7 +86,7 @@ def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Itera
     parts = {piece: tuple(one for one in unicodedata.normalize("NFKD", piece) if one in known) for piece in letters}
     parts |= {piece: tuple(one for one in piece if one in known)
               for piece in lacking if piece in scores and counts[piece] >= LEAST_JOINS}  # fmt: skip
-    most = min(most, sum(map(len, words)) + 1)  # there are no more joins than neighbours
+    most = min(most, sum(map(len, words)) + 1)  # there are no more merges than neighbours
     step = 1.0 if kind == BPE else 1 / (1 + len(letters) + most)
     below = [min(scores.values()) - step * place for place in range(1, 1 + len(letters) + most)]
     new = dict(zip(letters, below, strict=False))
@@ -107,14 +107,14 @@ def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Itera
 
 
 def _scores(processor: Processor) -> dict[str, float]:
-    """The scores of pieces that stand for text."""
+    """Return the scores of pieces that stand for text."""
     ids = range(processor.get_piece_size())
     texts = (i for i in ids if not (processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i)))
     return {processor.id_to_piece(i): processor.get_score(i) for i in texts}
 
 
 def _words(processor: Processor, text: Iterable[str], known: Mapping[str, object]) -> Counter[Parts]:
-    """Count the words of a text as they are cut, with each unknown letter for itself: SentencePiece has runs."""
+    """Count a text's segmented words; runs of unknown letters, which SentencePiece joins, become single letters."""
     words = Counter[Parts]()
     for pieces in processor.encode(list(text), out_type=str):
         first = 0
@@ -129,15 +129,15 @@ def _words(processor: Processor, text: Iterable[str], known: Mapping[str, object
 
 
 def _is_of_letters(piece: str) -> bool:
-    """Whether a piece may be part of a longer one: SentencePiece's training keeps letters apart from all else."""
+    """Return whether a piece may be merged: SentencePiece's training keeps letters apart from other characters."""
     return all(unicodedata.category(letter)[0] in "LM" for letter in piece.removeprefix(SPACE))
 
 
 class _Joining:
-    """Words as they are cut now; the most frequent neighbours are joined, one pair after the other."""
+    """Merges the most frequent neighbours in segmented words, one pair at a time."""
 
     def __init__(self, words: Mapping[Parts, int], scores: Mapping[str, float], parts: Mapping[str, Parts]) -> None:
-        """`scores` are of all pieces that may be joined; `parts` of those among them that are new."""
+        """Set up; `scores` has all pieces that may be merged, `parts` the new ones among them."""
         self._cuts, self._counts = list(map(list, words)), list(words.values())
         self._scores, self.parts = dict(scores), dict(parts)
         self._totals, self._places = Counter[Pair](), defaultdict[Pair, set[int]](set)
@@ -147,10 +147,10 @@ class _Joining:
         self._offer(self._totals)
 
     def next_piece(self, old: Iterable[str], score: float | None) -> str | None:
-        """Join until there is a new piece, and return it; None if nothing is frequent enough.
+        """Merge until there is a new piece, and return it; None if no merge is frequent enough.
 
-        With a `score`, which is the new piece's, joins whose parts score higher are made on the way to longer ones. A
-        join that is an `old` piece is not made: the model would make it if it were to be.
+        With the new piece's `score`, merges whose parts score higher are made, but only as steps to longer ones. Merges
+        that give an `old` piece are skipped: the model itself decides about these.
         """
         while self._heap:
             total, pair = heapq.heappop(self._heap)
@@ -194,7 +194,7 @@ class _Joining:
 
 
 def figures(processor: Processor, symbols: Iterable[str], lines: Sequence[str]) -> tuple[float, float]:
-    """Return how many pieces a word has, and which share of pieces the dictionary has not, in lines with words."""
+    """Return pieces per word, and the share of pieces that the dictionary lacks, in non-blank lines."""
     known, pieces = set(symbols), processor.encode(list(lines), out_type=str)
     total = sum(map(len, pieces))
     unknown = sum(piece not in known for cut in pieces for piece in cut)
@@ -202,6 +202,6 @@ def figures(processor: Processor, symbols: Iterable[str], lines: Sequence[str]) 
 
 
 def changed(before: Processor, after: Processor, lines: Sequence[str]) -> int:
-    """Return how many lines another model, with more pieces at its end, cuts otherwise."""
+    """Return the number of lines that a model with more pieces splits differently."""
     cuts = zip(before.encode(list(lines)), after.encode(list(lines)), strict=True)
     return sum(old != new for old, new in cuts)

@@ -1,7 +1,7 @@
-"""Finding and loading the data of language pairs, with checks before anything is loaded.
+"""Finding, checking and loading the data of language pairs.
 
-A pair may lie in several shards (`--data a:b:c`). The sizes of all are known at the start, from the record of sizes of
-`mtmoe prepare corpora` or from the index files, so that sampling follows the whole data whichever shard is loaded.
+A pair may be in several shards (`--data a:b:c`). All sizes are known at the start, from the `sizes.json` of `mtmoe
+prepare corpora` or from index files, so that sampling follows the whole data whichever shard is loaded.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from fairseq_mtmoe.errors import UserError
 
 @dataclass(frozen=True)
 class PairSource:
-    """One language pair of one kind of data ("main", or of `--extra-data`), and its shards' folders."""
+    """A language pair of one kind of data ("main", or of `--extra-data`), with its shards' folders."""
 
     category: str
     source: str
@@ -37,12 +37,12 @@ class PairSource:
 
     @property
     def key(self) -> str:
-        """fairseq's name of the data set, as in `--sampling-weights`: `main:en-de`"""
+        """Return fairseq's name of the dataset, as in `--sampling-weights`: `main:en-de`."""
         return f"{self.category}:{self.name}"
 
 
 def sentences_of(prefix: str, dictionary: Dictionary | None = None, impl: str | None = None) -> int:
-    """How many sentences a binarized file has, or one of text (`--dataset-impl raw`)."""
+    """Return the number of sentences in a binarized file or a text file (`--dataset-impl raw`)."""
     count = count_sentences(prefix, impl)
     if count is None:
         try:
@@ -53,10 +53,10 @@ def sentences_of(prefix: str, dictionary: Dictionary | None = None, impl: str | 
 
 
 def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
-    """Training sentences of each pair ("en-de"), of all kinds of data together; none where a pair has no such data."""
+    """Return each pair's training sentences over all kinds of data; empty if a pair has no training data."""
     try:
         loader = PairLoader(manager, manager.args.train_subset)
-    except UserError:  # a directory for tests alone
+    except UserError:  # a directory with test data only
         return {}
     sizes: dict[str, int] = {}
     for pair, shards in zip(loader.pairs, loader.shard_sizes, strict=True):
@@ -65,13 +65,13 @@ def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
 
 
 class PairLoader:
-    """The language pairs of one split: sizes, and data sets on demand; `combine`: `train1`, … belong to `train`."""
+    """Loader of one split's language pairs; with `combine`, `train1`, … belong to `train`."""
 
     kind = "pair"  # see `data.mixtures.training.TaskLoader`
 
     def __init__(self, manager: MultilingualDatasetManager, split: str, combine: bool = False) -> None:
         self.manager, self.split, self.combine = manager, split, combine
-        self.is_training = split == manager.args.train_subset  # only that has shards and extra data
+        self.is_training = split == manager.args.train_subset  # only this split has shards and extra data
         self._recorded: dict[tuple[str, str], int] = {}  # sizes by pair and folder
         folders, names = manager.get_data_paths_and_lang_pairs(split)
         self.pairs = [
@@ -87,7 +87,7 @@ class PairLoader:
         self._loaded: dict[tuple[int, int], FairseqDataset] = {}
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
-        """Each pair's data set, from these shards (default: the first); those that were loaded last are kept."""
+        """Return each pair's dataset from these shards (default: the first); the last ones loaded are cached."""
         wanted = list(enumerate(shards or [0] * len(self.pairs)))
         self._loaded = {key: self._loaded.get(key) for key in wanted}
         sharing: dict[Any, Any] | None = {} if self.manager.args.enable_reservsed_directions_shared_datasets else None
@@ -104,12 +104,12 @@ class PairLoader:
         there = (folder for folder in folders if all(find_side(folder, self.split, *langs, lang) for lang in langs))
         holding = tuple(recorded) or tuple(there)
         if not holding:
-            missing = f"there is no {name}, nor one of the reversed pair"
+            missing = f"there is no {name}, nor the reversed pair's"
             raise UserError(f"The pair {pair} has no {self.split} data in {', '.join(folders)}: {missing}.")
         return PairSource(category, source, target, holding if self.is_training else holding[:1])
 
     def _recorded_sizes(self, source: str, target: str, folders: list[str]) -> dict[str, int]:
-        """The sentences of a pair in those of these folders that have it; none if that is not recorded."""
+        """Return a pair's recorded sentences in each folder that has it; empty without a record."""
         if not self.is_training or self.split != RECORDED_SPLIT or self._has_more(source, target, folders[0]):
             return {}
         found = {
@@ -119,7 +119,7 @@ class PairLoader:
         return {folder: size for folder, size in found.items() if size}
 
     def _files(self, pair: PairSource, folder: str) -> Iterator[tuple[str, str]]:
-        """Source and target file of the split and, if they are to be combined, of its continuations."""
+        """Yield source and target file of the split and, with `combine`, of its continuations."""
         langs = (pair.source, pair.target)
         for number in itertools.count() if self.combine else (0,):
             split = self.split + (str(number) if number else "")
@@ -137,23 +137,23 @@ class PairLoader:
             if sentences != others:
                 rule = f"must hold the same number of sentences, but hold {sentences} and {others}"
                 raise UserError(f"`{source}` and `{target}` {rule}.")
-            # fairseq repeats the primary data only where there is other data beside it.
+            # fairseq upsamples the primary data only if the split has continuations.
             is_repeated = not number and self._has_more(pair.source, pair.target, folder)
             total += sentences * (int(self.manager.args.upsample_primary) if is_repeated else 1)
         return total
 
     def _has_more(self, source: str, target: str, folder: str) -> bool:
-        """Whether the split has continuations, which are to be combined with it."""
+        """Return whether the split has continuations that are combined with it."""
         return self.combine and find_side(folder, f"{self.split}1", source, target, source) is not None
 
     def _check(self, pair: PairSource, folder: str) -> None:
-        """What must be known before fairseq maps a pair's files."""
+        """Check a pair's files before fairseq maps them (UserError: wrong sizes, ids or a damaged file)."""
         args = self.manager.args
         recorded = self._recorded.get((pair.name, folder))
         if recorded is not None and (size := self._read_size(pair, folder)) != recorded:
             raise UserError(
                 f"`{folder}` must have {recorded} training sentences of {pair.name}, as {SIZES_FILE} in the first shard"
-                f" says, but has {size}; copy what is missing, or prepare the data again."
+                f" says, but has {size}; copy the missing files, or prepare the data again."
             )
         for source, target in self._files(pair, folder):
             check_ids(source, len(self.manager.get_source_dictionary(pair.source)), args.dataset_impl)
@@ -178,7 +178,7 @@ class PairLoader:
             langtok_spec=manager.args.langtoks.get(pair.category, (None, None)),
         )
         expected = self.shard_sizes[self.pairs.index(pair)][shard]
-        if len(dataset) != expected:  # text beside a binarized file, which fairseq prefers
+        if len(dataset) != expected:  # fairseq prefers a text file beside a binarized one
             raise UserError(
                 f"The {self.split} data of {pair.name} in {pair.folders[shard]} must hold {expected} sentences as its "
                 f"index says, but holds {len(dataset)}."

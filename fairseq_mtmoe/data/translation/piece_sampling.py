@@ -1,9 +1,9 @@
-"""Subword regularisation: training reads and writes each sentence in other pieces in each epoch.
+"""Subword regularisation: each epoch trains on new segmentations of the sentences.
 
 A unigram model's segmentations are drawn by their probabilities to the power of `amount` (Kudo 2018, "Subword
-Regularization"), a BPE model leaves out each merge with the probability `amount` (Provilkov et al. 2020,
-"BPE-Dropout"). SentencePiece can do both, but what it draws differs from process to process, whatever its seed (0.2.3),
-so that no run could go on. Binarized data is enough: its pieces are the text.
+Regularization"); a BPE model skips each merge with probability `amount` (Provilkov et al. 2020, "BPE-Dropout").
+SentencePiece (0.2.3) can do both, but draws differently in each process in spite of its seed, so that runs could not be
+resumed. Binarized data is enough: its pieces are the text.
 """
 
 import math
@@ -21,19 +21,19 @@ from fairseq_mtmoe.data.translation.new_pieces import BPE, SPACE, model_type, pl
 from fairseq_mtmoe.data.translation.vocabulary import Side
 from fairseq_mtmoe.errors import UserError
 
-_MOST_WORDS = 20_000  # whose segmentations are kept, some 3 KB each
+_MOST_WORDS = 20_000  # cached words, some 3 KB each
 NEVER = -math.inf
 
-# Of each end within a word: where the pieces that may end there begin, their ids, and the sums of their probabilities
+# For each end position in a word: starts of the pieces that may end there, their ids, and cumulated probabilities
 _Table = list[tuple[list[int], list[int], list[float]]]
-_Draw = Callable[[str, random.Random], list[int]]  # the ids of a word's pieces; none where it has no pieces
+_Draw = Callable[[str, random.Random], list[int]]  # from a word to its pieces' ids; empty without a segmentation
 
 
 class SampledSide:
-    """Draws the pieces of sources or of targets; the result has at most `longest` tokens.
+    """Draws segmentations of sources or of targets, of at most `longest` tokens.
 
     Raises:
-        UserError: the dictionary has not even half of the model's pieces, so that another one cut the data.
+        UserError: the dictionary lacks more than half of the model's pieces, so another model segmented the data.
     """
 
     def __init__(self, side: Side, dictionary: Dictionary, amount: float, longest: int, folder: str) -> None:
@@ -43,7 +43,7 @@ class SampledSide:
         known = {name: number for name, number in ids.items() if number != dictionary.unk()}
         if len(known) < len(ids) / 2:
             raise UserError(
-                f"`--sample-pieces` must have the model that cut the data, but the dictionary lacks "
+                f"`--sample-pieces` needs the SentencePiece model of the data, but the dictionary lacks "
                 f"{len(ids) - len(known):,} of the {len(ids):,} pieces of the model in `{folder}`."
             )
         scores = {name: scores[name] for name in known}
@@ -53,9 +53,9 @@ class SampledSide:
         self._draw: _Draw = kind(known, scores, amount)
 
     def drawn(self, tokens_T: Tensor, seed: int) -> Tensor:
-        """Return the sentence in other pieces, with all else in its place: language tokens, unknown ones, the end.
+        """Return a new segmentation of the sentence; language tokens, unknown tokens and the end keep their places.
 
-        It stays as it is where it would be too long.
+        If the result is too long, the sentence is returned unchanged.
         """
         rng, result = random.Random(seed), list[int]()
         word, text = list[int](), ""
@@ -98,7 +98,7 @@ class _Unigram:
 
     def _table(self, word: str) -> _Table:
         table: _Table = []
-        forward = [0.0]  # the logarithm of the sum over all segmentations up to a place
+        forward = [0.0]  # logarithm of the sum over all segmentations up to each position
         for end in range(1, len(word) + 1):
             starts, ids, values = list[int](), list[int](), list[float]()
             for start in range(max(0, end - self._longest), end):
@@ -115,7 +115,7 @@ class _Unigram:
 
 
 class _Bpe:
-    """Joins the two neighbours whose join has the highest score, over and over, or leaves a join out for good."""
+    """Merges the neighbours with the highest score, repeatedly; skips a merge for good with probability `amount`."""
 
     def __init__(self, ids: dict[str, int], scores: dict[str, float], amount: float) -> None:
         self._ids, self._amount = ids, amount
@@ -140,7 +140,7 @@ class _Bpe:
 
 
 class PieceSampling:
-    """Draws the pieces of both sides of an example, or of one; None leaves a side as it is."""
+    """Draws new segmentations for both sides of an example, or for one; None leaves a side unchanged."""
 
     def __init__(self, source: SampledSide | None, target: SampledSide | None) -> None:
         self._sides: Sequence[tuple[str, SampledSide | None]] = (("source", source), ("target", target))

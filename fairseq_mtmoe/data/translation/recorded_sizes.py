@@ -1,8 +1,8 @@
-"""The shards of a data directory, and their training pairs' sizes by the `sizes.json` of every shard.
+"""The shards of a data directory and their training sizes, from the `sizes.json` in every shard.
 
-`mtmoe prepare corpora` writes `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000]}}`, by pair the
-sizes of the shards that have it, so that no look into the other shards is needed. Where there are back-translations
-beside, `"back-translated": {"en-de": 400000}` has how many of a direction's pairs are some.
+`mtmoe prepare corpora` writes `{"shards": ["shard0", "shard1"], "train": {"en-de": [1000000, 300000]}}`: for each pair
+the sizes of the shards that have it, so that the other shards need not be read. With back-translations,
+`"back-translated": {"en-de": 400000}` has their number in each direction.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from fairseq_mtmoe.io.files import read_json
 from fairseq_mtmoe.io.typed import fault
 
 FILE_NAME = "sizes.json"
-SPLIT = "train"  # the only one that has shards
+SPLIT = "train"  # the only split with shards
 SYNTHETIC = "back-translated"
 _RECORD: Any = {
     "shards": Required[list[str]], "train": Required[dict[str, list[int]]], SYNTHETIC: dict[str, int]
@@ -34,13 +34,13 @@ def _record(folder: str) -> dict[str, Any]:
     ):
         raise UserError(
             f"`{path}` must have the names of `shards`, and for each pair in `train` the sentences of each shard;"
-            " remove it, and sizes are read from the shards."
+            " remove it to read sizes from the shards."
         )
     return record
 
 
 def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
-    """For each of these folders its training pairs, `{"en-de": 1000000, …}`; none unless one record has them all."""
+    """Return each folder's training sizes, `{"en-de": 1000000, …}`; empty unless one record has all folders."""
     record = _record(folders[0])
     shards, sizes = record["shards"], record["train"]
     paths = [os.path.split(os.path.abspath(folder)) for folder in folders]
@@ -57,7 +57,7 @@ def read_sizes(folders: Sequence[str]) -> dict[str, dict[str, int]]:
 
 
 def synthetic_shares(folder: str) -> dict[str, float]:
-    """Return which share of its training pairs is back-translated, for each direction that has some."""
+    """Return the share of back-translated training pairs, for each direction that has some."""
     record = _record(folder)
     sizes = {pair: sum(of_shards) for pair, of_shards in record["train"].items()}
     turned = {"-".join(reversed(pair.split("-"))): size for pair, size in sizes.items()}
@@ -66,8 +66,8 @@ def synthetic_shares(folder: str) -> dict[str, float]:
 
 
 def with_shards(data: str) -> str:
-    """fairseq's data argument; for a directory of shards, those that the first one's record names, else all there."""
-    if "://" in data:  # as fairseq: another store's, which nobody looks into
+    """Return fairseq's data argument, with a directory replaced by its shards (by record, else all that exist)."""
+    if "://" in data:  # a URL, which fairseq does not inspect either
         return data
     return os.pathsep.join(itertools.chain.from_iterable(map(_shards, data.split(os.pathsep))))
 

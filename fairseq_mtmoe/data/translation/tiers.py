@@ -1,4 +1,4 @@
-"""Tiers of results by resource ("Tricks for Training Sparse Translation Models", §3), or a directory's `tiers.json`."""
+"""Resource tiers of language pairs, by training size ("Tricks for Training Sparse …", §3) or from `tiers.json`."""
 
 import logging
 import os
@@ -12,21 +12,24 @@ from fairseq_mtmoe.io.typed import fault
 logger = logging.getLogger(__name__)
 
 TIERS = ("high", "mid", "low")
-FROM_LOW = TIERS[::-1]  # the order of tables and pictures
+FROM_LOW = TIERS[::-1]  # the order in tables and charts
 FILE_NAME = "tiers.json"
 
 
 def load_tiers(
     data_dir: str | Path, sizes: Mapping[str, int], languages: Collection[str] | None = None
 ) -> dict[str, str]:
-    """Pairs' tiers, by the file or else the sentences in `sizes` (none: no tier); `languages`: warn of unknown ones."""
+    """Return pairs' tiers by `tiers.json`, else by the sentences in `sizes` (0: no tier).
+
+    With `languages`, warn of names in the file that are neither of these nor in `sizes`.
+    """
     path = Path(data_dir) / FILE_NAME
     tiers = read_tiers(path) if os.path.lexists(path) else {}
     named = {name: tier for tier, names in tiers.items() for name in names}
     if languages is not None:
         known = {lang for pair in sizes for lang in pair.split("-")}.union(languages)
         if unknown := [name for name in named if not known.issuperset(name.split("-"))]:
-            logger.warning(f"{path} names {', '.join(unknown)}, which are no language pairs or languages of the data")
+            logger.warning(f"{path} names {', '.join(unknown)}, which are not language pairs or languages of the data")
     largest = max(sizes.values(), default=0)
     found = {
         pair: named.get(pair) or named.get(pair.split("-")[-1]) or (tier_of_size(size, largest) if size else None)
@@ -36,14 +39,14 @@ def load_tiers(
 
 
 def tier_of_size(size: int, largest: int) -> str:
-    """`high` with at least half as many sentences as the largest pair, `low` with less than an eighth, else `mid`."""
+    """Return `high` for at least half the sentences of the largest pair, `low` for less than an eighth, else `mid`."""
     if 2 * size >= largest:
         return "high"
     return "low" if 8 * size < largest else "mid"
 
 
 def read_tiers(path: Path, tier_of_key: Callable[[str], str] = str) -> dict[str, list[str]]:
-    """The pairs, or target languages, of every tier that a file such as `tiers.json` names."""
+    """Return the pairs or target languages of each tier in a file such as `tiers.json`."""
     content = read_json(path, "a file of tiers")
     if fault(content, dict[str, list[str]]) is not None:
         raise UserError(f"`{path}` must map high, mid and low to lists of language pairs, but does not.")

@@ -1,6 +1,6 @@
-"""What a translator reads and writes: symbols, and the SentencePiece models that cut text into them.
+"""A translator's vocabulary: symbols, and the SentencePiece models that split text into them.
 
-It travels in the file of `mtmoe import-hf` and in checkpoints, as `vocabulary` of the task's state, so that a model
+It is stored in files of `mtmoe import-hf` and in checkpoints, as `vocabulary` in the task's state, so that a model
 needs no data directory to translate text. fairseq's four special symbols come first and are not listed.
 """
 
@@ -19,52 +19,53 @@ from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, model_of_so
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes
 
-VOCABULARY = "vocabulary"  # its name in a checkpoint's state of the task
-NEW_SYMBOLS = "new_symbols"  # there, too: how many symbols of sources and of targets are a new language's, at the end
-ENDS = "vocabulary_ends"  # there, too: where the vocabulary ended when it got another language, for each older one
-GENERATION = "generation"  # there, too: what `generate` of `transformers` does by default with an imported model
-NUM_SPECIAL = 4  # <s>, <pad>, </s> and <unk>, fairseq's
+# Keys in a checkpoint's `task_state`
+VOCABULARY = "vocabulary"
+NEW_SYMBOLS = "new_symbols"  # numbers of a new language's symbols at the end of sources and of targets
+ENDS = "vocabulary_ends"  # for each older language, the end of the vocabulary before another was added
+GENERATION = "generation"  # default settings of `generate` in `transformers` for an imported model
+NUM_SPECIAL = 4  # fairseq's <s>, <pad>, </s> and <unk>
 
 
 class End(NamedTuple):
-    """How much of a side there was once: all that comes later is behind it."""
+    """Earlier size of a side; later additions are appended."""
 
-    rows: int  # of the matrix of embeddings, with those of fairseq's special symbols
-    length: int  # bytes of SentencePiece's model
+    rows: int  # of the embedding matrix, fairseq's special symbols included
+    length: int  # bytes of the SentencePiece model
 
 
 @dataclass(frozen=True)
 class Side:
     """The vocabulary of sources or of targets."""
 
-    symbols: tuple[str, ...]  # those of fairseq's dictionary after its special ones: pieces, language tokens, others
-    model: bytes  # of SentencePiece
+    symbols: tuple[str, ...]  # fairseq's dictionary without its special symbols: pieces, language tokens, others
+    model: bytes  # serialized SentencePiece model
 
     @property
     def size(self) -> int:
-        """The number of rows of a matrix of embeddings."""
+        """Return the number of rows of the embedding matrix."""
         return NUM_SPECIAL + len(self.symbols)
 
     def until(self, end: End) -> "Side":
-        """Return the side that ended there."""
+        """Return the side as it was at an earlier size."""
         return Side(self.symbols[: end.rows - NUM_SPECIAL], self.model[: end.length])
 
     def dictionary(self) -> Dictionary:
-        """Return a new dictionary (UserError: a symbol is there twice)."""
+        """Return a new dictionary (UserError: a symbol occurs twice)."""
         dictionary = Dictionary()
         for symbol in self.symbols:
             dictionary.add_symbol(symbol)
         if len(dictionary) != len(self.symbols) + NUM_SPECIAL:
-            raise UserError("A vocabulary must have each symbol once, but has one twice, or one of fairseq's own.")
+            raise UserError("A vocabulary must have each symbol once, but repeats one of its own or of fairseq's.")
         return dictionary
 
     @functools.cached_property
     def processor(self) -> sentencepiece.SentencePieceProcessor:
-        """Return what cuts text into pieces and joins them (UserError: the model is damaged)."""
+        """Return the SentencePiece processor (UserError: the model is damaged)."""
         try:
             return sentencepiece.SentencePieceProcessor(model_proto=self.model)
         except RuntimeError as error:
-            raise UserError("A vocabulary must have a model of SentencePiece, but has one that is damaged.") from error
+            raise UserError("A vocabulary must have a SentencePiece model, but its model is damaged.") from error
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,13 @@ class Vocabulary:
 
     @classmethod
     def joined(cls, symbols: Sequence[str], model: bytes) -> Self:
-        """Return the vocabulary of both sides."""
+        """Return a vocabulary with one side for sources and targets."""
         side = Side(tuple(symbols), model)
         return cls(side, side)
 
     @classmethod
     def of_data(cls, folder: str | Path, source: Sequence[str], target: Sequence[str]) -> Self | None:
-        """Return that of a data directory, whose dictionaries have these symbols; None without a model."""
+        """Return a data directory's vocabulary, for dictionaries with these symbols; None without a model."""
         path = Path(folder) / SENTENCEPIECE
         if not path.is_file():
             return None
@@ -92,7 +93,7 @@ class Vocabulary:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any] | None) -> Self | None:
-        """Return what a checkpoint's `task_state` holds; None where it holds none."""
+        """Return the vocabulary in a checkpoint's `task_state`; None without."""
         saved = (state or {}).get(VOCABULARY)
         if saved is None:
             return None
@@ -101,11 +102,11 @@ class Vocabulary:
 
     @property
     def ends(self) -> tuple[tuple[int, int], ...]:
-        """Where sources' and targets' end, as `ENDS` has it."""
+        """Return the ends of sources and targets, as stored under `ENDS`."""
         return tuple((side.size, len(side.model)) for side in (self.source, self.target))
 
     def to_state(self) -> list[dict[str, Any]]:
-        """Return what a checkpoint's `task_state` is to hold under `VOCABULARY`: a dictionary for each other side."""
+        """Return the value for `VOCABULARY` in a checkpoint's `task_state`: a dictionary per distinct side."""
         sides = (
             [self.source] if self.source is self.target or self.source == self.target else [self.source, self.target]
         )
@@ -119,9 +120,9 @@ class Vocabulary:
 
 
 def ends_of(state: Mapping[str, Any] | None, lang: str | None) -> tuple[End | None, End | None]:
-    """Return where the vocabularies of sources and targets end for a language, by a `task_state`; None: nowhere.
+    """Return the ends of a language's source and target vocabularies by a `task_state`; None: no limit.
 
-    A language that was there before `mtmoe extend` is read and written as it was then.
+    After `mtmoe extend`, older languages use the vocabulary from before.
     """
     found = (state or {}).get(ENDS, {}).get(lang)
     return (None, None) if found is None else (End(*found[0]), End(*found[1]))

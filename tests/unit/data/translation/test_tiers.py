@@ -28,7 +28,7 @@ def test_names_of_no_language_of_the_data_are_said(tmp_path, caplog):
     path.write_text(json.dumps({"low": ["en-de", "en-ge"], "mid": ["fr", "xx", "fi", "lt"]}))
     load_tiers(tmp_path, {"en-de": 5, "en-fr": 7}, ["fi", "lt"])
     load_tiers(tmp_path, {"en-de": 5})
-    assert caplog.messages == [f"{path} names en-ge, xx, which are no language pairs or languages of the data"]
+    assert caplog.messages == [f"{path} names en-ge, xx, which are not language pairs or languages of the data"]
 
 
 @pytest.mark.parametrize("text", ['{"high": "en-de"}', '{"high": [null], "low": ["en-de"]}', '{"tiny": []}', None])
