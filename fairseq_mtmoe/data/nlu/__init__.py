@@ -1,1 +1,1 @@
-"""Language understanding: a table of tasks, and examples from the files that their authors distribute."""
+"""Language understanding: the task table, and examples from the benchmarks' own files."""

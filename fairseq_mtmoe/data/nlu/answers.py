@@ -1,4 +1,4 @@
-"""How alike two answers are, as in SQuAD's `evaluate-v1.1.py`, and the files of predictions that servers take."""
+"""Comparison of answers as in SQuAD's `evaluate-v1.1.py`, and files of predictions for benchmark servers."""
 
 import json
 import re
@@ -13,20 +13,21 @@ from fairseq_mtmoe.data.nlu.table import Form, Kind, Submission, TaskRow
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
-Answer = tuple[str, str | int | float]  # an example's key, and its label as it is written
+Answer = tuple[str, str | int | float]  # an example's key and its predicted label
 
 
 def normalized(text: str) -> str:
-    """Return a text in lower case, without ASCII's punctuation, without articles, with single spaces."""
+    """Return a text in lower case without ASCII punctuation and articles, with single spaces."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(WITHOUT_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, right: str) -> float:
+    """Return 1 if both are equal after normalization, else 0."""
     return float(normalized(answer) == normalized(right))
 
 
 def f1(answer: str, right: str) -> float:
-    """F1 of the words of both after normalization; 0 where they share none."""
+    """Return F1 over the words of both after normalization."""
     words, right_words = normalized(answer).split(), normalized(right).split()
     shared = (Counter(words) & Counter(right_words)).total()
     return 2 * shared / (len(words) + len(right_words)) if shared else 0.0
@@ -36,12 +37,12 @@ ALIKE = {"em": exact_match, "exact-match": exact_match, "f1": f1, "text-f1": f1}
 
 
 def best(metric: str, answer: str, right: Iterable[str]) -> float:
-    """Return how alike an answer and the most alike right one are, by a metric of `ALIKE`."""
+    """Return the highest score of an answer over the right ones, by a metric of `ALIKE`."""
     return max(ALIKE[metric](answer, one) for one in right)
 
 
 def submission_of(name: str, row: TaskRow, split: str) -> Submission:
-    """How the predictions of a task's set are written: those of training or validation data as those of test data."""
+    """Return the file and form of a set's predictions; training and validation sets use those of the test set."""
     _, slash, further = split.partition("/")
     form = {Kind.span: Form.squad, Kind.word_labels: Form.conll}.get(row.kind, Form.tsv)
     suffix = "json" if form is Form.squad else form.name
@@ -51,15 +52,17 @@ def submission_of(name: str, row: TaskRow, split: str) -> Submission:
 
 
 def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
+    """Return the names of all files of predictions for these tasks."""
     return {submission_of(name, row, split).file for name, row in rows.items() for split in row.splits}
 
 
 def written(submission: Submission, keys: Iterable[str], texts: Iterable[str | int | float]) -> str:
+    """Return the content of a file of predictions."""
     return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, texts, strict=True))))
 
 
 def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
-    """Of the keys that `formats` makes of the numbers of passage, question and answer."""
+    """Yield MultiRC's lines; keys are `passage/question/answer`, as made by `formats`."""
     numbered = [([int(part) for part in key.split("/")], label) for key, label in answers]
     for passage, of_passage in groupby(numbered, lambda answer: answer[0][0]):
         questions: list[dict[str, Any]] = [
@@ -71,7 +74,7 @@ def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
 
 _FORMS: Mapping[Form, Callable[[Sequence[Answer]], Iterable[str]]] = {
     Form.tsv: lambda answers: ["index\tprediction", *(f"{key}\t{label}" for key, label in answers)],
-    Form.jsonl: lambda answers: (  # with the number that a key was in the file, if it was one
+    Form.jsonl: lambda answers: (  # a key that was a number in the file becomes one again
         json.dumps({"idx": int(key) if key.isdecimal() else key, "label": label}) for key, label in answers
     ),
     Form.multirc: _multirc,

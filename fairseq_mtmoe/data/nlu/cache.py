@@ -1,4 +1,4 @@
-"""Tokenized splits on the disk: each is made once, and anew when a file, its row or the tokenizer changes."""
+"""Cache of tokenized splits on disk; a split is tokenized again if its files, row or tokenizer change."""
 
 import hashlib
 import json
@@ -24,8 +24,8 @@ from fairseq_mtmoe.io.files import replacing
 
 logger = logging.getLogger(__name__)
 
-FORM = 2  # of the files; a version that reads or tokenizes otherwise has another one
-# Fields of a split by their names in a file.
+FORM = 2  # version of the files; it changes when reading or tokenizing changes
+# Names in files of a split's fields
 STORED = {"row_offsets_E": "firsts_E", "is_correct_S": "rights_S", "segment_start_S": "seconds_S"}
 ARRAYS = {one.name: STORED.get(one.name, one.name) for one in fields(TokenizedSplit)}
 del ARRAYS["names"], ARRAYS["passages"]
@@ -35,7 +35,7 @@ NAMES = ("names_bytes", "names_starts")
 def tokenized_split(
     root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True
 ) -> TokenizedSplit:
-    """Return the tokens of a split: from the cache, or read, tokenized and put there."""
+    """Return a split's tokens from the cache; if they are missing, tokenize the split and store them."""
     read = partial(read_split, root, row, split, labelled)
 
     def make() -> dict[str, Any]:
@@ -57,14 +57,13 @@ def _made(name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, example
     is_span, said = row.kind is Kind.span, []
     made = tokenize_windows(tokenizer, examples, row.stride) if is_span else tokenizer.tokenize(examples)
     if made.num_lost:
-        lost = f"{made.num_lost} of {len(made)} questions have an answer that no window has as a whole"
-        said.append(f"{lost}, and are trained as if it were in none")
+        lost = f"the answers of {made.num_lost} of {len(made)} questions fit into no window"
+        said.append(f"{lost}: these questions are trained without an answer")
     if made.num_truncated:
         share = made.num_truncated / (len(made.starts_S) - 1)
-        limit = f"longer than {tokenizer.max_length} tokens and lost their ends"
-        said.append(f"{made.num_truncated} texts ({share:.1%}) were {limit}")
+        said.append(f"{made.num_truncated} texts ({share:.1%}) are truncated to {tokenizer.max_length} tokens")
     if without_token := int((made.words_W < 0).sum()):
-        said.append(f"{without_token} of {len(made.words_W)} words have no token and count as {row.labels[0]}")
+        said.append(f"{without_token} of {len(made.words_W)} words have no token and are labelled {row.labels[0]}")
     for sentence in said:
         logger.warning(f"{name}, {split}: {sentence}")
     return made
@@ -74,7 +73,7 @@ def stored_arrays(
     cache: Path, root: Path, name: str, row: TaskRow, split: str, form: int, parts: Sequence[Any],
     arrays: Sequence[str], make: Callable[[], Mapping[str, NDArray[Any]]], kind: str = "",
 ) -> Mapping[str, NDArray[Any]]:  # fmt: skip
-    """Return a split's arrays from the cache; made anew if its files' sizes or times, row, `form` or `parts` change."""
+    """Return a split's arrays from the cache; remake them if file sizes or times, row, `form` or `parts` change."""
     files = source_files(root, row, split)
     states = [(os.path.relpath(file, root), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     key = hashlib.sha256(json.dumps([states, [form, asdict(row), split, *parts]], default=str).encode()).hexdigest()
@@ -86,7 +85,7 @@ def stored_arrays(
     try:
         with replacing(path) as partial:
             np.savez(partial, **made)
-    except ValueError as error:  # a UserError: the next run tokenizes again
+    except ValueError as error:  # a UserError; without a cache the next run tokenizes again
         logger.warning(str(error))
     return made
 
@@ -98,5 +97,5 @@ def _load(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        logger.warning(f"{path} is damaged and made anew: {error}")
+        logger.warning(f"{path} is damaged and will be rebuilt: {error}")
         return None

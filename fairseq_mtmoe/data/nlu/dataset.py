@@ -1,4 +1,4 @@
-"""Tokenized examples as fairseq's datasets, and batches of several tasks' examples, with a row for each sequence."""
+"""Tokenized examples as fairseq datasets, and batches of several tasks' examples with a row per sequence."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,13 @@ from torch import Tensor
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Item
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 
-NO_CANDIDATE = -1  # instead of a row
-NO_WORD = -2  # instead of a word's first token; both as heads know them
+# Fill values that heads know
+NO_CANDIDATE = -1  # in place of a row
+NO_WORD = -2  # in place of a word's first token
 
 
 class TaskDataset(FairseqDataset):
-    """A split's examples, or a span task's windows; `sizes` (E, 1): the longest sequence times their number."""
+    """A split's examples, or a span task's windows; `sizes` (E, 1): longest sequence times number of sequences."""
 
     def __init__(self, split: TokenizedSplit) -> None:
         super().__init__()
@@ -32,10 +33,11 @@ class TaskDataset(FairseqDataset):
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """`tokens` and `seconds` of each sequence, the example's `label` and `spans`.
+        """Return `tokens` and `seconds` of each sequence, and the example's `label` and `spans`.
 
-        The label is a number; of a ranking, which candidates are right, (C,); the labels of words, (W,), whose first
-        tokens are the spans; or the first and last token of a window's answer, with the passage's span.
+        The label is a number. For a ranking it tells which candidates are right, (C,). For labels of words it is (W,),
+        and the spans are the words' first tokens. For a window it has the answer's first and last token, and the span
+        is the passage's.
         """
         split, sequences = self.split, slice(*self._row_offsets_E[index : index + 2])
         label: Any
@@ -61,6 +63,8 @@ class TaskDataset(FairseqDataset):
 
 
 class TaskCollate:
+    """`Collate` for examples of several tasks with one padding token."""
+
     def __init__(self, padding: int, tasks: Sequence[str]) -> None:
         self.padding = padding
         self.tasks = list(tasks)
@@ -68,13 +72,13 @@ class TaskCollate:
     def __call__(
         self, datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None
     ) -> Batch:
-        """A batch of E examples in R rows: the items in their order.
+        """Return a batch of E examples in R rows, in the order of the items.
 
-        `net_input` has `src_tokens` (R, L), `segments` (R, L), the type of each token, and by task, with E_t of the
-        examples, `rows` (E_t, C), those of its candidates, -1 where there are fewer, and `spans` (E_t, W, 2), the
-        tokens of the W words that they are about, or of a window's passage. `target` has each task's labels, float64:
-        (E_t,); of a ranking (E_t, C), 1 for right candidates, 0 for others, NaN where there is none; of windows the
-        first and the last token of the answer (E_t, 2). `candidates` (E,) says how many rows each example has.
+        `net_input` has `src_tokens` (R, L) and `segments` (R, L), the tokens' types. By task, for its E_t examples, it
+        has `rows` (E_t, C), the candidates' rows, filled with -1, and `spans` (E_t, W, 2), the tokens of W words or of
+        a window's passage. `target` has each task's labels, float64: (E_t,); for a ranking (E_t, C), 1 for right
+        candidates, 0 for others, filled with NaN; for windows (E_t, 2), the answer's first and last token.
+        `candidates` (E,) is each example's number of rows.
         """
         examples = [example for _, example in items]
         tokens = [torch.from_numpy(sequence) for example in examples for sequence in example["tokens"]]
@@ -115,13 +119,13 @@ class TaskCollate:
             numbers = [np.arange(start, start + len(example["tokens"])) for start, example in examples]
             rows[task] = _filled_up(numbers, NO_CANDIDATE).long()
             spans[task] = _filled_up([example["spans"] for _, example in examples], NO_WORD).long()
-            # float64: what is float32 fairseq rounds to the type of `--bf16` or `--fp16`, a regression's values, too.
+            # float64, as fairseq rounds float32 to half precision with `--bf16` or `--fp16`, targets included.
             target[task] = _filled_up([example["label"] for _, example in examples], math.nan)
         return rows, spans, target
 
 
 def _filled_up(values: Sequence[NDArray[np.generic]], filling: float) -> Tensor:
-    """The values of each example, (E, …) float64, filled up to the longest where there are several of each."""
+    """Stack the examples' values, (E, …) float64, filling rows up to the longest."""
     if all(np.ndim(value) == 0 for value in values):
         return torch.from_numpy(np.array(values, dtype=np.float64))
     filled = np.full((len(values), max(map(len, values)), *np.shape(values[0])[1:]), filling, dtype=np.float64)

@@ -1,6 +1,6 @@
-"""Files of tasks in their authors' forms: each line becomes a record of named fields.
+"""Readers of benchmark files in their authors' formats, which yield records of named fields.
 
-Lines end at line feeds alone: texts hold other characters that Python takes for ends of lines.
+Only line feeds end lines, as texts have other characters that Python takes for line ends.
 """
 
 import csv
@@ -21,15 +21,15 @@ from fairseq_mtmoe.errors import UserError, first_line
 from fairseq_mtmoe.io.files import regular_file
 
 DOCUMENT = "-DOCSTART-"
-PLACEHOLDER = "@placeholder"  # of an entity, in ReCoRD's queries
-HIGHLIGHT = re.compile(r"([.?!\"'])?\n@highlight\n")  # in ReCoRD's passages, after the end of a sentence or not
+PLACEHOLDER = "@placeholder"  # for an entity in ReCoRD's queries
+HIGHLIGHT = re.compile(r"([.?!\"'])?\n@highlight\n")  # in ReCoRD's passages, with or without the end of a sentence
 WORD_LABEL = re.compile(r"O|[BI]-\S+")
-SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # an escape of half a character
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # the escape of a surrogate
 LABEL_FIELD = "label"
 
 MAX_LINE = 65_536  # characters of a line of text, as in corpora
-MAX_OBJECT = 16_000_000  # of an object in JSON, such as a passage with its questions
-MAX_FILE = 2**28  # of a file that is one object
+MAX_OBJECT = 16_000_000  # characters of a JSON object, such as a passage with its questions
+MAX_FILE = 2**28  # characters of a file with one object
 
 Fields = dict[str, Any]
 Numbered = Iterator[tuple[int, Fields]]
@@ -38,7 +38,7 @@ Item = TypeVar("Item")
 
 @dataclass
 class Lines:
-    """A file that is read, as the table says of its `source`; `left_out` counts what is passed over, by reason."""
+    """The lines of a file, read as its `source` says; `left_out` counts skipped examples by reason."""
 
     path: Path
     source: Source
@@ -48,19 +48,21 @@ class Lines:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def wrong(self, number: int, why: str) -> UserError:
+        """Return the error for a line or question."""
         unit = "question" if self.source.format is Format.squad else "line"
         return UserError(f"`{self.path}`, {unit} {number}: {why}.")
 
     def numbered(self) -> Iterator[tuple[int, str]]:
-        """The lines with their numbers, without their ends and without empty ones."""
+        """Yield non-empty lines with their numbers, without line ends."""
         for number, line in enumerate(self.whole(), 1):
             line = line.rstrip("\r\n")
             if line:
                 yield number, line
 
     def whole(self) -> Iterator[str]:
+        """Yield all lines with line ends (UserError: a line is too long, or the file is damaged)."""
         most, encoding = _MOST.get(self.source.format, MAX_LINE), self.source.encoding
-        room = 4 * most + 2  # bytes of so many characters and an end
+        room = 4 * most + 2  # bytes of this many characters and a line end
         path = regular_file(self.path)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number in count(1):
@@ -68,7 +70,7 @@ class Lines:
                     raw = file.readline(room + 1)
                     line = raw.decode(encoding) if len(raw) <= room else ""
                 except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                    raise UserError(f"`{path}` must be a whole file of gzip, but {first_line(error)}.") from error
+                    raise UserError(f"`{path}` must be a whole gzip file, but {first_line(error)}.") from error
                 except UnicodeDecodeError as error:
                     found = f"must be text in {encoding.removesuffix('-sig')}, but has the byte {raw[error.start]:#x}"
                     raise self.wrong(number, found) from error
@@ -77,12 +79,12 @@ class Lines:
                 if len(raw) > room or len(line.rstrip("\r\n")) > most:
                     raise UserError(f"`{path}`, line {number}: must have at most {most:,} characters, but has more.")
                 yield line
-                encoding = encoding.removesuffix("-sig")  # of which a file's first line alone has a mark
+                encoding = encoding.removesuffix("-sig")  # only a file's first line has a byte order mark
 
 
 @dataclass(slots=True)
 class Record:
-    """The fields of a line, or of a part of it, with the number of their line in a file."""
+    """The fields of a line, or of a part of it, with the line's number."""
 
     lines: Lines
     number: int
@@ -90,29 +92,31 @@ class Record:
 
     @property
     def names(self) -> str:
+        """Return the names of all fields, for messages."""
         return ", ".join(map(str, self.fields))
 
     def wrong(self, why: str) -> UserError:
+        """Return the error for this record's line."""
         return self.lines.wrong(self.number, why)
 
     def text(self, name: str) -> str:
-        """A field as a text (UserError: it is absent)."""
+        """Return a field as text (UserError: it is absent)."""
         value = self.fields.get(name)
         if value is None:
             raise self.wrong(f"must have the field {name}, but has {self.names}")
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def items(self, name: str, kind: type[Item]) -> list[Item]:
-        """A field's values, all of one type (UserError: they are not, or it is absent)."""
+        """Return a field's list of values of one type (UserError: it is another value, or absent)."""
         found = self.fields.get(name)
         if not isinstance(found, list) or not all(type(item) is kind for item in found):
             says = f"{found!r:.80}" if name in self.fields else self.names
-            raise self.wrong(f"must have in the field {name} a list of {kind.__name__}, but has {says}")
+            raise self.wrong(f"must have a list of {kind.__name__} in the field {name}, but has {says}")
         return found
 
 
 def records(lines: Lines) -> Iterator[Record]:
-    """The records of a file in the form that its source says (UserError: it, or a line of it, has another one)."""
+    """Yield a file's records in its source's format (UserError: the file or a line has another format)."""
     for number, fields in _READERS[lines.source.format](lines):
         if lines.label is not None:
             fields[LABEL_FIELD] = lines.label
@@ -142,7 +146,7 @@ def _from_jsonl(lines: Lines) -> Numbered:
     for number, line in lines.numbered():
         try:
             record = _parsed(line)
-        except (ValueError, RecursionError) as error:  # a number of thousands of digits is no JSONDecodeError
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits raise another ValueError
             why = str(error) or "is nested too deeply"
             raise lines.wrong(number, f"must be an object in JSON, but {why}") from error
         if not isinstance(record, dict):
@@ -151,18 +155,18 @@ def _from_jsonl(lines: Lines) -> Numbered:
 
 
 def _parsed(text: str) -> Any:
-    """The value of a text in JSON; `ValueError` or `RecursionError` where it is none, or has half a character in it."""
+    """Return a JSON text's value (ValueError, RecursionError: it is invalid, or has a lone surrogate)."""
     value = json.loads(text)
-    if SURROGATE.search(text):  # two of them may be the halves of one character
+    if SURROGATE.search(text):  # two surrogates may form one character
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
-            raise ValueError("has half a character in it, one of two that JSON writes some as") from error
+            raise ValueError("has a lone surrogate, half of a character's escape") from error
     return value
 
 
 class _WrongRecord(Exception):
-    """The end of the sentence that says what is wrong in a record."""
+    """A wrong record; the message is the end of the error's sentence."""
 
 
 def _from_objects(what: str, parts_of: Callable[[Any], Iterator[Fields]], lines: Lines) -> Numbered:
@@ -181,7 +185,7 @@ def _parts(lines: Lines, number: int, record: Any, what: str, parts_of: Callable
 
 
 def _lack(error: Exception) -> str:
-    return f"lacks {error}" if isinstance(error, KeyError) else "has a value of another kind among its fields"
+    return f"lacks {error}" if isinstance(error, KeyError) else "has a field with a value of another type"
 
 
 def _multirc(record: Any) -> Iterator[Fields]:
@@ -195,12 +199,12 @@ def _multirc(record: Any) -> Iterator[Fields]:
                 "question": question["question"],
                 "answer": answer["text"],
                 "paragraph": text.replace("<br>", " ").replace("<b>", "").replace("</b>", ""),  # as T5 reads it
-                "key": f"{record['idx']}/{question['idx']}/{answer['idx']}",  # by which a submission names an answer
+                "key": f"{record['idx']}/{question['idx']}/{answer['idx']}",  # an answer's id in submissions
             }
 
 
 def _record(record: Any) -> Iterator[Fields]:
-    """A record for each query of ReCoRD's, in which an entity of the passage stands for `@placeholder`."""
+    """Yield a record for each ReCoRD query, in which a passage's entity replaces `@placeholder`."""
     entities = _entities(record["passage"])
     for query in record["qas"]:
         text = query["query"]
@@ -223,15 +227,15 @@ def _record(record: Any) -> Iterator[Fields]:
 
 
 def _entities(passage: Any) -> list[str]:
-    """A passage's entities, each text once, where it first stands; the file names their last characters."""
+    """Return a passage's distinct entities in order; in the file `end` is the last character."""
     text = passage["text"]
     if not isinstance(text, str):
         raise _WrongRecord(f"the passage must be a text, but is {text!r:.80} instead")
     spans = [(entity["start"], entity["end"]) for entity in passage["entities"]]
     for start, last in spans:
         if not (type(start) is int and type(last) is int and 0 <= start <= last < len(text)):
-            rule = f"must stand in the passage of {len(text)} characters"
-            raise _WrongRecord(f"an entity {rule}, but is said to stand from {start!r:.40} to {last!r:.40}")
+            rule = f"must be within the passage of {len(text)} characters"
+            raise _WrongRecord(f"an entity {rule}, but is given from {start!r:.40} to {last!r:.40}")
     return list(dict.fromkeys(text[start : last + 1] for start, last in sorted(spans)))
 
 
@@ -245,11 +249,11 @@ def _wsc(record: Any) -> Iterator[Fields]:
 
 
 def _words_at(text: str, index: int, words: str) -> tuple[int, int]:
-    """The characters of some words, the first of which is the word of this number."""
+    """Return start and end of `words` in a text, near the word with number `index`."""
     start = [match.start() for match in re.finditer(r"\S+", text)][index]
     if text[start : start + len(words)].lower() == words.lower():
         return start, start + len(words)
-    # A few of SuperGLUE's numbers are one off, and what they name has lost its punctuation or case.
+    # A few of SuperGLUE's numbers are one off, and their words lack punctuation or case.
     found = [match.start() for match in re.finditer(re.escape(words), text, re.IGNORECASE)]
     start = min(found, key=lambda at: abs(at - start), default=start)
     return start, min(start + len(words), len(text))
@@ -261,7 +265,7 @@ def _from_squad(lines: Lines) -> Numbered:
         paragraphs = [one for article in _parsed(content)["data"] for one in article["paragraphs"]]
         questions = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
     except (KeyError, TypeError) as error:
-        rule = "must be one of SQuAD's, articles of paragraphs"
+        rule = "must be in SQuAD's format, articles of paragraphs"
         raise UserError(f"`{lines.path}` {rule}, but {_lack(error)}.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"`{lines.path}` must be an object in JSON, but {first_line(error)}.") from error
@@ -285,7 +289,7 @@ def _mrqa(record: Any) -> Iterator[Fields]:
         found = {"context": record["context"], "question": question["question"], "id": question["qid"]}
         answers = question.get("answers")
         spans = [
-            (answer["text"], start, last + 1)  # the file names the last character
+            (answer["text"], start, last + 1)  # the file has the last character, not the end
             for answer in (() if answers is None else question["detected_answers"])
             for start, last in answer["char_spans"]
         ]
@@ -293,10 +297,10 @@ def _mrqa(record: Any) -> Iterator[Fields]:
 
 
 def _from_conll(lines: Lines) -> Numbered:
-    """A record for each sentence, with a list for each column; its number is that of its first line.
+    """Yield a record for each sentence, with a list per column, numbered by its first line.
 
-    Fields are between tabs, or, in a line without one, between spaces. Sentences end at lines of white space and at
-    `-DOCSTART-`. A line that begins a sentence with `# ` and does not end with a label is a comment.
+    Fields are separated by tabs, or by spaces in lines without tabs. Sentences end at blank lines and at `-DOCSTART-`.
+    A line that begins a sentence with `# ` and does not end with a label is a comment.
     """
     columns, width = lines.source.columns, 0
     first, sentence = 1, list[list[str]]()

@@ -1,4 +1,4 @@
-"""The data of a benchmark's tasks, split by split, for the mixtures; or a share of it (MT-TaG, §5.2)."""
+"""Loading a split of benchmark tasks for the mixtures, or a share of it (MT-TaG, §5.2)."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,14 +19,14 @@ from fairseq_mtmoe.errors import raise_invalid
 
 logger = logging.getLogger(__name__)
 
-OF_WINDOWS = ("passages_S2", "offsets_S", "answers_S2")  # the fields that a span task's split has for each sequence
-GROUPS = 10  # into which a regression's values are divided
+OF_WINDOWS = ("passages_S2", "offsets_S", "answers_S2")  # a span split's fields with a row per sequence
+GROUPS = 10  # strata of a regression's values
 
 Split = TypeVar("Split", bound=TokenizedSplit | TextSplit)
 
 
 class BenchmarkLoader(Generic[Split]):
-    """Loads a split of all tasks: a `TaskLoader` of one shard for each set, such as `mnli/mismatched`."""
+    """`TaskLoader` of one split of all tasks, with one shard per set, such as `mnli/mismatched`."""
 
     kind = "task"
 
@@ -41,6 +41,7 @@ class BenchmarkLoader(Generic[Split]):
         self.sets = [read(*one) for one in sets]
 
     def keep(self, few_of: Callable[[str, Split], Split]) -> None:
+        """Replace each set by `few_of` its task and examples, and log the numbers of examples."""
         counts = []
         for n, (task, split) in enumerate(zip(self.tasks, self.sets, strict=True)):
             self.sets[n] = few_of(task, split)
@@ -50,7 +51,7 @@ class BenchmarkLoader(Generic[Split]):
 
     @property
     def shard_sizes(self) -> list[tuple[int]]:
-        """The number of examples of each set; of a span task they are windows."""
+        """Return the number of examples of each set; those of a span task are windows."""
         return [(split.num_rows,) for split in self.sets]
 
     def load(self, shards: Sequence[int] | None = None) -> list[FairseqDataset]:
@@ -63,33 +64,33 @@ def shares_of(text: str | None, tasks: Collection[str]) -> dict[str, float]:
     for part in text.split(",") if text else ():
         name, equals, share = part.rpartition("=")
         if equals and name not in tasks:
-            raise_invalid("--train-share", f"of tasks among {', '.join(tasks)}", text)
+            raise_invalid("--train-share", f"given for tasks among {', '.join(tasks)}", text)
         with suppress(ValueError):
             if name not in found and 0 < float(share) <= 1:
                 found[name] = float(share)
                 continue
-        rule = "shares above 0 and at most 1: one for all tasks, tasks' own, or both, such as 0.1,qqp=0.01"
+        rule = "shares above 0 and at most 1: one for all tasks, one per task, or both, such as 0.1,qqp=0.01"
         raise_invalid("--train-share", rule, text)
     common = found.pop("", 1.0)
     return {name: found.get(name, common) for name in tasks}
 
 
 def few_of(split: TokenizedSplit, share: float, seed: int, is_regression: bool) -> TokenizedSplit:
-    """Return a share of a split's examples, of each label alike, or of low and high values."""
+    """Return a share of a split's examples, stratified by label or by a regression's value."""
     return _chosen(split, stratified_share(_strata(split.labels_E, is_regression, GROUPS), share, seed))
 
 
 def drawn_examples(labels_E: NDArray[np.float64], count: int, seed: int, is_regression: bool) -> NDArray[np.int64]:
-    """Return the numbers of `count` examples, drawn as `few_of` draws a share (UserError: fewer than labels)."""
+    """Return the numbers of `count` examples, drawn as by `few_of` (UserError: fewer than labels)."""
     strata_E = _strata(labels_E, is_regression, min(GROUPS, count))
     num_strata = len(np.unique(strata_E))
     if count < num_strata:
-        raise_invalid("--train-examples", f"at least {num_strata}, an example of each label", count)
+        raise_invalid("--train-examples", f"at least {num_strata}, one example per label", count)
     return stratified_share(strata_E, count / len(labels_E), seed)
 
 
 def _strata(labels_E: NDArray[np.float64], is_regression: bool, groups: int) -> NDArray[np.integer]:
-    """The label of each example, or which of so many groups of equal sizes a regression's value is in."""
+    """Return each example's stratum: its label, or a regression value's group out of `groups` of equal size."""
     values_E = np.nan_to_num(labels_E)  # questions about passages have no labels
     if not is_regression:
         return values_E.astype(np.int64)
@@ -99,7 +100,7 @@ def _strata(labels_E: NDArray[np.float64], is_regression: bool, groups: int) -> 
 
 
 def _chosen(split: TokenizedSplit, examples: NDArray[np.int64]) -> TokenizedSplit:
-    """The split of these examples alone, with arrays of its own, so that the others' tokens can go."""
+    """Return a split of these examples, with arrays copied, so that the others' tokens are freed."""
     candidates_E, lengths_S, counts_E = map(np.diff, (split.row_offsets_E, split.starts_S, split.word_starts_E))
     kept_E = np.zeros(len(split), dtype=bool)
     kept_E[examples] = True
@@ -121,5 +122,5 @@ def _chosen(split: TokenizedSplit, examples: NDArray[np.int64]) -> TokenizedSpli
         word_starts_E=ends(counts_E[kept_E]) if has_words else split.word_starts_E,
         spans_EW=split.spans_EW[kept_E],
         keys_E=split.keys_E[kept_E],
-        passages=None,  # of which it has some no longer
+        passages=None,  # their numbers would differ
     )

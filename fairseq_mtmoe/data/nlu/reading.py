@@ -1,4 +1,4 @@
-"""The examples of a task's split: which file there is, what its records mean, and what is left out."""
+"""Reading the examples of a task's split: finding its files, interpreting records, leaving examples out."""
 
 import logging
 import re
@@ -17,15 +17,15 @@ from fairseq_mtmoe.io.files import regular_file
 
 logger = logging.getLogger(__name__)
 
-FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")  # below the data directory, in which benchmarks are unpacked
+FOLDERS = ("", "GLUE", "SuperGLUE", "glue_data")  # folders of unpacked benchmarks below the data directory
 FIELD = re.compile(r"\{(\w+)\}")
 WITHOUT_LABELS = "`mtmoe predict` writes predictions for data without labels"
-NO_LABEL = ("", "?", "-1")  # what some copies of a benchmark have instead of labels that nobody knows
+NO_LABEL = ("", "?", "-1")  # in some copies of a benchmark, in place of unknown labels
 
 
 @dataclass(frozen=True)
 class Span:
-    """Characters `start` to `end` (excluded) of one of an example's texts, which are counted from 0."""
+    """Characters `start` to `end` (excluded) of an example's text number `text`, from 0."""
 
     text: int
     start: int
@@ -34,29 +34,30 @@ class Span:
 
 @dataclass(frozen=True)
 class Example:
-    """An example of a task, before it is tokenized; test data has no label, `right`, `answers` and `tags`."""
+    """An example of a task before tokenization; test data has no label, `right`, `answers` and `tags`."""
 
-    candidates: tuple[tuple[str, ...], ...]  # one text or two for each of a ranking's choices, or once
+    candidates: tuple[tuple[str, ...], ...]  # one or two texts; in a ranking for each choice
     label: int | float | None  # class, from 0; first right choice; regression's value; whether a word has a label
-    key: str  # by which a benchmark's submission names it
-    spans: tuple[Span, ...] = ()  # in `candidates[0]`, the words that it is about; or where its answer stands
-    right: tuple[int, ...] = ()  # of a ranking, all choices that are right
-    names: tuple[str, ...] = ()  # of an open ranking, what a submission calls each candidate
-    answers: tuple[str, ...] = ()  # of a question about a passage, the texts that are right
-    words: tuple[str, ...] = ()  # where words have labels, those of the one text, with a space between them
-    tags: tuple[int, ...] = ()  # and their labels
-    reads: str = ""  # what a model of texts reads; see `TextForm`
-    referent: str = ""  # and what its answer is compared with
+    key: str  # id in a benchmark's submission
+    spans: tuple[Span, ...] = ()  # in `candidates[0]`: the words that the example is about, or the answers
+    right: tuple[int, ...] = ()  # ranking: all right choices
+    names: tuple[str, ...] = ()  # open ranking: each candidate's name in a submission
+    answers: tuple[str, ...] = ()  # question about a passage: right answers
+    words: tuple[str, ...] = ()  # labels of words: the words, of which the text is made with spaces
+    tags: tuple[int, ...] = ()  # labels of the words
+    reads: str = ""  # input of a text-to-text model; see `TextForm`
+    referent: str = ""  # text that its answer is compared with
 
 
 def expect_files(root: Path, rows: Iterable[TaskRow], split: str) -> None:
-    """See that all sets of a split are there (UserError: some are not; it names what was looked for, of all tasks)."""
+    """Check that all sets of a split exist (UserError: some are missing; it names the files of all tasks)."""
     missing = [(row, key) for row in rows for key in row.sets(split) if not is_there(root, row, key)]
     if missing:
         raise _missing(root, missing)
 
 
 def is_there(root: Path, row: TaskRow, split: str) -> bool:
+    """Return whether the files of a split exist."""
     return _find(root, row, split) is not None
 
 
@@ -65,11 +66,11 @@ def _missing(root: Path, sets: Sequence[tuple[TaskRow, str]]) -> UserError:
     titles = ", ".join(dict.fromkeys(row.title for row, _ in sets))
     splits = " and ".join(dict.fromkeys(key.partition("/")[0] for _, key in sets))
     are = "is" if len(files) == 1 else "are"
-    return UserError(f"`{root}` must have the {splits} data of {titles}, but {', '.join(files)} {are} not there.")
+    return UserError(f"`{root}` must have the {splits} data of {titles}, but {', '.join(files)} {are} missing.")
 
 
 def _find(root: Path, row: TaskRow, split: str) -> tuple[Path, Source] | None:
-    """The folder, and the first of the forms of a split, that is there."""
+    """Return the folder and source of a split that exists; the first of several."""
     found = ((root / folder, source) for source in row.splits.get(split, []) for folder in FOLDERS)
     return next(((folder, source) for folder, source in found if _files(folder, source, row.labels)), None)
 
@@ -105,12 +106,12 @@ def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True, as_t
     if not read:
         raise UserError(f"`{folder / source.file}` must have examples of {row.title}, but has none.")
     if source.count and len(read) != source.count:
-        logger.warning(f"{folder / source.file} has {len(read)} examples, and the authors' file has {source.count}")
+        logger.warning(f"{folder / source.file} has {len(read)} examples, but the authors' file has {source.count}")
     return [example if example.key else replace(example, key=str(n)) for n, example in enumerate(read)]
 
 
 def _files(folder: Path, source: Source, labels: list[str]) -> list[tuple[Path, str | None]]:
-    """The files of a source with the label of what is in them; none if one is missing."""
+    """Return a source's files, each with the label of its examples if it has one; empty if a file is missing."""
     if source.format not in BY_LABEL:
         return [(folder / source.file, None)] if (folder / source.file).exists() else []
     of_label = {label: sorted(folder.glob(source.file.replace("{label}", label))) for label in labels}
@@ -152,7 +153,7 @@ def _with_text(record: Record, form: TextForm, example: Example) -> Example:
 
 
 def _example(record: Record, row: TaskRow, labelled: bool) -> Example | None:
-    """The example that a record describes; None if it is left out."""
+    """Return a record's example; None if it is left out."""
     key = str(record.fields.get(row.key, ""))
     if row.kind is Kind.word_labels:
         return _labelled_words(record, row, labelled, key)
@@ -164,7 +165,7 @@ def _example(record: Record, row: TaskRow, labelled: bool) -> Example | None:
         return _question(record, asked) if labelled else asked
     label = _label(record, row) if labelled else None
     if labelled and label is None:
-        record.lines.left_out["the label says that there is none"] += 1
+        record.lines.left_out["they are marked as unlabelled"] += 1
         return None
     choices = [_text(record, row, f"{{{choice}}}") for choice in row.choices]
     candidates = tuple((*texts, choice) for choice in choices) or (texts,)
@@ -182,45 +183,45 @@ def _open_ranking(record: Record, row: TaskRow, labelled: bool, asked: Example) 
         _expect_label(record, row)
         right = sorted(set(record.items(row.label, int)))
         if not right or not 0 <= right[0] <= right[-1] < len(choices):
-            raise record.wrong(f"must say which of {len(choices)} candidates, from 0, are right, but says {right}")
+            raise record.wrong(f"must list the right ones of {len(choices)} candidates, from 0, but has {right}")
     candidates = tuple((*asked.candidates[0], choice) for choice in choices)
     return Example(candidates, right[0] if right else None, asked.key, right=tuple(right), names=tuple(names))
 
 
 def _question(record: Record, asked: Example) -> Example | None:
-    """A question about a passage, with its answers; None if it is left out, as one with nothing to learn."""
+    """Return a question about a passage with its answers; None if it is left out, as there is nothing to learn."""
     answers = record.fields["answers"]
     if answers is None:
         raise record.wrong(f"must have answers to be trained or scored on, but has none; {WITHOUT_LABELS}")
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-        raise record.wrong(f"the answers must be a list of texts, but is {answers!r:.80} instead")
+        raise record.wrong(f"the answers must be a list of texts, but are {answers!r:.80} instead")
     if not answers:
         record.lines.left_out["the question has no answer"] += 1
         return None
     spans = _answer_spans(record, asked.candidates[0][1])
     if record.lines.skip_unfound and record.fields["spans"] and not spans:
-        record.lines.left_out["no answer is where it is said to be in the passage"] += 1
+        record.lines.left_out["no answer is at its given place in the passage"] += 1
         return None
     return replace(asked, answers=tuple(answers), spans=spans)
 
 
 def _answer_spans(record: Record, passage: str) -> tuple[Span, ...]:
-    """Where the answers stand: MRQA's were found by programs, and wrong ones are left out; a person marked SQuAD's."""
+    """Return the answers' spans; wrong ones are left out for MRQA (found by programs), an error for SQuAD."""
     spans = []
     for text, start, end in record.fields["spans"]:
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= len(passage)):
-            rule = f"must stand in the passage of {len(passage)} characters"
-            raise record.wrong(f"an answer {rule}, but is said to stand from {start} to {end}")
+            rule = f"must be within the passage of {len(passage)} characters"
+            raise record.wrong(f"an answer {rule}, but is given from {start} to {end}")
         found = passage[start:end]
         if text == found or _letters(text) == _letters(found):
             spans.append(Span(1, start, end))
         elif record.lines.source.format is Format.squad:
-            raise record.wrong(f"an answer must be {text!r:.80} where it stands, but is {found!r:.80} instead")
+            raise record.wrong(f"an answer must be {text!r:.80} at its place, but is {found!r:.80} instead")
     return tuple(spans)
 
 
 def _letters(text: object) -> str:
-    """What is compared of an answer, which some files have in another case, or with other spaces."""
+    """Return an answer for comparison, as some files have it in another case or with other spaces."""
     return normalized(str(text)).replace(" ", "")
 
 
@@ -246,7 +247,7 @@ def _labelled_words(record: Record, row: TaskRow, labelled: bool, key: str) -> E
 
 
 def _text(record: Record, row: TaskRow, text: str) -> str:
-    """A field, or a text with fields in it."""
+    """Return a field's text, or a template with its fields filled in."""
 
     def said(name: str) -> str:
         value = record.text(name)
@@ -290,6 +291,6 @@ def _spans(record: Record, row: TaskRow, texts: Sequence[str]) -> tuple[Span, ..
     for words in row.words:
         start, end = record.text(words.start), record.text(words.end)
         if not (start.isdecimal() and end.isdecimal() and int(start) < int(end) <= len(texts[words.text])):
-            raise record.wrong(f"must say where a word stands in the text, but says from {start} to {end}")
+            raise record.wrong(f"must give a word's place in the text, but gives {start} to {end}")
         spans.append(Span(words.text, int(start), int(end)))
     return tuple(spans)

@@ -1,6 +1,6 @@
-"""The table of tasks: a row says what a task is, where and what its files are (docs/reference/task_table.md).
+"""The task table: each row describes a task and its files (docs/reference/task_table.md).
 
-The package's rows are in `tasks.yaml`; a user's own file of the same form adds rows, or replaces them.
+The package's rows are in `tasks.yaml`; a user's file in the same form adds or replaces rows.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from fairseq_mtmoe.io.yaml_files import read_mapping, structured
 
 OWN = Path(__file__).with_name("tasks.yaml")
 NAME = re.compile(r"[A-Za-z0-9_-]+")
-FORM_FIELD = re.compile(r"\{([^{}]+)\}")  # some files have names of several words
+FORM_FIELD = re.compile(r"\{([^{}]+)\}")  # some files have field names of several words
 ENTITY_LABEL = re.compile(r"[BI]-.+")
-MAX_STEPS = 10_000  # of a regression's answers in text
+MAX_STEPS = 10_000  # different answers of a regression in text
 SPLITS = ("train", "valid", "test")
 
-# Whether it holds, the field and the rule; and the value that is wrong, where it is not the field's own.
+# Whether the rule holds, the field, the rule's text, and the wrong value if it is not the field's.
 Rule = tuple[bool, str, str] | tuple[bool, str, str, object]
 
 
 class Kind(Enum):
-    """What is asked of an example, which decides head and loss."""
+    """Kind of a task, which determines head and loss."""
 
     classification = "one of several labels"
     regression = "a number"
@@ -44,7 +44,7 @@ class Kind(Enum):
 
 
 class Format(Enum):
-    """How a file is read; see `formats`."""
+    """Format of a data file; see `formats`."""
 
     tsv = "fields between tabs, quotes are text"
     csv = "fields between commas, in quotes where they need them"
@@ -64,7 +64,7 @@ QUESTIONS = (Format.squad, Format.mrqa)  # about passages, with the offsets of t
 
 
 class Form(Enum):
-    """The form of a file of predictions; see `answers`."""
+    """Format of a file of predictions; see `answers`."""
 
     tsv = "key and label of an example in each line, below a header"
     jsonl = "an object with `idx` and `label` in each line"
@@ -75,7 +75,7 @@ class Form(Enum):
 
 @dataclass
 class Words:
-    """Where one of the words stands that a task is about: fields with the offsets of its characters in a text."""
+    """One of the words that a task is about: names of the fields with its offsets in a text."""
 
     text: int = MISSING
     start: str = MISSING
@@ -84,7 +84,7 @@ class Words:
 
 @dataclass
 class Source:
-    """One form in which a split is distributed."""
+    """Source of a split: a file in one of the forms in which it is distributed."""
 
     file: str = MISSING
     format: Format = Format.tsv
@@ -98,49 +98,51 @@ class Source:
     count: int = 0
 
     def rules(self, row: TaskRow) -> Iterator[Rule]:
+        """Yield the rules for the fields."""
         by_label, is_conll, part, seed = self.format in BY_LABEL, self.format is Format.conll, self.part, self.part_seed
         yield _is_encoding(self.encoding), "encoding", "one that Python knows"
         is_part = not part or (len(part) == 2 and 0 <= part[0] < part[1] <= 1)
-        yield is_part, "part", "two shares from 0 to 1, from and to"
+        yield is_part, "part", "two shares from 0 to 1, start and end"
         yield seed is None or (bool(part) and seed >= 0), "part_seed", "at least 0, and only beside a part"
         yield (
             bool(self.columns) or not is_conll,
             "columns",
-            "the fields of a line, the word's and the label's among them",
+            "the fields of a line, including the word's and the label's",
         )
         has_ids = bool(self.ids) or not (self.keep_ids or self.leave_ids)
-        yield has_ids, "ids", "the fields that an id consists of, where examples are chosen by id"
+        yield has_ids, "ids", "the fields of an id, if examples are chosen by id"
         is_below = not (by_label and Path(self.file).is_absolute())
-        yield is_below, "file", "below the data directory where there is one for each label"
+        yield is_below, "file", "below the data directory if there is a file for each label"
         is_named = ("{label}" in self.file) == by_label
-        yield is_named, "file", "with {label} in it where there is one for each label, and only there"
+        yield is_named, "file", "a name with {label} if there is a file for each label, and only then"
         is_asked = (self.format in QUESTIONS) == (row.kind is Kind.span)
-        yield is_asked, "format", "squad or mrqa for a span, and only there"
-        yield not is_conll or row.kind is Kind.word_labels, "format", "another one where words have no labels"
+        yield is_asked, "format", "squad or mrqa for a span task, and only there"
+        yield not is_conll or row.kind is Kind.word_labels, "format", "another one if words have no labels"
 
 
 @dataclass
 class Submission:
-    """The file of predictions that a benchmark's server takes for a set."""
+    """File of a set's predictions for a benchmark's server."""
 
     file: str = MISSING
     form: Form = Form.tsv
     labels: list[Any] = field(default_factory=list)
 
     def rules(self, row: TaskRow, split: str) -> Iterator[Rule]:
+        """Yield the rules for the fields."""
         count, form = len(row.labels), self.form
-        yield Path(self.file).name == self.file, "file", "a file's name"
+        yield Path(self.file).name == self.file, "file", "a file name without folders"
         yield not self.labels or len(self.labels) == count, "labels", f"as many as the task's, {count}"
         is_labelled = (form is Form.conll) == (row.kind is Kind.word_labels)
-        yield is_labelled, "form", "conll where words have labels, and only there"
+        yield is_labelled, "form", "conll if words have labels, and only then"
         has_keys = form is not Form.multirc or all(one.format is Format.multirc for one in row.splits[split])
-        yield has_keys, "form", "one that names an example by a single key, where the files are not MultiRC's"
-        yield (form is Form.squad) == (row.kind is Kind.span), "form", "squad for a span, and only there"
+        yield has_keys, "form", "a form with one key per example, as the files are not MultiRC's"
+        yield (form is Form.squad) == (row.kind is Kind.span), "form", "squad for a span task, and only there"
 
 
 @dataclass
 class TextForm:
-    """How a task is put to a model that reads and writes text; T5's forms are in appendix D of its paper."""
+    """A task as text to text; T5's forms are in appendix D of its paper."""
 
     reads: str = MISSING
     writes: list[str] = field(default_factory=list)
@@ -148,22 +150,23 @@ class TextForm:
     step: float = 0.2
 
     def rules(self, row: TaskRow) -> Iterator[Rule]:
+        """Yield the rules for the fields."""
         count, writes = len(row.labels), self.writes
         low, high = row.bounds if row.kind is Kind.regression else (0, 0)
-        yield row.kind is not Kind.word_labels, "", "absent where words have labels, which no text says", self.reads
-        yield bool(FORM_FIELD.search(self.reads)), "reads", "a text with fields of the files in braces"
+        yield row.kind is not Kind.word_labels, "", "absent if words have labels", self.reads
+        yield bool(FORM_FIELD.search(self.reads)), "reads", "a text with field names in braces"
         fits = not writes or len(writes) == len(set(writes)) == count
         yield fits, "writes", f"as many different texts as labels, {count}"
         is_pair = not self.referent or (count == 2 and not writes)
-        yield is_pair, "referent", "of a task with two labels, of which nothing is written"
+        yield is_pair, "referent", "given only for tasks with two labels and without `writes`"
         yield 0 < self.step < math.inf, "step", "above 0"
         is_coarse = (high - low) / self.step <= MAX_STEPS
-        yield is_coarse, "step", f"one that divides the bounds into at most {MAX_STEPS:,} numbers"
+        yield is_coarse, "step", f"large enough for at most {MAX_STEPS:,} numbers within the bounds"
 
 
 @dataclass
 class TaskRow:
-    """A task."""
+    """A row of the task table."""
 
     title: str = MISSING
     benchmarks: list[str] = field(default_factory=list)
@@ -195,28 +198,29 @@ class TaskRow:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is a ranking of any number of candidates, which have no labels in common."""
+        """Return whether the task is a ranking of any number of candidates, without common labels."""
         return self.kind is Kind.ranking and not self.labels
 
     def sets(self, split: str) -> list[str]:
-        """The names of a split's sets: itself, and those that begin with its name."""
+        """Return the names of a split's sets, such as `valid` and `valid/mismatched`."""
         return [name for name in self.splits if name.partition("/")[0] == split]
 
     def rules(self) -> Iterator[Rule]:
+        """Yield the rules for the fields."""
         num_texts, is_ranking = len(self.texts), self.kind is Kind.ranking
         yield 1 <= num_texts <= 2, "texts", "one text or two"
         yield from self._rules_of_kind()
-        yield is_ranking == bool(self.choices), "choices", "fields in a ranking, and only there"
+        yield is_ranking == bool(self.choices), "choices", "given in a ranking, and only there"
         is_list = not self.is_open or len(self.choices) == 1
-        yield is_list, "choices", "one field that lists the candidates, where a ranking has no labels"
+        yield is_list, "choices", "one field that lists the candidates, as the ranking has no labels"
         fits = not is_ranking or self.is_open or len(self.choices) == len(self.labels)
         yield fits, "choices", f"as many as labels, {len(self.labels)}"
-        yield self.is_open or not self.names, "names", "a field of a ranking without labels, and of no other task"
+        yield self.is_open or not self.names, "names", "given only in a ranking without labels"
         has_room = self.max_positions is None or self.max_positions >= 8
         yield has_room, "max_positions", "a number of tokens, at least 8"
         indices = [one.text for one in self.words]
         are_there = all(0 <= index < num_texts for index in indices)
-        yield are_there, "words", f"in one of the {num_texts} texts, from 0", indices
+        yield are_there, "words", f"in one of the {num_texts} texts, counted from 0", indices
         is_pair = len(indices) == (2 if self.kind is Kind.word_pair else 0)
         yield is_pair, "words", "two in a word pair, and none elsewhere", len(indices)
 
@@ -224,35 +228,35 @@ class TaskRow:
         texts, labels, bounds = self.texts, self.labels, self.bounds
         if self.kind is Kind.regression:
             is_range = len(bounds) == 2 and -math.inf < bounds[0] < bounds[1] < math.inf
-            yield is_range, "bounds", "the least and the greatest value of a regression"
+            yield is_range, "bounds", "the smallest and the largest value of a regression"
         elif self.kind is Kind.span:
             are_two = len(texts) == 2 and not labels
-            yield are_two, "texts", "the question and the passage of a span, which has no labels"
+            yield are_two, "texts", "the question and the passage of a span task, which has no labels"
             yield self.stride is None or self.stride >= 1, "stride", "a number of tokens, at least 1"
             yield self.longest_answer >= 1, "longest_answer", "a number of tokens, at least 1"
         else:
             are_different = len(set(labels)) == len(labels) and (self.is_open or len(labels) >= 2)
-            yield are_different, "labels", "two or more different ones"
+            yield are_different, "labels", "at least two different labels"
         if self.kind is Kind.word_labels:
-            yield len(texts) == 1, "texts", "the field with the words, where each has a label"
+            yield len(texts) == 1, "texts", "the field with the words, as each word has a label"
             wrong = [label for label in labels[1:] if not ENTITY_LABEL.fullmatch(label)]
             is_bio = labels[0] == "O" and not wrong
-            yield is_bio, "labels", "O, and then B- and I- with an entity's type", (wrong or labels)[0]
+            yield is_bio, "labels", "O, followed by B- and I- with entity types", (wrong or labels)[0]
 
 
 def load_tables(paths: Sequence[Path] = ()) -> dict[str, TaskRow]:
-    """Return the rows of the package and of a user's tables by their names; a later row replaces an earlier one."""
+    """Return the rows of the package and of a user's tables by name; later rows replace earlier ones."""
     rows = dict(_own_rows())
     for path in paths:
         rows |= _rows_of(path, rows)
     for benchmark in _benchmarks(rows):
         if benchmark in rows:
-            raise UserError(f"`{benchmark}` must be a task or a benchmark in the tables of tasks, but is both.")
+            raise UserError(f"`{benchmark}` must be a task or a benchmark in the task tables, but is both.")
     return rows
 
 
 def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, TaskRow]:
-    """Return the rows of these names, in their order; the name of a benchmark stands for its tasks."""
+    """Return the rows with these names, in order; a benchmark's name stands for its tasks."""
     benchmarks = _benchmarks(rows)
     chosen: list[str] = []
     for name in names:
@@ -262,7 +266,7 @@ def chosen_rows(rows: Mapping[str, TaskRow], names: Sequence[str]) -> dict[str, 
     if len(set(chosen)) < len(chosen):
         raise_invalid("--glue-tasks", "different tasks", ",".join(names))
     if untrained := [name for name in chosen if not rows[name].sets("train")]:
-        rule = f"tasks with training data; the head of {rows[untrained[0]].head} predicts this one"
+        rule = f"tasks with training data; this one is predicted by the head of {rows[untrained[0]].head}"
         raise_invalid("--glue-tasks", rule, untrained[0])
     return {name: rows[name] for name in chosen}
 
@@ -295,7 +299,7 @@ def _row(path: Path, name: str, given: Any, known: Mapping[str, TaskRow]) -> Tas
         raise_invalid(where, "a name of letters, digits, `_` and `-`", name)
     is_like = isinstance(given, dict) and "like" in given
     if not isinstance(given, dict) or not isinstance(given.get("splits", {} if is_like else None), dict):
-        raise_invalid(where, "the fields of a task, among them `splits`", given)
+        raise_invalid(where, "the fields of a task, including `splits`", given)
     fields = {key: value for key, value in given.items() if key not in ("splits", "submissions", "like")}
     splits, submissions = given.get("splits", {}), given.get("submissions", {})
     row = structured(TaskRow, where, fields, _other(where, given["like"], splits, known) if is_like else None)
@@ -321,9 +325,9 @@ def _row(path: Path, name: str, given: Any, known: Mapping[str, TaskRow]) -> Tas
 
 
 def _other(where: str, name: Any, splits: Mapping[str, Any], known: Mapping[str, TaskRow]) -> TaskRow:
-    """The row that another one begins as, without the submissions of sets whose files it gives anew."""
+    """Return a copy of the row named by `like`, without the submissions of sets with new files."""
     if not isinstance(name, str) or name not in known:
-        raise_invalid(f"{where}: like", f"a task that is known ({', '.join(known)})", name)
+        raise_invalid(f"{where}: like", f"a known task ({', '.join(known)})", name)
     row = deepcopy(known[name])
     row.submissions = {split: one for split, one in row.submissions.items() if split not in splits}
     return row
@@ -351,4 +355,4 @@ def _rules_of_head(row: TaskRow, rows: Mapping[str, TaskRow]) -> Iterator[Rule]:
     fits = not row.head or (row.head in rows and shape(rows[row.head]) == shape(row))
     yield fits, "head", "another task of the same kind with as many labels"
     is_predicted = bool(row.head or row.sets("train"))
-    yield is_predicted, "head", "the task whose head predicts this one, which has no training data"
+    yield is_predicted, "head", "the task whose head predicts this one, as it has no training data"

@@ -1,4 +1,4 @@
-"""Tasks as texts that a model reads and writes, by the rows' `text_form`: in T5's pieces, as data sets, in batches."""
+"""Tasks as text to text, by the rows' `text_form`: tokens, datasets and batches for T5."""
 
 import hashlib
 import logging
@@ -25,28 +25,28 @@ from fairseq_mtmoe.errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
 
-FORM = 1  # of the files in the cache
+FORM = 1  # version of the files in the cache
 ARRAYS = ("sources_T", "source_starts_E", "targets_T", "target_starts_E", "labels_E", "keys_E", "num_truncated")
 TRUE = 1  # the label of a referent
 PADDING, END, UNKNOWN = "<pad>", "</s>", "<unk>"  # T5's pieces 0, 1 and 2
 
 
 class Pieces:
-    """A model of SentencePiece whose first pieces are T5's (UserError: it is another)."""
+    """SentencePiece model whose first pieces are T5's (UserError: it has others)."""
 
     padding, end, unknown = range(3)
 
     def __init__(self, model: bytes) -> None:
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
-            list(self)  # a damaged piece is no text
+            list(self)  # raises for a damaged piece
         except Exception as error:  # the library raises nothing more precise
-            raise UserError(f"`spiece.model` must be a model of SentencePiece, but {first_line(error)}.") from error
+            raise UserError(f"`spiece.model` must be a SentencePiece model, but {first_line(error)}.") from error
         found = (self._model.pad_id(), self._model.eos_id(), self._model.unk_id())
         if found != (self.padding, self.end, self.unknown):
             raise UserError(
-                f"`spiece.model` must have {PADDING}, {END} and {UNKNOWN} as its pieces 0, 1 and 2, as T5 has, but has "
-                f"them as {', '.join(map(str, found))}."
+                f"`spiece.model` must have {PADDING}, {END} and {UNKNOWN} as pieces 0, 1 and 2, like T5, but has them "
+                f"as {', '.join(map(str, found))}."
             )
         self.fingerprint = hashlib.sha256(model).hexdigest()
 
@@ -57,30 +57,30 @@ class Pieces:
         return (str(self._model.id_to_piece(number)) for number in range(len(self)))
 
     def numbers(self, text: str) -> list[int]:
-        """The pieces of a text, without an end."""
+        """Return the ids of a text's pieces, without an end."""
         found: list[int] = self._model.encode(text, out_type=int)
         return found
 
     def runs(self, texts: Sequence[str], most: int) -> tuple[TokenRuns, int]:
-        """At most so many pieces of each text, the end included, and how many texts lost theirs."""
+        """Return up to `most` pieces of each text, end included, and the number of truncated texts."""
         numbers = self._model.encode([whole_characters(text) for text in texts], out_type=int)
         too_long = sum(len(of_one) >= most for of_one in numbers)
         return TokenRuns.of([[*of_one[: most - 1], self.end] for of_one in numbers]), too_long
 
     def text(self, numbers: Sequence[int]) -> str:
-        """The text up to its end; what is no piece of the model, such as a sentinel of T5's, is unknown in it."""
+        """Return the text of ids up to the end; ids without a piece, such as T5's sentinels, become unknown."""
         until = numbers.index(self.end) if self.end in numbers else len(numbers)
         known = [number if number < len(self) else self.unknown for number in numbers[:until]]
         return str(self._model.decode(known)).strip()
 
     def as_written(self, text: str) -> str:
-        """A text as a model writes it: what it is made of pieces, and again of text."""
+        """Return a text as a model would write it: encoded and decoded again."""
         return self.text(self.numbers(text))
 
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """How texts become tokens: at most `max_source` are read and `max_target` written, each with an end."""
+    """Tokenization of texts to at most `max_source` and `max_target` tokens, end included."""
 
     pieces: Pieces
     max_source: int
@@ -91,24 +91,25 @@ class TextTokenizer:
 class TextSplit:
     """The E examples of a split."""
 
-    sources: TokenRuns  # what is read of each, (E,) runs
-    targets: TokenRuns  # what is to be written; of examples without labels an end alone
-    labels_E: NDArray[np.float64]  # as in `Example`; NaN where there is none
+    sources: TokenRuns  # E runs
+    targets: TokenRuns  # E runs; of examples without labels just an end
+    labels_E: NDArray[np.float64]  # as in `Example`; NaN without a label
     keys_E: NDArray[np.str_]
-    num_truncated: int  # texts that were too long when the split was tokenized
-    read: Callable[[], Sequence[Example]]  # reads the examples
+    num_truncated: int  # texts that were truncated
+    read: Callable[[], Sequence[Example]]
 
     @cached_property
     def examples(self) -> Sequence[Example]:
-        """The examples, which are read when one is asked for, so that training keeps none."""
+        """Return the examples, read at the first use, as training does not need them."""
         return self.read()
 
     def __len__(self) -> int:
         return len(self.labels_E)
 
-    num_rows = property(__len__)  # how many examples a data set of it has
+    num_rows = property(__len__)  # number of examples in a dataset
 
     def chosen(self, numbers: NDArray[np.int64]) -> Self:
+        """Return a split of the examples with these numbers."""
         return replace(
             self,
             sources=self.sources.chosen(numbers),
@@ -120,18 +121,19 @@ class TextSplit:
 
 
 def form_of(row: TaskRow) -> TextForm:
+    """Return a task's text form, which must exist."""
     assert row.text_form is not None
     return row.text_form
 
 
 def label_texts(row: TaskRow) -> list[str]:
-    """Return what is written for each label of a task; none where the answer is another text, or a number."""
+    """Return the text of each label of a task; empty if answers are other texts or numbers."""
     form = form_of(row)
     return [] if form.referent or not row.labels else list(form.writes or row.labels)
 
 
 def answer_texts_of(row: TaskRow, example: Example) -> list[str]:
-    """Return the texts that are right; none where nobody knows."""
+    """Return the right answers as texts; empty if unknown."""
     form = form_of(row)
     if form.referent:
         return [example.referent]
@@ -145,14 +147,14 @@ def answer_texts_of(row: TaskRow, example: Example) -> list[str]:
 
 
 def stepped(value: float, step: float) -> str:
-    """The nearest of the numbers that a model writes, such as 3.2 in steps of 0.2; ties as T5's authors have them."""
+    """Return a value rounded to a multiple of `step`, as text, such as 3.2; ties are rounded as by T5's authors."""
     digits = max(len(f"{step:g}".partition(".")[2]), 1)
     per_one = 1 / step
     return f"{round(value * per_one) / per_one:.{digits}f}"
 
 
 def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
-    """What is trained on, as in T5: an example for each right candidate, and of referents the true ones."""
+    """Return the training examples, as in T5: one per right candidate; for referents only the true ones."""
     if form_of(row).referent:
         return [example for example in examples if example.label == TRUE]
     if row.is_open:
@@ -163,7 +165,7 @@ def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
 def text_split(
     root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True
 ) -> TextSplit:
-    """Return the tokens of a split: from the cache, or read, tokenized and put there."""
+    """Return a split's tokens from the cache; if they are missing, tokenize the split and store them."""
 
     def read() -> list[Example]:
         examples = read_split(root, row, split, labelled, as_text=True)
@@ -184,14 +186,14 @@ def _made(
         runs, cut = tokenizer.pieces.runs(texts, most)
         if cut:
             share = f"{cut} {what} ({cut / len(texts):.1%})"
-            logger.warning(f"{name}: {share} were longer than {most} tokens and lost their ends")
+            logger.warning(f"{name}: {share} are truncated to {most} tokens")
         return runs, cut
 
     examples = read()
     right = [next(iter(answer_texts_of(row, example)), "") for example in examples]
     sources, cut_sources = tokenized([example.reads for example in examples], tokenizer.max_source, "texts")
     targets, cut_targets = tokenized(right, tokenizer.max_target, "answers")
-    if form_of(row).referent:  # what a pronoun does not refer to is no answer, and has no loss
+    if form_of(row).referent:  # a noun that the pronoun does not refer to gets no target, and no loss
         sizes_E = targets.lengths_N * np.array([example.label == TRUE for example in examples])
         targets = targets.chosen(np.arange(len(examples)), sizes_E)
     labels_E = np.array([np.nan if example.label is None else example.label for example in examples])
@@ -201,7 +203,7 @@ def _made(
 
 
 class TextDataset(FairseqDataset):
-    """The examples of a split; `sizes` (E, 2) are how many tokens are read, and are to be written."""
+    """Dataset of a split's examples; `sizes` (E, 2) are the lengths of sources and targets."""
 
     def __init__(self, split: TextSplit) -> None:
         super().__init__()
@@ -217,17 +219,19 @@ class TextDataset(FairseqDataset):
 
 
 class TextCollate:
+    """`Collate` for text-to-text examples; `first` is the decoder's start token."""
+
     def __init__(self, padding: int, first: int) -> None:
         self.padding, self.first = padding, first
 
     def __call__(
         self, datasets: Sequence[FairseqDataset], items: Sequence[Item], pad_to_length: Mapping[str, int] | None = None
     ) -> Batch:
-        """Of the items, in order: `src_tokens` (E, J), `src_lengths` (E,), `prev_output_tokens` and `target` (E, L)."""
+        """Return a batch with `src_tokens` (E, J), `src_lengths` (E,), `prev_output_tokens` and `target` (E, L)."""
         examples = [example for _, example in items]
 
         def padded(side: str) -> Tensor:
-            least = (pad_to_length or {}).get(side, 1)  # where nobody knows an answer
+            least = (pad_to_length or {}).get(side, 1)  # targets may be empty
             tokens: Tensor = collate_tokens([one[side] for one in examples], self.padding, pad_to_length=least)
             return tokens
 

@@ -1,7 +1,7 @@
-"""The tokenizer of an encoder's folder, by the `tokenizers` library.
+"""The tokenizer in an encoder's folder, by the `tokenizers` library.
 
-The library panics, aborts or fills the memory at some files: one of other parts than BERT's and RoBERTa's is tried in a
-process of its own first.
+The library panics, aborts or exhausts memory on some files: a tokenizer with other parts than BERT's and RoBERTa's is
+tried in a separate process first.
 """
 
 import importlib
@@ -14,23 +14,23 @@ from typing import Any
 from fairseq_mtmoe.errors import UserError, first_line
 from fairseq_mtmoe.io.isolated import Lost, isolated
 
-Tokenizer = Any  # the library's: translation does without it
+Tokenizer = Any  # of `tokenizers`, which translation does not need
 
-# Parts that hold no pattern, table or text that could make them crash, or a text grow.
+# Parts without patterns, tables or texts that could crash them or make a text grow
 SIMPLE = {
     *("BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Strip", "Sequence"),
     *("BertPreTokenizer", "ByteLevel", "Whitespace", "WhitespaceSplit", "Metaspace", "Punctuation", "Digits"),
     *("WordPiece", "BPE", "WordLevel"),
 }
-GROWTH = 32  # a normalizer makes a text at most so many times as long; Unicode's own forms reach 18
+GROWTH = 32  # largest growth of a text by a normalizer; Unicode's own forms reach 18
 _TRIAL = string.printable + "é ß 漢字 и ﷺ 😀"
-_MOST_CHARACTERS = 256  # of a tokenizer's patterns that are tried
+_MOST_CHARACTERS = 256  # characters from a tokenizer's patterns that are tried
 _MEMORY, _SECONDS = 4 << 30, 30  # of a trial; a vocabulary of 250,000 pieces takes 300 MB and 2 seconds
 
 
 @contextmanager
 def guarded(what: str) -> Iterator[None]:
-    """Inside, what the library raises, be it a panic of Rust's, is the `UserError` that `what` must be another."""
+    """Turn the library's errors within, Rust panics included, into a `UserError` that begins with `what`."""
     try:
         yield
     except UserError:
@@ -42,14 +42,14 @@ def guarded(what: str) -> Iterator[None]:
 
 
 def load_tokenizer(serialized: str) -> Tokenizer:
-    """Return the tokenizer of a `tokenizer.json` (UserError: it crashes, or makes no or too many tokens of a text)."""
+    """Return the tokenizer of a `tokenizer.json` (UserError: it crashes, or gives no or too many tokens)."""
     check_installed()
     is_simple = _is_simple(serialized)
     try:
         if not is_simple:
             isolated(_expect_no_fault, serialized, memory=_MEMORY, seconds=_SECONDS)
     except Lost as error:
-        raise UserError(f"`tokenizer.json` must be one of `tokenizers`, but {error}.") from error
+        raise UserError(f"`tokenizer.json` must be a file of `tokenizers`, but {error}.") from error
     return _try(serialized, is_simple)
 
 
@@ -60,23 +60,23 @@ def _expect_no_fault(serialized: str) -> None:
 def _try(serialized: str, is_simple: bool) -> Tokenizer:
     import tokenizers
 
-    with guarded("`tokenizer.json` must be one of `tokenizers`"):
+    with guarded("`tokenizer.json` must be a file of `tokenizers`"):
         tokenizer = tokenizers.Tokenizer.from_str(serialized)
         tokenizer.no_padding()
-        tokenizer.no_truncation()  # whose rule is not quite BERT's
+        tokenizer.no_truncation()  # its rule differs from BERT's
         for text in (_TRIAL, *(() if is_simple else _repeated_patterns(serialized))):
             normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
             if len(normal) > GROWTH * len(text):
-                found = f"makes {len(normal)} characters of {len(text)}"
-                raise UserError(f"`tokenizer.json` must not make a text over {GROWTH} times as long, but {found}.")
+                found = f"makes {len(text)} characters into {len(normal)}"
+                raise UserError(f"`tokenizer.json` must not make texts over {GROWTH} times as long, but {found}.")
             tokenizer.encode(text)
         if not {0, 1} <= set(tokenizer.encode("a", "a").sequence_ids):
-            raise UserError("`tokenizer.json` must make tokens of any text, but makes none of `a`.")
+            raise UserError("`tokenizer.json` must give tokens for any text, but gives none for `a`.")
     return tokenizer
 
 
 def _is_simple(serialized: str) -> bool:
-    """Whether all parts are of known kinds; what is no JSON the library refuses in a sentence."""
+    """Return whether all parts are of `SIMPLE` kinds; False for invalid JSON."""
     try:
         content = json.loads(serialized)
         return {of for part in ("normalizer", "pre_tokenizer", "model") for of in _kinds(content.get(part))} <= SIMPLE
@@ -92,14 +92,14 @@ def _kinds(part: Any) -> Iterator[str]:
 
 
 def _repeated_patterns(serialized: str) -> list[str]:
-    """Each of the characters that normalizers and pre-tokenizers look for, alone or in a pattern, many times."""
+    """Return texts that repeat each character in the patterns of normalizers and pre-tokenizers."""
     content = json.loads(serialized)
     looked_for = json.dumps([content.get("normalizer"), content.get("pre_tokenizer")], ensure_ascii=False)
     return [character * 256 for character in sorted(set(looked_for[: 1 << 20]))[:_MOST_CHARACTERS]]
 
 
 def check_installed() -> None:
-    """Raise the `UserError` that says how to get the `tokenizers` library, which translation does without."""
+    """Raise `UserError` if the `tokenizers` library, which translation does not need, is missing."""
     try:
         importlib.import_module("tokenizers")
     except ImportError as error:
@@ -110,7 +110,7 @@ def check_installed() -> None:
 
 
 def serialized_tokenizer(files: Mapping[str, str]) -> str:
-    """What stands, or would stand, in a folder's `tokenizer.json`, made of BERT's or RoBERTa's vocabulary."""
+    """Return a folder's `tokenizer.json`, or build it from BERT's or RoBERTa's vocabulary files."""
     check_installed()
     if "tokenizer.json" in files:
         return files["tokenizer.json"]

@@ -1,4 +1,4 @@
-"""From texts to tokens, by the tokenizer that an encoder was trained with."""
+"""Tokenization of examples with an encoder's own tokenizer."""
 
 import hashlib
 import logging
@@ -17,45 +17,46 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 
 logger = logging.getLogger(__name__)
 
-CHUNK = 20_000  # examples that are tokenized at a time
+CHUNK = 20_000  # examples tokenized at a time
 PADDING = ("[PAD]", "<pad>")  # BERT's and RoBERTa's
-WHOLE_TEXT = (0, 1)  # [CLS], instead of a word that is cut off
+WHOLE_TEXT = (0, 1)  # [CLS], in place of a word that was truncated
 
 
 @dataclass(frozen=True)
 class TokenizedSplit:
-    """The examples of a split: E of them, of S sequences (a ranking has several each), of T tokens."""
+    """E examples of a split, in S sequences (several per example in a ranking) of T tokens in all."""
 
-    tokens_T: NDArray[np.int32]  # of all sequences, one after the other
-    starts_S: NDArray[np.int64]  # where each sequence begins in them, and the last one ends, (S+1,)
-    segment_start_S: NDArray[np.int32]  # each one's first token of type 1 (BERT's second text); its length if none is
-    row_offsets_E: NDArray[np.int64]  # the first sequence of each example, and the end, (E+1,)
-    labels_E: NDArray[np.float64]  # as in `Example`; NaN where there is none
-    is_correct_S: NDArray[np.float32]  # of a ranking: which candidates are right, 1 or 0, NaN where unknown; else (0,)
-    names: Strings  # of an open ranking what each candidate is called, (S,); where words have labels all W words
-    spans_EW: NDArray[np.int32]  # the tokens of the W words that an example is about: first, one after last, (E, W, 2)
+    tokens_T: NDArray[np.int32]  # of all sequences, concatenated
+    starts_S: NDArray[np.int64]  # start of each sequence, and the end, (S+1,)
+    segment_start_S: NDArray[np.int32]  # first token of type 1 (BERT's second text); the length without one
+    row_offsets_E: NDArray[np.int64]  # first sequence of each example, and the end, (E+1,)
+    labels_E: NDArray[np.float64]  # as in `Example`; NaN without a label
+    is_correct_S: NDArray[np.float32]  # ranking: 1 for right candidates, 0 for others, NaN if unknown; else (0,)
+    names: Strings  # open ranking: name of each candidate, (S,); labels of words: all W words
+    spans_EW: NDArray[np.int32]  # tokens of the W words that an example is about: first, one after last, (E, W, 2)
     keys_E: NDArray[np.str_]  # as in `Example`
-    num_truncated: int  # sequences that were too long when the split was tokenized
-    # Of a span task, whose sequences are windows: the passage's tokens in a window, first and one after last;
-    # the tokens before a window; the answer's first and last token, [CLS] twice where it is not there.
+    num_truncated: int  # truncated sequences
+    # Span task, whose sequences are windows: the passage's tokens in each window, first and one after last; number of
+    # passage tokens before the window; first and last token of the answer, [CLS] twice if it is not in the window.
     passages_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), np.int32))
     offsets_S: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     answers_S2: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 2), np.int32))
-    num_lost: int = 0  # questions whose answer no window has as a whole
-    passages: Any = None  # the `windows.Passages` that have the texts
-    # Where words have labels: each word's first token in its sequence, -1 if it was cut off or nothing is left of it;
-    # their labels, NaN where there is none; the first word of each example, and the end, (E+1,).
+    num_lost: int = 0  # questions whose answer fits into no window
+    passages: Any = None  # `windows.Passages` with the texts
+    # Labels of words: each word's first token in its sequence, -1 if truncated or without tokens; the words' labels,
+    # NaN without; first word of each example, and the end, (E+1,).
     words_W: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     tags_W: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     word_starts_E: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def has_windows(self) -> bool:
+        """Return whether the sequences are windows of a span task."""
         return len(self.passages_S2) > 0
 
     @property
     def num_rows(self) -> int:
-        """How many examples a data set of it has: windows are one each."""
+        """Return the number of examples in a dataset, in which each window is one."""
         return len(self.passages_S2) or len(self)
 
     def __len__(self) -> int:
@@ -63,37 +64,38 @@ class TokenizedSplit:
 
 
 class TextTokenizer:
-    """A tokenizer of the `tokenizers` library; sequences of over `max_length` tokens are cut by `kept_lengths`."""
+    """Tokenizer by the `tokenizers` library; `kept_lengths` truncates sequences over `max_length` tokens."""
 
     def __init__(self, serialized: str, max_length: int) -> None:
         if max_length < 8:
-            raise_invalid("--max-positions", "at least 8, room for some words between the marks", max_length)
+            raise_invalid("--max-positions", "at least 8, room for words between the special tokens", max_length)
         self._tokenizer = load_tokenizer(serialized)
         self._encode = encoder_for(self._tokenizer)
         self._marks = [Marks.of(self._tokenizer.encode("a", pair)) for pair in (None, "a")]
         self.pair_marks = self._marks[1]  # around two texts
         least = max(mark.size for mark in self._marks) + 2
         if least > max_length:
-            raise_invalid("--max-positions", f"at least {least}, room for the tokenizer's marks and a text", max_length)
+            raise_invalid("--max-positions", f"at least {least}, room for special tokens and a text", max_length)
         found = [token for name in PADDING if (token := self._tokenizer.token_to_id(name)) is not None]
         if not found:
             raise UserError(f"`tokenizer.json` must have one of the tokens {' or '.join(PADDING)}, but has none.")
-        self.padding = found[0]  # fills sequences up
+        self.padding = found[0]
         self.max_length = max_length
         self.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
 
     def numbers(self, text: str) -> list[int]:
+        """Return the ids of a text's tokens, without special tokens."""
         found: list[int] = self.encodings([text])[0].ids
         return found
 
     def encodings(self, texts: Sequence[str]) -> list[Any]:
-        """The library's account of texts, without marks: their tokens, and where these stand."""
-        with guarded("`tokenizer.json` must make tokens of any text"):
+        """Return the library's encodings of texts, with offsets and without special tokens."""
+        with guarded("`tokenizer.json` must give tokens for any text"):
             found = self._tokenizer.encode_batch([whole_characters(text) for text in texts], add_special_tokens=False)
         return list(found)
 
     def tokenize(self, examples: Sequence[Example]) -> TokenizedSplit:
-        """The tokens of examples, all of which are about equally many words."""
+        """Tokenize examples, which must all have the same number of `spans`."""
         chunks = [self._sequences(examples[start : start + CHUNK]) for start in range(0, len(examples), CHUNK)]
         made = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
         tags = (example.tags or (np.nan,) * len(example.words) for example in examples)
@@ -115,7 +117,7 @@ class TextTokenizer:
         )
 
     def _sequences(self, examples: Sequence[Example]) -> dict[str, NDArray[Any]]:
-        """Those of a part of the examples: `tokens`, `lengths`, `second`, `is_cut`, `spans` and `words`."""
+        """Tokenize some examples: `tokens`, `lengths`, `second`, `is_cut`, `spans` and `words`."""
         sequences = list(chain.from_iterable(example.candidates for example in examples))
         number = {text: n for n, text in enumerate(dict.fromkeys(chain.from_iterable(sequences)))}
         runs = self._encode(list(number))
@@ -125,7 +127,7 @@ class TextTokenizer:
         lengths_S2[~pair_S, 1] = 0
         marks, kind_S = self._marks, pair_S.astype(int)
         kept_S2 = kept_lengths(lengths_S2, self.max_length - np.array([mark.size for mark in marks])[kind_S])
-        # Marks and texts take turns; one text has two marks, and nothing afterwards.
+        # Special tokens and texts alternate; a single text has two runs of special tokens, and nothing after them.
         pool = runs.joined(TokenRuns.of([run.tolist() for mark in marks for run in mark.runs]))
         marks_S3 = len(runs) + np.array([[0, 1, 1], [2, 3, 4]])[kind_S]
         parts_S5 = np.stack([marks_S3[:, 0], texts_S2[:, 0], marks_S3[:, 1], texts_S2[:, 1], marks_S3[:, 2]], axis=1)
@@ -168,7 +170,7 @@ class TextTokenizer:
 
 
 def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """The first token of each word of a text, by the characters of its tokens; -1 where a word has none."""
+    """Return the first token of each word of a text, by the tokens' offsets; -1 for words without tokens."""
     lengths_W = lengths_of(words)
     starts_W = ends(lengths_W + 1)[:-1]
     char_offsets_N2 = np.array([*offsets, (np.iinfo(np.int64).max,) * 2], dtype=np.int64)
@@ -188,24 +190,25 @@ def _is_correct(examples: Sequence[Example]) -> NDArray[np.float32]:
 
 
 def _tokens_of(span: Span, encoding: Any, first: int, length: int) -> tuple[int, int]:
-    """The tokens of a word in a sequence, of whose text `length` tokens are kept from `first` on."""
+    """Return a word's first token and one after its last; `length` of its text's tokens begin at `first`."""
     tokens = [encoding.char_to_token(at) for at in range(span.start, span.end)]
     kept = [token for token in tokens if token is not None and token < length]
     if not kept:
-        logger.warning("a word that an example is about was cut off with the end of its text: [CLS] stands for it")
+        logger.warning("a word that an example is about is in the truncated part of its text: [CLS] is used instead")
         return WHOLE_TEXT
     return first + kept[0], first + kept[-1] + 1
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The tokens around one text or two: [CLS] before the first, [SEP] after each; `runs` are those in order."""
+    """Special tokens around one text or two, in order: [CLS] before the first, [SEP] after each."""
 
     runs: list[NDArray[np.int32]]
-    tells_second: bool  # the second text's tokens are of type 1
+    tells_second: bool  # the second text's tokens have type 1
 
     @classmethod
     def of(cls, encoding: Any) -> Self:
+        """Return the special tokens of an encoding."""
         pairs = list(zip(encoding.sequence_ids, encoding.ids, strict=True))
         groups = [(text, [token for _, token in group]) for text, group in groupby(pairs, lambda pair: pair[0])]
         runs = {n: np.array(tokens, dtype=np.int32) for n, (text, tokens) in enumerate(groups) if text is None}
@@ -215,15 +218,16 @@ class Marks:
 
     @property
     def size(self) -> int:
+        """Return the number of special tokens."""
         return sum(map(len, self.runs))
 
 
 def kept_lengths(lengths_S2: NDArray[np.int64], rooms_S: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many tokens are kept of two texts each, the second of which may have none, where there is so much room.
+    """Return the numbers of tokens (S, 2) kept of two texts, of which the second may be empty, in `rooms_S` tokens.
 
-    BERT takes tokens one at a time from the end of the longer text, of the second one where both are equally long.
+    BERT removes tokens one at a time from the end of the longer text, of the second if both are equally long.
     """
     first, second = lengths_S2.T
-    # Who has less than half of the room keeps everything, and the other one gets the rest.
+    # A text with less than half of the room keeps everything, and the other gets the rest.
     kept_first = np.minimum(first, np.maximum(rooms_S - second, rooms_S - rooms_S // 2))
     return np.stack([kept_first, np.minimum(second, rooms_S - kept_first)], axis=1)

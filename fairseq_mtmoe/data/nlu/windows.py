@@ -1,7 +1,7 @@
-"""Questions about passages that may be too long for an encoder: each window of a passage is a sequence of its own.
+"""Questions about passages that may be too long for an encoder: each window of a passage is a sequence.
 
-Windows are BERT's (Devlin et al., 2019, §4.2; `run_squad.py`): the question, and as much of the passage as there is
-room for, from every `stride`-th token on. In training one without the whole answer has it at [CLS].
+Windows are BERT's (Devlin et al., 2019, §4.2; `run_squad.py`): the question, and as much of the passage as fits, from
+every `stride`-th token on. In training, the answer of a window that lacks part of it is [CLS].
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,26 +17,27 @@ from fairseq_mtmoe.data.nlu.reading import Example, Span
 from fairseq_mtmoe.data.nlu.token_runs import Strings, ends, lengths_of
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 
-CHUNK = 1_000  # examples that are tokenized at a time: where tokens stand takes much memory
-STRIDE = 128  # BERT's
-LONGEST_QUESTION = 64  # tokens, as in BERT; and at most half of the room
-AT_FIRST = (0, 0)  # [CLS], instead of an answer that is not in a window
+CHUNK = 1_000  # examples tokenized at a time: tokens' offsets take much memory
+STRIDE = 128  # as in BERT
+LONGEST_QUESTION = 64  # tokens, as in BERT; also at most half of the room
+AT_FIRST = (0, 0)  # [CLS], for an answer that is not in the window
 
 
 class OffsetTokens(NamedTuple):
-    """The tokens of a text, and the characters that each stands for in the text as it is given: from, and to."""
+    """A text's tokens, and the start and end of each in the characters of the text."""
 
     ids: NDArray[np.int32]
     char_offsets_N2: NDArray[np.int32]
 
     def of_span(self, span: Span) -> tuple[int, int] | None:
-        """The first and the last token of some characters; None if there are none."""
+        """Return the first and the last token of a span of characters; None without tokens."""
         first = int(np.searchsorted(self.char_offsets_N2[:, 1], span.start, side="right"))
         last = int(np.searchsorted(self.char_offsets_N2[:, 0], span.end, side="left")) - 1
         return (first, last) if first <= last else None
 
 
 def tokens_with_offsets(tokenizer: TextTokenizer, texts: Iterable[str]) -> dict[str, OffsetTokens]:
+    """Return the tokens with offsets of each different text."""
     found, asked = dict[str, OffsetTokens](), list(dict.fromkeys(texts))
     for start in range(0, len(asked), CHUNK):
         some = asked[start : start + CHUNK]
@@ -47,12 +48,12 @@ def tokens_with_offsets(tokenizer: TextTokenizer, texts: Iterable[str]) -> dict[
 
 
 def window_starts(length: int, room: int, stride: int) -> list[int]:
-    """The first tokens of the windows of a passage of this length, which have room for so many of its tokens."""
+    """Return the first tokens of a passage's windows, which have `room` tokens each."""
     return [0, *range(stride, length - room + stride, stride)] if length > room else [0]
 
 
 def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stride: int | None) -> TokenizedSplit:
-    """The windows of the passages that questions are about, each of two texts; of `stride` see `TaskRow`."""
+    """Tokenize questions with the windows of their passages; None is the default `stride`."""
     marks, made = tokenizer.pair_marks, list[_Windows]()
     for chunk in range(0, len(examples), CHUNK):
         asked = examples[chunk : chunk + CHUNK]
@@ -115,7 +116,7 @@ def _windows(
 
 
 class Passages:
-    """The passages of a set, which are read when the first answer is asked for: training keeps no texts."""
+    """The passages of a set, read at the first use, as training keeps no texts."""
 
     def __init__(self, read: Callable[[], Sequence[Example]], tokenizer: TextTokenizer) -> None:
         self._read, self._tokenizer = read, tokenizer
@@ -126,19 +127,19 @@ class Passages:
 
     @cached_property
     def _offsets(self) -> dict[str, NDArray[np.int32]]:
-        """Where the tokens of each passage stand in it."""
+        """Return the tokens' offsets of each passage."""
         tokens = tokens_with_offsets(self._tokenizer, (example.candidates[0][1] for example in self._examples))
         return {text: found.char_offsets_N2 for text, found in tokens.items()}
 
     @property
     def rights(self) -> list[tuple[str, ...]]:
-        """The texts that are right, of each question."""
+        """Return the right answers of each question."""
         return [example.answers for example in self._examples]
 
     def found(self, split: TokenizedSplit, windows_N: NDArray[np.int64], spans_N3: NDArray[np.float64]) -> list[str]:
-        """The text that answers each question: the best span of all windows, the first of equal ones, or nothing.
+        """Return each question's answer: the best span over its windows, the first of equal ones, or "".
 
-        `spans_N3` has of windows how good the best span is, and its first and last token, [CLS] for none.
+        `spans_N3` has each window's best span: score, first and last token, [CLS] for no answer.
         """
         question_N = np.searchsorted(split.row_offsets_E, windows_N, side="right") - 1
         order = np.lexsort((windows_N, -spans_N3[:, 0], question_N))
@@ -152,7 +153,7 @@ class Passages:
         return texts
 
     def _text(self, question: int, first: int, last: int) -> str:
-        """The characters from one token of a question's passage to another, and accents after them."""
+        """Return a passage's text from one token to another, with accents that follow."""
         passage = self._examples[question].candidates[0][1]
         start, end = self._offsets[passage][[first, last], [0, 1]].tolist()
         while end < len(passage) and combining(passage[end]):

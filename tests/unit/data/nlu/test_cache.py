@@ -63,7 +63,7 @@ def test_damaged_files_are_made_anew(data, reads, caplog):
         path.write_bytes(damage)
         assert np.array_equal(load(data).tokens_T, made.tokens_T)
         assert np.array_equal(load(data).tokens_T, made.tokens_T)
-    assert "is damaged and made anew" in caplog.text and len(reads) == 3
+    assert "is damaged and will be rebuilt" in caplog.text and len(reads) == 3
 
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(data, reads, caplog):

@@ -80,7 +80,7 @@ def test_ragged_lines_are_counted_and_other_counts_than_the_authors_are_said(tmp
     write("QQP/train.tsv", header + "5\t1\t2\tA?\n6\t1\t2\tA?\tB?\t1\n")
     assert read(tmp_path, "qqp") == [Example((("A?", "B?"),), 1, "6")]
     assert "1 examples are left out: another number of fields" in caplog.text
-    assert "has 1 examples, and the authors' file has 363846" in caplog.text
+    assert "has 1 examples, but the authors' file has 363846" in caplog.text
 
 
 def test_both_forms_of_snli_are_the_same(tmp_path, write, caplog):
@@ -91,7 +91,7 @@ def test_both_forms_of_snli_are_the_same(tmp_path, write, caplog):
     write("snli_1.0/snli_1.0_dev.txt", table)
     found = read(tmp_path, "snli", "valid")
     assert found == [Example((("C", "D"),), 2, "0")]
-    assert "1 examples are left out: the label says that there is none" in caplog.text
+    assert "1 examples are left out: they are marked as unlabelled" in caplog.text
     write("snli_1.0/snli_1.0_dev.jsonl", [dict(zip(columns, line, strict=False)) for line in lines])
     assert read(tmp_path, "snli", "valid") == found
 
@@ -200,7 +200,7 @@ def test_questions_without_answers_are_counted(tmp_path, write, caplog):
     path = write("MRQA/train/SQuAD.jsonl", records)
     assert read(tmp_path, "squad") == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]  # which can be scored
     assert f"{path}: 1 examples are left out: the question has no answer" in caplog.text
-    assert f"{path}: 1 examples are left out: no answer is where it is said to be in the passage" in caplog.text
+    assert f"{path}: 1 examples are left out: no answer is at its given place in the passage" in caplog.text
     write("MRQA/dev/SQuAD.jsonl", [mrqa(detected_answers=nowhere)])
     assert read(tmp_path, "squad", "valid") == [Example(ASKED, None, "5a", answers=("Ann Öz", "Ann"))]
 

@@ -56,7 +56,7 @@ def test_a_tokenizer_that_crashes_or_explodes_is_refused(changes):
 
 
 def test_a_panic_in_the_middle_of_data_is_said():
-    with refused("tokenizer.json"), guarded("`tokenizer.json` must make tokens of any text"):
+    with refused("tokenizer.json"), guarded("`tokenizer.json` must give tokens for any text"):
         raise type("PanicException", (BaseException,), {})("it burns")
     with pytest.raises(KeyboardInterrupt), guarded("x"):
         raise KeyboardInterrupt

@@ -38,7 +38,7 @@ def test_cut_off_words_are_the_whole_text(serialized, caplog):
     example = Example((("a b c d e f g h i",),), None, "0", (Span(0, 0, 1), Span(0, 16, 17)))
     split = TextTokenizer(serialized, 8).tokenize([example])
     assert split.spans_EW.tolist() == [[[1, 2], list(WHOLE_TEXT)]]
-    assert "was cut off" in caplog.text and np.isnan(split.labels_E).all()
+    assert "is in the truncated part" in caplog.text and np.isnan(split.labels_E).all()
 
 
 def test_any_split_is_that_of_one_example_after_the_other(serialized, monkeypatch):
