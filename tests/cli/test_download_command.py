@@ -49,5 +49,5 @@ def test_what_cannot_be_had_is_told_and_the_rest_comes(tmp_path):
     sentence = sentence_of(result)
     assert sentence.startswith("error: 1 of 3 files could not be downloaded")
     assert f"or continue without: `mtmoe prepare corpora {raw} " in sentence
-    assert f"failed: {raw / 'c'}: `{web.address}/c` cannot be had: the server answers 404" in result.stderr
+    assert f"failed: {raw / 'c'}: `{web.address}/c` cannot be downloaded: the server answers 404" in result.stderr
     assert (raw / "a.tsv.gz").exists()

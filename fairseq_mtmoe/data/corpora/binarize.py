@@ -1,6 +1,6 @@
-"""Binarized data as `fairseq-preprocess` writes it: dictionaries, and `.bin` and `.idx` (`MMapIndexedDataset`).
+"""Writers of `fairseq-preprocess`'s formats: dictionaries, `.bin` and `.idx` (`MMapIndexedDataset`).
 
-Without fairseq, which takes seconds to import and writes one sentence at a time; tests compare with what it makes.
+They do without fairseq, which takes seconds to import and writes one sentence at a time; tests compare both.
 """
 
 import struct
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Fairseq's own symbols, which every dictionary begins with, in the file or not.
+# fairseq's own symbols, with which every dictionary begins, even if its file lacks them.
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 EOS, UNKNOWN = SPECIAL.index("</s>"), SPECIAL.index("<unk>")
 TAG = "<BT>"  # begins back-translated sources (Caswell et al. 2019, "Tagged Back-Translation")
@@ -23,23 +23,24 @@ _LENGTHS_AT_ONCE = 1 << 20
 
 
 def write_dictionary(path: Path, symbols: Sequence[str]) -> None:
-    """Write `dict.xx.txt`, as fairseq's `Dictionary.save`."""
+    """Write `dict.xx.txt` like fairseq's `Dictionary.save`."""
     path.write_text("".join(f"{symbol} 1\n" for symbol in symbols), encoding="utf-8", newline="\n")
 
 
 def id_type(symbols: int) -> type[np.uint16] | type[np.uint32]:
-    """The numbers of fairseq's `best_fitting_int_dtype` for a dictionary of this size."""
+    """Return fairseq's `best_fitting_int_dtype` for a dictionary of this size."""
     return np.uint16 if symbols < 65500 else np.uint32
 
 
 @contextmanager
 def writer(prefix: Path, symbols: int) -> Iterator[Callable[[NDArray[Any], NDArray[np.int32]], None]]:
-    """Write `.bin` and `.idx` as fairseq's `MMapIndexedDatasetBuilder` does; both are whole at the end.
+    """Write `.bin` and `.idx` like fairseq's `MMapIndexedDatasetBuilder`; both are complete at the end.
 
-    Yields what adds sentences, by their ids one behind the other and their lengths. `symbols` decides the ids' type.
+    Yields a function that adds sentences, given their concatenated ids and their lengths. `symbols` decides the ids'
+    type.
     """
     dtype = id_type(symbols)
-    path = Path(f"{prefix}.lengths")  # until the index is written, which begins with their number
+    path = Path(f"{prefix}.lengths")  # temporary, as the index begins with the number of lengths
     try:
         with open(f"{prefix}.bin", "wb") as ids_file, open(path, "wb") as lengths_file:
 
@@ -54,7 +55,7 @@ def writer(prefix: Path, symbols: int) -> Iterator[Callable[[NDArray[Any], NDArr
 
 
 def _write_index(index: Path, lengths: Path, dtype: type[np.uint16] | type[np.uint32]) -> None:
-    """`magic version(8) type(1) count(8) lengths(4·n) addresses(8·n)`, addresses in bytes."""
+    """Write `magic version(8) type(1) count(8) lengths(4·n) addresses(8·n)`, addresses in bytes."""
     with open(index, "wb") as out, open(lengths, "rb") as file:
         out.write(_MAGIC + struct.pack("<QBQ", _VERSION, _CODES[dtype], lengths.stat().st_size // 4))
         while part := file.read(4 * _LENGTHS_AT_ONCE):

@@ -1,4 +1,4 @@
-"""What the rooms of `prepare corpora` hand on: sentence pairs in blocks, and what could not be read."""
+"""Data passed between the stages of `prepare corpora`: sentence pairs in blocks, and unreadable lines."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,83 +10,90 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.errors import UserError
 
-Span = tuple[int, int | None]  # bytes of a file, unpacked: from … to before …, None for its end
-BLOCK = 50_000  # pairs: what one worker does at a time
+Span = tuple[int, int | None]  # bytes of an unpacked file: start, end (None: the file's)
+BLOCK = 50_000  # pairs that a worker processes at a time
 
 
 @dataclass(frozen=True)
 class Block:
+    """Consecutive sentence pairs of a corpus."""
+
     source: Sequence[str]  # as read: not normalised
     target: Sequence[str]
-    lines: NDArray[np.int64]  # of each pair: the line, or segment (TMX, SGM, .po), of its file, from 1
-    references: tuple[Sequence[str], ...] = ()  # further ones of evaluation data, each as long as `target`
+    lines: NDArray[np.int64]  # line or segment (TMX, SGM, .po) of each pair in its file, from 1
+    references: tuple[Sequence[str], ...] = ()  # further references of evaluation data, each as long as `target`
 
 
 @dataclass(frozen=True)
 class BadLine:
+    """A line or segment that is no usable pair."""
+
     file: str
     line: int
     reason: str  # one of `BAD_REASONS`
     excerpt: str
-    lost: int = 1  # number of lines or segments that it stands for; 0 where none is known
+    lost: int = 1  # number of lines or segments lost; 0 if unknown
 
 
 class Content(NamedTuple):
-    """Where the bytes of a corpus' file lie as they are, and what ended their unpacking too early."""
+    """An unpacked file of a corpus, and the fault if unpacking ended too early."""
 
     path: Path
-    reason: str = ""  # one of `BAD_REASONS`; empty if all of the file is there
+    reason: str = ""  # one of `BAD_REASONS`; empty if the file is complete
     message: str = ""
 
 
 @dataclass(frozen=True)
 class CorpusFiles:
+    """The files of a corpus, and how to read them."""
+
     name: str
     paths: tuple[Path, ...]  # 1 or 2; a member of an archive is written  archive.tgz!path/inside
     source_lang: str
     target_lang: str
     format: str = "auto"  # one of `readers.FORMATS`
     fields: Mapping[str, str | int] = field(default_factory=dict)  # columns of TSV, keys of JSON lines; else by content
-    is_evaluation: bool = False  # every line is needed, also one without text, so that scores are of the whole set
-    allow_unequal: bool = False  # of two files of lines one may have more: they are left out
-    first: int = 1  # the number of its first line, of a corpus of lines
-    spans: tuple[Span, ...] = ((0, None), (0, None))  # of each file, unpacked
-    unpacked: tuple[Content, ...] = ()  # where the files lie unpacked, if one of them is packed
+    is_evaluation: bool = False  # all lines are kept, even empty ones, so that scores cover the whole set
+    allow_unequal: bool = False  # surplus lines of one of two files are left out
+    first: int = 1  # number of the first line, in a corpus of lines
+    spans: tuple[Span, ...] = ((0, None), (0, None))  # of each unpacked file
+    unpacked: tuple[Content, ...] = ()  # the unpacked files, if one of them is packed
 
     @property
     def contents(self) -> tuple[Content, ...]:
+        """Return the files to read, unpacked."""
         return self.unpacked or tuple(map(Content, self.paths))
 
 
-MAX_LINE = 65_536  # characters: a longer line is no sentence, and no file may fill the memory
+MAX_LINE = 65_536  # characters: longer lines are no sentences, and could exhaust memory
 
-# Every reason of a `BadLine`, and what it means in a report.
+# Reasons of bad lines, with their explanations in reports.
 BAD_REASONS = {
     "encoding": "not in UTF-8",
     "nul": "has a NUL byte",
     "empty": "no text on one side",
     "long": f"longer than {MAX_LINE} characters",
     "line ends": "the file's lines end in carriage returns alone",
-    "columns": "another number of columns than the first lines have",
+    "columns": "another number of columns than the first lines",
     "keys": "not a JSON object with both texts",
-    "untranslated": "a segment without text in one of the two languages, or whose translation is marked as unfinished",
-    "unpaired": "one side has segments that the other does not have",
-    "unequal": "one of two files has more lines: after one that is missing all pairs are shifted",
-    "markup": "not what the format says; the rest of the file cannot be read",
-    "charset": "not in the encoding that the file says it has, or in an unknown one; the rest cannot be read",
-    "truncated": "the packed file ends too early; what is after that is lost",
-    "damaged": "the packed file is damaged; what is after that cannot be read",
+    "untranslated": "a segment without text in one of the two languages, or with an unfinished translation",
+    "unpaired": "one side has segments that the other lacks",
+    "unequal": "one of two files has more lines: after a missing line all pairs are shifted",
+    "markup": "invalid in this format; the rest of the file cannot be read",
+    "charset": "not in the file's declared encoding, or in an unknown one; the rest cannot be read",
+    "truncated": "the packed file ends too early; the rest is lost",
+    "damaged": "the packed file is damaged; the rest cannot be read",
 }
 
-# What ends a file: nobody knows how much is lost.
+# Reasons that end a file, with an unknown loss.
 OF_FILES = frozenset({"line ends", "markup", "charset", "truncated", "damaged"})
-HARMLESS = frozenset({"untranslated"})  # no fault of the file: catalogs and translation memories are rarely complete
+HARMLESS = frozenset({"untranslated"})  # not an error, as catalogs and translation memories are rarely complete
 
-OnBadLine = Literal["stop", "drop", "salvage"]  # what ends a run, from the strictest on: see `check`
+OnBadLine = Literal["stop", "drop", "salvage"]  # handling of bad lines, the strictest first: see `check`
 
 
 class Fault(Exception):
-    """What makes the rest of a file unreadable: a key of `BAD_REASONS`, a message, and how many lines it costs."""
+    """The rest of a file is unreadable; `reason` is a key of `BAD_REASONS`, `lost` the number of lines lost."""
 
     def __init__(self, reason: str, message: str, lost: int = 0) -> None:
         super().__init__(message)
@@ -94,20 +101,20 @@ class Fault(Exception):
 
 
 def check_whole(content: Content, lost: int = 0) -> None:
-    """Raise the `Fault` that ended the unpacking of a file too early, if one did."""
+    """Raise `Fault` if unpacking of the file ended too early."""
     if content.reason:
         raise Fault(content.reason, content.message, lost)
 
 
 def excerpt_of(text: str | bytes) -> str:
-    """The beginning of a line that can be printed, whatever is in it."""
+    """Return a printable beginning of a line."""
     text = text[:320].decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
     shown = "".join(character if character.isprintable() else "\ufffd" for character in text[:80])
     return shown if len(text) <= 80 else f"{shown}…"
 
 
 def text_fault(text: str) -> str | None:
-    """Why a text from a structured file (a string of JSON, of XML …) is none for a corpus: a key of `BAD_REASONS`."""
+    """Return why a text from a structured file (JSON, XML, …) is unusable, a key of `BAD_REASONS`; else None."""
     if not text.strip():
         return "empty"
     if len(text) > MAX_LINE:
@@ -116,36 +123,36 @@ def text_fault(text: str) -> str | None:
         return "nul"
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a character, which JSON can spell
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can contain
         return "encoding"
     return None
 
 
 def said_of_unequal(bad_samples: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """What was made of files of unequal length, in sentences; of each sample: file, line, reason and excerpt."""
+    """Yield a sentence for each pair of files of unequal length; samples are file, line, reason and excerpt."""
     for name, line, reason, excerpt in bad_samples:
         if reason == "unequal":
             yield f"{name} has {excerpt}, its translation {line - 1}; only the first {line - 1} of both are used."
 
 
 def check(bad: BadLine, on_bad_line: OnBadLine, files: CorpusFiles) -> None:
-    """Raise a `UserError` where a bad line ends the run, which none of `HARMLESS` does; other lines are left out.
+    """Raise `UserError` if a bad line ends the run; otherwise it is left out.
 
-    In validation and test sets all others do. In training files of unequal length do without `files.allow_unequal`,
-    what ends a file without `salvage`, and any other bad line with `stop`.
+    `HARMLESS` ones never end a run. In validation and test sets all others do. In training text unequal lengths do
+    without `files.allow_unequal`, reasons that end a file without `salvage`, and any other bad line with `stop`.
     """
     is_end, is_unequal = bad.reason in OF_FILES, bad.reason == "unequal"
     if bad.reason in HARMLESS:
         return
     if files.is_evaluation:
-        ends = "mend it, or get it again: of validation and test sets no line is left out"
+        ends = "fix it, or get it again: no line of validation and test sets is left out"
     elif is_unequal and not files.allow_unequal:
-        ends = "where one is missing all pairs after it are shifted: mend them,"
+        ends = "after a missing line all pairs are shifted: fix the files,"
         ends += f" or take the first {bad.line - 1} lines of both with `--allow-unequal`"
     elif is_end and on_bad_line in ("stop", "drop"):
-        ends = "get it again, or mend it, or take what is before that with `--on-bad-line salvage`"
+        ends = "get it again, fix it, or keep the part before that with `--on-bad-line salvage`"
     elif on_bad_line == "stop" and not is_unequal:
-        ends = "mend it, or leave such lines out with `--on-bad-line drop`"
+        ends = "fix it, or leave such lines out with `--on-bad-line drop`"
     else:
         return
     if is_unequal:
@@ -153,24 +160,24 @@ def check(bad: BadLine, on_bad_line: OnBadLine, files: CorpusFiles) -> None:
         rule, begins = f"have as many lines as `{other}` ({bad.line - 1})", f"has {bad.excerpt}"
     else:
         what = BAD_REASONS[bad.reason] + (f" ({bad.excerpt})" if bad.excerpt else "")
-        where = f"from line or unit {bad.line} on it cannot" if is_end else f"line or unit {bad.line} cannot be used"
-        rule, begins = "be text that can be read whole", f"{where}: {what}"
+        where = f"from line or unit {bad.line} on it is not" if is_end else f"line or unit {bad.line} cannot be used"
+        rule, begins = "be readable text", f"{where}: {what}"
     raise UserError(f"`{bad.file}` must {rule}, but {begins}; {ends}.")
 
 
-MAX_CHARACTERS = 16_000_000  # of a block, on both sides together: it ends there if its pairs are long
+MAX_CHARACTERS = 16_000_000  # in a block, on both sides together
 _TOGETHER = 1000
 
 
 class Pairs(NamedTuple):
-    """Any number of sentence pairs in their order: sources, targets and further references; the line of each pair."""
+    """Sentence pairs in order: sources, targets and further references, and each pair's line."""
 
     texts: Sequence[list[str]]
     lines: Sequence[int]
 
 
 class Segment(NamedTuple):
-    """One entry of a structured file; `reason` is why it is no pair, if known, `excerpt` what to show of it."""
+    """An entry of a structured file; `reason` tells why it is no pair, `excerpt` is shown in reports."""
 
     source: str | None
     target: str | None
@@ -180,7 +187,7 @@ class Segment(NamedTuple):
 
 
 def gather(segments: Iterator[Segment], files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """The pairs among the segments of a corpus, and the others as bad lines. A `Fault` ends them in one more."""
+    """Yield a corpus' segments as pairs or bad lines; a `Fault` becomes the last bad line."""
     name, number = str(files.paths[0]), files.first - 1
     held: list[tuple[int, Segment]] = []
     try:
@@ -213,7 +220,7 @@ def _pairs(held: Sequence[tuple[int, Segment]]) -> Pairs:
 
 
 def assemble(found: Iterator[Pairs | BadLine], size: int) -> Iterator[Block | BadLine]:
-    """Blocks of `size` pairs (the last and one of very long pairs have fewer), after the bad lines before them."""
+    """Yield blocks of `size` pairs (fewer at the end, and for very long pairs), after the bad lines before them."""
     texts: list[list[str]] = []
     lines: list[int] = []
     characters = 0

@@ -1,4 +1,4 @@
-"""Text that is split already, as it is: `prepare text`, and `prepare catalogs` from its split on."""
+"""Data directories from text that is already split: `prepare text`, and the second half of `prepare catalogs`."""
 
 import re
 from collections import Counter, defaultdict
@@ -34,7 +34,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How to build a data directory; every field changes the bytes that are written."""
+    """Settings of a data directory; each field affects the bytes written."""
 
     vocab_size: int = 8000
     character_coverage: float = 0.9995
@@ -48,15 +48,15 @@ class BuildOptions:
         if not LEAST_COVERAGE <= self.character_coverage <= 1:
             raise_invalid("--character-coverage", f"from {LEAST_COVERAGE} to 1", self.character_coverage)
         if not self.temperature > 0:
-            raise_invalid("--temperature", "over 0", self.temperature)
+            raise_invalid("--temperature", "above 0", self.temperature)
         if self.shards < 1:
             raise_invalid("--shards", "at least 1", self.shards)
 
 
 def find_text_files(raw: Path) -> dict[str, dict[str, tuple[Path, Path]]]:
-    """The (source, target) files of every split of every language pair, which must all be there."""
+    """Return the (source, target) files of each split of each language pair (UserError: some are missing)."""
     if not raw.is_dir():
-        raise UserError(f"`{raw}` must be a folder of text files such as `train.en-de.de`, but there is none.")
+        raise UserError(f"`{raw}` must be a folder of text files such as `train.en-de.de`, but is no folder.")
     found: dict[str, set[str]] = defaultdict(set)
     for path in sorted(raw.iterdir()):
         side = read_side_name(path.name)
@@ -77,7 +77,7 @@ def find_text_files(raw: Path) -> dict[str, dict[str, tuple[Path, Path]]]:
 def corpora_of(
     files: Mapping[str, Mapping[str, tuple[Path, Path]]], hashes: Mapping[Path, str], allow_unequal: bool = False
 ) -> list[RawCorpus]:
-    """The files of `find_text_files` as corpora that are taken as they are, with the hash of each file's content."""
+    """Return the files of `find_text_files` as corpora, with the hashes of their content."""
     corpora = []
     for pair, of_pair in files.items():
         source, target = pair.split("-")
@@ -89,7 +89,7 @@ def corpora_of(
 
 
 def has_lone_carriage_return(path: Path) -> bool:
-    """Whether a file has a carriage return that is not before a line feed."""
+    """Return whether a file has a carriage return that is not before a line feed."""
     with open(regular_file(path, "a text file"), "rb") as file:
         rest = b""
         while data := file.read(_CHUNK):
@@ -101,7 +101,7 @@ def has_lone_carriage_return(path: Path) -> bool:
 
 
 def read_ranked_tiers(path: Path) -> dict[str, list[str]]:
-    """Return the pairs or languages of every tier of a file; of `T1-high`, …, `T4-tiny` the last counts to `low`."""
+    """Return the pairs or languages of each tier in a file; keys may be `T1-high`, …; `tiny` counts as `low`."""
     return read_tiers(path, lambda key: key.split("-")[-1].lower().replace("tiny", "low"))
 
 
@@ -114,10 +114,10 @@ def build(
     given: GivenVocabulary | None = None,
     dropped: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Report:
-    """Fill the empty directory `folder`, with `shard0` … if there are several; return `pairs` and `files` for a report.
+    """Fill the empty directory `folder`, with `shard0`, … if there are several; return `pairs`, `files` for a report.
 
-    `corpora` are one for each split and language pair; `tiers` name pairs or languages; `given` replaces a
-    trained vocabulary; `dropped` are pairs left out before, by `catalogs.DROP_REASONS`.
+    `corpora` has one for each split and language pair; `tiers` names pairs or languages; `given` replaces a trained
+    vocabulary; `dropped` has pairs left out earlier, by `catalogs.DROP_REASONS`.
     """
     cleaned = clean(tools, corpora, Rules(None), "Reading text")
     _check_sizes(cleaned, options.shards)
@@ -168,7 +168,7 @@ def _check_sizes(corpora: Sequence[CleanedCorpus], shards: int) -> None:
         split, size = corpus.raw.role.name, sum(corpus.sizes)
         if not size and corpus.result["read"]:
             one = corpus.raw.files.paths[0]
-            raise UserError(f"`{one}` and its translation must have a sentence, but have none.")
+            raise UserError(f"`{one}` and its translation must have at least one sentence, but have none.")
         needed = shards if split == TRAIN else 1
         if size < needed:
             raise UserError(f"{corpus.raw.pair} must have at least {needed} {split} pairs, but has {size}.")
@@ -183,7 +183,7 @@ def _changes(corpus: CleanedCorpus) -> Iterator[tuple[str, dict[str, int]]]:
 def sources_in_training(
     evaluated: Mapping[str, Sequence[CleanedCorpus]], trained: Mapping[str, CleanedCorpus]
 ) -> dict[str, tuple[int, dict[str, int]]]:
-    """Return how many validation and test sources of each pair are in training data, and in that of which pairs."""
+    """Return each pair's number of validation and test sources in training data, in total and by training pair."""
     by_source: dict[str, list[str]] = defaultdict(list)
     for pair in evaluated:
         by_source[pair.split("-")[0]].append(pair)
@@ -204,7 +204,7 @@ def _source_keys(path: Path) -> Keys:
 
 
 def _messages(corpora: Sequence[CleanedCorpus], among: Keys | None = None) -> Iterator[str]:
-    """The `message_key` of every source, or of those alone that have one of these sorted keys."""
+    """Yield the `message_key` of each source, or only of sources with one of these sorted keys."""
     for path in (path for corpus in corpora for path in corpus.blocks):
         with Saved(path) as saved:
             if among is None:

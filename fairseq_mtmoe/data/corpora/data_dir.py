@@ -1,4 +1,4 @@
-"""Output directories that are whole or absent, not made twice, and not replaced without being asked."""
+"""Output directories that are complete or absent, made only once, and replaced only on request."""
 
 import errno
 import hashlib
@@ -22,22 +22,23 @@ logger = logging.getLogger(__name__)
 STAMP = "stamp.json"
 MANIFEST = "manifest.json"
 
-# Raised whenever the same input gives other files. 1 was up to 0.1.8, whose vocabulary was trained on another draw of
-# the same text; what was made with it stays: see `fingerprint`.
+# Increased whenever the same input gives other files. 1 was up to 0.1.8, which drew another sample of the text for the
+# vocabulary; directories made with it remain valid: see `fingerprint`.
 FORMAT = 2
 _DISK_ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
-    *(errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG),  # a file where a folder must be, or no name for one
+    *(errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG),  # a file in place of a folder, or an unusable name
 )
 
 
 def file_hash(path: Path, name: str = "sha256") -> str:
+    """Return the hash of a file's content in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, name).hexdigest()
 
 
 def content_hash(path: Path) -> str:
-    """SHA-256 of a file's content; what cannot be read says so when it is read to be used."""
+    """Return the SHA-256 of a file's content; "unreadable" if reading fails, which is reported when it is used."""
     try:
         return file_hash(regular_file(path))
     except (UserError, OSError):
@@ -45,7 +46,7 @@ def content_hash(path: Path) -> str:
 
 
 def fingerprint(options: Mapping[str, object], files: Iterable[tuple[str, str]], form: int = FORMAT) -> str:
-    """Return a SHA-256 over options, named input files' hashes, and the versions that decide; `form` is a `FORMAT`."""
+    """Return a SHA-256 over options, input files' names and hashes, and relevant versions; `form` is a `FORMAT`."""
     made_from = {**_versions(), "format": form, "options": dict(options), "files": [list(file) for file in files]}
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
 
@@ -56,7 +57,7 @@ def _versions() -> dict[str, object]:
 
 
 def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
-    """Write down the hash of each file of a data directory that has all others, and of what corpora were made of."""
+    """Write the hashes of all files of a complete data directory, and those of its raw files."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     content = {"raw": raw, "files": _hashes(folder, names, file_hash)}
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -65,8 +66,8 @@ def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
 
 def _hashes(folder: Path, names: Iterable[str], digest: Callable[[Path], str]) -> dict[str, str]:
     numbers = {name: (folder / name).stat().st_ino for name in names}
-    once = {number: folder / name for name, number in numbers.items()}  # files may have several names
-    with ThreadPoolExecutor() as pool:  # hashing lets other threads run
+    once = {number: folder / name for name, number in numbers.items()}  # hard links share an inode
+    with ThreadPoolExecutor() as pool:  # hashing releases the GIL
         known = dict(zip(once, pool.map(digest, once.values()), strict=True))
     return {name: known[number] for name, number in numbers.items()}
 
@@ -81,19 +82,19 @@ def written_once(
     digest: Callable[[Path], str] = file_hash,
     overwriting: str = "to replace it",
 ) -> Iterator[Path | None]:
-    """Give an empty folder to fill that becomes `out`; None if `out` is whole and of `key` or an `earlier` one.
+    """Yield an empty folder that becomes `out`; None if `out` is complete and has `key` or an `earlier` one.
 
-    On any failure `out` stays as it was. `options` are kept in the stamp, to say later what differs; `overwrite`
-    replaces what has another key, and `overwriting` says what that is for; `digest` gives a file's SHA-256.
+    On failure `out` stays as it was. The stamp keeps `options`, to tell later what differs. `overwrite` replaces a
+    directory with another key; `overwriting` is its purpose in messages. `digest` returns a file's SHA-256.
 
     Raises:
-        UserError: `out` holds something else or cannot be written.
+        UserError: `out` has other content or cannot be written.
     """
     out = Path(os.path.realpath(out))
     made_with = {**_versions(), **options}
     with disk_errors_of(out):
         backup = out.with_name(f".{out.name}.replaced")
-        if backup.exists():  # a run was killed between the two moves below, or right after them
+        if backup.exists():  # a run was killed between the two renames below, or right after them
             shutil.rmtree(backup) if out.exists() else os.rename(backup, out)
         if os.path.lexists(out):
             stamp, present = _own_content(out)
@@ -104,16 +105,16 @@ def written_once(
             if stamp["files"] and stamp["key"] != key and not overwrite:
                 raise UserError(_refusal(out, stamp["made_with"], made_with, overwriting))
             if stamp["key"] == key:
-                logger.warning(f"`{out / damaged}` is not what was written; all of `{out}` is made again.")
+                logger.warning(f"`{out / damaged}` has changed since it was written; all of `{out}` is made again.")
         out.parent.mkdir(parents=True, exist_ok=True)
-        partial = out.with_name(f".{out.name}.partial")  # whoever makes `out` holds its work folder, and has it alone
+        partial = out.with_name(f".{out.name}.partial")  # the lock of the work folder keeps other processes out
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         try:
             yield partial
             stamp = {"key": key, "files": _file_sizes(partial), "made_with": made_with}
             (partial / STAMP).write_text(json.dumps(stamp, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-            if out.exists():  # POSIX replaces an empty directory only, so a full one steps aside first
+            if out.exists():  # POSIX only replaces empty directories, so a full one is renamed first
                 os.rename(out, backup)
             os.rename(partial, out)
             shutil.rmtree(backup, ignore_errors=True)
@@ -123,7 +124,7 @@ def written_once(
 
 @contextmanager
 def disk_errors_of(out: Path) -> Iterator[None]:
-    """Turn errors of the system or the disk into the `UserError` that says why `out` cannot be written."""
+    """Turn errors of the file system within into a `UserError` about `out`."""
     try:
         yield
     except OSError as error:
@@ -133,7 +134,7 @@ def disk_errors_of(out: Path) -> Iterator[None]:
 
 
 def is_up_to_date(out: Path, key: str, earlier: Collection[str] = ()) -> bool:
-    """Whether `out` has one of these fingerprints, and is whole. Raises `UserError` if it holds something else."""
+    """Return whether `out` is complete and has one of these fingerprints (UserError: it has other content)."""
     if not os.path.lexists(out):
         return False
     stamp, present = _own_content(out)
@@ -141,7 +142,7 @@ def is_up_to_date(out: Path, key: str, earlier: Collection[str] = ()) -> bool:
 
 
 def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """The stamp of `out` and the sizes of its files, all of which the stamp names."""
+    """Return the stamp of `out` and its files' sizes (UserError: it has files that the stamp does not name)."""
     if not out.is_dir():
         kind = "a file" if out.is_file() else "none"
         raise UserError(f"`{out}` must be a folder, but is {kind}; give another output folder.")
@@ -154,14 +155,14 @@ def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:
     strangers = sorted(set(present) - set(stamp["files"]))
     if strangers:
         raise UserError(
-            f"`{out}` must hold nothing but what `mtmoe prepare` wrote, but holds `{strangers[0]}`"
-            f" ({len(strangers)} such files in all); move them away or give another output folder."
+            f"`{out}` must hold only files of `mtmoe prepare`, but holds `{strangers[0]}` ({len(strangers)} such files"
+            " in all); move them away or give another output folder."
         )
     return stamp, present
 
 
 def _file_sizes(folder: Path) -> dict[str, int]:
-    """Size in bytes by relative path, of every file but the stamp itself; -1 of pipes and links that lead nowhere."""
+    """Return files' sizes in bytes by relative path, without the stamp; -1 for pipes and broken links."""
     files = sorted(path for path in folder.rglob("*") if not path.is_dir() and path != folder / STAMP)
     return {path.relative_to(folder).as_posix(): path.stat().st_size if path.is_file() else -1 for path in files}
 
@@ -169,12 +170,12 @@ def _file_sizes(folder: Path) -> dict[str, int]:
 def _find_damaged(
     folder: Path, present: Mapping[str, int], sizes: Mapping[str, int], digest: Callable[[Path], str]
 ) -> str | None:
-    """The first file that is missing, or is not what it was when it was written, if there is one."""
+    """Return the first file that is missing or has changed since it was written; None without."""
     for name, size in sizes.items():
         if present.get(name) != size:
             return name
     path = folder / MANIFEST
-    if not path.exists():  # of an earlier version
+    if not path.exists():  # made by an earlier version
         return None
     try:
         expected = dict(read_json(path)["files"])
@@ -185,12 +186,12 @@ def _find_damaged(
 
 
 def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object], overwriting: str) -> str:
-    """Why `out` is not replaced; a stamp of 0.1.0 does not say what it was made with."""
+    """Return the message that `out` is not replaced; a stamp of 0.1.0 lacks the settings."""
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     how = "from other text" if before else "from other text or with other settings"
     if before and names:
         how = "with " + ", ".join(f"{name} {before.get(name)} (now {now.get(name)})" for name in names)
     return (
-        f"`{out}` was made {how}, and models that were trained on it would not fit what would take its place;"
-        f" give another output folder, or --overwrite {overwriting}."
+        f"`{out}` was made {how}, and models trained on it would not fit its replacement; give another output folder,"
+        f" or --overwrite {overwriting}."
     )

@@ -1,4 +1,4 @@
-"""Files from the web: resumed where they broke off (`NAME.part`), verified, under their names only when complete."""
+"""Downloads: resumable (`NAME.part`), verified, and given their names only when complete."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from fairseq_mtmoe.data.corpora.raw_files import Item, is_there, mismatch, recor
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import move_into_place, read_json, write_text
 
-# Seconds before each try since the last that got further; then the file is left.
+# Seconds before each try without progress; after the last one the file fails.
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-TIMEOUT = (20.0, 60.0)  # seconds until there is a connection, and without a byte
+TIMEOUT = (20.0, 60.0)  # seconds for connecting, and without received bytes
 PER_HOST = 2
 _PIECE = 1 << 18
-_TRIES_OF_WRONG = 2  # complete downloads with a wrong checksum after which a third is not tried
+_TRIES_OF_WRONG = 2  # complete downloads with a wrong checksum before the file fails
 _TRY_AGAIN = {408, 425, 429, 500, 502, 503, 504}
 _LONGEST_PAUSE = 300.0
 _RANGE = re.compile(r"bytes (\d+)-")
 
 
 class Watch(Protocol):
-    """Who is told, from several threads: how many bytes of a file are there, and what is tried again after a pause."""
+    """Observer of downloads, called from several threads with a file's bytes so far, or before a pause."""
 
     def has(self, item: Item, done: int, size: int | None) -> None: ...
 
@@ -40,11 +40,11 @@ class Watch(Protocol):
 
 
 class Stopped(Exception):
-    """Somebody asked to stop."""
+    """The download was asked to stop."""
 
 
 class _Interrupted(Exception):
-    """The connection or the server failed; another try may go better, after the seconds that the server asks for."""
+    """The connection or the server failed; worth another try after `pause` seconds, as asked by the server."""
 
     def __init__(self, reason: str, pause: float = 0.0, is_unreachable: bool = False) -> None:
         super().__init__(reason)
@@ -53,13 +53,13 @@ class _Interrupted(Exception):
 
 @dataclass
 class _Run:
-    """What the files of one call share."""
+    """Settings and state of one call of `download`."""
 
     watch: Watch
     pauses: Sequence[float]
     timeout: tuple[float, float]
     stop: Event = field(default_factory=Event)
-    unreachable: dict[str, str] = field(default_factory=dict)  # hosts, and why: their other files are not waited for
+    unreachable: dict[str, str] = field(default_factory=dict)  # hosts and reasons: their other files fail at once
 
 
 def download(
@@ -69,7 +69,7 @@ def download(
     pauses: Sequence[float] = PAUSES,
     timeout: tuple[float, float] = TIMEOUT,
 ) -> dict[str, str]:
-    """Let these files be below `raw`; by file, in a sentence, why one could not be had. The next call goes on."""
+    """Download missing files below `raw`; return an error message by file for failures. The next call resumes."""
     run, failed, raised = _Run(watch, pauses, timeout), dict[str, str](), list[BaseException]()
     queues: dict[str, deque[Item]] = defaultdict(deque)
     for item in items:
@@ -91,7 +91,7 @@ def download(
                     failed[item.file] = f"`{raw / item.file}` cannot be written: {reason}."
                 except Stopped:
                     return
-                except BaseException as error:  # a mistake of ours: shown by the thread that waits
+                except BaseException as error:  # a bug; the waiting thread raises it again
                     run.stop.set()
                     raised.append(error)
 
@@ -103,14 +103,14 @@ def download(
         for thread in threads:
             thread.join()
     finally:
-        run.stop.set()  # where somebody interrupts; what is on the disk by then is gone on with
+        run.stop.set()  # after an interrupt; the next call resumes from the files on disk
     if raised:
         raise raised[0]
     return {item.file: failed[item.file] for item in items if item.file in failed}
 
 
 def _new_session() -> requests.Session:
-    """A session that takes proxies from the environment, and sends no passwords of `.netrc` to anyone."""
+    """Return a session with proxies from the environment, and without passwords from `.netrc`."""
     session = requests.Session()
     session.auth = lambda request: request
     session.headers.update(
@@ -120,7 +120,7 @@ def _new_session() -> requests.Session:
 
 
 def _fetch(item: Item, target: Path, run: _Run, session: requests.Session) -> None:
-    """Let a file be at `target`; if it cannot be had (`UserError`) nothing is there that was not before."""
+    """Download a file to `target` unless it exists (UserError: it failed; `target` is then unchanged)."""
     if is_there(target, item):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -135,11 +135,11 @@ def _fetch(item: Item, target: Path, run: _Run, session: requests.Session) -> No
                 return
             part.begin_anew()
         hint = "" if item.sha256 or item.md5 else f"; if the new one is right, delete {record_path(target)}"
-        raise UserError(f"`{item.address}` is not what it must be: {wrong}{hint}.")
+        raise UserError(f"`{item.address}` is not the expected file: {wrong}{hint}.")
 
 
 class _Part:
-    """The beginning of a file, which no other run writes meanwhile. To be used in a `with` statement."""
+    """Partial download of a file, locked against other runs within a `with` statement."""
 
     def __init__(self, target: Path, item: Item) -> None:
         self.item = item
@@ -164,14 +164,16 @@ class _Part:
 
     @property
     def size(self) -> int:
+        """Return the number of bytes so far."""
         return self.path.stat().st_size
 
     def begin_anew(self) -> None:
+        """Discard the partial download."""
         self.file.truncate(0)
         self.note_path.unlink(missing_ok=True)
 
     def validator(self) -> str | None:
-        """By what the rest of the same file is asked for: an ETag or a date; None if it must begin anew."""
+        """Return the ETag or date for requesting the rest of the same file; None if it must start again."""
         try:
             note = dict(read_json(self.note_path))
         except (UserError, ValueError, TypeError):
@@ -182,7 +184,7 @@ class _Part:
 
 
 def _receive(part: _Part, run: _Run, session: requests.Session) -> None:
-    """Get all of a file into its part: tried again as long as a try gets further than those before it."""
+    """Download a whole file into its part, with further tries as long as they make progress."""
     item, furthest, tries = part.item, part.size, 0
     while True:
         if item.host in run.unreachable:
@@ -204,11 +206,11 @@ def _receive(part: _Part, run: _Run, session: requests.Session) -> None:
 
 
 def _refused(item: Item, why: str, when: str = "") -> UserError:
-    return UserError(f"`{item.address}` cannot be had{when}: {why}.")
+    return UserError(f"`{item.address}` cannot be downloaded{when}: {why}.")
 
 
 def _ask(part: _Part, run: _Run, session: requests.Session) -> None:
-    """Ask for a file, or for the rest of it, and add what comes to the part."""
+    """Request a file, or the rest of it, and append the answer to the part."""
     item, validator = part.item, part.validator()
     if validator is None:
         part.begin_anew()
@@ -221,8 +223,8 @@ def _ask(part: _Part, run: _Run, session: requests.Session) -> None:
             _append(response, part, run)
     except UserError:
         raise
-    except (ValueError, requests.TooManyRedirects) as error:  # of requests and urllib, about where a redirect leads
-        raise _refused(item, f"it leads to no file of the web ({error})") from error
+    except (ValueError, requests.TooManyRedirects) as error:  # raised for bad redirects
+        raise _refused(item, f"it redirects to no web address ({error})") from error
     except requests.ConnectionError as error:
         raise _Interrupted(f"{item.host} cannot be reached ({_said(error)})", is_unreachable=True) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
@@ -230,36 +232,36 @@ def _ask(part: _Part, run: _Run, session: requests.Session) -> None:
 
 
 def _check(response: requests.Response, part: _Part) -> None:
-    """See that an answer has the file, or the rest of it that was asked for."""
+    """Check that an answer has the file, or the requested rest of it."""
     item = part.item
     status, said = response.status_code, f"the server answers {response.status_code} {response.reason}"
     if status == 416 and part.size:
         part.begin_anew()
-        raise _Interrupted("the file is not longer than what there was of it")
+        raise _Interrupted("the file is not longer than the part downloaded before")
     if status in _TRY_AGAIN:
         seconds = response.headers.get("Retry-After", "")
         raise _Interrupted(said, min(float(seconds), _LONGEST_PAUSE) if seconds.isdecimal() else 0.0)
     if status not in (200, 206):
         raise _refused(item, said)
     if response.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html":
-        raise _refused(item, "the server answers with a page to read, and not with a file")
+        raise _refused(item, "the server answers with an HTML page instead of a file")
     if item.address.startswith("https:") and not response.url.startswith("https:"):
-        raise _refused(item, f"it leads to {response.url}, which anyone on the way can change")
+        raise _refused(item, f"it redirects to {response.url}, which is not encrypted")
     if status == 200:
         part.begin_anew()
     found = _RANGE.match(response.headers.get("Content-Range", ""))
     if status == 206 and (not found or int(found[1]) != part.size):
-        raise _Interrupted("the server sends another part of the file than it was asked for")
+        raise _Interrupted("the server sends another part of the file than requested")
 
 
 def _append(response: requests.Response, part: _Part, run: _Run) -> None:
-    """Add what comes to the part, as it is sent: a file that is compressed stays so."""
+    """Append an answer's body to the part, without decompressing it."""
     item = part.item
     length = response.headers.get("Content-Length", "")
     size = part.size + int(length) if length.isdecimal() else None
     if item.size is not None and size is not None and size != item.size:
         part.begin_anew()
-        raise _refused(item, f"it has {size:,} bytes and not the {item.size:,} that are published")
+        raise _refused(item, f"it has {size:,} bytes, not the published {item.size:,}")
     tag = response.headers.get("ETag", "")
     validator = response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
     write_text(part.note_path, json.dumps({"address": item.address, "validator": validator}) + "\n")
@@ -281,7 +283,7 @@ def _append(response: requests.Response, part: _Part, run: _Run) -> None:
 
 
 def _said(error: BaseException) -> str:
-    """What went wrong, in a word or two: libraries put the same into each other's texts."""
+    """Return a short description of an error, from the innermost of nested ones."""
     while isinstance(inner := getattr(error, "reason", None) or next(iter(error.args), None), BaseException):
         error = inner
     return " ".join(str(error).split())[:200] or type(error).__name__

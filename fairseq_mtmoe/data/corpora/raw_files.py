@@ -1,4 +1,4 @@
-"""What a recipe wants below RAW, and what each file must be: as published or, else, recorded beside it when it came."""
+"""The files of a recipe below RAW, and their verification: by published checksums, or by a record beside each."""
 
 import json
 import os
@@ -22,27 +22,28 @@ MEGABYTE = 1e6
 
 @dataclass
 class Item:
-    """A file below RAW that corpora are in, alone or as members of it."""
+    """A file below RAW with one or more corpora, or an archive of their files."""
 
-    file: str  # its path below RAW
-    address: str = ""  # where it is; empty for one that a person gets
+    file: str  # path below RAW
+    address: str = ""  # URL; empty for a file to get by hand
     sha256: str = ""  # as published, or empty
     md5: str = ""
     size: int | None = None  # in bytes
     licence: str = ""  # of the corpora in it
-    by_hand: str = ""  # how a person gets it
-    corpora: list[str] = field(default_factory=list)  # whose it is
+    by_hand: str = ""  # how to get it by hand
+    corpora: list[str] = field(default_factory=list)  # names of the corpora in it
 
     @property
     def host(self) -> str:
+        """Return the URL's host; empty without a URL."""
         return urlsplit(self.address).hostname or ""
 
 
 def items_of(corpora: Sequence[Corpus]) -> list[Item]:
-    """The files of these corpora, each once, in their order; what one leaves unsaid of a shared file another says."""
+    """Return the corpora's files, each once, in order; corpora complete each other's entries for shared files."""
     items: dict[str, Item] = {}
     for corpus in corpora:
-        if corpus.is_open:  # whatever files are there
+        if corpus.is_open:  # its files are found below RAW
             continue
         known = zip_longest(corpus.downloads, corpus.address, corpus.sha256, corpus.md5, corpus.bytes)
         for file, address, sha256, md5, size in known:
@@ -57,20 +58,21 @@ def items_of(corpora: Sequence[Corpus]) -> list[Item]:
 
 @dataclass(frozen=True)
 class Record:
-    """What a file was when it was complete."""
+    """State of a file when it was complete."""
 
-    address: str  # where it was from; empty for one that a person put there
+    address: str  # URL; empty for a file put there by hand
     sha256: str
     size: int  # in bytes
-    changed: int  # its time of modification then, in nanoseconds: while it is the same, the file is not read again
+    changed: int  # modification time in nanoseconds; while it is the same, the file is not read again
 
 
 def record_path(file: Path) -> Path:
+    """Return the path of a file's record."""
     return file.with_name(f"{file.name}.origin.json")
 
 
 def _read_record(file: Path) -> Record | None:
-    """The record of a file; None if there is none, or a damaged one."""
+    """Return a file's record; None if it is missing or damaged."""
     try:
         record = Record(**read_json(record_path(file), "the record of a download"))
     except (UserError, TypeError):
@@ -80,14 +82,15 @@ def _read_record(file: Path) -> Record | None:
 
 
 def write_record(file: Path, address: str, sha256: str) -> None:
+    """Write a complete file's record."""
     stat = file.stat()
     record = Record(address, sha256, stat.st_size, stat.st_mtime_ns)
     write_text(record_path(file), json.dumps(asdict(record), indent=1) + "\n")
 
 
 def is_there(file: Path, item: Item) -> bool:
-    """Whether a file is there, and is what it must be (`check_file`). It is read if it changed since the last look."""
-    if not os.path.exists(file):  # unlike Path.exists it says of a name that is too long that there is none
+    """Return whether a file exists, after `check_file` if it changed since its record (UserError: it is wrong)."""
+    if not os.path.exists(file):  # unlike `Path.exists`, returns False for names that are too long
         return False
     stat, record = regular_file(file, "a file of the recipe").stat(), _read_record(file)
     is_known = record and (record.size, record.changed) == (stat.st_size, stat.st_mtime_ns)
@@ -97,45 +100,43 @@ def is_there(file: Path, item: Item) -> bool:
 
 
 def check_file(file: Path, item: Item, digest: Callable[[Path, str], str] = file_hash) -> str:
-    """Return the SHA-256 of a file; raise `UserError` if it is not what is published or recorded."""
+    """Return a file's SHA-256 (UserError: the file differs from the published or recorded one)."""
     sha256, wrong = mismatch(file, item, file, digest)
     if wrong:
         is_same_size = item.size in (None, file.stat().st_size)
         is_replaced = _read_record(file) and not item.sha256 and not item.md5 and is_same_size
-        or_else = f" (or delete `{record_path(file).name}`, if it is to be what it is now)" if is_replaced else ""
-        raise UserError(
-            f"`{file}` is not what it must be ({wrong}); delete or replace it{or_else}, and run this again."
-        )
+        or_else = f" (or delete `{record_path(file).name}` to accept it as it is now)" if is_replaced else ""
+        raise UserError(f"`{file}` is not the expected file ({wrong}); delete or replace it{or_else}, and run again.")
     return sha256
 
 
 def mismatch(content: Path, item: Item, file: Path, digest: Callable[[Path, str], str] = file_hash) -> tuple[str, str]:
-    """Return the SHA-256 of `content`, and in what it differs from what `file` must be; empty if in nothing."""
+    """Return the SHA-256 of `content`, and its difference from the expected `file`; empty if there is none."""
     size = content.stat().st_size
     sums = {name: digest(content, name) for name in ("sha256", *(["md5"] if item.md5 else []))}
     if item.size is not None and size != item.size:
-        return sums["sha256"], f"{size:,} bytes and not the {item.size:,} that are published"
+        return sums["sha256"], f"{size:,} bytes, not the published {item.size:,}"
     for name, found in sums.items():
         published = getattr(item, name)
         if published and found != published:
-            return sums["sha256"], f"{name} {found} and not {published}, which is published"
+            return sums["sha256"], f"{name} {found}, not the published {published}"
     record = _read_record(file)
     if not item.sha256 and not item.md5 and record and sums["sha256"] != record.sha256:
-        return sums["sha256"], f"sha256 {sums['sha256']} and not {record.sha256}, which it had when it first came"
+        return sums["sha256"], f"sha256 {sums['sha256']}, not {record.sha256} as at the first download"
     return sums["sha256"], ""
 
 
 class Digests:
-    """Hashes of raw files, kept in a file with their size, times and number: one that has changed is read again."""
+    """Cache of raw files' hashes, with size, times and inode; a changed file is read again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, dict[str, object]] = {}
-        with suppress(UserError, ValueError, TypeError):  # none, or of a disk that was full, say: hashed anew
+        with suppress(UserError, ValueError, TypeError):  # missing or damaged: all files are hashed again
             self._known = dict(read_json(path))
 
     def learn(self, paths: Iterable[Path]) -> None:
-        """Hash what is not known of files yet, several at a time, with progress."""
+        """Hash the files that are not cached yet, several at a time, with progress."""
         files = list(dict.fromkeys(split_member(path)[0] for path in paths))
         megabytes = {file: round(file.stat().st_size / MEGABYTE) for file in files if not self._is_known(file)}
         if not any(megabytes.values()):
@@ -152,11 +153,12 @@ class Digests:
             self.keep()
 
     def of(self, paths: Iterable[Path]) -> list[str]:
-        """A SHA-256 for each, of all that is in it: of a member of an archive the archive's, with the member's name."""
+        """Return each file's SHA-256; for a member of an archive, the archive's with the member's name."""
         members = map(split_member, paths)
         return [self.of_file(file) + ("" if name is None else f"{ARCHIVE}{name}") for file, name in members]
 
     def of_file(self, path: Path, name: str = "sha256") -> str:
+        """Return a file's hash, from the cache if the file has not changed."""
         if not self._is_known(path):
             self._known[str(path.resolve())] = {**_about(path)}
         known = self._known[str(path.resolve())]
@@ -169,10 +171,11 @@ class Digests:
         return {name: known.get(name) for name in about} == about
 
     def keep(self) -> None:
+        """Write the cache."""
         write_text(self._path, json.dumps(self._known, indent=1, sort_keys=True) + "\n")
 
 
 def _about(path: Path) -> dict[str, int]:
-    """Return what changes with a file: its time may be kept (`cp -p`), but not its time of change and its number."""
+    """Return a file's size, times and inode; `cp -p` keeps the modification time, but not ctime and inode."""
     of = path.stat()
     return {"bytes": of.st_size, "changed": of.st_mtime_ns, "told": of.st_ctime_ns, "number": of.st_ino}

@@ -1,4 +1,4 @@
-"""What a data directory holds and what was left out: `report.json` and pages, which say nothing of when and where."""
+"""Reports on a data directory and on lines left out: `report.json` and pages, without times and paths."""
 
 import json
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ SPLITS = tuple(role.name for role in Role)
 
 
 def pair_figures(assembly: Assembly, pair: str) -> Report:
-    """A language pair's tier, directions, sentence pairs by split, shards, and tokens by split and language."""
+    """Return a pair's tier, directions, sentence pairs by split, shards, and tokens by split and language."""
     counts = dict.fromkeys(SPLITS, 0)
     tokens: dict[str, dict[str, dict[str, int]]] = {}
     for ids in (ids for ids in assembly.ids if ids.pair == pair):
@@ -46,7 +46,7 @@ def pair_figures(assembly: Assembly, pair: str) -> Report:
 
 
 def _by_language(some: Iterable[Ids]) -> dict[str, Counter[str]]:
-    """What the text of each language comes to."""
+    """Return the summed figures of each language's text."""
     sums: dict[str, Counter[str]] = {}
     for ids in some:
         for summary in ids.summaries:
@@ -60,7 +60,7 @@ def _row(name: str, tier: str, pairs: Sequence[Report], counts: Sequence[str], l
 
 
 def _ordered(report: Report) -> list[tuple[str, str, list[Report]]]:
-    """Name, tier and figures of language pairs, largest first, and of all together."""
+    """Return name, tier and figures of language pairs, largest first, and of their total."""
     pairs = [(name, pair["tier"], [pair]) for name, pair in largest_first(report)]
     return [*pairs, ("total", "", list(report["pairs"].values()))]
 
@@ -75,15 +75,15 @@ def write(folder: Path, report: Report) -> None:
 
 
 def of_corpora(assembly: Assembly, selections: Iterable[Selection], evaluated: Iterable[CleanedCorpus]) -> Report:
-    """All numbers, ready for JSON."""
+    """Return the report on a recipe's corpora, ready for JSON."""
     recipe, made = assembly.recipe, assembly.vocabulary
     found = {selection.corpus.raw.files.name: _trained_corpus(selection) for selection in selections}
     found |= {corpus.raw.files.name: _corpus(corpus) for corpus in evaluated}
     settings = plain(asdict(recipe))
-    for name in ("corpora", "path", "known_languages", "of_sources"):  # corpora have a part of their own
+    for name in ("corpora", "path", "known_languages", "of_sources"):  # corpora are reported below
         del settings[name]
     if recipe.codes:
-        settings["vocabulary"] |= {"model": None, "dictionary": None}  # files that lie there while this runs
+        settings["vocabulary"] |= {"model": None, "dictionary": None}  # temporary files
     else:
         del settings["codes"]
     languages = _by_language(ids for ids in assembly.ids if ids.split == TRAIN)
@@ -91,7 +91,7 @@ def of_corpora(assembly: Assembly, selections: Iterable[Selection], evaluated: I
     return {
         "command": "corpora",
         "recipe": settings,
-        # where the text allows fewer than the rule for a recipe that does not say how many
+        # if the text allows fewer pieces than the default size
         "fewer_pieces": made.symbols if made.symbols < made.wanted else None,
         "corpora": {corpus.name: found[corpus.name] for corpus in recipe.corpora},
         "pairs": {recipe.data_pair(pair): pair_figures(assembly, pair) for pair in assembly.pairs},
@@ -141,6 +141,7 @@ def _trained_corpus(selection: Selection) -> Report:
 
 
 def pair_table(report: Report) -> Table:
+    """Return the table of language pairs of a recipe's corpora, largest first, with a total."""
     rows = []
     for name, tier, pairs in _ordered(report):
         directions = str(sum(len(pair["directions"]) for pair in pairs))
@@ -150,7 +151,7 @@ def pair_table(report: Report) -> Table:
 
 
 def text_table(report: Report, by_reason: bool = False) -> Table:
-    """Return the table of language pairs, largest first, with a total; what was dropped in one column or by reason."""
+    """Return the table of language pairs, largest first, with a total; dropped pairs in one column or by reason."""
     columns = {"dropped": list(DROP_REASONS)}
     if by_reason:
         occurring = {reason for pair in report["pairs"].values() for reason in pair["dropped"]}
@@ -165,12 +166,12 @@ def text_table(report: Report, by_reason: bool = False) -> Table:
 
 
 def hints(report: Report) -> list[str]:
-    """What a user should know before training: sentences."""
+    """Return warnings for a user before training."""
     pairs = report["pairs"]
     found = sum(pair["evaluation_sources_in_training"] for pair in pairs.values())
     lines = [f"{found:,} validation and test sources also occur in training data."] if found else []
     lines += [
-        f"{name}: one of the training files has {pair['dropped']['unequal']:,} lines more, which are left out."
+        f"{name}: one of the training files has {pair['dropped']['unequal']:,} more lines, which are left out."
         for name, pair in pairs.items()
         if "unequal" in pair["dropped"]
     ]
@@ -180,18 +181,18 @@ def hints(report: Report) -> list[str]:
             sums[lang].update(counts)
     shares = {lang: counts["unknown"] / max(1, counts["tokens"]) for lang, counts in sorted(sums.items())}
     many = ", ".join(f"{lang} {share:.1%}" for lang, share in shares.items() if share >= MANY_UNKNOWN)
-    coverage = report["options"].get("character_coverage")  # none where the vocabulary was given
+    coverage = report["options"].get("character_coverage")  # none for a given vocabulary
     if many and coverage != 1:
-        more = "" if coverage is None else f"; a `--character-coverage` above {coverage:g} takes more of them in"
+        more = "" if coverage is None else f"; raise `--character-coverage` above {coverage:g} to include more of them"
         lines.append(
-            f"Some tokens of the test sets are characters that the vocabulary does not have ({many}), which no model"
-            f" can write{more}."
+            f"Some tokens of the test sets are characters that the vocabulary lacks ({many}), which no model can"
+            f" write{more}."
         )
     return lines
 
 
 def _text_page(report: Report) -> str:
-    """Return a report in Markdown; with `sources` of the text, `left_out` messages and changes of `files` if there."""
+    """Return a report in Markdown, with `sources`, `left_out` messages and changes of `files` if present."""
     head, rows = text_table(report, by_reason=True)
     pairs = {name: pair for name, pair in report["pairs"].items() if pair["evaluation_sources_in_training"]}
     seen = sum(pair["evaluation_sources_in_training"] for pair in pairs.values())
@@ -202,11 +203,11 @@ def _text_page(report: Report) -> str:
         f"# Data directory made by `mtmoe prepare {report['command']}`",
         "\n".join(settings),
         markdown_table(head, rows, texts=2),
-        "\n".join(["`unknown`: the share of test tokens, both sides, that the vocabulary does not have.", *meanings]),
+        "\n".join(["`unknown`: share of test tokens, both sides, that the vocabulary lacks.", *meanings]),
         *hints(report),
     ]
     if pairs:
-        head = ["validation and test sources of", "found in training", "of which pairs"]
+        head = ["validation and test sources of", "found in training", "in training data of"]
         found = [
             (name, pair["evaluation_sources_in_training"], pair["found_in_training_of"]) for name, pair in pairs.items()
         ]
@@ -223,12 +224,12 @@ def _text_page(report: Report) -> str:
 
 
 def _changes(files: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return what was changed of each file of text; of most, nothing."""
+    """Return the parts on normalisation of each text file."""
     rows = [[name, *(f"{of[kind]:,}" for kind in CHANGES)] for name, of in files.items() if any(of.values())]
     if not rows:
-        return ["No file of text had control or invisible characters, or lines that were not in Unicode NFC."]
-    head = ["file", "characters removed", "line breaks inside lines, made spaces", "lines that were not in NFC"]
-    said = "Control and invisible characters are removed, and lines brought to NFC, in validation and test files too:"
+        return ["No text file had control or invisible characters, or lines that were not in Unicode NFC."]
+    head = ["file", "characters removed", "line breaks made spaces", "lines made NFC"]
+    said = "Control and invisible characters are removed and lines are made NFC, also in validation and test files:"
     return [said, markdown_table(head, rows)]
 
 

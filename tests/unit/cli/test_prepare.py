@@ -133,7 +133,7 @@ def test_text_of_unequal_length_is_taken_only_where_that_is_asked_for(tmp_path, 
         run("text", raw, tmp_path / "out", *SMALL)
     assert not (tmp_path / "out").exists()
     said = run("text", raw, tmp_path / "out", *SMALL, "--allow-unequal")
-    assert "en-de: one of the training files has 2 lines more" in said
+    assert "en-de: one of the training files has 2 more lines" in said
     report = json.loads((tmp_path / "out" / "report.json").read_text())["pairs"]["en-de"]
     assert (report["train"], report["dropped"]) == (50, {"unequal": 2})
     with pytest.raises(UserError, match="was made with allow_unequal True"):

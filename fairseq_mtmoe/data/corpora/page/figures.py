@@ -1,4 +1,4 @@
-"""The figures behind the tables of a report, what a reader should look at first, and how to train on what was made."""
+"""Figures for a report's tables, its warnings, and the command to train on the data."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,17 +11,17 @@ from fairseq_mtmoe.data.translation.tiers import TIERS
 Report = Mapping[str, Any]
 
 TRAIN = "train"
-BAD = "bad lines"  # what stands beside the rules for lines that could not be read as pairs
+BAD = "bad lines"  # column for lines that could not be read as pairs
 
-# A reader should know of shares from these on, and of a share of kept pairs below its limit.
-MANY_BAD = 0.01  # of a corpus' lines that could not be read
-FEW_KEPT = 0.5  # of its pairs that a training corpus keeps
-MANY_UNKNOWN = 0.005  # of a pair's test tokens that the vocabulary does not have
+# Limits from which a report warns
+MANY_BAD = 0.01  # share of a corpus' lines that could not be read, at least
+FEW_KEPT = 0.5  # share of pairs that a training corpus keeps, below
+MANY_UNKNOWN = 0.005  # share of a pair's test tokens that the vocabulary lacks, at least
 
 
 @dataclass
 class Flow:
-    """What became of the lines of some corpora; `drawn` pairs (validation and test) are neither kept nor dropped."""
+    """Counts of corpora's lines; `drawn` pairs (for validation and test) are neither kept nor dropped."""
 
     read: int = 0
     drawn: int = 0
@@ -31,20 +31,21 @@ class Flow:
 
     @property
     def lines(self) -> int:
+        """Return the number of lines, bad ones included."""
         return self.read + self.bad.total()
 
     @property
     def kept_share(self) -> float:
-        """Of all lines but those that were drawn for validation and test."""
+        """Return the share of kept lines among those not drawn for validation and test."""
         return self.kept / max(1, self.lines - self.drawn)
 
     def count(self, rule: str) -> int:
-        """Lines that this rule left out, or that are `BAD`."""
+        """Return the number of lines left out by a rule, or of `BAD` ones."""
         return self.bad.total() if rule == BAD else self.dropped[rule]
 
 
 def flow_of(corpora: Iterable[Report]) -> Flow:
-    """Of several corpora together."""
+    """Return the counts of several corpora together."""
     whole = Flow()
     for corpus in corpora:
         whole.read += corpus["read"]
@@ -56,11 +57,12 @@ def flow_of(corpora: Iterable[Report]) -> Flow:
 
 
 def training(report: Report) -> Flow:
+    """Return the counts of all training corpora."""
     return flow_of(corpus for corpus in report["corpora"].values() if corpus["role"] == TRAIN)
 
 
 def flows(report: Report) -> dict[str, Flow]:
-    """Of each language pair's training text, as the corpora name it, the one with most lines first."""
+    """Return the counts of each pair's training corpora, the pair with most lines first."""
     found: dict[str, list[Report]] = {}
     for corpus in report["corpora"].values():
         if corpus["role"] == TRAIN:
@@ -70,19 +72,19 @@ def flows(report: Report) -> dict[str, Flow]:
 
 
 def rules_of(report: Report) -> list[str]:
-    """The rules that left something of it out, in the order in which they are asked, and `BAD`."""
+    """Return the rules that left training pairs out, in the order of their application, and `BAD`."""
     whole = training(report)
     asked = dict.fromkeys([*report.get("meanings", {}).get("dropped", ()), *whole.dropped, BAD])
     return [rule for rule in asked if whole.count(rule)]
 
 
 def largest_first(report: Report) -> list[tuple[str, Report]]:
-    """The language pairs, as the data directory names them, by training pairs."""
+    """Return the data directory's language pairs, the one with most training pairs first."""
     return sorted(report["pairs"].items(), key=lambda item: (-item[1][TRAIN], item[0]))
 
 
 def tiers_of(report: Report) -> dict[str, list[Report]]:
-    """The pairs of every tier that occurs, those without one last."""
+    """Return the pairs of each tier that occurs; pairs without a tier are last."""
     found: dict[str, list[Report]] = {tier: [] for tier in (*TIERS, "")}
     for pair in report["pairs"].values():
         found[pair["tier"] if pair["tier"] in TIERS else ""].append(pair)
@@ -90,19 +92,19 @@ def tiers_of(report: Report) -> dict[str, list[Report]]:
 
 
 def unknown_share(pairs: Iterable[Report]) -> float | None:
-    """Of the test tokens of both sides, those that the vocabulary does not have; None without such text."""
+    """Return the share of test tokens, both sides, that the vocabulary lacks; None without test text."""
     sides = [side for pair in pairs for side in pair["tokens"].get("test", {}).values()]
     tokens = sum(side["tokens"] for side in sides)
     return sum(side["unknown"] for side in sides) / tokens if tokens else None
 
 
 def copies(corpus: Report) -> int:
-    """How many lines of training data a corpus has, by its weight."""
+    """Return a corpus' number of training lines, times its weight."""
     return int(corpus["kept"]) * int(corpus.get("weight", 1)) if corpus["role"] == TRAIN else 0
 
 
 def by_pair(report: Report) -> dict[str, dict[str, Report]]:
-    """The corpora of each pair, in the order of `flows` as far as there is training text."""
+    """Return the corpora of each pair; pairs with training text come first, in the order of `flows`."""
     found: dict[str, dict[str, Report]] = {pair: {} for pair in flows(report)}
     for name, corpus in report["corpora"].items():
         found.setdefault(corpus["pair"], {})[name] = corpus
@@ -110,7 +112,7 @@ def by_pair(report: Report) -> dict[str, dict[str, Report]]:
 
 
 def settings_of(recipe: Any, prefix: str = "") -> dict[str, str]:
-    """A recipe in lines: `filters.max_ratio` and so on."""
+    """Return a recipe's settings by dotted name, such as `filters.max_ratio`."""
     if isinstance(recipe, Mapping):
         found: dict[str, str] = {}
         for name, value in recipe.items():
@@ -122,9 +124,9 @@ def settings_of(recipe: Any, prefix: str = "") -> dict[str, str]:
 
 
 def training_command(report: Report, data: str = "DATA", model: str = "MODEL") -> str:
-    """A whole `fairseq-train` of the WMT-15 model in lines that a shell joins; sizes and rates are to begin with.
+    """Return a complete `fairseq-train` command, on several lines, with sizes and rates to start from.
 
-    With the vocabulary of a translator it is one that begins with this `model`.
+    It trains the WMT-15 model, or, with a translator's vocabulary, continues from this `model`.
     """
     recipe = report["recipe"] if isinstance(report["recipe"], Mapping) else {}
     vocabulary, of_translator = recipe.get("vocabulary"), bool(recipe.get("codes"))
@@ -145,13 +147,13 @@ def training_command(report: Report, data: str = "DATA", model: str = "MODEL") -
 
 
 def shards_of(report: Report, data: str = "DATA") -> str:
-    """What fairseq's own tasks are given instead of DATA; empty where that is DATA itself."""
+    """Return the data argument for fairseq's own tasks; empty if it is DATA itself."""
     shards = max((pair["shards"] for pair in report["pairs"].values()), default=1)
     return ":".join(f"{data}/shard{number}" for number in range(shards)) if shards > 1 else ""
 
 
 def findings(report: Report) -> list[str]:
-    """Everything that may be wrong, in sentences; empty if nothing is."""
+    """Return warnings about the data; empty if there are none."""
     pieces = report.get("fewer_pieces")
     found = [f"Vocabulary: {pieces:,} pieces, as the text allows no more."] if pieces else []
     warned = [(lang, figures["warning"]) for lang, figures in report["vocabulary"].items() if figures.get("warning")]
@@ -160,7 +162,7 @@ def findings(report: Report) -> list[str]:
 
 def _of_pairs(report: Report) -> Iterator[str]:
     for name, pair in report["pairs"].items():
-        turned = report["pairs"].get("-".join(reversed(name.split("-"))), {})  # whose files serve this pair, too
+        turned = report["pairs"].get("-".join(reversed(name.split("-"))), {})  # its files serve this pair, too
         missing = [split for split in (TRAIN, "valid", "test") if not pair[split] and not turned.get(split)]
         if missing:
             yield f"{name} has no sentence pair for {' and '.join(missing)}."
@@ -173,9 +175,9 @@ def _of_corpora(report: Report) -> Iterator[str]:
     for name, corpus in report["corpora"].items():
         flow, is_training, name = flow_of([corpus]), corpus["role"] == TRAIN, f"{name} ({corpus['pair']})"
         for reason in sorted(OF_FILES.intersection(corpus["bad"])):
-            yield f"{name}: a file could not be read to its end ({reason}), and the rest is missing."
+            yield f"{name}: a file could not be read to its end ({reason}); the rest is missing."
         if number := corpus["bad"].get("unpaired"):
-            yield f"{name}: one side has {number:,} segments that the other has not."
+            yield f"{name}: one side has {number:,} segments that the other lacks."
         for sentence in said_of_unequal(corpus["bad_samples"]):
             yield f"{name}: {sentence}"
         faults = {reason: number for reason, number in flow.bad.items() if reason not in HARMLESS}
@@ -185,8 +187,8 @@ def _of_corpora(report: Report) -> Iterator[str]:
         to_train_on = flow.read - flow.drawn
         if is_training and to_train_on and flow.kept / to_train_on < FEW_KEPT:
             (rule, number), *_ = flow.dropped.most_common(1) or [("nothing", 0)]
-            most = f"; most of the others by the rule {rule} ({number:,})" if number else ""
+            most = f"; the rule {rule} left out most of the others ({number:,})" if number else ""
             yield f"{name}: {flow.kept / to_train_on:.1%} of its pairs were kept{most}."
         if not flow.read:
-            instead = f"; where no other corpus has {corpus['role']} text, that is drawn from training text"
-            yield f"{name} has no sentence pair that can be read{'' if is_training else instead}."
+            instead = f"; without other {corpus['role']} corpora, sentences are drawn from training text"
+            yield f"{name} has no readable sentence pair{'' if is_training else instead}."

@@ -1,4 +1,4 @@
-"""A report as a page in HTML and in Markdown: the same tables in both, and on the page samples of what was left out."""
+"""A report in HTML and in Markdown, with the same tables; the HTML page also has samples of lines left out."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,15 +11,15 @@ from fairseq_mtmoe.data.corpora.page.figures import Report
 from fairseq_mtmoe.io.pages import markdown_table, templates, visible
 
 SPLITS = ("train", "valid", "test")
-FEW, MOST = 8, 200  # findings that a reader is shown at first, and at all
-PER_PAIR = 5  # samples of each rule that a page shows of a language pair
+FEW, MOST = 8, 200  # findings shown at first, and in all
+PER_PAIR = 5  # samples shown per rule and language pair
 _SIGNS = str.maketrans({sign: f"\\{sign}" for sign in "\\`*_<>[]"})
-_UNKNOWN = "`unknown`: the share of test tokens, both sides, that the vocabulary does not have."
+_UNKNOWN = "`unknown`: share of test tokens, both sides, that the vocabulary lacks."
 
 
 @dataclass(frozen=True)
 class Table:
-    """A part of a report: `texts` are columns of text, `notes` sentences below, `last` rows that sum up the others."""
+    """A table of a report: `texts` are text columns, `notes` stand below, the `last` rows are sums."""
 
     name: str
     title: str
@@ -31,12 +31,12 @@ class Table:
 
 
 def page_of(report: Report) -> str:
-    """A report (the value of `report.json`) as HTML: the same bytes whenever and wherever it is made."""
+    """Return a report (the value of `report.json`) as HTML, byte for byte reproducible."""
     meanings = report.get("meanings", {})
     settings = figures.settings_of(report["recipe"])
     return templates(Path(__file__).parent).get_template("page.html.j2").render(
         command=report["command"],
-        title=f"What became of the corpora of {visible(settings.get('name', 'a recipe'))}",
+        title=f"Report on the corpora of {visible(settings.get('name', 'a recipe'))}",
         findings=list(map(visible, figures.findings(report))),
         few=FEW,
         most=MOST,
@@ -50,14 +50,14 @@ def page_of(report: Report) -> str:
 
 
 def markdown_of(report: Report) -> str:
-    """A report in Markdown, without samples: the same bytes whenever and wherever it is made."""
+    """Return a report in Markdown, without samples, byte for byte reproducible."""
     settings = figures.settings_of(report["recipe"])
     warned = [f"- {_plain(sentence)}" for sentence in figures.findings(report)]
     parts = [
-        f"# What became of the corpora of {_plain(settings.get('name', 'a recipe'))}",
-        f"Made by `mtmoe prepare {report['command']}`. Samples of what was left out are in `report.html`, "
+        f"# Report on the corpora of {_plain(settings.get('name', 'a recipe'))}",
+        f"Made by `mtmoe prepare {report['command']}`. Samples of lines left out are in `report.html`, "
         "all figures in `report.json`.",
-        *(["To look at first:", "\n".join(warned)] if warned else []),
+        *(["Check first:", "\n".join(warned)] if warned else []),
     ]
     for table in _tables(report):
         rows = [list(map(_plain, row)) for row in table.rows]
@@ -66,9 +66,9 @@ def markdown_of(report: Report) -> str:
         parts += [f"## {table.title}", markdown_table(table.head, rows, table.texts)]
         parts += ["\n".join(f"- {note}" for note in table.notes)] if table.notes else []
     if report["pairs"]:
-        parts += ["## Training on it", f"```\n{figures.training_command(report)}\n```"]
+        parts += ["## Training", f"```\n{figures.training_command(report)}\n```"]
     if shards := figures.shards_of(report):
-        parts.append(f"fairseq's own tasks are given `{shards}` in the place of the first `DATA`.")
+        parts.append(f"For fairseq's own tasks, replace the first `DATA` by `{shards}`.")
     listed = "\n".join(f"- {_plain(name)}: {_plain(value)}" for name, value in settings.items())
     return "\n\n".join([*parts, "## Recipe", listed]) + "\n"
 
@@ -95,10 +95,10 @@ def _flows(report: Report) -> Table:
         of_rules = [f"{flow.count(rule):,}" for rule in rules]
         rows.append([name, *(f"{number:,}" for number in numbers), f"{flow.kept_share:.0%}", *of_rules])
     head = ["pair", "lines", *drawn, "kept", "%", *(f"−{rule}" for rule in rules)]
-    taken = "taken for validation and test, for which the pair has no corpus; `%` is of the other lines"
+    taken = "taken for validation and test, as the pair has no corpus for these; `%` is of the other lines"
     notes = [f"`drawn`: {taken}." for _ in drawn]
     notes += [f"`−{rule}`: {meanings[rule]}." for rule in rules if rule in meanings]
-    return Table("raw", "What was kept of the raw training text", head, rows, notes=notes, last=1)
+    return Table("raw", "Raw training text: lines kept and left out", head, rows, notes=notes, last=1)
 
 
 def _pairs(report: Report) -> Table:
@@ -110,12 +110,12 @@ def _pairs(report: Report) -> Table:
         rows.append([name, pair["tier"], *numbers, pair["shards"], _percent(figures.unknown_share([pair])), *share])
     tiers = figures.tiers_of(report)
     for tier, of in tiers.items():
-        trained = sum(pair["train"] > 0 for pair in of)  # others have validation and test text alone
+        trained = sum(pair["train"] > 0 for pair in of)  # others only have validation and test text
         sums = [f"{sum(pair[split] for pair in of):,}" for split in SPLITS]
         count = f"{trained} pair" + "s" * (trained != 1)
         rows.append([tier or "no tier", count, *sums, "", "", *("" for _ in synthetic)])
     head = ["pair", "tier", *SPLITS, "shards", "unknown", *synthetic]
-    notes = [_UNKNOWN, *(f"`{name}`: the share of training pairs, and so of what is drawn." for name in synthetic)]
+    notes = [_UNKNOWN, *(f"`{name}`: share of training pairs, and so of drawn examples." for name in synthetic)]
     return Table("pairs", "Language pairs to train on", head, rows, (0, 1), notes, last=len(tiers))
 
 
@@ -126,7 +126,7 @@ def _vocabulary(report: Report) -> Table:
         numbers = ["" if number is None else f"{number:.2f}" for number in pieces]
         shares = [_percent(of.get(name), 3) for name in ("unknown_share", "coverage")]
         rows.append([lang, *numbers, *shares, of.get("warning") or ""])
-    head = ["language", "pieces per word", "characters per piece", "unknown", "characters covered", "to look at"]
+    head = ["language", "pieces per word", "characters per piece", "unknown", "characters covered", "warning"]
     return Table("vocabulary", "Vocabulary", head, rows, (0, 5))
 
 
@@ -143,7 +143,7 @@ def _corpora(report: Report) -> Table:
             rows.append([name, pair, corpus["role"], f"{corpus['read']:,}", bad, dropped, *numbers])
     head = ["corpus", "pair", "role", "read", "bad lines", "left out", "drawn", "kept"]
     head += [] if are_alike else ["kind", "weight", "share"]
-    notes = [] if are_alike else ["`share`: of the pair's training data, where a corpus is `weight` times."]
+    notes = [] if are_alike else ["`share`: of the pair's training data, which has each corpus `weight` times."]
     return Table("corpora", "Corpora", head, rows, (0, 1, 2, 4, 5, 8), notes)
 
 
@@ -154,7 +154,7 @@ def _changes(report: Report) -> Table:
     names = list(next(iter(found.values()), {}))
     meanings = report.get("meanings", {}).get("changed", {})
     rows = [[pair, *(f"{counts[name]:,}" for name in names)] for pair, counts in found.items() if counts.total()]
-    return Table("changes", "What normalising changed", ["pair", *(meanings.get(name, name) for name in names)], rows)
+    return Table("changes", "Changes by normalisation", ["pair", *(meanings.get(name, name) for name in names)], rows)
 
 
 def _counted(numbers: Report) -> str:
@@ -192,5 +192,5 @@ def _bad(report: Report) -> Samples:
 
 
 def _in_turn(lists: Sequence[Sequence[Sequence[object]]]) -> Iterator[Sequence[object]]:
-    """One of each list in turn, so that a pair's samples are not all of its first corpus."""
+    """Yield from the lists in turn, so that a pair's samples are not all from its first corpus."""
     return islice((one for one in chain.from_iterable(zip_longest(*lists)) if one is not None), PER_PAIR)

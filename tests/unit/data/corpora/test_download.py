@@ -140,7 +140,7 @@ def test_a_server_that_stalls_or_is_busy_is_asked_again(web, get):
 def test_tries_end_where_none_gets_further(web, get, tmp_path):
     faults = [Fault(drop=3000), *(Fault(whole=True, drop=2000) for _ in range(10))]
     for address in (web.put("/a.tgz", CONTENT, *faults), "http://127.0.0.1:1/a.tgz"):
-        with pytest.raises(UserError, match=r"cannot be had after 4 tries: .*\."):
+        with pytest.raises(UserError, match=r"cannot be downloaded after 4 tries: .*\."):
             get(Item("a.tgz", address))
         assert not (tmp_path / "a.tgz").exists()
 

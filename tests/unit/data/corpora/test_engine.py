@@ -247,7 +247,7 @@ def test_an_empty_corpus_for_evaluation_is_as_none(raw, tmp_path):
     assert {split: report["pairs"]["en-de"][split] for split in ("valid", "test")} == {"valid": 10, "test": 10}
     said = (tmp_path / "data" / "report.md").read_text(encoding="utf-8")
     for role in ("valid", "test"):
-        assert f"{role}-de (en-de) has no sentence pair that can be read" in said
+        assert f"{role}-de (en-de) has no readable sentence pair" in said
         text = tmp_path / "data" / "shard0" / "raw" / f"{role}.en-de.de"
         assert len(text.read_text(encoding="utf-8").splitlines()) == 10
 

@@ -130,5 +130,5 @@ def test_a_test_set_loses_no_line(raw, tmp_path):
         with open(raw / name, "ab") as file:
             file.write(line)
     for on_bad_line in ("stop", "drop", "salvage"):
-        with pytest.raises(UserError, match=r"test-de\.en` .* unit 9 cannot be used: .* no line is left out"):
+        with pytest.raises(UserError, match=r"test-de\.en` .* unit 9 cannot be used: .* no line of .* is left out"):
             prepare_small(raw, tmp_path / "data", on_bad_line=on_bad_line)

@@ -67,7 +67,7 @@ def test_what_a_reader_should_look_at_first():
         "en-aa has no sentence pair for test.",
         "en-ab: 6.0% of the test tokens are not in the vocabulary",
         "corpus-0 (en-aa): a file could not be read to its end (truncated)",
-        "corpus-0 (en-aa): one side has 3 segments that the other has not.",
+        "corpus-0 (en-aa): one side has 3 segments that the other lacks.",
         "corpus-1 (en-ab): 9.1% of its lines could not be read (encoding 100).",
     ):
         assert words in said

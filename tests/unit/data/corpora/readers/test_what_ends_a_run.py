@@ -74,7 +74,7 @@ def test_what_ends_a_run(reason, broken):
         else:
             assert result.startswith(f"`{files.paths[0]}") and BAD_REASONS[reason] in result and result.count("\n") == 0
             assert f"`--on-bad-line {'salvage' if reason in OF_FILES else 'drop'}`" in result
-    assert ("on it cannot" in result_of(files, "stop")) == (reason in OF_FILES)
+    assert ("on it is not" in result_of(files, "stop")) == (reason in OF_FILES)
 
 
 def test_evaluation_sets_are_read_whole_or_not_at_all(broken):
@@ -84,7 +84,7 @@ def test_evaluation_sets_are_read_whole_or_not_at_all(broken):
             if reason in HARMLESS:
                 assert result == {reason}
             else:
-                assert "of validation and test sets no line is left out" in result and "--on-bad-line" not in result
+                assert "no line of validation and test sets is left out" in result and "--on-bad-line" not in result
 
 
 SET = "<{0} setid='s' srclang='en' trglang='de'><doc docid='d'>{1}</doc></{0}>"
