@@ -95,7 +95,7 @@ def test_a_folder_with_settings(made, tmp_path):
     assert "directions" in result.stdout and "--vocab-size" not in result.stderr
     mtmoe(*command, "folder", *settings[3:], "--overwrite")
     log = (tmp_path / ".data.work" / "log.txt").read_text()
-    assert "pieces, as nothing says how many: two for each different character and one more for every 4,000" in log
+    assert "pieces by default: two pieces for each different character and one for every 4,000" in log
     recipe = (made / "raw" / "recipe.yaml", "--vocab-size", 70)
     for wrong, name in (
         ((*settings, "--vocab-size", 100_000, "--overwrite"), "--vocab-size"),

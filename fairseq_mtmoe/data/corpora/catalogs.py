@@ -1,11 +1,11 @@
-"""Human translations from gettext catalogs (`.mo` files) of installed packages, which are not imported, and of folders.
+"""Human translations from gettext catalogs (`.mo`) of folders and of installed packages, which are not imported.
 
-A locale's name becomes a code without `-` and `.`, at which fairseq takes names apart; the first match wins:
-- an encoding goes: `zh_TW.Big5` is read as `zh_TW`;
+A locale's name becomes a code without `-` and `.`, at which fairseq splits names; the first match counts:
+- an encoding is removed: `zh_TW.Big5` -> `zh_TW`;
 - a script, also one given as a modifier, replaces a region: `sr@latin`, `sr_Latn_RS` -> `sr_Latn`;
-- other modifiers stay: `ca@valencia` -> `ca_valencia`;
+- other modifiers are kept: `ca@valencia` -> `ca_valencia`;
 - Chinese is named by script: `zh`, `zh_CN`, `zh_SG` -> `zh_Hans`, `zh_TW` -> `zh_Hant`;
-- a language's main region goes: `de_DE` -> `de`, `hi_IN` -> `hi`; other regions stay: `pt_BR`, `es_AR`;
+- a language's main region is removed: `de_DE` -> `de`, `hi_IN` -> `hi`; other regions are kept: `pt_BR`, `es_AR`;
 - `no` is `nb`, `iw` is `he`, `in` is `id`.
 """
 
@@ -26,17 +26,17 @@ from fairseq_mtmoe.errors import UserError
 
 SentencePair = tuple[str, str]  # (source sentence, target sentence), each one normalised line
 
-MAX_CHARACTERS = 400  # longer messages are mail templates and licences, which would decide about padding
+MAX_CHARACTERS = 400  # longer messages are mail templates and licences, which would dominate padding
 MAX_LENGTH_RATIO = 3.0
 
-# Every reason for which a pair is left out, and what it means in a report.
+# Reasons for dropping a pair, with their explanations in reports.
 DROP_REASONS = {
     "empty": "no translation, or no letter in the message or its translation",
-    "copy": "the translation is the message itself",
+    "copy": "the translation equals the message",
     "placeholders": "placeholders differ between message and translation",
     "length": f"longer than {MAX_CHARACTERS} characters, or one side over {MAX_LENGTH_RATIO:g} times the other",
-    "duplicate": "the same message with the same translation again",
-    "unequal": "lines of one file after the last line of the other",
+    "duplicate": "the same message and translation again",
+    "unequal": "lines of one file after the end of the other",
     "reserved": "another wording or translation of a validation or test message",
 }
 
@@ -72,7 +72,7 @@ _BRACES = re.compile(r"(?<!\{)\{[\w.\[\]]*(?:![rsa])?(?::[^{}]*)?\}(?!\})")
 
 @dataclass(frozen=True)
 class Catalog:
-    """One `.mo` file. `name` is its path below its source, the same on every machine."""
+    """A `.mo` file; `name` is its path below its source, the same on every machine."""
 
     path: Path
     name: str
@@ -81,19 +81,19 @@ class Catalog:
 
 
 class CatalogText(NamedTuple):
-    """What a catalog holds, cleaned."""
+    """Cleaned content of a catalog."""
 
-    pairs: list[SentencePair]  # messages with their translations, in their order
-    dropped: Counter[str]  # how many others, by reason
-    joined: list[tuple[str, str]]  # keys of messages that are one for splitting: a singular and its plural
+    pairs: list[SentencePair]  # messages with translations, in order
+    dropped: Counter[str]  # number of others by reason
+    joined: list[tuple[str, str]]  # keys of a singular and its plural, which are split as one message
 
 
 def find_catalogs(packages: Sequence[str], folders: Sequence[Path], langs: Sequence[str] = ()) -> list[Catalog]:
-    """Return every `<locale>/LC_MESSAGES/*.mo` of packages and folders in a fixed order; only of `langs` if given."""
+    """Return all `<locale>/LC_MESSAGES/*.mo` of packages and folders in a fixed order, or only those of `langs`."""
     found: list[Catalog] = []
     for source, root in [*map(_package_source, packages), *((str(folder), folder) for folder in folders)]:
         if not root.is_dir():
-            raise UserError(f"`--folder` must be a folder of gettext catalogs, but `{root}` is none.")
+            raise UserError(f"`--folder` must be a folder of gettext catalogs, but `{root}` is no folder.")
         paths = sorted(root.rglob("LC_MESSAGES/*.mo"))
         langs_of = [(path, language_code(path.parent.parent.name) or "en") for path in paths]
         catalogs = [
@@ -112,10 +112,10 @@ def find_catalogs(packages: Sequence[str], folders: Sequence[Path], langs: Seque
 
 
 def _package_source(name: str) -> tuple[str, Path]:
-    """Name with version, and folder, of an installed package; finding it does not import it."""
+    """Return an installed package's name with version, and its folder, without importing it."""
     try:
         spec = importlib.util.find_spec(name.lower()) if name.isidentifier() else None
-    except ValueError:  # a module that was not imported from anywhere, such as __main__
+    except ValueError:  # a module without a spec, such as __main__
         spec = None
     if spec is None or not spec.submodule_search_locations:
         raise UserError(f"`--packages` must be installed packages, but {name!r} is not; try `pip install {name}`.")
@@ -127,7 +127,7 @@ def _package_source(name: str) -> tuple[str, Path]:
 
 
 def language_code(locale: str) -> str | None:
-    """The code of a locale name, or None if it is not one; see the module's docstring for the rule."""
+    """Return a locale name's code by the module's rules; None for other names."""
     match = _LOCALE.fullmatch(locale)
     if match is None:
         return None
@@ -143,7 +143,7 @@ def language_code(locale: str) -> str | None:
 
 
 def read_catalog(path: Path) -> CatalogText | None:
-    """What a catalog holds, cleaned; None if it is damaged."""
+    """Read and clean a catalog; None if it is damaged."""
     try:
         catalog = load_catalog(path, is_compiled=True)
     except (Fault, UserError):
@@ -164,13 +164,13 @@ def read_catalog(path: Path) -> CatalogText | None:
 
 
 def message_key(text: str) -> str:
-    """What makes two messages the same for splitting: letters and digits, without case, marks and punctuation."""
+    """Return a message's key for splitting: letters and digits, without case, marks and punctuation."""
     folded = normal_form("NFKC", text).casefold()
     return _NO_WORD.sub(" ", folded).strip()
 
 
 def why_dropped(source: str, target: str) -> str | None:
-    """The reason (a key of `DROP_REASONS`) to leave out a pair of normalised sentences, or None to keep it."""
+    """Return the reason (a key of `DROP_REASONS`) to drop a pair of normalised sentences; None to keep it."""
     source_key, target_key = message_key(source), message_key(target)
     if not all(any(map(str.isalpha, key)) for key in (source_key, target_key)):
         return "empty"
@@ -185,7 +185,7 @@ def why_dropped(source: str, target: str) -> str | None:
 
 
 def placeholders(text: str) -> Counter[str]:
-    """Count what a program fills in (`%s`, `%(name)s`, `{0}`, `{name!r:>10}`); `%1$s` is `%s`, widths do not count."""
+    """Count placeholders (`%s`, `%(name)s`, `{0}`, `{name!r:>10}`); `%1$s` counts as `%s`, widths are ignored."""
     percent = (f"%{match['name'] or ''}{match['kind']}" for match in _PERCENT.finditer(text.replace("%%", "")))
     return Counter([*percent, *_BRACES.findall(text)])
 

@@ -1,6 +1,6 @@
-"""From gettext catalogs to text that is split by English message: `prepare catalogs` up to where `prepare text` begins.
+"""From gettext catalogs to text that is split by English message: the first half of `prepare catalogs`.
 
-No message that is tested on, in whatever language, was trained on in any; a singular and its plural are one.
+No test message of any language is in the training data of any language; a singular and its plural are one message.
 """
 
 import hashlib
@@ -25,40 +25,42 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import write_text
 
 EVALUATION = ("test", "valid")
-MIN_TRAINING_SHARE = 0.5  # of its messages that must be left for training, so that a language is taken unasked
-_AT_ONCE = 16  # catalogs of a job
+MIN_TRAINING_SHARE = 0.5  # smallest share of messages left for training, for languages chosen by default
+_AT_ONCE = 16  # catalogs in a job
 
 Pairs = Sequence[SentencePair]
 
 
 @dataclass
 class Harvest:
-    """What catalogs hold together."""
+    """Content of all catalogs."""
 
-    pairs: dict[str, list[SentencePair]] = field(default_factory=dict)  # by language, of several equal ones the first
-    group_of: dict[str, str] = field(default_factory=dict)  # by source sentence, the name of its message
+    pairs: dict[str, list[SentencePair]] = field(default_factory=dict)  # by language, without duplicates
+    group_of: dict[str, str] = field(default_factory=dict)  # message group of each source sentence
     dropped: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))  # by language and reason
     damaged: list[int] = field(default_factory=list)  # indices of catalogs that could not be read
 
     @property
     def counts(self) -> dict[str, int]:
+        """Return the number of messages by language."""
         return {lang: len({self.group_of[source] for source, _ in pairs}) for lang, pairs in self.pairs.items()}
 
 
 class DedupGroups:
-    """Disjoint sets of message keys; a key that was never joined is alone in its set."""
+    """Disjoint sets of message keys (union-find); each key begins in a set of its own."""
 
     def __init__(self) -> None:
         self._parent: dict[str, str] = {}
 
     def find(self, key: str) -> str:
-        """The set's name: its smallest key, whatever the order of joins was."""
+        """Return the set's name, its smallest key, independent of the order of joins."""
         while (parent := self._parent.get(key, key)) != key:
             self._parent[key] = self._parent.get(parent, parent)
             key = parent
         return key
 
     def join(self, first: str, second: str) -> None:
+        """Unite the sets of two keys."""
         smaller, larger = sorted((self.find(first), self.find(second)))
         self._parent[larger] = smaller
 
@@ -74,8 +76,8 @@ def harvest_and_split(
 ) -> tuple[list[RawCorpus], dict[str, Any]]:
     """Read catalogs, choose languages (`select_languages`), split their messages, and write them as text files.
 
-    Returns the files of all splits, and `dropped` pairs by language pair and reason, messages of languages `left_out`,
-    indices of `damaged` catalogs. `hashes` are of the catalogs' content, `sizes` messages held out by split.
+    Returns the files of all splits, and a dictionary: `dropped` pairs by language pair and reason, messages of
+    languages `left_out`, indices of `damaged` catalogs. `hashes` are of the catalogs; `sizes` are messages per split.
     """
     stage = tools.work.stage(
         "split",
@@ -103,7 +105,7 @@ def harvest_and_split(
 
 
 def read_catalogs(tools: Tools, catalogs: Sequence[Catalog]) -> Harvest:
-    """Read and clean all catalogs, by the workers; a damaged one is noted, and has nothing."""
+    """Read and clean all catalogs, by the workers; damaged ones are recorded and skipped."""
     paths = list(enumerate(catalog.path for catalog in catalogs))
     jobs = (partial(read_some, paths[first : first + _AT_ONCE]) for first in range(0, len(paths), _AT_ONCE))
     texts: dict[int, CatalogText | None] = {}
@@ -131,11 +133,12 @@ def read_catalogs(tools: Tools, catalogs: Sequence[Catalog]) -> Harvest:
 
 
 def read_some(paths: Sequence[tuple[int, Path]]) -> dict[int, CatalogText | None]:
+    """Read catalogs by their numbers; a worker's job."""
     return {index: read_catalog(path) for index, path in paths}
 
 
 def describe_sources(catalogs: Sequence[Catalog], damaged: Sequence[int]) -> list[dict[str, Any]]:
-    """For a report: how many catalogs each source has, and which of them could not be read, by their indices."""
+    """Return each source's number of catalogs and its damaged ones, for a report; `damaged` has indices."""
     rows: dict[str, dict[str, Any]] = {}
     for index, catalog in enumerate(catalogs):
         row = rows.setdefault(catalog.source, {"source": catalog.source, "catalogs": 0, "damaged": []})
@@ -147,21 +150,21 @@ def describe_sources(catalogs: Sequence[Catalog], damaged: Sequence[int]) -> lis
 def select_languages(
     num_messages: Mapping[str, int], held_out: int, langs: Sequence[str] = (), max_langs: int | None = None
 ) -> list[str]:
-    """Return the languages to use, largest first, of `num_messages` by language: `langs` if given.
+    """Return the languages to use, largest first: `langs`, or all with enough messages besides `held_out`.
 
-    Otherwise all that keep enough for training without `held_out`, thinned to `max_langs` evenly along their sizes.
+    Of these `max_langs` are kept, evenly spaced by size. `num_messages` is by language.
     """
     for lang in langs:
         if num_messages.get(lang, 0) <= held_out:
             raise UserError(
-                f"`--valid-size` and `--test-size` must leave {lang} messages to train on, but it has"
-                f" {num_messages.get(lang, 0)} and they hold out {held_out}."
+                f"`--valid-size` and `--test-size` must leave {lang} messages for training, but it has"
+                f" {num_messages.get(lang, 0)} and {held_out} are held out."
             )
     enough = langs or [lang for lang, count in num_messages.items() if count * (1 - MIN_TRAINING_SHARE) >= held_out]
     if not enough:
         raise UserError(
-            f"`--valid-size` and `--test-size` must leave messages to train on, but the largest language has"
-            f" {max(num_messages.values(), default=0)} and they hold out {held_out}."
+            f"`--valid-size` and `--test-size` must leave messages for training, but the largest language has"
+            f" {max(num_messages.values(), default=0)} and {held_out} are held out."
         )
     ordered = sorted(enough, key=lambda lang: (-num_messages[lang], lang))
     if max_langs is None or max_langs >= len(ordered):
@@ -175,9 +178,9 @@ def split_by_message(
 ) -> dict[str, dict[str, Pairs]]:
     """Split English-to-many pairs by language and split, so that splits share no message in any language.
 
-    The smallest language chooses first, and the others take over what they have too. Pairs whose message is held out in
-    another wording or language are in no split. `group_of` names a source's message; `sizes` are of test and valid.
-    Languages come largest first, training pairs in their order, others as drawn.
+    The smallest language chooses first; the others hold out the same messages if they have them. Pairs whose message is
+    held out in another wording or language are in no split. `group_of` has each source's message group; `sizes` are of
+    test and valid. Languages are ordered by size, training pairs as given, others as drawn.
     """
     groups = {lang: {group_of[source] for source, _ in of_lang} for lang, of_lang in pairs.items()}
     draw = {
@@ -189,7 +192,7 @@ def split_by_message(
     splits: dict[str, dict[str, Pairs]] = {}
     for lang in reversed(by_size):
         splits[lang] = {"train": [pair for pair in pairs[lang] if group_of[pair[0]] not in held_out]}
-        best: dict[str, SentencePair] = {}  # of each group, the first pair with the wording that most languages have
+        best: dict[str, SentencePair] = {}  # per group, the first pair with the most common wording
         for pair in pairs[lang]:
             group = group_of[pair[0]]
             if group in held_out and (group not in best or spread[pair[0]] > spread[best[group][0]]):
@@ -201,7 +204,7 @@ def split_by_message(
 
 
 def _choose(groups: Sequence[set[str]], draw: Mapping[str, bytes], sizes: Mapping[str, int]) -> dict[str, str]:
-    """The split of every group of messages that is held out, by the groups of each language, the smallest first."""
+    """Return the split of each held-out group; `groups` are the languages' groups, the smallest language first."""
     held_out: dict[str, str] = {}
     for of_lang in groups:
         free = iter(sorted(of_lang - held_out.keys(), key=draw.__getitem__))

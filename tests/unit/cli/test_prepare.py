@@ -165,7 +165,7 @@ def test_a_run_that_was_stopped_goes_on_and_leaves_nothing_but_what_it_made(tmp_
     args = ("catalogs", tmp_path / "out", "--folder", folder, *SIZES, *SMALL)
     run(*args)
     monkeypatch.setattr("fairseq_mtmoe.data.corpora.engine.encoding.encode_block", lambda *job: 1 / 0)
-    with pytest.raises(UserError, match="must leave et messages to train on"):
+    with pytest.raises(UserError, match="must leave et messages for training"):
         run("catalogs", tmp_path / "again", "--folder", folder, "--langs", "et", *SIZES[:3], 6)
     with pytest.raises(ZeroDivisionError):
         run("catalogs", tmp_path / "again", *args[2:])

@@ -1,1 +1,1 @@
-"""Cleaning: which sentence pairs are worth training on, and keys by which equal ones are found."""
+"""Cleaning: filters of sentence pairs, and keys for finding equal ones."""

@@ -1,4 +1,4 @@
-"""Which training pairs of a block are left out, and why: rules over columns of texts, a few microseconds a pair."""
+"""Filters of a block's training pairs: rules over columns of texts, a few microseconds per pair."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,63 +16,62 @@ from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, SideKeys, exact_keys,
 from fairseq_mtmoe.data.corpora.cleaning.languages import FOREIGN, in_other_language, letters
 from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
 
-SAMPLES = 5  # how many pairs of each rule a report has
-_SHOWN = 200  # characters of a sentence that a report shows
+SAMPLES = 5  # pairs of each rule in a report
+_SHOWN = 200  # characters of a sentence in a report
 
 Sample = tuple[int, str, str]  # (line of the corpus, source sentence, target sentence)
 
 Found = NDArray[np.bool_]
 
-# Share of a sentence's letters that may belong to scripts which its language is not written in, a wide one counted as
-# several: instructions for programs are half names in many languages, and what is in another language is over it.
+# Largest share of a sentence's letters in foreign scripts, wide letters counted as several. Software manuals are half
+# names in many languages; text in another language is above this share.
 MAX_FOREIGN = 0.7
-_AT_ONCE = 4096  # pairs: the arrays of so many stay in a processor's cache, which makes rules a third faster
+_AT_ONCE = 4096  # pairs whose arrays fit into the processor's cache, which makes rules a third faster
 
-# Every rule in the order in which they are asked, and what it means in a report: a pair counts for the first one that
-# finds it. The last three are not asked here: they are about keys, and need other corpora (`are_among`,
-# `first_occurrences`).
+# Rules in order, with their explanations in reports; a pair counts for the first rule that finds it. The last three are
+# applied elsewhere, as they need the keys of other corpora (`are_among`, `first_occurrences`).
 RULES = {
     "length": "a side is longer than `max_characters`",
     "empty": "a side has neither letters nor digits",
     "ratio": "one side is over `max_ratio` times as long as the other",
-    "copy": "the target is the source, but for case, punctuation and spaces",
-    "wrong_script": f"over {MAX_FOREIGN:.0%} of a side's letters belong to scripts that its language has not",
-    "language": "a side is in another language, says the model of `identify`",
-    "held_out": "a side is a validation or test sentence, of whatever language pair",
+    "copy": "source and target are equal except for case, punctuation and spaces",
+    "wrong_script": f"over {MAX_FOREIGN:.0%} of a side's letters belong to scripts of other languages",
+    "language": "a side is in another language according to the model of `identify`",
+    "held_out": "a side is a validation or test sentence of any language pair",
     "duplicate": "the pair occurred before in its language pair's corpora",
-    "near_duplicate": "but for case, punctuation, spaces and digits, the pair occurred before",
+    "near_duplicate": "the pair occurred before, except for case, punctuation, spaces and digits",
 }
 
-# What normalising changes besides spaces.
+# Changes by normalisation besides spaces.
 CHANGES = {
     "removed": "control and invisible characters removed",
     "breaks": "line breaks inside lines made spaces",
-    "respelled": "sentences brought to Unicode NFC",
+    "respelled": "sentences made Unicode NFC",
 }
 
 
 @dataclass
 class Cleaned:
-    """What is left of a block."""
+    """The kept pairs of a block, with keys and counts."""
 
     source: list[str]  # normalised
     target: list[str]
     lines: NDArray[np.int64]
-    exact: Keys  # of pairs: the same for the same pair
-    near: Keys  # the same for what differs in case, punctuation, spaces and digits alone
-    source_keys: Keys  # of sentences: `sentence_keys` of `source`
+    exact: Keys  # keys of pairs
+    near: Keys  # keys of pairs without case, punctuation, spaces and digits
+    source_keys: Keys  # `sentence_keys` of `source`
     target_keys: Keys
-    changes: list[dict[str, int]]  # what normalising changed of source and target, by `CHANGES`
-    counts: dict[str, int]  # pairs that each rule left out, and what was changed: keys of RULES and CHANGES
-    samples: dict[str, list[Sample]]  # of the pairs that a rule left out
+    changes: list[dict[str, int]]  # changes of source and target by normalisation, by `CHANGES`
+    counts: dict[str, int]  # pairs left out by `RULES`, and changes by `CHANGES`
+    samples: dict[str, list[Sample]]  # pairs left out, by rule
 
 
 class _Side:
-    """One side of the pairs that rules look at. Of lengths and letters a wide character counts as `WIDE`."""
+    """One side of pairs for the rules; in lengths and letters a wide character counts as `WIDE`."""
 
     def __init__(self, texts: Sequence[str], most: int) -> None:
         self.too_long: Found = np.array([len(text) > most for text in texts], np.bool_)
-        # What is too long is not looked at any more: one line may be as long as all others.
+        # Texts that are too long are not examined, as one line may be as long as all others.
         self.texts = ["" if len(text) > most else text for text in texts]
 
     @cached_property
@@ -85,7 +84,7 @@ class _Side:
 
     @cached_property
     def widths(self) -> NDArray[np.int64]:
-        """The texts' lengths, with `LENGTH_PADDING`."""
+        """Return the texts' lengths, with `LENGTH_PADDING`."""
         lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts)) + LENGTH_PADDING
         return lengths + (WIDE - 1) * self.columns.sums(wide()[self.columns.codes])
 
@@ -95,15 +94,15 @@ class _Side:
         return found
 
 
-# Each rule, and which pairs it finds, given those that none has found.
+# Rules with their functions from the mask of pairs still kept to the mask of pairs found.
 Rules = Callable[[_Side, _Side], Iterable[tuple[str, Callable[[Found], Found]]]]
 
 
 @dataclass(frozen=True)
 class Cleaner:
-    """The rules for corpora of two languages, in plain codes; of evaluation data every pair stays, normalised.
+    """Cleaning of corpora of two languages, in plain codes; all pairs of evaluation data are kept, normalised.
 
-    Without filters all training pairs with text on both sides stay.
+    Without filters all training pairs with text on both sides are kept.
     """
 
     filters: Filters | None
@@ -134,7 +133,7 @@ class Cleaner:
             yield "language", lambda stays: self._is_other(source, target, stays, filters)
 
     def _is_other(self, source: _Side, target: _Side, stays: Found, filters: Filters) -> Found:
-        """Which pairs of those that stay have a side that the model takes for another language."""
+        """Return which of the kept pairs have a side that the model identifies as another language."""
         found = np.zeros(len(stays), np.bool_)
         for side, lang in ((source, self.source_lang), (target, self.target_lang)):
             rows = np.flatnonzero(stays & ~found)
@@ -144,7 +143,7 @@ class Cleaner:
 
 
 def asked(filters: Filters) -> dict[str, object]:
-    """Return what of the filters decides about a cleaned block; of `identify` the model's hash does, elsewhere."""
+    """Return the filters' values that affect a cleaned block, besides the hash of the model of `identify`."""
     names = ("max_characters", "max_ratio", "copies", "wrong_script")
     names += () if filters.identify is None else ("min_confidence",)  # type: ignore[assignment]
     values = {name: getattr(filters, name) for name in names}
@@ -152,7 +151,7 @@ def asked(filters: Filters) -> dict[str, object]:
 
 
 def _clean(block: Block, rules: Rules = lambda *_: (), most: int = sys.maxsize) -> Cleaned:
-    """Return the pairs that no rule finds, with their keys; rules look at no side over `most` characters."""
+    """Return the pairs that no rule finds, with keys; sides over `most` characters are not examined."""
     parts = [slice(at, at + _AT_ONCE) for at in range(0, max(len(block.source), 1), _AT_ONCE)]
     source, target = ([text for at in parts for text in normalised(side[at])] for side in (block.source, block.target))
     changes = [
@@ -182,12 +181,12 @@ def _clean(block: Block, rules: Rules = lambda *_: (), most: int = sys.maxsize) 
 
 
 def sample(line: int, source: str, target: str) -> Sample:
-    """A pair as a report shows it: of long sentences the beginning."""
+    """Return a pair for reports, with long sentences truncated."""
     source, target = (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…" for text in (source, target))
     return line, source, target
 
 
 def chosen(samples: Iterable[Sample]) -> list[Sample]:
-    """Return `SAMPLES` of them by hash, in the order of lines: the same however blocks are put together."""
+    """Return `SAMPLES` of them by hash, sorted by line, independent of the order of blocks."""
     by_hash = sorted((xxhash.xxh3_64_intdigest("\n".join(map(str, one)).encode()), one) for one in samples)
     return sorted(one for _, one in by_hash[:SAMPLES])

@@ -1,4 +1,4 @@
-"""What is known of languages: codes, scripts, and what a fastText model (lid.176, GlotLID …) takes a text for."""
+"""Languages: codes, scripts, and language identification by a fastText model (lid.176, GlotLID …)."""
 
 import mmap
 import re
@@ -34,7 +34,7 @@ FOREIGN = 1 << 32  # counts of other scripts' letters are so far above those of 
 
 @lru_cache(1024)
 def _subtags(code: str) -> tuple[str, ...]:
-    """The parts of a language's code, however it is spelled: `de_DE`, `de-DE` and `DE-de` have the same."""
+    """Return the parts of a language code in any spelling: equal for `de_DE`, `de-DE` and `DE-de`."""
     return tuple(re.split("[-_]", code.strip().lower()))
 
 
@@ -44,13 +44,13 @@ def is_same_language(code: str, lang: str) -> bool:
 
 
 def best_match(codes: Sequence[str], lang: str) -> str | None:
-    """Of the codes in a file the one that means the language: the same code if there is one."""
+    """Return a file's code for the language: the same code, or else one for the same language; None without."""
     same = [code for code in codes if is_same_language(code, lang)]
     return next((code for code in same if _subtags(code) == _subtags(lang)), same[0] if same else None)
 
 
 def looks_like(text: str, lang: str) -> float:
-    """From 0 to 1, how much a text looks like the language: its letters, and for English its most common words."""
+    """Return from 0 to 1 how much a text looks like the language, by letters, and for English by common words."""
     own = scripts_of(lang)
     of_text = Counter(filter(str.isalpha, text))
     in_script = sum(count for letter, count in of_text.items() if not own or script_of(letter) in own)
@@ -63,7 +63,7 @@ def looks_like(text: str, lang: str) -> float:
 
 @cache
 def languages() -> dict[str, dict[str, list[str]]]:
-    """The `scripts` and `names` of `languages.yaml`, by plain code."""
+    """Return the `scripts` and `names` of `languages.yaml`, by plain code."""
     return dict(yaml.safe_load(_TABLE.read_text(encoding="utf-8")))
 
 
@@ -86,13 +86,13 @@ def letters(lang: str) -> NDArray[np.int64]:
 
 
 def names_of(lang: str) -> frozenset[str]:
-    """What a model may call this language: its code, and the names of the table."""
+    """Return possible names of this language in a model: its code, and the table's names."""
     base = lang.split("_")[0]
     return frozenset((base, *languages().get(base, {}).get("names", ())))
 
 
 def name_in(label: str) -> str:
-    """The language in a model's label: `__label__de` or `__label__deu_Latn`."""
+    """Return the language of a model's label, `__label__de` or `__label__deu_Latn`."""
     return label.removeprefix("__label__").split("_")[0]
 
 
@@ -115,7 +115,7 @@ def in_other_language(texts: Sequence[str], lang: str, model_path: str, confiden
 
 
 def check_model(path: str) -> None:
-    """Raise `UserError` if `path` is no model that can be used; its library, which may crash, tries it in a process."""
+    """Raise `UserError` if `path` is no usable model; the library may crash, so that it is tried in a process."""
     memory = _MEMORY + _MEMORY_PER_BYTE * regular_file(path, _WHAT).stat().st_size
     try:
         isolated(_try_out, path, memory=memory, seconds=600)
@@ -162,7 +162,7 @@ def _is_whole(path: Path) -> bool:
 
 
 class _Walk:
-    """Goes through a model by what it says of its own sizes; a `ValueError` where these contradict each other."""
+    """Walks through a model file by its own sizes (ValueError: these contradict each other)."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data, self.offset = data, 0

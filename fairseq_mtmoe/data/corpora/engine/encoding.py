@@ -1,4 +1,4 @@
-"""The stages that know pieces: text is drawn, a vocabulary is trained of it or given, and every block becomes ids."""
+"""The stages after cleaning: draw text, train a vocabulary on it or take a given one, encode every block."""
 
 import hashlib
 import itertools
@@ -33,7 +33,7 @@ Text = Sequence[tuple[Path, Mask | None]]  # files with the rows wanted of each,
 
 
 def _gather_text(tools: Tools, selections: Selections, indices: Mapping[str, NDArray[np.int64]]) -> list[str]:
-    """Sentences of each language, by their sorted indices among all of its training sentences."""
+    """Return sentences by language, given their sorted indices among its training sentences."""
     found: dict[tuple[str, int], list[str]] = {}
     with tools.shown.step("Drawing text for the vocabulary", sum(map(len, indices.values())), "sentences") as step:
         for order, lines in tools.workers.map_blocks(_gather_jobs(selections, indices)):
@@ -121,7 +121,7 @@ def make_vocabulary(
                 result |= {"symbols": max(symbols, others), "has_sources": True}
             stage.finish(result)
         if recipe.vocabulary.size is None and not given:
-            tools.shown.note(f"Vocabulary: {symbols:,} pieces, as nothing says how many: {SIZE_RULE}")
+            tools.shown.note(f"Vocabulary: {symbols:,} pieces by default: {SIZE_RULE}")
     return Vocabulary(stage, **(stage.result() or {}))
 
 

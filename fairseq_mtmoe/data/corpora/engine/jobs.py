@@ -1,4 +1,4 @@
-"""The jobs of the first stage: a worker opens raw files itself, reads a corpus or a part of a block, and cleans it."""
+"""The jobs of the first stage: a worker reads a corpus or a part of it from its raw files, and cleans it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEAD = ("corpus", "file", "line", "lines", "reason", "excerpt")
 
 @dataclass(frozen=True)
 class RawCorpus:
-    """A corpus of the recipe, found on disk."""
+    """A corpus of the recipe with its files on disk."""
 
     files: CorpusFiles
     pair: str  # that it is a part of, in plain codes
@@ -43,18 +43,18 @@ class RawCorpus:
 
     @property
     def is_turned(self) -> bool:
-        """Whether its files have the pair's target as their source."""
+        """Return whether the files have the pair's target as their source."""
         return self.pair != f"{self.files.source_lang}-{self.files.target_lang}"
 
     @property
     def tagged(self) -> str:
-        """The side of its pair whose sentences begin with the tag of synthetic text; empty for none."""
+        """Return the side of the pair that begins with the tag of synthetic text; empty for none."""
         return "" if not self.is_synthetic else "target" if self.is_turned else "source"
 
 
 @dataclass(frozen=True)
 class PartJob:
-    """A part of a corpus, or all of it."""
+    """A corpus, or a part of it."""
 
     corpus: int  # its number for whoever waits for the result
     raw: RawCorpus  # with the files of this part
@@ -80,12 +80,12 @@ class Done(NamedTuple):
 
 
 def cut(number: int, files: CorpusFiles, block: int) -> tuple[int, list[CorpusFiles]]:
-    """A corpus' number and its parts of so many pairs: none, where it has to be read as a whole."""
+    """Return a corpus' number and its parts of this many pairs; no parts if it must be read as a whole."""
     return number, parts_of(files, block, PART_BYTES)
 
 
 def clean_part(job: PartJob) -> Done:
-    """Read, clean and write down a part of a corpus, or all blocks of it that are not there from an earlier run."""
+    """Read, clean and save a part of a corpus, or all its blocks that an earlier run has not saved."""
     name = LIST if job.number is None else f"{job.number:06d}.{LIST}"
     with BadLines(job.stage.folder / name, job.raw.files) as bad:
         if job.number is not None:
@@ -103,7 +103,7 @@ def clean_part(job: PartJob) -> Done:
 
 
 def _blocks(job: PartJob, bad: BadLines) -> Iterator[Block]:
-    """The reader's blocks, with the sides as the corpus' pair has them; bad lines are noted."""
+    """Yield the reader's blocks, with the sides in the pair's order; record bad lines."""
     for item in read(job.raw.files, job.block, job.on_bad_line):
         if isinstance(item, BadLine):
             bad.note(item)
@@ -114,7 +114,7 @@ def _blocks(job: PartJob, bad: BadLines) -> Iterator[Block]:
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
-    """One block of all those of a part: of one, unless its lines are enormous."""
+    """Join the blocks of a part; usually there is one, unless lines are very long."""
     if len(blocks) == 1:
         return blocks[0]
     source = [text for block in blocks for text in block.source]
@@ -123,7 +123,7 @@ def _joined(blocks: Sequence[Block]) -> Block:
 
 
 def clean_block(block: Block, job: PartJob, number: int, bad: Mapping[str, Any]) -> None:
-    """Clean a block and write it down, with what is known of the bad lines of its part."""
+    """Clean a block and save it, with the bad lines of its part."""
     source, target = job.raw.pair.split("-")
     cleaned = Cleaner(job.filters, source, target, job.raw.role)(block)
     texts = {"source": cleaned.source, "target": cleaned.target}
@@ -143,7 +143,7 @@ def clean_block(block: Block, job: PartJob, number: int, bad: Mapping[str, Any])
 
 
 class BadLines:
-    """Bad lines of a corpus or a part, noted in a `with` statement; files are told by index: others may be equal."""
+    """Recorder of a corpus' or part's bad lines, for a `with` statement; files are identified by index."""
 
     def __init__(self, path: Path, files: CorpusFiles) -> None:
         self._path = path
@@ -164,7 +164,7 @@ class BadLines:
                 self._path.unlink(missing_ok=True)  # who does the same part may have removed it
 
     def note(self, bad: BadLine) -> None:
-        """Count a bad line, show it if few were before, and list it if it is a fault of the file."""
+        """Count a bad line, keep the first ones as samples, and list it unless its reason is harmless."""
         self._counts[bad.reason] += bad.lost
         index = self._indices.get(bad.file, 0)
         if self._shown[bad.reason] < SAMPLES:
@@ -184,12 +184,12 @@ class BadLines:
             _writer(self._file).writerow(self._row)
 
     def result(self) -> dict[str, Any]:
-        """What a stage keeps of them: lines by reason, and samples of each reason as they came."""
+        """Return the lines by reason, and samples of each reason in order, for the stage's result."""
         return {"bad": dict(sorted(self._counts.items())), "bad_samples": self._samples}
 
 
 def joined_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what `BadLines` would have said of a corpus, by what it said of its parts."""
+    """Merge the results of `BadLines` for a corpus' parts into one for the corpus."""
     counts = sum((Counter(result["bad"]) for result in results), Counter[str]())
     shown: Counter[str] = Counter()
     samples = []
@@ -205,7 +205,7 @@ def _writer(file: TextIO) -> Any:
 
 
 def write_list(folder: Path, corpora: Iterable[tuple[RawCorpus, Stage]]) -> None:
-    """Write the bad lines of all corpora into `folder`, if there are any."""
+    """Write the bad lines of all corpora to `folder`, if there are any."""
     rows = _rows(corpora)
     first = next(rows, None)
     if first is None:

@@ -35,7 +35,7 @@ OVERWRITING = "to replace it, which does again only what depends on that"  # of 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a run is made from, found on disk."""
+    """The inputs of a run: recipe, files and their hashes."""
 
     recipe: Recipe
     corpora: list[RawCorpus]
@@ -46,7 +46,7 @@ class Inputs:
 
     @property
     def made_from(self) -> dict[str, object]:
-        """All that decides about the data directory's bytes, by names that a user knows."""
+        """Return all settings and inputs that affect the data directory, by names that a user knows."""
         values = plain(asdict(self.recipe))
         for name in ("corpora", "path", "of_sources"):
             del values[name]
@@ -76,7 +76,7 @@ class Inputs:
 
     @property
     def keys(self) -> list[str]:
-        """Of the directory; and of one up to 0.1.11, whose vocabulary without a size had 32,000 pieces: that stays."""
+        """Return the directory's fingerprint, and that of versions up to 0.1.11 (default size 32,000), still valid."""
         vocabulary = {**plain(asdict(self.recipe.vocabulary)), "size": self.recipe.vocabulary.size or MOST_PIECES}
         made_from = (self.made_from, {**self.made_from, "vocabulary": vocabulary})
         about = {"format": ENGINE, "sentencepiece": version("sentencepiece")}
@@ -84,7 +84,7 @@ class Inputs:
 
 
 def find_inputs(recipe: Recipe, raw: Path, digests: Digests, allow_unequal: bool = False) -> Inputs:
-    """Return the recipe's files below `raw` with their hashes; `UserError` if one is missing or not what it must be."""
+    """Return the recipe's files below `raw` with their hashes (UserError: one is missing or differs)."""
     recipe = recipe.found_in(raw)
     recipe.check_synthetic()
     files_of = [recipe.files_of(corpus, raw, allow_unequal) for corpus in recipe.corpora]  # all are there
@@ -118,10 +118,10 @@ def prepare(
     overwrite: bool = False,
     allow_unequal: bool = False,
 ) -> report.Report | None:
-    """Make the data directory `out` of raw files; return its report, None if it is up to date.
+    """Make the data directory `out` from raw files; return its report, or None if it is up to date.
 
-    The folder `.OUT.work` keeps what was done, for the next run. `on_bad_line` as in `readers.read`; `overwrite`
-    replaces what was made from something else; with `allow_unequal` one of two training files may have more lines.
+    The folder `.OUT.work` keeps finished steps for the next run. `on_bad_line` is as in `readers.read`; `overwrite`
+    replaces a directory of other inputs; with `allow_unequal` one of two training files may have more lines.
     """
     work = WorkFolder(out)
     with work.held():
@@ -143,19 +143,19 @@ def prepare(
 
 
 def _check_left_out(out: Path, corpora: Sequence[RawCorpus], on_bad_line: OnBadLine) -> None:
-    """See that a data directory was not made without what is to end this run, which may have to be stricter."""
+    """Check a finished directory's bad lines by this run's options, which may be stricter (UserError)."""
     made = read_json(out / "report.json")["corpora"]
     for corpus in corpora:
         paths = dict(zip(corpus.names, corpus.files.paths, strict=True))
         for name, line, reason, excerpt in made[corpus.files.name]["bad_samples"]:
             is_old = reason == "unpaired" and len(paths) == 2 and ".sgm" not in name
-            reason = "unequal" if is_old else reason  # which up to 0.1.11 was called so
+            reason = "unequal" if is_old else reason  # the name up to 0.1.11
             if reason in BAD_REASONS:
                 check(BadLine(str(paths.get(name, name)), line, reason, excerpt), on_bad_line, corpus.files)
 
 
 def _fill(folder: Path, tools: Tools, inputs: Inputs, on_bad_line: OnBadLine) -> report.Report:
-    """Fill the empty directory `folder`; the report."""
+    """Fill the empty directory `folder`; return the report."""
     recipe = inputs.recipe
     if inputs.filters.identify:
         check_model(inputs.filters.identify)
@@ -163,7 +163,7 @@ def _fill(folder: Path, tools: Tools, inputs: Inputs, on_bad_line: OnBadLine) ->
     others = [corpus for corpus in inputs.corpora if corpus.role is not Role.train]
     evaluated = clean(tools, others, rules, "Reading evaluation data")
     evaluation: dict[str, dict[str, list[Path]]] = {}
-    for corpus in (corpus for corpus in evaluated if sum(corpus.sizes)):  # an empty one is as none
+    for corpus in (corpus for corpus in evaluated if sum(corpus.sizes)):  # an empty corpus counts as missing
         evaluation.setdefault(corpus.raw.pair, {}).setdefault(corpus.raw.role.name, []).extend(corpus.blocks)
     missing = _missing_splits(recipe, evaluation)
     rules = replace(rules, held_out={pair: sum(sizes.values()) for pair, sizes in missing.items()})
@@ -195,7 +195,7 @@ def _fill(folder: Path, tools: Tools, inputs: Inputs, on_bad_line: OnBadLine) ->
 
 
 def _missing_splits(recipe: Recipe, evaluation: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, int]]:
-    """How many pairs are to be drawn from training text, for the splits that no corpus is for."""
+    """Return the number of pairs to draw from training text, for splits without a corpus."""
     sizes = {Role.test.name: recipe.held_out.test, Role.valid.name: recipe.held_out.valid}
     missing: dict[str, dict[str, int]] = {}
     for pair in recipe.pairs:
@@ -210,6 +210,6 @@ def _check_kept(selections: Selections) -> None:
         if not any(selection.summary()["kept"] for selection in of_pair):
             names = ", ".join(selection.corpus.raw.files.name for selection in of_pair)
             raise UserError(
-                f"`{pair}` must have a pair to train on, but none of {names} is left without the sentences that are"
-                " evaluated on; give the recipe more text for it, or take these corpora out."
+                f"`{pair}` must have training pairs, but {names} have none besides validation and test sentences;"
+                " add text to the recipe, or remove these corpora."
             )

@@ -1,4 +1,4 @@
-"""The first stage: raw files are unpacked once, read and cleaned by the workers, in parts (`jobs.py`)."""
+"""The first stage: unpack raw files once, then read and clean them in parts by the workers (`jobs.py`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairseq_mtmoe.errors import UserError
 
 @dataclass(frozen=True)
 class CleanedCorpus:
-    """A corpus whose blocks are clean and written down."""
+    """A corpus whose cleaned blocks are on disk."""
 
     raw: RawCorpus
     stage: Stage
@@ -39,7 +39,7 @@ class CleanedCorpus:
 
     @property
     def bad_samples(self) -> list[list[Any]]:
-        """Some of its bad lines: file, line, reason and excerpt of each."""
+        """Return samples of its bad lines: file, line, reason and excerpt of each."""
         return [[self.raw.names[index], *sample] for index, *sample in self.result["bad_samples"]]
 
 
@@ -55,7 +55,7 @@ Stages = Sequence[tuple[RawCorpus, Stage]]
 
 
 def clean(tools: Tools, corpora: Sequence[RawCorpus], rules: Rules, label: str) -> list[CleanedCorpus]:
-    """Return the corpora, cleaned; those of an earlier run are not read. `UserError` as soon as too little is left."""
+    """Clean the corpora, unless an earlier run has done so (UserError: too little is left)."""
     stages = [(corpus, _stage(tools, corpus, rules)) for corpus in corpora]
     _check(stages, rules)  # an earlier run may have been told to leave more out
     left = [(corpus, stage) for corpus, stage in stages if stage.result() is None]
@@ -89,7 +89,7 @@ def _stage(tools: Tools, corpus: RawCorpus, rules: Rules) -> Stage:
 
 
 def _check(stages: Stages, rules: Rules) -> None:
-    """See that nothing that was left out of clean corpora is to end the run, and that enough is left of each pair."""
+    """Check that no bad line ends the run and that enough is left of each pair (UserError)."""
     for corpus, stage in stages:
         for index, line, reason, excerpt in (stage.result() or {}).get("bad_samples", ()):
             bad = BadLine(str(corpus.files.paths[index]), line, reason, excerpt)
@@ -99,7 +99,7 @@ def _check(stages: Stages, rules: Rules) -> None:
 
 
 def _check_left(pair: str, stages: Stages, rules: Rules) -> None:
-    """See that something is left of a pair's training corpora, once all of these are clean, and enough to draw from."""
+    """Check that enough is left of a pair once all its training corpora are clean (UserError: too little)."""
     of_pair = [one for one in stages if one[0].pair == pair and one[0].role is Role.train]
     results = [stage.result() for _, stage in of_pair]
     found = [result for result in results if result is not None]
@@ -111,28 +111,28 @@ def _check_left(pair: str, stages: Stages, rules: Rules) -> None:
     dropped: Counter[str] = sum((Counter(result["dropped"]) for result in found), Counter())
     lost = [f"{count:,} by {rule}" for rule, count in dropped.most_common()]
     if bad := sum(sum(result["bad"].values()) for result in found):
-        lost.append(f"{bad:,} that could not be read")
+        lost.append(f"{bad:,} unreadable")
     names = ", ".join(corpus.files.name for corpus, _ in of_pair)
     raise UserError(
-        f"`{pair}` must have a pair to train on, but cleaning leaves none of {names}"
-        f" ({', '.join(lost) or 'which are empty'}); see whether their files are in the languages and columns that the"
-        " recipe says, loosen its `filters`, or take these corpora out."
+        f"`{pair}` must have training pairs, but cleaning leaves none in {names}"
+        f" ({', '.join(lost) or 'which are empty'}); check that their files have the languages and columns of the"
+        " recipe, loosen its `filters`, or remove these corpora."
     )
 
 
 def check_enough(pair: str, held_out: int, pairs: int) -> None:
-    """Raise `UserError` if a pair has fewer pairs to train on than are drawn of it."""
+    """Check that a pair keeps at least as many training pairs as are held out (UserError: it does not)."""
     if pairs < 2 * held_out:
         raise UserError(
             f"`held_out` must leave {pair} at least as many training pairs as it takes, but takes {held_out} of"
-            f" {pairs}; ask for fewer (with `--recipe folder` by `--held-out`), or give the recipe corpora for its"
-            " validation and test."
+            f" {pairs}; lower it (with `--recipe folder`: `--held-out`), or add corpora for validation and test to the"
+            " recipe."
         )
 
 
 @dataclass
 class _Pass:
-    """One pass over corpora, all at once, so that neither many small ones nor a large one keeps workers waiting."""
+    """One pass over all corpora at once, so that neither many small ones nor a large one leave workers idle."""
 
     tools: Tools
     rules: Rules
@@ -182,7 +182,7 @@ class _Pass:
         return jobs
 
     def _finish(self, number: int, blocks: int, bad: dict[str, Any] | None) -> None:
-        """Record that all blocks of a corpus are there; `bad` is known of its bad lines, if not by its blocks."""
+        """Record that a corpus is complete; `bad` has its bad lines if its blocks do not."""
         corpus, stage = self.corpora[number]
         found = [summary_of(stage.block(block)) for block in range(blocks)]
         dropped = {rule: sum(one["counts"].get(rule, 0) for one in found) for rule in RULES}
@@ -198,7 +198,7 @@ class _Pass:
 
 
 class _Unpacked:
-    """What is unpacked for some corpora; what an earlier run unpacked stays."""
+    """Unpacked files of some corpora; files that an earlier run unpacked are kept."""
 
     def __init__(self, tools: Tools, corpora: Sequence[RawCorpus]) -> None:
         files = [dict(zip(corpus.files.paths, corpus.digests, strict=True)) for corpus in corpora]
@@ -222,7 +222,7 @@ class _Unpacked:
         return Content(self._stages[path].folder / "text", **(self._stages[path].result() or {}))
 
     def release(self, paths: Sequence[Path]) -> None:
-        """A corpus does not need its files any more."""
+        """Release a corpus' files."""
         for stage in (self._stages[path] for path in paths if path in self._stages):
             self._uses[stage] -= 1
             if not self._uses[stage]:

@@ -1,4 +1,4 @@
-"""The second stage: which clean training pairs stay, by keys: no duplicates, and nothing that is evaluated on."""
+"""The second stage: removal of duplicates and of evaluation sentences from clean training pairs, by keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Blocks = Sequence[tuple[Path, Mask]]
 
 @dataclass(frozen=True)
 class Selection:
-    """Which pairs of a corpus stay of those that stayed `before`: all, or those of a mask for each block, in a file."""
+    """The pairs of a corpus that are kept: all of those kept `before`, or those of a mask per block, in a file."""
 
     corpus: CleanedCorpus
     file: Path | None = None
@@ -43,12 +43,12 @@ class Selection:
 
     @property
     def key(self) -> str:
-        """Of which pairs stay, whatever left out the others."""
+        """Return a key for the kept pairs, independent of the reasons for the others."""
         return self.corpus.stage.key if self.file is None else str(summary_of(self.file)["key"])
 
     @property
     def blocks(self) -> list[tuple[Path, Mask]]:
-        """The corpus' blocks with their masks."""
+        """Yield the corpus' blocks with their masks."""
         if self.file is None:
             mask = np.ones(sum(self.corpus.sizes), np.bool_)
         else:
@@ -57,7 +57,7 @@ class Selection:
         return list(zip(self.corpus.blocks, np.split(mask, np.cumsum(self.corpus.sizes)[:-1]), strict=False))
 
     def summary(self) -> dict[str, Any]:
-        """`kept`, and what was `dropped` by which rule since the corpus is clean, with `samples`."""
+        """Return `kept`, and numbers `dropped` by rule after cleaning, with `samples`."""
         if self.before is None or self.file is None:
             return {"kept": sum(self.corpus.sizes), "dropped": {}, "samples": {}}
         own, before = summary_of(self.file), self.before.summary()
@@ -69,7 +69,7 @@ class Selection:
         }
 
     def write_rest(self, dropped: Mapping[str, Sequence[Mask]], out: Path) -> None:
-        """Write which pairs still stay when more rules drop some: a mask for each block, by rule."""
+        """Write the pairs that are kept after further rules, given as a mask per block and rule."""
         blocks = self.blocks
         lost = [np.logical_or.reduce(of_block) for of_block in zip(*dropped.values(), strict=True)]
         kept = [old & ~new for (_, old), new in zip(blocks, lost, strict=True)]
@@ -87,7 +87,7 @@ Selections = Mapping[str, Sequence[Selection]]  # of the training text of each l
 
 
 def _samples(blocks: Sequence[Path], dropped: Sequence[Mask]) -> list[Sample]:
-    """The first pairs that are dropped, with their line."""
+    """Return the first dropped pairs, with their lines."""
     found: list[Sample] = []
     for path, mask in zip(blocks, dropped, strict=True):
         rows = np.flatnonzero(mask)[: SAMPLES - len(found)]
@@ -101,7 +101,7 @@ def _samples(blocks: Sequence[Path], dropped: Sequence[Mask]) -> list[Sample]:
 
 
 def find_duplicates(tools: Tools, selections: Selections, filters: Filters) -> dict[str, list[Selection]]:
-    """By language pair what stays of its training corpora: of several equal pairs the first."""
+    """Return the selections by language pair without duplicates; the first of equal pairs is kept."""
     actions = [filters.duplicates.name, filters.near_duplicates.name]
     stages = {
         pair: tools.work.stage("distinct", pairs=[selection.key for selection in of_pair], filters=actions)
@@ -117,7 +117,7 @@ def find_duplicates(tools: Tools, selections: Selections, filters: Filters) -> d
 
 
 def _compare(selections: Sequence[Selection], filters: Filters, stage: Stage) -> int:
-    """Write which pairs of a language pair's corpora stay; how many these have."""
+    """Write the selections of a language pair's corpora; return the number of their pairs."""
     partitions = stage.folder / "keys"
     shutil.rmtree(partitions, ignore_errors=True)  # a killed run's
     blocks = [block for selection in selections for block in selection.blocks]
@@ -137,7 +137,7 @@ def _compare(selections: Sequence[Selection], filters: Filters, stage: Stage) ->
 
 
 def _firsts(blocks: Blocks, kind: str, folder: Path) -> list[Mask]:
-    """A mask per block: of the pairs that stay, those whose key occurs for the first time in all of them."""
+    """Yield a mask per block of the kept pairs whose key occurs for the first time."""
     (folder / kind).mkdir(parents=True)
     files = []
     for number, (path, mask) in enumerate(blocks):
@@ -167,7 +167,7 @@ def draw_held_out(
 
 
 def _draw(pair: str, selections: Sequence[Selection], sizes: Mapping[str, int], seed: int, stage: Stage) -> int:
-    """Write the pairs that a language pair holds out, as many as `sizes` says by split; how many it has."""
+    """Write a language pair's held-out pairs, of `sizes` by split; return the number of its pairs."""
     needed = sum(sizes.values())
     draws = np.zeros(0, np.uint64)
     where = np.zeros((0, 3), np.int64)  # corpus, block, row
@@ -203,7 +203,7 @@ def _draw(pair: str, selections: Sequence[Selection], sizes: Mapping[str, int], 
 def remove_held_out(
     tools: Tools, selections: Selections, evaluated: Iterable[Path], drawn: Mapping[str, Iterable[Path]] | None = None
 ) -> dict[str, list[Selection]]:
-    """Return what stays of training text without sentences of `evaluated` files; `drawn` are those of them by pair."""
+    """Return the selections without sentences of `evaluated` files; `drawn` has those drawn from a pair itself."""
     pairs_drawn = {
         pair: joined_keys(map(partial(keys_in, of_pairs=True), files)) for pair, files in (drawn or {}).items()
     }
@@ -227,12 +227,12 @@ def remove_held_out(
 
 
 def joined_keys(keys: Iterable[Keys]) -> Keys:
-    """All of these keys once, sorted."""
+    """Return the distinct keys, sorted."""
     return np.unique(np.concatenate([np.zeros(0, np.uint64), *keys]))
 
 
 def keys_in(path: Path, of_pairs: bool = False) -> Keys:
-    """The keys of all sentences of a file, further references among them; or those of its pairs."""
+    """Return the keys of a file's sentences, further references included, or of its pairs."""
     with Saved(path) as saved:
         source, target = (saved[f"{side}_keys"] for side in SIDES)
         if of_pairs:
@@ -248,7 +248,7 @@ def _load_keys(path: Path) -> Keys:
 
 
 def _filter(selection: Selection, keys_file: Path, drawn_keys: Keys, out: Path) -> int:
-    """Write which pairs of a corpus stay without held-out sentences and sorted `drawn_keys`; return how many it has."""
+    """Write a corpus' selection without held-out sentences and sorted `drawn_keys`; return its number of pairs."""
     keys = _load_keys(keys_file)
     drawn, held_out = [], []
     for path, mask in selection.blocks:

@@ -1,4 +1,4 @@
-"""The work folder: what stages have made, each under a key of what it is made from, complete or absent."""
+"""The work folder: results of stages, each under a key of its inputs, complete or absent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SUMMARY = "summary"
 
 
 def key_of(**made_from: object) -> str:
-    """Return a name for the blocks that follow from these values alone."""
+    """Return a key for results that depend only on these values."""
     return hash_of({"format": FORMAT, "made_from": made_from})
 
 
@@ -37,7 +37,7 @@ def hash_of(values: Mapping[str, object]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: a choice by its name, a path as text."""
+    """Return a value for JSON: enum members by name, paths as text."""
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -47,7 +47,7 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage has made of one thing: a file for each block, and a result at its end."""
+    """Results of a stage for one input: a file per block, and a result at the end."""
 
     folder: Path
 
@@ -59,17 +59,17 @@ class Stage:
         return self.folder / f"{number:06d}.npz"
 
     def result(self) -> dict[str, Any] | None:
-        """Return what `finish` was told; None while the stage has not ended."""
+        """Return the result given to `finish`; None before that."""
         path = self.folder / "done.json"
         return dict(read_json(path)) if path.exists() else None
 
     def finish(self, result: Mapping[str, object]) -> None:
-        """Record that all files are there, and what is to be known of them."""
+        """Record that all files are complete, with a result."""
         write_text(self.folder / "done.json", json.dumps(result, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 class WorkFolder:
-    """The folder `.DATA.work` beside DATA. One run at a time has it, from `held` on."""
+    """The folder `.DATA.work` beside DATA, locked by one run within `held`."""
 
     def __init__(self, out: Path) -> None:
         self.out = Path(os.path.realpath(out))
@@ -79,7 +79,7 @@ class WorkFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other runs out; raise `UserError` if another has it, or it cannot be made."""
+        """Lock the folder within (UserError: another run has it, or it cannot be made)."""
         with disk_errors_of(self.out):
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDONLY)
@@ -95,19 +95,19 @@ class WorkFolder:
                 self.path.rmdir()
 
     def stage(self, name: str, **made_from: object) -> Stage:
-        """Return the folder of a stage that follows from these values."""
+        """Return the stage that depends on these values."""
         folder = self.path / f"{name}-{key_of(**made_from)}"
         folder.mkdir(exist_ok=True)
         self._used.add(folder.name)
         return Stage(folder)
 
     def keep_alone(self, files: Iterable[Path]) -> None:
-        """Let `remove_others` keep nothing but these files in the folders of stages that they are in."""
+        """Make `remove_others` keep only these files in their stages' folders."""
         for path in files:
             self._alone.setdefault(path.parent, set()).add(path.name)
 
     def remove_others(self) -> None:
-        """Remove what this run did not need: of corpora that were changed or left out, and of killed processes."""
+        """Remove files that this run did not use: of changed or removed corpora, and of killed processes."""
         others = [path for folder, names in self._alone.items() for path in folder.iterdir() if path.name not in names]
         for path in [*others, *self.path.glob("*/.*.partial")]:
             path.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ class WorkFolder:
 
 
 def save(path: Path, summary: Mapping[str, object], **arrays: NDArray[Any]) -> None:
-    """Write a block's file, whole or not at all; what a power cut damages is made again."""
+    """Write a block's file atomically; a file damaged by a power cut is made again."""
     text = np.frombuffer(json.dumps(summary, ensure_ascii=False).encode(), np.uint8)
     members: dict[str, Any] = {_SUMMARY: text, **arrays}
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
@@ -134,7 +134,7 @@ def is_saved(path: Path) -> bool:
 
 
 class Saved:
-    """A block's file, of which what is asked for is read, in a `with` statement; a damaged one is a `UserError`."""
+    """A block's file, whose arrays are read on request, in a `with` statement (UserError: it is damaged)."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -157,16 +157,16 @@ class Saved:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What the block's function said of it."""
+        """Return the summary saved with the block."""
         return dict(json.loads(self[_SUMMARY].tobytes()))
 
     def lines(self, name: str) -> list[str]:
-        """Return the sentences that `packed` made an array of."""
+        """Return the sentences of an array made by `packed`."""
         count, text = int(self[f"{name}_count"]), self[name].tobytes().decode()
         return text.split("\n") if count else []
 
     def some_lines(self, name: str, rows: NDArray[np.int64]) -> list[str]:
-        """Return the lines in these rows, in their order; the others are not decoded."""
+        """Return the lines in these rows, in order, without decoding the others."""
         text = self[name] if len(rows) else np.zeros(0, np.uint8)
         ends = np.append(np.flatnonzero(text == ord("\n")), len(text))
         starts = np.append(0, ends[:-1] + 1)
@@ -178,8 +178,8 @@ class Saved:
             yield
         except (zipfile.BadZipFile, ValueError, EOFError, KeyError, FileNotFoundError) as error:
             raise UserError(
-                f"`{self._path}` must be what an earlier stage wrote, but is damaged; remove `{self._path.parent}`, and"
-                " it is made again."
+                f"`{self._path}` must be a whole file of an earlier stage, but is damaged; remove `{self._path.parent}`"
+                " to make it again."
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Who does a stage's jobs (this process, others, a Dask cluster), and what is shown of them.
+"""Workers for a stage's jobs (this process, others, a Dask cluster), and the display of progress.
 
 A job is a call that says where something is, never the text itself; another may do it again.
 """
@@ -37,14 +37,14 @@ SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_WITHOUT_WORKERS = 60.0  # for a cluster to start a worker after the last one was lost
 SECONDS_BETWEEN_LINES = 15.0
 _ENDED = (
-    "The Dask scheduler of `--scheduler` has ended or cannot be reached any more; start it and its workers, and run"
-    " this again: it goes on from here."
+    "The Dask scheduler of `--scheduler` has ended or cannot be reached; start it and its workers, and run the"
+    " command again to continue from here."
 )
 
 
 @dataclass
 class Step:
-    """One stage's progress, in pairs or whatever `unit` says."""
+    """A stage's progress, in pairs or another `unit`."""
 
     label: str
     total: int | None
@@ -56,14 +56,14 @@ class Step:
     start: float = field(default_factory=time.monotonic)
 
     def advance(self, count: int, share: float | None = None, skipped: bool = False) -> None:
-        """Count what is done, by an earlier run if `skipped`; `share` is of all, where no total is known."""
+        """Count finished units, by an earlier run if `skipped`; `share` is of the whole if no total is known."""
         self.done += count
         self.skipped += count if skipped else 0
         self.share = self.done / self.total if self.total else share
         self.show()
 
     def __str__(self) -> str:
-        """`Encoding: 1,200,000 of 5,000,000 pairs, 61,234 pairs/s, 0:01:02 left`"""
+        """Return `Encoding: 1,200,000 of 5,000,000 pairs, 61,234 pairs/s, 0:01:02 left`."""
         seconds = time.monotonic() - self.start
         if not self.done:
             return f"{self.label}: {seconds:.0f} s"
@@ -88,7 +88,7 @@ class Shown:
 
     @contextmanager
     def step(self, label: str, total: int | None = None, unit: str = "pairs") -> Iterator[Step]:
-        """Begin a stage, shown when it advances, now and then (it may be one long call), and at its end."""
+        """Yield a stage's progress, shown when it advances, at intervals (for long calls), and at its end."""
         bar = self.bars.add_task(label, total=1.0)
 
         def show(has_ended: bool = False) -> None:
@@ -132,23 +132,23 @@ def shown(log: Path) -> Iterator[Shown]:
 
 
 class Workers:
-    """This process, which does one job after the other; subclasses have others do several at a time."""
+    """Runs jobs one after the other in this process; subclasses run several at a time in others."""
 
     def map_blocks(self, jobs: Iterable[partial[Result]]) -> Iterator[Result]:
-        """Yield results as they come, in any order: one slow job keeps nobody waiting. Jobs are asked for as needed."""
+        """Yield results as jobs finish, in any order; jobs are taken from the iterator as needed."""
         return (job() for job in jobs)
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What every stage has: where its results stay, who does its jobs, and what shows how far it is."""
+    """Tools of every stage: the work folder, workers and the display of progress."""
 
     work: WorkFolder
     workers: Workers
     shown: Shown
 
     def do(self, label: str, jobs: Sequence[partial[int]], total: int = 0, unit: str = "pairs") -> None:
-        """Do these jobs, if there are any, in a step of this label; each returns how much is done."""
+        """Run the jobs, if any, in a step with this label; each job returns its number of finished units."""
         if jobs:
             with self.shown.step(label, total, unit) as step:
                 for count in self.workers.map_blocks(jobs):
@@ -161,7 +161,7 @@ class _Pool(Workers, ABC):
     _executor: futures.Executor
 
     def map_blocks(self, jobs: Iterable[partial[Result]]) -> Iterator[Result]:
-        """See `Workers`; raise `UserError` if workers were lost, and no other can do their jobs."""
+        """Yield results as `Workers` does (UserError: workers were lost and none can replace them)."""
         running: dict[Future[Result], partial[Result]] = {}
         jobs, attempts = iter(jobs), 1
         while True:
@@ -199,7 +199,7 @@ class _Pool(Workers, ABC):
 
 
 class Processes(_Pool):
-    """A number of processes of this machine, started once."""
+    """Processes on this machine, started once."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -218,14 +218,14 @@ class Processes(_Pool):
     def _begin_again(self, lost: Future[Any], attempts: int) -> None:
         if attempts == ATTEMPTS:
             raise UserError(
-                f"A worker process was stopped from outside {ATTEMPTS} times at the same work, for want of memory"
-                " most likely; run it again with fewer `--workers`, and it goes on from here."
+                f"A worker process was killed {ATTEMPTS} times at the same work, most likely for lack of memory;"
+                " run the command again with fewer `--workers` to continue from here."
             )
         self.close()
         self._start()
 
     def close(self) -> None:
-        """End the processes; what they do is not waited for."""
+        """End the processes without waiting for their jobs."""
         processes = list((self._executor._processes or {}).values())
         self._executor.shutdown(wait=False, cancel_futures=True)
         for process in processes:
@@ -235,7 +235,7 @@ class Processes(_Pool):
 
 
 def _begin_worker() -> None:
-    """An interrupt is for the process that hands out jobs, and no worker outlives that one, however it ends."""
+    """Prepare a worker: ignore interrupts, which its parent handles, and end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -265,7 +265,7 @@ class Cluster(_Pool):
         elif time.monotonic() - self._seen > SECONDS_WITHOUT_WORKERS:
             raise UserError(
                 f"The scheduler of `--scheduler` has had no worker for {SECONDS_WITHOUT_WORKERS:.0f} seconds; start"
-                " some (`dask worker ADDRESS --nthreads 1`), and run this again: it goes on from here."
+                " some (`dask worker ADDRESS --nthreads 1`), and run the command again to continue from here."
             )
         return max(1, size * AT_ONCE)
 

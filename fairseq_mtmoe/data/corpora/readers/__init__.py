@@ -1,4 +1,4 @@
-"""Raw files of sentence pairs as a stream of blocks, whatever their format: no line is lost unsaid (`BadLine.lost`)."""
+"""Readers of raw files in all formats, as a stream of blocks; every lost line is reported (`BadLine.lost`)."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -26,18 +26,19 @@ _SEGMENTS: dict[str, Callable[[CorpusFiles], Iterator[Segment]]] = {
     **{"jsonl": json_segments, "sgm": sgm_segments, "wmt": wmt_segments, "tmx": tmx_segments},
     **{"po": message_segments, "mo": message_segments},
 }
-_NUM_FILES = {"moses": (2,), "text": (2,), "iwslt": (2,), "sgm": (1, 2)}  # of a corpus; of other formats 1
-_OF_LINES = ("moses", "text", "tsv", "jsonl")  # formats whose pairs are lines
-FORMATS = ("auto", *_PAIRS, *_SEGMENTS)  # what `CorpusFiles.format` may be; `auto` looks at the content
+_NUM_FILES = {"moses": (2,), "text": (2,), "iwslt": (2,), "sgm": (1, 2)}  # files of a corpus; other formats have 1
+_OF_LINES = ("moses", "text", "tsv", "jsonl")  # formats with a pair per line
+FORMATS = ("auto", *_PAIRS, *_SEGMENTS)  # values of `CorpusFiles.format`; `auto` detects the format by content
 
 ON_BAD_LINE: tuple[OnBadLine, ...] = get_args(OnBadLine)
 
 
 def read(files: CorpusFiles, block: int = BLOCK, on_bad_line: OnBadLine = "drop") -> Iterator[Block | BadLine]:
-    """The sentence pairs of a corpus in blocks, with what could not be read before the block that follows it.
+    """Yield the sentence pairs of a corpus in blocks, and bad lines before the block that follows them.
 
-    `on_bad_line` says which bad lines end the run: see `blocks.check`. A `UserError` says that a file is missing, in no
-    known format, or without the columns or keys of `fields`.
+    Raises:
+        UserError: a bad line ends the run by `on_bad_line` (see `blocks.check`), or a file is missing, in an unknown
+            format, or without the columns or keys of `fields`.
     """
     for item in blocks.assemble(_found(files), block):
         if isinstance(item, BadLine):
@@ -73,7 +74,7 @@ _CATALOG = re.compile(r"(?:[ \t]*(?:#.*)?\r?\n)*(?:msgctxt|msgid)[ \t]*\"")
 
 
 def recognise(files: CorpusFiles) -> str | None:
-    """Return one of `FORMATS` by the beginning of a corpus' content, or None where there is nothing at all."""
+    """Return one of `FORMATS` by the beginning of a corpus' content; None for an empty file."""
     content = files.contents[0]
     head = _head(content.path)
     form = _form(head)
@@ -84,8 +85,8 @@ def recognise(files: CorpusFiles) -> str | None:
     if form or not head:
         return form
     raise UserError(
-        f"`{files.paths[0]}` must be a corpus in one of the formats that can be read, but its content is of none; "
-        "give both files of a pair, or say its `format`."
+        f"`{files.paths[0]}` must be a corpus in a known format, but its content matches none; give both files of a "
+        "pair, or its `format`."
     )
 
 
@@ -113,10 +114,10 @@ _CHUNK = 1 << 20
 
 
 def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[CorpusFiles]:
-    """A corpus in parts of at most so many lines and bytes, to be read at once; none if it is to be read as a whole."""
+    """Divide a corpus into parts of limited lines and bytes, to read in parallel; empty if it must be read whole."""
     try:
         form = recognise(files) if files.format == "auto" else files.format
-    except (Fault, UserError):  # whoever reads it says what is wrong
+    except (Fault, UserError):  # reported when the corpus is read
         return []
     paths = [content.path for content in files.contents]
     if (
@@ -135,7 +136,7 @@ def parts_of(files: CorpusFiles, most_lines: int, most_bytes: int) -> list[Corpu
 
 
 def _marks(path: Path, every: int) -> NDArray[np.int64]:
-    """Where the lines 0, `every`, 2 * `every` … of a file begin, and where it ends."""
+    """Return the offsets of the lines 0, `every`, 2 * `every` … of a file, and of its end."""
     found = [np.zeros(1, np.int64)]
     lines = at = 0
     with path.open("rb") as file:
@@ -149,7 +150,7 @@ def _marks(path: Path, every: int) -> NDArray[np.int64]:
 
 
 def _begins(marks: Sequence[NDArray[np.int64]], most: int, most_bytes: int) -> list[int]:
-    """At which marks a part begins: as few as may be, from the first on."""
+    """Return the marks at which parts begin, for the smallest number of parts."""
     begins = [0]
     for mark in range(1, min(map(len, marks)) - 1):
         size = sum(int(of_file[mark + 1] - of_file[begins[-1]]) for of_file in marks)

@@ -1,6 +1,6 @@
-"""Files of lines: some thousands are decoded at once, and line by line only where something is wrong in them.
+"""Readers of files of lines: thousands are decoded at once, and line by line only if some are wrong.
 
-Moses' format is a file for each side; IWSLT's also has lines that say what a talk is; of `text` no line is left out.
+Moses' format has a file per side; IWSLT's also has lines that describe talks; `text` keeps every line.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from fairseq_mtmoe.data.corpora import blocks
 from fairseq_mtmoe.data.corpora.blocks import MAX_LINE, BadLine, Content, CorpusFiles, Fault, Pairs, Span, excerpt_of
 from fairseq_mtmoe.io.files import regular_file, text_batches
 
-# IWSLT's tags of what is said about a talk. One file may have more of them: translators are named in one alone.
+# IWSLT's tags of lines about a talk. One file may have more of them: only one side names translators.
 ABOUT = ("doc", "url", "talkid", "keywords", "speaker", "reviewer", "translator")
 
-# Of a line that cannot be used its excerpt is looked at, which may end too early and has signs instead of others.
+# These match excerpts of unusable lines, too, which may be truncated and have replaced characters.
 _ABOUT = re.compile(rf"[\s\ufffd]*</?(?:{'|'.join(ABOUT)})\b")
 _TEXT = re.compile(r"\s*<(title|description)>(.*?)(?:</\1>\s*)?")
-_CHUNK = 1 << 18  # bytes that are decoded at once: what a processor keeps near it
-_MAX_BYTES = 4 * MAX_LINE  # of a line in UTF-8
+_CHUNK = 1 << 18  # bytes decoded at once, which fit into the processor's cache
+_MAX_BYTES = 4 * MAX_LINE  # in a line in UTF-8
 
 
 @dataclass
 class Batch:
-    """Consecutive lines without their ends; of those that cannot be used, by index, the reason and an excerpt."""
+    """Consecutive lines without line ends; `bad` has reason and excerpt of unusable ones by index."""
 
     texts: list[str]
     bad: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     def part(self, start: int, end: int | None = None) -> Batch:
+        """Return the lines from `start` to `end`."""
         texts = self.texts[start:end]
         return Batch(texts, {at - start: why for at, why in self.bad.items() if start <= at < start + len(texts)})
 
 
 def read_lines(content: Content, span: Span = (0, None)) -> Iterator[Batch]:
-    """The lines of a file (or whole lines, its `span`) in UTF-8 or as a mark says; a `Fault` where unpacking ended."""
+    """Yield the lines of a file or of a `span`, in UTF-8 or by byte order mark (Fault: unpacking ended too early)."""
     begin, end = span
     any_feed, pending = begin > 0, b""
     with regular_file(content.path, "a corpus' file").open("rb") as file:
@@ -50,30 +51,30 @@ def read_lines(content: Content, span: Span = (0, None)) -> Iterator[Batch]:
                 any_feed = True
                 yield _decode(pending + whole)
                 pending = b""
-            pending = (pending + rest)[: _MAX_BYTES + 1]  # what is longer is no line of a corpus anyway
+            pending = (pending + rest)[: _MAX_BYTES + 1]  # longer lines are unusable anyway
     if end is None:
         blocks.check_whole(content, lost=int(bool(pending)))
-    if not any_feed and b"\r" in pending[:-1]:  # at its end it may be half of Windows' line end
+    if not any_feed and b"\r" in pending[:-1]:  # the last one may belong to CRLF
         yield Batch([""], {0: ("line ends", excerpt_of(pending))})
     elif pending:
         yield _decode(pending)
 
 
 def encoding_of(head: bytes) -> str:
-    """The encoding that the first bytes of a file say by a byte order mark."""
+    """Return a file's encoding by its byte order mark; UTF-8 without one."""
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
 
 
 def _pieces(file: BinaryIO, end: int | None) -> Iterator[bytes]:
-    """The bytes of a file up to some offset, as UTF-8 without a byte order mark."""
+    """Yield a file's bytes up to an offset, as UTF-8 without byte order mark."""
     encoding = "utf-8"
     if not file.tell():
         head = file.read(4)
         encoding = encoding_of(head)
         file.seek(3 if head.startswith(codecs.BOM_UTF8) else 0)
-    # Half a character becomes bytes that are no UTF-8 either, in its own line.
+    # Lone surrogates become invalid UTF-8, so that only their own line is bad.
     decoder = codecs.getincrementaldecoder(encoding)("surrogatepass") if encoding != "utf-8" else None
     left = sys.maxsize if end is None else end - file.tell()
     while data := file.read(min(_CHUNK, left)):
@@ -141,24 +142,24 @@ def usable_pairs(source: Batch, target: Batch, first: int, files: CorpusFiles) -
 
 
 def read_moses(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """The pairs of two files. Lines that one of them has more than the other are one `BadLine` at the end."""
+    """Yield the pairs of two files; surplus lines of one file are a single `BadLine` at the end."""
     return _read_sides(files, [read_lines(*one) for one in zip(files.contents, files.spans, strict=True)])
 
 
 def read_iwslt(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """The pairs of two files, by the number of the sentence. What one of them has more is one `BadLine` at the end."""
+    """Yield the pairs of two files by sentence number; surplus lines are a single `BadLine` at the end."""
     return _read_sides(files, list(map(_sentences, files.contents)))
 
 
 def read_text(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """The pairs of two files in UTF-8, also those without text on one side; a `UserError` where a file is no text."""
+    """Yield all pairs of two UTF-8 files, also with an empty side (UserError: a file is no UTF-8 text)."""
     contents = zip(files.contents, files.spans, strict=True)
     sides = [map(Batch, text_batches(content.path, span=span)) for content, span in contents]
     return _read_sides(files, sides, are_usable=True)
 
 
 def _sentences(content: Content) -> Iterator[Batch]:
-    """The lines of text alone, titles and descriptions among them."""
+    """Yield only the lines of text, including titles and descriptions."""
     for batch in read_lines(content):
         kept = Batch([])
         for index, line in enumerate(batch.texts):
@@ -175,7 +176,7 @@ def _sentences(content: Content) -> Iterator[Batch]:
 def _read_sides(
     files: CorpusFiles, lines: Sequence[Iterator[Batch]], are_usable: bool = False
 ) -> Iterator[Pairs | BadLine]:
-    """The pairs of two files, one of each line that is read of them; all of them where `are_usable`."""
+    """Yield pairs of two files' lines; with `are_usable` without a check."""
     sides = source, target = [_Side(str(path), batches) for path, batches in zip(files.paths, lines, strict=True)]
     first = files.first
     while number := min(side.ready() for side in sides):
@@ -198,7 +199,7 @@ def _read_sides(
 
 
 class _Side:
-    """The lines of one file, as many at a time as both have."""
+    """The lines of one file, taken in batches that both files have."""
 
     def __init__(self, name: str, batches: Iterator[Batch]) -> None:
         self.name = name
@@ -207,7 +208,7 @@ class _Side:
         self._left = Batch([])
 
     def ready(self) -> int:
-        """How many lines can be taken; 0 at the end."""
+        """Return the number of lines that can be taken; 0 at the end."""
         try:
             while not self._left.texts:
                 self._left = next(self._batches)
@@ -218,11 +219,12 @@ class _Side:
         return len(self._left.texts)
 
     def take(self, number: int) -> Batch:
+        """Return the next lines."""
         taken, self._left = self._left.part(0, number), self._left.part(number)
         return taken
 
     def count_rest(self) -> int:
-        """How many lines are left, one that was cut included."""
+        """Return the number of lines left, including a truncated one."""
         rest = 0
         while number := self.ready():
             rest += len(self.take(number).texts)

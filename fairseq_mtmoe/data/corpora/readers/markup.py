@@ -1,4 +1,4 @@
-"""Translation memories (TMX 1.4) and WMT's sets in XML, as a stream; older sets in SGM, of which only tags are read."""
+"""Readers of translation memories (TMX 1.4) and WMT's XML sets, as streams, and of older SGM sets, by their tags."""
 
 import html
 import re
@@ -12,19 +12,19 @@ from fairseq_mtmoe.data.corpora.blocks import Content, CorpusFiles, Fault, Segme
 from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_language
 from fairseq_mtmoe.io.files import read_bytes, regular_file
 
-_UNKNOWN_ENCODING = 18  # of expat's errors
+_UNKNOWN_ENCODING = 18  # expat's error code
 _MAX_DEPTH = 500
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-_CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})  # TMX's codes of other documents; `hi` holds text
+_CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})  # TMX elements with other documents' markup; `hi` has text
 _TAG = re.compile(r"<(/?)(srcset|refset|tstset|doc|seg)\b([^<>]*)>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"""([\w:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 _CHARACTER = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
 
-Key = tuple[str, ...]  # A segment's number, in SGM after its document, and how many had the same before
+Key = tuple[str, ...]  # (in SGM the document,) the segment's number, and a count of equal ones before
 
 
 def _elements(content: Content, name: str) -> Iterator[Element]:
-    """The outermost elements of this name, each once it is complete; a `Fault` where the file is no XML."""
+    """Yield the outermost elements with this name when they are complete (Fault: the file is invalid XML)."""
     around: list[Element] = []
     try:
         with regular_file(content.path, "a corpus' file").open("rb") as file:
@@ -38,7 +38,7 @@ def _elements(content: Content, name: str) -> Iterator[Element]:
                 if _name(element) == name and not any(_name(outer) == name for outer in around):
                     yield element
                     if around:
-                        around[-1].remove(element)  # memory holds one at a time
+                        around[-1].remove(element)  # keeps only one in memory
     except (ParseError, LookupError, ValueError) as error:
         check_whole(content)
         is_encoding = not isinstance(error, ParseError) or error.code == _UNKNOWN_ENCODING
@@ -50,7 +50,7 @@ def _name(element: Element) -> str:
 
 
 def _text(element: Element, without: Collection[str] = ()) -> str:
-    """All text in an element, but for what is in elements of some names."""
+    """Return all text in an element, except within elements of some names."""
     pieces = [element.text or ""]
     for child in element:
         pieces += ["" if _name(child) in without else _text(child, without), child.tail or ""]
@@ -58,7 +58,7 @@ def _text(element: Element, without: Collection[str] = ()) -> str:
 
 
 def tmx_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """The units of a translation memory: of several texts in a language the first, or the one in its very variety."""
+    """Yield a translation memory's units; of several texts in a language, the exact variety or the first."""
     for unit in _elements(files.contents[0], "tu"):
         texts: dict[str, str] = {}
         for variant in (child for child in unit if _name(child) == "tuv"):
@@ -73,9 +73,9 @@ def tmx_segments(files: CorpusFiles) -> Iterator[Segment]:
 def _paired(
     sources: Iterable[tuple[Key, str]], references: Sequence[dict[Key, str]], further: int, alone: str | None
 ) -> Iterator[Segment]:
-    """Sources with the references of the same key, the first as target; at last those that only references have.
+    """Yield sources with the references of the same key, the first as target; then references without a source.
 
-    `further` is how many references a segment has besides its target, `alone` the reason of a source that has none.
+    `further` is the number of references besides the target, `alone` the reason for a source without reference.
     """
     for key, text in sources:
         there = [texts.pop(key) for texts in references if key in texts]
@@ -86,17 +86,17 @@ def _paired(
 
 
 def _keys(references: Iterable[Mapping[Key, str]]) -> dict[Key, None]:
-    """The segments that any reference has, in their order."""
+    """Return the keys of all references' segments, in order."""
     return dict.fromkeys(key for texts in references for key in texts)
 
 
 def wmt_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """The segments of a set in XML with their references; a document of the other direction is read backwards."""
+    """Yield the segments of an XML set with references; documents of the other direction are reversed."""
     translators: dict[str, None] = {}
     try:
         for document in _elements(files.contents[0], "doc"):
             translators |= {one.get("translator", ""): None for one in _sides(document, "ref", files.target_lang)}
-    except Fault:  # which the second look meets as well
+    except Fault:  # the second pass raises it again
         pass
     further = max(len(translators) - 1, 0)  # every block has as many references
     langs = (files.source_lang, files.target_lang)
@@ -130,16 +130,16 @@ def _texts(sides: Iterable[Element]) -> dict[Key, str]:
 
 
 class _InSet(NamedTuple):
-    """A segment of SGM, and the set that it belongs to."""
+    """A segment of SGM with its set."""
 
     kind: str  # srcset, refset or tstset
-    system: str  # whose translation it is, for instance the first reference
+    system: str  # the translator, for instance the first reference
     key: Key
     text: str
 
 
 def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """The segments of a set in SGM, source and references in two files or one, by document and number."""
+    """Yield the segments of an SGM set, source and references in two files or one, by document and number."""
     is_both = len(files.paths) == 1
     references: dict[str, dict[Key, str]] = {}
     fault = None
@@ -147,7 +147,7 @@ def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
         for one in _sgm(files.contents[-1]):
             if not is_both or one.kind == "refset":
                 references.setdefault(one.system, {})[one.key] = one.text
-    except Fault as broken:  # what is before it counts
+    except Fault as broken:  # segments before it are used
         fault = broken
     sources = (
         (one.key if not is_both or one.kind == "srcset" else (), one.text)
@@ -159,13 +159,13 @@ def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
     except Fault as broken:
         lost = max(broken.lost, len(_keys(references.values())))
         raise Fault(broken.reason, broken.message, lost) from broken
-    if fault and not is_both:  # the source's own has come already
+    if fault and not is_both:  # the source's fault has been raised already
         raise Fault(fault.reason, f"{files.paths[-1]}: {fault.message}")
 
 
 def _sgm(content: Content) -> Iterator[_InSet]:
-    """Every segment of a file, in its order; a `Fault` where it breaks too early, or within a segment, or has none."""
-    # Bytes that are no UTF-8 become half characters, for which their segment alone is left out.
+    """Yield a file's segments in order (Fault: the file is truncated, or has no segments)."""
+    # Invalid UTF-8 becomes lone surrogates, so that only its own segment is left out.
     text = read_bytes(content.path, "a corpus' file").decode("utf-8-sig", "surrogateescape")
     kind = name_of_set = system = document = ""
     sets = in_document = 0

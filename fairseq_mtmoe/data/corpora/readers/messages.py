@@ -1,4 +1,4 @@
-"""gettext catalogs, in text (`.po`) and compiled (`.mo`), as polib reads them."""
+"""Reader of gettext catalogs, as text (`.po`) and compiled (`.mo`), by polib."""
 
 import gettext
 import re
@@ -14,13 +14,13 @@ from fairseq_mtmoe.data.corpora.blocks import CorpusFiles, Fault, Segment, check
 from fairseq_mtmoe.data.corpora.cleaning.languages import is_same_language
 from fairseq_mtmoe.io.files import read_bytes
 
-MAGIC = (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")  # how a compiled catalog begins: little-endian, big-endian
-_MAX_OVERLAP = 2  # times its size that the strings of a compiled catalog may have together
+MAGIC = (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")  # first bytes of compiled catalogs: little-endian, big-endian
+_MAX_OVERLAP = 2  # largest total length of a compiled catalog's strings, in file sizes
 _PLURAL_FORMS = re.compile(r"plural\s*=\s*([^;]+)")
 
 
 def message_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """The messages of a catalog, with a plural two, whichever way its header says; fuzzy and obsolete ones are none."""
+    """Yield a catalog's messages, two for plurals, in the direction of its header, without fuzzy and obsolete ones."""
     (content,) = files.contents
     check_whole(content)
     is_compiled = files.format == "mo" or read_bytes(content.path).startswith(MAGIC)
@@ -35,7 +35,7 @@ def message_segments(files: CorpusFiles) -> Iterator[Segment]:
 
 
 def load_catalog(path: Path, is_compiled: bool) -> polib.POFile | polib.MOFile:
-    """A catalog, of which loading executes nothing; a `Fault` if it is none or only a part."""
+    """Load a catalog without executing code (Fault: it is no catalog, or incomplete)."""
     content = read_bytes(path)
     try:
         if not is_compiled:
@@ -49,7 +49,7 @@ def load_catalog(path: Path, is_compiled: bool) -> polib.POFile | polib.MOFile:
 
 
 def _check_strings(content: bytes) -> None:
-    """Raise a `ValueError` or `struct.error` where a compiled catalog is cut or its strings overlap."""
+    """Raise `ValueError` or `struct.error` if a compiled catalog is truncated or its strings overlap."""
     order = "<" if content.startswith(MAGIC[0]) else ">"
     count, *tables = struct.unpack_from(f"{order}3I", content, 8)
     for table in tables if count else ():
@@ -57,12 +57,12 @@ def _check_strings(content: bytes) -> None:
         if strings.sum(1).max() >= len(content):
             raise ValueError("a string ends after the end of the file")
         if strings[:, 0].sum() > _MAX_OVERLAP * len(content):
-            raise ValueError("its strings are longer together than itself")
+            raise ValueError("its strings together are longer than the file")
 
 
 def messages_of(entry: polib.POEntry | polib.MOEntry, catalog: polib.POFile | polib.MOFile) -> list[tuple[str, str]]:
-    """A message with its translation, empty if fuzzy; with a plural, the singular and the plural with their forms."""
-    is_fuzzy = "fuzzy" in getattr(entry, "flags", ())  # which compiled entries have not
+    """Return a message with its translation, empty if fuzzy; for plurals, singular and plural with their forms."""
+    is_fuzzy = "fuzzy" in getattr(entry, "flags", ())  # compiled entries have no flags
     if not entry.msgid_plural:
         return [(entry.msgid, "" if is_fuzzy else entry.msgstr)]
     forms = {} if is_fuzzy else entry.msgstr_plural
@@ -72,10 +72,10 @@ def messages_of(entry: polib.POEntry | polib.MOEntry, catalog: polib.POFile | po
 
 
 def singular_and_plural_form(header: str, num_forms: int) -> tuple[int, int]:
-    """Indices of an entry's forms for n = 1 and for most n up to 100, by `Plural-Forms`; without it first and last."""
+    """Return the forms' indices for n = 1 and for most n up to 100, by `Plural-Forms`; without it first and last."""
     match = _PLURAL_FORMS.search(header)
     try:
-        form_of = gettext.c2py(match[1].strip() if match else "")  # admits numbers, n and C's operators, nothing else
+        form_of = gettext.c2py(match[1].strip() if match else "")  # allows only numbers, n and C's operators
         found = form_of(1), Counter(form_of(n) for n in range(2, 101)).most_common(1)[0][0]
     except (ValueError, ZeroDivisionError):
         return 0, num_forms - 1

@@ -1,4 +1,4 @@
-"""Files with a pair per line: two columns of TSV, or two keys of JSON, which recipe, first line or content say."""
+"""Readers of files with a pair per line: two columns of TSV, or two keys of JSON, by recipe, header or content."""
 
 import json
 import re
@@ -12,27 +12,29 @@ from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_la
 from fairseq_mtmoe.data.corpora.readers.lines import Batch, read_lines, usable_pairs
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
-_SIDES = ({"source", "src"}, {"target", "tgt", "trg"})  # columns and keys that do not name their language
-_SAMPLE = 1000  # lines that tell which columns or keys there are
-# Numbers (scores, identifiers), addresses, codes of languages, names of files; and nothing.
+_SIDES = ({"source", "src"}, {"target", "tgt", "trg"})  # names of columns and keys besides languages
+_SAMPLE = 1000  # lines for detecting columns or keys
+# Cells without text: numbers (scores, identifiers), URLs, language codes, file names, empty cells.
 _NO_TEXT = re.compile(r"\s*(?:[\d.,:;%+eE-]*|https?://\S*|[A-Za-z]{2,3}(?:[_-]\w{2,8})?|\S+\.\w{2,4})\s*")
 _MOSTLY = 0.5
 
 
 class Columns(NamedTuple):
+    """The columns of a TSV file."""
+
     source: int  # from 0
     target: int
-    width: int  # how many columns a line has
-    named: bool  # whether the first line of this width has the columns' names
+    width: int  # number of columns
+    named: bool  # whether the first line of this width is a header
 
 
 def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """The pairs of a file. A line of names, the first of its width, is none; nor a text with `fields: absent` in it."""
+    """Yield the pairs of a TSV file, without its header and without texts that contain the value of `absent`."""
     (content,) = files.contents
     columns: Columns | None = None
     first = files.first
     try:
-        if first > 1:  # the file's beginning tells for all of its lines
+        if first > 1:  # the file's beginning determines the columns
             columns = _columns(next(read_lines(content)), files)
         for batch in read_lines(content, files.spans[0]):
             if columns is None:
@@ -57,7 +59,7 @@ def _pairs(batch: Batch, columns: Columns, first: int, files: CorpusFiles) -> It
             bad.setdefault(index, ("columns" if text.strip() else "empty", excerpt_of(text)))
     if bad:
         texts = [text if text.count("\t") == tabs else "\t" * tabs for text in texts]
-    cells = "\t".join(texts).split("\t") if texts else []  # all lines' at once: each of them has as many
+    cells = "\t".join(texts).split("\t") if texts else []  # of all lines at once, as each has the same number
     source, target = cells[columns.source :: columns.width], cells[columns.target :: columns.width]
     for index, sides in enumerate(zip(source, target, strict=True) if absent else ()):
         if any(absent in side for side in sides):
@@ -66,12 +68,12 @@ def _pairs(batch: Batch, columns: Columns, first: int, files: CorpusFiles) -> It
 
 
 def _columns(batch: Batch, files: CorpusFiles) -> Columns:
-    """The columns of a table that begins with these lines; a `UserError` where neither `fields` nor the rows tell."""
+    """Return the columns of a table by its first lines (UserError: neither `fields` nor the rows tell them)."""
     sample = [text.split("\t") for index, text in enumerate(batch.texts[:_SAMPLE]) if index not in batch.bad] or [[""]]
     width = Counter(map(len, sample)).most_common(1)[0][0]
     first, *others = rows = [row for row in sample if len(row) == width]
     names = _named_columns(first, files)
-    # Where columns hold the languages' codes, other lines say the same as the first.
+    # In columns of language codes, other lines are the same as the first.
     if names and [first[column] for column in names] in [[row[column] for column in names] for row in others]:
         names = None
     given = [files.fields.get(side) for side in ("source", "target")]
@@ -91,8 +93,8 @@ def _columns(batch: Batch, files: CorpusFiles) -> Columns:
         source, target = found if likeness > 0 else found[::-1]
         return Columns(source, target, width, named=False)
     rule = (
-        f"told which columns hold {files.source_lang} and {files.target_lang} "
-        f"(`fields: {{source: 1, target: 2}}`): their content does not tell"
+        f"given with the columns of {files.source_lang} and {files.target_lang} "
+        f"(`fields: {{source: 1, target: 2}}`), as their content does not tell them"
     )
     raise_invalid(str(files.paths[0]), rule, "\t".join(first))
 
@@ -115,7 +117,7 @@ def _given_columns(first: Sequence[str], given: Sequence[str | int | None], file
 
 
 def _named_columns(row: Sequence[str], files: CorpusFiles) -> tuple[int, int] | None:
-    """The columns whose names are the languages' codes, or words for source and target."""
+    """Return the columns named by language codes, or by words for source and target; None without."""
 
     def only(matches: Callable[[str], bool]) -> int | None:
         found = [column for column, name in enumerate(row) if matches(name.strip())]
@@ -129,22 +131,22 @@ def _named_columns(row: Sequence[str], files: CorpusFiles) -> tuple[int, int] | 
 
 
 def _likeness(first: Sequence[str], second: Sequence[str], files: CorpusFiles) -> float:
-    """Above 0 if the first column is in the source language, under 0 if the second one is; 0 if nobody knows."""
+    """Return a positive number if the first column is the source, a negative one if the second is; 0 if unclear."""
     one, other = " ".join(first), " ".join(second)
     straight = looks_like(one, files.source_lang) + looks_like(other, files.target_lang)
     turned = looks_like(other, files.source_lang) + looks_like(one, files.target_lang)
     return 0 if abs(straight - turned) < _MOSTLY else straight - turned
 
 
-Keys = tuple[str, ...]  # keys one inside the other
+Keys = tuple[str, ...]  # nested keys
 
 
 def json_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """The lines of a file. Its keys are in `fields` (`translation.en` for one inside another), or its objects tell."""
+    """Yield the lines of a JSON file; keys are in `fields` (`translation.en` if nested), or detected."""
     (content,) = files.contents
     paths = (
         _paths_of(next(read_lines(content)).texts, files) if files.first > 1 else None
-    )  # the beginning tells for all
+    )  # the beginning determines the keys
     for batch in read_lines(content, files.spans[0]):
         paths = paths or _paths_of(batch.texts, files)
         for index, text in enumerate(batch.texts):
@@ -168,7 +170,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 
 def _value(row: Any, keys: Keys) -> str | None:
-    """The text under some keys, None for JSON's null; a `LookupError` where there is no such key or no text."""
+    """Return the text under nested keys, None for null (LookupError: a key is missing, or it is no text)."""
     for key in keys:
         if not isinstance(row, dict):
             raise LookupError
@@ -179,20 +181,20 @@ def _value(row: Any, keys: Keys) -> str | None:
 
 
 def _paths_of(texts: Sequence[str], files: CorpusFiles) -> tuple[Keys, Keys] | None:
-    """The keys of both texts, or None if there is no object to tell them."""
+    """Return the keys of both texts; None without an object (UserError: they are unclear)."""
     rows = list(islice((row for text in texts if (row := _parsed(text)) is not None), _SAMPLE))
     paths = next((paths for row in rows if (paths := _find_keys(row, files))), None)
     if rows and not paths:
         raise UserError(
-            f"`fields` of `{files.paths[0]}` must say under which keys {files.source_lang} and {files.target_lang} are,"
-            f" such as `{{source: text.{files.source_lang}, target: text.{files.target_lang}}}`, but the first has only"
+            f"`fields` of `{files.paths[0]}` must give the keys of {files.source_lang} and {files.target_lang}, such as"
+            f" `{{source: text.{files.source_lang}, target: text.{files.target_lang}}}`, but the first object only has"
             f" {excerpt_of(', '.join(map(str, rows[0])))}."
         )
     return paths
 
 
 def _find_keys(row: Mapping[str, Any], files: CorpusFiles) -> tuple[Keys, Keys] | None:
-    """Where an object has both texts: by `fields`, by languages' codes (in `translation` too), by source and target."""
+    """Return the keys of both texts: by `fields`, by language codes (also in `translation`), by source and target."""
     given = [files.fields.get(side) for side in ("source", "target")]
     if any(given):
         source, target = (_given_key(row, str(key)) for key in given)
@@ -208,7 +210,7 @@ def _find_keys(row: Mapping[str, Any], files: CorpusFiles) -> tuple[Keys, Keys] 
 
 
 def _given_key(row: Mapping[str, Any], key: str) -> Keys | None:
-    """The key itself if there is one of that name, else its parts between dots."""
+    """Return the key itself if it exists, else its parts between dots; None if neither exists."""
     if key in row:
         return (key,)
     inner: Any = row

@@ -1,4 +1,4 @@
-"""What is packed is written down unpacked, and read from there; no name in an archive decides where."""
+"""Unpacking of compressed files and archives to disk; names in archives never determine where."""
 
 import errno
 import fnmatch
@@ -16,13 +16,13 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file, replacing
 
 _CODECS = {b"\x1f\x8b\x08": "gzip", b"BZh": "bz2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-_PACKED_TWICE = 3  # an archive's member may be packed itself, and be packed again by whoever mirrors it
+_PACKED_TWICE = 3  # levels of compression: a mirror may compress an archive again whose members are compressed
 _SHOWN_NAMES = 5
 _PIECE = 1 << 18
 
 
 def split_member(path: Path) -> tuple[Path, str | None]:
-    """The file, and the archive's member if one is given. A file's own name may have a `!`."""
+    """Return the file, and the archive's member if one is given; a file's own name may contain `!`."""
     text = str(path)
     cuts = [index for index, character in enumerate(text) if character == "!"]
     if not cuts or path.exists():
@@ -32,9 +32,9 @@ def split_member(path: Path) -> tuple[Path, str | None]:
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a corpus' file is packed, or a member of an archive."""
+    """Return whether a corpus' file is packed, or a member of an archive."""
     outer, member = split_member(path)
-    if member is not None or not outer.is_file():  # whoever opens it says that there is none
+    if member is not None or not outer.is_file():  # a missing file is reported when it is opened
         return member is not None
     with outer.open("rb") as file:
         head = file.read(512)
@@ -42,7 +42,7 @@ def is_packed(path: Path) -> bool:
 
 
 def unpack(paths: Mapping[Path, Path]) -> dict[Path, Content]:
-    """Write files, or members of one file, where `paths` says; return where each is and what ended it too early."""
+    """Unpack a file, or members of one archive, to `paths`; return their contents, with faults that ended them."""
     first = next(iter(paths))
     try:
         with regular_file(split_member(first)[0], "a corpus' file").open("rb") as raw, ExitStack() as stack, _faults():
@@ -50,12 +50,12 @@ def unpack(paths: Mapping[Path, Path]) -> dict[Path, Content]:
             kind = _archive(_head(file))
             if kind is None:
                 if any(split_member(path)[1] is not None for path in paths):
-                    raise UserError(f"`{first}` must be a member of a tar or zip archive, but before the `!` is none.")
+                    raise UserError(f"`{first}` must be a member of a tar or zip archive, but the file is none.")
                 return {path: _write(_pieces(file), out) for path, out in paths.items()}
             members, open_member = _opened(file, kind)
             names = list(members)
             found = {path: _member(names, path) for path in paths}
-            in_order = sorted(paths, key=lambda path: names.index(found[path]))  # a compressed one goes forward only
+            in_order = sorted(paths, key=lambda path: names.index(found[path]))  # compressed archives cannot be rewound
             pieces = {path: _pieces_of_member(open_member, members[found[path]]) for path in in_order}
             return {path: _write(of_path, paths[path]) for path, of_path in pieces.items()}
     except Fault as fault:  # nothing can be read
@@ -64,7 +64,7 @@ def unpack(paths: Mapping[Path, Path]) -> dict[Path, Content]:
 
 
 def _opened(file: BinaryIO, kind: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """An archive's members by name, folders left out, in their order; and what opens one."""
+    """Return an archive's members by name, in order, without folders, and the function that opens one."""
     if kind == "zip":
         archive = zipfile.ZipFile(file)
         return {info.filename: info for info in archive.infolist() if not info.is_dir()}, archive.open
@@ -80,7 +80,7 @@ def _pieces_of_member(open_member: Callable[[Any], Any], member: object) -> Iter
 
 
 def _write(pieces: Iterator[bytes], out: Path) -> Content:
-    """Write down the bytes of a file, as far as it can be read."""
+    """Write a file's bytes up to a fault, if there is one."""
     fault = None
     with replacing(out) as partial, partial.open("wb") as target:
         try:
@@ -92,7 +92,7 @@ def _write(pieces: Iterator[bytes], out: Path) -> Content:
 
 
 def _pieces(file: Any) -> Iterator[bytes]:
-    """The bytes of a file, each before the error that may follow it."""
+    """Yield the bytes of a file, up to an error if there is one."""
     while True:
         with _faults():
             data: bytes = file.read1(_PIECE)
@@ -103,7 +103,7 @@ def _pieces(file: Any) -> Iterator[bytes]:
 
 @contextmanager
 def _faults() -> Iterator[None]:
-    """Make a `Fault` of what goes wrong in unpackers, whose errors are of many types; the disk's go on as they are."""
+    """Turn unpackers' errors, which have many types, into a `Fault`; errors of the disk are not changed."""
     try:
         yield
     except (Fault, UserError):
@@ -117,13 +117,13 @@ def _faults() -> Iterator[None]:
 
 
 def _decompressed(file: BinaryIO, stack: ExitStack) -> BinaryIO:
-    """A file without what its first bytes say that it is packed in, also if it is so several times."""
+    """Return a file decompressed by its first bytes, also if it is compressed several times."""
     for _ in range(_PACKED_TWICE):
         codec = _codec(_head(file))
         if codec is None:
             break
         if codec not in compr:
-            raise UserError("What zstd packed needs backports.zstd: `pip install 'fairseq_mtmoe[corpora]'`.")
+            raise UserError("Files packed by zstd need backports.zstd: `pip install 'fairseq_mtmoe[corpora]'`.")
         file = stack.enter_context(compr[codec](file, mode="rb"))
     return file
 
@@ -136,7 +136,7 @@ def _head(file: Any) -> bytes:
     except Exception:
         if not pieces:
             raise
-    file.seek(0)  # whoever reads the file meets the error again
+    file.seek(0)  # reading the file raises the error again
     return b"".join(pieces)
 
 
@@ -151,10 +151,10 @@ def _archive(head: bytes) -> str | None:
 
 
 def _member(names: Sequence[str], path: Path) -> str:
-    """The name of the one member that is meant; `*` stands for any characters, and a leading `./` for nothing."""
+    """Return the name of the member given by `path`; `*` matches any characters, a leading `./` is ignored."""
     wanted = split_member(path)[1]
     if wanted is None:
-        rule = f"given with one of its members, such as `{path.name}!path/inside`, because it is an archive"
+        rule = f"given with a member, such as `{path.name}!path/inside`, as it is an archive"
         raise_invalid("the corpus' file", rule, str(path))
     plain = {name: name.removeprefix("./") for name in names}
     wanted = wanted.removeprefix("./")
@@ -166,7 +166,7 @@ def _member(names: Sequence[str], path: Path) -> str:
         return found[0]
     if found:
         both = " and ".join(f"`{excerpt_of(name)}`" for name in found[:2])
-        raise UserError(f"`{path}` must be one member of the archive, but is both {both}.")
+        raise UserError(f"`{path}` must be one member of the archive, but matches both {both}.")
     shown = ", ".join(map(excerpt_of, names[:_SHOWN_NAMES])) + (" …" if len(names) > _SHOWN_NAMES else "")
     raise UserError(
         f"`{path}` must be a member of the archive, but there is no `{wanted}`, only {shown or 'nothing at all'}."

@@ -1,4 +1,4 @@
-"""What a recipe says: which corpora a data directory is made of, and how."""
+"""Recipes: the corpora of a data directory, and the settings of its preparation."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.io.yaml_files import check_names, read_mapping, structured
 
-SOURCE_FILES = ("source model", "source dictionary")  # of a given vocabulary
-_SEED = schema.rule("a whole number from 0 to 2³²-1", lambda seed: type(seed) is int and 0 <= seed < 2**32)
+SOURCE_FILES = ("source model", "source dictionary")  # keys of a given vocabulary's files for sources
+_SEED = schema.rule("an integer from 0 to 2³²-1", lambda seed: type(seed) is int and 0 <= seed < 2**32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All of it, with plain codes of languages; see `docs/reference/recipes.md`.
+    """A recipe, with plain codes of languages; see `docs/reference/recipes.md`.
 
     Attributes:
-        languages: how codes are written in the data directory's file names; None: as the files' names have them.
-        corpora: in the order in which of several equal pairs the first stays.
-        path: the file that says so.
-        known_languages: those of a given vocabulary, as its directory spells them: first in the list of this one.
-        codes: what a model calls languages whose vocabulary is given, instead of `languages`.
-        of_sources: the model and dictionary of sources, by `SOURCE_FILES`, where a given vocabulary is of targets.
+        languages: spelling of codes in the data directory's file names; None: as in the raw files' names.
+        corpora: in order of priority; of several equal pairs the first is kept.
+        path: the recipe's file.
+        known_languages: languages of a given vocabulary, in its spelling, listed first in the new directory.
+        codes: a translator's codes by language, in place of `languages`, if its vocabulary is given.
+        of_sources: model and dictionary of sources, by `SOURCE_FILES`, if the given vocabulary has two sides.
     """
 
     name: str = field(metadata=schema.NAME)
@@ -52,23 +52,23 @@ class Recipe:
 
     @property
     def is_shipped(self) -> bool:
-        """Whether it is one of ours: `--recipe NAME`."""
+        """Return whether the recipe is part of this package (`--recipe NAME`)."""
         return self.path.parent == Path(__file__).parent
 
     @property
     def pairs(self) -> list[str]:
-        """The language pairs that have training data, each once: see `pair_of`."""
+        """Return the language pairs with training data, each once; see `pair_of`."""
         return list(dict.fromkeys(self.pair_of(corpus) for corpus in self.corpora if corpus.role is Role.train))
 
     def pair_of(self, corpus: Corpus) -> str:
-        """Return the pair that a corpus is a part of: both orders are one, named as in evaluation, else in training."""
+        """Return a corpus' pair; both orders are one pair, named as in evaluation data, else as in training data."""
         both = [one for one in self.corpora if one.pair in (corpus.pair, _reversed(corpus.pair))]
         trained = [one.pair for one in both if one.role is Role.train]
         evaluated = [one.pair for one in both if one.pair in trained and one.role is not Role.train]
         return next(iter([*evaluated, *trained]), corpus.pair)
 
     def data_code(self, lang: str) -> str:
-        """How a language is written in the data directory's file names and lists: one that mBART lacks as it is."""
+        """Return a language's code in the data directory's names; languages that mBART lacks keep theirs."""
         if lang in self.codes:
             return self.codes[lang]
         if self.languages is None:
@@ -76,50 +76,51 @@ class Recipe:
         return schema.plain_code(lang) if self.languages is Spelling.plain else schema.mbart_code(lang) or lang
 
     def data_pair(self, pair: str) -> str:
+        """Return a pair's name in the data directory."""
         return schema.each_code(pair, self.data_code)
 
     def mistakes(self) -> Iterator[schema.Mistake]:
-        """What is wrong in a recipe whose corpora make sense by themselves."""
+        """Yield the recipe's mistakes besides those within single corpora."""
         yield from schema.mistakes_of_fields(self)
         if self.vocabulary.dictionary is not None and self.vocabulary.model is None:
-            what = "absent without a `model` that it belongs to"
+            what = "absent without its `model`"
             yield "vocabulary: dictionary", what, self.vocabulary.dictionary
         ranked = [name for tier in TIERS for name in self.tiers.get(tier, [])]
         for name in ranked:
             if not all(map(schema.CODE.fullmatch, name.split("-"))) or ranked.count(name) > 1:
-                yield "tiers", "languages or pairs, each in one tier", name
+                yield "tiers", "languages or pairs, each in only one tier", name
         names = [corpus.name for corpus in self.corpora]
         if not self.pairs and not self.is_shipped:
-            yield "corpora", "among others some with `role: train`", names
+            yield "corpora", "a list with at least one corpus of `role: train`", names
         said: dict[tuple[str, str], tuple[str, object]] = {}
         for number, corpus in enumerate(self.corpora):
             where = f"corpora: {corpus.name}"
             if corpus.name in names[:number]:
-                yield f"{where}: name", "different from all others", corpus.name
+                yield f"{where}: name", "different from all other names", corpus.name
             for key in schema.OF_DOWNLOADS:
                 for file, value in zip(corpus.downloads, getattr(corpus, key), strict=False):
                     other, before = said.setdefault((file, key), (corpus.name, value))
                     if before != value:
-                        yield f"{where}: {key}", f"what {other} has for {file}, {before}", value
+                        yield f"{where}: {key}", f"the same as in {other} for {file}, {before}", value
             is_mbarts = all(lang in schema.OPEN or schema.mbart_code(lang) for lang in corpus.languages)
             if self.languages is Spelling.mbart and not is_mbarts:
-                yield f"{where}: pair", "of languages that mBART has, where `languages` is mbart", corpus.pair
+                yield f"{where}: pair", "a pair of mBART's languages, as `languages` is mbart", corpus.pair
 
     def trained(self) -> list[str]:
-        """Return the directions to train, in plain codes; a `UserError` if one has no training data."""
+        """Return the directions to train, in plain codes (UserError: one has no training data)."""
         there = _both_ways(self.pairs)
         found: list[str] = []
         named = [corpus.pair for corpus in self.corpora if corpus.role is Role.train]
         for wanted in self.directions or named:
             matching = [pair for pair in there if _matches(pair, wanted)]
             if not matching:
-                known = f"for which no corpus is to train on ({', '.join(self.pairs)})"
+                known = f"which no training corpus is for (there are {', '.join(self.pairs)})"
                 raise UserError(f"`{self.path}: directions` has {wanted}, {known}.")
             found += sorted(set(matching) - set(found))
         return found
 
     def check_synthetic(self) -> None:
-        """Raise a `UserError` where translations by a model would be targets, or be tagged as such."""
+        """Check that back-translations are never targets (UserError: a direction would train on them)."""
         trained = self.trained()
         for corpus in self.corpora:
             if corpus.is_synthetic and (turned := _reversed(corpus.pair)) in trained:
@@ -129,17 +130,18 @@ class Recipe:
                 )
 
     def source_languages(self) -> set[str]:
-        """The languages that are translated from, in plain codes."""
+        """Return the source languages of all directions, in plain codes."""
         return {way.split("-")[0] for way in self.trained()}
 
     def found_in(self, raw: Path) -> Recipe:
-        """Return the recipe with corpora for every language (with `xx-yy` pair) whose files are there.
+        """Return the recipe with `xx` corpora replaced by one for each language (or pair) whose files exist.
 
-        Raises a `UserError` without training files, with one side of a pair, or with a pair twice.
+        Raises:
+            UserError: there are no training files, only one side of a pair, or a pair twice.
         """
         if not self.pairs:
             raise UserError(
-                f"`{self.name}` has test sets alone: name it in a recipe that has training text, too, as in "
+                f"`{self.name}` has only test sets: include it in a recipe with training text, as in "
                 f"`corpora: [{{recipe: {self.name}, langs: [de, sw]}}, …]`."
             )
         wants_all = any(set(way.split("-")) == set(schema.OPEN) for way in self.directions)
@@ -154,29 +156,30 @@ class Recipe:
         return replace(self, corpora=corpora)
 
     def missing(self, raw: Path) -> list[Corpus]:
+        """Return the corpora with missing files."""
         return [corpus for corpus in self.corpora if not all((raw / file).exists() for file in corpus.downloads)]
 
     def without(self, names: Collection[str]) -> Recipe:
-        """Return the recipe without these corpora and the directions that lose all text; `UserError` if none stays."""
+        """Return the recipe without these corpora and directions without text (UserError: no training data left)."""
         left = replace(self, corpora=[corpus for corpus in self.corpora if corpus.name not in names])
         if not left.pairs:
-            raise UserError(f"`{self.path}` must have a corpus for training whose files are there, but has none.")
+            raise UserError(f"`{self.path}` must have a training corpus whose files exist, but has none.")
         there = _both_ways(left.pairs)
         directions = [way for way in self.directions if any(_matches(pair, way) for pair in there)]
         if self.directions and not directions:
             ways = ", ".join(self.directions)
-            raise UserError(f"`{self.path}: directions` has {ways} alone, for which no corpus has its files.")
+            raise UserError(f"`{self.path}: directions` has only {ways}, but the corpora's files are missing.")
         return replace(left, directions=directions)
 
     def files_of(self, corpus: Corpus, raw: Path, allow_unequal: bool = False) -> CorpusFiles:
-        """Return where a corpus is below `raw`, and how to read it; a `UserError` says where a missing file is from."""
+        """Return a corpus' files below `raw`, with their format (UserError: one is missing; it names the origin)."""
         for file in corpus.downloads:
             if not (raw / file).exists():
-                lacking = f"files of {len(self.missing(raw))} of {len(self.corpora)} corpora are missing in all"
+                lacking = f"{len(self.missing(raw))} of {len(self.corpora)} corpora have missing files"
                 origin = self._origin(corpus, file, raw)
                 raise UserError(
                     f"`{raw / file}` of the corpus {corpus.name} is missing: {origin}; {lacking}, and `--skip-missing`"
-                    " leaves these corpora out."
+                    " leaves these out."
                 )
             regular_file(raw / file, f"a file of the corpus {corpus.name}")
         paths = tuple(raw / file for file in corpus.files)
@@ -207,7 +210,7 @@ def _matches(pair: str, pattern: str) -> bool:
 
 
 def of_languages(corpus: Corpus, langs: Iterable[str], spelled: Mapping[str, str]) -> Corpus:
-    """The corpus of these languages in the places of `xx` and `yy`; `spelled` has codes that files have otherwise."""
+    """Return the corpus with these languages for `xx` and `yy`; `spelled` has codes that differ in file names."""
     given = iter(langs)
     source, target = (next(given) if code in schema.OPEN else code for code in corpus.languages)
     spelling = spelled.get(source, source), spelled.get(target, target)
@@ -215,7 +218,7 @@ def of_languages(corpus: Corpus, langs: Iterable[str], spelled: Mapping[str, str
 
 
 def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
-    """Return the corpora of all pairs whose files are in the folder; `UserError` for half a pair, or one twice."""
+    """Return the corpora of all pairs whose files exist (UserError: one side is missing, or a pair occurs twice)."""
     spellings: set[tuple[str, str]] = set()
     for file in corpus.files:
         folder, _, name = file.rpartition("/")
@@ -229,7 +232,7 @@ def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
         one = _with_codes(corpus, plain, spelling)
         if plain in made:
             files = f"{made[plain].files[0]} and {one.files[0]}"
-            raise UserError(f"`{raw}` must have each pair in one spelling of its codes, but has {files}.")
+            raise UserError(f"`{raw}` must have each pair in only one spelling of its codes, but has {files}.")
         for file in () if one.is_synthetic else one.files:
             if not (raw / file).exists():
                 raise UserError(f"`{raw / file}` is missing: {source}-{target} needs both sides.")
@@ -238,7 +241,7 @@ def _corpora_in(raw: Path, corpus: Corpus) -> list[Corpus]:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """What names of files look like that are `name` with codes instead of `{source}` and `{target}`."""
+    """Return a pattern for file names with codes in place of `{source}` and `{target}` in `name`."""
     text = re.escape(name)
     for hole, group in ((schema.SOURCE, "source"), (schema.TARGET, "target")):
         text = text.replace(re.escape(hole), f"(?P<{group}>{schema.CODE.pattern})", 1)
@@ -247,7 +250,7 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def _with_codes(corpus: Corpus, plain: tuple[str, str], spelling: tuple[str, str]) -> Corpus:
-    """The corpus of two languages, for one of several pairs: `plain` in its name and pair, `spelling` in its files."""
+    """Return a corpus of several pairs for one pair: `plain` codes in name and pair, `spelling` in its files."""
 
     def fill(value: Any, codes: tuple[str, str]) -> Any:
         if isinstance(value, list):
@@ -272,15 +275,15 @@ _PARTS: dict[str, type[Any]] = {
     "shards": schema.Shards,
 }
 _KEYS = ("name", "languages", "directions", "corpora", *_PARTS, "tiers", "seed")
-_TEXTS = ("files", "langs", "address", "sha256", "md5")  # lists of a corpus, in which `no` must not become "False"
+_TEXTS = ("files", "langs", "address", "sha256", "md5")  # a corpus' lists of text; YAML's `no` must not be "False"
 
 
 def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
-    """Return a shipped recipe by name, or a user's by path; `argument` is what the command line calls it."""
+    """Return a shipped recipe by name, or a user's by path; `argument` is its name in messages."""
     name = str(name_or_path)
     path = Path(__file__).with_name(f"{name}.yaml") if name in SHIPPED else Path(name)
     if name not in SHIPPED and not path.exists():
-        raise_invalid(argument, f"one of {', '.join(SHIPPED)}, or a file that is there", name)
+        raise_invalid(argument, f"one of {', '.join(SHIPPED)}, or an existing file", name)
     content = read_mapping(path, "a recipe", "names, and what they stand for")
     check_names(str(path), content, _KEYS)
     for key in ("name", "corpora"):
@@ -324,7 +327,7 @@ def _plain(where: str, value: Any) -> list[str]:
 
 
 def _corpora(path: Path, number: int, entry: Any) -> list[Corpus]:
-    """The corpus of an entry; of one with `langs` a corpus for each."""
+    """Return an entry's corpus; with `langs` a corpus for each language."""
     name = entry.get("name") if isinstance(entry, dict) else None
     where = f"{path}: corpora: {name if isinstance(name, str) else f'number {number}'}"
     if isinstance(entry, dict) and "recipe" in entry:
@@ -333,10 +336,10 @@ def _corpora(path: Path, number: int, entry: Any) -> list[Corpus]:
     if isinstance(entry, dict) and isinstance(entry.get("langs"), dict):
         codes, texts = (_texts(f"{where}: langs", list(part)) for part in (entry["langs"], entry["langs"].values()))
         if bad := [text for text in texts if not schema.SPELLED.fullmatch(text)]:
-            raise_invalid(f"{where}: langs", "codes, each with that in the files' names", bad[0])
+            raise_invalid(f"{where}: langs", "codes, each with its spelling in file names", bad[0])
         spelled = dict(zip(map(schema.plain_code, codes), texts, strict=True))
         entry = {**entry, "langs": codes}
-    if isinstance(entry, dict):  # a single value may stand without brackets
+    if isinstance(entry, dict):  # single values may be written without brackets
         lists = {key: entry[key] for key in (*_TEXTS, "bytes") if key in entry and not isinstance(entry[key], list)}
         entry = {**entry, **{key: [value] for key, value in lists.items()}}
         for key in _TEXTS:
@@ -350,7 +353,7 @@ def _corpora(path: Path, number: int, entry: Any) -> list[Corpus]:
 
 
 def _included(where: str, entry: Mapping[str, Any]) -> list[Corpus]:
-    """The corpora of another recipe that is shipped, of all its languages or of some."""
+    """Return the corpora of another shipped recipe, for all its languages or for some."""
     check_names(where, entry, ("recipe", "langs"))
     name, langs = entry["recipe"], _plain(f"{where}: langs", entry.get("langs", []))
     if name not in SHIPPED:

@@ -1,4 +1,4 @@
-"""A recipe's parts: its YAML has the fields of these dataclasses, with their rules (`docs/reference/recipes.md`)."""
+"""The parts of a recipe: dataclasses with the fields of its YAML and their rules (`docs/reference/recipes.md`)."""
 
 import math
 import re
@@ -12,17 +12,17 @@ from urllib.parse import urlsplit
 from omegaconf import MISSING
 
 ARCHIVE = "!"  # `archive.tgz!path/inside` is a member of an archive
-HOLES = SOURCE, TARGET = "{source}", "{target}"  # in a corpus of several pairs: the codes of its languages
-OF_DOWNLOADS = ("address", "sha256", "md5", "bytes")  # what a corpus says of each of its downloads
-OPEN = ("xx", "yy")  # in a pair: any language
-LEAST_COVERAGE = 0.98  # of characters, that SentencePiece takes
-LARGEST_SIZE = 1_000_000  # of a vocabulary: beyond what any model has
+HOLES = SOURCE, TARGET = "{source}", "{target}"  # placeholders for language codes in a corpus of several pairs
+OF_DOWNLOADS = ("address", "sha256", "md5", "bytes")  # fields with a value per download
+OPEN = ("xx", "yy")  # any language, in a pair
+LEAST_COVERAGE = 0.98  # smallest character coverage that SentencePiece accepts
+LARGEST_SIZE = 1_000_000  # of a vocabulary; no model has more
 PARALLEL, BACK_TRANSLATED = "parallel", "back-translated"
-MOST_COPIES = 100  # of a corpus in training data: they are written down
+MOST_COPIES = 100  # largest weight of a corpus, as its copies are written to disk
 
 
 class Spelling(Enum):
-    """How codes of languages are written in a data directory."""
+    """Spelling of language codes in a data directory."""
 
     plain = "de"
     mbart = "de_DE"
@@ -47,16 +47,17 @@ SPELLED = re.compile(r"[A-Za-z0-9_-]+")  # a code in the names of a corpus's fil
 
 
 def plain_code(code: str) -> str:
-    """`de` for `de_DE` and for `de`; a code that mBART does not have is as it was."""
+    """Return `de` for `de_DE` and for `de`; codes that mBART lacks are returned unchanged."""
     return _PLAIN_OF.get(code, code)
 
 
 def mbart_code(code: str) -> str | None:
-    """`de_DE` for `de` and for `de_DE`; None for a language that mBART does not have."""
+    """Return `de_DE` for `de` and for `de_DE`; None for languages that mBART lacks."""
     return code if code in _PLAIN_OF else _MBART_OF.get(code)
 
 
 def each_code(pair: str, change: Callable[[str], str]) -> str:
+    """Return a pair with both codes changed by a function."""
     return "-".join(map(change, pair.split("-")))
 
 
@@ -64,7 +65,7 @@ _is_name = re.compile(r"[A-Za-z0-9._-]+").fullmatch
 
 
 def rule(sentence: str, is_allowed: Callable[[Any], object]) -> dict[str, Any]:
-    """The metadata of a field whose value keeps a rule; of a list each of its values does."""
+    """Return a field's metadata with a rule for its value, or for each value of a list."""
     return {"rule": (sentence, is_allowed)}
 
 
@@ -75,16 +76,16 @@ def _is_pair(pair: str) -> bool:
 
 _NAME = "letters, digits, `.`, `_` and `-`"
 NAME = rule(_NAME, lambda name: isinstance(name, str) and _is_name(name))
-PAIR = rule("two different codes of languages, such as en-de", _is_pair)
+PAIR = rule("two different language codes, such as en-de", _is_pair)
 _AT_LEAST_1 = rule("at least 1", lambda number: number >= 1)
 
 
 def _digits(count: int) -> dict[str, Any]:
-    return rule(f"{count} digits from 0 to f, in small letters", re.compile(f"[0-9a-f]{{{count}}}").fullmatch)
+    return rule(f"{count} hexadecimal digits in lower case", re.compile(f"[0-9a-f]{{{count}}}").fullmatch)
 
 
 def _is_below(file: str) -> bool:
-    """Whether a file is below RAW, and its member inside the archive."""
+    """Return whether a path is below RAW, and its member inside the archive."""
     outer, mark, member = file.partition(ARCHIVE)
     parts = [part for path in (outer, member) for part in PurePosixPath(path).parts]
     is_odd = file.strip() != file or "\\" in file or "\0" in file or not outer or (mark and not member)
@@ -95,23 +96,23 @@ def _is_of_the_web(address: str) -> bool:
     try:
         parts = urlsplit(address)
         found = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:  # a port that is none, brackets that do not close
+    except ValueError:  # an invalid port, unbalanced brackets
         return False
     return bool(found) and not any(character.isspace() for character in address)
 
 
 _FILES = rule("paths below RAW, and below `!` inside an archive, without `..`", _is_below)
-_ADDRESS = rule("one of the web, such as https://example.org/text.zip", _is_of_the_web)
+_ADDRESS = rule("a web address, such as https://example.org/text.zip", _is_of_the_web)
 _KIND = rule(f"{PARALLEL} or {BACK_TRANSLATED}", (PARALLEL, BACK_TRANSLATED).__contains__)
-_COPIES = rule(f"a whole number from 1 to {MOST_COPIES}", lambda weight: 1 <= weight <= MOST_COPIES)
-_LANGS = rule("different codes of languages", lambda lang: CODE.fullmatch(lang) and lang not in OPEN)
+_COPIES = rule(f"an integer from 1 to {MOST_COPIES}", lambda weight: 1 <= weight <= MOST_COPIES)
+_LANGS = rule("different language codes", lambda lang: CODE.fullmatch(lang) and lang not in OPEN)
 
 
 Mistake = tuple[str, str, object]  # the field, its rule, and the value that breaks it
 
 
 def mistakes_of_fields(part: Any) -> Iterator[Mistake]:
-    """Values of a part's fields, and of the parts in it, that break the rules beside these."""
+    """Yield the fields of a part, nested ones included, whose values break their rules."""
     for one in fields(part):
         value = getattr(part, one.name)
         for name, broken, wrong in mistakes_of_fields(value) if is_dataclass(value) else ():
@@ -123,7 +124,7 @@ def mistakes_of_fields(part: Any) -> Iterator[Mistake]:
 
 
 class Role(Enum):
-    """What the sentences of a corpus are for."""
+    """Role of a corpus."""
 
     train = "training"
     valid = "validation"
@@ -131,7 +132,7 @@ class Role(Enum):
 
 
 class Action(Enum):
-    """What becomes of the training pairs that a filter finds."""
+    """Handling of training pairs that a filter finds."""
 
     drop = "they are left out"
     keep = "they stay"
@@ -139,7 +140,7 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentence pairs of two languages, in one file with both sides, or in one for each."""
+    """Sentence pairs of two languages, in one file with both sides or in one file per side."""
 
     name: str = MISSING
     pair: str = field(default=MISSING, metadata=PAIR)
@@ -159,26 +160,27 @@ class Corpus:
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether its sources are translations of its targets by a model."""
+        """Return whether the sources are a model's translations of the targets."""
         return self.kind == BACK_TRANSLATED
 
     @property
     def languages(self) -> tuple[str, str]:
+        """Return source and target language."""
         source, target = self.pair.split("-")
         return source, target
 
     @property
     def is_open(self) -> bool:
-        """Whether it stands for the corpora of all languages whose files are there."""
+        """Return whether the entry stands for the corpora of all languages whose files exist."""
         return any(lang in OPEN for lang in self.languages)
 
     @property
     def downloads(self) -> list[str]:
-        """What is fetched below RAW: its files, or the archives that these are members of, each once."""
+        """Return the files to download: the corpus' files, or the archives with these, each once."""
         return list(dict.fromkeys(file.partition(ARCHIVE)[0] for file in self.files))
 
     def mistakes(self) -> Iterator[Mistake]:
-        """What is wrong in an entry of `corpora` by itself, with the placeholders of several pairs."""
+        """Yield the mistakes within an entry of `corpora`, before placeholders are replaced."""
         if not _is_name(self.name.replace(SOURCE, "").replace(TARGET, "") or "x") or self.name.startswith("."):
             yield "name", _NAME, self.name
         yield from mistakes_of_fields(self)
@@ -189,7 +191,7 @@ class Corpus:
                 yield f"fields: {key}", "a text or a number", value
         yield from self._mistakes_of_languages()
         count = len(self.downloads)
-        what = f"one for each of {', '.join(self.downloads)}" if count > 1 else f"that of {self.downloads[0]} alone"
+        what = f"one for each of {', '.join(self.downloads)}" if count > 1 else f"only one, for {self.downloads[0]}"
         for key in OF_DOWNLOADS:
             if len(values := getattr(self, key)) not in (0, count):
                 yield key, what, values
@@ -198,35 +200,35 @@ class Corpus:
                 yield "address", "without a name or password; keep such a file in RAW by hand", f"{parts.scheme}://…"
         if self.role is not Role.train and (self.is_synthetic or self.weight > 1):
             name, value = ("kind", self.kind) if self.is_synthetic else ("weight", self.weight)
-            yield name, "absent where `role` is not train", value
+            yield name, "absent unless `role` is train", value
         if self.is_synthetic and (len(self.files) < 2 or any(ARCHIVE in file for file in self.files)):
-            yield "files", "the translations and the text that they are of, which no archive holds", self.files
+            yield "files", "the translations and their originals, outside of archives", self.files
         if self.address and self.by_hand:
-            yield "by_hand", "absent where there is an address", self.by_hand
+            yield "by_hand", "absent if there is an address", self.by_hand
 
     def _mistakes_of_languages(self) -> Iterator[Mistake]:
-        """Whether the languages of several pairs are told, or can be found by the names of their files."""
+        """Yield mistakes in the languages of several pairs, given by `langs` or by the files' names."""
         if len(set(self.langs)) < len(self.langs):
-            yield "langs", "different codes of languages", self.langs
+            yield "langs", "different language codes", self.langs
         if self.langs and not self.is_open:
-            yield "pair", "one with `xx` in the place of the languages of `langs`, such as en-xx", self.pair
+            yield "pair", "a pair with `xx` for the languages of `langs`, such as en-xx", self.pair
         if self.langs and len(self.langs) < sum(lang in OPEN for lang in self.languages):
-            yield "langs", f"two languages or more, where the pair is {self.pair}", self.langs
+            yield "langs", f"at least two languages, as the pair is {self.pair}", self.langs
         for lang in self.langs:
             if plain_code(lang) in map(plain_code, self.languages):
-                yield "langs", f"other languages than the one that {self.pair} names", lang
+                yield "langs", f"other languages than the one in {self.pair}", lang
         if not self.is_open and any(hole in text for text in (*self.files, *self.address, self.name) for hole in HOLES):
-            yield "pair", f"one with `xx` where other fields have {SOURCE} or {TARGET}", self.pair
+            yield "pair", f"a pair with `xx`, as other fields have {SOURCE} or {TARGET}", self.pair
         for file in self.files if self.is_open and not self.langs else ():
             folder, _, name = file.rpartition("/")
             if ARCHIVE in file or "{" in folder or not all(hole in name for hole in HOLES):
-                has = f"whose names have {SOURCE} and {TARGET} and which no archive holds"
-                yield "files", f"files {has}, where `langs` is absent", file
+                has = f"with {SOURCE} and {TARGET} in their names, outside of archives"
+                yield "files", f"files {has}, if `langs` is absent", file
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """How many pairs are taken from training data where a pair has no corpus for validation or test."""
+    """Numbers of sentence pairs to take from training data of language pairs without validation or test corpus."""
 
     valid: int = field(default=1000, metadata=_AT_LEAST_1)
     test: int = field(default=1000, metadata=_AT_LEAST_1)
@@ -234,7 +236,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Filters:
-    """Which training pairs are left out; see `cleaning`. Held-out sentences are always removed from training data."""
+    """Filters of training pairs; see `cleaning`. Held-out sentences are always removed from training data."""
 
     max_characters: int = field(default=1000, metadata=_AT_LEAST_1)
     max_ratio: float = field(default=3.0, metadata=rule("above 1", lambda ratio: 1 < ratio < math.inf))
@@ -252,6 +254,8 @@ _COVERAGE = rule(f"from {LEAST_COVERAGE} to 1", lambda share: LEAST_COVERAGE <= 
 
 @dataclass(frozen=True)
 class Vocabulary:
+    """Settings of the vocabulary: trained, or given by `model` and `dictionary`."""
+
     size: Optional[int] = field(default=None, metadata=_SIZE)  # noqa: UP045
     temperature: float = field(default=5.0, metadata=rule("above 0", lambda value: 0 < value < math.inf))
     character_coverage: float = field(default=0.9995, metadata=_COVERAGE)
@@ -262,7 +266,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Shards:
-    """Into how many data directories a pair's training data is dealt out: one for each `pairs`, `most` at most."""
+    """Division of a pair's training data into shards: one for each `pairs` sentence pairs, at most `most`."""
 
     pairs: int = field(default=1_000_000, metadata=_AT_LEAST_1)
     most: int = field(default=16, metadata=_AT_LEAST_1)

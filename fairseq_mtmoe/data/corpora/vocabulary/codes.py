@@ -1,6 +1,6 @@
-"""Which of a model's languages the languages of corpora are: `en` is `eng_Latn`, `en_XX` or `en`, as it calls them.
+"""Matching of corpora's languages with a model's: `en` is its `eng_Latn`, `en_XX` or `en`.
 
-By BCP 47 and the tables of `langcodes`: one language in one script, where `sw` stands for its parts, such as `swh`.
+By BCP 47 and the tables of `langcodes`, language and script must agree; `sw` matches its members, such as `swh`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -13,9 +13,10 @@ _NO_COUNTRY = "XX"  # mBART's `en_XX`
 
 
 def codes_of_model(langs: Iterable[str], known: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the model's code of each language; `known` are its codes, and `given` are a user's choices.
+    """Return the model's code for each language; `known` are its codes, `given` a user's choices.
 
-    Raises a `UserError` for a language that the model does not have, or may have as several, and for two that are one.
+    Raises:
+        UserError: the model lacks a language or has several matches for it, or two languages get the same code.
     """
     langs = set(langs)
     for lang, code in given.items():
@@ -44,21 +45,21 @@ def _match(lang: str, tags: Mapping[str, str]) -> str:
         why = f"the model has it as {', '.join(closest)}"
     else:
         near = min(tags, key=lambda code: (_distance(tag, tags[code]), code != nearest(lang, tags)))
-        why = f"no language of the model is called so; the nearest is {near}, and `mtmoe extend` adds one"
-    raise UserError(f"`--codes` must say which language of the model {lang} is, as in {lang}=CODE: {why}.")
+        why = f"the model has no such language; the nearest is {near}, and `mtmoe extend` adds a language"
+    raise UserError(f"`--codes` must give the model's code for {lang}, as in {lang}=CODE: {why}.")
 
 
 def _tag(code: str) -> str:
-    """A code as a tag of BCP 47."""
+    """Return a code as a BCP 47 tag."""
     parts = code.split("_")
     return "-".join(part for part in parts if part != _NO_COUNTRY)
 
 
 def _language(tag: str) -> tuple[str, str] | str:
-    """The language and its script; the tag itself where it is none of BCP 47."""
+    """Return language and script of a tag; the tag itself if it is not valid."""
     try:
         full = langcodes.Language.get(langcodes.standardize_tag(tag, macro=True)).maximize()
-    except ValueError:  # of `langcodes`, of which the error for a malformed tag is one
+    except ValueError:  # raised by `langcodes` for malformed tags
         return tag
     return full.language or tag, full.script or ""
 

@@ -1,4 +1,4 @@
-"""A SentencePiece model and fairseq's dictionary of its pieces, trained or given, and what they make of languages."""
+"""A SentencePiece model and fairseq's dictionary of its pieces, trained or given, and their figures by language."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,29 +20,29 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_text, regular_file, text_lines
 
 _SPACE = "\u2581"
-_LEAST_SHARED = 0.5  # share of a model's pieces that its dictionary must have: others were made of another model
+_LEAST_SHARED = 0.5  # share of a model's pieces in its dictionary; with less, the dictionary is another model's
 
-# A language is cut into too many pieces if these have fewer characters on average, spaces included: hardly more than
-# its letters. In 32,000 pieces of 50 languages most have 3 to 4.
+# Fewer characters per piece on average, spaces included, mean that a language is split into hardly more than letters.
+# With 32,000 pieces for 50 languages most have 3 to 4.
 LEAST_CHARACTERS = 2.0
-LEAST_WIDE_CHARACTERS = 1.2  # the same of languages in wide characters, which are words or syllables
+LEAST_WIDE_CHARACTERS = 1.2  # the same for wide characters, which are words or syllables
 MOST_UNKNOWN = 0.005  # share of a language's tokens that may be unknown without a warning
 _WIDE_SCRIPTS = frozenset({"Hani", "Hira", "Kana", "Hang"})
 _NO_SPACES = frozenset({"Hani", "Hira", "Kana", "Thai", "Khmr", "Laoo", "Mymr"})  # between words, that is
 _CHARACTERS, _COVERED = "characters ", "covered "
-_OTHER = "other"  # instead of a script: what is no letter or mark, or belongs to several scripts
+_OTHER = "other"  # in place of a script: neither letter nor mark, or of several scripts
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """A dictionary's symbols without fairseq's own, and for each piece of the model its id in it, or `UNKNOWN`."""
+    """A dictionary's symbols without fairseq's own, and the id of each of the model's pieces, or `UNKNOWN`."""
 
     symbols: list[str]
     ids: NDArray[np.int32]
 
 
 def load(model: bytes, dictionary: Path | None = None) -> Pieces:
-    """Return the pieces of a serialized model and its `dict.txt`, else one made of it; `UserError` if unfit."""
+    """Return the pieces of a model with its `dict.txt`, or with all its pieces (UserError: they do not fit)."""
     names = _names(model)
     symbols = [name for name in names if name not in SPECIAL] if dictionary is None else _symbols(dictionary)
     indices: Mapping[str, int] = {symbol: index for index, symbol in enumerate((*SPECIAL, *symbols))}
@@ -56,21 +56,21 @@ def load(model: bytes, dictionary: Path | None = None) -> Pieces:
 
 
 def with_tag(pieces: Pieces) -> Pieces:
-    """The pieces with `TAG` as the last symbol, which no text is cut into."""
+    """Return the pieces with `TAG` as the last symbol, which text never contains."""
     return pieces if TAG in pieces.symbols else Pieces([*pieces.symbols, TAG], pieces.ids)
 
 
 def expect_tag(dictionary: Path) -> None:
-    """Raise a `UserError` if the dictionary of a given vocabulary has no `TAG`."""
+    """Check that the dictionary of a given vocabulary has `TAG` (UserError: it lacks it)."""
     if TAG not in _symbols(dictionary):
         raise UserError(
-            f"The given vocabulary must have {TAG}, which begins the sources of corpora whose `kind` is"
-            " back-translated, but lacks it; without their `kind` they are trained on like other text."
+            f"The given vocabulary must have {TAG}, the first token of sources in corpora of the `kind`"
+            " back-translated, but lacks it; remove their `kind` to train on them like other text."
         )
 
 
 def _names(model: bytes) -> list[str]:
-    """The pieces of a model; the one for what it does not know is `<unk>` whatever it calls it."""
+    """Return a model's pieces; its unknown piece is named `<unk>`."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.load_from_serialized_proto(model)
@@ -84,15 +84,15 @@ def _names(model: bytes) -> list[str]:
 
 
 def _symbols(path: Path) -> list[str]:
-    """The symbols of fairseq's dictionary file: a line for each, with how often it occurs."""
+    """Return the symbols of fairseq's dictionary file, which has a symbol and a count on each line."""
     symbols: dict[str, int] = {}
     for number, line in enumerate(text_lines(path, "a dictionary of fairseq's"), 1):
         entry = line.rstrip()
         symbol, _, count = entry.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not symbol or not count.lstrip("-").isdecimal():
-            rule = f"have a symbol and a number in each line, but line {number} is {line!r:.80}"
+            rule = f"have a symbol and a number on each line, but line {number} is {line!r:.80}"
         elif symbol in SPECIAL and not entry.endswith("#fairseq:overwrite"):
-            rule = f"not have {symbol} (line {number}): fairseq puts it first by itself"
+            rule = f"not have {symbol} (line {number}): fairseq adds it itself"
         elif symbol in symbols:
             rule = f"have each symbol once, but lines {symbols[symbol]} and {number} are the same"
         else:
@@ -103,13 +103,13 @@ def _symbols(path: Path) -> list[str]:
 
 
 def known_characters(model: sentencepiece.SentencePieceProcessor, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """For every code point, whether it is a piece that the dictionary has (`ids`), by itself or after a space."""
+    """Return for each code point whether it is a piece in the dictionary, by itself or after a space."""
     pieces = [model.id_to_piece(piece).removeprefix(_SPACE) for piece in np.flatnonzero(ids > UNKNOWN).tolist()]
     return characters.table({ord(piece) for piece in pieces if len(piece) == 1} | {ord(" ")})
 
 
 def count_characters(lines: Sequence[str], known: NDArray[np.bool_]) -> dict[str, int]:
-    """Count the characters of normalised text by script, `characters Latn`, and those known, `covered Latn`."""
+    """Count normalised text's characters by script, as `characters Latn`, and known ones, as `covered Latn`."""
     numbers, of_letters = characters.scripts()
     codes = characters.Columns.of(lines).codes
     codes = codes[codes != ord(" ")]
@@ -122,9 +122,10 @@ def count_characters(lines: Sequence[str], known: NDArray[np.bool_]) -> dict[str
 
 
 def table(counts: Mapping[str, Mapping[str, int]], is_given: bool = False) -> dict[str, dict[str, Any]]:
-    """Return a report's row for each language: lengths, `unknown_share`, `coverage`, also of `scripts`, a `warning`.
+    """Return a report's row per language: lengths, `unknown_share`, `coverage`, also by `scripts`, and a `warning`.
 
-    `counts` are `words`, `tokens`, `unknown`, `characters` and `count_characters`; no setting changes what `is_given`.
+    `counts` has `words`, `tokens`, `unknown`, `characters` and the counts of `count_characters`. Warnings about a
+    vocabulary that `is_given` suggest no settings.
     """
     rows = {}
     for lang, of in counts.items():
@@ -149,24 +150,24 @@ def _share(part: int, whole: int) -> float | None:
 def _warnings(lang: str, length: float | None, unknown: float | None, is_given: bool) -> Iterator[str]:
     least = LEAST_WIDE_CHARACTERS if _WIDE_SCRIPTS & {*scripts_of(lang)} else LEAST_CHARACTERS
     if length is not None and length < least:
-        longer = "a larger `size` or a higher `temperature` gives it longer ones"
-        why = "the given vocabulary has few for it" if is_given else longer
-        yield f"a piece has {length:.2f} characters on average, which is under {least:g}: {why}"
+        longer = "a larger `size` or a higher `temperature` gives longer pieces"
+        why = "the given vocabulary has few pieces for it" if is_given else longer
+        yield f"pieces have {length:.2f} characters on average, below {least:g}: {why}"
     if unknown is not None and unknown > MOST_UNKNOWN:
-        more = "a higher `character_coverage` has more of its characters"
+        more = "a higher `character_coverage` includes more characters"
         why = "the given vocabulary lacks some of its characters" if is_given else more
-        yield f"{unknown:.2%} of its tokens are unknown, which is over {MOST_UNKNOWN:.1%}: {why}"
+        yield f"{unknown:.2%} of the tokens are unknown, above {MOST_UNKNOWN:.1%}: {why}"
 
 
 LANGS = "langs.txt"
-OF_TRAINED = ("vocab_size", "character_coverage", "temperature")  # meaningless for a given one
+OF_TRAINED = ("vocab_size", "character_coverage", "temperature")  # options without meaning for a given vocabulary
 
 
 @dataclass(frozen=True)
 class GivenVocabulary:
-    """What another data directory has: its `model` and `dictionary`, its languages in order, how tokens are written.
+    """Vocabulary of another data directory or a translator: `model`, `dictionary`, languages, spelling of tokens.
 
-    Of a translator's file (`translator`) `codes` are those that a user chose of its languages, for languages of text.
+    With a `translator`, `codes` are the user's choices among its languages for the text's languages.
     """
 
     files: dict[str, Path]
@@ -176,14 +177,14 @@ class GivenVocabulary:
     codes: Mapping[str, str] = field(default_factory=dict)
 
     def of_recipe(self, recipe: Recipe) -> Recipe:
-        """The recipe with this vocabulary instead of its own; see `codes_for` (UserError: both sides of two)."""
+        """Return the recipe with this vocabulary (UserError: see `codes_for`; a language on both of two sides)."""
         recipe = replace(recipe, codes=self.codes_for({lang for one in recipe.corpora for lang in one.languages}))
         sources = {name: str(self.files[name]) for name in SOURCE_FILES if name in self.files}
         both = recipe.source_languages() & {way.split("-")[1] for way in recipe.trained()} if sources else ()
         for lang in sorted(both):
             raise UserError(
-                f"`{self.translator}` has a vocabulary of sources and one of targets: each language must be one or the "
-                f"other, but {lang} is both; make a data directory for each direction."
+                f"`{self.translator}` has different vocabularies for sources and targets: each language must be one or "
+                f"the other, but {lang} is both; make a data directory for each direction."
             )
         recipe = replace(recipe, of_sources=sources)
         model, dictionary, tokens = str(self.files["model"]), str(self.files["dictionary"]), self.language_tokens
@@ -191,28 +192,28 @@ class GivenVocabulary:
         return replace(recipe, vocabulary=given, known_languages=self.langs)
 
     def codes_for(self, langs: Iterable[str]) -> dict[str, str]:
-        """What a translator calls the languages of text (UserError: it lacks one); nothing without a translator."""
+        """Return the translator's codes for the text's languages (UserError: it lacks one); empty without one."""
         if self.translator is None:
             return {}
-        from fairseq_mtmoe.data.corpora.vocabulary.codes import codes_of_model  # with tables that nothing else needs
+        from fairseq_mtmoe.data.corpora.vocabulary.codes import codes_of_model  # imports large tables
 
         return codes_of_model(langs, self.langs, self.codes)
 
     def how_to_go_on(self, data: Path) -> str:
-        """How a model of these languages goes on with a data directory that was made with this vocabulary."""
+        """Return a sentence on training a model further with a data directory of this vocabulary."""
         if self.translator is not None:
-            return f"Its languages and forms of sentences are those of {self.translator}, which `--init-model` says."
+            return f"Its languages and token formats are those of {self.translator}, as `--init-model` sets them."
         new = [lang for lang in languages_in(data) if lang not in self.langs]
         how = f"--finetune-from-model CHECKPOINT --lang-dict {data / LANGS}"
-        sentence = f"To train a model with this vocabulary on: {how}."
+        sentence = f"To continue training a model with this vocabulary: {how}."
         if not new:
             return sentence
         others = " and so on in this order" if len(new) > 1 else ""
-        return f"{sentence} It must know {', '.join(new)}: `mtmoe add-task CHECKPOINT OUT --task {new[0]}`{others}."
+        return f"{sentence} First add {', '.join(new)}: `mtmoe add-task CHECKPOINT OUT --task {new[0]}`{others}."
 
 
 def vocabulary_of_data(folder: Path) -> GivenVocabulary:
-    """Return the vocabulary of a data directory of `mtmoe prepare`; a `UserError` if the folder is none."""
+    """Return the vocabulary of a data directory of `mtmoe prepare` (UserError: the folder is none)."""
     if not folder.is_dir():
         raise_invalid("--vocabulary-from", "a data directory of `mtmoe prepare`", str(folder))
     model = regular_file(folder / SENTENCEPIECE, "the SentencePiece model of a data directory of `mtmoe prepare`")
@@ -227,7 +228,7 @@ def vocabulary_of_data(folder: Path) -> GivenVocabulary:
 
 
 def languages_in(folder: Path) -> tuple[str, ...]:
-    """Return the languages of a data directory in their order; a `UserError` where its list is none."""
+    """Return a data directory's languages in order (UserError: their list is invalid)."""
     path = folder / LANGS
     langs = read_text(path, "the list of a data directory's languages").split()
     for lang in langs:

@@ -1,6 +1,6 @@
-"""One SentencePiece model for all languages, in which every script has its characters.
+"""Training of one SentencePiece model for all languages that covers the characters of each script.
 
-Its text is drawn by temperature (Tang et al. 2020, following XLM): by a language's (share of all lines)^(1/T).
+Its text is sampled by temperature (Tang et al. 2020, following XLM): by a language's (share of all lines)^(1/T).
 """
 
 import io
@@ -20,31 +20,31 @@ from fairseq_mtmoe.data.sampling.schedule import apportion, temperature_probabil
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.isolated import Lost, isolated
 
-MAX_LINES = 400_000  # of text that the model is trained on; more change no vocabulary of this size, and take minutes
-THREADS = 8  # of training: as many on every machine, as sums depend on it, and the model says how many there were
-OPTIONS = ("--vocab-size", "--character-coverage")  # what a user of the command line calls size and character coverage
-RECIPE_NAMES = ("vocabulary.size", "vocabulary.character_coverage")  # what they are called in a recipe
-LEAST_PIECES, MOST_PIECES = 1000, 32_000  # of a vocabulary whose size nobody says
+MAX_LINES = 400_000  # lines to train on; more do not change vocabularies of this size, and take minutes
+THREADS = 8  # fixed, as the sums depend on it and the model records it
+OPTIONS = ("--vocab-size", "--character-coverage")  # names of size and coverage on the command line
+RECIPE_NAMES = ("vocabulary.size", "vocabulary.character_coverage")  # their names in a recipe
+LEAST_PIECES, MOST_PIECES = 1000, 32_000  # limits of the default size
 CHARACTERS_PER_PIECE = 4000
 SIZE_RULE = (
-    f"two for each different character and one more for every {CHARACTERS_PER_PIECE:,} characters of the text, from"
+    f"two pieces for each different character and one for every {CHARACTERS_PER_PIECE:,} characters of text, from"
     f" {LEAST_PIECES:,} to {MOST_PIECES:,}, as far as the text allows"
 )
 
 _LINES_AT_ONCE = 10_000
 _INDICES_AT_ONCE = 1 << 20
-_LEAST_SHARE = 0.001  # of all letters, for a script to be the text's own: a foreign name needs no pieces
+_LEAST_SHARE = 0.001  # smallest share of letters for a script to be covered; foreign names need no pieces
 
 Indices = NDArray[np.int64]
 
-# Limits that training does not reach: it is in a process so that an interrupt ends it.
+# Limits that training never reaches; it runs in a process only so that an interrupt ends it.
 _MEMORY, _SECONDS = 1 << 46, 10**7
 _TOO_FEW_PIECES = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 _TOO_MANY_PIECES = re.compile(r"set it to a value <= (\d+)")
 
 
 def sample_lines(sizes: Mapping[str, int], temperature: float, seed: int, total: int = MAX_LINES) -> dict[str, Indices]:
-    """Return the sorted indices of the sentences to take of each language; small ones are repeated whole."""
+    """Return sorted indices of sampled sentences by language; small languages are repeated as a whole."""
     sizes = {lang: size for lang, size in sorted(sizes.items()) if size}
     if not sizes:
         return {}
@@ -59,7 +59,7 @@ def sample_lines(sizes: Mapping[str, int], temperature: float, seed: int, total:
 
 
 def _drawn(size: int, count: int, draw: int) -> Indices:
-    """`count` different indices below `size`: those with the smallest keys, a part of the indices at a time."""
+    """Return `count` different indices below `size`, those with the smallest keys."""
     best = np.zeros(0, np.uint64)
     indices = np.zeros(0, np.int64)
     for first in range(0, size if count else 0, _INDICES_AT_ONCE):
@@ -72,7 +72,7 @@ def _drawn(size: int, count: int, draw: int) -> Indices:
 
 
 def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
-    """Return how many pieces fit a text, by `SIZE_RULE`.
+    """Return the default number of pieces for a text, by `SIZE_RULE`.
 
     Most pieces then occur a hundred times or more, the largest useful vocabulary of Gowda and May ("Finding the Optimal
     Vocabulary Size for Neural Machine Translation", 2020): by Zipf's law the last of V pieces has a share of 1 / 10 V.
@@ -85,9 +85,9 @@ def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
 def train(
     lines: Sequence[str], vocabulary: Vocabulary, sentences: int, names: tuple[str, str] = RECIPE_NAMES
 ) -> tuple[bytes, int]:
-    """Return a serialized model with `vocabulary.size` pieces, else `default_size`, and how many it was to have.
+    """Return a serialized model, and the requested number of pieces: `vocabulary.size`, else `default_size`.
 
-    `character_coverage` holds for each script by itself too. `lines` are a sample of the `sentences`.
+    `character_coverage` also holds for each script. `lines` are a sample of the `sentences`.
     """
     required = required_characters(lines, vocabulary.character_coverage)
     size = vocabulary.size or default_size(sentences, lines, len(required))
@@ -96,7 +96,7 @@ def train(
 
 
 def required_characters(lines: Sequence[str], coverage: float) -> str:
-    """Of every script of the text the most frequent letters and marks, as many as make up this share of its text."""
+    """Return each script's most frequent letters and marks, up to this share of the script's text."""
     counts = np.zeros(CODES, np.int64)
     for first in range(0, len(lines), _LINES_AT_ONCE):
         codes = Columns.of(lines[first : first + _LINES_AT_ONCE]).codes
@@ -116,7 +116,7 @@ def required_characters(lines: Sequence[str], coverage: float) -> str:
 
 
 def train_model_apart(lines: Sequence[str], *arguments: object) -> bytes:
-    """`train_model` in a process of its own: training itself, in C++, sees no interrupt."""
+    """Run `train_model` in a process, as training in C++ ignores interrupts."""
     try:
         return isolated(train_model, list(lines), *arguments, memory=_MEMORY, seconds=_SECONDS)
     except Lost as error:
@@ -131,10 +131,12 @@ def train_model(
     names: tuple[str, str] = OPTIONS,
     may_have_fewer: bool = False,
 ) -> bytes:
-    """Return a serialized unigram model with `vocab_size` pieces and fairseq's special ones.
+    """Return a serialized unigram model with `vocab_size` pieces, fairseq's special ones included.
 
-    Required characters have a piece. A `UserError` with `names` says that the text does not fit, unless it
-    `may_have_fewer`.
+    Each required character has a piece. With `may_have_fewer` the model may be smaller if the text allows no more.
+
+    Raises:
+        UserError: the text does not allow this size; the message uses `names`.
     """
     model = io.BytesIO()
     required: dict[str, Any] = {"required_chars": required_characters} if required_characters else {}

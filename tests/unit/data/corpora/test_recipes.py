@@ -146,7 +146,7 @@ def test_directions_with_and_without_training_data(load):
     recipe = load({"name": "mine", "directions": ["en-fr"], "corpora": TWO_PAIRS})
     with pytest.raises(UserError, match="directions` has en-fr alone"):
         recipe.without(["fr"])
-    with pytest.raises(UserError, match=r"directions` has en-fr, for which no corpus is to train on \(en-de\)"):
+    with pytest.raises(UserError, match=r"directions` has en-fr, which no training corpus is for \(there are en-de\)"):
         load({**OWN, "directions": ["en-fr"]}).trained()
 
 
@@ -193,7 +193,7 @@ def test_a_folder_that_does_not_fit(tmp_path):
     (tmp_path / "train.en-de.de").touch()
     is_refused("train.en-de.en` is missing: en-de needs both sides")
     touch(tmp_path, "train", "en-de", "en_XX-de_DE")
-    is_refused("must have each pair in one spelling of its codes")
+    is_refused("must have each pair in only one spelling of its codes")
 
 
 def test_a_missing_file_says_where_it_is_from(tmp_path):
@@ -246,12 +246,12 @@ def test_each_mistake_is_told_by_its_name(load):
 
 
 def test_mistakes_of_several_fields(load):
-    with pytest.raises(UserError, match="corpora: a: pair` must be of languages that mBART has"):
+    with pytest.raises(UserError, match="corpora: a: pair` must be a pair of mBART's languages"):
         load({**changed("corpora.0.pair", "en-cy"), "languages": "mbart"})
     content = changed("corpora.1.files", "x.zip!b.tsv")
     content["corpora"][1]["address"] = "https://a.org/x.zip"
     content["corpora"].append({**content["corpora"][1], "name": "c", "address": "https://a.org/other.zip"})
-    with pytest.raises(UserError, match="corpora: c: address` must be what b has for x"):
+    with pytest.raises(UserError, match="corpora: c: address` must be the same as in b for x"):
         load(content)
     with refused("--recipe"):
         load_recipe("wmt99")
@@ -322,8 +322,8 @@ def test_every_pair_of_text_with_the_same_sentences_in_all_languages(tmp_path):
 
 @pytest.mark.parametrize(
     ("entry", "words"),
-    [({**SHARED, "langs": ["de"]}, "langs` must be two languages or more"),
-     ({**SHARED, "langs": {"de": "../deu", "sw": "sw"}}, "langs` must be codes, each with that in the files"),
+    [({**SHARED, "langs": ["de"]}, "langs` must be at least two languages"),
+     ({**SHARED, "langs": {"de": "../deu", "sw": "sw"}}, "langs` must be codes, each with its spelling in file names"),
      ({**SHARED, "langs": {"de": 1, "sw": "sw"}}, "langs` must be a list of texts"),
      ({"recipe": "flores"}, "recipe` must be one of wmt15"), ({"recipe": ["ntrex"]}, "recipe` must be one of wmt15"),
      ({"recipe": "ntrex", "langs": ["qq"]}, "langs` must be languages of the recipe ntrex"),
@@ -336,5 +336,5 @@ def test_included_and_spelled_languages_that_are_wrong(tmp_path, entry, words):
 
 
 def test_test_sets_alone_are_no_data_directory(tmp_path):
-    with pytest.raises(UserError, match="`flores200` has test sets alone: name it in a recipe that has training text"):
+    with pytest.raises(UserError, match="`flores200` has only test sets: include it in a recipe with training text"):
         load_recipe("flores200").found_in(tmp_path)

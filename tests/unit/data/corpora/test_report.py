@@ -51,7 +51,7 @@ def test_files(tmp_path):
         "- vocab size: 8000",
         "- validation and test sources that also occur in some language's training data: 2",
         "| en-bb | low | 10 | 1 | 1 | 2 | 3 | 3.00% |",
-        "`−copy` (dropped): the translation is the message itself.",
+        "`−copy` (dropped): the translation equals the message.",
         "| django 5 | 7 | x.mo |",
         "Languages left out, with their number of messages: zz (3).",
         "| en-aa | 1 | en-aa (1) |",

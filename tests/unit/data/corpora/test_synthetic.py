@@ -115,7 +115,7 @@ def test_back_translations_are_no_targets_and_need_their_symbol(raw, tmp_path):
     change(raw / "recipe.yaml", vocabulary={"model": "spm.model", "dictionary": "dict.txt"})
     prepare_small(raw, tmp_path / "given")
     assert first_symbols(tmp_path / "given", "train.en-de.en")[TAG] == 28
-    with pytest.raises(UserError, match="bt: kind` must be absent where `role` is not train"):
+    with pytest.raises(UserError, match="bt: kind` must be absent unless `role` is train"):
         corpora = entries(raw)
         change(raw / "recipe.yaml", corpora=[*corpora[:-1], {**corpora[-1], "role": "valid"}])
         load_recipe(raw / "recipe.yaml")

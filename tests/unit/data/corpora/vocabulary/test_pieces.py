@@ -132,7 +132,7 @@ def test_a_row_for_each_language():
     assert rows["de"] == {
         **{"pieces_per_word": 1.5, "characters_per_piece": 4.0, "unknown_share": 0.02, "coverage": 0.97},
         "scripts": {"Grek": 0.25, "Latn": 1.0},
-        "warning": "2.00% of its tokens are unknown, which is over 0.5%: a higher `character_coverage` has more of its"
+        "warning": "2.00% of the tokens are unknown, above 0.5%: a higher `character_coverage` includes more"
         " characters",
     }
     assert rows["zh_CN"]["pieces_per_word"] is None and rows["zh_CN"]["coverage"] is None
@@ -146,10 +146,10 @@ def test_a_row_for_each_language():
 def test_a_warning_where_a_language_is_cut_into_too_many_pieces(lang, characters, warns):
     warning = table({lang: counts(characters=characters)})[lang]["warning"]
     assert (warning is not None) == warns
-    assert not warning or ("a piece has" in warning and "characters on average" in warning)
+    assert not warning or ("pieces have" in warning and "characters on average" in warning)
 
 
 def test_of_a_given_vocabulary_no_setting_is_advised():
     warning = table({"de": counts(characters=200, unknown=9)}, is_given=True)["de"]["warning"]
-    assert "the given vocabulary has few for it; 6.00% of its tokens are unknown" in warning
+    assert "the given vocabulary has few pieces for it; 6.00% of the tokens are unknown" in warning
     assert not any(setting in warning for setting in ("size", "temperature", "character_coverage"))
