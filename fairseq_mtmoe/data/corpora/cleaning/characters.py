@@ -1,4 +1,4 @@
-"""Normalisation, and texts as arrays of code points for tables: a hundred times faster than loops over characters."""
+"""Normalisation, and texts as arrays of code points, a hundred times faster than loops over characters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BREAK = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 @dataclass(frozen=True)
 class Columns:
-    """Texts one behind the other, with a space before each and one at the end; `starts` is where their spaces end."""
+    """Concatenated texts, with a space before each and one at the end; `starts` are the positions after the spaces."""
 
     codes: NDArray[np.uint32]
     starts: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Columns:
         return cls(np.frombuffer(text.encode("utf-32-le"), dtype="<u4"), np.cumsum(lengths + 1) - lengths)
 
     def sums(self, values: NDArray[np.generic]) -> NDArray[np.int64]:
-        """The sum of `values`, one for each code point, over each text; those of spaces must be 0."""
+        """Return the sums over each text of `values`, one per code point; those of spaces must be 0."""
         return np.add.reduceat(values, self.starts, dtype=np.int64) if len(self.starts) else np.zeros(0, np.int64)
 
 
@@ -53,13 +53,13 @@ def table(codes: Iterable[int]) -> NDArray[np.bool_]:
 
 @cache
 def wide() -> NDArray[np.bool_]:
-    """Characters that fill the width of two Latin ones: Chinese, Japanese, Korean."""
+    """Return which characters are as wide as two Latin ones: Chinese, Japanese, Korean."""
     return table(code for code in ASSIGNED if unicodedata.east_asian_width(chr(code)) in "WF")
 
 
 @cache
 def scripts() -> tuple[dict[str, int], NDArray[np.uint8]]:
-    """Return the number of each script by its ISO 15924 code, and of each letter's or mark's script; 0 for all else."""
+    """Return scripts' numbers by ISO 15924 code, and each code point's script number; 0 for no letter or mark."""
     numbers: dict[str, int] = {}
     entries = np.zeros(CODES, np.uint8)
     for code in ASSIGNED:
@@ -69,12 +69,12 @@ def scripts() -> tuple[dict[str, int], NDArray[np.uint8]]:
 
 
 def normalise(text: str) -> str:
-    """One line in Unicode NFC, single spaces, without control and invisible formatting characters."""
+    """Return a line in NFC with single spaces, without control and invisible formatting characters."""
     return " ".join(normal_form("NFC", _INVISIBLE.sub("", text)).split())
 
 
 def normalised(texts: Sequence[str]) -> list[str]:
-    """`normalise` of each text, three times as fast: what needs nothing but NFC is found in one look."""
+    """Return `normalise` of each text, three times as fast, as texts that only need NFC are found by one search."""
     columns = Columns.of(texts)
     spaces = columns.codes == ord(" ")
     # Two spaces together are inside a text, or at one of its ends: columns have a space on either side of a text.
@@ -88,13 +88,13 @@ def normalised(texts: Sequence[str]) -> list[str]:
 
 @cache
 def _irregular() -> NDArray[np.bool_]:
-    """White space other than a space, and what `normalise` removes."""
+    """Return a pattern for white space other than spaces, and for characters that `normalise` removes."""
     characters = map(chr, range(CODES))
     return table(ord(one) for one in characters if one != " " and (one.isspace() or _INVISIBLE.match(one)))
 
 
 def changes_of(lines: Iterable[str]) -> dict[str, int]:
-    """Count what `normalise` changes of lines: characters `removed`, line `breaks` inside, lines `respelled`."""
+    """Count the changes by `normalise`: characters `removed`, `breaks` inside lines, lines `respelled`."""
     removed = breaks = respelled = 0
     for line in lines:
         if line.isprintable() and unicodedata.is_normalized("NFC", line):
@@ -107,7 +107,7 @@ def changes_of(lines: Iterable[str]) -> dict[str, int]:
 
 
 def normal_form(form: Literal["NFC", "NFKC"], text: str) -> str:
-    """Return a Unicode normal form; marks on one character are taken 30 at a time, as in annex 15, or take days."""
+    """Return a Unicode normal form; marks on a character are processed 30 at a time (annex 15), or it takes days."""
     if len(text) < 1000:
         return unicodedata.normalize(form, text)
     cuts = [match.end() for match in _long_marks().finditer(text)]
@@ -117,6 +117,6 @@ def normal_form(form: Literal["NFC", "NFKC"], text: str) -> str:
 
 @cache
 def _long_marks() -> re.Pattern[str]:
-    """30 combining marks with another one behind them."""
+    """Return a pattern for 30 combining marks that are followed by another."""
     marks = "".join(chr(code) for code in range(CODES) if unicodedata.combining(chr(code)))
     return re.compile(f"[{marks}]{{30}}(?=[{marks}])")

@@ -1,4 +1,4 @@
-"""Keys: 64 bits (XXH3, seed 0, of UTF-32) for a sentence or a pair, by which equal ones are found without their text.
+"""Keys of sentences and pairs: 64 bits (XXH3, seed 0, of UTF-32), by which equal ones are found without their text.
 
 Among 50 million different sentences some two have the same key with a probability of 1 in 15,000.
 """
@@ -27,7 +27,7 @@ _UNSEEN_MARKS = frozenset(
 
 
 def fold(character: str) -> str:
-    """Return what counts of a character in comparisons: letters, vowel signs and digits in one form, without case."""
+    """Return a character's form in comparisons: letters, vowel signs and digits, without case; else empty."""
     return "".join(filter(_counts, unicodedata.normalize("NFKC", character).casefold()))
 
 
@@ -40,7 +40,7 @@ def _counts(character: str) -> bool:
 
 @cache
 def folding() -> tuple[NDArray[np.uint32], NDArray[np.uint8], dict[int, str]]:
-    """Return of every character's `fold` the first code point, the length, and all where there are several."""
+    """Return for each character's `fold` the first code point, the length, and all code points if several."""
     first, count = np.zeros(CODES, np.uint32), np.zeros(CODES, np.uint8)
     more = {}
     for code in ASSIGNED:
@@ -55,7 +55,7 @@ def folding() -> tuple[NDArray[np.uint32], NDArray[np.uint8], dict[int, str]]:
 
 
 def folded(columns: Columns) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Return the folded characters of all texts, one behind the other, and how many each text has."""
+    """Return the folded characters of all texts, concatenated, and each text's number of them."""
     first, count, more = folding()
     counts = count[columns.codes]
     characters = np.repeat(first[columns.codes], counts)
@@ -69,7 +69,7 @@ def folded(columns: Columns) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
 
 @dataclass(frozen=True)
 class SideKeys:
-    """One side of pairs: keys of all letters and digits (`fold`), keys with any digits, and how many count."""
+    """One side of pairs: keys of letters and digits (`fold`), keys that ignore digits' values, and lengths."""
 
     sentence: Keys
     near: Keys
@@ -89,12 +89,12 @@ class SideKeys:
 
 
 def sentence_keys(texts: Sequence[str]) -> Keys:
-    """A key for each normalised text, of its letters and digits without case."""
+    """Return a key for each normalised text, from its letters and digits without case."""
     return SideKeys.of(Columns.of(texts)).sentence
 
 
 def exact_keys(source: Sequence[str], target: Sequence[str]) -> Keys:
-    """A key for each pair of normalised sentences, of every character of both."""
+    """Return a key for each pair of normalised sentences, from all characters of both."""
     pairs = zip(source, target, strict=True)
     return np.array([xxhash.xxh3_64_intdigest(f"{one}\n{other}".encode("utf-32-le")) for one, other in pairs], "u8")
 
@@ -109,7 +109,7 @@ def mixed(first: Keys, second: Keys) -> Keys:
 
 
 def are_among(keys: Keys, known: Keys) -> NDArray[np.bool_]:
-    """Which of the keys are in `known`, which is sorted."""
+    """Return which keys are in `known`, which must be sorted."""
     if not len(known):
         return np.zeros(len(keys), np.bool_)
     found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
@@ -133,7 +133,7 @@ _MOST_BITS = 10
 
 
 def first_occurrences(key_files: Sequence[Path], work: Path, memory: int) -> Iterator[NDArray[np.bool_]]:
-    """Yield for each file which of its keys are the first of their kind in all files.
+    """Yield for each file a mask of the keys that occur for the first time in all files.
 
     By their first bits keys are dealt out into files in `work`, so small that `memory` (bytes) can sort one at a time.
     `key_files` are of `numpy.save`, an array of uint64 each, in the order of the text.
@@ -157,7 +157,7 @@ def first_occurrences(key_files: Sequence[Path], work: Path, memory: int) -> Ite
 
 
 def _deal_out(key_files: Sequence[Path], work: Path, total: int, memory: int) -> None:
-    """Append every key with its index to the file of its part; of equal keys in one go the first is enough."""
+    """Append each key with its index to its part's file; of equal keys in a batch only the first."""
     bits = 0  # of a key, that say the part: keys are evenly spread
     while (total * BYTES_PER_KEY >> bits) > memory and bits < _MOST_BITS:
         bits += 1

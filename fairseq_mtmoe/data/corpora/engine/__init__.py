@@ -1,1 +1,1 @@
-"""From a recipe and raw files to a data directory (`pipeline.prepare`): streaming, restartable, by any workers."""
+"""Preparation of a data directory from a recipe and raw files (`pipeline.prepare`): streaming and restartable."""

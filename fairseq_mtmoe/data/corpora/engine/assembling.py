@@ -1,4 +1,4 @@
-"""The second half of every preparation: text that stays becomes a vocabulary and shards of ids, and is described."""
+"""The second half of every preparation: vocabulary, shards of ids, and lists that describe them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def binarize(
 
 
 def kinds_of(pair: str, recipe: Recipe, vocabulary: Vocabulary) -> Kinds:
-    """Which vocabulary each side of a pair has."""
+    """Return the kind of vocabulary of each side of a pair."""
     sources = recipe.source_languages() if vocabulary.has_sources else set()
     first, second = (SOURCE if lang in sources else "" for lang in pair.split("-"))
     return first, second
@@ -80,7 +80,7 @@ def kinds_of(pair: str, recipe: Recipe, vocabulary: Vocabulary) -> Kinds:
 
 @dataclass(frozen=True)
 class Ids:
-    """Files with the ids of a split of a language pair, in order; of what is evaluated on, also those with its text."""
+    """Files with the ids of a pair's split, in order; for evaluation data also the files with its text."""
 
     pair: str
     split: str
@@ -89,13 +89,13 @@ class Ids:
 
     @cached_property
     def summaries(self) -> list[dict[str, Any]]:
-        """`pairs` of each file, and for each side what `vocabulary.table` sums up."""
+        """Return each file's `pairs`, and each side's counts for `vocabulary.table`."""
         return list(map(summary_of, self.files))
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """A data directory that is to be written: its vocabulary, and the ids of each split of each language pair.
+    """A data directory before it is written: its vocabulary, and the ids of each split of each language pair.
 
     `synthetic`: so many training pairs of a direction are back-translated.
     """
@@ -111,14 +111,14 @@ class Assembly:
 
     @property
     def pairs(self) -> list[str]:
-        """Those that there is text of, in plain codes."""
+        """Return the language pairs with text, in plain codes."""
         return list(dict.fromkeys(one.pair for one in self.ids))
 
     def shards(self, pair: str) -> int:
         return shards_of(self.sizes[pair], self.recipe.shards)
 
     def tiers(self) -> dict[str, list[str]]:
-        """The directions of every tier, largest first: as the recipe names them, the others by their size."""
+        """Return the directions of each tier, largest first: by the recipe, the others by size."""
         named = {name: tier for tier, names in self.recipe.tiers.items() for name in names}
         sizes = {way: self.sizes[self.training_of(way)] for way in self.recipe.trained()}
         found: dict[str, list[str]] = {tier: [] for tier in tiers.TIERS}
@@ -162,11 +162,11 @@ class Assembly:
         return side_name(ids.split, self.recipe.data_pair(ids.pair), self.recipe.data_code(lang))
 
     def _langs(self) -> list[str]:
-        """Those of all text, in plain codes."""
+        """Return the languages of all text, in plain codes."""
         return sorted({lang for pair in self.pairs for lang in pair.split("-")}, key=self.recipe.data_code)
 
     def _write_dictionaries(self, folders: Sequence[Path]) -> None:
-        """Write a dictionary for each language: one, or one of sources and one of targets, and links to it."""
+        """Write each language's dictionary, as links to one file, or to one for sources and one for targets."""
         first: dict[str, Path] = {}
         for lang in self._langs():
             kind = kinds_of(f"{lang}-", self.recipe, self.vocabulary)[0]
@@ -178,7 +178,7 @@ class Assembly:
                     shutil.copyfile(self.vocabulary.dictionary(kind), path)
 
     def _write_shared(self, folder: Path, folders: Sequence[Path]) -> None:
-        """Write the model, or two, and the lists that tasks read."""
+        """Write the SentencePiece model or models, and the lists that tasks read."""
         langs = list(map(self.recipe.data_code, self._langs()))
         shutil.copyfile(self.vocabulary.model(), folder / SENTENCEPIECE)
         if self.vocabulary.has_sources:
@@ -199,7 +199,7 @@ class Assembly:
         _write(folder / recorded_sizes.FILE_NAME, json.dumps(content, indent=1) + "\n")
 
     def _write_text(self, folder: Path, ids: Ids) -> None:
-        """The text itself: references to score detokenized output against, further ones as `….1` (see `evaluation`)."""
+        """Write evaluation text, for scoring detokenized output; further references as `….1` (see `evaluation`)."""
         folder.mkdir(exist_ok=True)
         source, target = (folder / self._name(ids, lang) for lang in ids.pair.split("-"))
         further = max(summary_of(file)["references"] for file in ids.text)
@@ -226,17 +226,17 @@ def _write(path: Path, text: str) -> None:
 
 
 def shards_of(pairs: int, settings: Shards) -> int:
-    """Into how many directories a language pair's training data is dealt out."""
+    """Return the number of shards of a language pair's training data."""
     return max(1, min(settings.most, -(-pairs // settings.pairs)))
 
 
 def sizes_of(pairs: int, shards: int) -> list[int]:
-    """How many pairs each shard gets: they are dealt out in turn."""
+    """Return each shard's number of pairs, which are distributed in turn."""
     return [len(range(shard, pairs, shards)) for shard in range(shards)]
 
 
 def write_side(files: Sequence[Path], side: str, prefixes: Sequence[Path], symbols: int, is_training: bool) -> int:
-    """Deal sentences out in turn, as `.bin` and `.idx`; return how many training pairs have their source now.
+    """Distribute sentences to shards in turn, as `.bin` and `.idx`; return the number of pairs with sources.
 
     `files` have the ids of one side of a split, `prefixes` are paths without suffix, one for each shard.
     """

@@ -68,7 +68,7 @@ def gather_block(
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Where the vocabulary is: a SentencePiece model, a dictionary for all languages, and its id for each piece.
+    """Files of the vocabulary: a SentencePiece model, a dictionary for all languages, and the id of each piece.
 
     has_sources: it is of targets, and there is another of sources.
     """
@@ -88,7 +88,7 @@ class Vocabulary:
 def make_vocabulary(
     tools: Tools, recipe: Recipe, given: Mapping[str, Path], names: tuple[str, str], selections: Selections
 ) -> Vocabulary:
-    """Train a model on text drawn by temperature, or take the `given` one; `UserError` where text or file is unfit.
+    """Train a model on text drawn by temperature, or take the `given` one (UserError: text or file is unfit).
 
     `names` are what the user calls size and character coverage.
     """
@@ -139,7 +139,7 @@ def _write_vocabulary(folder: Path, kind: str, model: bytes, pieces: Pieces, is_
 def encode(
     tools: Tools, texts: Sequence[Text], vocabulary: Vocabulary, kinds: Sequence[Kinds], tagged: Sequence[str]
 ) -> list[list[Path]]:
-    """Return the files of ids of each text, one for each of its own; those of an earlier run and the same rows stay.
+    """Encode texts; return a file of ids for each of their files, kept from an earlier run if the rows are the same.
 
     `kinds` are the texts', see `Kinds`; of each text the side `tagged`, if it is not empty, begins with `TAG`.
     """
@@ -162,7 +162,7 @@ def encode(
 
 
 def _block_path(stage: Stage, path: Path, mask: Mask | None, tagged: str) -> Path:
-    """Return where the ids of a block's rows are; the name says which rows, so that the same are not encoded again."""
+    """Return the path for the ids of a block's rows; it depends on the rows, so that they are encoded only once."""
     tag = tagged and f"-{tagged}"
     rows = "all" if mask is None or mask.all() else hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()[:16]
     return stage.folder / f"{path.stem}-{rows}{tag}.npz"
@@ -170,7 +170,7 @@ def _block_path(stage: Stage, path: Path, mask: Mask | None, tagged: str) -> Pat
 
 @lru_cache(2)
 def _load_model(folder: Path, kind: str) -> tuple[sentencepiece.SentencePieceProcessor, NDArray[np.int32], Mask]:
-    """The model, the dictionary's id for each of its pieces, and which characters they have."""
+    """Return the model, the dictionary's id for each of its pieces, and the known characters."""
     model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{kind}{MODEL}"))
     table = np.load(folder / f"{kind}{IDS}")
     return model, table, known_characters(model, table)
@@ -182,7 +182,7 @@ def _tag_id(folder: Path, kind: str) -> int:
 
 
 def encode_block(text: Path, mask: Mask | None, vocabulary: Path, out: Path, kinds: Kinds, tagged: str = "") -> int:
-    """Write the ids of a block's sentences, each with the end of sentence, and their lengths; how many pairs.
+    """Write the ids of a block's sentences, with ends, and their lengths; return the number of pairs.
 
     Those of the side `tagged` begin with `TAG`.
     """
