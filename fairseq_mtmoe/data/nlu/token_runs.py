@@ -34,6 +34,7 @@ class TokenRuns:
 
     @property
     def lengths_N(self) -> NDArray[np.int64]:
+        """Return the runs' lengths, (N,)."""
         return np.diff(self.starts_N)
 
     def __len__(self) -> int:

@@ -215,6 +215,7 @@ class SamplingPlan:
         return start.parts or (Part(self.epoch_size(start.schedule, start.shard_epoch), start.update),)
 
     def epoch_size(self, schedule: Schedule, shard_epoch: int) -> int:
+        """Return the number of examples in an epoch by a schedule."""
         return schedule.epoch_size(self._sizes(shard_epoch), self.sizes)
 
     def _counts(self, start: EpochStart) -> list[NDArray[np.int64]]:

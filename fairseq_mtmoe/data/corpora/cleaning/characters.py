@@ -46,6 +46,7 @@ class Columns:
 
 
 def table(codes: Iterable[int]) -> NDArray[np.bool_]:
+    """Return a mask over all code points that is true for these."""
     entries = np.zeros(CODES, np.bool_)
     entries[list(codes)] = True
     return entries

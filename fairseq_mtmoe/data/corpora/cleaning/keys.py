@@ -127,7 +127,7 @@ def _digits() -> NDArray[np.bool_]:
     return table(code for code in range(0x20000) if unicodedata.category(chr(code)) == "Nd")
 
 
-BYTES_PER_KEY = 64  # of memory while a key's part is sorted, with its index, their order and more; measured
+BYTES_PER_KEY = 64  # memory for sorting a key's part, with index and order; measured
 _ENTRY = np.dtype([("key", "<u8"), ("index", "<u8")])
 _MOST_BITS = 10
 
@@ -158,7 +158,7 @@ def first_occurrences(key_files: Sequence[Path], work: Path, memory: int) -> Ite
 
 def _deal_out(key_files: Sequence[Path], work: Path, total: int, memory: int) -> None:
     """Append each key with its index to its part's file; of equal keys in a batch only the first."""
-    bits = 0  # of a key, that say the part: keys are evenly spread
+    bits = 0  # leading bits of a key that determine its part, as keys are uniform
     while (total * BYTES_PER_KEY >> bits) > memory and bits < _MOST_BITS:
         bits += 1
     begins = np.arange(1 << bits, dtype=np.uint64) << np.uint64((64 - bits) % 64)

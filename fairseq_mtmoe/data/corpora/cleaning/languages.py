@@ -101,7 +101,7 @@ _TEXTS = ("the house is old", "Größe, naïve", "дом", "บ้าน หล�
 _WHAT = "a fastText model for language identification"
 
 _MAGIC, _VERSIONS, _SUPERVISED, _LOSSES = 793712314, (11, 12), 3, (1, 2, 3, 4)
-_MOST_OCCURRENCES = 10**15  # what the library takes for "more than any": with others its tree of labels has no end
+_MOST_OCCURRENCES = 10**15  # the library's "more than any"; with larger counts its tree of labels has no end
 _CENTROIDS = 256
 
 
@@ -209,7 +209,7 @@ class _Walk:
             self._must(self._centroids(1) == 1)
 
     def _centroids(self, dimension: int) -> int:
-        """How many parts a row is cut into, each of which has a code."""
+        """Return the number of parts of a row, each of which has a code."""
         found, parts, width, last = self._numbers("<4i")
         self._must(found == dimension and width > 0 and parts == -(-dimension // width))
         self._must(last == (dimension % width or width))

@@ -107,6 +107,7 @@ class Assembly:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
+        """Return the training pairs of each language pair."""
         return {one.pair: sum(of["pairs"] for of in one.summaries) for one in self.ids if one.split == TRAIN}
 
     @property
@@ -115,6 +116,7 @@ class Assembly:
         return list(dict.fromkeys(one.pair for one in self.ids))
 
     def shards(self, pair: str) -> int:
+        """Return the number of shards of a pair."""
         return shards_of(self.sizes[pair], self.recipe.shards)
 
     def tiers(self) -> dict[str, list[str]]:
@@ -131,9 +133,11 @@ class Assembly:
         return found
 
     def training_of(self, way: str) -> str:
+        """Return the pair with the training data of a direction."""
         return way if way in self.sizes else "-".join(reversed(way.split("-")))
 
     def write(self, folder: Path, tools: Tools) -> None:
+        """Write the data directory."""
         count = max(map(self.shards, self.sizes))
         folders = [folder] if count == 1 else [folder / f"shard{number}" for number in range(count)]
         for each in folders:
@@ -144,7 +148,7 @@ class Assembly:
         for name in OF_ALL_SHARDS if count > 1 else ():
             if (folders[0] / name).exists():
                 _link(folders[0] / name, folder / name)
-        jobs = sorted(self._jobs(folders), key=lambda job: -len(job.args[0]))  # what takes longest comes first
+        jobs = sorted(self._jobs(folders), key=lambda job: -len(job.args[0]))  # longest jobs first
         tools.do("Writing shards", jobs, sum(self.sizes.values()))
         for one in self.ids:
             if one.text:
@@ -209,7 +213,7 @@ class Assembly:
             with open(path, "w", encoding="utf-8", newline="\n") as out:
                 for file in ids.text:
                     with Saved(file) as saved:
-                        # of several corpora some may have fewer references: no text stands for none
+                        # some corpora may have fewer references; an empty line means none
                         lines = saved.lines(name) if name in saved else [""] * int(saved["source_count"])
                     out.writelines(f"{line}\n" for line in lines)
 

@@ -24,7 +24,7 @@ from fairseq_mtmoe.data.corpora.vocabulary.pieces import Pieces, count_character
 from fairseq_mtmoe.data.corpora.vocabulary.training import SIZE_RULE, sample_lines, train
 from fairseq_mtmoe.io.files import read_bytes, read_text, replacing
 
-TRAINED_BY = ("size", "temperature", "character_coverage")  # of a recipe: it decides about a model
+TRAINED_BY = ("size", "temperature", "character_coverage")  # a recipe's settings that determine a trained model
 MODEL, IDS, DICTIONARY = "spm.model", "ids.npy", "dict.txt"
 SOURCE = "source."  # begins the names of such files of sources, where they have a vocabulary of their own
 Kinds = tuple[str, str]  # for each side of a text `SOURCE`, or nothing
@@ -50,7 +50,7 @@ def _gather_jobs(
         for path, mask in itertools.chain.from_iterable(selection.blocks for selection in of_pair):
             kept = np.flatnonzero(mask)
             for side, lang in zip(SIDES, pair.split("-"), strict=True):
-                if lang not in indices:  # which has no sentence
+                if lang not in indices:  # a language without sentences
                     continue
                 first, last = np.searchsorted(indices[lang], [starts[lang], starts[lang] + len(kept)])
                 if first < last:
@@ -62,6 +62,7 @@ def _gather_jobs(
 def gather_block(
     order: tuple[str, int], text: Path, side: str, rows: NDArray[np.int64]
 ) -> tuple[tuple[str, int], list[str]]:
+    """Return some lines of a block, with their place in the order; a job."""
     with Saved(text) as saved:
         return order, saved.some_lines(side, rows)
 
@@ -79,9 +80,11 @@ class Vocabulary:
     has_sources: bool = False
 
     def model(self, kind: str = "") -> Path:
+        """Return the path of the SentencePiece model."""
         return self.stage.folder / f"{kind}{MODEL}"
 
     def dictionary(self, kind: str = "") -> Path:
+        """Return the path of the dictionary."""
         return self.stage.folder / f"{kind}{DICTIONARY}"
 
 

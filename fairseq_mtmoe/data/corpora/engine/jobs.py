@@ -30,15 +30,16 @@ class RawCorpus:
     """A corpus of the recipe with its files on disk."""
 
     files: CorpusFiles
-    pair: str  # that it is a part of, in plain codes
+    pair: str  # language pair that it belongs to, in plain codes
     role: Role
     digests: tuple[str, ...]  # of its files
-    paths: tuple[str, ...] = ()  # of these below RAW, as the recipe has them
+    paths: tuple[str, ...] = ()  # the files' paths below RAW, as in the recipe
     is_synthetic: bool = False  # its sources are a model's translations
     weight: int = 1  # how often training data has it
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Return the files' names in reports."""
         return self.paths or tuple(path.name for path in self.files.paths)
 
     @property
@@ -58,25 +59,28 @@ class PartJob:
 
     corpus: int  # its number for whoever waits for the result
     raw: RawCorpus  # with the files of this part
-    filters: Filters | None  # of training pairs; None takes text as it is
+    filters: Filters | None  # for training pairs; None keeps text unfiltered
     on_bad_line: OnBadLine
     block: int  # pairs
     stage: Stage
-    number: int | None  # of the part and its block; None for a whole corpus, which has as many as it needs
+    number: int | None  # number of the part and its block; None for a whole corpus of several blocks
 
     @property
     def size(self) -> int:
+        """Return the number of bytes to read."""
         sizes = (content.path.stat().st_size for content in self.raw.files.contents)
         spans = zip(self.raw.files.spans, sizes, strict=False)
         return sum((size if end is None else end) - begin for (begin, end), size in spans)
 
 
 class Done(NamedTuple):
+    """Result of a job."""
+
     corpus: int
     number: int | None
     pairs: int
-    blocks: int  # that there are now
-    bad: dict[str, Any] | None  # of a whole corpus, what is known of its bad lines; a part's are in its block's summary
+    blocks: int  # number of blocks so far
+    bad: dict[str, Any] | None  # bad lines of a whole corpus; those of a part are in its block's summary
 
 
 def cut(number: int, files: CorpusFiles, block: int) -> tuple[int, list[CorpusFiles]]:
@@ -98,7 +102,7 @@ def clean_part(job: PartJob) -> Done:
                 pairs, blocks = pairs + len(block.source), number + 1
     if job.number is None:
         return Done(job.corpus, None, pairs, blocks, bad.result())
-    clean_block(block, job, job.number, bad.result())  # which says that its list of bad lines is there, too
+    clean_block(block, job, job.number, bad.result())  # also marks the list of bad lines as complete
     return Done(job.corpus, job.number, len(block.source), 1, None)
 
 
@@ -108,7 +112,7 @@ def _blocks(job: PartJob, bad: BadLines) -> Iterator[Block]:
         if isinstance(item, BadLine):
             bad.note(item)
         elif job.raw.is_turned:
-            yield replace(item, source=item.target, target=item.source, references=())  # which are of its target alone
+            yield replace(item, source=item.target, target=item.source, references=())  # they are its target's
         else:
             yield item
 
@@ -161,7 +165,7 @@ class BadLines:
         self._write()
         with self._file:
             if not self._file.tell():
-                self._path.unlink(missing_ok=True)  # who does the same part may have removed it
+                self._path.unlink(missing_ok=True)  # another worker with the same part may have removed it
 
     def note(self, bad: BadLine) -> None:
         """Count a bad line, keep the first ones as samples, and list it unless its reason is harmless."""

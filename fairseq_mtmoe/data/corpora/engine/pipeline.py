@@ -30,7 +30,7 @@ from fairseq_mtmoe.io.files import read_json, regular_file
 # Raised whenever the same input would give other training or evaluation data: a directory made before is then out of
 # date. (`store.FORMAT` is of the blocks in between, which a run makes anew without being asked.)
 ENGINE = 1
-OVERWRITING = "to replace it, which does again only what depends on that"  # of `--overwrite`
+OVERWRITING = "to replace it, which repeats only the steps that depend on that"  # end of a message
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,12 @@ class CleanedCorpus:
 
     @property
     def blocks(self) -> list[Path]:
+        """Return the blocks' files."""
         return [self.stage.block(number) for number in range(len(self.sizes))]
 
     @property
     def sizes(self) -> list[int]:
+        """Return the blocks' numbers of pairs."""
         return list(self.result["sizes"])
 
     @property
@@ -45,10 +47,12 @@ class CleanedCorpus:
 
 @dataclass(frozen=True)
 class Rules:
-    filters: Filters | None  # of training pairs; None takes text as it is
-    identification: Sequence[str] = ()  # the hash of their model for language identification, where there is one
+    """Settings for reading and cleaning corpora."""
+
+    filters: Filters | None  # for training pairs; None keeps text unfiltered
+    identification: Sequence[str] = ()  # hash of the model for language identification, if any
     on_bad_line: OnBadLine = "stop"  # see `readers.read`
-    held_out: Mapping[str, int] = field(default_factory=dict)  # pairs to be drawn of a language pair's training corpora
+    held_out: Mapping[str, int] = field(default_factory=dict)  # pairs to draw from the training text of a language pair
 
 
 Stages = Sequence[tuple[RawCorpus, Stage]]
@@ -137,7 +141,7 @@ class _Pass:
     tools: Tools
     rules: Rules
     corpora: Stages
-    stages: Stages  # of all corpora, also of those that are clean
+    stages: Stages  # of all corpora, finished ones included
     unpacked: _Unpacked
     step: Step
 
@@ -217,6 +221,7 @@ class _Unpacked:
         tools.do("Unpacking", jobs, sum(map(round, sizes.values())), "MB")
 
     def content(self, path: Path) -> Content:
+        """Return a file to read, unpacked if it was packed."""
         if path not in self._stages:
             return Content(path)
         return Content(self._stages[path].folder / "text", **(self._stages[path].result() or {}))

@@ -83,7 +83,7 @@ class Selection:
         save(out, summary, mask=mask)
 
 
-Selections = Mapping[str, Sequence[Selection]]  # of the training text of each language pair
+Selections = Mapping[str, Sequence[Selection]]  # training text by language pair
 
 
 def _samples(blocks: Sequence[Path], dropped: Sequence[Mask]) -> list[Sample]:
@@ -180,7 +180,7 @@ def _draw(pair: str, selections: Sequence[Selection], sizes: Mapping[str, int], 
                 keys = saved["source_keys"][rows]
             new = mixed(np.full_like(keys, seed), keys)
             found = np.stack([np.full_like(rows, corpus), np.full_like(rows, block), rows], axis=1)
-            draws, first = np.unique(np.concatenate([draws, new]), return_index=True)  # of equal sources the first
+            draws, first = np.unique(np.concatenate([draws, new]), return_index=True)  # the first of equal sources
             where = np.concatenate([where, found])[first[:needed]]
             draws = draws[:needed]
     check_enough(pair, needed, total if len(draws) == needed else len(draws))

@@ -33,6 +33,7 @@ def key_of(**made_from: object) -> str:
 
 
 def hash_of(values: Mapping[str, object]) -> str:
+    """Return a hash of values, in hexadecimal."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -53,9 +54,11 @@ class Stage:
 
     @property
     def key(self) -> str:
+        """Return the stage's key, the folder's name."""
         return self.folder.name
 
     def block(self, number: int) -> Path:
+        """Return the path of a block's file."""
         return self.folder / f"{number:06d}.npz"
 
     def result(self) -> dict[str, Any] | None:
@@ -91,7 +94,7 @@ class WorkFolder:
             yield
         finally:
             os.close(descriptor)
-            with suppress(OSError):  # where nothing was done
+            with suppress(OSError):  # not empty if steps are finished
                 self.path.rmdir()
 
     def stage(self, name: str, **made_from: object) -> Stage:
@@ -130,6 +133,7 @@ def save(path: Path, summary: Mapping[str, object], **arrays: NDArray[Any]) -> N
 
 
 def is_saved(path: Path) -> bool:
+    """Return whether a block's file exists and is no fragment."""
     return zipfile.is_zipfile(path)
 
 
@@ -184,6 +188,7 @@ class Saved:
 
 
 def summary_of(path: Path) -> dict[str, Any]:
+    """Return the summary saved with a block."""
     with Saved(path) as saved:
         return saved.summary
 

@@ -52,7 +52,7 @@ class Step:
     show: Callable[[], None]
     done: int = 0
     skipped: int = 0  # of `done`, by an earlier run
-    share: float | None = None  # that is done, where it is known
+    share: float | None = None  # finished share of all, if known
     start: float = field(default_factory=time.monotonic)
 
     def advance(self, count: int, share: float | None = None, skipped: bool = False) -> None:
@@ -118,6 +118,7 @@ class Shown:
         show(has_ended=True)
 
     def note(self, text: str) -> None:
+        """Add a line to the log."""
         self._log.write(f"{datetime.now().isoformat(' ', 'seconds')} {text}\n")
         self._log.flush()
 
