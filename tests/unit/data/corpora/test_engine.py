@@ -162,7 +162,7 @@ def test_what_is_there_is_kept_or_replaced_as_told(folder):
     raw, data = folder / "raw", folder / "data"
     before = digests(data)
     change(raw / "recipe.yaml", seed=7)
-    said = r"was made with seed 1 \(now 7\), and models .* --overwrite .* again only what"
+    said = r"was made with seed 1 \(now 7\), and models .* --overwrite .* repeats only the steps"
     with pytest.raises(UserError, match=said):
         prepare_small(raw, data)
     assert digests(data) == before

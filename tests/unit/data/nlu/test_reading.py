@@ -288,7 +288,7 @@ def test_wrong_files(tmp_path, write, file, content, line):
 def test_missing_files_of_all_tasks_are_named_before_one_is_read(tmp_path, write):
     write("RTE/dev.tsv", "no table")
     rows = [ROWS[name] for name in ("mnli", "rte", "mrpc")]
-    files = r"MNLI/dev_matched.tsv, MNLI/dev_mismatched.tsv, MRPC/dev.tsv or MRPC/msr_paraphrase_train.txt are not"
+    files = r"MNLI/dev_matched.tsv, MNLI/dev_mismatched.tsv, MRPC/dev.tsv or MRPC/msr_paraphrase_train.txt are missing"
     with pytest.raises(UserError, match=f"MNLI, MRPC, but {files}"):
         expect_files(tmp_path, rows, "valid")
     expect_files(tmp_path, rows[1:2], "valid")
