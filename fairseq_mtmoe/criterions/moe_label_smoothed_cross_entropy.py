@@ -40,7 +40,7 @@ class MoELabelSmoothedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfi
     """Options of fairseq's `label_smoothed_cross_entropy`, and the weight of the load-balancing loss."""
 
     load_balancing_weight: float = field(
-        default=0.0, metadata={"help": "weight of the load-balancing loss of Switch gates, per token or sentence"}
+        default=0.0, metadata={"help": "weight of the switch gates' load-balancing loss, per token or sentence"}
     )
 
 

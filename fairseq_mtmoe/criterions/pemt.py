@@ -27,7 +27,7 @@ class PemtCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
     """fairseq's options of `label_smoothed_cross_entropy`, without smoothing by default, and the sparsity's weight."""
 
     sparsity_weight: float = field(
-        default=0.1, metadata={"help": "weight of the task sparsity loss of gates, per token or sentence"}
+        default=0.1, metadata={"help": "weight of the gates' task sparsity loss, per token or sentence"}
     )
 
 

@@ -21,7 +21,7 @@ from fairseq_mtmoe.training.screen import NAME, RichProgressBar, is_rich
 from fairseq_mtmoe.training.trainer import SparseTrainer
 
 _HELP = {"-h", "--help"}
-_EPILOG = "`mtmoe options` lists what the plugin fairseq_mtmoe adds, with the defaults of each architecture."
+_EPILOG = "`mtmoe options` lists the options that fairseq_mtmoe adds, with the defaults of each architecture."
 
 
 def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:

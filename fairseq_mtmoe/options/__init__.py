@@ -5,24 +5,24 @@ from typing import Any, List, Optional
 
 
 def option(default: Any, meaning: str) -> Any:
-    """A field of an option dataclass with the text of its `--help`."""
+    """Return a dataclass field with a default and a `--help` text."""
     return field(default=default, metadata={"help": meaning})
 
 
 @dataclass
 class TaskOptions:
-    """Mixed into whatever reads task ids; a task that gives ids fills it in."""
+    """Options of models that read task ids; the task fills them in."""
 
     task_names: Optional[str] = option(
-        None, "comma-separated names of the tasks that a model tells apart; a multilingual task fills it in"
+        None, "comma-separated names of the tasks that the model distinguishes; the task fills it in"
     )
 
 
 def names_of_tasks(cfg: Any) -> List[str]:
-    """The tasks that a model tells apart; none where the task gives no ids."""
+    """Return the model's task names, an empty list if the task gives no ids."""
     return cfg.task_names.split(",") if cfg.task_names else []
 
 
 def value_of(cfg: Any, options: type, name: str) -> Any:
-    """An option of a model's configuration; its default, of the dataclass, in one that was saved before it existed."""
+    """Return an option's value, or its default where an old `cfg` lacks it."""
     return getattr(cfg, name, getattr(options, name))

@@ -13,33 +13,36 @@ FORMS = ("base", "large")
 
 @dataclass
 class ConditionalOptions(TaskOptions):
-    """Mixed into the configuration of every model that can have conditional parts; the backbones read it."""
+    """Options of every model that can have conditional parts; backbones read them."""
 
     conditional: str = option(
         NONE,
-        "what adapts to each sentence's task as in CA-MTL: comma-separated parts of attention, norm, "
+        "parts that adapt to each sentence's task, as in CA-MTL: a comma-separated list of attention, norm, "
         "alignment and bottleneck, or none",
     )
     conditional_positions: int = option(
         128,
-        "positions whose bias conditional attention learns, in as many blocks as the width is times that; "
-        "beyond, they begin anew",
+        "number of positions for which conditional attention learns a bias, in (model width / positions) blocks; "
+        "longer sentences repeat the pattern",
     )
 
 
 @dataclass
 class EncoderConditionalOptions(ConditionalOptions):
-    """The same with what only an encoder has."""
+    """`ConditionalOptions` with an option of encoders."""
 
     conditional_form: str = option(
         "base",
-        "where an encoder's bottlenecks and conditional norms are: base, one bottleneck in the last block "
-        "and the upper blocks' last norms, or large, a chain of bottlenecks beside all blocks and all upper norms",
+        "place of the encoder's bottlenecks and conditional norms: base (one bottleneck, in the last block, and the "
+        "last norm of each upper block) or large (a chain of bottlenecks beside all blocks, and all upper norms)",
     )
 
 
 def conditional_parts(cfg: Any) -> FrozenSet[str]:
-    """The parts that `--conditional` names; none in the options of a model from before it."""
+    """Return the parts that `--conditional` names (UserError: unknown ones).
+
+    The options of an older model, without `--conditional`, have none.
+    """
     given = value_of(cfg, ConditionalOptions, "conditional")
     parts = frozenset() if given == NONE else frozenset(given.split(","))
     if not parts <= set(PARTS):
@@ -55,7 +58,7 @@ def conditional_parts(cfg: Any) -> FrozenSet[str]:
 
 
 def has_large_form(cfg: Any) -> bool:
-    """Whether `--conditional-form` is large; a `UserError` where it is nothing known."""
+    """Return whether `--conditional-form` is large (UserError: an unknown form)."""
     form = value_of(cfg, EncoderConditionalOptions, "conditional_form")
     if form not in FORMS:
         raise_invalid("--conditional-form", " or ".join(FORMS), form)

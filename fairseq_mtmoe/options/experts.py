@@ -9,79 +9,76 @@ from fairseq_mtmoe.options import TaskOptions, option
 
 @dataclass
 class ExpertOptions(TaskOptions):
-    """Mixed into the configuration of every model with experts; `slots/` reads it."""
+    """Options of every model with experts; `slots/` reads them."""
 
-    num_experts: int = option(16, "experts per expert layer, independent of the number of processes")
+    num_experts: int = option(16, "number of experts per expert layer, independent of the number of processes")
     expert_gates: str = option(
         "base",
-        "gate of the expert layers: base, task, switch or fixed (one expert for each task), or a repeating "
+        "gate of the expert layers: base, task, switch or fixed (one expert per task), or a repeating "
         "pattern such as base,task",
     )
-    expert_interval: int = option(2, "every how many blocks, of encoder and decoder, one has experts")
+    expert_interval: int = option(2, "put experts into every Nth block of encoder and decoder")
     expert_combine: str = option(
         "preserving",
-        "how an expert's output joins the block: 'paper' scales it by the gate's value; 'preserving' by "
-        "one plus a learned share of it that starts at zero: sparsifying a dense model leaves its output as it was",
+        "scale of an expert's output: 'paper' uses the gate value; 'preserving' starts at 1 and learns a blend with "
+        "the gate value, so that sparsifying a dense model does not change its output",
     )
     dense_updates: int = option(
-        0, "train dense for so many updates, then make each expert a copy of its block's feed-forward"
+        0,
+        "train dense for this many updates, then copy the feed-forward layer and its optimizer state into every "
+        "expert (0: sparse from the start)",
     )
     gate_lr_factor: Optional[float] = option(
         None,
-        "learning rate of the gates' weights and of the share that 'preserving' learns, as a multiple of "
-        "--lr; 0 keeps them (default: 30 in mt_tag and mt_switch, 1 in other models)",
+        "learning rate of gate weights and of the blend of --expert-combine preserving, as a multiple of --lr; "
+        "0 freezes them (default: 30 in mt_tag and mt_switch, 1 in other models)",
     )
     expert_dropout: Optional[float] = option(
         None,
-        "dropout of inner values in experts, each of which sees few tokens (Switch Transformer's expert "
-        "dropout; default: that of other feed-forwards)",
+        "dropout of the experts' inner activations, because each expert sees few tokens (Switch Transformer's expert "
+        "dropout; default: as in dense feed-forward layers)",
     )
     shared_expert_dim: int = option(
         0,
-        "so many inner units of each feed-forward with experts serve all tokens, and each expert has the "
-        "rest: a token costs the same, and copies leave the output as it was (DeepSeekMoE's shared expert)",
+        "number of inner units of each expert layer that serve all tokens; each expert has the rest. The cost per "
+        "token and the output after sparsifying stay the same (DeepSeekMoE's shared expert)",
     )
     expert_reinit_ratio: float = option(
         0.0,
-        "share of the inner units of each copy of a feed-forward that is drawn anew, other ones in each, "
-        "so that copies specialise (Drop-Upcycling; its authors take 0.5)",
+        "fraction of inner units that each copy of a feed-forward layer re-initializes, different ones in each copy, "
+        "so that experts specialise (Drop-Upcycling; its authors use 0.5)",
     )
     base_evaluation: str = option(
         "prices",
-        "how BASE layers route in evaluation: 'prices' takes the expert with the highest score less its "
-        "price, the running mean of those at which training's experts were equally in demand; 'greedy', as "
-        "BASE layers were published, that with the highest score; 'balanced' gives experts equal shares of each "
-        "batch of a validation, as training does, while translations go by prices",
+        "how BASE layers route in evaluation: 'prices' by score minus the running dual price of training; 'greedy', "
+        "as published, by score; 'balanced' assigns equally many tokens to each expert in validation batches, as in "
+        "training, and translates by prices",
     )
     base_training: str = option(
         "balanced",
-        "how BASE layers route in training: 'balanced', as published, gives experts equal shares of each "
-        "batch; 'prices' routes by running prices as in evaluation, with shares about equal",
+        "how BASE layers route in training: 'balanced', as published, assigns equally many tokens of a batch to each "
+        "expert; 'prices' routes by running dual prices as in evaluation, with nearly equal loads",
     )
-    price_memory: float = option(
-        MEMORY, "how much of the running mean of prices is left after an update, from 0 to below 1"
-    )
+    price_memory: float = option(MEMORY, "decay of the running mean of dual prices per update, from 0 to below 1")
 
 
 @dataclass
 class RunOptions:
-    """Mixed into the configuration of every model with experts; `training/` and the expert layers read it."""
+    """Options of a run in several processes; `training/` and expert layers read them."""
 
     no_token_shuffle: bool = option(
         False,
-        "route each process's tokens as they come, instead of first shuffling them over the processes as "
-        "BASE does in training",
+        "route each process's own tokens, instead of shuffling tokens over all processes first as BASE does in "
+        "training",
     )
-    log_expert_comm: bool = option(
-        False, "log the time and the bytes that each expert layer spends in exchanging tokens"
-    )
+    log_expert_comm: bool = option(False, "log the time and the bytes of each expert layer's all-to-all")
     max_nonfinite: int = option(
         10,
-        "skip updates whose loss or gradients are not finite, and stop after so many in a row; 0: stop at "
-        "the first, and log which layers' outputs are not finite",
+        "skip updates whose loss or gradients are not finite, and stop after this number in a row; 0: stop at the "
+        "first, and log the layers whose outputs are not finite",
     )
     distributed_timeout: int = option(
         600,
-        "seconds that a process waits for another that does not start or answer, before the run ends; more "
-        "than the slowest save takes",
+        "seconds to wait for a process that does not start or answer before the run ends; must exceed the duration "
+        "of the slowest save",
     )

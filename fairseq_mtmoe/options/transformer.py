@@ -1,6 +1,6 @@
-"""Options of backbones: all of fairseq's transformer as one flat dataclass, and those of a BERT encoder and a T5.
+"""Options of backbones: fairseq's transformer as one flat dataclass, a BERT encoder, and T5.
 
-fairseq keeps them nested (`cfg.encoder.embed_dim`); its command line flattens them (`--encoder-embed-dim`) and cannot
+fairseq nests its options (`cfg.encoder.embed_dim`). Its command line flattens them (`--encoder-embed-dim`), and cannot
 nest them again for a model with a dataclass. Every option keeps fairseq's name, default and meaning.
 """
 
@@ -21,7 +21,7 @@ from fairseq_mtmoe.options import option, value_of
 
 OptionField = Tuple[str, Any, Any]
 
-# Unless they are given, these follow another option, as in fairseq's own architecture functions.
+# The default of each is another option's value, as in fairseq's architecture functions.
 FOLLOWS = {
     "decoder_embed_dim": "encoder_embed_dim",
     "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
@@ -30,7 +30,7 @@ FOLLOWS = {
 }
 
 
-# fairseq computes Marian's activation, but does not offer it.
+# fairseq implements Marian's activation, but does not list it as a choice.
 OTHER_TYPES = {"activation_fn": ChoiceEnum([*get_available_activation_fns(), "swish"])}
 
 
@@ -44,7 +44,7 @@ def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[Optio
             found += _flat_fields(own.type, prefix=f"{name}_")
             continue
         default = II(f"model.{FOLLOWS[name]}") if name in FOLLOWS else own.default
-        # fairseq's parser leaves an interpolated option without help out, as one that is declared elsewhere.
+        # fairseq's parser omits an interpolated option without help: it takes it for one declared elsewhere.
         metadata = dict(own.metadata) or {"help": name.replace("_", " ")}
         found.append((name, OTHER_TYPES.get(name, own.type), field(default=default, metadata=metadata)))
     return found
@@ -59,13 +59,13 @@ FlatTransformerConfig = dataclasses.make_dataclass(
 
 
 def nested_options(cfg: Any) -> TransformerConfig:
-    """fairseq's nested `TransformerConfig` with the values of a flat configuration (hydra's, or a dataclass)."""
+    """Return fairseq's nested `TransformerConfig` of a flat configuration."""
     given: Any = OmegaConf.to_container(cfg, resolve=False) if isinstance(cfg, DictConfig) else vars(cfg)
     return TransformerConfig.from_namespace(Namespace(**all_options(given)))
 
 
 def all_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """All of fairseq's flat options, those that are not given by default."""
+    """Return all flat options, with defaults in the place of missing ones."""
     defaults = {own.name: own.default for own in dataclasses.fields(FlatTransformerConfig)}
     values = {name: given.get(name, default) for name, default in defaults.items() if name != "_name"}
     for name, followed in FOLLOWS.items():
@@ -79,21 +79,26 @@ FAIRSEQ, MARIAN = SINUSOIDS = ("fairseq", "marian")
 
 @dataclass
 class TranslatorForm:
-    """What pretrained translators have that fairseq's transformer lacks; `--init-model` fills it in."""
+    """Parts of pretrained translators that fairseq's transformer lacks.
+
+    `--init-model` fills them in.
+    """
 
     output_bias: bool = option(False, "add a learned bias to the logits, as Marian does")
     sinusoids: str = option(
-        FAIRSEQ, "sinusoidal positions: fairseq's, or marian's, with other frequencies and counted from 0"
+        FAIRSEQ, "sinusoidal position embeddings: fairseq, or marian (other frequencies, positions from 0)"
     )
     decoder_begins_with_pad: bool = option(
         False,
-        "let the decoder read the embedding of <pad>, which is not trained, at the beginning, where fairseq's "
-        "reads that of </s>",
+        "start the decoder with the embedding of <pad>, which is not trained, instead of fairseq's </s>",
     )
 
 
 def form_of(cfg: Any) -> TranslatorForm:
-    """The form in a model's flat options; fairseq's in those that were saved before there were others (UserError)."""
+    """Return the form in a model's flat options (UserError: unknown sinusoids).
+
+    Options that lack these fields have fairseq's form.
+    """
     names = [own.name for own in dataclasses.fields(TranslatorForm)]
     form = TranslatorForm(**{name: value_of(cfg, TranslatorForm, name) for name in names})
     if form.sinusoids not in SINUSOIDS:
@@ -103,33 +108,39 @@ def form_of(cfg: Any) -> TranslatorForm:
 
 @dataclass
 class EncoderOptions:
-    """Mixed into the configuration of every model on a BERT encoder; given sizes must be the pretrained one's."""
+    """Options of every model on a BERT encoder; sizes must match the pretrained encoder."""
 
-    encoder_layers: Optional[int] = option(None, "blocks of the encoder")
-    encoder_embed_dim: Optional[int] = option(None, "width of the encoder")
-    encoder_ffn_embed_dim: Optional[int] = option(None, "inner width of its feed-forward")
-    encoder_attention_heads: Optional[int] = option(None, "heads of the encoder's attention")
+    encoder_layers: Optional[int] = option(None, "number of encoder blocks (default: the pretrained encoder's)")
+    encoder_embed_dim: Optional[int] = option(None, "width of the encoder (default: the pretrained encoder's)")
+    encoder_ffn_embed_dim: Optional[int] = option(
+        None, "inner width of feed-forward layers (default: the pretrained encoder's)"
+    )
+    encoder_attention_heads: Optional[int] = option(
+        None, "number of attention heads (default: the pretrained encoder's)"
+    )
     dropout: float = option(0.1, "dropout of hidden states")
     attention_dropout: float = option(0.1, "dropout of attention weights")
-    checkpoint_activations: bool = option(False, "keep of each block only what goes in, and compute it again backward")
+    checkpoint_activations: bool = option(
+        False, "store only each block's input, and recompute the block in the backward pass"
+    )
     freeze_layers: str = option(
         "0",
-        "so many of the lowest blocks, or half of all, keep their pretrained weights, and with them the "
-        "embeddings; parts of --conditional train there as elsewhere",
+        "freeze this number of the lowest blocks (half: half of all blocks) and, above 0, the embeddings; parts of "
+        "--conditional still train there",
     )
-    # All sizes of the encoder, in JSON, and those of the tasks' heads, which the task fills in
+    # Sizes of the encoder and of the tasks' heads in JSON; the task fills them in.
     encoder: str = option("", SUPPRESS)
     heads: str = option("", SUPPRESS)
 
 
 @dataclass
 class T5Options:
-    """Mixed into the configuration of every model on a T5; given sizes must be the pretrained one's."""
+    """Options of every model on a T5; sizes must match the pretrained T5."""
 
-    encoder_layers: Optional[int] = option(None, "blocks of the encoder (default: the pretrained T5's)")
-    decoder_layers: Optional[int] = option(None, "blocks of the decoder (default: the pretrained T5's)")
-    encoder_embed_dim: Optional[int] = option(None, "width of both (default: the pretrained T5's)")
-    encoder_attention_heads: Optional[int] = option(None, "heads of attention (default: the pretrained T5's)")
-    dropout: float = option(0.1, "dropout of states, inner values and attention weights")
-    # All sizes of the T5, in JSON, which the task fills in
+    encoder_layers: Optional[int] = option(None, "number of encoder blocks (default: the pretrained T5's)")
+    decoder_layers: Optional[int] = option(None, "number of decoder blocks (default: the pretrained T5's)")
+    encoder_embed_dim: Optional[int] = option(None, "width of encoder and decoder (default: the pretrained T5's)")
+    encoder_attention_heads: Optional[int] = option(None, "number of attention heads (default: the pretrained T5's)")
+    dropout: float = option(0.1, "dropout of hidden states, inner activations and attention weights")
+    # All sizes of the T5 in JSON; the task fills them in.
     t5: str = option("", SUPPRESS)

@@ -1,4 +1,4 @@
-"""The options of `--task glue` and `--task text_to_text`, and what both have."""
+"""The options of `--task glue` and `--task text_to_text`."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -10,19 +10,19 @@ from fairseq_mtmoe.tasks._multitask.config import MultitaskConfig, SamplingConfi
 
 @dataclass
 class BenchmarkConfig(MultitaskConfig):
-    """Options of both, and of other parts of fairseq's configuration."""
+    """Options of both tasks, and options that they read from fairseq's configuration."""
 
     max_tokens_valid: Optional[int] = option(II("dataset.max_tokens_valid"), None)
     best_checkpoint_metric: str = option(II("checkpoint.best_checkpoint_metric"), None)
     path: Optional[str] = option(II("common_eval.path"), None)
     results_path: Optional[str] = option(II("common_eval.results_path"), None)
 
-    data: Optional[str] = option(None, "data directory: the benchmarks' files as they are unpacked")
+    data: Optional[str] = option(None, "data directory: the unpacked files of the benchmarks")
     task_table: Optional[str] = option(
         None,
-        "comma-separated files of tables that add or replace tasks; docs/reference/task_table.md explains the fields",
+        "comma-separated task tables, files that add or replace tasks; see docs/reference/task_table.md",
     )
-    token_cache: Optional[str] = option(None, "folder of tokenized data (default: mtmoe-cache in the data directory)")
+    token_cache: Optional[str] = option(None, "folder for tokenized data (default: mtmoe-cache in the data directory)")
 
 
 @dataclass
@@ -30,38 +30,40 @@ class GlueConfig(BenchmarkConfig, SamplingConfig):
     """Options of language understanding."""
 
     glue_tasks: str = option(
-        "all", "comma-separated tasks of the table; all (GLUE without WNLI), glue, superglue or mrqa stand for several"
+        "all", "comma-separated tasks of the table, or groups of tasks: all (GLUE without WNLI), glue, superglue, mrqa"
     )
-    init_encoder: Optional[str] = option(None, "pretrained encoder: a file of `mtmoe import-hf`")
+    init_encoder: Optional[str] = option(None, "pretrained encoder: a file written by `mtmoe import-hf`")
     max_positions: int = option(
         128,
-        "most tokens of a sequence, of which a ranking has one per candidate; longer ones are truncated as BERT does",
+        "maximum number of tokens in a sequence (a ranking has one sequence per candidate); longer ones are truncated "
+        "as in BERT",
     )
     train_share: Optional[str] = option(
         None,
-        "share of the examples to train on, of each label alike: one for all tasks, tasks' own, or both, such as "
-        "0.1,qqp=0.01 (default: all); validation stays whole",
+        "fraction of the examples to train on, the same of each label: one for all tasks, one per task, or both, such "
+        "as 0.1,qqp=0.01 (default: all); validation uses all examples",
     )
     train_share_seed: int = option(
-        1, "names the draw of --train-share, whatever --seed is; a smaller share is a part of a larger one"
+        1, "seed of --train-share, independent of --seed; a smaller share is a subset of a larger one"
     )
 
 
 @dataclass
 class TextToTextConfig(BenchmarkConfig):
-    """Options of a task in text."""
+    """Options of a text-to-text task."""
 
-    source_task: Optional[str] = option(None, "the task of the table that is trained, as a source for later ones")
-    target_task: Optional[str] = option(None, "the task of the table that is trained, which may borrow from sources")
+    source_task: Optional[str] = option(None, "task of the table to train as a source for later tasks")
+    target_task: Optional[str] = option(None, "task of the table to train; it may borrow from source tasks")
     init_model: Optional[str] = option(
-        None, "pretrained T5: a file of `mtmoe import-hf`; --arch t5 and pemt_t5 take its sizes"
+        None, "pretrained T5: a file written by `mtmoe import-hf`; --arch t5 and pemt_t5 take its sizes"
     )
-    max_source_positions: int = option(512, "most tokens of what is read; longer texts lose their ends")
-    max_target_positions: int = option(128, "most tokens of what is written")
+    max_source_positions: int = option(512, "maximum number of input tokens; longer texts are truncated at their end")
+    max_target_positions: int = option(128, "maximum number of output tokens")
     train_examples: Optional[int] = option(
         None,
-        "number of training examples, each label with its share, at least one (default: all); validation stays whole",
+        "number of training examples, in each label's proportion and at least one per label (default: all); validation "
+        "uses all examples",
     )
     train_examples_seed: int = option(
-        1, "names the draw of --train-examples, whatever --seed is; fewer examples are a part of more"
+        1, "seed of --train-examples, independent of --seed; a smaller number is a subset of a larger one"
     )

@@ -1,4 +1,4 @@
-"""Options of tasks of several tasks: how these share an epoch, and what they read of fairseq's other options."""
+"""Options of multi-task tasks: how tasks share an epoch, and the options that they read from fairseq."""
 
 from dataclasses import dataclass, field
 from typing import Any, List, Optional
@@ -8,13 +8,16 @@ from omegaconf import II
 
 
 def option(default: Any, help: Optional[str], **more: Any) -> Any:
-    """A field with its help, and perhaps fairseq's `argparse_alias` or `argparse_const`."""
+    """Return a field with its help, and fairseq's `argparse_alias` or `argparse_const`."""
     return field(default=default, metadata={"help": help, **more})
 
 
 @dataclass
 class MultitaskConfig(FairseqDataclass):
-    """The size of an epoch; and options of other parts, which without help are no options of the task's own."""
+    """The size of an epoch, and fairseq's options that a task reads.
+
+    An option without help is not added to the task's own options.
+    """
 
     seed: int = option(II("common.seed"), None)
     train_subset: str = option(II("dataset.train_subset"), None)
@@ -26,7 +29,7 @@ class MultitaskConfig(FairseqDataclass):
     finetune_from_model: Optional[str] = option(II("checkpoint.finetune_from_model"), None)
 
     virtual_epoch_size: Optional[int] = option(
-        None, "examples (sentences) in an epoch, and no more than a pass over the data (default: a pass)"
+        None, "number of examples (sentences) in an epoch, at most one pass over the data (default: one pass)"
     )
 
 
@@ -36,22 +39,22 @@ class SamplingConfig(MultitaskConfig):
 
     sampling_method: str = option(
         "concat",
-        "how tasks, or translation directions, share an epoch: concat (natural, by size), temperature, uniform, "
-        "RoundRobin, uniform-then-natural, or uncertainty: of as many candidates of each those train that the model is "
-        "most uncertain of",
+        "how tasks or language pairs share an epoch: concat (natural, by size), temperature, uniform, RoundRobin, "
+        "uniform-then-natural, or uncertainty (draw equally many candidates of each, and train on those that the model "
+        "is most uncertain of)",
     )
-    sampling_temperature: float = option(1.5, "temperature of --sampling-method temperature; where heating starts")
+    sampling_temperature: float = option(1.5, "T of --sampling-method temperature, and where heating starts")
     heating_coefficient: float = option(
-        0.0, "k of temperature heating: the temperature of epoch e is T·sqrt(1 + k·e/C), with e from 0"
+        0.0, "k of temperature heating: epoch e, counted from 0, has the temperature T·sqrt(1 + k·e/C)"
     )
     heating_epochs: Optional[int] = option(
-        None, "C of temperature heating (default: --max-epoch when the run begins; a longer one changes nothing later)"
+        None, "C of temperature heating (default: --max-epoch when the run begins; raising it later changes nothing)"
     )
     heating_updates: Optional[int] = option(
         None,
-        "C in updates, instead of epochs: an epoch has the temperature of its first update; one longer than C/20 is "
-        "drawn in parts of C/20 updates, each with its own temperature",
+        "C of temperature heating in updates instead of epochs: an epoch has the temperature of its first update; an "
+        "epoch longer than C/20 is drawn in parts of C/20 updates, each with its own temperature",
     )
     natural_from_epoch: Optional[int] = option(
-        None, "the first epoch, or virtual epoch, that uniform-then-natural draws by size; those before are uniform"
+        None, "first epoch (or virtual epoch) that uniform-then-natural samples by size; earlier ones are uniform"
     )
