@@ -1,4 +1,4 @@
-"""The tasks. Importing this package registers them, and the criterions, for which fairseq does not look itself."""
+"""The tasks. Importing this package registers them and the criterions, which fairseq does not import itself."""
 
 from fairseq_mtmoe.criterions import moe_label_smoothed_cross_entropy, multitask, pemt
 from fairseq_mtmoe.tasks.glue import GlueTask

@@ -1,4 +1,4 @@
-"""`--task glue`: a benchmark's tasks together, in mixed batches, with a head and a metric each (MT-TaG, §3.3)."""
+"""`--task glue`: a benchmark's tasks in mixed batches, each with a head and a metric (MT-TaG, §3.3)."""
 
 import json
 from argparse import Namespace
@@ -25,7 +25,7 @@ from fairseq_mtmoe.task_types.task_type import TaskType
 from fairseq_mtmoe.tasks._benchmark.config import GlueConfig
 from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask
 
-TOKENIZER = "tokenizer"  # its name in a checkpoint's state of the task
+TOKENIZER = "tokenizer"  # its key in a checkpoint's state of the task
 SERIALIZED = "tokenizer.json"
 
 
@@ -71,7 +71,7 @@ class GlueTask(BenchmarkTask):
         note_sizes(cfg, encoder.config, {name: task_type.head for name, task_type in self.task_types.items()})
 
     def build_criterion(self, cfg: Any) -> MultitaskCriterion:
-        """As fairseq's; refuses another than `multitask`, such as fairseq's default."""
+        """Build the criterion (UserError: neither multitask nor pemt)."""
         criterion = super().build_criterion(cfg)
         if not isinstance(criterion, MultitaskCriterion):
             raise_invalid("--criterion", "multitask, or pemt for a model that borrows", cfg._name)
@@ -79,7 +79,7 @@ class GlueTask(BenchmarkTask):
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """The encoder's; known once a model was built, or a checkpoint loaded."""
+        """The encoder's tokenizer, once a model was built or a checkpoint loaded."""
         return TextTokenizer(getattr(self.state, TOKENIZER), self.args.max_positions)
 
     def tokenizer_of(self, row: TaskRow) -> TextTokenizer:
@@ -105,13 +105,13 @@ class GlueTask(BenchmarkTask):
         return ids_E, found.entropy, found.most
 
     def about_the_run(self) -> dict[str, Any]:
-        """Also which share of the training examples it has; how many they are is said with its sampling."""
+        """Return the event's fields, with the fraction of each task's examples."""
         shares = {name: self.shares[name] for name in self.rows if self.shares[name] < 1}
         drawn = {"train_shares": shares, "train_share_seed": self.args.train_share_seed} if shares else {}
         return {**super().about_the_run(), **drawn}
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch with the task id of each row among the models' inputs."""
+        """Return the batch with each row's task id among the models' inputs."""
         if sample:
             rows = len(sample["net_input"]["src_tokens"])
             ids = sample["task_ids"].repeat_interleave(sample["candidates"], output_size=rows)
@@ -127,7 +127,7 @@ class GlueTask(BenchmarkTask):
 
 
 def about_encoder(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what options say of an encoder: its sizes, what is conditional, which tasks trained it."""
+    """Return an encoder's sizes, conditional parts and trained tasks from its options."""
     model = cfg["model"]
     encoder = json.loads(model["encoder"])
     return {

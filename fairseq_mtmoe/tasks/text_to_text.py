@@ -1,7 +1,7 @@
-"""`--task text_to_text`: a task of the table that is asked in text and answered in text, as T5 is trained.
+"""`--task text_to_text`: a task of the table with text as input and output, as T5 is trained.
 
 PEMT, §3.1. A run trains one row of the table: as a source, whose adapters others borrow, or as a target. Batches are
-fairseq's of translation.
+those of fairseq's translation.
 """
 
 import json
@@ -31,13 +31,13 @@ from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask
 from fairseq_mtmoe.tasks._multitask.validation import Group, log_groups
 
 OPTIONS = ("source_task", "target_task")
-PIECES = "sentencepiece"  # its name in a checkpoint's state of the task
-SENTINELS = 100  # `<extra_id_99>` to `<extra_id_0>` follow T5's pieces, and then numbers that nothing has
+PIECES = "sentencepiece"  # its key in a checkpoint's state of the task
+SENTINELS = 100  # `<extra_id_99>` to `<extra_id_0>` follow T5's pieces; further ids are unused
 
 
 @register_task("text_to_text", dataclass=TextToTextConfig)
 class TextToTextTask(BenchmarkTask):
-    """One task of the table, by its `name` and `row`."""
+    """A single task of the table, with its `name` and `row`."""
 
     config = TextToTextConfig
     name_of_task, named_by = "text_to_text", "--source-task or --target-task"
@@ -68,7 +68,7 @@ class TextToTextTask(BenchmarkTask):
 
     @property
     def source_dictionary(self) -> Dictionary:
-        """T5's pieces under their numbers."""
+        """The dictionary of T5's pieces under their ids."""
         return self.dictionary
 
     target_dictionary = source_dictionary
@@ -86,14 +86,14 @@ class TextToTextTask(BenchmarkTask):
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, T5Model):
             raise_invalid("--path", "a checkpoint of a model on a T5", getattr(cfg, "_name", None))
-        # After it, because a damaged checkpoint may name any size.
+        # Only once the model is built: a damaged checkpoint may name any size.
         fill_dictionary(self.dictionary, self.pieces, model.config.vocab_size)
         self.first_token: int = model.config.decoder_start_token_id
         return model
 
     @cached_property
     def pieces(self) -> text_split.Pieces:
-        """Those of the T5; known once a model was built, or a checkpoint loaded."""
+        """The T5's pieces, once a model was built or a checkpoint loaded."""
         return text_split.Pieces(getattr(self.state, PIECES).numpy().tobytes())
 
     def collate_of(self, tasks: Sequence[str]) -> text_split.TextCollate:
@@ -112,12 +112,12 @@ class TextToTextTask(BenchmarkTask):
         if count is None or count >= len(split):
             return split
         row = self.rows[name]
-        labels_E = np.zeros(len(split)) if row.is_open else split.labels_E  # its candidates have no label in common
+        labels_E = np.zeros(len(split)) if row.is_open else split.labels_E  # examples have no labels in common
         is_regression = row.kind is Kind.regression
         return split.chosen(drawn_examples(labels_E, count, self.args.train_examples_seed, is_regression))
 
     def about_the_run(self) -> dict[str, Any]:
-        """Also whether it is of a source, and how few examples it was to have."""
+        """Return the event's fields, with the stage and the number of examples."""
         count, seed = self.args.train_examples, self.args.train_examples_seed
         drawn = {} if count is None else {"train_examples": count, "train_examples_seed": seed}
         return {**super().about_the_run(), "is_source": self.is_source, **drawn}
@@ -125,21 +125,21 @@ class TextToTextTask(BenchmarkTask):
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Never asked for: there are no candidates."""
+        """Fail: a single task has no candidates."""
         raise AssertionError("one task has nothing to choose from")
 
     def inference_step(
         self, generator: Any, models: Sequence[Any], sample: dict[str, Any], prefix_tokens: Any = None,
         constraints: Any = None,
     ) -> Any:  # fmt: skip
-        """As fairseq's, with T5's first token, which the decoder reads before it writes."""
+        """Generate as fairseq does, from T5's decoder start token."""
         with torch.no_grad():
             return generator.generate(
                 models, sample, prefix_tokens=prefix_tokens, constraints=constraints, bos_token=self.first_token
             )
 
     def write(self, model: Any, sample: dict[str, Any]) -> Tensor:
-        """Return what a model writes greedily of a batch: tokens with an end, (E, L), filled up with NaN."""
+        """Return a batch's greedy outputs: tokens with an end, (E, L), padded with NaN."""
         most = self.scored(self.name).most_tokens
         longest = self.args.max_target_positions - 1 if most is None else most
         generator = self.build_generator([model], Namespace(beam=1, max_len_a=0, max_len_b=longest))
@@ -155,20 +155,20 @@ class TextToTextTask(BenchmarkTask):
         return self._task_type
 
     def metrics_of(self, key: str) -> list[str]:
-        """Also the share of answers that are no label, where answers are labels."""
+        """Return the metrics; if answers are labels, also the fraction that is none."""
         return [*super().metrics_of(key), *([NO_LABEL] if has_labels(self.row) else [])]
 
     def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
         return self.write(unwrapped(model), sample)
 
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
-        """Also the loss and perplexity of each set."""
+        """Log each set's loss, perplexity and metrics."""
         log_groups(logging_outputs, [Group(key, (key,)) for key in self.evaluated])
         super().log_figures(logging_outputs)
 
 
 def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, TaskRow]:
-    """Return the task that the options name: one, which can be trained as text."""
+    """Return the task that the options name (UserError: not one, or not of text)."""
     named = {option: name for option, name in vars(args).items() if option in OPTIONS and name is not None}
     if len(named) != 1:
         raise UserError(
@@ -183,15 +183,15 @@ def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, Tas
 
 
 def begun_dictionary() -> Dictionary:
-    """Return that of the first three pieces, which fairseq asks for before it reads a checkpoint."""
+    """Return a dictionary of special pieces, which fairseq reads before a checkpoint."""
     return Dictionary(bos=text_split.PADDING, pad=text_split.PADDING, eos=text_split.END, unk=text_split.UNKNOWN)
 
 
 def fill_dictionary(dictionary: Dictionary, pieces: text_split.Pieces, vocab_size: int) -> None:
-    """Add the other pieces, sentinels, and what else has an embedding."""
+    """Add the other pieces, the sentinels, and symbols for unused embeddings."""
     if len(pieces) > vocab_size:
         raise_invalid(
-            "spiece.model", f"a model of at most as many pieces as the T5 has embeddings, {vocab_size}", len(pieces)
+            "spiece.model", f"a model of at most {vocab_size} pieces, the number of the T5's embeddings", len(pieces)
         )
     if len(dictionary) == vocab_size:
         return
@@ -202,4 +202,4 @@ def fill_dictionary(dictionary: Dictionary, pieces: text_split.Pieces, vocab_siz
     for symbol in named[len(dictionary) :]:
         dictionary.add_symbol(symbol)
     if len(dictionary) != vocab_size:
-        raise UserError("`spiece.model` must have no piece twice, and none that is called as T5's sentinels are.")
+        raise UserError("`spiece.model` must have no piece twice, and no piece with the name of one of T5's sentinels.")

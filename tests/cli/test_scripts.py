@@ -185,7 +185,7 @@ def test_a_language_is_added_to_the_demo_s_translator(tmp_path):
     lines = dict(line.split("\t", 1) for line in said.stdout.splitlines() if line[:2] in ("S-", "D-"))
     assert lines["S-0"].split()[1].startswith("▁") and "<unk>" not in "".join(lines.values())
     assert "▁" not in lines["D-0"] + lines["D-2"] and lines["D-1"] == "0.0\t"
-    assert f"`--bpe` is not given: {old / 'data' / 'spm.model'} cuts lines into pieces" in said.stderr
+    assert f"`--bpe` is not given: {old / 'data' / 'spm.model'} splits lines into pieces" in said.stderr
 
 
 @pytest.fixture

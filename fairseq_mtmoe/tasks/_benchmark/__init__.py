@@ -1,1 +1,1 @@
-"""What tasks of the table of tasks share: their splits, metrics, averages, and a validation's report."""
+"""Base of the tasks of the task table: splits, metrics, averages, and a validation's report."""

@@ -1,6 +1,6 @@
-"""The benchmarks' metrics, over a whole set, in percent, and how far chance in drawing the set may take them.
+"""Benchmark metrics of a whole data set, in percent, and their standard errors.
 
-scikit-learn and scipy are imported when they are used: translation does without, and a node may not have them.
+scikit-learn and scipy are imported on first use: translation does not need them, and a node may lack them.
 """
 
 import importlib
@@ -16,22 +16,22 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 
 Values = NDArray[np.float64]
 
-RESAMPLES = 300  # sklearn takes milliseconds for each; the error is then known to 4%
+RESAMPLES = 300  # sklearn takes milliseconds per resample; this number gives the error to within 4%
 
 
 def check_installed(package: str = "scikit-learn", module: str = "sklearn.metrics") -> None:
-    """Raise the `UserError` that says how to get a package, long before a validation asks for it."""
+    """Raise a `UserError` with the install command if a package is missing."""
     try:
         importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"`{package}` must be installed for language understanding, but is not: `pip install "
-            "'fairseq_mtmoe[nlu]'`, or the folder WHEELHOUSE-optional."
+            f"`{package}` must be installed for language understanding, but is not; run `pip install "
+            "'fairseq_mtmoe[nlu]'`, or install the wheels in WHEELHOUSE-optional."
         ) from error
 
 
 def _sklearn(name: str, **options: Any) -> Callable[..., float]:
-    """A metric of `sklearn.metrics` over labels and predictions."""
+    """Return a metric of `sklearn.metrics` as a function of labels and predictions."""
 
     def metric(labels: Values, predictions: Values) -> float:
         return float(getattr(importlib.import_module("sklearn.metrics"), name)(labels, predictions, **options))
@@ -40,7 +40,7 @@ def _sklearn(name: str, **options: Any) -> Callable[..., float]:
 
 
 def correlation(labels: Values, predictions: Values, of_ranks: bool) -> float:
-    """Spearman's or Pearson's correlation; 0 where one of the two is constant, which orders nothing."""
+    """Return Spearman's (`of_ranks`) or Pearson's correlation; 0 if a side is constant."""
     if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
         return 0.0
     if not of_ranks:
@@ -51,13 +51,19 @@ def correlation(labels: Values, predictions: Values, of_ranks: bool) -> float:
 
 
 def macro_f1(labels: Values, predictions: Values) -> float:
-    """Mean F1 of the classes that occur, as SuperGLUE scores CB; an answer below 0 is of no class."""
+    """Return the mean F1 of the classes that occur, as SuperGLUE scores CB.
+
+    Predictions below 0 belong to no class.
+    """
     classes = np.union1d(labels, predictions[predictions >= 0])
     return _sklearn("f1_score", labels=classes, average="macro", zero_division=0)(labels, predictions)
 
 
 def entity_f1(found: Values, predicted: Values, there: Values) -> float:
-    """F1 of entities: how many of each sentence were found, were predicted and are there; 0 of none."""
+    """Return the F1 of entities; 0 if there are none.
+
+    Each argument has a number per sentence: entities that are predicted and right, predicted, and in the reference.
+    """
     return float(2 * found.sum() / max(predicted.sum() + there.sum(), 1))
 
 
@@ -66,32 +72,38 @@ METRICS: Mapping[str, Callable[..., float]] = {
     "matthews": _sklearn("matthews_corrcoef"),
     "spearman": partial(correlation, of_ranks=True),
     "pearson": partial(correlation, of_ranks=False),
-    "f1": _sklearn("f1_score", zero_division=0),  # of the class 1; MultiRC's F1a, over all answers of all questions
+    "f1": _sklearn("f1_score", zero_division=0),  # of class 1; in MultiRC, F1a over all answers of all questions
     "macro-f1": macro_f1,
     "entity-f1": entity_f1,
 }
 
 
 def check_metric(task: str, metric: str, known: Sequence[str], num_labels: int) -> None:
-    """Refuse a metric that a task cannot have, whose kind of answer has the `known` ones."""
+    """Raise a `UserError` for a metric that a task cannot have.
+
+    known: the metrics of the task's type.
+    """
     if metric not in known:
         raise_invalid(f"the metric of {task}", f"one of {', '.join(known)}", metric)
-    if metric == "f1" and num_labels not in (0, 2):  # without labels it is of texts
-        raise_invalid(f"the metric of {task}", "another than f1, which is for two labels", f"f1 of {num_labels}")
+    if metric == "f1" and num_labels not in (0, 2):  # without labels, f1 compares texts
+        raise_invalid(f"the metric of {task}", "another than f1, which needs two labels", f"f1 of {num_labels}")
     if metric == "entity-f1":
         check_installed("seqeval", "seqeval.metrics")
 
 
 def score(metric: str, *columns: Values) -> float:
-    """Return a metric in percent, of what each unit reached, (U,), or of the columns that it takes; NaN of nothing."""
+    """Return a metric in percent; NaN without units.
+
+    columns: a single column (U,), whose mean is the metric, or the metric's arguments.
+    """
     return 100 * _measured(metric, columns) if len(columns[0]) else math.nan
 
 
 def standard_error(metric: str, *columns: Values) -> float:
-    """Return the standard error of `score`, in percent; NaN of fewer than two units.
+    """Return the standard error of `score` in percent; NaN for fewer than two units.
 
-    Of means over units, such as accuracy, from their variance; of other metrics the deviation over 300 sets that are
-    drawn from the units with replacement (the bootstrap), the same ones each time.
+    For means over units, such as accuracy, it follows from their variance. For other metrics it is the standard
+    deviation over 300 bootstrap resamples, the same ones each time.
     """
     if len(columns[0]) < 2:
         return math.nan

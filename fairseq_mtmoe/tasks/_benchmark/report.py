@@ -1,4 +1,4 @@
-"""What `fairseq-validate` says of a checkpoint beside fairseq's line: a table and, with `--results-path`, two files."""
+"""The report of `fairseq-validate`: a table of scores and, with `--results-path`, two files."""
 
 import hashlib
 import os
@@ -26,16 +26,19 @@ from fairseq_mtmoe.tasks._benchmark.metrics import Values, score, standard_error
 
 @dataclass(frozen=True)
 class FoundSet:
-    """What was predicted of a set."""
+    """The predictions of one data set, ready to be scored."""
 
-    examples: int  # how many were predicted
-    columns: Mapping[str, tuple[Values, ...]]  # of each of the set's metrics what it is made of; see `TaskType.columns`
-    majority: Mapping[str, float] = field(default_factory=dict)  # by metric, the score of one label for every example
-    constant: str = ""  # the only answer that was predicted, if there is one
+    examples: int  # number of predicted examples
+    columns: Mapping[str, tuple[Values, ...]]  # each metric's arguments; see `TaskType.columns`
+    majority: Mapping[str, float] = field(default_factory=dict)  # by metric, the best score of a constant label
+    constant: str = ""  # the answer, if all examples got the same one
 
 
 def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, predictions: Predictions) -> dict[str, float]:
-    """Return, by metric, the best score of one label for every example; none without labels in common."""
+    """Return, by metric, the best score of one constant label.
+
+    Empty for tasks whose examples have no labels in common.
+    """
     if row.kind is Kind.regression:
         return {name: 0.0 for name in metrics if name in Regression.metrics}
     if not row.labels or row.kind is Kind.word_labels:
@@ -54,7 +57,7 @@ def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, prediction
 
 
 class ValidationReport:
-    """The scores of the checkpoint `path` of a task's `args`; `about` says what its options say of its model."""
+    """The scores of the checkpoint `args.path`; `about` describes its model from its options."""
 
     def __init__(
         self, args: Namespace, rows: Mapping[str, TaskRow], about: Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -63,7 +66,7 @@ class ValidationReport:
         self._subsets: list[str] = []
 
     def begin(self, subset: str) -> None:
-        """Refuse, before anything is computed, a folder that has other scores or cannot be written to."""
+        """Check the folder before computing (UserError: other scores, not writable)."""
         self._subsets.append(subset)
         folder = self._folder()
         if folder is None:
@@ -72,18 +75,19 @@ class ValidationReport:
         if file.exists():
             try:
                 before = dict(scores_in(read_json(file)).settings)
-            except ValueError:  # a file of something else under their name
+            except ValueError:  # a file of this name with other content
                 before = {}
             checkpoint = str(before.get("checkpoint"))
             if before.get("subset") != subset or os.path.realpath(checkpoint) != os.path.realpath(self._args.path):
                 of = f"{checkpoint} on {before.get('subset')}" if before else "something else"
                 raise UserError(
-                    f"`{folder}` must be a folder without other scores, but has those of {of}; "
+                    f"`{folder}` must be a folder without other scores, but has scores of {of}; "
                     "give another folder, or remove them."
                 )
         check_writable(folder)
 
     def end(self, found: Mapping[str, FoundSet]) -> None:
+        """Print the table of a subset's scores and, with `--results-path`, write it."""
         records: dict[str, dict[str, Any]] = {}
         for task, row in self._rows.items():  # in the table's order
             sets = {
@@ -108,7 +112,7 @@ class ValidationReport:
 
     def _set_record(self, row: TaskRow, task: str, key: str, found: FoundSet) -> dict[str, Any]:
         also = {name: (score(name, *made), standard_error(name, *made)) for name, made in found.columns.items()}
-        digest = hashlib.sha256()  # it tells other data, wherever they lie
+        digest = hashlib.sha256()  # identifies the data by content, not by path
         for path in source_files(Path(self._args.data), row, key.replace(task, self._subsets[-1], 1)):
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
@@ -117,7 +121,7 @@ class ValidationReport:
                 "also": also, "majority": found.majority, "constant": found.constant}  # fmt: skip
 
     def _folder(self) -> Path | None:
-        """Return where the subset's scores go: the first one's into the folder itself, others' into their own."""
+        """Return the subset's folder: the folder itself for the first, else a subfolder."""
         if not self._args.results_path:
             return None
         folder = Path(self._args.results_path)

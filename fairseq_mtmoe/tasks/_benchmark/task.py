@@ -1,4 +1,4 @@
-"""What tasks whose data is of the table of tasks share: splits, metrics over whole sets, averages, a report."""
+"""Base of tasks whose data is in the task table: splits, metrics of whole sets, averages, a report."""
 
 import filecmp
 import json
@@ -42,27 +42,27 @@ from fairseq_mtmoe.tasks._multitask.validation import Group
 logger = logging.getLogger(__name__)
 
 CACHE = "mtmoe-cache"
-OF_ALL = ("loss", "small", "all")  # what a validation calls figures that are of no single task
-GATHERED = ("examples", "predictions")  # of a validation: predicted values (V,), and the example that each is of
+OF_ALL = ("loss", "small", "all")  # names of figures over several tasks
+GATHERED = ("examples", "predictions")  # in validation: predicted values (V,) and the example of each
 
 
 class BenchmarkTask(Multitask):
-    """To be subclassed; its tasks are rows of the table, its groups Small and All. A class calls `set_up_rows`.
+    """Base class: its tasks are rows of the table, its groups Small and All. Subclasses call `set_up_rows`.
 
     Attributes:
-        table, rows: the rows that are known, and those of this task.
-        report: of a checkpoint's validation; None in training.
+        table, rows: all known rows, and the rows of this task.
+        report: the report of a checkpoint's validation; None in training.
         pretrained, begins_with_checkpoint: see `protocols.GivesEncoder`.
-        is_source: whether later tasks are to borrow from it; None where it does not say.
+        is_source: whether later tasks borrow from it; None if unknown.
     """
 
     config: type[BenchmarkConfig]
     name_of_task: str  # as in `--task`
     named_by: str  # the option that names the tasks
-    backbone_option: str  # and the one that names the file of what a new model begins with,
-    backbone: str  # which is this
-    read_split: Callable[..., Any]  # the tokens of a set
-    dataset_of: Callable[[Any], Any]  # the data set of these
+    backbone_option: str  # the option that names the backbone's file
+    backbone: str  # what that file contains, for error messages
+    read_split: Callable[..., Any]  # returns the tokens of a set
+    dataset_of: Callable[[Any], Any]  # makes a data set of the tokens
     is_source: bool | None = None
 
     def __init__(self, args: Namespace) -> None:
@@ -71,69 +71,70 @@ class BenchmarkTask(Multitask):
         self.table = load_tables([Path(path) for path in (args.task_table or "").split(",") if path])
         self.pretrained: Any = None
         self.begins_with_checkpoint = False
-        self._sets: dict[str, dict[str, Any]] = {}  # of each split that is evaluated, by their names
-        self._found_sets: dict[str, tuple[Tensor, FoundSet]] = {}  # what was found of the last predictions
+        self._sets: dict[str, dict[str, Any]] = {}  # by evaluated split, its sets by name
+        self._found_sets: dict[str, tuple[Tensor, FoundSet]] = {}  # the last predictions, and their columns
 
     def set_up_rows(self, rows: Mapping[str, TaskRow], metrics: Mapping[str, Sequence[str]]) -> None:
-        """To be called when the task is made; refuses metrics that a row cannot have, and names that averages have."""
+        """Set the task's rows; called by constructors (UserError: a wrong metric or name)."""
         self.rows = dict(rows)
         for name, row in rows.items():
-            for what, given in (("the name of a task", name), (f"the group of {name}", row.group)):
+            for described, given in (("the name of a task", name), (f"the group of {name}", row.group)):
                 if given in OF_ALL:
-                    raise_invalid(what, f"none of {', '.join(OF_ALL)}, which a validation's averages have", given)
+                    raise_invalid(described, f"none of {', '.join(OF_ALL)}, the names of averages", given)
             own = [row.metric, *row.also]
             if len(set(own)) < len(own):
-                raise_invalid(f"the metrics of {name}", "different ones", ", ".join(own))
+                raise_invalid(f"the metrics of {name}", "all different", ", ".join(own))
             for metric in own:
                 check_metric(name, metric, metrics[name], len(row.labels))
         self.set_up_tasks(list(rows))
-        # in training there is no such path
+        # training has no `--path`
         self.report = ValidationReport(self.args, self.rows, self.about_checkpoint) if self.args.path else None
 
     # ---- what a task supplies ----
 
     @abstractmethod
     def scored(self, name: str) -> Scored:
-        """Return what a task's metrics are made of."""
+        """Return the scorer of a task."""
 
     @abstractmethod
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a report says of a checkpoint with these options, beside what all have."""
+        """Return the report's additional fields on a checkpoint with these options."""
 
     @abstractmethod
     def load_backbone(self, path: str) -> Any:
-        """Return the pretrained backbone of a file."""
+        """Return the pretrained backbone in a file."""
 
     @abstractmethod
     def backbone_of(self, state: Mapping[str, Any]) -> Any:
-        """Return a checkpoint's backbone: its sizes and no weights, which fairseq loads."""
+        """Return a checkpoint's backbone: sizes without weights, which fairseq loads."""
 
     @abstractmethod
     def note_backbone(self, cfg: Any) -> None:
-        """Note in a new model's options what it begins with, and in the task's state what reads texts."""
+        """Store the backbone's sizes in `cfg`, and its tokenizer in the task's state."""
 
     @abstractmethod
     def tokenizer_of(self, row: TaskRow) -> Any:
-        """Return how a task's texts become tokens of the backbone."""
+        """Return the tokenizer of a task's texts."""
 
     @abstractmethod
     def numbers(self, text: str) -> list[int]:
-        """Return the tokens of a text, without an end."""
+        """Return the token ids of a text, without an end token."""
 
     @abstractmethod
     def few_of(self, name: str, split: Any) -> Any:
-        """Return the training examples of a task that an option leaves."""
+        """Return the training examples that an option selects."""
 
     @abstractmethod
     def collate_of(self, tasks: Sequence[str]) -> Collate:
-        """Return what makes batches of sets of these tasks."""
+        """Return the collate function of sets of these tasks."""
 
     def dropout_draws(self, tasks: Sequence[str]) -> list[int]:
+        """Return the number of outputs under dropout that each task's uncertainty needs."""
         return [0] * len(tasks)
 
     @abstractmethod
     def predictions(self, model: Any, sample: dict[str, Any], logging_output: dict[str, Any]) -> Tensor:
-        """Return the predictions of a validation's batch, (E, …), filled up with NaN."""
+        """Return the predictions of a validation batch, (E, …), padded with NaN."""
 
     # ---- options and model ----
 
@@ -143,15 +144,16 @@ class BenchmarkTask(Multitask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Self:
-        """Called by fairseq; refuses a missing data directory, and a node without scikit-learn."""
+        """Build the task; called by fairseq (UserError: no data, no scikit-learn)."""
         check_installed()
         values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
-        args = Namespace(**{"sampling_temperature": 1.0, **values})  # what checkpoints have that sample nothing
+        args = Namespace(**{"sampling_temperature": 1.0, **values})  # the default without sampling options
         if not args.data or not Path(args.data).is_dir():
             raise_invalid("data", "an existing directory", args.data)
         return cls(args)
 
     def described(self) -> TaskDescription:
+        """Return the description of the task's single row (UserError: several rows)."""
         if len(self.rows) != 1:
             raise_invalid(self.named_by, "a single task for a model that borrows from others", ",".join(self.rows))
         ((name, row),) = self.rows.items()
@@ -159,7 +161,7 @@ class BenchmarkTask(Multitask):
         return TaskDescription(name, text, self.numbers(text), self.is_source)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """As fairseq's; a new model begins with the pretrained backbone."""
+        """Build the model; a new one begins with the pretrained backbone."""
         if not from_checkpoint:
             self.pretrained = self._found_backbone()
             self.begins_with_checkpoint = self.checkpoint_to_go_on_from() is not None
@@ -172,7 +174,7 @@ class BenchmarkTask(Multitask):
         return options.get(self.backbone_option.removeprefix("--").replace("-", "_"))
 
     def _found_backbone(self) -> Any:
-        """Return what a new model is built from: a file, or the checkpoint that the run begins with."""
+        """Return a new model's backbone, of a file or of the run's first checkpoint."""
         if given := self._given(vars(self.args)):
             return self.load_backbone(given)
         path = self.checkpoint_to_go_on_from()
@@ -193,11 +195,11 @@ class BenchmarkTask(Multitask):
             ) from error
 
     def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None:
-        """See `protocols.GoesOn`; the order of the tasks is that of rows in weights and moments."""
+        """See `protocols.GoesOn`; weights and moments have rows in the order of the tasks."""
         try:
             before, options = self.about_checkpoint(state["cfg"])["trained_tasks"], state["cfg"]["task"]
         except (KeyError, TypeError, ValueError, AttributeError):
-            return  # of another kind of model, which its parameters tell
+            return  # another kind of model: loading its parameters fails with a sentence
         if before != list(self.rows):
             self.refuse_other_tasks(self.named_by, path, before, list(self.rows))
         old, new = self._given(options), self._given(vars(self.args))
@@ -206,23 +208,24 @@ class BenchmarkTask(Multitask):
         if not os.path.samefile(old, new) and not filecmp.cmp(old, new, shallow=False):
             raise UserError(
                 f"`{self.backbone_option}` must be `{old}`, as when the run of `{path}` began, or be left out, but is "
-                f"`{new}`, another one, instead; another `--save-dir` begins a run with it, and "
-                f"`--finetune-from-model {path}` one with the checkpoint's weights."
+                f"`{new}` instead, a different file; use another `--save-dir` for a new run with it, or "
+                f"`--finetune-from-model {path}` for a new run with the checkpoint's weights."
             )
 
     # ---- data ----
 
     @property
     def token_cache(self) -> Path:
+        """The folder of tokenized data."""
         return Path(self.args.token_cache or Path(self.args.data) / CACHE)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split of all tasks: training data, or what is evaluated from now on."""
+        """Load a split of all tasks, for training or for evaluation."""
         is_training, root = split == self.args.train_subset, Path(self.args.data)
-        lacking = [name for name, row in self.rows.items() if not row.sets(split)]
-        if lacking and (is_training or len(lacking) == len(self.rows)):
-            has = ", ".join(self.rows[lacking[0]].splits)
-            raise UserError(f"`{lacking[0]}` must have a split `{split}` in the table of tasks, but has {has} alone.")
+        missing = [name for name, row in self.rows.items() if not row.sets(split)]
+        if missing and (is_training or len(missing) == len(self.rows)):
+            has = ", ".join(self.rows[missing[0]].splits)
+            raise UserError(f"`{missing[0]}` must have a split `{split}` in the task table, but has only {has}.")
         if self.report is not None and is_first_process():
             self.report.begin(split)
         expect_files(root, self.rows.values(), split)
@@ -239,18 +242,18 @@ class BenchmarkTask(Multitask):
             self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates, draws)
             return
         self.datasets[split] = EvaluationMixture(loader.keys, loader.load(), ids, collate)
-        self._sets.pop(split, None)  # the one that was loaded last comes last
+        self._sets.pop(split, None)  # the split loaded last must be the last key
         self._sets[split] = dict(zip(loader.keys, loader.sets, strict=True))
-        if lacking:
-            logger.warning(f"[{split}] the table of tasks has no such data of {', '.join(lacking)}")
+        if missing:
+            logger.warning(f"[{split}] the task table has no such split of {', '.join(missing)}")
 
     def max_positions(self) -> None:
-        """None: no example is too long, because sequences were cut when they were tokenized."""
+        """Return None: no example is too long, because the tokenizer truncates."""
 
     # ---- validation ----
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """As fairseq's; refuses a best metric and batch sizes that would fail in validation."""
+        """Begin an epoch (UserError: a best metric or batch size that validation lacks)."""
         figures = [f"{key}_{name}" for key in self.evaluated for name in (*self.metrics_of(key), "loss")]
         known = ["loss", *(group.name for group in self.groups()), *figures]
         if self.evaluated and self.args.best_checkpoint_metric not in known:
@@ -263,7 +266,7 @@ class BenchmarkTask(Multitask):
 
     @property
     def evaluated(self) -> Mapping[str, Any]:
-        """The sets of the split whose batches were asked for last, else of the one loaded last."""
+        """The sets of the split that was iterated last, else of the one loaded last."""
         return self._sets.get(self._evaluated_split) or next(reversed(self._sets.values()), {})
 
     @property
@@ -271,7 +274,7 @@ class BenchmarkTask(Multitask):
         return list(self.evaluated)
 
     def groups(self) -> list[Group]:
-        """Return tasks with several sets, the small tasks and those of groups, where there are some, and all."""
+        """Return tasks with several sets, small tasks, the table's groups, and all tasks."""
         tasks = {name: [key for key in self.evaluated if key.partition("/")[0] == name] for name in self.rows}
         several = [Group(f"{name}_mean", (name,)) for name, keys in tasks.items() if len(keys) > 1]
         small = [name for name, row in self.rows.items() if row.small and tasks[name]]
@@ -281,7 +284,7 @@ class BenchmarkTask(Multitask):
         return [*several, *of_small, *of_groups, Group("all", tuple(name for name in self.rows if tasks[name]))]
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
-        """As fairseq's, with the batch's predictions, and their examples, in the logging output."""
+        """Run a validation step; add predictions and their examples to the logging output."""
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if sample:
             values = flattened(sample["id"], self.predictions(model, sample, logging_output))
@@ -291,11 +294,11 @@ class BenchmarkTask(Multitask):
 
     @staticmethod
     def logging_outputs_can_be_summed(criterion: Any) -> bool:
-        """In training; a validation's predictions are gathered."""
+        """Return whether this is training; a validation gathers its predictions."""
         return bool(criterion.training and criterion.logging_outputs_can_be_summed())
 
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log each set's metrics, and the means of tasks and groups, where predictions were made."""
+        """Log each set's metrics and the means of groups, if there are predictions."""
         if not any(name.endswith("_predictions") for log in logging_outputs for name in log):
             return
         for key in self.evaluated:
@@ -309,19 +312,19 @@ class BenchmarkTask(Multitask):
             metrics.log_derived(group.name, partial(self._group_score, group=group), 1001)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """As fairseq's; the first process prints and writes the scores of a checkpoint."""
+        """Reduce as fairseq does; rank 0 prints and writes the scores of a checkpoint."""
         super().reduce_metrics(logging_outputs, criterion)
         if self.report is not None and is_first_process():
             values = {key: [_gathered(logging_outputs, key, name) for name in GATHERED] for key in self.evaluated}
             self.report.end({key: self._reported(key, *both) for key, both in values.items() if len(both[0])})
 
     def metrics_of(self, key: str) -> list[str]:
-        """Return the metrics of a set, first the one that averages are of."""
+        """Return the metrics of a set; averages are of the first one."""
         row = self.rows[key.partition("/")[0]]
         return [row.metric, *row.also]
 
     def _reported(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
-        """Return what was found of a set, with what one label for every example would score."""
+        """Return a set's columns, with the scores of constant labels."""
         task = key.partition("/")[0]
         found, gathered = self._found(key, examples, predictions), _gathered_values(examples, predictions)
         split, row = self.evaluated[key], self.rows[task]
@@ -329,7 +332,9 @@ class BenchmarkTask(Multitask):
         return replace(found, majority=majority_scores(self.metrics_of(key), row, split, gathered), constant=constant)
 
     def _found(self, key: str, examples: Tensor, predictions: Tensor) -> FoundSet:
-        if key in self._found_sets and self._found_sets[key][0] is predictions:  # asked for several figures
+        if (
+            key in self._found_sets and self._found_sets[key][0] is predictions
+        ):  # several figures read the same predictions
             return self._found_sets[key][1]
         task_type = self.scored(key.partition("/")[0])
         gathered = _gathered_values(examples, predictions)
@@ -339,7 +344,7 @@ class BenchmarkTask(Multitask):
         return found
 
     def _set_scores(self, meters: Mapping[str, Any], key: str) -> dict[str, float]:
-        """Return the metrics of a set, rounded; NaN where nothing was predicted."""
+        """Return the metrics of a set, rounded; NaN without predictions."""
         values = [meters.get(f"_{key}_{name}") for name in GATHERED]
         if any(value is None for value in values):
             return dict.fromkeys(self.metrics_of(key), math.nan)
@@ -350,13 +355,13 @@ class BenchmarkTask(Multitask):
         return self._set_scores(meters, key)[metric]
 
     def _group_score(self, meters: Mapping[str, Any], group: Group) -> float:
-        """Return the mean over tasks, of which one with several sets counts once."""
+        """Return the mean over tasks; a task with several sets counts once."""
         sets = [[key for key in self.evaluated if task in (key, key.partition("/")[0])] for task in group.tasks]
         scores = [[self._set_score(meters, key, self.metrics_of(key)[0]) for key in keys] for keys in sets]
         return round(float(np.mean([np.mean(of_task) for of_task in scores])), 2)
 
     def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
-        """Return the loss and metrics of a set, a group's mean, or the loss of everything."""
+        """Return a set's loss and metrics, a group's mean, or (None) the loss of all."""
         if name is None:
             return {"loss": float(meters["loss"].avg)}
         if name in self.evaluated:
@@ -369,6 +374,6 @@ def _gathered_values(examples: Tensor, predictions: Tensor) -> Predictions:
 
 
 def _gathered(logging_outputs: Sequence[Mapping[str, Any]], key: str, name: str) -> Tensor:
-    """Return one of `GATHERED` of a set, of all batches and processes."""
+    """Concatenate one of `GATHERED` of a set over all batches and ranks."""
     parts = [log[f"_{key}_{name}"].cpu() for log in logging_outputs if f"_{key}_{name}" in log]
     return torch.cat(parts) if parts else torch.empty(0)

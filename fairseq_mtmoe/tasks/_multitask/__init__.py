@@ -1,1 +1,1 @@
-"""What tasks with several tasks in them share: sampling, run log, validation by task and by group."""
+"""Base of tasks that train several tasks: sampling, run log, validation by task and by group."""

@@ -1,4 +1,4 @@
-"""What a run log has of training: what made the run, its time and tokens, figures between two lines."""
+"""The run log's part on training: environment, time, tokens, and figures since the last line."""
 
 import os
 import platform
@@ -20,18 +20,18 @@ SAME_NAME = (
     *("loss", "nll_loss", "lr", "gnorm", "wps", "ups", "wpb", "bsz", "clip"),
     *("loss_scale", "gb_free", "padding", "expert_comm_ms"),
 )
-FIGURES = {**{name: name for name in SAME_NAME}, "nonfinite_updates": "skipped"}  # fairseq's figures, and our names
-TOTALS = ("skipped", "loss_scale", "gb_free")  # of these the last value counts, of others the mean
-LINES = 1000  # a run's log has about so many lines of them for each e-fold of updates, however long the run is
+FIGURES = {**{name: name for name in SAME_NAME}, "nonfinite_updates": "skipped"}  # fairseq's names of figures to ours
+TOTALS = ("skipped", "loss_scale", "gb_free")  # logged by their last value, all others by their mean
+LINES = 1000  # events `train` per e-fold of updates, so that logs of long runs stay short
 
 
 def is_first_process() -> bool:
-    """Whether this process is the one that writes and shows what all of them have."""
+    """Return whether this is rank 0, which writes and prints for all ranks."""
     return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
 
 
 class TrainingRunLog(RunLog):
-    """The run log of one process; only the first of several processes writes."""
+    """The run log of one rank; only rank 0 writes."""
 
     has_begun = False  # whether this process has written the event `run`
 
@@ -42,7 +42,7 @@ class TrainingRunLog(RunLog):
 
 
 class Stopwatch:
-    """Time spent on training, without validation and saving; a resumed run goes on from its checkpoint's."""
+    """Training time without validation and saving; a resumed run sets `seconds`."""
 
     _seconds: float = 0.0
     _since: float | None = None
@@ -67,20 +67,20 @@ class Stopwatch:
 
 
 class TrainingRecord:
-    """Figures of training between two lines of the run log, and the tokens of the whole run."""
+    """Training figures since the run log's last line, and the tokens of the whole run."""
 
     def __init__(self) -> None:
-        self.tokens: int | None = 0  # of all processes' targets; None where a run's checkpoint does not say
+        self.tokens: int | None = 0  # target tokens of all ranks; None if the run's checkpoint lacks the number
         self._written = 0
         self._since: list[dict[str, float]] = []
 
     def add_tokens(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Count an update's, of which all processes know the same `logging_outputs`, plain numbers."""
+        """Add an update's tokens; `logging_outputs` are those of all ranks, as numbers."""
         if self.tokens is not None:
             self.tokens += sum(int(log.get("ntokens", 0)) for log in logging_outputs)
 
     def add(self, update: int, figures: Mapping[str, Any]) -> dict[str, float] | None:
-        """Return the figures to write after an update; None while they wait to be averaged with later ones."""
+        """Return the figures to write after an update, or None to average them later."""
         known = {ours: figures[name] for name, ours in FIGURES.items() if _is_number(figures.get(name))}
         self._since.append({name: float(value) for name, value in known.items()})
         if update - self._written < update // LINES:
@@ -96,7 +96,10 @@ def _is_number(value: Any) -> bool:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Return what made a run, without environment variables, which hold secrets."""
+    """Return a run's versions, command, folder, hardware and start.
+
+    Environment variables are left out, because they may hold secrets.
+    """
     made, versions = provenance(), {"python": platform.python_version()}
     for name, packages in PACKAGES.items():
         for package in packages:
@@ -113,7 +116,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def _hardware(device: torch.device) -> str:
-    """Return the first process's machine, such as `2 processes, CPU Intel(R) Xeon(R) with 2 cores`."""
+    """Return rank 0's hardware: `2 processes, CPU Intel(R) Xeon(R) with 2 cores`."""
     world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     processes = f"{world} process" + "es" * (world > 1)
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""How the training data is drawn: the plan that options ask for, what is logged of it, and its batches."""
+"""Sampling of training data: the plan that the options ask for, and its log."""
 
 import logging
 from argparse import Namespace
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 
 def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
-    """Return the plan that the options ask for; those that a task does not have are the defaults."""
+    """Return the sampling plan of the options; options that a task lacks are defaults."""
     options: dict[str, Any] = {one.name: getattr(args, one.name, one.default) for one in fields(Schedule)}
     given = [name for name in ("heating_epochs", "heating_updates") if options[name] is not None]
     if given and options["sampling_method"] == UNCERTAINTY:
         raise UserError(
-            f"`--{given[0].replace('_', '-')}` must not be given with `--sampling-method {UNCERTAINTY}`, where the "
-            "model decides how often each task trains, and nothing is heated."
+            f"`--{given[0].replace('_', '-')}` must be left out with `--sampling-method {UNCERTAINTY}`: the model "
+            "decides how often each task trains, and there is no temperature."
         )
     if not given:
         options["heating_epochs"] = args.max_epoch or None
@@ -43,7 +43,10 @@ def announce(
     run_log: TrainingRunLog, dataset: TrainingMixture, epoch: int, run: Callable[[], dict[str, Any]],
     shown_name: Callable[[str], str],
 ) -> None:  # fmt: skip
-    """Before the first epoch of a process, say what is known of the `run`, and what its options do not do."""
+    """Check the schedule; in a process's first epoch also write the event `run`.
+
+    Warns of options that have no effect. run: returns the event's fields.
+    """
     plan, schedule = dataset.plan, dataset.plan.schedule
     schedule.check_duration()
     if run_log.has_begun:
@@ -52,16 +55,16 @@ def announce(
     wished, size = schedule.virtual_epoch_size, plan.epoch_size(schedule, plan.start_of(epoch).shard_epoch)
     if wished is not None and wished > size:
         logger.warning(
-            f"--virtual-epoch-size {wished} is more than a pass over the data, which is then an epoch: {size} examples"
+            f"--virtual-epoch-size {wished} is more than a pass over the data; an epoch is one pass, {size} examples"
             + ("" if schedule.takes_everything else "; --virtual-data-size sets the size of a pass")
         )
     updates, most_updates = dataset.updates_of_epoch, about["options"].get("max_update") or 0
     is_only = epoch == 1 and (about["options"].get("max_epoch") == 1 or 0 < most_updates <= updates)
     if is_only and schedule.heating_coefficient > 0 and schedule.heating_epochs is not None:
         logger.warning(
-            f"the temperature stays at {schedule.sampling_temperature}, whatever --heating-coefficient is: it rises "
-            f"from epoch to epoch, and the run ends within its first one, of {updates} updates; "
-            "--heating-updates lets it rise within an epoch, and --virtual-epoch-size makes epochs shorter"
+            f"--heating-coefficient has no effect, and the temperature stays at {schedule.sampling_temperature}: it "
+            f"rises from epoch to epoch, and the run ends within its first epoch of {updates} updates; use "
+            "--heating-updates to heat within an epoch, or --virtual-epoch-size for shorter epochs"
         )
     options = options_of(schedule, names)
     del options["exceeds_pass"], options["virtual_data_size"], options["sampling_weights"]
@@ -71,21 +74,21 @@ def announce(
 def announce_part(
     run_log: TrainingRunLog, plan: SamplingPlan, epoch: int, part: int, updates: int, shown_name: Callable[[str], str]
 ) -> None:
-    """Say how the examples of a part of an epoch are sampled, before which so many updates were made."""
+    """Log how a part of an epoch, which begins after `updates` updates, is sampled."""
     names = [shown_name(key) for key in plan.names]
     shares = dict(zip(names, plan.probabilities(epoch, part=part).tolist(), strict=True))
     temperature, of_candidates = plan.temperature(epoch, part=part), plan.draws_candidates(epoch)
-    # Not called `update`: that would order the event by it, and old logs order theirs by epochs.
+    # Not `update`: events are ordered by that field, and old logs order these events by epochs.
     position = {"epoch": epoch, "part": part, "updates_before": updates}
     drawn = {"temperature": temperature, "probabilities": shares, "of_candidates": of_candidates}
     run_log.write("sampling", **position, **drawn)
     if of_candidates:
-        logger.info(f"epoch {epoch}: candidates of all tasks alike, of which the most uncertain train")
-        return  # shares of what trains are said with each update
+        logger.info(f"epoch {epoch}: equally many candidates of each task; the most uncertain ones train")
+        return  # each update logs the tasks' shares
     shown = ", ".join(f"{name} {share:.4f}" for name, share in shares.items())
-    warmth = "" if temperature is None else f" temperature {temperature},"
+    heat = "" if temperature is None else f" temperature {temperature},"
     within = f", from update {updates} on" if part else ""
-    logger.info(f"epoch {epoch}{within}: sampling{warmth} probabilities {shown}")
+    logger.info(f"epoch {epoch}{within}: sampling{heat} probabilities {shown}")
     if temperature is not None:
         metrics.log_scalar("sampling_temperature", temperature, weight=0, priority=900, round=4)
     for name, share in shares.items():
@@ -93,7 +96,7 @@ def announce_part(
 
 
 def moved(sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Return a batch of the host's where the model is."""
+    """Return a batch on the model's device."""
     device = next(model.parameters()).device
     found: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), sample)
     return found

@@ -1,8 +1,8 @@
-"""MT-Uncertainty sampling in a training step: of the candidates of all tasks those that the model is most uncertain of.
+"""MT-Uncertainty sampling in a training step: train on the candidates that the model is most uncertain of.
 
-CA-MTL, §2.2 and algorithm 1. The candidates pass through the model as in evaluation: without gradient or dropout, and
-expert layers count and remember nothing. Where dropout tells the uncertainty, its random numbers follow from the
-candidates and the update: the step's own are the same whatever they are, also in a resumed run and in any number of
+CA-MTL, §2.2 and algorithm 1. Candidates pass through the model as in evaluation: without gradients or dropout, and
+expert layers record nothing. Where uncertainty is measured under dropout, its random numbers depend on the candidates
+and the update alone. The step's own random numbers do not change, also in a resumed run and with any number of
 processes.
 """
 
@@ -29,19 +29,19 @@ Measure = Callable[[Batch, nn.Module, bool], tuple[Tensor, Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Selection:
-    """What a step trains on, and why."""
+    """The examples that a step trains on, and the candidates' uncertainties."""
 
     items: list[Item]  # in the candidates' order
-    candidates: Candidates  # of which they are
-    relative_C: np.ndarray  # each candidate's entropy, in shares of the most that it can be
+    candidates: Candidates  # all candidates of the step
+    relative_C: np.ndarray  # each candidate's entropy as a fraction of its maximum
 
 
 @torch.no_grad()
 def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Selection:
-    """Return the most uncertain candidates of a step, before which so many updates were made.
+    """Return the most uncertain candidates of the step after `update` updates.
 
-    `measure` returns, of a batch, the model and whether it is under dropout, the numbers of the candidates (E,), their
-    entropies H_i and the most that these can be. The model is left in training mode.
+    `measure(batch, model, under_dropout)` returns the candidates' numbers (E,), their entropies H_i and the maxima of
+    these. The model is left in training mode.
     """
     candidates: Candidates = sample[CANDIDATES]
     model.eval()
@@ -52,7 +52,7 @@ def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Se
             found.append(measure(sample[DROPOUT_PASS], model, True))
     model.train()
     columns = [torch.cat([column.double() for column in columns]) for columns in zip(*found, strict=True)]
-    number_E, entropy_E, most_E = torch.stack(columns).cpu().numpy()  # one wait for a GPU
+    number_E, entropy_E, most_E = torch.stack(columns).cpu().numpy()  # one host synchronisation
     entropy_C, most_C = np.zeros((2, len(candidates.items)))
     entropy_C[number_E.astype(int)], most_C[number_E.astype(int)] = entropy_E, most_E
     numbers = most_uncertain(entropy_C, most_C, candidates.task_C, candidates.count)
@@ -62,7 +62,7 @@ def choose(sample: Batch, model: nn.Module, measure: Measure, update: int) -> Se
 
 @contextmanager
 def _dropout(model: nn.Module, seed: int) -> Iterator[None]:
-    """Dropout alone is as in training, by random numbers of this seed; all others go on untouched."""
+    """Enable dropout alone, with its own seed; other random numbers are not affected."""
     device = next(model.parameters()).device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -72,28 +72,28 @@ def _dropout(model: nn.Module, seed: int) -> Iterator[None]:
         yield
 
 
-REPORT_EVERY = 50  # updates, and at every validation and save
+REPORT_EVERY = 50  # updates; also at every validation and save
 DRAWN, TRAINED, ENTROPY = SUMS = ("candidates", "trained", "relative_entropy")  # by task, in a logging output
 
 
 class SelectionRecord:
-    """What a run chose, whose tasks have so many examples each."""
+    """Statistics of a run's selection; `sizes` has each task's number of examples."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.names = list(sizes)
-        self._keys = [f"{name}_{what}" for what in SUMS for name in sizes]
+        self._keys = [f"{name}_{figure}" for figure in SUMS for name in sizes]
         self._seen = [np.zeros(size, dtype=bool) for size in sizes.values()]
-        self._chosen: list[tuple[int, int]] = []  # by this process for the step under way
-        self._untold: list[tuple[int, int]] = []  # of its steps that made an update, and the others do not know of
+        self._chosen: list[tuple[int, int]] = []  # by this rank for the current step
+        self._ungathered: list[tuple[int, int]] = []  # by this rank in completed updates, unknown to other ranks
         self._sums = np.zeros((len(SUMS), len(sizes)))
-        self._updates = 0  # that these are of
+        self._updates = 0  # number of updates in the sums
 
     def begin_step(self) -> None:
-        """Forget what was chosen for a step that made no update, if it was the last one."""
+        """Discard the selection of a last step that made no update."""
         self._chosen = []
 
     def note(self, chosen: Selection, counts: bool) -> dict[str, float]:
-        """Remember what this process chose for a step; return what its logging output is to have."""
+        """Record this rank's selection; return sums for its logging output."""
         sums = np.zeros((len(SUMS), len(self.names)))
         if counts:
             self._chosen += [(task, example[INDEX]) for task, example in chosen.items]
@@ -104,15 +104,15 @@ class SelectionRecord:
         return dict(zip(self._keys, sums.flatten().tolist(), strict=True))
 
     def is_of(self, logging_outputs: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether these are a training step's that chose."""
+        """Return whether these are outputs of a training step with a selection."""
         return any(self._keys[0] in log for log in logging_outputs)
 
     def add(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Count an update's, of all processes, and log each task's share of what was trained on."""
+        """Add an update's sums of all ranks; log each task's share of the examples."""
         sums = np.array([sum(log.get(key, 0) for log in logging_outputs) for key in self._keys]).reshape(len(SUMS), -1)
         self._sums += sums
         self._updates += 1
-        self._untold += self._chosen
+        self._ungathered += self._chosen
         self._chosen = []
         counts = dict(zip(self.names, sums[SUMS.index(TRAINED)].tolist(), strict=True))
         total = sum(counts.values())
@@ -120,7 +120,7 @@ class SelectionRecord:
             metrics.log_scalar(f"{name}_share", count / max(total, 1), total, priority=902, round=3)
 
     def take(self) -> dict[str, Any] | None:
-        """Return for the run log what was chosen since the last call; None if nothing was. All call it."""
+        """Return the event `selection` since the last call, or None; a collective call."""
         if not self._updates:
             return None
         self.gather()
@@ -140,17 +140,17 @@ class SelectionRecord:
         return event
 
     def gather(self) -> None:
-        """Learn what the other processes chose; all of them call it together."""
-        told = [self._untold]
+        """Gather the selections of all ranks; a collective call."""
+        of_ranks = [self._ungathered]
         if dist.is_initialized() and dist.get_world_size() > 1:
-            told = [[]] * dist.get_world_size()
-            dist.all_gather_object(told, self._untold)
-        for task, index in itertools.chain.from_iterable(told):
+            of_ranks = [[]] * dist.get_world_size()
+            dist.all_gather_object(of_ranks, self._ungathered)
+        for task, index in itertools.chain.from_iterable(of_ranks):
             self._seen[task][index] = True
-        self._untold = []
+        self._ungathered = []
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, after `gather`."""
+        """Return the state for a checkpoint; call `gather` before."""
         seen = {
             name: {"size": len(flags), "bits": torch.from_numpy(np.packbits(flags))}
             for name, flags in zip(self.names, self._seen, strict=True)
@@ -158,7 +158,7 @@ class SelectionRecord:
         return {"seen": seen, "names": self.names, "sums": self._sums.tolist(), "updates": self._updates}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint kept; a task whose data has changed begins anew."""
+        """Restore a checkpoint's state; a task whose number of examples changed restarts."""
         for name, flags in zip(self.names, self._seen, strict=True):
             kept = state["seen"].get(name, {"size": -1})
             if kept["size"] == len(flags):

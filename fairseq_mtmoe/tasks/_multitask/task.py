@@ -1,7 +1,7 @@
-"""What a task of several tasks adds to fairseq's: task ids, an epoch's draws, a figure for each task, a run log.
+"""Base of tasks that train several tasks: task ids, sampling, figures of each task, a run log.
 
-A *task* here is what is sampled and validated by its name: a benchmark's task, or a language pair of translation. What
-the model is told of an example is a *task id*, an index into `task_names`, which several tasks may share.
+A *task* here is sampled and validated by its name: a benchmark's task, or a language pair of translation. The model
+gets a *task id*, an index into `task_names`; several tasks may share one.
 """
 
 import logging
@@ -37,23 +37,26 @@ from fairseq_mtmoe.tasks._multitask.validation import GateMovement, Group, add_t
 
 logger = logging.getLogger(__name__)
 
-LAST = "checkpoint_last.pt"  # the default of `--restore-file`, which stands for this file in `--save-dir`
+LAST = "checkpoint_last.pt"  # default of `--restore-file`: this file in `--save-dir`
 
 
 class Multitask(FairseqTask, ABC):
-    """To be named before fairseq's task among a class's bases; a `RunObserver` that `FollowsUpdates`."""
+    """Mixin that precedes fairseq's task in a class's bases; a `RunObserver` that `FollowsUpdates`."""
 
-    tasks_event_key = "tasks"  # under which the run log's event `valid` has each task's figures
-    groups_event_key = "groups"  # and each group's
+    tasks_event_key = "tasks"  # key of the tasks' figures in the run log's event `valid`
+    groups_event_key = "groups"  # key of the groups' figures there
     args: Namespace
 
     def set_up_tasks(self, task_names: Sequence[str]) -> None:
-        """To be called when the task is made; a model that takes task ids keeps the `task_names` of its training."""
+        """Set the task names and begin the run log; called by constructors.
+
+        A model that takes task ids keeps the `task_names` of its training.
+        """
         self.task_names = list(task_names)
         self.run_log = run_log.TrainingRunLog(os.path.join(self.args.save_dir, FILE_NAME))
         self.stopwatch, self.record, self.movement = run_log.Stopwatch(), run_log.TrainingRecord(), GateMovement()
-        self.num_updates = 0  # our trainer says it before each epoch
-        self._run: dict[str, Any] = {"options": {}}  # what training says of it
+        self.num_updates = 0  # set by the trainer before each epoch
+        self._run: dict[str, Any] = {"options": {}}  # options and model size, see `begins`
         self._device = torch.device("cpu")
         self._train_subset: str = self.args.train_subset
         self._selection: SelectionRecord | None = None  # from the first candidates on
@@ -61,29 +64,29 @@ class Multitask(FairseqTask, ABC):
         self._model_names: list[str] | None = None
         self._evaluated_split = ""
         self._epoch = 1
-        self._parts_ahead: list[tuple[int, int, int]] = []  # to be announced: epoch, number, and updates before
+        self._parts_ahead: list[tuple[int, int, int]] = []  # not yet logged: epoch, number, updates before
 
     @property
     @abstractmethod
     def validated_tasks(self) -> list[str]:
-        """The tasks, by name, that a validation gives a figure for."""
+        """Names of the tasks that a validation gives figures for."""
 
     @abstractmethod
     def groups(self) -> list[Group]:
-        """Return the sets of tasks that a validation gives an average for."""
+        """Return the groups of tasks that a validation gives averages for."""
 
     @abstractmethod
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the `id`s of examples, their entropies and the most these can be.
+        """Return the `id`s of examples, their entropies and the maxima of these.
 
-        Of a batch's examples it is those whose entropies are measured with dropout, if `under_dropout`, or without: see
+        With `under_dropout`, only examples whose entropy is measured under dropout, else only the others; see
         `TrainingMixture.dropout_draws`.
         """
 
     def shown_name(self, key: str) -> str:
-        """Return the name of a task of the sampling plan in the run log and on the screen."""
+        """Return the name that logs and the screen show for a sampling plan's task."""
         return key
 
     def log_figures(self, logging_outputs: list[dict[str, Any]]) -> None:
@@ -92,7 +95,7 @@ class Multitask(FairseqTask, ABC):
         log_groups(logging_outputs, [*alone, *self.groups()])
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """As fairseq's; a new model learns the tasks' names, a trained one says which it knows."""
+        """Build the model: give a new one the task names, or take them from a trained one."""
         if not from_checkpoint and not isinstance(cfg, Namespace) and "task_names" in cfg:
             with open_dict(cfg):
                 cfg.task_names = ",".join(self.task_names)
@@ -104,20 +107,21 @@ class Multitask(FairseqTask, ABC):
         if from_checkpoint and names:
             if self._model_names not in (None, names):
                 raise UserError(
-                    f"The models of an ensemble must tell the same tasks apart, but one knows "
+                    f"The models of an ensemble must have the same tasks, but one has "
                     f"{', '.join(self._model_names or ())} and another {', '.join(names)}."
                 )
             self.task_names = self._model_names = list(names)
         return model
 
     def checkpoint_to_go_on_from(self) -> str | None:
-        """See `protocols.GoesOn`; by fairseq's rules."""
+        """Return the checkpoint to continue from, by fairseq's rules, or None."""
         args = self.args
         own = os.path.join(args.save_dir, LAST) if args.restore_file == LAST else args.restore_file
         paths = (own, args.continue_once, args.finetune_from_model)
         return next((path for path in paths if path and os.path.isfile(path)), None)
 
     def options_to_go_on_with(self) -> Mapping[str, Any]:
+        """Return the model options of the checkpoint to continue from."""
         path = self.checkpoint_to_go_on_from()
         return {} if path is None else model_options(file_io.load(path, mapped=True)) or {}
 
@@ -125,19 +129,23 @@ class Multitask(FairseqTask, ABC):
     def refuse_other_tasks(
         option: str, path: str, before: Sequence[str], now: Sequence[str], rule: str = ""
     ) -> NoReturn:
+        """Raise the `UserError` of a run that continues with other tasks."""
         raise UserError(
-            f"`{option}` must be {','.join(before)}{rule}, to go on from `{path}`, but is {','.join(now)} instead; "
-            f"`--finetune-from-model {path}` with another `--save-dir` begins a run of other tasks with its weights."
+            f"`{option}` must be {','.join(before)}{rule}, to continue from `{path}`, but is {','.join(now)} instead; "
+            f"`--finetune-from-model {path}` with another `--save-dir` starts a run of other tasks from its weights."
         )
 
     def id_of(self, name: str, described: str) -> int:
-        """Return the task id of a name, `described` for users; a `UserError` where the model lacks it."""
+        """Return a name's task id (UserError: the model lacks it).
+
+        described: what the name is, for the error.
+        """
         if name not in self.task_names:
             raise_invalid(described, f"one of the model's tasks {', '.join(self.task_names)}", name)
         return self.task_names.index(name)
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch with the ids among the models' inputs that these take."""
+        """Return the batch with task ids among the models' inputs, if all accept them."""
         if not sample:
             return sample
         net_input = dict(sample["net_input"])
@@ -147,11 +155,11 @@ class Multitask(FairseqTask, ABC):
         return {**sample, "net_input": net_input}
 
     def has_sharded_data(self, split: str) -> bool:
-        """False: the training data changes its shards itself, so fairseq need not load it again."""
+        """Return False: training data changes shards itself, and need not be reloaded."""
         return False
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """As fairseq's; training batches are made anew for each epoch's examples, others are kept."""
+        """Return an epoch iterator; only training batches are made anew in each epoch."""
         if isinstance(dataset, TrainingMixture):
             return self._training_iterator(dataset, *args, **kwargs)
         loaded = [split for split, other in self.datasets.items() if other is dataset]
@@ -171,7 +179,7 @@ class Multitask(FairseqTask, ABC):
         def make_batches(dataset: TrainingMixture, epoch: int) -> list[Any]:
             dataset.set_epoch(epoch)
             limits = (max_tokens, max_sentences, required_batch_size_multiple)
-            freqs = self.args.update_freq  # one for each epoch, the last for all later ones
+            freqs = self.args.update_freq  # one per epoch; the last one holds for all later epochs
             per_update = num_shards * freqs[min(epoch, len(freqs)) - 1]
             batches, too_long = dataset.epoch_batches(max_positions, *limits, per_update)
             if not batches:
@@ -180,10 +188,10 @@ class Multitask(FairseqTask, ABC):
                     rule = f"at least {shortest}, the length of the shortest training example"
                     raise_invalid("--max-tokens", rule, max_tokens)
                 raise UserError(
-                    f"Training examples must have at most {max_positions} tokens, as model and task allow, but the "
+                    f"Training examples must have at most {max_positions} tokens, the limit of model and task, but the "
                     f"shortest of the epoch has {shortest}."
                 )
-            # It says which examples are left out, or refuses them.
+            # Logs the examples that are skipped, or raises.
             self.filter_indices_by_size(too_long, dataset, max_positions, ignore_invalid_inputs)
             return batches
 
@@ -198,7 +206,7 @@ class Multitask(FairseqTask, ABC):
         )
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Say how the epoch's examples are sampled, or refuse it; fairseq calls this before it trains."""
+        """Log the epoch's sampling; called by fairseq before it trains (UserError)."""
         inner = unwrapped(model)
         if isinstance(inner, NeedsWeights):
             inner.expect_weights()
@@ -208,7 +216,7 @@ class Multitask(FairseqTask, ABC):
         self._announce_parts(self.num_updates)
 
     def _announce_parts(self, update: int) -> None:
-        """Say how the epoch's parts that begin after so many updates, or before, are sampled."""
+        """Log the sampling of the epoch's parts that begin at this update or earlier."""
         while self._parts_ahead and self._parts_ahead[0][-1] <= update:
             plan: SamplingPlan = self.datasets[self._train_subset].plan
             announce_part(self.run_log, plan, *self._parts_ahead.pop(0), self.shown_name)
@@ -217,7 +225,7 @@ class Multitask(FairseqTask, ABC):
         self, sample: dict[str, Any], model: Any, criterion: Any, optimizer: Any, update_num: int,
         ignore_grad: bool = False, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        """As fairseq's, on the most uncertain of a step's candidates; the run log's clock runs."""
+        """Train on a batch, or on the most uncertain of its candidates."""
         if not self.stopwatch.is_running:
             validation.set_counting(model, False)
             self.movement.rest()
@@ -241,13 +249,15 @@ class Multitask(FairseqTask, ABC):
         return result
 
     def _dummy_batch(self, sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-        """Return a batch with as many passes as others make, whatever the sampling method was."""
+        """Return a batch that takes the same passes as the current sampling method's."""
         dataset: TrainingMixture | None = self.datasets.get(self._train_subset)
         if dataset is None or dataset.draws_candidates == (CANDIDATES in sample):
             return sample
         return moved(dataset.collater([dataset[0]]), model)
 
     def choose(self, sample: dict[str, Any], model: nn.Module, criterion: Any, update: int) -> Selection:
+        """Return the most uncertain of a batch's candidates."""
+
         def measure(batch: dict[str, Any], model: nn.Module, under_dropout: bool) -> tuple[Tensor, Tensor, Tensor]:
             return self.uncertainties(self.for_models(batch, [model]), model, criterion, under_dropout)
 
@@ -268,36 +278,40 @@ class Multitask(FairseqTask, ABC):
             self.run_log.write("selection", update=self._update, **event)
 
     def begin_step(self) -> None:
+        """See `FollowsUpdates`."""
         if self._selection is not None:
             self._selection.begin_step()
 
     def gather(self) -> None:
-        """See `FollowsUpdates`; the run log has what is saved last, too."""
+        """See `FollowsUpdates`; writes the selection to the run log before a save."""
         self._report_selection()
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
+        """Return the task's state for a checkpoint."""
         selection = self._saved_selection if self._selection is None else self._selection.state()
         chosen = {} if selection is None else {"selection": selection}
         spent = {"training_seconds": self.stopwatch.seconds, "training_tokens": self.record.tokens}
         return {type(self).__name__: {**spent, **chosen, "gates": self.movement.state()}}
 
     def set_checkpoint_dict(self, state: dict[str, Any]) -> None:
+        """Restore a checkpoint's state of the task."""
         self.stopwatch.seconds = state["training_seconds"]
-        self.record.tokens = state.get("training_tokens")  # one of before 0.1.10 has none
+        self.record.tokens = state.get("training_tokens")  # missing before 0.1.10
         self._selection, self._saved_selection = None, state.get("selection")
         self.movement.restore(state.get("gates"))
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
+        """Stop the training clock, and start the validation's counts."""
         self._epoch = epoch
         self._report_selection()
         self.stopwatch.stop()
         self._watch_validation(model)
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
-        """As fairseq's, with the sums of the batch's task in the logging output."""
-        if not sample:  # `fairseq-validate` in several processes, when one of them is out of batches
+        """Run a validation step; add the batch's sums under its task's name."""
+        if not sample:  # a rank of `fairseq-validate` without a batch left
             return 0.0, 0, {}
-        if CANDIDATES in sample:  # `mtmoe calibrate` looks at training data
+        if CANDIDATES in sample:  # `mtmoe calibrate` passes training batches
             sample = sample[PASSES][0]
         sample = self.for_models(sample, [model])
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
@@ -306,8 +320,8 @@ class Multitask(FairseqTask, ABC):
         return loss, sample_size, logging_output
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """As fairseq's, with loss and perplexity of each task and each group in a validation."""
-        logging_outputs = [plain_numbers(log) for log in logging_outputs]  # else a GPU is waited for with each of them
+        """Reduce as fairseq does; a validation also logs figures of tasks and groups."""
+        logging_outputs = [plain_numbers(log) for log in logging_outputs]  # saves a host synchronisation per number
         super().reduce_metrics(logging_outputs, criterion)
         if self.stopwatch.is_running:
             self.record.add_tokens(logging_outputs)
@@ -322,7 +336,7 @@ class Multitask(FairseqTask, ABC):
     # ---- the run log ----
 
     def about_the_run(self) -> dict[str, Any]:
-        """Return what the run log is to say of the run, beside its sampling."""
+        """Return the task's fields of the event `run`, beside its sampling."""
         return {"task_names": self.task_names}
 
     def _described_run(self) -> dict[str, Any]:
@@ -330,39 +344,44 @@ class Multitask(FairseqTask, ABC):
         return {**self.about_the_run(), "data": self.args.data, **self._run, **made}
 
     def begins(self, options: Mapping[str, Any], device: torch.device, model: nn.Module) -> None:
+        """Keep the options, the device and the model's size for the event `run`."""
         self._device, self._run = device, {"options": dict(options), **model_size(model)}
 
     def trained(self, update: int, figures: Mapping[str, Any]) -> None:
+        """Write the event `train`, with means since the last one."""
         found = self.record.add(update, figures)
         if found is not None:
             self.run_log.write("train", update=update, **self._so_far(), **found)
 
     def sparsified(self, update: int, num_experts: int, model: nn.Module) -> None:
+        """Write the event `sparsified`."""
         self.run_log.write("sparsified", update=update, num_experts=num_experts, **model_size(model))
 
     def ended(self) -> None:
+        """Warn of gates that have hardly learned."""
         found = unmoved(list(self.movement.latest))
         if found and run_log.is_first_process():
             reasons = "; ".join(f"{reason} in {', '.join(layers)}" for reason, layers in found.items())
             logger.warning(f"gates have hardly learned: {reasons} (--gate-lr-factor)")
 
     def expert_comm(self, update: int, updates: int, layers: Mapping[str, Mapping[str, float]]) -> None:
+        """Write the event `expert_comm`."""
         self.run_log.write("expert_comm", update=update, updates=updates, layers=layers)
 
     def _so_far(self) -> dict[str, Any]:
         return {"minutes": self.stopwatch.seconds / 60, "tokens": self.record.tokens}
 
     def _watch_validation(self, model: nn.Module) -> None:
-        """Count experts' tokens, note sources' weights and compare gates from now on, and from zero."""
+        """Restart the counts of expert tokens, source weights and changed gates."""
         validation.set_counting(model, True)
         self.movement.watch(model)
 
     def figures(self, meters: Mapping[str, Any], name: str | None) -> dict[str, float]:
-        """Return a task's or a group's figures as they were logged, or, without a name, those of everything."""
+        """Return the logged figures of a task or a group, or (None) of all data."""
         return validation.group_values(meters, "" if name is None else f"{name}_")
 
     def post_validate(self, model: Any, stats: dict[str, Any], meters: Mapping[str, Any]) -> None:
-        """Called by fairseq after each subset; writes to the run log, and into `stats` what TensorBoard is to have."""
+        """Write a subset's figures to the run log, and some to `stats` for TensorBoard."""
         position = {"epoch": self._epoch, "update": stats["num_updates"], "subset": self._evaluated_split}
         tasks = [name for name in self.validated_tasks if f"{name}_loss" in meters]
         names = [group.name for group in self.groups()] if tasks else []

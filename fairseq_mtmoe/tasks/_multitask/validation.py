@@ -1,7 +1,7 @@
-"""What a validation adds up over all processes: losses of tasks and groups, experts' tokens, sources' weights, gates.
+"""Figures of a validation over all ranks: losses of tasks and groups, expert tokens, source weights, gates.
 
 A validation batch holds one task. Its sums go into the logging output under the task's name, with zeros for all others:
-fairseq adds these up over processes, which must have the same keys of the same types.
+fairseq adds them over ranks, which must have the same keys and types.
 """
 
 import math
@@ -29,14 +29,14 @@ SUMS = ("loss", "nll_loss", "sample_size", "ntokens")
 
 @dataclass(frozen=True)
 class Group:
-    """A set of tasks with an average, such as a tier of language pairs; a task alone is the group of its name."""
+    """Tasks with a common average, such as a tier; a single task is a group of its name."""
 
     name: str
     tasks: tuple[str, ...]
 
 
 def add_task_sums(logging_output: dict[str, Any], task: str, tasks: Iterable[str]) -> None:
-    """Add this batch's sums as those of `task`, and zeros as those of the other tasks."""
+    """Add the batch's sums under the name of `task`, and zeros under all others."""
     sums = {name: logging_output.get(name, logging_output.get("loss")) for name in SUMS}
     zeros = {name: torch.zeros_like(value) if isinstance(value, Tensor) else 0 for name, value in sums.items()}
     for other in tasks:
@@ -45,7 +45,7 @@ def add_task_sums(logging_output: dict[str, Any], task: str, tasks: Iterable[str
 
 
 def log_groups(logging_outputs: Sequence[Mapping[str, Any]], groups: Iterable[Group]) -> None:
-    """Log loss, nll_loss (base 2) and ppl of each group, over the tokens of its tasks together."""
+    """Log each group's loss, nll_loss (base 2) and ppl over all tokens of its tasks."""
     for group in groups:
         sums = {
             name: sum(log.get(f"{task}_{name}", 0) for log in logging_outputs for task in group.tasks) for name in SUMS
@@ -61,19 +61,19 @@ def log_groups(logging_outputs: Sequence[Mapping[str, Any]], groups: Iterable[Gr
 
 
 def plain_numbers(log: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a logging output with plain numbers; a GPU's tensors of one type come in one copy."""
+    """Return a logging output with numbers for scalars, copied together per type."""
     numbers = dict(log)
-    alike: defaultdict[tuple[Any, Any], list[str]] = defaultdict(list)
+    same_type: defaultdict[tuple[Any, Any], list[str]] = defaultdict(list)
     for key, value in log.items():
         if isinstance(value, Tensor) and value.dim() == 0:
-            alike[value.dtype, value.device].append(key)
-    for keys in alike.values():
+            same_type[value.dtype, value.device].append(key)
+    for keys in same_type.values():
         numbers |= zip(keys, torch.stack([log[key] for key in keys]).tolist(), strict=True)
     return numbers
 
 
 def group_values(meters: Mapping[str, Any], prefix: str) -> dict[str, float]:
-    """Return a group's (with an empty prefix all's) loss, nll_loss, ppl and tokens as logged, unrounded."""
+    """Return a group's unrounded loss, nll_loss, ppl and tokens; prefix "": of all data."""
     loss = meters[f"{prefix}loss"]
     nll_loss = meters.get(f"{prefix}nll_loss", loss)
     bits = float(nll_loss.avg)
@@ -82,7 +82,7 @@ def group_values(meters: Mapping[str, Any], prefix: str) -> dict[str, float]:
 
 
 def _mixtures(model: nn.Module) -> dict[str, MixtureWeights]:
-    """Return what blocks with a gate over sources noted of it, by their dotted paths."""
+    """Return the records of source weights by the dotted paths of their blocks."""
     blocks = adapter_blocks(model)
     return {path: block.mixture.seen for path, block in blocks.items() if block.mixture.seen is not None}
 
@@ -92,7 +92,7 @@ def _records(model: nn.Module) -> list[Any]:
 
 
 def set_counting(model: nn.Module, enabled: bool) -> None:
-    """Count each expert's tokens of each task, and note the weights of sources, from zero; or stop."""
+    """Start (from zero) or stop the counts of expert tokens and source weights."""
     for record in _records(model):
         if enabled:
             record.reset()
@@ -101,7 +101,7 @@ def set_counting(model: nn.Module, enabled: bool) -> None:
 
 @contextmanager
 def uncounted(model: nn.Module, *more: Any) -> Iterator[None]:
-    """Inside, neither a model's records nor further ones that are `enabled` count what passes."""
+    """Pause a model's records, and `more` objects with a flag `enabled`."""
     records = [*_records(model), *more]
     were_enabled = [record.enabled for record in records]
     try:
@@ -114,7 +114,7 @@ def uncounted(model: nn.Module, *more: Any) -> Iterator[None]:
 
 
 def expert_counts(model: nn.Module) -> dict[str, list[list[int]]]:
-    """Return, per layer, per task, per expert, the tokens of all processes while counting."""
+    """Return the counted tokens of all ranks by layer, task and expert."""
     counts = {}
     for path, layer in expert_layers(model).items():
         total = layer.load.counts.to(next(layer.parameters()).device, copy=True)
@@ -125,7 +125,7 @@ def expert_counts(model: nn.Module) -> dict[str, list[list[int]]]:
 
 
 def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
-    """Return, by layer, the mean weight of each source over all processes' sentences while counting."""
+    """Return each source's mean weight over the counted sentences of all ranks, by layer."""
     weights = {}
     for path, seen in _mixtures(model).items():
         if torch.distributed.is_initialized():
@@ -136,10 +136,10 @@ def mixture_weights(model: nn.Module) -> dict[str, list[float]]:
 
 
 def expert_figures(layers: Mapping[str, Sequence[Sequence[int]]], task_names: Sequence[str]) -> dict[str, float]:
-    """Return figures named as TensorBoard groups them: `expert_entropy/LAYER` or `/TASK`, `experts_used/LAYER`.
+    """Return TensorBoard's `expert_entropy/LAYER` or `/TASK`, and `experts_used/LAYER`.
 
-    Entropies are in shares of the most that they can be: a layer's is the mean over tasks, a task's over layers.
-    `layers` has the tokens of each task and expert.
+    Entropies are fractions of their maximum: a layer's is the mean over tasks, a task's the mean over layers.
+    `layers` has the number of tokens of each task and expert.
     """
     found: dict[str, float] = {}
     by_task: dict[str, list[float]] = {}
@@ -159,30 +159,32 @@ def expert_figures(layers: Mapping[str, Sequence[Sequence[int]]], task_names: Se
 
 
 class GateMovement:
-    """Keeps the gates' first weights, and compares experts of a validation's tokens by these and by present ones."""
+    """Compares the gates' current weights with their first ones, on a validation's tokens."""
 
     def __init__(self) -> None:
-        self.since: int | None = None  # the update before which the first weights were kept
-        self.latest: deque[dict[str, dict[str, float]]] = deque(maxlen=LAST)  # figures of validations, by layer
-        self.enabled = True  # whether tokens are compared now; translations of a validation are not
+        self.since: int | None = None  # number of updates when the first weights were stored
+        self.latest: deque[dict[str, dict[str, float]]] = deque(
+            maxlen=LAST
+        )  # figures of the last validations, by layer
+        self.enabled = True  # off while a validation translates
         self._start: dict[str, Tensor] = {}
-        self._counts: dict[str, Tensor] = {}  # of each layer the tokens with another expert, and all
+        self._counts: dict[str, Tensor] = {}  # by layer: tokens whose expert changed, and all tokens
         self._hooks: list[RemovableHandle] = []
 
     def begin(self, model: nn.Module, update: int) -> None:
-        """Keep the present weights as the first ones, unless those of these gates are known."""
+        """Store the current weights as the first ones, unless these gates have some."""
         weights = {path: layer.gate.weight for path, layer in _learned(model).items()}
         if weights and any(self._first(path, weight) is None for path, weight in weights.items()):
             self.since = update
             self._start = {path: weight.detach().clone() for path, weight in weights.items()}
 
     def _first(self, path: str, weight: Tensor) -> Tensor | None:
-        """Return the first weights of a layer; None where they are not known, or of other tasks."""
+        """Return the first weights of a layer; None if unknown or of another shape."""
         start = self._start.get(path)
         return None if start is None or start.shape != weight.shape else start.to(weight.device)
 
     def watch(self, model: nn.Module) -> None:
-        """Compare the experts of tokens from now on, from zero."""
+        """Start to compare the experts of tokens, from zero."""
         self.rest()
         for path, layer in _learned(model).items():
             start = self._first(path, layer.gate.weight)
@@ -192,6 +194,7 @@ class GateMovement:
                 self._hooks.append(layer.gate.register_forward_hook(partial(self._compare, path)))
 
     def rest(self) -> None:
+        """Stop comparing."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._counts = [], {}
@@ -208,10 +211,10 @@ class GateMovement:
         self._counts[path] += torch.stack([(then_T != now_T) & real_T, real_T]).sum(1)
 
     def figures(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        """Return figures of each layer.
+        """Return the figures of each layer, and stop comparing; a collective call.
 
-        They are `blend`, `moved`, the distance from the first weights by their length, and `changed`, the share of
-        tokens with another expert.
+        `blend`; `moved`: the distance from the first weights divided by their norm; `changed`: the fraction of tokens
+        whose expert changed.
         """
         layers: dict[str, dict[str, float]] = {}
         for path, layer in _learned(model).items():
@@ -228,11 +231,11 @@ class GateMovement:
         return layers
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {"since": self.since, "start": {path: weight.cpu() for path, weight in self._start.items()}}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from what a checkpoint kept; one of before 0.1.12 kept nothing."""
+        """Restore a checkpoint's state; there is none before 0.1.12."""
         kept = state or {"since": None, "start": {}}
         self.since, self._start = kept["since"], dict(kept["start"])
 

@@ -1,6 +1,6 @@
-"""The model that a run begins with: `--init-model`, a file of `mtmoe import-hf`, or a dense checkpoint.
+"""The model that a run starts from: `--init-model`, a file of `mtmoe import-hf` or a dense checkpoint.
 
-It says which sizes a model has, which languages and forms sentences have, and which vocabulary data must be made with.
+It determines the new model's sizes, its languages and their tokens, and the vocabulary of the data.
 """
 
 import logging
@@ -23,7 +23,7 @@ from fairseq_mtmoe.tasks.translation import options
 
 logger = logging.getLogger(__name__)
 
-# What weights are made for, by fairseq's names of options; all else is the run's.
+# Options, by fairseq's names, that the weights determine; the run's options determine all else.
 _STACK = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before", "learned_pos")
 LIMITS = ("max_source_positions", "max_target_positions")
 SIZES = (
@@ -40,26 +40,26 @@ _EMBEDDINGS = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 
 @dataclass(frozen=True)
 class InitialModel:
-    """A dense translator to begin with."""
+    """A dense translator that a run starts from."""
 
     path: str
     sizes: Mapping[str, Any]
     settings: Mapping[str, Any]  # its task's state
-    weights: Mapping[str, Tensor]  # mapped: read when they are touched
+    weights: Mapping[str, Tensor]  # memory-mapped: read on first use
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """With all symbols of the matrix."""
+        """The vocabulary with a symbol for each row of the embeddings, if it is known."""
         vocabulary = Vocabulary.of_state(self.settings)
         return None if vocabulary is None else with_codes(vocabulary, self.settings)
 
     @property
     def forms(self) -> dict[str, Any]:
-        """The task's options that are the model's: its languages and its forms of sentences."""
+        """The task options that the model determines: languages and language tokens."""
         return {name: self.settings[name] for name in options.FORMS if name in self.settings}
 
     def check(self, source: Any, target: Any, data: str) -> None:
-        """Refuse a data directory with other dictionaries, which have their language tokens (UserError)."""
+        """Check a data directory's dictionaries, with their language tokens (UserError)."""
         known = self.vocabulary
         sides = (None, None) if known is None else (known.source.symbols, known.target.symbols)
         for dictionary, symbols, name in zip((source, target), sides, _EMBEDDINGS, strict=True):
@@ -71,7 +71,7 @@ class InitialModel:
                 )
 
     def note_sizes(self, cfg: Any) -> None:
-        """Let a new model have the sizes of this one."""
+        """Set this model's sizes in a new model's options."""
         changed = {name: value for name, value in self.sizes.items() if name in cfg and cfg.get(name) != value}
         if changed:
             logger.info(f"from {self.path}: {', '.join(f'{name} = {value}' for name, value in changed.items())}")
@@ -79,15 +79,16 @@ class InitialModel:
             cfg.update(changed)
 
     def begin(self, model: nn.Module) -> None:
+        """Copy the weights to a new model; see `begin_with`."""
         begin_with(model, self.weights)
 
 
 def expect_sizes(path: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that a user has given, and that the model in a file contradicts (UserError); `load` reads it."""
+    """Compare a user's options with the model in a file (UserError: other sizes)."""
     sizes = _model_options(file_io.peek(path) or {})
     for name in (name for name in SIZES if name in sizes and name in given):
         size, value = sizes[name], given[name]
-        is_limit = name in LIMITS and isinstance(size, int) and value <= size  # data may have shorter sentences
+        is_limit = name in LIMITS and isinstance(size, int) and value <= size  # shorter sentences fit, too
         if str(value) != str(size) and not is_limit:
             raise UserError(
                 f"`--{name.replace('_', '-')}` must be {size}, as in the model of `--init-model`, or be left out, but "
@@ -96,29 +97,29 @@ def expect_sizes(path: str, given: Mapping[str, Any]) -> None:
 
 
 def load(path: str) -> InitialModel:
-    """Return the model in a file (UserError: it is no dense translator's)."""
+    """Return the model in a file (UserError: no dense translator)."""
     state = file_io.load(path, mapped=True, remedy="write it anew")
     sizes, weights = _model_options(state), state.get("model") or {}
     if not weights.keys() >= {*_EMBEDDINGS} or not sizes:
         raise UserError(
-            f"`--init-model` must be a translator's file of `mtmoe import-hf` or dense checkpoint, but `{path}` has no "
-            "translator."
+            "`--init-model` must be a translator, in a file of `mtmoe import-hf` or a dense checkpoint, but "
+            f"`{path}` has none."
         )
     if any(MOE in name for name in weights):
         raise UserError(
-            f"`--init-model` must be a dense model, but `{path}` has experts; `--finetune-from-model` begins with it."
+            f"`--init-model` must be a dense model, but `{path}` has experts; use `--finetune-from-model` for it."
         )
     known = {name: sizes[name] for name in SIZES if name in sizes}
     return InitialModel(path, known, {**_stock_forms(state), **(state.get("task_state") or {})}, weights)
 
 
 def _model_options(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint's, of fairseq 0.9 and 0.10 too, which have one set of options."""
+    """Return a checkpoint's model options; fairseq 0.9 and 0.10 keep them in `args`."""
     return model_options(state) or plain(state.get("args"))
 
 
 def _stock_forms(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The forms of sentences of stock fairseq's multilingual task, which saves its options alone."""
+    """Return `FORMS` from the options that stock fairseq's multilingual task saves."""
     found = plain((state.get("cfg") or {}).get("task")) or plain(state.get("args"))
     langs = found.get("langs")
     if not isinstance(langs, list) or not all(isinstance(lang, str) for lang in langs):

@@ -1,9 +1,9 @@
-"""`--train-only new-embeddings`: of a model's own only the rows of a new language's symbols are trained.
+"""`--train-only new-embeddings`: train only the embeddings of a new language's symbols.
 
-All else stays bit for bit, but for what a model that borrows trains by itself: adapters, and norms of a target.
+All else stays equal bit for bit. A model that borrows also trains its adapters and, in a target, its norms.
 
-The rows are parts of matrices that are trained as a whole: gradients of the others are zero, and what an optimizer
-makes of these all the same, by weight decay or by moments, is undone after each update.
+The new rows belong to matrices that the optimizer updates as a whole. The gradients of old rows are zero. Changes that
+weight decay or moments still make to them are undone after each update.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ _TABLES = (
 
 
 class NewEmbeddings:
-    """The tables of a model that get new rows at their ends, frozen but for these."""
+    """Embedding tables with new rows at their ends; only these rows are trained."""
 
     def __init__(self, model: nn.Module, counts: Sequence[int]) -> None:
-        """Freeze the model but for the last `counts` rows, of sources' symbols and of targets'."""
-        if not isinstance(model, MixesSources):  # which has frozen what it was pretrained with
+        """Freeze the model except for the last `counts` rows (source and target symbols)."""
+        if not isinstance(model, MixesSources):  # it has frozen its pretrained part itself
             model.requires_grad_(False)
         tables = dict(model.named_parameters(remove_duplicate=False))
         self._old: dict[nn.Parameter, int] = {}
@@ -39,7 +39,7 @@ class NewEmbeddings:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Within it an optimizer may change all rows; then those of old symbols are what they were."""
+        """Restore the rows of old symbols after an optimizer step inside this context."""
         if not self._kept:
             self._kept = [table[:old].detach().clone() for table, old in self._old.items()]
         yield

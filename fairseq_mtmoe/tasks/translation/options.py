@@ -1,8 +1,8 @@
-"""From the configuration of `translation_heated` to the arguments that fairseq's multilingual classes expect.
+"""Conversion of `translation_heated`'s configuration to the arguments that fairseq's multilingual classes expect.
 
-Strings become lists and dictionaries once the configuration is complete; what is wrong is said before anything is
-loaded. `SETTINGS` travel in a checkpoint, and replace the options of generation (`take_over`): a language whose index
-in `langs` changes takes over the token and the gate of the one that was there.
+Strings become lists and dictionaries once the configuration is complete. Wrong options are refused before anything is
+loaded. Checkpoints store `SETTINGS`, which replace the options of generation (`take_over`): with another order of
+`langs`, a language would get the token and the gate of another one.
 """
 
 import ast
@@ -27,7 +27,7 @@ from fairseq_mtmoe.io.typed import Rule, fault
 
 logger = logging.getLogger(__name__)
 
-NEW_EMBEDDINGS = "new-embeddings"  # all that there is for `--train-only`
+NEW_EMBEDDINGS = "new-embeddings"  # the only choice of `--train-only`
 TASK_IDS = ("target", "source", "pair")
 FORMS = (
     *("langs", "langtoks", "langtoks_specs", "lang_tok_style", "encoder_langtok_last"),
@@ -36,7 +36,7 @@ FORMS = (
 SETTINGS = (*FORMS, "task_ids")
 
 
-SAMPLED = ("both", "source", "target")  # whose pieces `--sample-pieces` draws
+SAMPLED = ("both", "source", "target")  # choices of `--sample-pieces-of`
 
 
 def _is_share(value: Any) -> bool:
@@ -46,7 +46,7 @@ def _is_share(value: Any) -> bool:
         return False
 
 
-# What the values of an option's dictionary must be.
+# Rules for the values of an option's dictionary.
 _VALUES: dict[str, tuple[str, Any]] = {
     "langtoks": ("two language tokens such as ('src', 'tgt'), or None in their place", tuple[str | None, str | None]),
     "extra_data": ("a data directory", str),
@@ -56,10 +56,10 @@ _VALUES: dict[str, tuple[str, Any]] = {
 
 
 def arguments(cfg: Any, forms: Mapping[str, Any] | None = None, has_data: bool = True) -> Namespace:
-    """Return the arguments, checked except for what needs the dictionaries or the data itself.
+    """Return the arguments, checked as far as possible without dictionaries and data.
 
-    `forms` are those of a model that the run begins with, in the place of options. Without data the languages must be
-    given, and no files of dictionaries are looked for.
+    forms: `FORMS` of the model that the run starts from, which replace the options.
+    has_data: without data, the languages must be given, and no dictionary files are needed.
     """
     args = Namespace(**_values(cfg, forms or {}))
     if has_data and not args.data:
@@ -79,12 +79,12 @@ def arguments(cfg: Any, forms: Mapping[str, Any] | None = None, has_data: bool =
 
 
 def is_training(args: Namespace) -> bool:
-    """As in fairseq: a source or a target language is given to generate, never to train."""
+    """Return whether options are for training; only generation has --source-lang."""
     return args.source_lang is None and args.target_lang is None
 
 
 def all_pairs(args: Namespace) -> list[str]:
-    """Return the pairs to train of all kinds of data, each once."""
+    """Return the pairs to train of all kinds of data, without duplicates."""
     extra = [pair for pairs in (args.extra_lang_pairs or {}).values() for pair in pairs.split(",")]
     return list(dict.fromkeys(args.lang_pairs + extra))
 
@@ -94,14 +94,14 @@ def _pairs_to_load(args: Namespace) -> list[str]:
 
 
 def task_names(args: Namespace, langs: list[str]) -> list[str]:
-    """Return what `--task-ids` tells apart: languages, pairs, or groups of languages in the order of `langs`."""
+    """Return the tasks of `--task-ids`: pairs, or languages or groups in `langs` order."""
     if args.task_ids == "pair":
         return all_pairs(args)
     return list(dict.fromkeys(task_of_language(args.task_ids, lang) for lang in langs))
 
 
 def task_of_language(task_ids: str, lang: str) -> str:
-    """Return the group that holds a language where `--task-ids` names groups; else the language."""
+    """Return a language's group if `--task-ids` names it in one, else the language."""
     return next((group for group in task_ids.split(",") if lang in group.split("+")), lang)
 
 
@@ -115,7 +115,7 @@ def _check_task_ids(args: Namespace) -> None:
 
 
 def _values(cfg: Any, forms: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as on the command line, also of a checkpoint of fairseq's own multilingual task."""
+    """Return options as on the command line, also for checkpoints of fairseq's own task."""
     values: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else vars(cfg)
     values = {**values, **forms, **({"lang_dict": None} if "langs" in forms else {})}
     for name in ("langs", "lang_pairs", "langtoks_specs"):
@@ -126,7 +126,7 @@ def _values(cfg: Any, forms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _contents(value: str) -> str:
-    """Return the value or, as in all of fairseq's multilingual options, the content of the file of this name."""
+    """Return the value, or the content of the file of this name, as in fairseq."""
     return read_text(value).strip() if os.path.isfile(value) else value
 
 
@@ -140,7 +140,7 @@ def _check_choices(args: Namespace) -> None:
             raise_invalid(_flag(name), f"one of {', '.join(c for c in choices if c)}", value)
     style = os.path.join(utils.split_paths(args.data)[0], TOKEN_STYLE)
     if is_training(args) and os.path.isfile(style) and args.lang_tok_style != (wanted := read_text(style).strip()):
-        raise_invalid("--lang-tok-style", f"{wanted}, as {style} says, which its recipe asked for", args.lang_tok_style)
+        raise_invalid("--lang-tok-style", f"{wanted}, the style of the data's recipe in {style}", args.lang_tok_style)
     if not 0 <= args.sample_pieces <= 1:
         raise_invalid("--sample-pieces", "a number from 0 (off) to 1", args.sample_pieces)
     if args.sample_pieces_of not in SAMPLED:
@@ -172,12 +172,12 @@ def _dictionary(name: str, text: str | None) -> dict[str, Any] | None:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # a list as a key, a thousand brackets
         value = None
     if not isinstance(value, dict):
-        raise_invalid(f"--{name.replace('_', '-')}", "a dictionary in Python's notation", text)
+        raise_invalid(f"--{name.replace('_', '-')}", "a Python dictionary", text)
     return value
 
 
 def _complete_languages(args: Namespace) -> None:
-    """Fill in `langs`: as given, or of the pairs, or (in generation) of the data directory and the options."""
+    """Fill in `langs` from the options, the pairs or, in generation, the data directory."""
     if args.langs and args.lang_dict:
         raise UserError("`--langs` and `--lang-dict` exclude each other: give one of them.")
     if is_training(args) and not args.lang_pairs:
@@ -202,7 +202,7 @@ def _complete_languages(args: Namespace) -> None:
 
 
 def languages_of(folder: str) -> list[str]:
-    """Return the languages of a data directory, sorted, or refuse it."""
+    """Return a data directory's languages, sorted (UserError: no binarized data)."""
     _check_folder(folder)
     found = found_languages(folder)
     if not found:
@@ -216,7 +216,7 @@ def _check_folder(folder: str) -> None:
 
 
 def found_languages(folder: str) -> list[str]:
-    """Return the languages that the names of a folder's index files speak of, sorted."""
+    """Return the languages in the names of a folder's index files, sorted."""
     return sorted({lang for side in indexed_sides(folder) for lang in (side.source, side.target)})
 
 
@@ -229,7 +229,7 @@ def _check_pairs(args: Namespace, are_of_model: bool) -> None:
                 if are_of_model:
                     raise unknown_language("--lang-pairs", lang, args.langs)
                 known = ", ".join(args.langs)
-                raise UserError(f"The language {lang} of the pair {pair} is unknown; known are {known}.")
+                raise UserError(f"The language {lang} of the pair {pair} is unknown; known languages are {known}.")
 
 
 def _check_dictionaries(args: Namespace) -> None:
@@ -254,28 +254,30 @@ def _check_dictionaries(args: Namespace) -> None:
 
 
 def saved_settings(args: Namespace) -> dict[str, Any]:
-    """Return the settings to store, as plain containers, and the pairs, which may be of a file."""
+    """Return the settings and the pairs that a checkpoint stores, as plain containers."""
     return {**{name: getattr(args, name) for name in SETTINGS}, "lang_pairs": all_pairs(args)}
 
 
 def new_symbols(args: Namespace, settings: Mapping[str, Any]) -> list[int]:
-    """Return how many symbols of sources and targets `--train-only` is about (UserError: the model has no new ones)."""
+    """Return the numbers of new source and target symbols to train (UserError: none)."""
     if args.train_only != NEW_EMBEDDINGS:
         raise_invalid("--train-only", NEW_EMBEDDINGS, args.train_only)
     found: list[int] = settings.get(NEW_SYMBOLS, [])
     if not any(found):
-        raise UserError("`--train-only` must have symbols to train, of a file of `mtmoe extend` with `--init-model`.")
+        raise UserError(
+            "`--train-only` must have new symbols to train, but `--init-model` names no file of `mtmoe extend`."
+        )
     return found
 
 
 def pairs_of(state: Mapping[str, Any]) -> list[str]:
-    """Return the pairs that a checkpoint was trained on; none where it does not say."""
+    """Return the pairs that a checkpoint was trained on; empty if it lacks them."""
     pairs = (state.get("task_state") or {}).get("lang_pairs")
     return [pair for pair in pairs if isinstance(pair, str)] if isinstance(pairs, list) else []
 
 
 def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
-    """Put a checkpoint's settings in the place of the options; return whether that changed any."""
+    """Replace the options by a checkpoint's settings; return whether any changed."""
     changed = _differing(args, state)
     for name, value in changed.items():
         logger.info(f"from the checkpoint: {name} = {value} instead of {getattr(args, name)}")
@@ -288,7 +290,7 @@ def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
 
 
 def warn_of_changes(args: Namespace, state: Mapping[str, Any]) -> None:
-    """Log which settings a run has changed since the checkpoint that it goes on from."""
+    """Warn of settings that differ from the checkpoint that a run continues from."""
     for name, value in _differing(args, state).items():
         logger.warning(f"{name} was {value} when the checkpoint was trained, and is {getattr(args, name)} from now on")
 
@@ -298,7 +300,7 @@ def _differing(args: Namespace, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_joined(dicts: Mapping[str, Dictionary], langs: Sequence[str]) -> None:
-    """Refuse languages that have different dictionaries."""
+    """Check that all languages have the same dictionary (UserError)."""
     for lang in langs:
         if dicts[lang] != dicts[langs[0]]:
             raise UserError(
@@ -308,7 +310,10 @@ def check_joined(dicts: Mapping[str, Dictionary], langs: Sequence[str]) -> None:
 
 
 def check_language_tokens(args: Namespace, dictionary: Dictionary, of: str = "") -> None:
-    """Refuse `--langtoks-specs` that give the dictionary no tokens which `--langtoks` asks for; `of` says whose."""
+    """Check that the dictionary has the tokens that `--langtoks` needs (UserError).
+
+    of: whose options these are, for the error.
+    """
     for spec in {spec for specs in args.langtoks.values() for spec in specs if spec is not None}:
         token = multilingual_utils.get_lang_tok(args.langs[0], args.lang_tok_style, spec)
         if token not in dictionary:
@@ -317,7 +322,10 @@ def check_language_tokens(args: Namespace, dictionary: Dictionary, of: str = "")
 
 
 def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Namespace) -> None:
-    """Replace the dictionaries' language tokens, after their own symbols (`sizes` by `id`), by those of `args`."""
+    """Replace the dictionaries' language tokens by those of `args`.
+
+    sizes: the number of symbols before the language tokens, by the dictionary's `id`.
+    """
     for dictionary in {id(dictionary): dictionary for dictionary in dicts.values()}.values():
         size = sizes[id(dictionary)]
         for symbol in dictionary.symbols[size:]:
@@ -334,7 +342,7 @@ def relabel(dicts: Mapping[str, Dictionary], sizes: Mapping[int, int], args: Nam
 
 # ---- generation ----
 
-# Each searches in its own way; values up to these are off.
+# Each selects another search; values up to these are off.
 _SEARCHES = {"sampling": 0, "diverse_beam_groups": 0, "diversity_rate": -1, "match_source_len": 0, "score_reference": 0}
 _LEFT_OUT = {
     "replace_unk": "as data of `--task translation_heated` have no text to take words from",
@@ -344,7 +352,7 @@ _LEFT_OUT = {
 
 
 def check_decoding(args: Namespace) -> None:
-    """Raise a `UserError` where options of fairseq's generation do not go together, or cannot work (`args`: all)."""
+    """Check fairseq's generation options (UserError: they conflict, or cannot work)."""
     if not hasattr(args, "nbest"):
         return
     left_out = {name: why for name, why in _LEFT_OUT.items() if getattr(args, name)}
@@ -354,7 +362,7 @@ def check_decoding(args: Namespace) -> None:
         why = "as `fairseq-interactive` has no references"
         left_out |= {name: why for name in ("score_reference", "prefix_size") if getattr(args, name)}
     elif args.constraints:
-        left_out["constraints"] = "but for `fairseq-interactive`, whose lines have them behind tabs"
+        left_out["constraints"] = "except in `fairseq-interactive`, whose lines have them after tabs"
     for name, why in left_out.items():
         raise UserError(f"`{_flag(name)}` must be left out, {why}.")
     if len(searches) > 1:

@@ -1,7 +1,7 @@
-"""BLEU and chrF++ of what a model translates in a validation: `--eval-bleu` and `--eval-chrf`.
+"""BLEU and chrF++ of a validation's translations: `--eval-bleu` and `--eval-chrf`.
 
-Search, spelling and references are those of `mtmoe evaluate`. sacreBLEU counts n-grams sentence by sentence; so the
-counts of batches, and of processes, add up to those of all sentences.
+Search, spelling and references are those of `mtmoe evaluate`. sacreBLEU counts n-grams by sentence, so the counts of
+batches and ranks add up to those of the whole set.
 """
 
 import json
@@ -34,41 +34,41 @@ from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.tasks._multitask.validation import Group, uncounted
 
 SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
-COUNTS = {"bleu": 10, "chrf": 24}  # numbers that sacreBLEU keeps of a sentence
+COUNTS = {"bleu": 10, "chrf": 24}  # number of sacreBLEU's statistics per sentence
 
 logger = logging.getLogger(__name__)
 
 
 class ValidationScores:
-    """Translates validation batches of one language pair each, and scores what it wrote."""
+    """Translates validation batches, each of one language pair, and scores them."""
 
     def __init__(self, task: Any) -> None:
         args = task.args
         self._task, self._data = task, args.data
-        self.asked = [name for name in COUNTS if getattr(args, f"eval_{name}")]  # metrics by their names in the log
+        self.asked = [name for name in COUNTS if getattr(args, f"eval_{name}")]  # names of the metrics in the log
         self._settings = _dictionary("--eval-bleu-args", args.eval_bleu_args)
         for name, value in self._settings.items():
             if name not in SEARCH or fault(value, float) is not None or not abs(value) <= sys.float_info.max:
-                rule = f"a dictionary of numbers named among {', '.join(SEARCH)}"
+                rule = f"a dictionary of numbers with keys among {', '.join(SEARCH)}"
                 raise_invalid("--eval-bleu-args", rule, {name: value})
             if name == "beam" and (value < 1 or value != int(value)):
                 raise_invalid("--eval-bleu-args: beam", "a whole number of at least 1", value)
         detok_args = _dictionary("--eval-bleu-detok-args", args.eval_bleu_detok_args)
         self._detokenizer = encoders.build_tokenizer(Namespace(tokenizer=args.eval_bleu_detok, **detok_args))
-        # Of the model that was validated last, and whether its experts are in several processes: a dense model may
-        # become sparse between two validations.
+        # The last model, whether its experts are sharded, and its search: a dense model may become sparse between two
+        # validations.
         self._search: tuple[nn.Module, bool, BeamSearch] | None = None
         self._references: dict[tuple[str, str], References] = {}
 
     def counts(
         self, sample: Mapping[str, Any], model: nn.Module, subset: str, pairs: Iterable[str]
     ) -> dict[str, Tensor]:
-        """Return what sacreBLEU counts in translations of a batch, for its logging output: 0 of other pairs."""
+        """Return sacreBLEU's statistics of a batch's translations; 0 for other pairs."""
         pair, numbers = sample["task"], sample["id"].tolist()
         hypotheses = self._translated(sample, model, pair)
         if (subset, pair) not in self._references:
-            way = FAIRSEQ if self._task.args.eval_tokenized_bleu else TEXT
-            self._references[subset, pair] = load_references(self._data, subset, pair, self._speller, way)
+            form = FAIRSEQ if self._task.args.eval_tokenized_bleu else TEXT
+            self._references[subset, pair] = load_references(self._data, subset, pair, self._speller, form)
         references = self._references[subset, pair]
         chosen = [[lines[number] or None for number in numbers] for lines in references.more]
         lines = [references.lines[number] for number in numbers]
@@ -86,14 +86,14 @@ class ValidationScores:
         for name in self.asked:
             for pair in pairs:
                 counts = [log[f"_{pair}_{name}"].cpu() for log in logging_outputs if f"_{pair}_{name}" in log]
-                # A tensor, because meters are saved with a checkpoint, which must hold nothing of numpy's.
+                # A tensor: meters are saved with a checkpoint, which must not contain numpy's types.
                 metrics.log_scalar(f"_{pair}_{name}", sum(counts, _zeros(name)))
             for group in [*(Group(pair, (pair,)) for pair in pairs), *groups, Group("", tuple(pairs))]:
                 mean = partial(self._mean, name=name, pairs=group.tasks)
                 metrics.log_derived(f"{group.name}_{name}".removeprefix("_"), mean, 1000)
 
     def figures(self, meters: Mapping[str, Any], pairs: Sequence[str]) -> dict[str, float]:
-        """Return the means of pairs' scores, for the run log."""
+        """Return each metric's mean over pairs, for the run log."""
         found = {name: self._mean(meters, name, pairs) for name in self.asked}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -127,15 +127,15 @@ class ValidationScores:
         return texts if self._detokenizer is None else [self._detokenizer.decode(text) for text in texts]
 
     def _first_token(self, pair: str) -> int | None:
-        """Return the target language's token, which the decoder writes first, or reads for an end."""
+        """Return the target language's token: the first output, or the first input."""
         spec = self._task.args.langtoks["main"][1]
         return int(self._task.data_manager.get_decoder_langtok(pair.partition("-")[2], spec)) if spec else None
 
     def _search_with(self, model: nn.Module) -> BeamSearch:
-        exchanges = any(layer.experts.placement.is_sharded for layer in expert_layers(model).values())
-        if self._search is None or self._search[0] is not model or self._search[1] != exchanges:
+        is_sharded = any(layer.experts.placement.is_sharded for layer in expert_layers(model).values())
+        if self._search is None or self._search[0] is not model or self._search[1] != is_sharded:
             generator = FairseqTask.build_generator(self._task, [model], Namespace(**self._settings))
-            self._search = model, exchanges, BeamSearch(generator, _any_goes_on if exchanges else None)
+            self._search = model, is_sharded, BeamSearch(generator, _any_goes_on if is_sharded else None)
         return self._search[2]
 
     @cached_property
@@ -151,7 +151,7 @@ def _zeros(metric: str) -> Tensor:
 
 
 def _any_goes_on(goes_on: bool) -> bool:
-    """Whether a sentence of any process is left; all processes call it together."""
+    """Return whether any rank has unfinished sentences; a collective call."""
     device = torch.device("cuda" if distributed.get_backend() == "nccl" else "cpu")
     left = torch.tensor(float(goes_on), device=device)
     distributed.all_reduce(left, op=distributed.ReduceOp.MAX)

@@ -1,7 +1,7 @@
 """`--task translation_heated`: many-language translation with temperature heating and a task id for every sentence.
 
-fairseq's `translation_multi_simple_epoch` with its options, and "Tricks for Training Sparse Translation Models" §2.2,
-heated sampling; what it lacked: right ids in mixed batches, a loss for each language pair, exact resumption.
+fairseq's `translation_multi_simple_epoch` with its options, and heated sampling ("Tricks for Training Sparse
+Translation Models", §2.2). It adds correct ids in mixed batches, a loss for each language pair, and exact resumption.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ SIDES = ("source", "target")  # of a vocabulary
 
 
 class DataManager(MultilingualDatasetManager):
-    """fairseq's, which also knows language tokens after the source's end."""
+    """fairseq's data manager with `--encoder-langtok-last`."""
 
     def src_dataset_tranform_func(self, src_lang: str, tgt_lang: str, dataset: Any, spec: str | None = None) -> Any:
-        """Called by fairseq."""
+        """Put the language token before the source or after its end; called by fairseq."""
         if not self.args.encoder_langtok_last or spec is None:
             return super().src_dataset_tranform_func(src_lang, tgt_lang, dataset, spec)
         return AppendTokenDataset(dataset, self.get_encoder_langtok(src_lang, tgt_lang, spec))
 
 
-MANY_UNKNOWN = 0.1  # the share of unknown tokens in a batch of lines from which on a user should know
+MANY_UNKNOWN = 0.1  # fraction of unknown tokens in a batch of lines above which to warn
 
 
 @register_task("translation_heated", dataclass=TranslationHeatedConfig)
@@ -106,14 +106,17 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, vocabulary: Vocabulary | None = None, **kwargs: Any) -> TranslationHeatedTask:
-        """Called by fairseq; `vocabulary` takes the place of a data directory's dictionaries, for text alone."""
+        """Build the task; called by fairseq.
+
+        vocabulary: replaces a data directory's dictionaries, to translate plain text.
+        """
         initial = load(cfg.init_model) if cfg.init_model and options.is_training(cfg) else None
         args = options.arguments(cfg, None if initial is None else initial.forms, has_data=vocabulary is None)
         if vocabulary is not None:
             args.source_dict, args.target_dict, args.fixed_dictionary = *SIDES, None
         sizes: dict[int, int] = {}
 
-        @functools.cache  # a joined one is large
+        @functools.cache  # a joined dictionary is large
         def of_side(side: Side) -> Any:
             return side.dictionary()
 
@@ -145,7 +148,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             expect_sizes(options.init_model, given)
 
     def _keep_vocabulary(self) -> None:
-        """Let checkpoints have what reads and writes text."""
+        """Store the vocabulary in checkpoints, so that they translate plain text."""
         vocabulary = self._vocabulary_of_data()
         if vocabulary is not None:
             self.state.merge_state_dict({VOCABULARY: vocabulary.to_state()})
@@ -169,22 +172,23 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return PieceSampling(*map(sampled, SIDES))
 
     def check_dicts(self, dicts: dict[str, Any], source_langs: list[str], target_langs: list[str]) -> None:
-        """As fairseq's, which asserts: all source languages share a dictionary, and all target languages do."""
+        """Check that all sources, and all targets, share a dictionary (UserError)."""
         for option, langs in (("source_dict", source_langs), ("target_dict", target_langs)):
             if getattr(self.args, option) is None:
                 options.check_joined(dicts, langs)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what training saved, before a checkpoint's model is built; a run that trains on keeps its options.
+        """Take over the settings of training, before a checkpoint's model is built.
 
-        Refused are languages that the model was not trained with, and an ensemble of models with different ones.
+        A run that continues training keeps its own options. A `UserError` refuses languages that the model was not
+        trained with, and an ensemble of models with different languages.
         """
         super().load_state_dict(state_dict)
         if self.training:
             options.warn_of_changes(self.args, state_dict)
             self.state.merge_state_dict(options.saved_settings(self.args))
             return
-        before, now = self._model_langs, state_dict.get("langs")  # which a model of stock fairseq's does not say
+        before, now = self._model_langs, state_dict.get("langs")  # stock fairseq does not save them
         if before and now and now != before:
             raise UserError(
                 f"The models of an ensemble must have the same languages in the same order, but one has "
@@ -200,12 +204,12 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         self.data_manager.lang_dict = self.data_manager.create_lang_dictionary(self.langs)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """As fairseq's; without a checkpoint's languages only those of the data directory are known."""
+        """Build the model (UserError: a language of neither checkpoint nor data)."""
         unknown = getattr(self.args, "langs_beyond_data", [])
         if unknown and self._model_langs is None:
             known = ", ".join(lang for lang in self.langs if lang not in unknown)
             raise UserError(
-                f"The language {unknown[0]} of the pair {self.lang_pairs[0]} is unknown; known are {known}."
+                f"The language {unknown[0]} of the pair {self.lang_pairs[0]} is unknown; known languages are {known}."
             )
         begins = self.initial if not from_checkpoint else None
         if begins is not None:
@@ -219,28 +223,28 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return model
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
-        """As fairseq's, under `--train-only`."""
+        """Take an optimizer step; `--train-only` keeps the embeddings of old symbols."""
         with nullcontext() if self._new_embeddings is None else self._new_embeddings.kept():
             super().optimizer_step(optimizer, model, update_num)
 
     # ---- tasks and data ----
 
     def task_id(self, pair: str) -> int:
-        """Return the task id of a language pair; a `UserError` where the model was not trained with it."""
+        """Return a language pair's task id (UserError: the model was not trained with it)."""
         source, target = pair.split("-")[0], pair.split("-")[-1]
         kind = self.args.task_ids if self.args.task_ids in options.TASK_IDS else "target"
         name = {"source": source, "target": options.task_of_language(self.args.task_ids, target), "pair": pair}[kind]
         return self.id_of(name, f"the {kind} of {pair}")
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch with the task and language ids that the models take."""
+        """Return the batch with the task and language ids that the models accept."""
         sample = super().for_models(sample, models)
         if sample and "src_lang_id" in sample["net_input"] and not all(takes(m, "src_lang_id") for m in models):
             del sample["net_input"]["src_lang_id"]
         return sample
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split; see `PairLoader` for what is refused."""
+        """Load a split; see `PairLoader` for the errors."""
         loader = PairLoader(self.data_manager, split, combine)
         ids = [self.task_id(pair.name) for pair in loader.pairs]
         if self.training and split == self.args.train_subset:
@@ -252,15 +256,15 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             self.datasets[split] = EvaluationMixture(names, loader.load(), ids, PairCollate())
 
     def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None:
-        """See `protocols.GoesOn`; a run may go on with more pairs, or with fewer."""
+        """See `protocols.GoesOn`; a run may continue with more pairs, or with fewer."""
         before, now = options.pairs_of(state), options.all_pairs(self.args)
         if before and not (set(before) <= set(now) or set(now) <= set(before)):
-            self.refuse_other_tasks("--lang-pairs", path, before, now, ", with others or without some")
+            self.refuse_other_tasks("--lang-pairs", path, before, now, ", with more or fewer pairs")
 
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The mean entropy of a sentence's words, whatever the criterion."""
+        """Return the mean entropy of each sentence's target tokens."""
         assert not under_dropout
         return sample["id"], *sentence_entropies(model, sample, self.target_dictionary.pad())
 
@@ -272,6 +276,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- a model that borrows ----
 
     def described(self) -> TaskDescription:
+        """Return the description of the single language pair (UserError: several)."""
         pairs = options.all_pairs(self.args)
         if len(pairs) != 1:
             raise_invalid("--lang-pairs", "a single pair for a model that borrows from others", ",".join(pairs))
@@ -284,11 +289,11 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     def about_the_run(self) -> dict[str, Any]:
         synthetic = synthetic_shares(split_paths(self.args.data)[0])
-        told = {"synthetic": synthetic} if synthetic else {}
-        return {"tiers": self.pair_tiers, **super().about_the_run(), "task_ids": self.args.task_ids, **told}
+        extra = {"synthetic": synthetic} if synthetic else {}
+        return {"tiers": self.pair_tiers, **super().about_the_run(), "task_ids": self.args.task_ids, **extra}
 
     def shown_name(self, key: str) -> str:
-        """Return a pair without fairseq's mark of data that is no extra data."""
+        """Return a pair without fairseq's prefix of data that is no extra data."""
         return key.removeprefix("main:")
 
     @property
@@ -304,7 +309,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     @functools.cached_property
     def pair_tiers(self) -> dict[str, str]:
-        """The tier of each language pair, where the data tells it."""
+        """The tier of each language pair, where the data determines it."""
         sizes = {**dict.fromkeys(self.lang_pairs, 0), **training_sizes(self.data_manager)}
         folder = split_paths(self.args.data)[0]
         return load_tiers(folder, sizes, options.found_languages(folder))
@@ -312,7 +317,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- translating in validation ----
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any, **kwargs: Any) -> Any:
-        """As fairseq's, with what `--eval-bleu` and `--eval-chrf` count in the batch's translations."""
+        """Run a validation step, with statistics of `--eval-bleu` and `--eval-chrf`."""
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **kwargs)
         if self._scores is not None and "task" in sample:
             inner = unwrapped(model)
@@ -336,7 +341,10 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- generation ----
 
     def build_generator(self, models: list[Any], args: Any, *others: Any, **kwargs: Any) -> Any:
-        """As fairseq's, which looks for --keep-inference-langtok in the wrong place; some searches are ours."""
+        """Build the generator, with the fixes of `fairseq_searches`.
+
+        fairseq looks for --keep-inference-langtok in the wrong place.
+        """
         kept, replaces = self.args.keep_inference_langtok, self.args.lang_tok_replacing_bos_eos
         if replaces and getattr(args, "constraints", None):
             raise_invalid("--constraints", "off for a model of `--lang-tok-replacing-bos-eos`", args.constraints)
@@ -346,29 +354,29 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return generator
 
     def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
-        """As fairseq's, for lines; with lexical constraints, too."""
+        """Return fairseq's data set of lines, with lexical constraints."""
         dataset = super().build_dataset_for_inference(src_tokens, src_lengths)
         dataset.constraints = constraints
         return dataset
 
     def build_bpe(self, args: Any) -> Any:
-        """As fairseq's; by default the data directory's model cuts lines of `fairseq-interactive`."""
+        """Return fairseq's BPE; by default `fairseq-interactive` uses the data's model."""
         bpe = super().build_bpe(args)
         model = str(model_of_sources(split_paths(self.args.data)[0]))
         if bpe is not None or self.datasets or not os.path.isfile(model):  # other commands have loaded a data set
             return bpe
-        logger.info(f"`--bpe` is not given: {model} cuts lines into pieces")
+        logger.info(f"`--bpe` is not given: {model} splits lines into pieces")
         return PiecesOfLines(model)
 
     def inference_step(self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any) -> Any:
-        """As fairseq's; a search finds words before the end of the target language's vocabulary."""
+        """Generate within the target language's part of the vocabulary."""
         _, end = ends_of(self.state.state_dict, self.args.target_lang)
-        end = None if isinstance(generator, SequenceScorer) else end  # given references may have any word
+        end = None if isinstance(generator, SequenceScorer) else end  # references may have any word
         with first_words(models, end, padded=not isinstance(generator, BeamSearch)):
             return self._infer(generator, models, sample, *rest, **more)
 
     def _infer(self, generator: Any, models: list[Any], sample: dict[str, Any], *rest: Any, **more: Any) -> Any:
-        """As fairseq's; interactive batches get their task ids here, empty lines empty translations."""
+        """Generate; interactive batches get task ids, and empty lines stay empty."""
         if "task_ids" in sample:
             return super().inference_step(generator, models, self.for_models(sample, models), *rest, **more)
         tokens = sample["net_input"]["src_tokens"]
@@ -395,6 +403,6 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             return
         self._has_warned_of_unknown = True
         logger.warning(
-            f"{unknown:,} of {len(words):,} tokens to translate are not in the dictionary: `--bpe` must cut lines as "
-            "the data directory's text was cut, or lines must be cut so before"
+            f"{unknown:,} of {len(words):,} tokens to translate are not in the dictionary: `--bpe` must split lines as "
+            "the data directory's text was split, or the lines must be split so beforehand"
         )

@@ -49,7 +49,9 @@ def test_tokens_of_languages_have_the_same_ids(both):
         dictionary = task.dicts[task.langs[0]]
         ids.append([dictionary.index(get_lang_tok(lang, style)) for lang in task.langs])
     assert ids[0] == ids[1] and len(set(ids[0])) == 3 and dictionary.symbols[ids[1][0]] == "[de_DE]"
-    with pytest.raises(UserError, match=r"`--lang-tok-style` must be mbart, as .*lang_tok_style\.txt says, which its"):
+    with pytest.raises(
+        UserError, match=r"`--lang-tok-style` must be mbart, the style of the data.s recipe in .*lang_tok_style\.txt,"
+    ):
         task_on(both[1], "multilingual")
 
 

@@ -101,7 +101,7 @@ def test_of_several_splits_each_is_scored_by_its_own_labels(data, tmp_path, capl
     for split in ("valid", "test"):
         trainer.task.load_dataset(split)
     assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
-        "[test] the table of tasks has no such data of trained"
+        "[test] the task table has no such split of trained"
     ]
     validate(trainer.cfg, trainer, trainer.task, trainer.get_train_iterator(epoch=1), ["valid", "test"])
     found = {event["subset"]: event["tasks"] for event in events_of(tmp_path / "run") if event["event"] == "valid"}

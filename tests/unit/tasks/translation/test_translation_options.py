@@ -134,7 +134,7 @@ def test_a_wrong_option_is_one_sentence(wrong, options, digits):
 
 
 def test_an_unknown_language_is_named(digits):
-    with pytest.raises(UserError, match="language bb of the pair en-bb is unknown; known are en, aa"):
+    with pytest.raises(UserError, match="language bb of the pair en-bb is unknown; known languages are en, aa"):
         of(digits, langs="en,aa")
     with pytest.raises(UserError, match=r"dictionary of zz is missing: there is no dict\.zz\.txt"):
         of(digits, lang_pairs="en-zz")
@@ -185,7 +185,7 @@ def test_a_language_that_the_model_knows_need_not_be_in_the_data(digits, tmp_pat
     """Its dictionary is the joined one of the languages that are there."""
     data = make_digit_corpus(tmp_path, train=20, valid=2, test=2, targets="aa,bb")
     task = digit_task(data, source_lang="en", target_lang="cc")
-    with pytest.raises(UserError, match="The language cc of the pair en-cc is unknown; known are aa, bb, en"):
+    with pytest.raises(UserError, match="The language cc of the pair en-cc is unknown; known languages are aa, bb, en"):
         task.build_model(None)  # of stock fairseq, whose checkpoints do not say their languages
     task.load_state_dict(digit_task(digits).state_dict())
     assert task.langs == ["aa", "bb", "cc", "en"] and task.target_dictionary.index("__cc__") == 16

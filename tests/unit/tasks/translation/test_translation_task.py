@@ -91,7 +91,7 @@ def test_generation_uses_the_models_names_which_an_ensemble_agrees_on(digits):
         moe(task, from_checkpoint=True, task_names="xx,bb,yy")
     assert task.task_names == ["xx", "bb", "yy"]
     assert {number for batch in batches(task, "test") for number in batch["task_ids"].tolist()} == {1}
-    with pytest.raises(UserError, match="must tell the same tasks apart, but one knows xx, bb, yy and another bb, aa"):
+    with pytest.raises(UserError, match="must have the same tasks, but one has xx, bb, yy and another bb, aa"):
         moe(task, from_checkpoint=True, task_names="bb,aa")
     unknown = digit_task(digits, source_lang="en", target_lang="bb")
     moe(unknown, from_checkpoint=True, task_names="aa,cc")
