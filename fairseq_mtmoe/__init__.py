@@ -1,7 +1,7 @@
-"""fairseq_mtmoe: sparse multilingual translation, and the multi-task learning around it, as a fairseq `--user-dir`.
+"""fairseq_mtmoe: sparse multilingual translation and multi-task learning as a fairseq `--user-dir`.
 
 `fairseq-train DATA --user-dir fairseq_mtmoe …` imports this package and finds its models and tasks. Importing
-`fairseq_mtmoe.moe`, the sparse layers alone, needs torch and nothing else. `load_translator` is for use in Python.
+`fairseq_mtmoe.moe`, the sparse layers, needs only torch. `load_translator` is for use in Python.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.14"
 
-# A CPU's memory comes in pages of 4 KiB unless torch asks for large ones, and what is fresh in every update is then
-# written three times as slowly. torch reads this when it first needs much memory; set it to 0 beforehand to keep small
-# pages.
+# Without this, CPU memory comes in 4 KiB pages, and writing fresh memory in every update is three times as slow. torch
+# reads the variable on its first large allocation. A user who sets it to 0 keeps small pages.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def register() -> None:
-    """Make the plugin's models, tasks, criterions and optimizers known to fairseq. Safe to call any number of times.
+    """Register models, tasks, criterions and optimizers with fairseq; idempotent.
 
-    fairseq's `--user-dir` registers nothing when the package was imported before, in a spawned worker for example;
-    our own commands and the import below therefore call this themselves.
+    fairseq's `--user-dir` registers nothing if the package was imported before, for example in a spawned worker.
+    Therefore our commands and the import below call this function.
     """
     import argparse
     import importlib
@@ -38,7 +37,7 @@ def register() -> None:
     from fairseq_mtmoe.training import launch
 
     filter_known()
-    # fairseq's checkpoints hold their options as a Namespace: a plain container, and safe to unpickle.
+    # fairseq's checkpoints store options in a Namespace, a plain container that is safe to unpickle.
     torch.serialization.add_safe_globals([argparse.Namespace])
     table.apply()
     launch.register = register
@@ -50,7 +49,7 @@ def load_translator(
     model: str | os.PathLike[str], *more: str | os.PathLike[str], data: str | os.PathLike[str] | None = None,
     cpu: bool = False, fp16: bool = False, bf16: bool = False,
 ) -> TextTranslator:  # fmt: skip
-    """Load a translator, which translates and scores text by the vocabulary in its file.
+    """Load a translator for plain text.
 
         translator = load_translator("model.pt")
         translator.translate(["Hello"], source="en", target="sw", beam=5)
@@ -58,14 +57,14 @@ def load_translator(
 
     Args:
         model: A checkpoint of `--task translation_heated`, or a file of `mtmoe import-hf`.
-        more: Further models: together they are an ensemble.
-        data: The run's data directory, whose vocabulary a checkpoint of before 0.1.14 lacks; by default where it was.
-        cpu: Do not use a GPU.
-        fp16: Half precision.
-        bf16: Half precision with float32's range.
+        more: Further models of an ensemble.
+        data: The run's data directory, whose vocabulary checkpoints lack before 0.1.14; by default its original path.
+        cpu: Compute on the CPU even if there is a GPU.
+        fp16: Compute in float16.
+        bf16: Compute in bfloat16.
 
     Raises:
-        UserError: a file is no checkpoint of a translator, or is damaged.
+        UserError: A file is no checkpoint of a translator, or is damaged.
     """
     from fairseq_mtmoe.cli._shared import quiet_fairseq
     from fairseq_mtmoe.known_warnings import filter_known

@@ -1,6 +1,6 @@
-"""Wrong input is a `UserError`, of which the command line prints the sentence alone (`training/failures.py`).
+"""Errors for users. Wrong input raises a `UserError`; the command line prints its sentence without a traceback.
 
-Invariants of our own code are asserted instead, and keep their traceback.
+See `training/failures.py`. Invariants of our own code are asserted, and keep their traceback.
 """
 
 import re
@@ -10,13 +10,13 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import NoReturn
 
-MAX_SHOWN = 300  # characters of a wrong value that a sentence shows: a file can hold a value of any length
+MAX_SHOWN = 300  # characters of a wrong value in a message; values in files may have any length
 
 
 class UserError(ValueError):
     """Wrong input. The message is one sentence: what is wrong, where, and what to do.
 
-    names: the options, files and fields in backticks, what is wrong first. They tell errors apart.
+    names: the options, files and fields in backticks, the wrong one first.
     """
 
     @property
@@ -25,48 +25,54 @@ class UserError(ValueError):
 
 
 def first_line(error: object) -> str:
-    """What an error of torch or the system says, without the traces that follow: for the end of a sentence."""
+    """Return the first line of an error's message, without a trace, to end a sentence with."""
     return str(error).strip().partition("\n")[0]
 
 
 def raise_invalid(name: str, rule: str, value: object) -> NoReturn:
-    """Raise the `UserError` that says which rule the input `name` breaks, with the beginning of its value."""
+    """Raise the `UserError` "`name` must be `rule`, but is `value` instead."."""
     try:
         shown = repr(value)
-    except (ValueError, RecursionError):  # Python spells no whole number of over 4,300 digits
+    except (ValueError, RecursionError):  # Python does not print integers of more than 4,300 digits
         shown = f"{'a number' if isinstance(value, int) else f'a {type(value).__name__}'} too long to be shown"
     shown = shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
     raise UserError(f"`{name}` must be {rule}, but is {shown} instead.")
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """That of the names which is written most like another: what may have been meant."""
+    """Return the known name that is spelled most like `name`."""
     return max(known, key=lambda other: _likeness(name, other))
 
 
 def _likeness(name: str, other: str) -> tuple[float, float]:
-    """First of what stands before an underscore: codes such as `swh_Latn` have a script or a country behind it."""
+    """Return the similarity of the parts before an underscore, then of the names.
+
+    Codes such as `swh_Latn` have a script or a country after the underscore.
+    """
     heads = name.split("_")[0], other.split("_")[0]
     return SequenceMatcher(None, *heads).ratio(), SequenceMatcher(None, name, other).ratio()
 
 
 def unknown_language(where: str, lang: str, known: Collection[str]) -> UserError:
-    """The error that says that a model does not have a language, and which of its own is called most alike."""
+    """Return the error of a language that a model lacks, with its most similar language."""
     return UserError(
-        f"`{where}` must name languages of the model, but {lang!r} is none of its {len(known)}: the nearest is "
-        f"{nearest(lang, known)}; `mtmoe extend` adds a language."
+        f"`{where}` must name languages of the model, but {lang!r} is none of its {len(known)}; the most similar one "
+        f"is {nearest(lang, known)}, and `mtmoe extend` adds a language."
     )
 
 
 def find_user_error(error: BaseException | None) -> UserError | None:
-    """The `UserError` in a chain of exceptions (fairseq re-raises some), or made of what the system says of a path."""
+    """Return the `UserError` in a chain of exceptions, or one for a user's unreadable path.
+
+    fairseq re-raises some exceptions as others.
+    """
     if isinstance(error, OSError) and isinstance(error.filename, str) and _is_given(error.filename):
         return UserError(f"`{error.filename}` cannot be read or written: {error.strerror}.")
     return next((link for link in chain_of(error) if isinstance(link, UserError)), None)
 
 
 def chain_of(error: BaseException | None) -> list[BaseException]:
-    """An exception, its cause, and so on; an exception can be its own cause."""
+    """Return an exception, its cause, and so on; stop at a cycle."""
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.append(error)
@@ -75,6 +81,6 @@ def chain_of(error: BaseException | None) -> list[BaseException]:
 
 
 def _is_given(path: str) -> bool:
-    """Whether a path, or a folder above it, is on the command line, alone or as in `--out=PATH` and `PATH:PATH`."""
+    """Return whether a path or a parent is on the command line, also as in `--out=PATH`."""
     given = {part for argument in sys.argv[1:] for part in (argument, *re.split("[=:]", argument))}
-    return any(str(place) in given for place in (path, *Path(path).parents))
+    return any(str(parent) in given for parent in (path, *Path(path).parents))

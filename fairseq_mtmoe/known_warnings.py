@@ -1,7 +1,7 @@
-"""Warnings that a run prints and nobody who runs it can do anything about, by name.
+"""Filters of known warnings that a user cannot act on.
 
-fairseq was written for older versions of the libraries that it uses. A user's own settings (`python -W`,
-PYTHONWARNINGS) come first.
+fairseq was written for older versions of its libraries. A user's own filters (`python -W`, PYTHONWARNINGS) take
+precedence.
 """
 
 import logging
@@ -20,12 +20,12 @@ KNOWN: tuple[tuple[type[Warning], str, str], ...] = (  # category, how the text 
     (UserWarning, r"Distributed is already initialized", r"fairseq\..*"),  # by `training/rendezvous.py`
     (UserWarning, r"Support for mismatched key_padding_mask and attn_mask", r"torch\.nn\..*"),
 )
-# The one that comes before a spawned process has loaded the plugin, as PYTHONWARNINGS has it.
+# For PYTHONWARNINGS: the warning that a spawned process prints before it imports the plugin.
 IN_SPAWNED = "ignore::FutureWarning:fairscale.experimental.nn.offload"
 
 
 def filter_known() -> None:
-    """Leave the known warnings out from now on, and what hydra says for its own debugging. Safe to call repeatedly."""
+    """Filter the known warnings, and hydra's debug messages; idempotent."""
     if logging.getLogger("hydra").level == logging.NOTSET:
         logging.getLogger("hydra").setLevel(logging.INFO)
     for category, text, module in KNOWN:

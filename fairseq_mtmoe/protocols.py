@@ -1,6 +1,6 @@
-"""The hooks between rooms: what a room asks of another's objects beyond fairseq's interfaces, each a named Protocol.
+"""The hooks between packages beyond fairseq's interfaces, each a named Protocol.
 
-Whoever calls a hook asks `isinstance` first, because fairseq's own tasks, models and datasets have none of them.
+Callers check `isinstance` first, because fairseq's own tasks, models and datasets have no hooks.
 """
 
 from argparse import Namespace
@@ -12,13 +12,13 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class RunObserver(Protocol):
-    """A task that keeps a run log: what training tells it.
+    """A task that keeps a run log, which the trainer notifies.
 
-    begins: a run begins with these options that are not the defaults; the model has no wrapper.
-    trained: what fairseq's progress bars get every `--log-interval` updates, means by name.
-    sparsified: the model got this number of experts in each layer after this number of updates.
-    ended: the training is over; not called where a signal ends it.
-    expert_comm: each layer's `seconds` and `bytes` of all-to-all in the last `updates` before number `update`.
+    begins: a run begins; `options` are those that differ from the defaults, the model has no wrapper.
+    trained: `figures` are the means that fairseq's progress bars show every `--log-interval` updates.
+    sparsified: the model got this number of experts per layer after this number of updates.
+    ended: the training is over; not called if a signal ends it.
+    expert_comm: each layer's `seconds` and `bytes` of all-to-all in the last `updates` updates before `update`.
     """
 
     def begins(self, options: Mapping[str, Any], device: Any, model: Any) -> None: ...
@@ -30,11 +30,11 @@ class RunObserver(Protocol):
 
 @runtime_checkable
 class FollowsUpdates(Protocol):
-    """A task that samples by updates and counts what they are made of.
+    """A task that samples by updates and counts their examples.
 
-    num_updates: how many were made, set before each epoch.
-    begin_step: a step begins; the one before, if its figures were not reduced, was left out.
-    gather: all processes call this together before one of them saves what all know.
+    num_updates: number of updates so far, set before each epoch.
+    begin_step: a step begins; if the last step's figures were not reduced, it made no update.
+    gather: a collective call before a rank saves the state of all ranks.
     """
 
     num_updates: int
@@ -44,7 +44,7 @@ class FollowsUpdates(Protocol):
 
 
 class Named(Protocol):
-    """What has a name, which is shown and begins its figures' names."""
+    """An object with a name, the prefix of its figures' names."""
 
     @property
     def name(self) -> str: ...
@@ -52,25 +52,25 @@ class Named(Protocol):
 
 @runtime_checkable
 class GroupsTasks(Protocol):
-    """A task whose validation gives averages over sets of its tasks, those with most data first."""
+    """A task whose validation averages over groups of its tasks, those with most data first."""
 
     def groups(self) -> Sequence[Named]: ...
 
 
 @runtime_checkable
 class NamesTasks(Protocol):
-    """A task or model that tells tasks apart, by ids that index these names."""
+    """A task or model whose task ids index these names."""
 
     task_names: list[str]
 
 
 @dataclass(frozen=True)
 class TaskDescription:
-    """What a task is, in a sentence.
+    """A task's description in a sentence.
 
-    tokens: the sentence's, in the model's dictionary, without an end.
-    is_source: whether the run trains it for others to borrow from; None where the task does not say.
-    language_symbols: number of symbols at the dictionary's end that stand for languages, and not for text.
+    tokens: the sentence in the model's dictionary, without an end token.
+    is_source: whether other tasks will borrow from this run; None if unknown.
+    language_symbols: number of language symbols at the end of the dictionary.
     """
 
     name: str
@@ -82,25 +82,25 @@ class TaskDescription:
 
 @runtime_checkable
 class DescribesTask(Protocol):
-    """A task that trains a model for one thing, and describes it; a `UserError` where it is for several or has none."""
+    """A task that describes its single task; `described` raises `UserError` if there are several."""
 
     def described(self) -> TaskDescription: ...
 
 
 @runtime_checkable
 class ChecksGiven(Protocol):
-    """A class of tasks that compares its options with what a user has `given`, values by name (UserError)."""
+    """A task class that checks its options against those `given` by a user (UserError)."""
 
     def check_given(self, options: Namespace, given: Mapping[str, Any]) -> None: ...
 
 
 @runtime_checkable
 class GoesOn(Protocol):
-    """A task that knows what a run goes on from.
+    """A task that knows the checkpoint from which a run continues.
 
-    checkpoint_to_go_on_from: the checkpoint that a run goes on from, or begins with; None without one.
-    options_to_go_on_with: the options of that checkpoint's model; none without one.
-    expect_same_run: raise a `UserError` if the checkpoint is of a run of other tasks or another backbone.
+    checkpoint_to_go_on_from: the checkpoint from which a run continues or starts, or None.
+    options_to_go_on_with: the options of that checkpoint's model; empty without a checkpoint.
+    expect_same_run: raise a `UserError` if the checkpoint's run had other tasks or another backbone.
     """
 
     def checkpoint_to_go_on_from(self) -> str | None: ...
@@ -111,8 +111,8 @@ class GoesOn(Protocol):
 class GivesEncoder(Protocol):
     """A task whose models are encoders with heads.
 
-    pretrained: the encoder that a new model begins with; None where a checkpoint's weights follow.
-    begins_with_checkpoint: a new model gets a checkpoint's weights, too, before it is trained.
+    pretrained: the encoder that a new model starts from; None if a checkpoint's weights follow.
+    begins_with_checkpoint: whether a new model also gets a checkpoint's weights before training.
     """
 
     pretrained: Any
@@ -121,11 +121,12 @@ class GivesEncoder(Protocol):
 
 @runtime_checkable
 class ResumesDraws(Protocol):
-    """A dataset of sampled examples, whose checkpoint goes on with the same draws.
+    """A dataset of sampled examples, which a resumed run draws in the same way.
 
-    batch_counts: the number of batches in each part of the epoch, shuffled by itself; none before they are made.
-    saved_draws: what a checkpoint saves to go on in this epoch, or at the beginning of the next.
-    resume: go on in a checkpoint's epoch, in its middle if it `has_begun`; returns whether what was seen stays so.
+    batch_counts: number of batches in each part of the epoch, which is shuffled by itself; empty before they are made.
+    saved_draws: a checkpoint's state to resume in this epoch, or at the beginning of the next.
+    resume: resume a checkpoint's epoch, in its middle if it `has_begun`; return whether the part already trained on
+        is still the same.
     """
 
     @property
@@ -154,7 +155,7 @@ class BecomesSparse(Protocol):
 
 @runtime_checkable
 class NotesOptions(Protocol):
-    """A model that, once it is built, knows options which its checkpoints are to be built with, by their names."""
+    """A model that determines options while it is built; its checkpoints store them."""
 
     @property
     def noted_options(self) -> Mapping[str, str]: ...
@@ -162,7 +163,10 @@ class NotesOptions(Protocol):
 
 @runtime_checkable
 class MixesSources(Protocol):
-    """A model that may borrow from source tasks; its event is named, and says what gates' weights are of, in order."""
+    """A model that may borrow from source tasks.
+
+    gates_event: name of its event in the run log, and fields that name the sources in the order of gate weights.
+    """
 
     @property
     def gates_event(self) -> tuple[str, dict[str, Any]]: ...
@@ -170,13 +174,13 @@ class MixesSources(Protocol):
 
 @runtime_checkable
 class NeedsWeights(Protocol):
-    """A model that needs weights of another; asked before an epoch, it raises a `UserError` where it has none."""
+    """A model that needs another model's weights; called before an epoch (UserError: none)."""
 
     def expect_weights(self) -> None: ...
 
 
 @runtime_checkable
 class ExportsSource(Protocol):
-    """A model with a part that it writes beside its best checkpoint, completely or not at all; None without one."""
+    """A model that writes a source file beside its best checkpoint, or returns None."""
 
     def export_source(self, folder: str) -> Path | None: ...

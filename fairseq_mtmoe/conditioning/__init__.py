@@ -1,8 +1,7 @@
-"""What adapts a network to each sentence's task (CA-MTL, §2.1), and which parameters do; pure torch, of no backbone.
+"""Conditional parts, which adapt a network to each sentence's task (CA-MTL, §2.1); pure torch, for any backbone.
 
-FiLM is `(1 + γ(z))·x + β(z)`, with γ and β one linear map of a task's embedding z. γ and β of all tasks are worked out
-once a pass, (K, F), or once for a whole text that grows word by word (`Tasks.keeping`); each token takes its task's
-row.
+FiLM is `(1 + γ(z))·x + β(z)`, with γ and β one linear map of a task's embedding z. γ and β of all tasks, (K, F), are
+computed once per pass, or once per text in incremental decoding (`Tasks.keeping`). Each token takes its task's row.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,37 +13,39 @@ from torch import LongTensor, Tensor, nn
 from torch.nn import functional as F
 
 STD = 0.02  # of initial weights, as in the authors' code
-NARROWING = 3
+NARROWING = 3  # a bottleneck's input width divided by its inner width
 ATTENTION, NORM, ALIGNMENT, BOTTLENECK = PARTS = ("attention", "norm", "alignment", "bottleneck")
 
 
 class FiLM(nn.Module):
-    """The map from tasks' embeddings of size `dim` (D) to γ and β for `features` (F) numbers."""
+    """A linear map from task embeddings of size `dim` (D) to γ and β of size `features` (F)."""
 
     def __init__(self, dim: int, features: int) -> None:
         super().__init__()
         self.linear = initialized(nn.Linear(dim, 2 * features))
 
     def parameters_of(self, z_KD: Tensor) -> tuple[Tensor, Tensor]:
-        """γ and β of each task, (K, F) both; 0 for an embedding of zeros, until the map's bias is trained."""
+        """Return each task's γ and β, (K, F) both; at first 0 for embeddings of zeros."""
         gamma_KF, beta_KF = self.linear(z_KD).chunk(2, -1)
         return gamma_KF, beta_KF
 
     def scale_and_shift_of(self, z_KD: Tensor) -> tuple[Tensor, Tensor]:
-        """1 + γ and β of each task, (K, F) both."""
+        """Return each task's 1 + γ and β, (K, F) both."""
         gamma_KF, beta_KF = self.parameters_of(z_KD)
         return 1 + gamma_KF, beta_KF
 
     def forward(self, x: Tensor, z_KD: Tensor, task_ids: LongTensor) -> Tensor:
-        """`x` (…, B, F) modulated by the tasks `task_ids` (B,) of its sentences, or of its tokens."""
+        """Return `x` (…, B, F) modulated by the tasks `task_ids` (B,) of sentences or tokens."""
         return modulated(x, *self.scale_and_shift_of(z_KD), task_ids)
 
 
 def modulated(x: Tensor, scale_KF: Tensor, shift_KF: Tensor, task_ids: LongTensor) -> Tensor:
+    """Return `x` (…, B, F) scaled and shifted by the rows of its tasks (B,)."""
     return x * scale_KF.index_select(0, task_ids) + shift_KF.index_select(0, task_ids)
 
 
 def initialized(linear: nn.Linear) -> nn.Linear:
+    """Initialize a layer as the authors' code does, and return it."""
     nn.init.normal_(linear.weight, std=STD)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
@@ -53,18 +54,18 @@ def initialized(linear: nn.Linear) -> nn.Linear:
 
 @dataclass(frozen=True)
 class Tasks:
-    """What a pass gives conditional modules, with gradients."""
+    """The task embeddings of a forward pass, with gradients."""
 
     raw_KD: Tensor  # the table itself, which alignment reads
-    shared_KD: Tensor  # through the map that all other modules share
+    shared_KD: Tensor  # the transformed table, which all other modules read
     kept: dict[nn.Module, tuple[Tensor, Tensor]] | None = field(default=None, compare=False)  # see `keeping`
 
     def keeping(self) -> Self:
-        """The same for many passes, such as of words that come one by one: each module is asked once."""
+        """Return a copy that caches each module's result over many passes of a text."""
         return replace(self, kept={})
 
     def once(self, module: nn.Module, make: Callable[[Self], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """What a module makes of the tasks: made now, or kept."""
+        """Return `make(self)`, from the cache if this object keeps one."""
         if self.kept is None:
             return make(self)
         if module not in self.kept:
@@ -73,7 +74,10 @@ class Tasks:
 
 
 class TaskEmbeddings(nn.Module):
-    """One table (K, D), of zeros at first, where FiLM is the identity, and the linear map for all but alignment."""
+    """The embedding table (K, D) and its linear transform, which alignment does not read.
+
+    The table starts at zero, where FiLM is the identity.
+    """
 
     def __init__(self, num_tasks: int, dim: int, transforms: bool = True) -> None:
         super().__init__()
@@ -93,23 +97,24 @@ class ConditionalLayerNorm(nn.LayerNorm):
 
     @classmethod
     def from_norm(cls, norm: Any, dim: int) -> Self:
-        """With the parameters of a layer norm, torch's or fairseq's, which it then takes the place of."""
+        """Return a module with the parameters of torch's or fairseq's norm, to replace it."""
         conditional = cls(norm.normalized_shape[0], dim, norm.eps).to(norm.weight)
         conditional.weight, conditional.bias = norm.weight, norm.bias
         return conditional
 
     def forward(self, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:  # type: ignore[override]
-        """`x` (…, B, H) normed for the tasks `task_ids` (B,) of its sentences, or of its tokens."""
+        """Return `x` (…, B, H) normalized for the tasks (B,) of its sentences or tokens."""
         normed = F.layer_norm(x, self.normalized_shape, eps=self.eps)
         return modulated(normed, *tasks.once(self, self._of_tasks), task_ids)
 
     def _of_tasks(self, tasks: Tasks) -> tuple[Tensor, Tensor]:
-        """Scale and shift of each task, (K, H) both."""
+        """Return the scale and shift of each task, (K, H) both."""
         gamma_KH, beta_KH = self.film.parameters_of(tasks.shared_KD)
         return self.weight * (1 + gamma_KH), self.bias + beta_KH
 
 
 def apply_norm(norm: nn.Module, x: Tensor, tasks: Tasks | None, task_ids: LongTensor | None) -> Tensor:
+    """Return `norm(x)`; a conditional norm also gets the tasks."""
     normed: Tensor = norm(x, tasks, task_ids) if isinstance(norm, ConditionalLayerNorm) else norm(x)
     return normed
 
@@ -117,7 +122,7 @@ def apply_norm(norm: nn.Module, x: Tensor, tasks: Tasks | None, task_ids: LongTe
 class ConditionalAlignment(nn.Module):
     """`x·R(z)` between the embeddings and the first block (§2.1.2, equation 2), with `R(z) = FiLM(R; z)`.
 
-    R begins as the identity. No matrix is made of a task: `x·R(z) = (1 + γ(z))·(x·R) + β(z)·Σ_i x_i`.
+    R starts as the identity. Tasks need no matrices of their own: `x·R(z) = (1 + γ(z))·(x·R) + β(z)·Σ_i x_i`.
     """
 
     def __init__(self, dim: int, size: int) -> None:
@@ -126,14 +131,17 @@ class ConditionalAlignment(nn.Module):
         self.weight = nn.Parameter(torch.eye(size))
 
     def forward(self, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
-        """`x` (…, B, H) aligned for the tasks `task_ids` (B,) of its sentences, or of its tokens."""
+        """Return `x` (…, B, H) aligned for the tasks (B,) of its sentences or tokens."""
         scale_KH, beta_KH = tasks.once(self, lambda tasks: self.film.scale_and_shift_of(tasks.raw_KD))
         aligned = F.linear(x, self.weight.t()) * scale_KH.index_select(0, task_ids)
         return aligned + x.sum(-1, keepdim=True) * beta_KH.index_select(0, task_ids)
 
 
 class ConditionalBottleneck(nn.Module):
-    """`B(x) = up(down(FiLM(norm(x); z)))` (§2.1.4), linear from H to H/3 to H; at first 0 if it `begins_at_zero`."""
+    """`B(x) = up(down(FiLM(norm(x); z)))` (§2.1.4), linear from H to H/3 to H.
+
+    begins_at_zero: whether the output is 0 before training.
+    """
 
     def __init__(self, dim: int, size: int, begins_at_zero: bool, norm: nn.LayerNorm | None = None) -> None:
         super().__init__()
@@ -146,7 +154,7 @@ class ConditionalBottleneck(nn.Module):
             nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
-        """Of `x` (…, B, H) and its tasks, shaped as `x`."""
+        """Return the bottleneck's output, shaped as `x` (…, B, H)."""
         if self.layer_norm is not None:
             x = apply_norm(self.layer_norm, x, tasks, task_ids)
         of_tasks = tasks.once(self, lambda tasks: self.film.scale_and_shift_of(tasks.shared_KD))
@@ -155,7 +163,10 @@ class ConditionalBottleneck(nn.Module):
 
 
 def block_width(positions: int, size: int) -> int:
-    """The tokens of a block, of H/L blocks for L `positions` and H, the `size` (§2.1.1): 22 for BERT base's 128."""
+    """Return the number of tokens in an attention block: 22 for BERT base's 128 positions.
+
+    There are H/L blocks for L `positions` and the model width H, `size` (§2.1.1).
+    """
     blocks = max(1, size // positions)
     return -(-positions // blocks)
 
@@ -163,9 +174,9 @@ def block_width(positions: int, size: int) -> int:
 class ConditionalAttentionBias(nn.Module):
     """M(z) of conditional attention, `softmax(M(z) + QKᵀ/√d)·V` (§2.1.1), `M(z) = ⊕_n FiLM(A_n; z)` for all heads.
 
-    Tokens of the same block of neighbours get `(1 + γ_j(z))·A_ij + β_j(z)`, all others 0. A has a row for each of
-    `positions`, and as many columns as γ and β, the `width` of a block. A token beyond `positions` is as the one that
-    is `positions` before it: the pattern begins anew, and blocks do not reach over its end.
+    Pairs of tokens in the same block of neighbours get `(1 + γ_j(z))·A_ij + β_j(z)`, all others 0. A has a row for each
+    of `positions` and a column for each of a block's `width` tokens, as γ and β. Beyond `positions` the pattern
+    repeats, and blocks do not cross its end.
     """
 
     def __init__(self, dim: int, positions: int, width: int) -> None:
@@ -175,14 +186,17 @@ class ConditionalAttentionBias(nn.Module):
         self.weight = nn.Parameter(torch.zeros(positions, width))
 
     def of_tasks(self, tasks: Tasks, length: int) -> Tensor:
-        """M(z) of every task for sentences of up to `length` tokens, (K, L, L): rows read, columns are read."""
+        """Return M(z) of every task for sentences of `length` tokens, (K, L, L): query, key."""
         gamma_KW, beta_KW = (part.unsqueeze(1) for part in self.film.parameters_of(tasks.shared_KD))
         row_L, column_L, in_block_LL = self._pattern(length)
         values_KLW = (1 + gamma_KW) * self.weight.index_select(0, row_L) + beta_KW
         return values_KLW.index_select(2, column_L) * in_block_LL
 
     def row_of_tasks(self, tasks: Tasks, position: int) -> Tensor:
-        """The row of M(z) of every task at a position, up to it, (K, position + 1): for words that come one by one."""
+        """Return every task's row of M(z) up to a position, (K, position + 1).
+
+        For incremental decoding.
+        """
         row = position % len(self.weight)
         num_before, num_in_block = position - row % self.width, row % self.width + 1
         of_tasks = tasks.once(self, lambda tasks: self.film.parameters_of(tasks.shared_KD))
@@ -190,29 +204,32 @@ class ConditionalAttentionBias(nn.Module):
         return F.pad((1 + gamma_KW) * self.weight[row, :num_in_block] + beta_KW, (num_before, 0))
 
     def forward(self, tasks: Tasks, task_ids: LongTensor, length: int, position_BL: Tensor | None = None) -> Tensor:
-        """What is added to scores (B, 1, L, L) of sentences whose tokens have these positions, or those in a row."""
+        """Return the bias (B, 1, L, L) of attention scores.
+
+        position_BL: the tokens' positions; by default 0, 1, ….
+        """
         bias_KLL = self.of_tasks(tasks, length)
         if position_BL is None:
             return bias_KLL.index_select(0, task_ids).unsqueeze(1)
-        # An embedding's gradient, unlike an index's, has an order of its sum that is always the same.
+        # The gradient of an embedding, unlike that of indexing, is summed in a fixed order.
         rows_BLL = F.embedding(task_ids.unsqueeze(1) * length + position_BL, bias_KLL.flatten(0, 1))
         return rows_BLL.gather(2, position_BL.unsqueeze(1).expand_as(rows_BLL)).unsqueeze(1)
 
     def _pattern(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each token its row of A and its position in its block, (L,); which are of the same block, (L, L)."""
+        """Return each token's row of A and position in its block, (L,), and the block mask (L, L)."""
         positions = len(self.weight)
         position_L = torch.arange(length, device=self.weight.device)
         row_L = position_L % positions
-        begin_L = position_L - row_L % self.width  # the block's first token, also of the last and shorter one
+        begin_L = position_L - row_L % self.width  # the block's first token
         return row_L, row_L % self.width, begin_L.unsqueeze(1) == begin_L
 
 
-# All parameters of these; of a conditional norm FiLM's, since the others are those of the norm that it was made from.
+# Modules with conditional parameters alone. A conditional norm is not listed: only its FiLM is conditional.
 _OF_CONDITIONS = (TaskEmbeddings, FiLM, ConditionalAttentionBias, ConditionalAlignment, ConditionalBottleneck)
 
 
 def conditional_names(model: nn.Module) -> Iterator[str]:
-    """The names of the parameters that a model has because it adapts to tasks."""
+    """Yield the names of a model's conditional parameters."""
     for path, module in model.named_modules():
         if isinstance(module, _OF_CONDITIONS):
             for name, _ in module.named_parameters(prefix=path):
@@ -220,7 +237,7 @@ def conditional_names(model: nn.Module) -> Iterator[str]:
 
 
 def with_new_conditions(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state of a model that adapts to no tasks, with what else `model` has as it is now; any other as it is."""
+    """Return a state with the conditional parameters of `model`, if it has none itself."""
     own, new = model.state_dict(), set(conditional_names(model))
     tables = {f"{path}.weight" for path, module in model.named_modules() if isinstance(module, TaskEmbeddings)}
     return {**({} if tables & state.keys() else {name: own[name] for name in new}), **state}

@@ -1,4 +1,4 @@
-"""The modules said slowly: sentence by sentence, with each task's own matrices. Tests compare outputs and gradients."""
+"""Slow reference: sentence by sentence, with each task's own matrices. Tests compare outputs and gradients with it."""
 
 import torch
 from torch import LongTensor, Tensor
@@ -14,6 +14,7 @@ from fairseq_mtmoe.conditioning import (
 
 
 def film(module: FiLM, x: Tensor, z_D: Tensor) -> Tensor:
+    """Return `(1 + γ(z))·x + β(z)`."""
     gamma_F, beta_F = _gamma_and_beta(module, z_D)
     return (1 + gamma_F) * x + beta_F
 
@@ -25,7 +26,7 @@ def _gamma_and_beta(module: FiLM, z_D: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def layer_norm(module: ConditionalLayerNorm, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
-    """Equation 3 of a batch (B, L, H)."""
+    """Compute equation 3 for a batch (B, L, H)."""
     normed = []
     for sentence_LH, task in zip(x, task_ids, strict=True):
         mean = sentence_LH.mean(-1, keepdim=True)
@@ -37,13 +38,13 @@ def layer_norm(module: ConditionalLayerNorm, x: Tensor, tasks: Tasks, task_ids: 
 
 
 def alignment(module: ConditionalAlignment, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
-    """Equation 2 of a batch (B, L, H), with the matrix of each sentence's task."""
+    """Compute equation 2 for a batch (B, L, H), with the matrix of each sentence's task."""
     matrices = (film(module.film, module.weight, tasks.raw_KD[task]) for task in task_ids)
     return torch.stack([sentence_LH @ matrix for sentence_LH, matrix in zip(x, matrices, strict=True)])
 
 
 def bottleneck(module: ConditionalBottleneck, x: Tensor, tasks: Tasks, task_ids: LongTensor) -> Tensor:
-    """§2.1.4 of a batch (B, L, H)."""
+    """Compute §2.1.4 for a batch (B, L, H)."""
     if isinstance(module.layer_norm, ConditionalLayerNorm):
         x = layer_norm(module.layer_norm, x, tasks, task_ids)
     outputs = []
@@ -54,7 +55,7 @@ def bottleneck(module: ConditionalBottleneck, x: Tensor, tasks: Tasks, task_ids:
 
 
 def attention_bias(module: ConditionalAttentionBias, tasks: Tasks, task: int, length: int) -> Tensor:
-    """§2.1.1: the direct sum of blocks of one task, (L, L), begun anew where a sentence is longer."""
+    """Return the direct sum of one task's blocks (§2.1.1), (L, L), repeated if longer."""
     bias_LL = torch.zeros(length, length)
     positions, width = module.weight.shape
     for begin in range(0, length, positions):
@@ -68,7 +69,7 @@ def attention_bias(module: ConditionalAttentionBias, tasks: Tasks, task: int, le
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, bias_LL: Tensor, num_tokens: int) -> Tensor:
-    """What each of one sentence's tokens reads of those before `num_tokens`, where padding begins: (heads, L, D)."""
+    """Return one sentence's attention output over its first `num_tokens`: (heads, L, D)."""
     scores = query @ key[:, :num_tokens].transpose(1, 2) / float(query.shape[-1] ** 0.5) + bias_LL[:, :num_tokens]
     read: Tensor = scores.softmax(-1) @ value[:, :num_tokens]
     return read

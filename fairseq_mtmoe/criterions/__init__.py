@@ -1,4 +1,4 @@
-"""The criterions, which `fairseq_mtmoe.tasks` imports, as fairseq does not; and losses that they add by a weight."""
+"""The criterions, which `fairseq_mtmoe.tasks` imports for fairseq, and helpers for weighted losses."""
 
 from typing import Any, Dict, Mapping, Sequence, Tuple
 
@@ -9,12 +9,12 @@ from torch import Tensor
 def add_weighted(
     loss: Tensor, sample_size: Any, logged: Dict[str, Any], name: str, extra: Tensor, weight: float
 ) -> Tuple[Tensor, Any, Dict[str, Any]]:
-    """Add weight · extra · sample size, so that the trainer's division leaves the weight as given."""
+    """Add a loss times weight times sample size, by which the trainer divides again."""
     return loss + weight * extra * sample_size, sample_size, {**logged, name: extra.detach() * sample_size}
 
 
 def log_weighted(logging_outputs: Sequence[Mapping[str, Any]], name: str) -> None:
-    """Log the average of a loss that was added, where there is one."""
+    """Log the average of a weighted loss, if there is one."""
     if any(name in log for log in logging_outputs):
         sample_size = sum(log.get("sample_size", 0) for log in logging_outputs)
         total = sum(log.get(name, 0) for log in logging_outputs)

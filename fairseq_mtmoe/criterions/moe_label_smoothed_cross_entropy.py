@@ -1,10 +1,10 @@
 """fairseq's label-smoothed cross-entropy, faster, with an optional load-balancing loss for Switch gates.
 
-The loss goes straight from the decoder's features where the model is fairseq's transformer in its essentials (see
-`projected_loss.py`), and fairseq's own way elsewhere; the values are the same but for rounding.
+For models that share fairseq's transformer output, the loss is computed straight from the decoder's features (see
+`projected_loss.py`), for others as in fairseq. The values are equal up to rounding.
 
-Fedus, Zoph and Shazeer, "Switch Transformers", 2021, eq. 4. The weight is 0 unless asked for: BASE layers are balanced
-by assignment, and MT-TaG found that the loss hurts.
+The load-balancing loss is equation 4 of Fedus, Zoph and Shazeer, "Switch Transformers", 2021. Its weight is 0 by
+default: BASE layers are balanced by assignment, and MT-TaG found that the loss hurts.
 
 `sentence_entropies` is a translator's uncertainty (CA-MTL, equation 4): the mean entropy of a target's tokens.
 """
@@ -46,7 +46,7 @@ class MoELabelSmoothedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfi
 
 @register_criterion("moe_label_smoothed_cross_entropy", dataclass=MoELabelSmoothedCrossEntropyConfig)
 class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
-    """fairseq's loss + weight · balance loss · sample size: the trainer's division leaves the weight as given."""
+    """fairseq's loss + weight · balance loss · sample size, by which the trainer divides again."""
 
     def __init__(
         self, task: Any, sentence_avg: bool, label_smoothing: float, ignore_prefix_size: int = 0,
@@ -58,7 +58,7 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         self.load_balancing_weight = load_balancing_weight
 
     def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, Any, Dict[str, Any]]:
-        """As fairseq's; the logged `loss` is the one without the load-balancing loss, comparable between weights."""
+        """Return fairseq's tuple; the logged `loss` excludes the load-balancing loss."""
         weight_VH = output_weight(model) if reduce else None
         if weight_VH is None:
             found: Tuple[Tensor, Any, Dict[str, Any]] = super().forward(model, sample, reduce)
@@ -66,13 +66,13 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             found = self._from_features(model, weight_VH, sample)
         if self.load_balancing_weight == 0:
             return found
-        # The balance loss that a checkpointed block left behind in the forward pass has no graph.
+        # A checkpointed block's forward pass leaves a balance loss without a graph.
         if model.training and getattr(getattr(model, "cfg", None), "checkpoint_activations", False):
             raise UserError("`--load-balancing-weight` above 0 cannot be used with `--checkpoint-activations`.")
         return add_weighted(*found, "balance_loss", balance_loss(model), self.load_balancing_weight)
 
     def _from_features(self, model: Any, weight_VH: Tensor, sample: Dict[str, Any]) -> Any:
-        # No block is the one to align: the last would compute attention weights that this loss does not read.
+        # Without NO_LAYER, the last block would compute attention weights that this loss does not read.
         features, extra = model(**sample["net_input"], features_only=True, alignment_layer=NO_LAYER)
         target = model.get_targets(sample, (features, extra))[:, self.ignore_prefix_size :].reshape(-1)
         features_TH = features[:, self.ignore_prefix_size :].reshape(-1, features.size(-1))
@@ -93,25 +93,28 @@ class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
-        """As fairseq's, with the average `balance_loss` where there is one."""
+        """Reduce as fairseq does, with the average `balance_loss` if there is one."""
         super().reduce_metrics(logging_outputs)
         log_weighted(logging_outputs, "balance_loss")
 
 
-# A checkpoint names its criterion's class, and fairseq's trainer goes on with the moments of that class only. The loss
-# is the same: a run may change between the two.
+# fairseq's trainer restores the optimizer only if the checkpoint names the same criterion class. The loss is the same,
+# so a run may change between the two criterions.
 MoELabelSmoothedCrossEntropyCriterion.__name__ = LabelSmoothedCrossEntropyCriterion.__name__
 
 
 def output_weight(model: Any) -> Optional[Tensor]:
-    """See `projection`; None also in half precision with a scaled loss, whose gradients are scaled before rounding."""
+    """Return `projection(model)`, or None in half precision with a scaled loss.
+
+    There, gradients must be scaled before they are rounded.
+    """
     found = projection(model)
     is_scaled = found is not None and (found.dtype == torch.float16 or torch.is_autocast_enabled(found.device.type))
     return None if is_scaled else found
 
 
 def projection(model: Any) -> Optional[Tensor]:
-    """The matrix (V, H) that makes logits of the decoder's features, or None unless that is all that makes them."""
+    """Return the matrix (V, H) from features to logits; None if anything else matters."""
     model = _unwrapped(model)
     if not isinstance(model, TransformerModelBase):
         return None
@@ -128,7 +131,7 @@ def projection(model: Any) -> Optional[Tensor]:
 
 
 def _unwrapped(model: Any) -> Any:
-    """The model in its wrapper for several processes, or a wrapper that must see what parameters are used for."""
+    """Return the model without DDP wrappers, except one that looks for unused parameters."""
     while isinstance(model, (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataParallel)):
         if getattr(model, "find_unused_parameters", False):
             return model
@@ -137,7 +140,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def sentence_entropies(model: Any, sample: dict[str, Any], padding: int) -> tuple[Tensor, Tensor]:
-    """Return each sentence's mean entropy of its target's tokens, and log V, that of an undecided model: (B,)."""
+    """Return each sentence's mean entropy over target tokens, and its maximum log V: (B,)."""
     target = sample["target"]
     kept_T = target.ne(padding).flatten().nonzero().squeeze(1)
     weight_VH = projection(model)

@@ -1,6 +1,6 @@
-"""`--criterion multitask`: the loss of a batch of several tasks' examples.
+"""`--criterion multitask`: the loss of a batch with examples of several tasks (MT-TaG, §3.3).
 
-MT-TaG, §3.3; what a task's own loss is, its type says (`task_types/`).
+Each task's type defines its loss (`task_types/`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,27 +20,27 @@ from fairseq_mtmoe.task_types.task_type import TaskType, Uncertainty
 
 @runtime_checkable
 class HasTaskTypes(Protocol):
-    """A task of several tasks: what each of them, by its name, wants to know."""
+    """A multi-task task with a `TaskType` for each of its tasks, by name."""
 
     task_types: Mapping[str, TaskType]
 
 
 @register_criterion("multitask", dataclass=FairseqDataclass)
 class MultitaskCriterion(FairseqCriterion):
-    """The sum over examples; the trainer divides by their number. Each task's own share is logged by its name."""
+    """The sum of examples' losses; the trainer divides by their number. Logs each task's part."""
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)
         if not isinstance(task, HasTaskTypes):
-            raise UserError("`--criterion multitask` is for `--task glue` and its like, but this is another task.")
+            raise UserError("`--criterion multitask` must be used with `--task glue` or a similar task.")
         self.task_types = dict(task.task_types)
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
-        """The loss, always a sum; the number of examples; and what is logged.
+        """Return the loss, always a sum, the number of examples, and the logging output.
 
         Args:
-            model: gives each task's numbers, (E_t, …), by its name.
-            sample: with each task's labels, (E_t, …), as `target`.
+            model: returns each task's head outputs, (E_t, …), by its name.
+            sample: has each task's labels, (E_t, …), as `target`.
         """
         outputs = self.outputs(model, sample)
         target = sample["target"]
@@ -58,23 +58,26 @@ class MultitaskCriterion(FairseqCriterion):
         for task, task_loss in losses.items():
             logged[f"{task}_loss"] = task_loss.detach()
             logged[f"{task}_sample_size"] = len(target[task]) if task in target else 0
-        if not self.training:  # one task, whose metric is of all batches together
+        if not self.training:  # a single task; its metric is of all batches together
             (task,) = target
             logged["predictions"] = self.task_types[task].predictions(outputs[task])
         return loss, sample["nsentences"], logged
 
     def outputs(self, model: Any, sample: dict[str, Any]) -> dict[str, Tensor]:
-        """The model's numbers by task; the task sparsity loss of one that borrows is left out."""
+        """Return the head outputs by task, without a borrowing model's sparsity loss."""
         outputs: dict[str, Tensor] = model(**sample["net_input"])
         outputs.pop(SPARSITY, None)
         return outputs
 
     def task_loss(self, task: str, numbers: Tensor, labels: Tensor) -> Tensor:
-        """The sum of the losses of a task's examples, (E, …) numbers and labels: 0 of none, with a graph."""
+        """Return the sum of a task's losses; numbers and labels are (E, …).
+
+        Without examples it is 0, but still has a graph.
+        """
         return self.task_types[task].loss(numbers, labels) if len(labels) else numbers.float().sum()
 
     def uncertainties(self, model: Any, sample: dict[str, Any], under_dropout: bool) -> tuple[Tensor, Uncertainty]:
-        """The `id`s (E,) of a batch's examples, and how uncertain the model is of them, in or without dropout."""
+        """Return the `id`s (E,) and uncertainties of examples measured with or without dropout."""
         outputs = model(**sample["net_input"])
         none = next(iter(outputs.values())).new_empty(0, dtype=torch.float32)
         ids, found = [sample["id"][:0]], [Uncertainty(none, none)]
@@ -90,7 +93,7 @@ class MultitaskCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Called by fairseq: the mean loss of an example, of all tasks and of each."""
+        """Log the mean loss per example, over all tasks and of each."""
         keys = [key for key in logging_outputs[0] if key.endswith("sample_size")] if logging_outputs else []
         for key in keys:
             name = key.removesuffix("sample_size")
@@ -101,12 +104,15 @@ class MultitaskCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Yes: numbers under the same keys in every process."""
+        """Return True: all ranks log numbers under the same keys."""
         return True
 
 
 def _ids_by_task(sample: dict[str, Any]) -> dict[str, Tensor]:
-    """The `id`s of each task's examples, (E_t,), whose order in the batch is that of their first rows."""
+    """Return the `id`s (E_t,) of each task's examples.
+
+    The examples are in the batch in the order of their first rows.
+    """
     rows = sample["net_input"]["rows"]
     index_E = torch.cat([rows_EC[:, 0] for rows_EC in rows.values()]).argsort().argsort()
     ids = sample["id"][index_E].split([len(rows_EC) for rows_EC in rows.values()])

@@ -1,7 +1,7 @@
-"""`--criterion pemt`: the negative log-likelihood of what is to be said, and the task sparsity loss of gates.
+"""`--criterion pemt`: negative log-likelihood plus the task sparsity loss of gates (PEMT, equations 5 and 6).
 
-PEMT, equations 5 and 6. Of `--task glue` the first is the loss of `--criterion multitask`. A model without gates, such
-as one of stage 1, has no sparsity loss; nor has any in validation. The logged `loss` is the one without it.
+With `--task glue` the first part is the loss of `--criterion multitask`. There is no sparsity loss in a model without
+gates, such as in stage 1, nor in validation. The logged `loss` excludes it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from fairseq_mtmoe.slots.slot import unwrapped
 
 @dataclass
 class PemtCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    """fairseq's options of `label_smoothed_cross_entropy`, without smoothing by default, and the sparsity's weight."""
+    """fairseq's options of `label_smoothed_cross_entropy`, and the sparsity loss's weight."""
 
     sparsity_weight: float = field(
         default=0.1, metadata={"help": "weight of the gates' task sparsity loss, per token or sentence"}
@@ -32,14 +32,14 @@ class PemtCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
 
 
 class _SparsityLoss(FairseqCriterion):
-    """A criterion's part that adds the sparsity loss, which the part behind it takes from the model's output."""
+    """Mixin that adds the sparsity loss; the next class in order takes it from the output."""
 
     def __init__(self, *args: Any, sparsity_weight: float = 0.1, **kwargs: Any) -> None:
         if sparsity_weight < 0:
             raise_invalid("--sparsity-weight", "at least 0", sparsity_weight)
         super().__init__(*args, **kwargs)
         self.sparsity_weight = sparsity_weight
-        self._sparsity: Optional[Tensor] = None  # of the pass under way
+        self._sparsity: Optional[Tensor] = None  # of the current pass
 
     def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, Any, Dict[str, Any]]:
         borrower = unwrapped(model)
@@ -65,28 +65,31 @@ class PemtCriterion(_SparsityLoss, LabelSmoothedCrossEntropyCriterion):
 
     @classmethod
     def build_criterion(cls, cfg: Any, task: Any) -> Any:
-        """As fairseq's; of a task whose models have heads, one that knows their losses and refuses options of words."""
+        """Build the criterion; tasks with heads get a `PemtMultitaskCriterion`.
+
+        A `UserError` refuses options that are for text output alone.
+        """
         if not isinstance(task, HasTaskTypes):
             return super().build_criterion(cfg, task)
         for name in ("label_smoothing", "ignore_prefix_size", "report_accuracy"):
             if value := getattr(cfg, name):
-                raise_invalid(f"--{name.replace('_', '-')}", "left out with a task that writes no words", value)
+                raise_invalid(f"--{name.replace('_', '-')}", "left out with a task that generates no text", value)
         return PemtMultitaskCriterion(task, sparsity_weight=cfg.sparsity_weight)
 
     def compute_loss(self, model: Any, net_output: Any, sample: Dict[str, Any], reduce: bool = True) -> Any:
-        """As fairseq's; takes the sparsity loss from the model's output."""
+        """Compute fairseq's loss; take the sparsity loss from the model's output."""
         self._sparsity = net_output[1].get(SPARSITY)
         return super().compute_loss(model, net_output, sample, reduce)
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
-        """As fairseq's, with the average `sparsity_loss` where there is one."""
+        """Reduce as fairseq does, with the average `sparsity_loss` if there is one."""
         super().reduce_metrics(logging_outputs)
         log_weighted(logging_outputs, "sparsity_loss")
 
 
 class PemtMultitaskCriterion(_SparsityLoss, MultitaskCriterion):
-    """The loss of a task's head and the task sparsity loss."""
+    """The losses of the tasks' heads and the task sparsity loss."""
 
     def outputs(self, model: Any, sample: Dict[str, Any]) -> Dict[str, Tensor]:
         outputs: Dict[str, Tensor] = model(**sample["net_input"])

@@ -1,15 +1,15 @@
-"""Label-smoothed cross-entropy straight from the decoder's features, without ever holding all logits at once.
+"""Label-smoothed cross-entropy straight from the decoder's features, without holding all logits at once.
 
-A block of tokens goes all the way, to its loss and its gradients, while its logits are at hand; fairseq passes over the
+The loss and the gradients of a block of tokens are computed while its logits are in memory. fairseq passes over the
 (tokens, vocabulary) tensors about ten times.
 
 With `V` words and `e = smoothing / (V - 1)`, the loss of a token with target `y` is fairseq's
 
     (1 - smoothing - e) · (-log p_y) + e · Σ_v (-log p_v),
 
-and its gradient for logit v is `p_v - e - [v = y] · (1 - smoothing - e)`. The constant `e` is a matrix of rank one in
-the gradients of features and weight, so that it never costs a pass over the logits. Letters: T tokens, H width of the
-features, V words.
+and its gradient for logit v is `p_v - e - [v = y] · (1 - smoothing - e)`. In the gradients of features and weight the
+constant `e` is a matrix of rank one, so it costs no pass over the logits. Letters: T tokens, H width of the features,
+V words.
 """
 
 from functools import cache
@@ -21,8 +21,8 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_mtmoe.moe.device_kind import device_kind
 
-# Logits at a time: enough rows to keep products of matrices at full speed, and few enough to stay small in memory. A
-# GPU has more of both, and each block passes over the weight's gradient.
+# Logits at a time: enough rows for matrix products at full speed, few enough to need little memory. A GPU has larger
+# blocks, because each block passes over the weight's gradient.
 BLOCK_LOGITS, GPU_BLOCK_LOGITS = 2**25, 2**27
 BLOCK_ROWS, GPU_BLOCK_ROWS = 512, 1024
 
@@ -38,7 +38,10 @@ class ProjectedLoss(NamedTuple):
 def projected_loss(
     features_TH: Tensor, weight_VH: Tensor, target_T: Tensor, smoothing: float, count_correct: bool = False
 ) -> ProjectedLoss:
-    """The loss of the logits `features_TH @ weight_VH.T`, with a graph; sums and softmax in float32, as fairseq's."""
+    """Return the loss of the logits `features_TH @ weight_VH.T`, with a graph.
+
+    Sums and softmax are in float32, as in fairseq.
+    """
     options = smoothing, count_correct, torch.is_grad_enabled()
     loss, nll, correct = _ProjectedLoss.apply(features_TH, weight_VH, target_T, *options)
     return ProjectedLoss(loss, nll, correct if count_correct else None)
@@ -60,7 +63,7 @@ class _ProjectedLoss(torch.autograd.Function):
         of_features, of_weight = (wants_gradients and needed for needed in ctx.needs_input_grad[:2])
         features_grad_TH = torch.empty_like(features_TH) if of_features else None
         weight_grad_VH: Optional[Tensor] = None
-        if of_weight:  # in float32 for half precision too: a sum over many blocks would lose the small ones
+        if of_weight:  # float32 also in half precision: a sum over many blocks would lose small terms
             weight_grad_VH = (-share * features_TH.sum(0, dtype=torch.float32)).repeat(num_words, 1)
         memory_TV = features_TH.new_empty(rows_at_once(features_TH, num_words), num_words, dtype=torch.float32)
         for block, logits_TV in _logits(features_TH, weight_VH):
@@ -96,8 +99,8 @@ class _ProjectedLoss(torch.autograd.Function):
 
 
 def projected_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
-    """The entropies (T,), float32, of the logits `features_TH @ weight_VH.T`, a block at a time."""
-    weight_VH = weight_VH.to(features_TH.dtype)  # autocast leaves products with `out` as they are
+    """Return the entropies (T,), float32, of the logits `features_TH @ weight_VH.T`."""
+    weight_VH = weight_VH.to(features_TH.dtype)  # autocast does not cast products with `out`
     shape = (rows_at_once(features_TH, len(weight_VH)), len(weight_VH))
     shifted_TV, weights_TV = features_TH.new_empty(2, *shape, dtype=torch.float32)
     entropies = [features_TH.new_empty(0, dtype=torch.float32)]
@@ -105,13 +108,13 @@ def projected_entropies(features_TH: Tensor, weight_VH: Tensor) -> Tensor:
         shifted, weights = shifted_TV[: len(logits)], weights_TV[: len(logits)]
         torch.sub(logits, logits.amax(1, keepdim=True), out=shifted)
         total_T = torch.exp(shifted, out=weights).sum(1)
-        # With p = weights / total, log p is what is shifted less log total.
+        # With p = weights / total, log p = shifted - log total.
         entropies.append(total_T.log() - torch.linalg.vecdot(weights, shifted) / total_T)
     return torch.cat(entropies)
 
 
 def _logits(features_TH: Tensor, weight_VH: Tensor) -> Iterator[Tuple[slice, Tensor]]:
-    """The logits of one block of tokens after the other, all in the same memory."""
+    """Yield each block of tokens and its logits, all in the same memory."""
     rows = rows_at_once(features_TH, len(weight_VH))
     logits_TV = features_TH.new_empty(rows, len(weight_VH))
     for start in range(0, len(features_TH), rows):
@@ -120,14 +123,14 @@ def _logits(features_TH: Tensor, weight_VH: Tensor) -> Iterator[Tuple[slice, Ten
 
 
 def rows_at_once(features_TH: Tensor, num_words: int) -> int:
-    """How many tokens' logits are there at a time."""
+    """Return the number of tokens in a block."""
     on_cpu = device_kind(features_TH).can_sync
     logits, rows = (BLOCK_LOGITS, BLOCK_ROWS) if on_cpu else (GPU_BLOCK_LOGITS, GPU_BLOCK_ROWS)
     return min(max(rows, logits // num_words), max(len(features_TH), 1))
 
 
 def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add `left @ right` to a sum of their type, or in float32, in one pass over it where that is possible."""
+    """Add `left @ right` to `total`, of their dtype or float32, in one pass if possible."""
     if total.dtype == left.dtype:
         total.addmm_(left, right)
     elif adds_in_float32(left.dtype, left.device):
@@ -138,7 +141,10 @@ def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 @cache
 def adds_in_float32(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether half-precision products are added to float32 sums there (newer torch, on GPUs): tried out once."""
+    """Return whether `addmm` adds half-precision products to float32 there; tried once.
+
+    Newer versions of torch can do so on GPUs.
+    """
     ones = torch.ones(16, 16, dtype=dtype, device=device)
     total = ones.float()
     try:

@@ -1,1 +1,1 @@
-"""Everything that this package replaces in fairseq, torch and the interpreter: `table.py` lists it, and applies it."""
+"""Replacements in fairseq, torch and the interpreter: `table.py` lists and applies them."""

@@ -1,4 +1,4 @@
-"""What fairseq's commands lack: `--help` with the options of the chosen task, model, criterion and optimizer,
+"""Additions to fairseq's commands: `--help` with the options of the chosen task, model, criterion and optimizer,
 `fairseq-validate` without `--task`, `--log-format rich`, and our trainer, which `--user-dir` cannot name.
 """
 
@@ -25,7 +25,10 @@ _EPILOG = "`mtmoe options` lists the options that fairseq_mtmoe adds, with the d
 
 
 def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `parse_args_and_arch`, with the chosen options in its help; a validation's task is its checkpoint's."""
+    """Wrap `parse_args_and_arch`: help with chosen options, and a validation's task.
+
+    `fairseq-validate` without `--task` takes the task from its checkpoint.
+    """
 
     @functools.wraps(original)
     def parse_args_and_arch(
@@ -47,25 +50,28 @@ def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_given(parser: argparse.ArgumentParser, given: list[str], options: argparse.Namespace) -> None:
-    """Let a task refuse what is on the command line, which options later say as they say defaults (UserError)."""
+    """Let a task check the options on the command line (UserError).
+
+    Later, given options cannot be told from defaults.
+    """
     from fairseq.tasks import TASK_REGISTRY
 
     task = TASK_REGISTRY.get(getattr(options, "task", None))
     if isinstance(task, ChecksGiven):
-        nothing = argparse.Namespace(**dict.fromkeys(vars(options)))  # no default takes the place of a value
+        nothing = argparse.Namespace(**dict.fromkeys(vars(options)))  # keeps argparse from setting defaults
         found = vars(parser.parse_known_args(given, nothing)[0])
         task.check_given(options, {name: value for name, value in found.items() if value is not None})
 
 
 def _task_of(path: str | None) -> str:
     if path is None:
-        raise_invalid("--path", "the checkpoint to validate, or `--task` be given", path)
+        raise_invalid("--path", "a checkpoint to validate (or `--task` be given)", path)
     state = file_io.load(path, mapped=True)
     task = (state.get("cfg") or {}).get("task") or {}
     options = vars(task) if isinstance(task, argparse.Namespace) else task
     name = options.get("_name") or getattr(state.get("args"), "task", None)
     if not isinstance(name, str):
-        raise_invalid("--task", f"given for `{path}`, which does not say what it was trained for", None)
+        raise_invalid("--task", f"given for `{path}`, which does not name its task", None)
     return name
 
 
@@ -88,11 +94,11 @@ def _add_chosen(parser: argparse.ArgumentParser, chosen: Mapping[str, Any]) -> N
             gen_parser_from_dataclass(group, kind.__dataclass())
 
 
-# ---- `--log-format rich`; `training/screen.py` has what it shows ----
+# ---- `--log-format rich`, see `training/screen.py` ----
 
 
 def with_choice(choices: type[Enum]) -> type[Enum]:
-    """The same class, to which fairseq's configurations refer already, with one more member."""
+    """Add `rich` to the enum in place, because fairseq's configurations already refer to it."""
     if NAME not in choices.__members__:
         member = object.__new__(choices)
         member._name_ = member._value_ = NAME
@@ -102,7 +108,7 @@ def with_choice(choices: type[Enum]) -> type[Enum]:
 
 
 def with_rich(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's choice of a progress bar, with its wrappers (tensorboard and others) also around ours."""
+    """Wrap fairseq's `progress_bar`, so that its wrappers (TensorBoard, …) also wrap ours."""
 
     @functools.wraps(original)
     def make(iterator: Any, log_format: Any = None, log_interval: int = 100, **kwargs: Any) -> Any:
@@ -122,10 +128,10 @@ def with_rich(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def choosing_ours(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`Trainer.__new__`, which makes a `SparseTrainer` where fairseq's own trainer was asked for."""
+    """Return a `Trainer.__new__` that makes a `SparseTrainer` instead of fairseq's trainer."""
 
     def __new__(cls: type[Trainer], cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        apply_to_commands()  # the training command is loaded by now, however it was started
+        apply_to_commands()  # the training command is imported by now, however it was started
         if cls is Trainer:
             cls = SparseTrainer
         elif not issubclass(cls, SparseTrainer) and hasattr(cfg, "distributed_training"):

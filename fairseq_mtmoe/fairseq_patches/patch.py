@@ -1,4 +1,4 @@
-"""What a patch is, how it gets in place, and whether it fits the fairseq that is installed."""
+"""Patches: how they are applied, and whether they fit the installed fairseq."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import Any
 from fairseq_mtmoe.errors import UserError
 
 COMMANDS = "fairseq_cli."
-_MORE = ", ...)"  # ends a signature after which further parameters with defaults may come
+_MORE = ", ...)"  # ends a signature that may have more parameters with defaults
 _ANYTHING = "(*args, **kwargs)"
 _MARK = "patched_by"
-# By which names a command's module is told, also if it is the script that runs.
+# Names that identify a command's module, also if it runs as a script.
 _NAMES_OF_COMMANDS = {
     "fairseq_cli.train": ("validate_and_save", "train"),
     "fairseq_cli.interactive": ("buffered_read", "make_batches"),
 }
 
-_checked: set[str] = set()  # targets that were fairseq's own when they were seen first
-_of_commands: dict[str, Patch] = {}  # those that were asked for, by target
+_checked: set[str] = set()  # targets whose signature was compared
+_of_commands: dict[str, Patch] = {}  # patches of commands, by target
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One name of another package, and what takes its place there.
+    """A name in another package, and its replacement.
 
     Args:
-        wrap: takes what has the name `target` and returns what shall have it.
+        wrap: takes the object with the name `target`, and returns its replacement.
         why: what would go wrong without it.
-        signature: of what is replaced, without annotations. It ends in `, ...)` where the replacement hands on whatever
-            comes after that. Empty where nothing is called.
-        signature_of: the dotted name whose signature that is, if not the target's.
+        signature: the replaced object's, without annotations. It ends in `, ...)` if the replacement passes further
+            arguments on. Empty if the object is not called.
+        signature_of: the dotted name that has this signature, if it is not the target.
     """
 
     target: str
@@ -44,7 +44,7 @@ class Patch:
     signature_of: str = ""
 
     def apply(self) -> None:
-        """Put the replacement in place, unless it is there already; what somebody put there since then is replaced."""
+        """Apply the patch, unless it is applied; it also replaces later changes by others."""
         if self.target.startswith(COMMANDS):
             _of_commands[self.target] = self
         for owner, name in self._owners():
@@ -59,16 +59,16 @@ class Patch:
             setattr(owner, name, replacement)
 
     def check(self, found: Any) -> None:
-        """Compare the signature with that of what has the name now; a `UserError` where they differ."""
+        """Compare the signature with the installed one (UserError: they differ)."""
         if found is None:
             self._refuse("be there", "is not")
         if self.signature:
             installed = _signature(_resolve(self.signature_of) if self.signature_of else found)
-            if installed != _ANYTHING and not _fits(self.signature, installed):  # a wrapper may not show what is inside
+            if installed != _ANYTHING and not _fits(self.signature, installed):  # a wrapper may hide its signature
                 self._refuse(f"take {self.signature}", f"takes {installed}")
 
     def _owners(self) -> Iterator[tuple[Any, str]]:
-        """The modules or classes that have the target, which is a command's only where that is loaded."""
+        """Yield the modules or classes with the target; commands only once they are imported."""
         module, _, name = self.target.rpartition(".")
         if not self.target.startswith(COMMANDS):
             yield _resolve(module), name
@@ -82,24 +82,24 @@ class Patch:
 
         version = getattr(fairseq, "__version__", "")
         raise UserError(
-            f"`{self.signature_of or self.target}` must {rule}, but {found} in the installed fairseq {version}: "
+            f"`{self.signature_of or self.target}` must {rule}, but {found} in the installed fairseq {version}; "
             "fairseq_mtmoe replaces it, and is tested with fairseq-fixed 0.12.3.1."
         )
 
 
 def apply_to_commands() -> None:
-    """Put in place what was asked for in a command that was loaded since then."""
+    """Apply the patches of commands that were imported since then."""
     for patch in _of_commands.values():
         patch.apply()
 
 
 def instead(replacement: Any) -> Callable[[Any], Any]:
-    """A wrapper that has no use for what is there."""
+    """Return a wrapper that ignores the original."""
     return lambda original: replacement
 
 
 def _resolve(dotted: str) -> Any:
-    """The module, class or function of this name; None where there is none."""
+    """Return the module, class or function of this name, or None."""
     try:
         return resolve_name(dotted)
     except (ImportError, AttributeError):
@@ -107,11 +107,11 @@ def _resolve(dotted: str) -> Any:
 
 
 def _signature(function: Any) -> str:
-    """A function's parameters with their defaults, without annotations."""
+    """Return a function's signature without annotations."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return "no arguments that Python can tell"
+        return "arguments that Python cannot inspect"
     bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
     return str(signature.replace(parameters=bare, return_annotation=signature.empty))
 

@@ -1,4 +1,4 @@
-"""The table of what is replaced, in the order in which it is; each replacement stands where its reason does."""
+"""The table of all patches, in the order of application, each with its reason."""
 
 from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.data import fairseq_readers
@@ -11,63 +11,63 @@ PATCHES = (
     Patch(
         "sys.excepthook",
         failures.showing_sentences,
-        "A user's error is one sentence; a process that leaves in order can wait for the others for ever.",
+        "A user's error is one sentence; a process that exits in order could wait for the others forever.",
     ),
     # ---- checkpoints ----
     Patch(
         "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
         instead(loading.load_checkpoint_to_cpu),
-        "Files are checked before they are read, nothing in them is executed, and experts may be in other files.",
+        "Files are checked before they are read, none of their code is executed, and experts may be in other files.",
         "(path, arg_overrides=None, load_on_all_ranks=False)",
     ),
     Patch(
         "fairseq.checkpoint_utils.load_model_ensemble_and_task",
         loading.whole_models_of_files,
-        "A file builds no model that is not known to be safe; what differs is a sentence.",
+        "A file builds only models that are known to be safe; a mismatch is one sentence.",
         "(filenames, arg_overrides=None, task=None, strict=True, suffix='', num_shards=1, state=None)",
     ),
     Patch(
         "fairseq.checkpoint_utils.save_checkpoint",
         saving.saving_together,
-        "Where experts are in several processes all of them write; weights that are not finite are not saved.",
+        "All ranks with experts write; weights that are not finite are not saved.",
         "(cfg, trainer, epoch_itr, val_loss)",
     ),
     Patch(
         "fairseq.file_io.PathManager.copy",
         saving.copying_experts,
-        "A checkpoint's copy under its other names is complete, with its experts, or absent.",
+        "A checkpoint's copies under other names are complete, with their experts, or absent.",
         "(src_path, dst_path, overwrite=False)",
     ),
     # ---- data ----
     Patch(
         "fairseq.data.Dictionary.add_from_file",
         fairseq_readers.with_sentences,
-        "What is wrong with a dictionary is a sentence, with the line; fairseq's own tasks read it, too.",
+        "An error in a dictionary is a sentence that names the line; fairseq's own tasks read it, too.",
         "(self, f)",
     ),
     Patch(
         "fairseq.data.encoders.sentencepiece_bpe.SentencepieceBPE.__init__",
         fairseq_readers.checking_the_model,
-        "What is wrong with a SentencePiece model is a sentence; fairseq's own tasks load it, too.",
+        "An error in a SentencePiece model is one sentence; fairseq's own tasks load it, too.",
         "(self, cfg)",
     ),
     Patch(
         "fairseq_cli.interactive.buffered_read",
         instead(fairseq_readers.read_lines),
-        "Lines end at line feeds alone, and what is no UTF-8 is a sentence, with the line.",
+        "Lines end at line feeds alone, and invalid UTF-8 is a sentence that names the line.",
         "(input, buffer_size)",
     ),
-    # ---- how processes start, meet and compute ----
+    # ---- start and communication of processes ----
     Patch(
         "fairseq.distributed.utils.call_main",
         launch.starting,
-        "`--bf16` is no TPU; processes start on CPUs too, and as ours; the log's format; signals end runs in order.",
+        "`--bf16` does not mean a TPU; processes start on CPUs, too; they log alike, and signals end runs in order.",
         "(cfg, main, **kwargs)",
     ),
     Patch(
         "fairseq.distributed.utils.all_gather_list",
         instead(metrics.all_gather_list),
-        "fairseq sends by way of GPUs what processes on CPUs tell each other, in validation without a trainer, too.",
+        "fairseq sends messages between processes on CPUs through GPUs, also in validation without a trainer.",
         "(data, group=None, max_size=16384)",
     ),
     # ---- commands and the trainer ----
@@ -86,31 +86,31 @@ PATCHES = (
     Patch(
         "fairseq.logging.progress_bar.progress_bar",
         commands.with_rich,
-        "`--log-format rich` has a progress bar of its own.",
+        "`--log-format rich` has its own progress bar.",
         "(iterator, log_format=None, log_interval=100, log_file=None, ...)",
     ),
     Patch(
         "fairseq_cli.train.validate_and_save",
         stopping.after_updates,
-        "An update that was left out is not validated and saved again; a signal saves and ends.",
+        "A skipped update is not validated and saved again; a signal saves and ends the run.",
         "(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)",
     ),
     Patch(
         "fairseq_cli.train.get_training_stats",
         metrics.without_unknown,
-        "A figure that no batch since the last line had, such as the loss of one of several tasks, is shown as None.",
+        "fairseq shows a figure without batches since the last line, such as a task's loss, as None.",
         "(stats)",
     ),
     Patch(
         "fairseq_cli.train.train",
         stopping.saving_on_signals,
-        "From the first update on a signal waits for its end; what loads batches ends with an epoch.",
+        "From the first update on, a signal waits for the update's end; data loaders end with an epoch.",
         "(cfg, trainer, task, epoch_itr)",
     ),
     Patch(
         "fairseq.trainer.Trainer.__new__",
         commands.choosing_ours,
-        "fairseq's training command names its trainer, of which `SparseTrainer` is a subclass.",
+        "fairseq's training command names its own trainer, the base class of `SparseTrainer`.",
         "(self, cfg, task, model, criterion, quantizer=None)",
         signature_of="fairseq.trainer.Trainer.__init__",
     ),
@@ -118,6 +118,6 @@ PATCHES = (
 
 
 def apply() -> None:
-    """Put everything in place, a command's functions only once it is loaded. Safe to call any number of times."""
+    """Apply all patches, a command's only once it is imported; idempotent."""
     for patch in PATCHES:
         patch.apply()

@@ -1,1 +1,1 @@
-"""Optimizers, and an optimizer's state by parameter name. Importing `fused_adam` registers it with fairseq."""
+"""The fused Adam, and optimizer states by parameter name. Importing `fused_adam` registers it with fairseq."""

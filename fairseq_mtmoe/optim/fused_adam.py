@@ -1,7 +1,7 @@
 """fairseq's Adam in one pass over the parameters: `--optimizer fused_adam`.
 
 fairseq's Adam passes over each parameter seven times. torch's fused kernel (CPU and CUDA) reads and writes everything
-once. Update and state are fairseq's: runs may change between `adam` and `fused_adam` when they resume.
+once. Update and state equal fairseq's, so a resumed run may change between `adam` and `fused_adam`.
 """
 
 import ast
@@ -21,15 +21,15 @@ from torch import Tensor
 from fairseq_mtmoe.optim.state import check_when_loading
 
 HALF = (torch.float16, torch.bfloat16)
-PORTION = 2**24  # numbers of parameters in half precision that are copied to float32 at a time
+PORTION = 2**24  # number of half-precision values that are copied to float32 at a time
 
 Operands = tuple[Tensor, Tensor, Tensor, Tensor]  # parameter, gradient, first and second moment
-Together = tuple[torch.device, torch.dtype, int]  # what one call of the kernel shares; the int counts the updates
+Together = tuple[torch.device, torch.dtype, int]  # common to one call of the kernel; the int counts updates
 
 
 @dataclass
 class FusedAdamConfig(FairseqDataclass):
-    """The options of fairseq's `adam` that are of use here."""
+    """The options of fairseq's `adam` that the fused kernel has."""
 
     adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "betas for Adam optimizer"})
     adam_eps: float = field(default=1e-8, metadata={"help": "epsilon for Adam optimizer"})
@@ -47,7 +47,7 @@ class FairseqFusedAdam(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
-        """What a resumed run takes from its own options rather than from the checkpoint."""
+        """The settings that a resumed run takes from its options, not from the checkpoint."""
         betas, lr = self.cfg.adam_betas, self.cfg.lr
         return {
             "lr": lr if isinstance(lr, float) else lr[0],
@@ -57,7 +57,7 @@ class FairseqFusedAdam(FairseqOptimizer):
         }
 
 
-# A checkpoint names its optimizer's class, and fairseq's trainer goes on with the moments of that class only.
+# fairseq's trainer restores moments only if the checkpoint names the same optimizer class.
 FairseqFusedAdam.__name__ = FairseqAdam.__name__
 
 
@@ -70,7 +70,7 @@ class FusedAdam(Adam):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient; returns the closure's loss, if there is one."""
+        """Update every parameter that has a gradient; return the closure's loss, if any."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -92,7 +92,10 @@ class FusedAdam(Adam):
         return loss
 
     def _operands(self, parameter: Tensor) -> Operands:
-        """Parameter, gradient and both moments, contiguous, in float32 for half precision; counts the update."""
+        """Return parameter, gradient and moments, contiguous; count the update.
+
+        In half precision, the moments are float32.
+        """
         value = parameter.detach().contiguous()
         dtype = torch.float32 if value.dtype in HALF else value.dtype
         state = self.state[parameter]
@@ -107,7 +110,7 @@ class FusedAdam(Adam):
 
 
 def _update_in_portions(group: dict[str, Any], device: torch.device, step: int, operands: list[Operands]) -> None:
-    """`_update` in float32 of parameters in half precision, of a portion of them at a time."""
+    """Update half-precision parameters through float32 copies of a portion at a time."""
     for portion in _portions(operands):
         copies = [(value.float(), gradient.float(), average, square) for value, gradient, average, square in portion]
         _update(group, device, step, copies)
@@ -116,7 +119,7 @@ def _update_in_portions(group: dict[str, Any], device: torch.device, step: int, 
 
 
 def _portions(operands: list[Operands]) -> Iterator[list[Operands]]:
-    """Flat pieces of all operands, in lists of up to `PORTION` numbers of each kind."""
+    """Yield lists of flat pieces of the operands, of up to `PORTION` numbers each."""
     portion: list[Operands] = []
     room = PORTION
     for each in operands:
@@ -133,7 +136,7 @@ def _portions(operands: list[Operands]) -> Iterator[list[Operands]]:
 def _update(group: dict[str, Any], device: torch.device, step: int, operands: list[Operands]) -> None:
     values, gradients, averages, squares = (list(column) for column in zip(*operands, strict=True))
     beta1, beta2 = group["betas"]
-    # fairseq adds epsilon to the root of the second moment before correcting its bias, torch afterwards.
+    # fairseq adds epsilon to the root of the second moment before the bias correction, torch after it.
     eps = group["eps"] / math.sqrt(1 - beta2**step)
     steps = [torch.full((), float(step), device=device)] * len(values)
     torch._fused_adamw_(

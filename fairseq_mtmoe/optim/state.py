@@ -1,8 +1,8 @@
-"""An optimizer's state by parameter name, taken from an optimizer or a checkpoint and put into either.
+"""An optimizer's state by parameter name, read from and written to optimizers and checkpoints.
 
-fairseq's Adam is over the model's own parameters, or over float32 copies of half-precision ones ("masters"), and these
-separate or in one vector. A checkpoint has `{"state": {index: entry}, "param_groups": [...]}`, with an entry such as
-`{"step": 7, "exp_avg": …}` per parameter; with `--fp16` one entry over the vector of all, the *flat* layout.
+fairseq's Adam updates the model's parameters, or float32 copies of half-precision ones ("masters"), separate or in one
+vector. A checkpoint has `{"state": {index: entry}, "param_groups": [...]}`, with an entry such as `{"step": 7,
+"exp_avg": …}` per parameter. With `--fp16` it has one entry over the vector of all parameters, the *flat* layout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairseq_mtmoe.errors import UserError
 Entry = dict[str, Any]
 Parameters = Sequence[tuple[str, Sequence[int]]]  # names and shapes, in the optimizer's order
 
-MASTER = "master"  # the copy in float32 of a parameter in half precision
+MASTER = "master"  # key of the float32 copy of a half-precision parameter
 _RESET = "`--reset-optimizer` starts without that state."
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
 _NEVER_NEGATIVE = (
@@ -28,38 +28,41 @@ _NEVER_NEGATIVE = (
 
 
 def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The parameters that fairseq gives to the optimizer, in its order."""
+    """Return the parameters that fairseq gives to the optimizer, in its order."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
 def shapes_of(parameters: Sequence[tuple[str, Tensor]]) -> Parameters:
-    """Names and shapes of parameters."""
+    """Return names and shapes of parameters."""
     return [(name, parameter.shape) for name, parameter in parameters]
 
 
 class OptimizerState(dict[str, Entry]):
-    """A parameter's name to its entry: tensors of the parameter's shape, and numbers such as `step`."""
+    """Entries by parameter name: tensors of the parameter's shape, and numbers such as `step`."""
 
     @classmethod
     def from_saved(cls, saved: Mapping[str, Any], parameters: Parameters) -> OptimizerState:
-        """The state in a checkpoint, of either layout, of these parameters; from the flat one views of its vectors."""
+        """Return a checkpoint's state of these parameters, from either layout (UserError).
+
+        From the flat layout, tensors are views.
+        """
         indexes = _indexes(saved)
         if is_flat(saved, parameters):
             return cls(_cut(saved["state"].get(indexes[0], {}), parameters))
         if len(indexes) != len(parameters):
             raise UserError(
-                f"The optimizer's state in the checkpoint must be of the {len(parameters)} parameters that are "
-                f"trained, but is of {len(indexes)}; {_RESET}"
+                f"The optimizer's state in the checkpoint must have the {len(parameters)} parameters that are "
+                f"trained, but has {len(indexes)}; {_RESET}"
             )
         entries = ((name, saved["state"].get(index)) for index, (name, _) in zip(indexes, parameters, strict=True))
         return cls({name: dict(entry) for name, entry in entries if entry is not None})
 
     @classmethod
     def capture(cls, optimizer: Any, parameters: Sequence[tuple[str, nn.Parameter]]) -> OptimizerState:
-        """The state of a fairseq optimizer over exactly these parameters; a `UserError` where it has others."""
+        """Return the state of a fairseq optimizer (UserError: it has other parameters)."""
         inner, shapes = optimizer.optimizer, shapes_of(parameters)
         if len(inner.param_groups) != 1:
-            raise UserError("`--dense-updates` works with one parameter group; use an `--optimizer` without groups.")
+            raise UserError("`--dense-updates` must be used with an `--optimizer` that has one parameter group.")
         masters = getattr(optimizer, "fp32_params", None)
         if isinstance(masters, dict):
             (vector,) = masters.values()
@@ -73,16 +76,16 @@ class OptimizerState(dict[str, Entry]):
         if state.misfit(shapes) is not None:
             raise UserError(
                 "`--dense-updates` must be used with an `--optimizer` whose state has the shapes of the parameters, "
-                "such as adam, but this one's has others."
+                "such as adam, but this optimizer's has others."
             )
         return state
 
     def misfit(self, parameters: Parameters) -> str | None:
-        """The first of these parameters whose entry has tensors of another shape, as Adafactor's have."""
+        """Return the first parameter whose entry has another shape, as in Adafactor, or None."""
         return next((name for name, shape in parameters if not _has_shape(self.get(name, {}), shape)), None)
 
     def to_saved(self, header: Mapping[str, Any], parameters: Parameters, flat: bool) -> dict[str, Any]:
-        """The state to save or to load, in the layout that is asked for; `header` is a state to take all else from."""
+        """Return the state to save or load, flat or not; `header` is a state with all else."""
         if flat:
             entry = _join(self, parameters)
             entries: dict[int, Entry] = {0: entry} if entry else {}
@@ -92,11 +95,11 @@ class OptimizerState(dict[str, Entry]):
         if len(groups) == 1:
             groups[0]["params"] = list(range(count))
         elif len(_indexes(header)) != count:
-            raise UserError("An optimizer with several groups of parameters must keep them, but they changed.")
+            raise UserError("An optimizer with several parameter groups must keep its parameters, but they changed.")
         return {**header, "state": entries, "param_groups": groups}
 
     def restore(self, optimizer: Any, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
-        """Make a fairseq optimizer optimize these parameters instead, with the entries that have their names."""
+        """Replace a fairseq optimizer's parameters by these, with their entries."""
         inner, masters = optimizer.optimizer, getattr(optimizer, "fp32_params", None)
         held: list[Tensor] = [parameter for _, parameter in parameters]
         shapes = shapes_of(parameters)
@@ -116,12 +119,12 @@ class OptimizerState(dict[str, Entry]):
             if masters is not None:
                 value.data.copy_(moments.pop(MASTER, value.data))
             if moments:
-                assert _has_shape(moments, value.shape)  # a fused kernel would write behind a smaller one
+                assert _has_shape(moments, value.shape)  # a fused kernel would write beyond a smaller tensor
                 inner.state[value] = moments
 
 
 def is_flat(saved: Mapping[str, Any], parameters: Parameters) -> bool:
-    """Whether a saved optimizer state has one vector for all of `parameters`."""
+    """Return whether a saved optimizer state has one vector for all `parameters`."""
     return len(_indexes(saved)) == 1 and len(parameters) != 1
 
 
@@ -131,13 +134,13 @@ def _has_shape(entry: Mapping[str, Any], shape: Sequence[int]) -> bool:
 
 
 def map_entry(entry: Mapping[str, Any], shape: Sequence[int], change: Callable[[Tensor], Tensor]) -> Entry:
-    """A parameter's entry with `change` applied to the tensors of the parameter's shape."""
+    """Return an entry with `change` applied to the tensors of the parameter's shape."""
     size = torch.Size(shape)
     return {key: change(v) if torch.is_tensor(v) and v.shape == size else v for key, v in entry.items()}
 
 
 def _spans(parameters: Parameters) -> Iterator[tuple[str, torch.Size, slice]]:
-    """Each parameter's name, shape and slice of the vector of all."""
+    """Yield each parameter's name, shape and slice of the vector of all parameters."""
     offset = 0
     for name, shape in parameters:
         end = offset + math.prod(shape)
@@ -146,12 +149,12 @@ def _spans(parameters: Parameters) -> Iterator[tuple[str, torch.Size, slice]]:
 
 
 def _cut(entry: Mapping[str, Any], parameters: Parameters) -> dict[str, Entry]:
-    """One entry over all parameters as one entry for each, whose tensors are views."""
+    """Split an entry over all parameters into views, one entry per parameter."""
     total = sum(math.prod(shape) for _, shape in parameters)
     if not _has_shape(entry, (total,)):
         raise UserError(
-            f"The optimizer's state in the checkpoint must be of the {total} numbers that are trained, but is of "
-            f"others; {_RESET}"
+            f"The optimizer's state in the checkpoint must have the shape of the {total} numbers that are trained, but "
+            f"has another; {_RESET}"
         )
     if not entry:
         return {}
@@ -162,14 +165,14 @@ def _cut(entry: Mapping[str, Any], parameters: Parameters) -> dict[str, Entry]:
 
 
 def _join(named: Mapping[str, Entry], parameters: Parameters) -> Entry:
-    """One entry over all parameters; where a parameter has none, its part of the vectors is 0."""
+    """Join entries to one over all parameters, with zeros for parameters without one."""
     for name, shape in parameters:
         if not _has_shape(named.get(name, {}), shape):
             raise UserError(
-                f"The optimizer's state of `{name}` must have its shape to be saved in one vector, as adam's has; "
-                "this optimizer needs `--fp16-no-flatten-grads`."
+                f"The optimizer's state of `{name}` must have the parameter's shape, as in adam, to be saved in one "
+                "vector; use `--fp16-no-flatten-grads` with this optimizer."
             )
-    # A count of updates is no vector, though it may be a tensor; a moment of a single number is one.
+    # The number of updates may be a tensor, but has no dimension; a moment of a single number has one.
     values = [(key, value) for name, _ in parameters for key, value in named.get(name, {}).items()]
     vectors = {key for key, value in values if torch.is_tensor(value) and value.dim()}
     joined: Entry = {key: value for key, value in reversed(values) if key not in vectors}
@@ -185,17 +188,18 @@ def _indexes(saved: Mapping[str, Any]) -> list[int]:
     try:
         return [index for group in saved["param_groups"] for index in group["params"]]
     except (KeyError, TypeError) as error:
-        sentence = f"The optimizer's state in the checkpoint must be that of one optimizer, but is not; {_RESET}"
+        sentence = f"The optimizer's state in the checkpoint must be that of a single optimizer, but is not; {_RESET}"
         raise UserError(sentence) from error
 
 
-# ---- what a file holds, checked before it is loaded ----
+# ---- checks of a file's state before it is loaded ----
 
 
 def check_when_loading(optimizer: torch.optim.Optimizer, names: Callable[[], Sequence[str]] = tuple) -> None:
-    """Have a torch optimizer check every state that it loads; `names` of its parameters are for sentences.
+    """Make a torch optimizer check every state that it loads.
 
-    torch's fused kernels write as many numbers as the parameter has into whatever moment they are given.
+    torch's fused kernels write as many numbers as the parameter has, whatever the size of the moment.
+    names: returns the parameters' names for errors.
     """
     if not hasattr(optimizer, "names_in_sentences"):
         optimizer.register_load_state_dict_pre_hook(
@@ -205,17 +209,17 @@ def check_when_loading(optimizer: torch.optim.Optimizer, names: Callable[[], Seq
 
 
 def check_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], names: Sequence[str] = ()) -> None:
-    """Raise a `UserError` that names the entry and the parameter where a state does not fit the optimizer's parameters.
+    """Raise a `UserError` if a state does not fit the optimizer's parameters.
 
-    Entries must be single numbers, or tensors of floating-point numbers of the parameter's shape (Adafactor's: of its
-    rows or columns); all finite, and squares not negative.
+    Entries must be single numbers, or floating-point tensors of the parameter's shape (in Adafactor: of its rows or
+    columns). All must be finite, and squares not negative. The message names the entry and the parameter.
     """
     from fairseq.optim.adam import Adam
 
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     indexes = _indexes(state)
     if len(indexes) != len(parameters):
-        return  # torch says so
+        return  # torch raises
     labels = names if len(names) == len(parameters) else [f"parameter {i}" for i in range(len(parameters))]
     for index, parameter, label in zip(indexes, parameters, labels, strict=True):
         entry = state["state"].get(index)
@@ -225,7 +229,7 @@ def check_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], name
             if entry.get(name) is None:
                 _refuse(label, name, "there", "missing")
         for name, value in entry.items():
-            if value is not None:  # as the momentum of an optimizer that has none
+            if value is not None:  # such as the momentum of an optimizer without momentum
                 _check_value(label, str(name), value, parameter.shape)
 
 

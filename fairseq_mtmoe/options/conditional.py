@@ -51,8 +51,8 @@ def conditional_parts(cfg: Any) -> FrozenSet[str]:
         raise_invalid("--conditional-positions", "at least 1", cfg.conditional_positions)
     if parts and not names_of_tasks(cfg):
         raise UserError(
-            f"`--conditional {given}` needs a task that gives each sentence a task id, such as `--task glue` or "
-            "`--task translation_heated`, but this one gives none."
+            f"`--conditional {given}` must be used with a task that gives each sentence a task id, such as `--task "
+            "glue` or `--task translation_heated`, but this task gives none."
         )
     return parts
 

@@ -1,4 +1,4 @@
-"""What can take the place of a block's feed-forward layer."""
+"""Slots of feed-forward layers: dense layers, experts, and adapters."""
 
 from fairseq_mtmoe.slots.adapter_slot import AdapterPlan, adapted, adapter_blocks, merge_adapters
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan, ExpertSlot, expert_blocks, expert_layers, expert_slots

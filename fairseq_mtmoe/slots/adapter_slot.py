@@ -1,6 +1,6 @@
-"""A block's feed-forward layer with adapters beside it: one, or a mixture of many under a gate, and one after them.
+"""A feed-forward layer with adapters: source adapters beside it, with a gate if there are many, and a target adapter.
 
-PEMT, §3.1 and §3.2. All of it is one module of the block, `mixture`: `adapters`, `gate` and `target_adapter`.
+PEMT, §3.1 and §3.2. They are one module of the block, `mixture`, with `adapters`, `gate` and `target_adapter`.
 """
 
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from fairseq_mtmoe.slots.slot import BatchContext, SlotBlock, dense
 
 @dataclass(frozen=True)
 class AdapterPlan:
-    """What stands beside one block's feed-forward layer."""
+    """The adapters of one block's feed-forward layer."""
 
     kind: str  # `lora` or `bottleneck`
     rank: int
-    num_adapters: int = 1  # K; 0 for a target adapter alone
-    alpha: float = 64.0  # LoRA's outputs are scaled by alpha/rank
-    summary_size: int | None = None  # what the block's gate reads, d; None: no gate, and every adapter counts fully
-    target_size: int | None = None  # of the target adapter's narrow part; None: no target adapter
+    num_adapters: int = 1  # K; 0: only a target adapter
+    alpha: float = 64.0  # LoRA outputs are scaled by alpha/rank
+    summary_size: int | None = None  # width d of the gate's input; None: no gate, all adapters have weight 1
+    target_size: int | None = None  # inner width of the target adapter; None: no target adapter
 
     def fill(self, block: SlotBlock) -> None:
-        """Give a block its adapters, on the device and of the type of its feed-forward layer."""
+        """Add the adapters to a block, with its feed-forward layer's device and dtype."""
         weight, K = block.fc2.weight, self.num_adapters
         adapters = self._adapters(block) if K else None
         gate = MixtureGate(K, self.summary_size) if K and self.summary_size is not None else None
@@ -41,7 +41,7 @@ class AdapterPlan:
 
 
 def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
-    """The slot of a block with adapters; see `Slot`."""
+    """Compute a feed-forward layer with adapters; see `Slot`."""
     mixture, through = block.mixture, context.mixture
     inner = block.inner(branch_input)
     branch: Tensor = block.fc2(inner)
@@ -50,7 +50,7 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
         narrow, weights = mixture.adapters.narrow(read), None
         if mixture.gate is not None:
             assert through is not None, "a gate reads the pass's summary"
-            is_new = block not in through.weights  # and not that of the words before in a growing text
+            is_new = block not in through.weights  # False for later words in incremental decoding
             weights = through.weights_of(block, mixture.gate, branch_input)
             if is_new:
                 mixture.note(weights)
@@ -62,14 +62,17 @@ def adapted(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Bat
 
 
 def adapter_blocks(model: nn.Module) -> dict[str, SlotBlock]:
-    """Every block with adapters by its dotted path: `encoder.layers.0`, …"""
+    """Return the blocks with adapters by dotted path: `encoder.layers.0`, …"""
     blocks = model.named_modules()
     return {path: block for path, block in blocks if isinstance(block, SlotBlock) and block.slot is adapted}
 
 
 @torch.no_grad()
 def merge_adapters(block: SlotBlock, weights_K: Tensor) -> None:
-    """Fold a block's mixture under fixed weights (K,), without its gate, into `fc2` (LoRA) or one bottleneck."""
+    """Fold a block's mixture, with fixed weights (K,), into `fc2` (LoRA) or one bottleneck.
+
+    The gate is removed.
+    """
     mixture = block.mixture
     if isinstance(mixture.adapters, LoraBank):
         block.fc2.weight.copy_(block.fc2.weight + mixture.adapters.merged(weights_K))

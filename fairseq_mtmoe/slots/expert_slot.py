@@ -1,4 +1,4 @@
-"""A block's feed-forward layer, or a mixture of experts in its place.
+"""A block's feed-forward layer, or an expert layer in its place.
 
 "Tricks for Training Sparse Translation Models", §2.3.
 """
@@ -23,22 +23,22 @@ from fairseq_mtmoe.slots.slot import BatchContext, SlotBlock
 
 @dataclass(frozen=True)
 class ExpertPlan:
-    """What one block's experts are."""
+    """The experts of one block."""
 
     gate: type[Gate]
     num_experts: int
     combine: str
     num_tasks: int
     starts_dense: bool
-    settings: Mapping[str, Any] = field(default_factory=dict)  # what the gate is made with beside its sizes
-    shuffles_tokens: bool = True  # those of all processes, before BASE assigns
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the gate's arguments beside its sizes
+    shuffles_tokens: bool = True  # shuffle tokens over ranks before BASE assigns them
     timeout: float | None = None  # of the all-to-all, in seconds
-    reinit_ratio: float = 0.0  # the share of inner units that each copy draws anew
-    shared_size: int = 0  # how many of the block's own inner units are a shared expert's
-    dropout: float | None = None  # of inner values in experts; None: as in the block's own layer
+    reinit_ratio: float = 0.0  # fraction of inner units that each copy re-initializes
+    shared_size: int = 0  # number of the block's inner units in a shared expert
+    dropout: float | None = None  # of the experts' inner activations; None: as in the dense layer
 
     def fill(self, block: SlotBlock) -> None:
-        """Put an expert slot into a block, with experts unless it starts dense (UserError: too few units to share)."""
+        """Put an expert slot into a block (UserError: too few inner units to share)."""
         inner_size = block.fc1.out_features
         if not 0 <= self.shared_size < inner_size:
             rule = f"from 0 to {inner_size - 1}, below the inner size of a feed-forward"
@@ -49,14 +49,14 @@ class ExpertPlan:
 
 
 class ExpertSlot:
-    """Dense, then sparse: the block's own feed-forward layer until `sparsify`, and `moe` from then on."""
+    """The block's own feed-forward layer until `sparsify`, and `moe` from then on."""
 
     def __init__(self, plan: ExpertPlan) -> None:
         self.plan = plan
         self.moe: MoELayer | None = None
 
     def __call__(self, block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
-        """See `Slot`. The gate reads the residual stream itself, the experts what the dense layer would read."""
+        """Compute the branch; the gate reads the residual stream, experts the branch input."""
         if self.moe is None:
             return block.dense_branch(branch_input)
         mask_LB = None if context.padding_mask is None else context.padding_mask.t()
@@ -64,7 +64,7 @@ class ExpertSlot:
         return output
 
     def sparsify(self, block: SlotBlock, copy_dense: bool = True) -> None:
-        """Replace the block's feed-forward layer by experts: copies of it, or drawn ones."""
+        """Replace the feed-forward layer by experts: its copies, or randomly initialized."""
         fc1, plan, dropout = block.fc1, self.plan, block.activation_dropout_module.p
         placement = place_experts(plan.num_experts, plan.timeout)
         bank = ExpertBank(
@@ -94,7 +94,7 @@ class ExpertSlot:
 
 @torch.no_grad()
 def _divide(block: SlotBlock, bank: ExpertBank, shared: SharedExpert | None) -> None:
-    """Make every expert a copy of a block's feed-forward layer, but for the units that are the shared expert's."""
+    """Copy a block's feed-forward layer into every expert; the shared expert gets its units."""
     layer = {name: block.get_parameter(key) for key, name in DENSE_TO_EXPERTS.items()}
     size = 0 if shared is None else shared.inner_size
     bank.copy_dense_(**{name: own_part(name, value, size) for name, value in layer.items()})
@@ -103,13 +103,13 @@ def _divide(block: SlotBlock, bank: ExpertBank, shared: SharedExpert | None) -> 
 
 
 def sparsify(model: nn.Module) -> None:
-    """Make every slot's experts copies of its feed-forward layer; the gates start at random."""
+    """Copy each slot's feed-forward layer into its experts; gates start at random."""
     for path, slot in expert_slots(model).items():
         slot.sparsify(cast("SlotBlock", model.get_submodule(path)))
 
 
 def sparse_targets(model: nn.Module) -> dict[str, tuple[str, Callable[[Tensor], Tensor]]]:
-    """Of each parameter of experts and shared ones: which of the dense model it begins as, and as what part."""
+    """Return, by sparse parameter, its dense source and the function that takes its part."""
     targets: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {}
     for path, layer in expert_layers(model).items():
         size, count = 0 if layer.shared is None else layer.shared.inner_size, layer.experts.placement.count
@@ -129,7 +129,7 @@ def _shared_copy(name: str, shared_size: int, value: Tensor) -> Tensor:
 
 
 def expert_blocks(model: nn.Module) -> dict[str, SlotBlock]:
-    """Every block that has, or will have, experts, by its dotted path: `encoder.layers.1`, `decoder.layers.3`, …"""
+    """Return the blocks that have or will have experts, by path: `encoder.layers.1`, …"""
     blocks = model.named_modules()
     return {
         path: block for path, block in blocks if isinstance(block, SlotBlock) and isinstance(block.slot, ExpertSlot)
@@ -137,10 +137,10 @@ def expert_blocks(model: nn.Module) -> dict[str, SlotBlock]:
 
 
 def expert_slots(model: nn.Module) -> dict[str, ExpertSlot]:
-    """The slots of these blocks."""
+    """Return the expert slots by their blocks' dotted paths."""
     return {path: block.slot for path, block in expert_blocks(model).items() if isinstance(block.slot, ExpertSlot)}
 
 
 def expert_layers(model: nn.Module) -> dict[str, MoELayer]:
-    """Every expert layer that the model has now, by its block's dotted path; none while it is dense."""
+    """Return the expert layers by their blocks' dotted paths; none while the model is dense."""
     return {path: slot.moe for path, slot in expert_slots(model).items() if slot.moe is not None}

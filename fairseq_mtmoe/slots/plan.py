@@ -1,4 +1,4 @@
-"""From a model's options to the experts of each block."""
+"""Plans of each block's experts, from a model's options."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -37,7 +37,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
-    """Refuse the first of the `ExpertOptions` out of its range (UserError); `kinds`: the system's gates, by name."""
+    """Check the `ExpertOptions` (UserError: the first one that is out of range).
+
+    kinds: the system's gates by name.
+    """
     for name, (holds, rule) in _RULES.items():
         if not holds(value := value_of(cfg, ExpertOptions, name)):
             raise_invalid(_shown(name), rule, value)
@@ -48,8 +51,8 @@ def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
     tasks = names_of_tasks(cfg)
     if any(kinds[gate].needs_tasks for gate in gates) and not tasks:
         raise UserError(
-            f"`--expert-gates {cfg.expert_gates}` needs a task that gives each sentence a task id, such as "
-            "`--task translation_heated`, but this one gives none."
+            f"`--expert-gates {cfg.expert_gates}` must be used with a task that gives each sentence a task id, such as "
+            "`--task translation_heated`, but this task gives none."
         )
     if any(issubclass(kinds[gate], FixedGate) for gate in gates) and cfg.num_experts < len(tasks):
         rule = f"at least {len(tasks)} with fixed gates, one for each of the tasks {', '.join(tasks)}"
@@ -57,7 +60,7 @@ def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
 
 
 def check_blocks(cfg: Any) -> None:
-    """The same for the options of a transformer around the experts."""
+    """Check the options of a transformer with experts (UserError)."""
     for name in ("cross_self_attention", "quant_noise_pq", "base_layers"):
         if getattr(cfg, name, False):
             raise_invalid(_shown(name), "off in a model with experts", getattr(cfg, name))
@@ -71,9 +74,9 @@ def plan_experts(
     kinds: Mapping[str, type[Gate]] = GATES,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[int, ExpertPlan]:
-    """The experts of the last of every `expert_interval` blocks, with gates in the pattern's order.
+    """Return the plans of every `expert_interval`-th block, with gates in the pattern's order.
 
-    settings: by the kind's name, what its gates are made with beside their sizes; BASE's are among the options.
+    settings: additional arguments of gates, by the name of their kind; those of BASE are options.
     """
     gates, names = cfg.expert_gates.split(","), ("base_training", "base_evaluation", "price_memory")
     routing = BaseRouting(*(value_of(cfg, ExpertOptions, name) for name in names))

@@ -1,4 +1,4 @@
-"""The slot of a block's feed-forward layer, what may stand in it, and what a forward pass tells it."""
+"""The slot of a block's feed-forward layer, its contents, and the context of a forward pass."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fairseq_mtmoe.conditioning import Tasks
 from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 
-SPARSITY = "task_sparsity"  # the loss's name in what a model says beside its numbers
+SPARSITY = "task_sparsity"  # key of the loss in a model's additional outputs
 
 
 class SlotBlock(nn.Module, ABC):
-    """What slots know of a block, of any backbone, dense or not.
+    """The interface of a block, of any backbone, to its slot.
 
-    What stands in a slot is the block's own, by the names that checkpoints have: `fc1` and `fc2`, the feed-forward
-    layer that the block was built with; `moe`, which takes their place; or `mixture` beside them.
+    Modules in a slot are the block's attributes, by their names in checkpoints: `fc1` and `fc2`, the feed-forward
+    layer that the block was built with; `moe`, which replaces them; or `mixture` beside them.
     """
 
     slot: Slot
@@ -34,46 +34,49 @@ class SlotBlock(nn.Module, ABC):
 
     @abstractmethod
     def inner(self, branch_input: Tensor) -> Tensor:
-        """The inner activations of the block's own feed-forward layer, (L, B, H) to (L, B, F)."""
+        """Return the feed-forward layer's inner activations, (L, B, H) to (L, B, F)."""
 
     def dense_branch(self, branch_input: Tensor) -> Tensor:
-        """The block's own feed-forward layer, (L, B, H) to (L, B, H)."""
+        """Return the output of the block's own feed-forward layer, (L, B, H) to (L, B, H)."""
         output: Tensor = self.fc2(self.inner(branch_input))
         return output
 
 
 class Slot(Protocol):
-    """What stands in the place of a block's feed-forward layer."""
+    """A function in the place of a block's feed-forward layer."""
 
     def __call__(self, block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
-        """The output before dropout and residual, given the stream `hidden`, and itself or its norm, (L, B, H)."""
+        """Return the output before dropout and residual connection, (L, B, H).
+
+        hidden: the residual stream; branch_input: the stream or its norm.
+        """
 
 
 class SlotPlan(Protocol):
-    """What is to stand in a block's slot."""
+    """A plan of a slot's content."""
 
     def fill(self, block: SlotBlock) -> None:
-        """Put it there, when the block is built."""
+        """Fill a block's slot when the block is built."""
 
 
 def dense(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: BatchContext) -> Tensor:
-    """The slot of a dense block, which all blocks begin with."""
+    """Compute the dense feed-forward layer: the slot that all blocks start with."""
     return block.dense_branch(branch_input)
 
 
 @dataclass(frozen=True)
 class GateInput:
-    """What mixtures of adapters read of a pass through a stack, and what they leave there.
+    """The inputs of adapter gates in a pass through a stack, and the values that blocks store.
 
-    Made anew for each pass, or for each text that grows word by word: its gates are then asked once.
+    Created for each pass, or once per text in incremental decoding, so that gates run once.
 
     Attributes:
-        summary: what all gates read, (d,) or (B, d), or how to get it from what a feed-forward layer reads, (L, B, H).
-        wants_similarities: whether blocks leave what the task sparsity loss is measured by.
-        sentences: of each column of the stream, of hypotheses (R,) or tokens (1, T, H); None: b of column b.
-        weights: what blocks leave, in order: the weights of their sources, (K,) or (B, K), float32.
-        narrow: adapters' narrow activations, which blocks leave until similarities are measured.
-        similarities: how like its output its sources' are, for each block: `layer_similarity`, a scalar.
+        summary: the input of all gates, (d,) or (B, d), or a function of a feed-forward layer's input, (L, B, H).
+        wants_similarities: whether blocks store the activations for the task sparsity loss.
+        sentences: the sentence of each column of the stream: hypotheses (R,) or tokens (1, T, H); None: column b is b.
+        weights: source weights by block, in order, (K,) or (B, K), float32.
+        narrow: adapters' inner activations by block, stored until similarities are measured.
+        similarities: `layer_similarity` by block, a scalar: how similar sources' outputs are to the block's output.
     """
 
     summary: Tensor | Callable[[Tensor], Tensor]
@@ -84,45 +87,50 @@ class GateInput:
     similarities: dict[nn.Module, Tensor] = field(default_factory=dict)
 
     def weights_of(self, block: nn.Module, gate: MixtureGate, branch_input: Tensor) -> Tensor:
-        """The weights of a block's sources; its feed-forward layer reads `branch_input`, (L, B, H)."""
+        """Return and store a block's source weights; `branch_input` is (L, B, H)."""
         if callable(self.summary):
             self.weights[block] = gate(self.summary(branch_input))
-        elif torch.is_grad_enabled() or block not in self.weights:  # a block that is computed again has no gradient yet
+        elif torch.is_grad_enabled() or block not in self.weights:  # a recomputed block's first pass had no gradient
             self.weights[block] = gate(self.summary)
         return self.weights[block]
 
     def expand_to_beam(self, weights: Tensor) -> Tensor:
-        """Weights (K,) or (B, K) as they are of the stream's columns."""
+        """Return weights (K,) or (B, K) for the columns of the stream."""
         return weights if self.sentences is None or weights.dim() == 1 else weights.index_select(0, self.sentences)
 
 
 @dataclass(frozen=True)
 class BatchContext:
-    """Made anew for each pass through a stack, and an argument of every block: nothing of it outlives the pass.
+    """The context of one pass through a stack, an argument of every block.
 
     fairseq's activation checkpointing loses the gradients of tensors in it.
     """
 
-    task_ids: LongTensor | None = None  # each sentence's task, (B,); None where tasks are not told apart
+    task_ids: LongTensor | None = None  # each sentence's task, (B,); None if the model does not take them
     padding_mask: Tensor | None = None  # True at padding, (B, L)
-    token_counts: TokenCounts = field(default_factory=TokenCounts)  # of other ranks, once a layer has asked
+    token_counts: TokenCounts = field(
+        default_factory=TokenCounts
+    )  # of other ranks, filled in by the first layer that needs them
     tasks: Tasks | None = None  # the embeddings of all tasks in this pass, for conditional modules
     mixture: GateInput | None = None  # for gates of adapters
-    prompt_length: int = 0  # how many of the first positions are no words, but a prompt of all sentences
+    prompt_length: int = 0  # number of positions of the prompt before the words
 
 
 def task_sparsity_loss(passes: Iterable[GateInput]) -> Tensor:
-    """PEMT's equation 5, of all layers of the passes (of encoder and decoder), which wanted similarities: a scalar."""
+    """Return PEMT's equation 5 over all layers of the passes (encoder and decoder), a scalar.
+
+    The passes must have measured similarities.
+    """
     return -torch.stack([value for each in passes for value in each.similarities.values()]).mean()
 
 
 def takes(model: Any, name: str) -> bool:
-    """Whether a model, inside whatever wraps it for several processes, has an input of this name."""
+    """Return whether the forward pass of a model, wrapped or not, has this argument."""
     return name in inspect.signature(unwrapped(model).forward).parameters
 
 
 def unwrapped(model: Any) -> Any:
-    """A model without what wraps it for several processes."""
+    """Return a model without its DDP wrappers."""
     while hasattr(model, "module"):
         model = model.module
     return model

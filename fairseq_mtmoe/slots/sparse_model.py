@@ -1,4 +1,4 @@
-"""What every model with expert slots can do: become sparse, load checkpoints dense and sparse; and a model's size."""
+"""Base of models with expert slots: sparsifying, loading dense and sparse checkpoints; and a model's size."""
 
 from typing import Any, ClassVar
 
@@ -15,25 +15,25 @@ from fairseq_mtmoe.slots.expert_slot import expert_layers, expert_slots, sparsif
 
 
 class SparseModel(nn.Module):
-    """Mixed into a system's model, before its backbone."""
+    """Mixin of a system's model, which precedes its backbone."""
 
-    task_names: list[str]  # behind the task ids that it was built with; none without ids
-    dense_updates: int  # how many it is trained dense before it becomes sparse
-    gate_lr_factor: ClassVar[float] = 1.0  # the gates' learning rate by all else's, unless an option says
+    task_names: list[str]  # names of the task ids that it was built with; empty without ids
+    dense_updates: int  # number of updates before it becomes sparse
+    gate_lr_factor: ClassVar[float] = 1.0  # the default of `--gate-lr-factor`
 
     def remember_options(self, cfg: Any) -> None:
-        """Called when the model is built; `cfg` has `ExpertOptions`."""
+        """Keep the options that training needs; `cfg` has `ExpertOptions`."""
         self.task_names = names_of_tasks(cfg)
         self.dense_updates = cfg.dense_updates
 
     @property
     def is_dense(self) -> bool:
-        """Whether the experts are still to come."""
+        """Whether the model has no experts yet."""
         return not expert_layers(self)
 
     @property
     def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
-        """Read by torch's DDP: the experts that other processes do not have."""
+        """Names of this rank's own experts, which torch's DDP must not average."""
         return [name for name, parameter in self.named_parameters() if hasattr(parameter, "expert")]
 
     def sparsify(self) -> None:
@@ -43,7 +43,7 @@ class SparseModel(nn.Module):
     def load_state_dict(  # type: ignore[override]  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """As fairseq's; takes this process's experts of a checkpoint, see `adapt_to`."""
+        """Load a checkpoint's state, with this rank's experts; see `adapt_to`."""
         self.adapt_to(state_dict)
         own = {path: layer.experts.placement for path, layer in expert_layers(self).items()}
         mine = {
@@ -53,7 +53,7 @@ class SparseModel(nn.Module):
         return super().load_state_dict(mine, strict)
 
     def adapt_to(self, state_dict: dict[str, Tensor]) -> None:
-        """Become sparse if the checkpoint is (UserError: it has other experts, or none where the model has some)."""
+        """Become sparse if the checkpoint is (UserError: other experts, or none)."""
         slots = expert_slots(self)
         first = {path: path + FIRST_WEIGHT for path in slots}
         saved = {path: len(state_dict[key]) for path, key in first.items() if key in state_dict}
@@ -62,7 +62,7 @@ class SparseModel(nn.Module):
             if not self.is_dense:
                 raise UserError(
                     "`--dense-updates` must be above 0 for a dense checkpoint to become sparse in training, but is 0 "
-                    "instead; `mtmoe upcycle` makes a sparse checkpoint of it."
+                    "instead; `mtmoe upcycle` makes it a sparse checkpoint."
                 )
             return
         if self.is_dense:
@@ -77,16 +77,16 @@ class SparseModel(nn.Module):
                 raise_invalid("--num-experts", f"{saved[path]} as in the checkpoint's {path}", placement.num_experts)
 
 
-# Looked up, or applied once for a sentence or a task: nothing that every token pays for.
+# Lookups, and modules that are applied once per sentence or task: no multiplications per token.
 NOT_OF_TOKENS = (nn.Embedding, FiLM, ConditionalAttentionBias, TaskEmbeddings, MixtureGate)
 OF_SENTENCES = ("pooler", "heads")
 
 
 def model_size(model: nn.Module) -> dict[str, int]:
-    """Return `parameters`, those of all ranks, and `multiplications`, those of one token, or one source and one target.
+    """Return the number of `parameters` of all ranks, and of `multiplications` per token.
 
-    A token passes every matrix once, but one expert of a layer and its own task's gate. Left out are products of tokens
-    with each other (attention), and what is computed once for a sentence.
+    In a translator these are of one source and one target token. A token passes every matrix once, but only one expert
+    of a layer and its own task's gate. Products between tokens (attention) and computations per sentence are left out.
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     for layer in expert_layers(model).values():

@@ -1,1 +1,1 @@
-"""Dense to sparse: in the middle of training, and offline."""
+"""Dense to sparse: during training, and offline."""

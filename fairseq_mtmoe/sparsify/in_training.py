@@ -1,8 +1,8 @@
-"""Dense first, then sparse, in one run: the moment when the model becomes sparse.
+"""Sparsifying during training: dense first, then sparse, in one run.
 
 "Tricks for Training Sparse Translation Models", §2.3: after `--dense-updates` updates every expert becomes a copy of
-its block's feed-forward layer, with the optimizer's moments. Units that are drawn anew (`--expert-reinit-ratio`) lose
-the first moment and keep the second.
+its block's feed-forward layer, with the optimizer's moments. Re-initialized units (`--expert-reinit-ratio`) lose the
+first moment and keep the second.
 """
 
 import logging
@@ -20,18 +20,19 @@ from fairseq_mtmoe.slots.sparse_model import SparseModel
 
 logger = logging.getLogger(__name__)
 
-FIRST_MOMENTS = {"exp_avg", "momentum_buffer"}  # as torch's and fairseq's optimizers call them
+FIRST_MOMENTS = {"exp_avg", "momentum_buffer"}  # their names in torch's and fairseq's optimizers
 
 
 def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
-    """Sparsify `model` and `optimizer` in place if its dense updates are over; True if this call did it (UserError).
+    """Sparsify `model` and `optimizer` in place once the dense updates are over.
 
-    Called before each training step in every process. A wrapper of the model for several processes must be made anew.
+    Returns whether this call did so. Called before each training step on every rank. The caller must rebuild a DDP
+    wrapper of the model. Raises `UserError` for unsupported optimizers.
     """
     if not isinstance(model, SparseModel) or not model.dense_updates or not model.is_dense:
         return False
     if update_num < model.dense_updates:
-        if update_num <= 1:  # what cannot work is said at once, not after the dense updates
+        if update_num <= 1:  # raises at once for an unsupported optimizer, not after the dense updates
             OptimizerState.capture(optimizer, trained_parameters(model))
         return False
     dense_state = OptimizerState.capture(optimizer, trained_parameters(model))
@@ -42,7 +43,7 @@ def maybe_sparsify(model: nn.Module, optimizer: Any, update_num: int) -> bool:
 
 
 def sparsify_with_state(model: SparseModel, state: OptimizerState) -> OptimizerState:
-    """Sparsify `model`; return the optimizer's `state` of its dense parameters under the names of the sparse ones."""
+    """Sparsify `model`; return the optimizer's dense `state` for the sparse parameters."""
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     sparsify(model)
     sparse, copied = OptimizerState(), set()
@@ -57,7 +58,10 @@ def sparsify_with_state(model: SparseModel, state: OptimizerState) -> OptimizerS
 
 
 def sparsify_average(average: Any, model: nn.Module) -> None:
-    """Sparsify fairseq's `EMA` of a model that became sparse: copies of its own layers, and all else the model's."""
+    """Sparsify fairseq's `EMA` of a model that became sparse.
+
+    Experts are copies of the average's own layers; new parameters are the model's.
+    """
     copy = average.get_model()
     dense = dict(copy.state_dict())
     sparsify(copy)
@@ -71,13 +75,16 @@ def sparsify_average(average: Any, model: nn.Module) -> None:
         return _mixed(take(dense[source]), values[key], _drawn_anew(model, key))
 
     for key in own.keys() - dense.keys():
-        own[key].copy_(value_of(key, dense))  # of units, too, that the copy has just drawn for itself
+        own[key].copy_(value_of(key, dense))  # also replaces units that the copy re-initialized by itself
     if average.fp32_params:
         average.fp32_params = {key: value_of(key, average.fp32_params).float() for key in own}
 
 
 def begin_with(model: nn.Module, dense: Mapping[str, Tensor]) -> None:
-    """Let a new model, on a CPU, have a dense one's weights: experts are copies, and what that one has not stays."""
+    """Load a dense model's weights into a new model on a CPU; experts become copies.
+
+    Parameters that the dense model lacks stay as they are.
+    """
     if not (isinstance(model, SparseModel) and not model.is_dense):
         model.load_state_dict(dict(dense))
         return
@@ -99,7 +106,7 @@ def _drawn_anew(model: nn.Module, key: str) -> Tensor | None:
 
 
 def _forget_old_units(entry: Entry, parameter: Tensor, drawn: Tensor | None) -> None:
-    """Clear the first moments of what was drawn anew, and begin its float32 copy as it is in half precision."""
+    """Clear the first moments of re-initialized units, and set their float32 copies."""
     for key in FIRST_MOMENTS & entry.keys() if drawn is not None else ():
         entry[key].masked_fill_(drawn, 0)
     if MASTER in entry:
@@ -107,5 +114,5 @@ def _forget_old_units(entry: Entry, parameter: Tensor, drawn: Tensor | None) -> 
 
 
 def _mixed(copies: Tensor, values: Tensor, drawn: Tensor | None) -> Tensor:
-    """Copies of a dense model's parameter, and the values of what was drawn anew."""
+    """Return `copies` of a dense parameter with `values` in re-initialized places."""
     return copies if drawn is None else torch.where(drawn, values.to(copies), copies)

@@ -1,4 +1,4 @@
-"""A sparse checkpoint from a dense one, of this plugin or of stock fairseq: what `--dense-updates` does in a run."""
+"""A sparse checkpoint from a dense one, of this plugin or of stock fairseq, as `--dense-updates` makes it in a run."""
 
 import dataclasses
 import json
@@ -17,20 +17,20 @@ from fairseq_mtmoe.sparsify.in_training import sparsify_with_state
 
 
 def sparse_models() -> dict[str, type]:
-    """What can be made of a dense checkpoint: the option dataclass of each registered model that can become sparse."""
+    """Return the option dataclass of each registered model that can become sparse."""
     return {
         name: MODEL_DATACLASS_REGISTRY[name] for name, kind in MODEL_REGISTRY.items() if issubclass(kind, SparseModel)
     }
 
 
 def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any], seed: int = 1) -> dict[str, Any]:
-    """A sparse checkpoint: every expert a copy of its block's feed-forward layer.
+    """Return a sparse checkpoint: every expert is a copy of its block's feed-forward layer.
 
     Args:
-        model_name: of the sparse model, such as `base_moe`.
-        checkpoint: a dense transformer's that `rebuild.check` was called for (UserError: it is none).
-        options: some of the sparse model's (UserError: unknown, out of range); others are the checkpoint's or defaults.
-        seed: of the gates' initial values, and of units drawn anew.
+        model_name: the sparse model, such as `base_moe`.
+        checkpoint: a dense transformer's, checked by `rebuild.check` (UserError: no dense transformer).
+        options: the sparse model's (UserError: unknown, out of range); others are the checkpoint's or defaults.
+        seed: of the gates' initial values and of re-initialized units.
     """
     _check_options(model_name, options)
     dense_options = model_options(checkpoint)
@@ -69,7 +69,7 @@ def _check_options(model_name: str, options: dict[str, Any]) -> None:
 
 
 def _task_names(options: dict[str, Any], checkpoint: dict[str, Any]) -> str | None:
-    """The tasks of an encoder's heads; or the languages or pairs that a run of `translation_heated` remembers."""
+    """Return the tasks of an encoder's heads, or the languages or pairs of a translator."""
     if options.get("heads"):
         return ",".join(json.loads(options["heads"]))
     state = checkpoint.get("task_state") or {}
@@ -78,7 +78,7 @@ def _task_names(options: dict[str, Any], checkpoint: dict[str, Any]) -> str | No
 
 
 def _moments(saved: dict[str, Any] | None, model: nn.Module) -> OptimizerState | None:
-    """The saved moments by parameter name; None where there are none, or not one per parameter."""
+    """Return the saved moments by parameter name; None without one for each parameter."""
     parameters = shapes_of(trained_parameters(model))
     entries = (saved or {}).get("state", {})
     if len(entries) != len(parameters):

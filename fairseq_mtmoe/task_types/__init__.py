@@ -1,4 +1,4 @@
-"""Task types: what a task of the table asks of an example, a class for each kind; no other module tells kinds apart."""
+"""Task types, a class for each kind of task in the task table: head, loss, prediction, metrics."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,7 +9,7 @@ from fairseq_mtmoe.task_types.tokens import Span, WordLabels
 _OF_KIND: Mapping[Kind, Callable[[TaskRow], TaskType]] = {
     Kind.classification: lambda row: Classification(len(row.labels)),
     Kind.regression: lambda row: Regression(*row.bounds),
-    Kind.ranking: lambda row: Ranking() if row.is_open else Ranking(("accuracy",)),  # labels are no names to compare
+    Kind.ranking: lambda row: Ranking() if row.is_open else Ranking(("accuracy",)),  # labels are not compared as texts
     Kind.word_pair: lambda row: WordPair(len(row.labels)),
     Kind.span: lambda row: Span(row.longest_answer),
     Kind.word_labels: lambda row: WordLabels(tuple(row.labels)),
@@ -17,5 +17,5 @@ _OF_KIND: Mapping[Kind, Callable[[TaskRow], TaskType]] = {
 
 
 def task_type_of(row: TaskRow) -> TaskType:
-    """Return the type of a task of the table."""
+    """Return the task type of a row of the task table."""
     return _OF_KIND[row.kind](row)

@@ -1,4 +1,4 @@
-"""Task types with one answer for a text, what all types are, and a set's uncertainty (CA-MTL, §2.2) and predictions."""
+"""The base of task types, types with one answer per text, uncertainties (CA-MTL, §2.2), and predictions."""
 
 import math
 from abc import ABC, abstractmethod
@@ -17,44 +17,52 @@ from fairseq_mtmoe.backbones.bert.heads import HeadSize
 from fairseq_mtmoe.data.nlu import answers
 from fairseq_mtmoe.data.nlu.tokenizing import TokenizedSplit
 
-DROPOUT_DRAWS = 2  # outputs under dropout that a spread is taken of: each costs a pass over a task's candidates
+DROPOUT_DRAWS = 2  # outputs under dropout for a variance; each costs a pass over a task's candidates
 
 Values = NDArray[np.float64]
 LabelText = str | int | float
-Labels = Sequence[str | int]  # as a file of predictions has them
+Labels = Sequence[str | int]  # as in a file of predictions
 
 
 class Uncertainty(NamedTuple):
-    """Of E examples: their entropy H_i (E,), float32, and the most that it can be, H' (E,), where all is undecided."""
+    """The entropies H_i of E examples, (E,), float32, and their maxima H', (E,)."""
 
     entropy: Tensor
     most: Tensor
 
 
 def entropy_of(logits: Tensor) -> Uncertainty:
-    """Of the choices in the last dimension, in nats: (…, C) to (…); where a logit is -inf, there is no such choice."""
+    """Return the entropy over the last dimension, in nats: (…, C) to (…).
+
+    A logit of -inf is no choice.
+    """
     logits = logits.float()
     entropy = entr(logits.softmax(-1)).sum(-1)
     return Uncertainty(entropy, logits.isneginf().logical_not().sum(-1).log())
 
 
 def halves_of(draws: Tensor, labels: Tensor) -> Uncertainty:
-    """How undecided a model is in which half of E examples, by their numbers, each one is: (E, K) draws, (E,) labels.
+    """Return the uncertainty of which half of E examples each is in, by its number.
 
-    An example's number is taken to be normally distributed around the mean of its draws m_i, with the variance s² +
+    draws: outputs under dropout, (E, K); labels: (E,).
+
+    An example's number is assumed to be normally distributed around the mean of its draws m_i, with the variance s² +
     σ_i²: s² is the mean squared error of all E, σ_i² the variance of its draws. The entropy is that of a choice with
     the probability of being above the mean of all m_i, `Φ((m_i - m) / √(s² + σ_i²))`, whatever the unit.
     """
-    draws, labels = draws.double(), labels.double()  # of values that differ little
-    said_E = draws.mean(1)
-    noise_E = ((said_E - labels).square().mean() + draws.var(1)).sqrt().clamp(min=torch.finfo(draws.dtype).tiny)
-    above_E = ndtr((said_E - said_E.mean()) / noise_E)
+    draws, labels = draws.double(), labels.double()  # values may differ little
+    mean_E = draws.mean(1)
+    noise_E = ((mean_E - labels).square().mean() + draws.var(1)).sqrt().clamp(min=torch.finfo(draws.dtype).tiny)
+    above_E = ndtr((mean_E - mean_E.mean()) / noise_E)
     entropy_E = (entr(above_E) + entr(1 - above_E)).float()
     return Uncertainty(entropy_E, entropy_E.new_full((len(entropy_E),), math.log(2)))
 
 
 def flattened(examples: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the example that each value is of, and these values, (V,) both, of (E,) or (E, …) without NaN."""
+    """Flatten predictions (E,) or (E, …) without NaN; return each one's example and value.
+
+    Both are (V,).
+    """
     if predictions.dim() == 1:
         return examples, predictions
     is_one = ~predictions.flatten().isnan()
@@ -63,15 +71,18 @@ def flattened(examples: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predicted values of E examples, one or more of each."""
+    """The predicted values of E examples, one or more per example."""
 
     examples_E: NDArray[np.int64]  # the examples' numbers in the set, in order
     values_V: Values
-    starts_E: NDArray[np.int64]  # where each example's values begin, and the last one's end, (E+1,)
+    starts_E: NDArray[np.int64]  # offsets of the examples' values, and the total number, (E+1,)
 
     @classmethod
     def gathered(cls, examples_V: NDArray[np.int64], values_V: Values) -> Self:
-        """From values in any order of examples, those of one in their own order."""
+        """Return predictions from values in any order of examples.
+
+        The values of an example must be in order.
+        """
         order_V = np.argsort(examples_V, kind="stable")
         examples_E, firsts_E = np.unique(examples_V[order_V], return_index=True)
         return cls(examples_E, values_V[order_V], np.append(firsts_E, len(values_V)))
@@ -85,45 +96,48 @@ class Predictions:
 
 
 def only_answer(texts: Sequence[LabelText]) -> str:
-    """Return the answer that a model gave to every one of several examples, by `Scored.label_text`, or nothing."""
+    """Return the answer that all of several examples got, or ""; see `Scored.label_text`."""
     found = {line.rpartition("\t")[2] for text in texts for line in str(text).split("\n")}
     return found.pop() if len(found) == 1 and len(texts) > 1 else ""
 
 
 class Scored(ABC):
-    """Makes metrics and a file of what was predicted of a set, a `TokenizedSplit` or a `TextSplit`."""
+    """Scores and writes the predictions of a set, a `TokenizedSplit` or a `TextSplit`."""
 
     @abstractmethod
     def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
-        """What `tasks._benchmark.metrics` makes a metric of: a column, whose mean it is, or labels and predictions."""
+        """Return a metric's arguments: a column whose mean it is, or labels and predictions."""
 
     @abstractmethod
     def label_text(self, split: Any, predictions: Predictions, labels: Labels) -> list[LabelText]:
-        """Each example's answer as a file of predictions has it."""
+        """Return each example's answer as in a file of predictions."""
 
 
 class TaskType(Scored):
-    """A kind of task, with what its row says of it."""
+    """A kind of task, with the settings of a row of the table."""
 
-    dropout_draws: ClassVar[int] = 0  # outputs under dropout that `uncertainty` needs; 0: one without dropout tells it
-    metrics: tuple[str, ...] = ("accuracy", "matthews", "spearman", "f1")  # that can score it
+    dropout_draws: ClassVar[int] = 0  # outputs under dropout that `uncertainty` needs; 0: one without dropout
+    metrics: tuple[str, ...] = ("accuracy", "matthews", "spearman", "f1")  # applicable metrics
 
     @property
     @abstractmethod
     def head(self) -> HeadSize:
-        """The size of its head, which also says what of the encoder's states the head reads."""
+        """The size of its head, with the encoder states that the head reads."""
 
     @abstractmethod
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
-        """The sum of the losses, float32, of a head's numbers (E, …) in any precision and labels (E, …)."""
+        """Return the sum of losses, float32, of head outputs (E, …) and labels (E, …)."""
 
     @abstractmethod
     def predictions(self, numbers: Tensor) -> Tensor:
-        """The predictions as they are scored and submitted, (E, …), float32; NaN fills up."""
+        """Return the predictions as scored and submitted, (E, …), float32, padded with NaN."""
 
     @abstractmethod
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
-        """How uncertain the model is of each example (CA-MTL, equation 4); numbers may be (E, draws, …)."""
+        """Return each example's uncertainty (CA-MTL, equation 4).
+
+        numbers: head outputs (E, …), or (E, draws, …) with `dropout_draws`.
+        """
 
     def columns(self, metric: str, split: Any, predictions: Predictions) -> tuple[Values, ...]:
         return split.labels_E[predictions.examples_E], predictions.values_V
@@ -142,7 +156,7 @@ class Classification(TaskType):
         return HeadSize(self.num_labels)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy divided by log C, so that tasks of more classes do not weigh more (MT-TaG, §3.3)."""
+        """Return cross-entropy over log C: tasks of more classes weigh no more (MT-TaG, §3.3)."""
         return F.cross_entropy(numbers.float(), labels.long(), reduction="sum") / math.log(numbers.shape[1])
 
     def predictions(self, numbers: Tensor) -> Tensor:
@@ -162,7 +176,10 @@ class Classification(TaskType):
 
 
 def right_questions(keys_E: Sequence[str], is_wrong_E: NDArray[np.bool_]) -> Values:
-    """1 for each question of which no answer is wrong, else 0; keys of one question differ after the last / alone."""
+    """Return 1 for each question without a wrong answer, else 0.
+
+    Keys of one question differ only after the last `/`.
+    """
     questions_E = [key.rpartition("/")[0] or key for key in keys_E]
     _, question_E = np.unique(questions_E, return_inverse=True)
     right_Q: Values = (np.bincount(question_E, is_wrong_E) == 0).astype(np.float64)
@@ -180,20 +197,23 @@ class WordPair(Classification):
 
 @dataclass(frozen=True)
 class Ranking(TaskType):
-    """One of the candidates, each of which is a sequence of its own; numbers are (E, C).
+    """One of the candidates, each of which is its own sequence; numbers are (E, C).
 
-    Labels (E, C) are 1 for right ones, 0 for others and NaN where an example has fewer. `exact-match` and `text-f1`
-    compare names with the right one that is most alike, as ReCoRD's evaluation does.
+    Labels (E, C) are 1 for right candidates, 0 for others and NaN as padding. `exact-match` and `text-f1` compare a
+    candidate's text with the most similar right one, as ReCoRD's evaluation does.
     """
 
     metrics: tuple[str, ...] = ("accuracy", "exact-match", "text-f1")
 
     @property
     def head(self) -> HeadSize:
-        return HeadSize(1, has_bias=False)  # which would be the same for all candidates
+        return HeadSize(1, has_bias=False)  # a bias would be the same for all candidates
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
-        """Minus the log of the probability of all right candidates together, over log C; one alone costs nothing."""
+        """Return minus the log-probability of all right candidates together, over log C.
+
+        A single candidate has the loss 0.
+        """
         is_none = labels.isnan()
         logs = numbers.float().masked_fill(is_none, -math.inf).log_softmax(1)
         right = logs.masked_fill(labels != 1, -math.inf).logsumexp(1)
@@ -245,7 +265,7 @@ class Regression(TaskType):
         return numbers.squeeze(1).float().clamp(self.low, self.high)
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
-        """Which half of the examples each is in, which is not in the paper; numbers are (E, draws, 1)."""
+        """Return `halves_of`, which is not in the paper; numbers are (E, draws, 1)."""
         return halves_of(numbers.squeeze(2), labels)
 
     def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:

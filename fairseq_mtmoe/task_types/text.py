@@ -1,4 +1,4 @@
-"""What a model of texts writes of an example, which is a label only where it is the text of one."""
+"""Task types of text-to-text models, whose output is a label only if it is a label's text."""
 
 import logging
 import math
@@ -15,9 +15,9 @@ from fairseq_mtmoe.task_types.task_type import LabelText, Predictions, Scored, V
 
 logger = logging.getLogger(__name__)
 
-NO_LABEL = "no-label"  # a metric: the share of answers that are none
-NONE = -1  # in the place of a label's number
-DETERMINERS = frozenset(  # which T5 leaves out before it compares what pronouns stand for
+NO_LABEL = "no-label"  # a metric: the fraction of answers that are no label
+NONE = -1  # the value of an answer that is no label
+DETERMINERS = frozenset(  # T5 removes them before it compares referents of pronouns
     {"a", "an", "each", "every", "few", "her", "his", "many", "much", "my", "our", "some", "that", "the", "their"}
     | {"these", "this", "those", "which", "whose", "your"}
 )
@@ -25,10 +25,10 @@ DETERMINERS = frozenset(  # which T5 leaves out before it compares what pronouns
 
 @dataclass(frozen=True)
 class TextTaskType(Scored):
-    """A task's answers as texts. Predicted values are the tokens of what was written, with an end.
+    """A task whose answers are texts. Predicted values are the generated tokens, with an end.
 
-    An answer that is no label counts as wrong, as in T5: it is of no class for accuracy and Matthews' correlation, of
-    the wrong one for F1, and below all values of a regression.
+    An answer that is no label counts as wrong, as in T5. It belongs to no class for accuracy and Matthews' correlation,
+    to the wrong class for F1, and is below all values of a regression.
     """
 
     row: TaskRow
@@ -36,31 +36,32 @@ class TextTaskType(Scored):
 
     def __post_init__(self) -> None:
         if len(set(self.labels)) < len(self.labels):
-            rule = f"one that tells the labels of {self.row.title} ({', '.join(label_texts(self.row))}) apart"
+            rule = f"a model that distinguishes the labels of {self.row.title} ({', '.join(label_texts(self.row))})"
             raise_invalid("spiece.model", rule, self.labels)
 
     @property
     def labels(self) -> list[str]:
-        """The text of each label as a model writes it; none where the answer is another text."""
+        """The text of each label as a model writes it; empty if answers are no labels."""
         return [self.pieces.as_written(label) for label in label_texts(self.row)]
 
     @property
     def most_tokens(self) -> int | None:
-        """So many tokens show of any answer whether it is a label, and which; None where none are."""
+        """The number of tokens that determine whether an answer is a label; None without labels."""
         row, step = self.row, form_of(self.row).step
         texts = label_texts(row)
         if row.kind is Kind.regression:
             low, high = row.bounds
             texts = [stepped(low + step * n, step) for n in range(round((high - low) / step) + 1)]
-        # One more: what goes on after a label's text is another.
+        # One more token, because an answer that continues after a label's text is no label.
         return max(len(self.pieces.numbers(text)) for text in texts) + 1 if texts else None
 
     def written(self, predictions: Predictions) -> list[str]:
+        """Return the generated texts."""
         return [self.pieces.text(values.astype(np.int64).tolist()) for _, values in predictions]
 
     def columns(self, metric: str, split: TextSplit, predictions: Predictions) -> tuple[Values, ...]:
         written = self.written(predictions)
-        if metric in answers.ALIKE and not self.row.labels:  # compared with that right text which is most alike
+        if metric in answers.ALIKE and not self.row.labels:  # compared with the most similar right text
             right = (answer_texts_of(self.row, split.examples[n]) for n in predictions.examples_E.tolist())
             return (np.array([answers.best(metric, *pair) for pair in zip(written, right, strict=True)]),)
         values_E, labels_E = self.values(split, predictions, written), split.labels_E[predictions.examples_E]
@@ -73,11 +74,11 @@ class TextTaskType(Scored):
 
     @property
     def _none(self) -> float:
-        """Stands for an answer that is none."""
+        """The value of an answer that is no label."""
         return self.row.bounds[0] - 1 if self.row.kind is Kind.regression else NONE
 
     def values(self, split: TextSplit, predictions: Predictions, written: Sequence[str]) -> Values:
-        """Each answer as a label's number or a regression's value, (E,)."""
+        """Return each answer as a label's number or a regression's value, (E,)."""
         if form_of(self.row).referent:
             examples = (split.examples[n] for n in predictions.examples_E.tolist())
             return np.array([names_the_same(text, one.referent) for text, one in zip(written, examples, strict=True)])
@@ -95,21 +96,21 @@ class TextTaskType(Scored):
         return min(max(value, low), high) if math.isfinite(value) else self._none
 
     def label_text(self, split: TextSplit, predictions: Predictions, labels: Sequence[str | int]) -> list[LabelText]:
-        """An answer that is no label is the first one, and a regression's the least."""
+        """Return answers for a file; one that is no label becomes the first label or the minimum."""
         written = self.written(predictions)
         if not has_labels(self.row):
             return [*written]
         values_E = self.values(split, predictions, written)
         if none := int((values_E == self._none).sum()):
             found = f"{none} of {len(written)} answers are no label"
-            logger.warning(f"{self.row.title}: {found}, and are given the first one")
+            logger.warning(f"{self.row.title}: {found}; they are written as the first label")
         if self.row.kind is Kind.regression:
             return [max(value, self.row.bounds[0]) for value in values_E.tolist()]
         return [labels[max(int(value), 0)] for value in values_E.tolist()]
 
 
 def metrics_of_text(row: TaskRow) -> tuple[str, ...]:
-    """The metrics that can score what a model of texts writes of a task."""
+    """Return the metrics that can score a text-to-text model's answers to a task."""
     of_classes = ("accuracy", "matthews", "f1", "macro-f1")
     of_kind = {
         Kind.classification: (*of_classes, "exact-match"),
@@ -122,14 +123,15 @@ def metrics_of_text(row: TaskRow) -> tuple[str, ...]:
 
 
 def has_labels(row: TaskRow) -> bool:
+    """Return whether answers are labels or numbers."""
     return bool(row.labels) or row.kind is Kind.regression
 
 
 def names_the_same(answer: str, referent: str) -> float:
-    """Whether a written noun is the one that a pronoun is asked about, as T5 compares them: 1 or 0, -1 for no noun."""
+    """Return 1 if a noun matches a pronoun's referent as in T5, else 0; -1 without a noun."""
     words, right = ({word for word in text.lower().split() if word not in DETERMINERS} for text in (answer, referent))
     if not words:
         return NONE
-    # One has all words of the other, and both or none have an apostrophe.
+    # A match: one contains all words of the other, and both or none have an apostrophe.
     has_apostrophe = ["'" in " ".join(found) for found in (words, right)]
     return float(has_apostrophe[0] == has_apostrophe[1] and (words <= right or right <= words))

@@ -1,4 +1,4 @@
-"""Task types of tokens: the span of a passage that answers a question, and a label for each word."""
+"""Task types of tokens: the answer as a span of a passage, and a label for each word."""
 
 import math
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from fairseq_mtmoe.task_types.task_type import Labels, LabelText, Predictions, T
 
 @dataclass(frozen=True)
 class Span(TaskType):
-    """The tokens of a window from one that begins the answer to one that ends it (Devlin et al., 2019, §4.2).
+    """The span of tokens of a window that answers the question (Devlin et al., 2019, §4.2).
 
-    Numbers are (E, L, 2): how well a token begins the answer, and ends it; labels the two tokens, (E, 2), [CLS] twice
-    in a window without it. Examples are windows, metrics and files of questions.
+    Numbers are (E, L, 2), the scores of each token as the span's first and last one. Labels are these two tokens,
+    (E, 2), or [CLS] twice in a window without the answer. Examples are windows; metrics and files are of questions.
     """
 
     metrics = ("f1", "em")
@@ -31,28 +31,31 @@ class Span(TaskType):
         return HeadSize(2, num_words=1, per_token=True)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy of beginning and end over log P² for P tokens: a class is one of P² pairs; a guess costs 1."""
+        """Return the cross-entropy of first and last token, over log P² for P tokens.
+
+        There are P² pairs, so a uniform guess has the loss 1.
+        """
         losses_E2 = F.cross_entropy(numbers.float(), labels.long(), reduction="none")
         return (losses_E2.sum(1) / (2 * torch.log(_num_tokens(numbers)))).sum()
 
     def predictions(self, numbers: Tensor) -> Tensor:
-        """The best pair of the passage's tokens, (E, 3): the sum of their numbers, the first and the last."""
+        """Return the best span, (E, 3): the sum of its scores, first and last token."""
         begins_EL, ends_EL = numbers.float().unbind(2)
         begins_EL = begins_EL.index_fill(1, begins_EL.new_zeros(1, dtype=torch.long), 2 * UNREAD)  # [CLS] is no answer
         ends_ELK = F.pad(ends_EL, (0, self.longest - 1), value=2 * UNREAD).unfold(1, self.longest, 1)
         best_E, index_E = (begins_EL.unsqueeze(2) + ends_ELK).flatten(1).max(1)
-        best_E = best_E.nan_to_num(nan=-math.inf)  # else a model that diverged would seem to have predicted nothing
+        best_E = best_E.nan_to_num(nan=-math.inf)  # NaN would mean no prediction, not a model that diverged
         first_E, further_E = index_E // self.longest, index_E % self.longest
         return torch.stack([best_E, first_E.float(), (first_E + further_E).float()], dim=1)
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
-        """The entropy of the beginning and that of the end; at most log P² as in the loss."""
+        """Return the entropy of the first plus that of the last token; at most log P²."""
         is_read = numbers > UNREAD / 2
         logits = numbers.float().masked_fill(~is_read, -math.inf).transpose(1, 2)
         return Uncertainty(entropy_of(logits).entropy.sum(1), 2 * torch.log(_num_tokens(numbers)))
 
     def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
-        """What each question's answer reaches, compared with the right one that is most alike."""
+        """Return each question's score, against the most similar right answer."""
         pairs = zip(self.label_text(split, predictions, ()), split.passages.rights, strict=True)
         return (np.array([answers.best(metric, str(answer), right) for answer, right in pairs]),)
 
@@ -61,7 +64,7 @@ class Span(TaskType):
 
 
 def _num_tokens(numbers: Tensor) -> Tensor:
-    """How many tokens of each window the head has read, at least 2, (E,)."""
+    """Return the number of tokens of each window that the head has read, at least 2, (E,)."""
     return (numbers[..., 0] > UNREAD / 2).sum(1).clamp(min=2).float()
 
 
@@ -69,8 +72,8 @@ def _num_tokens(numbers: Tensor) -> Tensor:
 class WordLabels(TaskType):
     """One of the labels for each word; the head reads the word's first token (Devlin et al., 2019, §5.3).
 
-    Numbers are (E, W, C), labels (E, W), and NaN where a sentence has fewer words. A word without a token, such as one
-    that was cut off, has no part in the loss; O, the first label, is predicted for it.
+    Numbers are (E, W, C), labels (E, W), padded with NaN. A word without a token, such as a truncated one, is left out
+    of the loss, and labelled O, the first label.
     """
 
     metrics = ("entity-f1",)
@@ -82,23 +85,29 @@ class WordLabels(TaskType):
         return HeadSize(len(self.labels), per_word=True)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy divided by log C, the mean over a sentence's words: a guess costs 1, as in other tasks."""
+        """Return the mean cross-entropy of a sentence's words over log C, summed over sentences.
+
+        A uniform guess has the loss 1, as in other tasks.
+        """
         of_words = numbers.float().flatten(0, 1), labels.nan_to_num(0).long().flatten()
         losses_EW = F.cross_entropy(*of_words, reduction="none").view(labels.shape)
         return _mean_of_words(losses_EW, labels).sum() / math.log(numbers.shape[2])
 
     def predictions(self, numbers: Tensor) -> Tensor:
-        """The best label of each word, (E, W); NaN where there is none."""
+        """Return the best label of each word, (E, W), padded with NaN."""
         is_none = (numbers == torch.finfo(numbers.dtype).min).all(2)
         return numbers.argmax(2).float().masked_fill(is_none, math.nan)
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
-        """The mean entropy of the labels of a sentence's words in the loss."""
+        """Return the mean entropy over the words of a sentence that are in the loss."""
         mean_E = _mean_of_words(entropy_of(numbers).entropy, labels)
         return Uncertainty(mean_E, mean_E.new_full(mean_E.shape, math.log(numbers.shape[2])))
 
     def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
-        """Of each sentence the entities that were found, predicted and are there, as seqeval and CoNLL read them."""
+        """Return each sentence's numbers of right, predicted and reference entities.
+
+        Entities are read as in seqeval and CoNLL.
+        """
         from seqeval.metrics.sequence_labeling import get_entities
 
         counts = []

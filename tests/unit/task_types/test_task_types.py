@@ -238,4 +238,4 @@ def test_labels_that_are_one_text_to_the_pieces():
 def test_what_a_file_says(row, written, labels, text, caplog):
     answer, *found = said(row, examples_of(None, None, referent="fb"), written)
     assert answer.label_text(*found, labels or ROWS[row].labels) == text
-    assert ("RTE: 1 of 2 answers are no label, and are given the first one" in caplog.text) == (row == "rte")
+    assert ("RTE: 1 of 2 answers are no label; they are written as the first label" in caplog.text) == (row == "rte")
