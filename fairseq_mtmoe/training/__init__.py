@@ -1,1 +1,1 @@
-"""Training with fairseq's trainer where experts, other processes or the loss do what it was not written for."""
+"""Training with fairseq's trainer: sharded experts, failures, signals, resumption, and non-finite losses."""

@@ -1,7 +1,7 @@
-"""One process's failure ends all of a run, soon and in a sentence.
+"""A failure of one process ends the whole run, soon and with one sentence.
 
-gloo and NCCL raise in words of their own, and wait for a failed process until their timeout. So the first process that
-fails writes its sentence to the store at which the processes met, where a thread in each of the others looks.
+gloo and NCCL raise unclear errors, and wait for a failed process until their timeout. Therefore the first process that
+fails writes its sentence to the rendezvous store, and a thread in each other process polls it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from torch.distributed import distributed_c10d
 
 from fairseq_mtmoe.errors import UserError, chain_of, find_user_error, first_line
 
-# What gloo, the store that processes meet at, and NCCL say when another process is gone or silent.
+# Messages of gloo, of the rendezvous store and of NCCL when another process is gone or silent.
 _LOST = re.compile(
     r"gloo/transport|Connection (closed|reset|refused)|Timed out waiting|Broken pipe|Socket Timeout|[Ww]ait timeout"
     r"|TCPStore|Application timeout|NCCL (error|communicator)|ncclRemoteError|ncclSystemError"
     r"|collective operation timeout"
 )
 _KEY = "first error"
-_PAUSE = 0.5  # seconds between two looks
-_GRACE = 1.0  # seconds in which a process may end by itself, with what it has to say
+_PAUSE = 0.5  # seconds between two polls
+_GRACE = 1.0  # seconds in which a process may end by itself, with its own message
 
-_seconds: float | None = None  # what `set_timeout` set last
-_between_hosts: dict[Any, Any] = {}  # by the group of all processes, the one that `between_hosts` made beside it
+_seconds: float | None = None  # the last value of `set_timeout`
+_between_hosts: dict[Any, Any] = {}  # the group of `between_hosts`, by the group of all processes
 _broadcast: ErrorBroadcast | None = None
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -46,12 +46,12 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
 def several_processes() -> bool:
-    """Whether this process is one of several that are joined."""
+    """Return whether this process is one of several in a process group."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def set_timeout(seconds: float | None) -> None:
-    """Let every exchange between processes, of every group there is, fail after `seconds` without an answer."""
+    """Set the timeout of every process group and of the store; None keeps it."""
     global _seconds
     if seconds is None or not several_processes():
         return
@@ -63,12 +63,12 @@ def set_timeout(seconds: float | None) -> None:
 
 
 def between_hosts(make: bool = True) -> Any:
-    """A group of all processes that sends between their hosts, and never by way of a GPU or its queue of work.
+    """Return a gloo group of all processes, which never sends through a GPU or its stream.
 
-    All processes must call this together. Without `make`, the group of all processes stands in for one not yet made.
+    A collective call. Without `make`, it returns the default group if there is no such group yet.
 
     Raises:
-        UserError: the hosts cannot reach each other in this way.
+        UserError: gloo cannot connect the hosts.
     """
     world = dist.group.WORLD
     if dist.get_backend() == "gloo":
@@ -80,41 +80,44 @@ def between_hosts(make: bool = True) -> Any:
         except RuntimeError as error:
             raise UserError(
                 "`GLOO_SOCKET_IFNAME` must name the network interface by which the machines of the run reach each "
-                f"other, for what they agree on when they save; gloo could not join them. ({first_line(error)})"
+                f"other; gloo, through which they save together, could not connect them. ({first_line(error)})"
             ) from error
     return _between_hosts.get(world, world)
 
 
-# ---- the first error, told to all ----
+# ---- broadcast of the first error ----
 
 
 class ErrorBroadcast:
-    """Tells of the first error by a store; a thread ends this process by another's, after a `report` of it."""
+    """Shares the first error through a store; a thread ends this process after another's error.
+
+    report: called with the error's sentence before this process ends.
+    """
 
     def __init__(self, store: Any, rank: int, world_size: int, report: Callable[[str], None]) -> None:
         self.rank, self._who, self._report = rank, f"Process {rank} of {world_size}", report
-        self._line: socket.socket | None = None  # asking a store that is gone has torch print the frames of its stack
+        self._line: socket.socket | None = None  # shows that a store is gone; asking it would print torch's stack
         with suppress(AttributeError, OSError):  # a store in a file has no address
             self._line = socket.create_connection((store.host, store.port), timeout=_GRACE)
-            self._line.setblocking(False)  # with a timeout, also a look that should not wait does
+            self._line.setblocking(False)  # with a timeout, even MSG_DONTWAIT would wait
         with suppress(AttributeError, RuntimeError, NotImplementedError):
-            store = store.clone()  # others may wait in their own connection
+            store = store.clone()  # a connection of its own, since other threads may wait in theirs
         self._store = dist.PrefixStore("fairseq_mtmoe errors", store)  # type: ignore[attr-defined]
-        self._heard: UserError | None = None  # for when the store has gone
+        self._heard: UserError | None = None  # kept, because the store may go
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="first error", daemon=True)
         self._thread.start()
 
     def tell(self, error: BaseException) -> None:
-        """Tell all processes why this one fails, unless another one failed first."""
+        """Send this process's error to all others, unless another process failed first."""
         sentence = find_user_error(error)
         words = str(sentence or f"process {self.rank}: {type(error).__name__}: {first_line(error)}")
-        with suppress(RuntimeError):  # the store is gone, and with it the first process
+        with suppress(RuntimeError):  # the store is gone, and with it rank 0
             self._store.compare_set(_KEY, "", json.dumps([sentence is not None, words]))
-        self.heard()  # its own words, too
+        self.heard()  # keeps the error, even if it is its own
 
     def heard(self) -> UserError | None:
-        """The sentence that the first error ends this process with; None as long as there is none."""
+        """Return the first error of any process as a `UserError`, or None."""
         if self._heard is None:
             with suppress(RuntimeError):
                 if self._is_there() and self._store.check([_KEY]):
@@ -123,27 +126,27 @@ class ErrorBroadcast:
         return self._heard
 
     def lost(self, words: str) -> UserError:
-        """The sentence for losing another process, of which something is known."""
+        """Return the error of a lost process; `words` are the known reason."""
         within = "in time" if _seconds is None else f"within {_seconds:g} seconds (`--distributed-timeout`)"
         return UserError(
-            f"{self._who} lost another process, which failed, was killed or did not answer {within}: see the first "
-            f"message of the others, and go on from checkpoint_last.pt. ({words})"
+            f"{self._who} lost another process, which failed, was killed or did not answer {within}; see the first "
+            f"message of the other processes, and continue from checkpoint_last.pt. ({words})"
         )
 
     def _is_there(self) -> bool:
         try:
             return self._line is None or self._line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
         except BlockingIOError:
-            return True  # it has nothing to say
+            return True  # open, but without data
         except OSError:
             return False
 
     def stop(self) -> None:
-        """Let the process end in its own way: a thread that still ran then could make Python crash."""
+        """Stop the thread: Python may crash if it ends while the thread runs."""
         self._stopped.set()
         self._thread.join(timeout=_GRACE)
         if self._heard is not None:
-            time.sleep(2.5 * _PAUSE)  # the store may go with this process, and the others look at it now and then
+            time.sleep(2.5 * _PAUSE)  # the store may end with this process; the others need time to poll it
         if self._line is not None:
             self._line.close()
 
@@ -156,18 +159,18 @@ class ErrorBroadcast:
 
 
 def print_error(sentence: str) -> None:
-    """Print what ends this process."""
+    """Print the error that ends this process."""
     print(f"error: {sentence}", file=sys.stderr, flush=True)
 
 
 def start(store: Any, rank: int, world_size: int, report: Callable[[str], None] = print_error) -> None:
-    """From now on the error of another process at the same store ends this one."""
+    """Start to end this process after an error of another one at the same store."""
     global _broadcast
     _broadcast = ErrorBroadcast(store, rank, world_size, report)
 
 
 def stop() -> None:
-    """Listen no more."""
+    """Stop to watch for errors of other processes."""
     global _broadcast
     if _broadcast is not None:
         _broadcast.stop()
@@ -175,27 +178,27 @@ def stop() -> None:
 
 
 def heard() -> UserError | None:
-    """The first error of any process, if there is one."""
+    """Return the first error of any process, or None."""
     return None if _broadcast is None else _broadcast.heard()
 
 
 def tell(error: BaseException) -> None:
-    """Tell all other processes of a run why this one fails, unless it fails because another one did."""
+    """Send this process's error to all others, unless it follows from theirs."""
     if _broadcast is not None and words_of_loss(error) is None:
         _broadcast.tell(error)
 
 
 def reason_of(error: BaseException) -> BaseException:
-    """Why this process really ends: what the first one said, if `error` comes from losing another process."""
+    """Return the first process's error if `error` comes from losing a process, else `error`."""
     words = words_of_loss(error)
     if _broadcast is None or words is None:
         return error
-    time.sleep(_PAUSE / 5)  # a process that ends closes its connections one after the other
+    time.sleep(_PAUSE / 5)  # a process closes its connections one after the other when it ends
     return _broadcast.heard() or _broadcast.lost(words)
 
 
 def words_of_loss(error: BaseException) -> str | None:
-    """What a library said when another process was lost; None for all other errors."""
+    """Return a library's message that another process was lost; None for other errors."""
     if find_user_error(error) is not None:
         return None
     for link in chain_of(error):
@@ -208,7 +211,7 @@ def words_of_loss(error: BaseException) -> str | None:
 
 
 def showing_sentences(previous: Hook) -> Hook:
-    """A `sys.excepthook` that prints a `UserError`'s sentence instead of its traceback, and leaves the rest alone."""
+    """Return a `sys.excepthook` that prints a `UserError`'s sentence without traceback."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         sentence = find_user_error(error)
@@ -218,15 +221,15 @@ def showing_sentences(previous: Hook) -> Hook:
             print_error(str(sentence))
             _tell_torchrun(str(sentence))
         if several_processes():
-            atexit.register(_leave)  # at once, when torch's hook around this one has printed what it collects
+            atexit.register(_leave)  # exit only after torch's hook around this one has printed its report
 
-    # hydra prints exceptions itself, with a stack trace, unless it is told to let them through.
+    # Without this, hydra prints exceptions itself, with a stack trace.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     return hook
 
 
 def _tell_torchrun(sentence: str) -> None:
-    """Give the sentence to torchrun's own report; torch's way to do so would add the traceback."""
+    """Write the sentence to torchrun's report; torch's function would add the traceback."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         details = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
@@ -235,7 +238,7 @@ def _tell_torchrun(sentence: str) -> None:
 
 
 def _leave() -> None:
-    """End this process, so that the others notice at once; leaving in order could wait for them."""
+    """End this process at once, so that others notice; an orderly exit could wait for them."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

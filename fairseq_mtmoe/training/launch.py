@@ -1,6 +1,6 @@
-"""How the processes of a run start: how many there are, who starts them, and on which device each computes.
+"""Start of a run's processes: their number, their launcher, and the device of each.
 
-fairseq counts GPUs, with `--cpu` too, and starts no process without one; nor does it see torchrun then.
+fairseq counts GPUs, even with `--cpu`. Without a GPU it starts no process, and ignores torchrun.
 """
 
 import functools
@@ -25,12 +25,12 @@ from fairseq_mtmoe.training.option_check import refuse_full_sharding
 
 _LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 _SLURM = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
-register: Callable[[], None] | None = None  # the plugin's own, which it leaves here for processes that this one starts
+register: Callable[[], None] | None = None  # `fairseq_mtmoe.register`, for the processes that this one starts
 
 
 @dataclass(frozen=True)
 class Launch:
-    """The values of fairseq's options of the same names, and the number of processes that this one starts on CPUs."""
+    """Values of fairseq's options, and the number of processes to start on CPUs."""
 
     distributed_world_size: int
     distributed_rank: int
@@ -43,15 +43,15 @@ class Launch:
 def resolve(options: Any, cpu: bool, num_gpus: int, environment: Mapping[str, str]) -> Launch:
     """Return how the processes of a run start.
 
-    An address that is given counts first, then what torchrun says. Without either, fairseq starts one process for each
-    GPU. On CPUs one process trains, unless `--distributed-world-size` is another number than that of the GPUs, its
-    default. A `UserError` says that more processes than GPUs need somebody who starts them.
+    A given address takes precedence, then torchrun's environment. Without either, fairseq starts one process per GPU.
+    On CPUs one process trains, unless `--distributed-world-size` differs from its default, the number of GPUs. A
+    `UserError` is raised for more processes than GPUs without a launcher.
     """
     cpu = cpu or num_gpus == 0
     world_size, rank = options.distributed_world_size, options.distributed_rank
     method, no_spawn = options.distributed_init_method, options.distributed_no_spawn
     as_given = Launch(world_size, rank, method, no_spawn, options.device_id)
-    if method is not None:  # without a GPU fairseq would start no process at all
+    if method is not None:  # without a GPU fairseq would start no process
         return Launch(world_size, rank, method, True, 0) if cpu else as_given
     if all(name in environment for name in _LAUNCHED) and int(environment["WORLD_SIZE"]) > 1:
         rank = int(environment["RANK"])
@@ -69,11 +69,14 @@ def resolve(options: Any, cpu: bool, num_gpus: int, environment: Mapping[str, st
 
 
 def starting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `call_main` with what `resolve` says; several processes begin with `rendezvous.distributed_main`."""
+    """Wrap fairseq's `call_main`: start processes as `resolve` says.
+
+    Each of several processes begins with `rendezvous.distributed_main`.
+    """
 
     @functools.wraps(original)
     def call_main(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
-        # With `--bf16` fairseq takes any machine for a TPU.
+        # With `--bf16` fairseq assumes a TPU.
         if cfg.common.bf16 and cfg.common.tpu and find_spec("torch_xla") is None:
             for options in cfg.values():
                 if isinstance(options, MutableMapping) and "tpu" in options:
@@ -85,7 +88,7 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _start(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    """Call `main` in this process, or in processes that it starts."""
+    """Call `main` in this process, or in newly started ones."""
     options = cfg.distributed_training
     spawned = 0
     if not options.pipeline_model_parallel:
@@ -94,7 +97,7 @@ def _start(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         spawned = launch.spawn_on_cpus
     if spawned:
         options.distributed_init_method = _local_address(options)
-    distributed_utils.infer_init_method(options)  # under SLURM each process has learnt its rank then
+    distributed_utils.infer_init_method(options)  # under SLURM this sets the process's rank
     if stopping.is_training(main):
         _forget_the_run_before(main)
         refuse_full_sharding(cfg)
@@ -111,26 +114,30 @@ def _start(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _forget_the_run_before(main: Any) -> None:
-    """hydra's `--multirun` trains several runs in one process, and fairseq keeps a run's best loss on its functions."""
+    """Remove the last run's best loss, which fairseq keeps as attributes of its functions.
+
+    hydra's `--multirun` trains several runs in one process.
+    """
     for function in (checkpoint_utils.save_checkpoint, main.__globals__["should_stop_early"]):
         for name in ("best", "num_runs"):
             vars(function).pop(name, None)
 
 
 def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_processes: int) -> None:
-    """Start processes on this machine, wait for them, and raise the `UserError` of the one that ended first."""
+    """Start processes, wait for them, and raise the `UserError` of the first that failed."""
     cfg.distributed_training.distributed_rank = None
-    # These import fairseq before the plugin. What the user asks for comes later, and so counts.
+    # They import fairseq before the plugin. The user's own filters come later, and take precedence.
     asked = os.environ.get("PYTHONWARNINGS", "")
     if known_warnings.IN_SPAWNED not in asked:
         os.environ["PYTHONWARNINGS"] = f"{known_warnings.IN_SPAWNED},{asked}".rstrip(",")
-    said = multiprocessing.get_context("spawn").SimpleQueue()
+    errors = multiprocessing.get_context("spawn").SimpleQueue()
+    kwargs = {**kwargs, "parent": errors, "register": register}
     try:
-        spawn(rendezvous.distributed_main, (main, cfg, {**kwargs, "parent": said, "register": register}), num_processes)
+        spawn(rendezvous.distributed_main, (main, cfg, kwargs), num_processes)
     except ProcessException as error:
         sentences: dict[int, str] = {}
-        while not said.empty():
-            index, sentence = said.get()
+        while not errors.empty():
+            index, sentence = errors.get()
             sentences.setdefault(index, sentence)
         if error.error_index not in sentences:
             raise

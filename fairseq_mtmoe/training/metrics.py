@@ -1,4 +1,4 @@
-"""The figures of a training: `--log-expert-comm`, and what fairseq's own figures lack."""
+"""Training figures: `--log-expert-comm`, and fixes of fairseq's own figures."""
 
 import functools
 import logging
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def without_unknown(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """The training command's `get_training_stats`, without the figures that are None."""
+    """Wrap the training command's `get_training_stats`: drop figures that are None."""
 
     @functools.wraps(original)
     def get_training_stats(stats: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def without_unknown(original: Callable[..., dict[str, Any]]) -> Callable[..., di
 
 
 def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
-    """As fairseq's, of any size: its buffers do not take a validation of many tasks."""
+    """Gather `data` of any size; a validation of many tasks exceeds fairseq's buffers."""
     gathered: list[Any] = [None] * dist.get_world_size(group)
     data = utils.move_to_cpu(data) if torch.cuda.is_available() else data
     dist.all_gather_object(gathered, data, group=group)
@@ -40,9 +40,9 @@ def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list
 
 
 def summed(values: Sequence[Any], device: torch.device, group: Any) -> list[Tensor]:
-    """Return the sums over all processes of numbers and of tensors, shaped as they are, in float64 on the device.
+    """Return sums of numbers and tensors over all ranks, in float64 on the device.
 
-    They are one message: fairseq's `all_reduce_dict` has one for tensors and one for numbers, and waits for a GPU.
+    They are sent in one message. fairseq's `all_reduce_dict` sends tensors and numbers apart, and synchronises a GPU.
     """
     numbers = [float(value) for value in values if not torch.is_tensor(value)]
     on_host = torch.tensor(numbers, dtype=torch.double, pin_memory=device.type == "cuda")
@@ -55,20 +55,20 @@ def summed(values: Sequence[Any], device: torch.device, group: Any) -> list[Tens
 
 
 def tell_figures(task: Any, updates: int, interval: int) -> None:
-    """Tell a task that keeps a run log what fairseq's progress bars get every `interval` updates."""
+    """Pass the progress bars' figures to a task with a run log, every `interval` updates."""
     meters = metrics.get_meters("train_inner")
     if updates % interval == 0 and meters is not None and isinstance(task, RunObserver):
         task.trained(updates, meters.get_smoothed_values())
 
 
 class ExpertCommLog:
-    """Sums up the expert layers' records over updates; validation does not count.
+    """Sums the all-to-all records of expert layers over updates, without validation.
 
-    fairseq's metrics get `expert_comm_ms` and `expert_comm_mb` of each update, all layers together, and
-    `expert_comm_share`, of the update's wall time, waiting for others included.
+    fairseq's metrics get each update's `expert_comm_ms` and `expert_comm_mb` over all layers, and `expert_comm_share`,
+    the fraction of the update's wall time, with waiting for other ranks.
 
     Args:
-        slots: the blocks that have or will have experts, by dotted path.
+        slots: the slots of blocks that have or will have experts, by dotted path.
     """
 
     def __init__(self, slots: Mapping[str, ExpertSlot], enabled: bool) -> None:
@@ -79,7 +79,7 @@ class ExpertCommLog:
 
     @contextmanager
     def update(self) -> Iterator[None]:
-        """To be put around each update, inside of fairseq's aggregation of its metrics."""
+        """Record one update; use it around the update, inside fairseq's metrics aggregation."""
         layers = self._layers() if self.enabled else {}
         for layer in layers.values():
             layer.comm.reset()
@@ -94,17 +94,17 @@ class ExpertCommLog:
             self._add(layers, begin)
 
     def _layers(self) -> dict[str, MoELayer]:
-        """Those that exchange tokens; where there will never be any, the log says so and is off."""
+        """Return the sharded expert layers; turn the log off if there will be none."""
         layers = {path: slot.moe for path, slot in self._slots.items() if slot.moe is not None}
-        exchanged = {path: layer for path, layer in layers.items() if layer.experts.placement.is_sharded}
-        if not exchanged and len(layers) == len(self._slots):
+        sharded = {path: layer for path, layer in layers.items() if layer.experts.placement.is_sharded}
+        if not sharded and len(layers) == len(self._slots):
             logger.info("`--log-expert-comm` logs nothing: no expert layer exchanges tokens with another process")
             self.enabled = False
-        return exchanged
+        return sharded
 
     def _add(self, layers: Mapping[str, MoELayer], begin: float) -> None:
         found = {path: {"seconds": layer.comm.seconds, "bytes": layer.comm.num_bytes} for path, layer in layers.items()}
-        wall = time.perf_counter() - begin  # a GPU's exchanges are over only now
+        wall = time.perf_counter() - begin  # after reading the records: only then is a GPU's all-to-all over
         seconds, num_bytes = (sum(record[name] for record in found.values()) for name in ("seconds", "bytes"))
         metrics.log_scalar("expert_comm_ms", seconds * 1000, priority=820, round=1)
         metrics.log_scalar("expert_comm_mb", num_bytes / 1e6, priority=821, round=3)
@@ -115,7 +115,7 @@ class ExpertCommLog:
             self._totals[path] = {name: total[name] + value for name, value in record.items()}
 
     def report(self, task: Any, update: int) -> None:
-        """Tell a task that keeps a run log the sums per layer since the last report."""
+        """Pass the sums by layer since the last report to a task with a run log."""
         if self._updates and isinstance(task, RunObserver):
             task.expert_comm(update=update, updates=self._updates, layers=self._totals)
         self._updates, self._totals = 0, {}

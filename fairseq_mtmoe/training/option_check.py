@@ -1,7 +1,7 @@
-"""The options of a run: those that all ranks must share, those that are not the defaults, and those that cannot work.
+"""Checks of a run's options: equal on all ranks, different from the defaults, and unsupported.
 
-Processes make the same steps in the same order, of parts of the same batches: with other options they would wait for
-each other, or learn something else.
+Ranks take the same steps in the same order, on parts of the same batches. With different options they would wait for
+each other, or train different models.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from fairseq_mtmoe.slots.slot import unwrapped
 
 logger = logging.getLogger(__name__)
 
-Options = dict[str, Any]  # by name, as they are written on the command line; plain values
+Options = dict[str, Any]  # plain values by name, as on the command line
 
 BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
 # In the order in which ranks compare them.
@@ -38,7 +38,7 @@ _SHARED_GROUPS = (
     "dataset", "ema", "bmuf", "checkpoint",
 )  # fmt: skip
 _NOT_OF_TRAINING = ("interactive", "generation", "eval_lm", "common_eval", "scoring")
-# What is a process's or a machine's own, and what only the first process acts on.
+# Options that may differ between processes or machines, and options that only rank 0 uses.
 _OWN = {
     "distributed_rank", "device_id", "distributed_init_method", "distributed_port", "distributed_num_procs",
     "distributed_no_spawn", "nprocs_per_node", "user_dir", "data", "save_dir", "num_workers", "num_workers_valid",
@@ -50,13 +50,14 @@ _OWN = {
 }  # fmt: skip
 
 
-# ---- what all ranks must share ----
+# ---- options that all ranks must share ----
 
 
 def shared_options(cfg: Any) -> Options:
-    """The options that must be the same in all processes, and whether this one finds the checkpoint to go on from.
+    """Return the options that must be equal on all ranks.
 
-    Of a path the last part, since machines can have the same folder at different paths.
+    They say whether this rank finds the checkpoint to continue from. Paths are reduced to their last part, because
+    machines can have the same folder at different paths.
     """
     found: Options = {}
     for group in _SHARED_GROUPS:
@@ -69,7 +70,7 @@ def shared_options(cfg: Any) -> Options:
 
 
 def expect_same(first: Options, other: Options, rank: int) -> None:
-    """Raise a `UserError` that names the first option which is another in process `rank` than in process 0."""
+    """Raise a `UserError` for the first option that differs between ranks 0 and `rank`."""
     for name in [*first, *other]:
         one, two = first.get(name), other.get(name)
         if one != two:
@@ -78,19 +79,19 @@ def expect_same(first: Options, other: Options, rank: int) -> None:
 
 
 def _restored(options: Any) -> Options:
-    """Whether this process can read the checkpoint that the run will go on from, under the name of the option."""
+    """Return whether this rank can read the checkpoint to continue from, by option."""
     name, path = "--restore-file", options.restore_file
     if path == "checkpoint_last.pt":
         name, path = "--save-dir", os.path.join(options.save_dir, path)
     try:
-        with open(regular_file(path), "rb"):  # a network's file system asks its server when a file is opened
+        with open(regular_file(path), "rb"):  # opening makes a network file system ask its server
             return {name: f"a folder with {os.path.basename(path)}"}
     except (UserError, OSError):
         return {name: f"a folder without {os.path.basename(path)}"}
 
 
 def _options_of(group: str, options: Any) -> Iterator[tuple[str, Any]]:
-    """Names and plain values of a group; first what was chosen for it, by its name. Nested names have dots."""
+    """Yield a group's options with plain values; first its choice. Nested names have dots."""
     if OmegaConf.is_config(options):
         options = OmegaConf.to_container(options, resolve=True, enum_to_str=True)
     values = vars(options) if isinstance(options, Namespace) else options if isinstance(options, Mapping) else {}
@@ -111,13 +112,13 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-# ---- what is not the default ----
+# ---- options that are not the default ----
 
 
 def changed_options(cfg: Any) -> dict[str, Any]:
-    """Return the options of a run that are not the defaults, by name with underscores, plain values.
+    """Return a run's options that are not the defaults, by name with underscores.
 
-    Of a model also those that its architecture set. A default that refers to another option counts as that one's.
+    Options set by an architecture are among them. A default that refers to another option counts as that option's.
     """
     found: dict[str, Any] = {}
     for group in (name for name in cfg if name not in _NOT_OF_TRAINING):
@@ -131,7 +132,7 @@ def changed_options(cfg: Any) -> dict[str, Any]:
 
 
 def _defaults(group: str, chosen: str | None) -> dict[str, Any]:
-    """The defaults of a group's options by name; none where nobody says."""
+    """Return the defaults of a group's options by name; empty if unknown."""
     kind: Any
     if chosen is None:
         kind = getattr(FairseqConfig.__dataclass_fields__.get(group), "type", None)
@@ -148,7 +149,7 @@ def _defaults(group: str, chosen: str | None) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value that any JSON has and any reader of run logs expects."""
+    """Return a value as JSON has it: a number, a list of plain values, or a string."""
     if isinstance(value, list) and all(isinstance(one, bool | int | float | str) for one in value):
         return value
     return value if isinstance(value, bool | int | float) else str(value)
@@ -156,7 +157,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def with_option(options: Any, name: str, value: Any) -> Iterator[None]:
-    """Inside, one of fairseq's options has this value."""
+    """Set one of fairseq's options inside the context."""
     with open_dict(options):
         before, options[name] = options[name], value
         try:
@@ -165,22 +166,22 @@ def with_option(options: Any, name: str, value: Any) -> Iterator[None]:
             options[name] = before
 
 
-# ---- what cannot work ----
+# ---- unsupported options ----
 
 
 def will_exchange(model: nn.Module, world_size: int) -> bool:
-    """Whether experts are, or will be after the dense updates, in other processes than this one."""
+    """Return whether experts are or will be sharded over several ranks."""
     return any(math.gcd(slot.plan.num_experts, world_size) > 1 for slot in expert_slots(model).values())
 
 
 def is_flat(common: Any) -> bool:
-    """Whether fairseq's optimizer keeps all parameters in one float32 vector."""
+    """Return whether fairseq's optimizer keeps all parameters in one float32 vector."""
     in_place = common.memory_efficient_fp16 or common.memory_efficient_bf16
     return bool(common.fp16 and not in_place and not common.fp16_no_flatten_grads)
 
 
 def check_run_options(model: Any) -> None:
-    """Raise a `UserError` if a number among a model's options of its run is out of range; fairseq's have none."""
+    """Check the numbers of a model's `RunOptions` (UserError); fairseq's models have none."""
     for name, least in (("distributed_timeout", 1), ("max_nonfinite", 0)):
         value = getattr(model, name, None)
         if value is not None and value < least:
@@ -188,10 +189,10 @@ def check_run_options(model: Any) -> None:
 
 
 def refuse_full_sharding(cfg: Any) -> None:
-    """Refuse `--ddp-backend fully_sharded` before a model is built, where fairscale's wrapper cannot do it.
+    """Refuse `--ddp-backend fully_sharded` where fairscale's wrapper cannot support it.
 
-    It keeps parameters and moments as shards of one nameless vector, the same in all processes, while a checkpoint
-    needs experts' by name. All of the vector trains, or none of it, and its parts are whole only in a training step.
+    It keeps parameters and moments in shards of one vector without names, the same on all ranks, while checkpoints need
+    experts by name. All of the vector is trained or none of it, and its parts are complete only in a training step.
     """
     distributed = cfg.distributed_training
     if distributed.ddp_backend != "fully_sharded":
@@ -203,7 +204,7 @@ def refuse_full_sharding(cfg: Any) -> None:
         ("with experts in several processes", math.gcd(num_experts, distributed.distributed_world_size) > 1),
         ("with `--sampling-method uncertainty`", getattr(cfg.task, "sampling_method", None) == "uncertainty"),
         (f"with `--freeze-layers {frozen}`", frozen != "0"),
-        ("with `--pemt-stage`, which leaves most parameters as they are", hasattr(model, "pemt_stage")),
+        ("with `--pemt-stage`, which freezes most parameters", hasattr(model, "pemt_stage")),
         ("with `--gate-lr-factor`, which must find the gates", getattr(model, "gate_lr_factor", None) not in (None, 1)),
         ("on a machine without CUDA", not torch.cuda.is_available()),
     )
@@ -213,13 +214,13 @@ def refuse_full_sharding(cfg: Any) -> None:
 
 
 def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
-    """Raise a `UserError` if an option cannot work with a model's experts or with `--dense-updates`."""
-    if cfg.common.model_parallel_size > 1:  # fairseq's trainer of parts of a model reads checkpoints in its own way
+    """Raise a `UserError` for options that do not work with experts or `--dense-updates`."""
+    if cfg.common.model_parallel_size > 1:  # fairseq's model-parallel trainer reads checkpoints differently
         raise_invalid("--model-parallel-size", "1 with `--user-dir fairseq_mtmoe`", cfg.common.model_parallel_size)
     distributed = cfg.distributed_training
-    if distributed.zero_sharding == "os" and is_flat(cfg.common):  # one vector cannot be spread by parameter
+    if distributed.zero_sharding == "os" and is_flat(cfg.common):  # one vector cannot be sharded by parameter
         raise UserError("`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`.")
-    sparse = unwrapped(model)  # a Protocol does not look through a wrapper's `__getattr__`
+    sparse = unwrapped(model)  # a Protocol does not see through a wrapper's `__getattr__`
     if isinstance(sparse, BecomesSparse) and sparse.dense_updates:
         if distributed.zero_sharding != "none":
             raise_invalid("--zero-sharding", "none with `--dense-updates`", distributed.zero_sharding)
@@ -236,7 +237,9 @@ def _refuse_with_exchange(cfg: Any) -> None:
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
         if value := getattr(cfg.model, name, 0.0):
             raise_invalid(_flag(name), f"0 {where}, which would wait for each other's layers", value)
-    scores = getattr(cfg.task, "eval_bleu", False) and "eval_chrf" not in cfg.task  # our task's search waits for others
+    scores = (
+        getattr(cfg.task, "eval_bleu", False) and "eval_chrf" not in cfg.task
+    )  # our task's search waits for other ranks
     for name, is_on, why in (
         ("use_bmuf", cfg.optimization.use_bmuf, "which make each update together"),
         ("tpu", cfg.common.tpu, ""),
@@ -249,17 +252,17 @@ def _refuse_with_exchange(cfg: Any) -> None:
 
 
 def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
-    """Say which options are given and change nothing."""
+    """Warn of options that are given, but have no effect."""
     weight = getattr(cfg.criterion, "load_balancing_weight", 0.0)
     if weight and not any(slot.plan.gate.balances for slot in expert_slots(model).values()):
         logger.warning(
-            f"--load-balancing-weight {weight} changes nothing: no layer of the model has a Switch gate "
+            f"--load-balancing-weight {weight} has no effect: no layer of the model has a switch gate "
             "(--expert-gates switch)"
         )
     ratio, layers = getattr(cfg.model, "expert_reinit_ratio", 0.0), expert_layers(model).values()
     if ratio and layers and all(layer.experts.reinitialized is None for layer in layers):
         logger.warning(
-            f"--expert-reinit-ratio {ratio} changes nothing: the experts of this run do not begin as copies of "
+            f"--expert-reinit-ratio {ratio} has no effect: the experts of this run do not start as copies of "
             "feed-forward layers (--dense-updates, or mtmoe upcycle --expert-reinit-ratio)"
         )
     criterion = getattr(cfg.criterion, "_name", None)

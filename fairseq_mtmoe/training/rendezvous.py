@@ -1,7 +1,7 @@
-"""The first second of a run in several processes: they meet, compare their options, and choose how to talk.
+"""Rendezvous of a run's processes: at start-up all ranks compare their options and report missing ranks.
 
-fairseq's processes wait half an hour for one that does not come, and hang where their options differ. Here they meet at
-torch's store first: each writes its options there, and the first one compares them with its own.
+In fairseq, processes wait half an hour for a missing one, and hang if their options differ. Here each rank first writes
+its options to torch's store, and rank 0 compares them with its own. Then they choose the backend.
 """
 
 import json
@@ -30,10 +30,10 @@ _PAUSE = 0.05  # seconds
 
 
 def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
-    """As fairseq's, and what ends this process is told to all others.
+    """Run fairseq's `distributed_main`, and send an error to all other processes.
 
-    A process that torch started, which has loaded no plugin yet, has among `kwargs` the plugin's `register` and a queue
-    `parent`, for its number and the sentence that ends it.
+    In a process that torch spawned, `kwargs` has the plugin's `register`, which must be called first, and a queue
+    `parent` for the process's number and error.
     """
     if register := kwargs.pop("register", None):
         register()
@@ -64,9 +64,9 @@ def distributed_main(i: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> Non
 
 
 def join(cfg: Any, report: Callable[[str], None]) -> None:
-    """Join this process with the others of the run, of which `--distributed-backend` can be told by then.
+    """Join this process with the others of the run, and set `--distributed-backend`.
 
-    If another one fails from then on, `report` is called with its sentence, and this process ends.
+    If another process fails later, `report` is called with its sentence, and this process ends.
     """
     options = cfg.distributed_training
     rank, world_size, method = options.distributed_rank, options.distributed_world_size, options.distributed_init_method
@@ -85,7 +85,7 @@ def join(cfg: Any, report: Callable[[str], None]) -> None:
     options.distributed_backend = meeting.agree(ours, shared_options(cfg), _device(cfg), wanted)
     if options.distributed_backend != wanted and rank == 0:
         backend = options.distributed_backend
-        logger.info(f"processes are joined by {backend}: {wanted} needs a GPU for each of them")
+        logger.info(f"processes communicate by {backend}: {wanted} needs a GPU for each of them")
     try:
         dist.init_process_group(
             options.distributed_backend, store=store, rank=rank, world_size=world_size, timeout=meeting.timeout
@@ -99,7 +99,7 @@ def join(cfg: Any, report: Callable[[str], None]) -> None:
 
 
 def _device(cfg: Any) -> str:
-    """What this process computes on: a GPU by a name that no other GPU has."""
+    """Return the device of this process: `a CPU`, or a unique name of the GPU."""
     if cfg.common.cpu or not torch.cuda.is_available():
         return CPU
     index = torch.cuda.current_device()
@@ -107,12 +107,12 @@ def _device(cfg: Any) -> str:
 
 
 def choose_backend(wanted: str, devices: list[str]) -> str:
-    """NCCL joins processes that have a GPU each; where two share one, or are on CPUs, gloo does."""
+    """Return gloo instead of NCCL if processes share a GPU or run on CPUs, else `wanted`."""
     return "gloo" if wanted == "nccl" and (CPU in devices or len(set(devices)) < len(devices)) else wanted
 
 
 class Rendezvous:
-    """The store where all ranks compare their options; it waits for `seconds`, or as long as torch does."""
+    """Comparison of options by all ranks at a store; waits `seconds`, by default as torch."""
 
     def __init__(self, rank: int, world_size: int, seconds: float | None) -> None:
         self.rank, self.world_size = rank, world_size
@@ -122,34 +122,34 @@ class Rendezvous:
         self._end = 0.0
 
     def store_at(self, method: str) -> Any:
-        """The store at an address, as fairseq is given it; a `UserError` where nobody is."""
-        # With the true number the first process would wait in here for the others, and could not say for whom.
+        """Return the store at an address in fairseq's form (UserError: nobody answers)."""
+        # With the true number, rank 0 would wait in here for the others, and could not report who is missing.
         size = self.world_size if method.startswith("file:") else 1
         try:
             store, _, _ = next(rendezvous(method, self.rank, size, timeout=self.timeout))
         except (RuntimeError, ValueError) as error:
             if "EADDRINUSE" in str(error):
                 raise UserError(
-                    f"The address {method} must be free for process 0, but another process has it: choose another "
-                    "port, and one `--distributed-rank` for each process."
+                    f"The address {method} must be free for process 0, but another process uses it; choose another "
+                    "port, and a different `--distributed-rank` for each process."
                 ) from error
             raise self.lost(f"process 0 at {method}", error) from error
         store.set_timeout(self.timeout)
         return store
 
     def take_rank(self, store: Any) -> None:
-        """Raise a `UserError` if another process has this one's rank: that one's run may be under way, and goes on."""
+        """Raise a `UserError` if another process has this one's rank; that process continues."""
         if store.add(f"taken {self.rank}", 1) > 1:
             raise UserError(
-                f"`--distributed-rank` must be another one in each process, but two have {self.rank}; or the meeting "
-                "place of `--distributed-init-method` is a file that an earlier run left, and must be removed."
+                f"`--distributed-rank` must be different in each process, but two have {self.rank}; or "
+                "`--distributed-init-method` names a file that an earlier run left, which must be removed."
             )
 
     def agree(self, store: Any, options: Options, device: str, wanted: str) -> str:
-        """Compare the options of all processes, which call this together; returns the backend that joins them.
+        """Compare the options of all ranks, and return the backend; a collective call.
 
         Args:
-            device: what this process computes on.
+            device: the device of this process.
             wanted: `--distributed-backend`.
         """
         self._end = time.monotonic() + self.timeout.total_seconds()
@@ -172,22 +172,22 @@ class Rendezvous:
         return devices
 
     def _wait(self, store: Any, key: str) -> None:
-        """Wait for a key, asked for again and again: torch logs its own waits that end in vain."""
+        """Poll the store for a key: torch would log its own waits that time out."""
         while not store.check([key]):
             if (failed := failures.heard()) is not None:
                 raise failed
             if time.monotonic() > self._end:
                 missing = next((rank for rank in range(self.world_size) if not store.check([f"process {rank}"])), 0)
                 raise UserError(
-                    f"Process {self.rank} of {self.world_size} waited for process {missing}, which did not come "
-                    f"{self._within}: start all of them, with the same `--distributed-world-size`, and see the "
+                    f"Process {self.rank} of {self.world_size} waited for process {missing}, which did not start "
+                    f"{self._within}; start all processes, with the same `--distributed-world-size`, and see the "
                     "first message of the others."
                 )
             time.sleep(_PAUSE)
 
-    def lost(self, whom: str, error: Exception) -> UserError:
-        """The sentence for what torch raises when another process cannot be reached."""
+    def lost(self, other: str, error: Exception) -> UserError:
+        """Return the error of a process that cannot be reached; `error` is torch's."""
         return UserError(
-            f"Process {self.rank} of {self.world_size} could not reach {whom} {self._within}: start all of them, with "
-            f"the same `--distributed-init-method`, and see the first message of the others. ({first_line(error)})"
+            f"Process {self.rank} of {self.world_size} could not reach {other} {self._within}; start all processes, "
+            f"with the same `--distributed-init-method`, and see the first message of the others. ({first_line(error)})"
         )

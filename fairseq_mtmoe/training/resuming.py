@@ -1,8 +1,9 @@
-"""What a run goes on from: a checkpoint that is there, with the moments of the same optimizer for the same loss.
+"""Resuming: checks of the checkpoint to continue from, each rank's part of it, and the position in an epoch.
 
-fairseq trains from scratch where the file is not there, and ends in an assertion where criterion or optimizer are
-others. It saves how many batches one process has seen of an epoch, which is converted for tasks that do not count those
-of all. These also draw their batches once, for the epoch of a process's start: a resumed run must draw for the same.
+fairseq trains from scratch if the file is missing, and fails with an assertion if criterion or optimizer differ. It
+saves the number of batches that one process has seen in an epoch, which is converted for another number of processes,
+unless the task counts the batches of all. Tasks of fairseq also draw their batches once, for the epoch in which the
+process starts. A resumed run must draw them for the same epoch.
 """
 
 import functools
@@ -35,9 +36,9 @@ SEEN = "iterations_in_epoch"
 PROCESSES = "num_processes"
 DRAWN = "drawn_in_epoch"
 EXACT = "batches_in_epoch"  # in the state of an iterator that needs no conversion
-LAST = "checkpoint_last.pt"  # the default of `--restore-file`, which stands for this file in `--save-dir`
+LAST = "checkpoint_last.pt"  # default of `--restore-file`: this file in `--save-dir`
 
-# fairseq's wrappers of an optimizer, whose state is not the optimizer's own.
+# fairseq's optimizer wrappers, whose state differs from the optimizer's own.
 WRAPPERS = {
     "FP16Optimizer": "one in half precision (`--fp16` or `--bf16`)",
     "MemoryEfficientFP16Optimizer": "one in half precision (`--memory-efficient-fp16` or `--memory-efficient-bf16`)",
@@ -47,18 +48,18 @@ WRAPPERS = {
 
 
 def expect_what_is_asked_for(cfg: Any, suffix: str) -> None:
-    """Raise a `UserError` if the file to go on from is not there, or is none."""
+    """Raise a `UserError` if the checkpoint to continue from is missing or no file."""
     path, option = asked_for(cfg, suffix) or ("", "")
     if not path:
         return
     if not PathManager.path_requires_pathmanager(path):
-        regular_file(path, f"a checkpoint to go on from (`{option}`)")
+        regular_file(path, f"a checkpoint to continue from (`{option}`)")
     elif not PathManager.isfile(path):
-        raise_invalid(option, "a checkpoint to go on from", path)
+        raise_invalid(option, "a checkpoint to continue from", path)
 
 
 def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
-    """The file that a run goes on from and the option that names it, by fairseq's rules; None where it begins anew."""
+    """Return the checkpoint to continue from and its option, by fairseq's rules, or None."""
     if cfg.restore_file != LAST:
         return cfg.restore_file.replace(".pt", f"{suffix}.pt"), "--restore-file"
     last = os.path.join(cfg.save_dir, LAST.replace(".pt", f"{suffix}.pt"))
@@ -73,10 +74,10 @@ def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
 
 @contextmanager
 def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
-    """Inside, each process reads a checkpoint itself, of a model with experts what it needs and no more.
+    """Let each rank read a checkpoint itself, in a model with experts only its own part.
 
-    fairseq would send what the first process read, as a pickle of its options' classes, which safe loading refuses.
-    A run that `goes_on` with its moments must have the checkpoint's tasks, backbone, criterion and optimizer.
+    fairseq would broadcast rank 0's state as a pickle with classes of its options, which safe loading refuses. A run
+    that `goes_on` with its moments must have the checkpoint's tasks, backbone, criterion and optimizer (UserError).
     """
     expect = trainer.task.expect_same_run if goes_on and isinstance(trainer.task, GoesOn) else None
     context: dict[str, Any] = {"expect": expect, "loaded": []}
@@ -91,18 +92,18 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
     except AssertionError as error:
         raise _refusal(trainer, path) or error from error
     except ValueError as error:
-        if "loaded state dict" not in str(error):  # torch's, where a group of parameters is of another size
+        if "loaded state dict" not in str(error):  # torch's error for a parameter group of another size
             raise
         raise UserError(
-            f"`{path}` must hold the optimizer's moments of the parameters that are trained, but holds those of more "
-            "or fewer; options such as `--share-all-embeddings`, `--freeze-layers`, `--conditional` and `--glue-tasks` "
-            "decide which these are, `--reset-optimizer` goes on without the moments, and `--finetune-from-model` "
-            "begins a run of other tasks with the weights."
+            f"`{path}` must have the optimizer's moments of the trained parameters, but has those of more or fewer; "
+            "options such as `--share-all-embeddings`, `--freeze-layers`, `--conditional` and `--glue-tasks` decide "
+            "which parameters are trained, `--reset-optimizer` continues without the moments, and "
+            "`--finetune-from-model` starts a run of other tasks from the weights."
         ) from error
 
 
 def _refusal(trainer: Any, path: str) -> UserError | None:
-    """The sentence that names another criterion or optimizer."""
+    """Return the error of another criterion or optimizer, or None."""
     last = trainer._optim_history[-1] if trainer._optim_history else {}
     for option, saved, own, registry in (
         ("--criterion", last.get("criterion_name"), trainer.get_criterion(), CRITERION_REGISTRY),
@@ -111,23 +112,23 @@ def _refusal(trainer: Any, path: str) -> UserError | None:
         name = type(own).__name__
         if saved != name:
             return UserError(
-                f"`{option}` must be {_described(saved, registry)} to go on from `{path}` with the moments of its "
-                f"optimizer, but is {_described(name, registry)} instead; `--reset-optimizer` goes on without them."
+                f"`{option}` must be {_described(saved, registry)} to continue from `{path}` with its optimizer's "
+                f"moments, but is {_described(name, registry)} instead; `--reset-optimizer` continues without them."
             )
     return None
 
 
 def _described(class_name: Any, registry: Any) -> str:
-    """The option's values that make an object of this class."""
+    """Return the values of the option that make an object of this class."""
     names = [name for name, kind in registry.items() if kind.__name__ == class_name]
     return WRAPPERS.get(class_name) or " or ".join(names) or str(class_name)
 
 
-# ---- the share of each process ----
+# ---- each rank's part ----
 
 
 def _read_share(trainer: Any, path: str) -> dict[str, Any]:
-    """What this process needs of a checkpoint, whoever wrote it; the model becomes sparse first if that is."""
+    """Return this rank's part of a checkpoint; sparsify the model first if it is sparse."""
     model = trainer.get_model()
     with CheckpointFile(path) as file:
         state = file.peek() or {}
@@ -144,13 +145,13 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
 
 
 def placement_of(trainer: Any) -> ExpertPlacement | None:
-    """Which experts this process trains; None while the model has none."""
+    """Return the placement of this rank's experts; None while the model has none."""
     layers = expert_layers(trainer.get_model()).values()
     return next((layer.experts.placement for layer in layers), None)
 
 
 def trained_shapes(trainer: Any) -> Parameters:
-    """Names and local shapes of the trained parameters, in the order of fairseq's optimizer."""
+    """Return names and local shapes of trained parameters, in the optimizer's order."""
     modules = {"": trainer.get_model(), "criterion.": trainer.get_criterion()}
     return [(at + name, value.shape) for at, module in modules.items() for name, value in trained_parameters(module)]
 
@@ -159,7 +160,7 @@ def trained_shapes(trainer: Any) -> Parameters:
 
 
 def begin_no_epoch_if_complete(trainer: Any) -> None:
-    """Begin no epoch in a run that has made its updates: fairseq asks only after another one."""
+    """Begin no epoch if the run has made all updates; fairseq would make another one."""
     limit = trainer.cfg.optimization.max_update
     if limit and trainer.get_num_updates() >= limit:
         made = f"the run has made its {trainer.get_num_updates()} updates (--max-update {limit})"
@@ -168,7 +169,7 @@ def begin_no_epoch_if_complete(trainer: Any) -> None:
 
 
 def with_epoch_position(extra_state: dict[str, Any], num_processes: int, drawn: int | None) -> dict[str, Any]:
-    """What fairseq saves beside a model, with the number of processes and the epoch for which batches were drawn."""
+    """Return fairseq's extra state with the number of ranks and the epoch of the draw."""
     position = extra_state.get("train_iterator")
     if position is None or EXACT in position:
         return extra_state
@@ -176,13 +177,16 @@ def with_epoch_position(extra_state: dict[str, Any], num_processes: int, drawn: 
 
 
 def drawn_in_epoch(extra_state: dict[str, Any] | None) -> int | None:
-    """The epoch for which the batches of a position were drawn; None if any will do, or it is not known."""
+    """Return the epoch for which a position's batches were drawn; None if unknown or any."""
     drawn: int | None = (extra_state or {}).get("train_iterator", {}).get(DRAWN)
     return drawn
 
 
 def adapt_epoch_position(extra_state: dict[str, Any] | None, num_processes: int) -> dict[str, Any] | None:
-    """What was saved, with the position in the epoch of so many processes; between two of them, the earlier one."""
+    """Return the extra state with the epoch position of another number of processes.
+
+    A position between two batches is rounded down.
+    """
     position = (extra_state or {}).get("train_iterator", {})
     before = position.get(PROCESSES, num_processes)
     if extra_state is None or EXACT in position or before == num_processes:
@@ -190,5 +194,5 @@ def adapt_epoch_position(extra_state: dict[str, Any] | None, num_processes: int)
     batches = position[SEEN] * before
     again = batches % num_processes
     if again:
-        logger.warning(f"{again} batches of this epoch are seen twice: {batches} were, by {before} processes")
+        logger.warning(f"{again} batches of this epoch are seen twice: {before} processes have seen {batches}")
     return {**extra_state, "train_iterator": {**position, SEEN: batches // num_processes}}

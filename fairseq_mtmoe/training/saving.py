@@ -1,11 +1,10 @@
-"""Checkpoints of several processes that hold different experts: each writes its own.
+"""Checkpoints with sharded experts: each rank writes its own experts.
 
-fairseq saves in the first process alone. Where experts are sharded, the others wait in `save_checkpoint` for what the
-first one decides to save, and write their experts when it does; the first one writes the rest last, which makes the
-checkpoint a whole. Whatever fails in one of them fails in all, with the same sentence, and leaves the checkpoints that
-there were.
+fairseq saves on rank 0 alone. With sharded experts, the other ranks wait in `save_checkpoint` for rank 0's decision,
+and write their experts when it saves. Rank 0 writes the rest last, which completes the checkpoint. An error on one rank
+is raised on all ranks, with the same sentence, and existing checkpoints stay.
 
-One training at a time saves in a folder. The lock (POSIX's, `fcntl.lockf`) ends with its process, however that ends.
+Only one training at a time saves in a folder. The lock (POSIX's, `fcntl.lockf`) ends with its process.
 """
 
 import errno
@@ -36,7 +35,7 @@ from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import failures, screen
 from fairseq_mtmoe.training.resuming import placement_of, trained_shapes
 
-LOCK_NAME = ".training.lock"  # it may stay for ever: the file locks nothing
+LOCK_NAME = ".training.lock"  # may stay: the file without its process locks nothing
 
 _HOLDER = re.compile(r"process \d+ of [\w.-]+ since [\d :-]+")
 
@@ -44,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 def saving_together(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `save_checkpoint`: all processes together save what it finds due in the first one, or raise."""
+    """Wrap fairseq's `save_checkpoint`: all ranks save together what is due, or raise."""
 
     @functools.wraps(original)
     def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
@@ -65,7 +64,7 @@ def saving_together(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def copying_experts(original: Callable[..., bool]) -> Callable[..., bool]:
-    """fairseq's `PathManager.copy`; a checkpoint's copy is complete, with its experts, or absent."""
+    """Wrap fairseq's `PathManager.copy`: a checkpoint's copy has its experts, or is absent."""
 
     @functools.wraps(original)
     def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
@@ -78,11 +77,11 @@ def copying_experts(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _lead(save: Callable[[], Any]) -> Any:
-    """Save what fairseq wants to be saved, then let the other processes go on."""
+    """Save on rank 0, then let the other ranks continue."""
     try:
         saved = save()
-    except Exception as error:  # whatever it is, the others must not wait for more
-        failures.tell(error)  # they may wait elsewhere, where the first process did not come to
+    except Exception as error:  # in any case, the other ranks must not wait for more
+        failures.tell(error)  # they may wait in another call
         with suppress(RuntimeError):
             _tell(("failed", _words(error), ""))
         raise
@@ -91,22 +90,22 @@ def _lead(save: Callable[[], Any]) -> Any:
 
 
 def _follow(trainer: Any) -> None:
-    """Take part in every save until the first process is done, or raise what made it fail."""
+    """Take part in every save until rank 0 is done, or raise its error."""
     own: Exception | None = None
     while True:
-        what, value, save_id = _tell(None)
-        if what == "done":
+        action, value, save_id = _tell(None)
+        if action == "done":
             return
-        if what == "failed":
+        if action == "failed":
             raise own or UserError(value)
         try:
             write_share(trainer, value, save_id, {})
-        except Exception as error:  # the first process learns of it, and says so next
+        except Exception as error:  # rank 0 gets it, and sends "failed" next
             own = error
 
 
 def _tell(message: tuple[str, str, str] | None) -> tuple[str, str, str]:
-    """Send a message from the first process to all others, which call this with None; returns it."""
+    """Broadcast a message from rank 0, and return it; other ranks pass None."""
     box = [message]
     dist.broadcast_object_list(box, src=0, group=failures.between_hosts())
     assert box[0] is not None
@@ -114,17 +113,17 @@ def _tell(message: tuple[str, str, str] | None) -> tuple[str, str, str]:
 
 
 def _words(error: Exception) -> str:
-    """What other processes say of this one's error."""
+    """Return this rank's error as a sentence for all ranks."""
     if isinstance(error, UserError):
         return str(error)
     return f"Process {dist.get_rank()} could not save: {type(error).__name__}: {first_line(error)}"
 
 
 def save(trainer: Any, filename: str, extra_state: dict[str, Any], together: bool) -> str | None:
-    """Save a checkpoint; returns its path, in the process that writes it.
+    """Save a checkpoint; return its path on the rank that writes it, else None.
 
     Args:
-        together: other processes hold experts of it; they follow the first one, in which this is called.
+        together: whether other ranks hold experts. They follow rank 0, which calls this function.
     """
     if not trainer.should_save_checkpoint_on_current_rank:
         return None
@@ -143,25 +142,28 @@ def save(trainer: Any, filename: str, extra_state: dict[str, Any], together: boo
 
 
 def _export_source(trainer: Any, extra_state: dict[str, Any]) -> None:
-    """Write what a model leaves beside its best checkpoint, before that: a killed run goes on to this moment again."""
+    """Write a model's source file before its best checkpoint.
+
+    A run that is killed in between writes it again when it resumes.
+    """
     model = unwrapped(trainer.get_model())
     if not isinstance(model, ExportsSource) or "val_loss" not in extra_state:
         return
     if extra_state["val_loss"] == extra_state.get("best"):
-        left = model.export_source(trainer.cfg.checkpoint.save_dir)
-        if left is not None:
-            logger.info(f"wrote {left} ({left.stat().st_size / 1e3:,.0f} kB)", extra=screen.FOR_SCREEN)
+        path = model.export_source(trainer.cfg.checkpoint.save_dir)
+        if path is not None:
+            logger.info(f"wrote {path} ({path.stat().st_size / 1e3:,.0f} kB)", extra=screen.FOR_SCREEN)
 
 
 def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str, Any]) -> str:
-    """Write this process's experts, and in the first process, when all others have written theirs, the rest."""
+    """Write this rank's experts; rank 0 then writes the rest, after all ranks are done."""
     leads, own = trainer.is_data_parallel_master, None
     written: dict[str, Any] | str | None
     try:
         folder = sharding.expert_folder(filename) / save_id
         shared_part, content = _parts(trainer, extra_state)
         written = None if content is None else assemble.write_shard(folder, content)
-    except Exception as error:  # running out of memory, say: the others must not wait for this process
+    except Exception as error:  # such as running out of memory: the others must not wait for this rank
         own, written = error, _words(error)
     everything: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everything, written, group=failures.between_hosts())
@@ -184,7 +186,10 @@ def write_share(trainer: Any, filename: str, save_id: str, extra_state: dict[str
 
 
 def _parts(trainer: Any, extra_state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The shared part, in the first process, and this process's experts, where it writes them; no more leaves a GPU."""
+    """Return the shared part (on rank 0) and this rank's experts (if it writes them).
+
+    Only these are copied from a GPU.
+    """
     placement, shapes = placement_of(trainer), trained_shapes(trainer)
     assert placement is not None
     if trainer.is_data_parallel_master:
@@ -200,7 +205,7 @@ def _parts(trainer: Any, extra_state: dict[str, Any]) -> tuple[dict[str, Any], d
 
 
 def lock_together(save_dir: str, is_first: bool) -> io.FileIO | None:
-    """`lock` in the first process; all of them call this, and all raise its `UserError`."""
+    """Lock a folder on rank 0; a collective call, which raises `UserError` on all ranks."""
     held, box = None, [""]
     try:
         held = lock(save_dir) if is_first else None
@@ -214,7 +219,7 @@ def lock_together(save_dir: str, is_first: bool) -> io.FileIO | None:
 
 
 def lock(save_dir: str) -> io.FileIO | None:
-    """Lock a folder until the returned file is closed; None, with a warning, where that cannot be done."""
+    """Lock a folder until the returned file is closed; None, with a warning, if impossible."""
     path, file = Path(save_dir) / LOCK_NAME, None
     try:
         file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666), "r+")
@@ -229,7 +234,7 @@ def lock(save_dir: str) -> io.FileIO | None:
                 written = _HOLDER.fullmatch((file.read(300) or b"").decode(errors="replace"))
             raise UserError(
                 f"`--save-dir` must be a folder that no other training uses, but `{save_dir}` is used by "
-                f"{written[0] if written else 'another process'}: wait for its end, or choose another folder."
+                f"{written[0] if written else 'another process'}; wait for its end, or choose another folder."
             ) from error
         if file is not None:
             file.close()

@@ -1,7 +1,7 @@
 """`--log-format rich`: one line of progress with the time left, a table at each validation, and the log in a file.
 
-All else, as `--log-format simple` has it, is in `--log-file`, by default `train.log` in `--save-dir`. Where there is no
-terminal the line of progress comes now and then.
+The complete log, as with `--log-format simple`, is in `--log-file`, by default `train.log` in `--save-dir`. Without a
+terminal, the line of progress is printed every 30 seconds.
 """
 
 import logging
@@ -27,16 +27,16 @@ from fairseq_mtmoe.protocols import GroupsTasks
 NAME = "rich"
 LOG_FILE = "train.log"
 SECONDS_BETWEEN_LINES = 30.0  # without a terminal
-OF_ALL = ("ppl", "bleu", "chrf")  # figures of all that is validated
+OF_ALL = ("ppl", "bleu", "chrf")  # figures of the whole validation
 SHOWN = {"loss": "loss", "ppl": "perplexity", "wps": "tokens/s", "sampling_temperature": "temperature"}
-FOR_SCREEN = {"for_screen": True}  # `extra` of a log record that somebody who waits wants to see
+FOR_SCREEN = {"for_screen": True}  # `extra` of log records that the screen shows
 LINE = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
 
-Row = tuple[str, Any, dict[str, Any]]  # a task or group: its name, its loss, its figures by name
+Row = tuple[str, Any, dict[str, Any]]  # of a task or group: name, loss, figures by name
 
 
 class Screen:
-    """What one run shows, from its start to its end, on a console."""
+    """The console output of one run."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
@@ -58,7 +58,10 @@ class Screen:
         self._before: dict[tuple[str, str], float] = {}  # the figures of the last validation
 
     def step(self, epoch: int, batches: int, left: int) -> None:
-        """Called before each update of an epoch of so many, of which some are left, this one included."""
+        """Show progress before an update.
+
+        batches: number of updates in the epoch; left: number of updates left, with this one.
+        """
         done = self.trainer.get_num_updates()
         if self._task is None:
             self._task = self.bar.add_task("", total=None, completed=done, figures="")
@@ -78,12 +81,12 @@ class Screen:
             self.console.print(line, highlight=False, soft_wrap=True)
 
     def show_figures(self, stats: Mapping[str, Any]) -> None:
-        """Show what the last updates came to, at the end of the line of progress."""
+        """Show the last updates' figures at the end of the line of progress."""
         if self._task is not None:
             self.bar.update(self._task, figures=_in_words(stats))
 
     def show_validation(self, subset: str, stats: Mapping[str, Any]) -> None:
-        """A table of what was validated: tasks, such as language pairs, groups of them, and all of it."""
+        """Print a table of a validation: tasks such as language pairs, groups, and all."""
         title = f"{subset} after {_number(stats.get('num_updates', 0)):,.0f} updates"
         table = Table("", title=title, title_justify="left")
         for column in ("loss", "figure", "", "change"):
@@ -107,9 +110,9 @@ class Screen:
 
 
 def _rows(stats: Mapping[str, Any], groups: Sequence[str]) -> Iterator[Row]:
-    """The rows of a validation's table: tasks, groups from those with least data to those with most, all.
+    """Yield a validation's rows: tasks, groups from the least to the most data, all.
 
-    A figure is logged as `task_figure`; a group's mean of its tasks' metrics by the group's name alone.
+    A figure is logged as `task_figure`, a group's mean of its tasks' metrics under the group's name.
     """
     names = [key.removesuffix("_loss") for key in stats if key.endswith("_loss") and not key.endswith("nll_loss")]
     for name in (*(name for name in names if name not in groups), *groups):
@@ -125,12 +128,15 @@ _screen = Screen()
 
 
 class RichProgressBar(progress_bar.SimpleProgressBar):
-    """fairseq's bar for one epoch or one validation, which draws on the run's screen; its lines go to the log."""
+    """fairseq's progress bar of an epoch or a validation, drawn on the run's screen.
+
+    Its lines go to the log.
+    """
 
     def __init__(self, iterable: Any, epoch: int | None, prefix: str | None, log_interval: int) -> None:
         super().__init__(iterable, epoch, prefix, log_interval)
         self.is_training = prefix is None and epoch is not None and _screen.trainer is not None
-        self.is_shown = progress_bar.logger.getEffectiveLevel() <= logging.INFO  # in the first process
+        self.is_shown = progress_bar.logger.getEffectiveLevel() <= logging.INFO  # on rank 0
 
     def __iter__(self) -> Iterator[Any]:
         for item in super().__iter__():
@@ -139,13 +145,13 @@ class RichProgressBar(progress_bar.SimpleProgressBar):
             yield item
 
     def log(self, stats: Mapping[str, Any], tag: str | None = None, step: int | None = None) -> None:
-        """Called by fairseq every `--log-interval` updates."""
+        """Log and show figures; called by fairseq every `--log-interval` updates."""
         super().log(stats, tag, step)
         if self.is_shown:
             _screen.show_figures(stats)
 
     def print(self, stats: Mapping[str, Any], tag: str | None = None, step: int | None = None) -> None:
-        """Called by fairseq at the end of an epoch or a validation."""
+        """Log and show figures; called by fairseq after an epoch or a validation."""
         super().print(stats, tag, step)
         if self.is_shown and self.is_training:
             _screen.console.print(f"epoch {self.epoch}: {_in_words(stats)}", highlight=False)
@@ -154,22 +160,22 @@ class RichProgressBar(progress_bar.SimpleProgressBar):
 
 
 def follow(trainer: Any) -> None:
-    """Called by our trainer: whose updates the screen counts."""
+    """Show the progress of a trainer; called by our trainer."""
     _screen.trainer = trainer
     if is_rich(trainer.cfg.common.log_format):
-        log_to_file(trainer.cfg)  # where fairseq has spawned this process, nothing of ours came before
+        log_to_file(trainer.cfg)  # a process that fairseq spawned has not called it yet
 
 
 def close() -> None:
-    """Leave the terminal as it was. Safe to call twice."""
+    """Restore the terminal; idempotent."""
     if _screen.bar.live.is_started:
         _screen.bar.stop()
 
 
 def log_to_file(cfg: Any) -> None:
-    """Show what is `FOR_SCREEN`, warnings and errors, and write everything to a file. Safe to call twice.
+    """Show `FOR_SCREEN` records, warnings and errors, and log all to a file; idempotent.
 
-    Processes other than the first log warnings and errors alone, as in fairseq.
+    Ranks other than 0 log only warnings and errors, as in fairseq.
     """
     root = logging.getLogger()
     if any(isinstance(handler, RichHandler) for handler in root.handlers):
@@ -188,19 +194,19 @@ def log_to_file(cfg: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = logging.FileHandler(path, encoding="utf-8")
     file.setFormatter(logging.Formatter(LINE, "%Y-%m-%d %H:%M:%S"))
-    root.setLevel(logging.INFO)  # the file has everything, whatever LOGLEVEL keeps from the screen before
+    root.setLevel(logging.INFO)  # the file is complete, even if LOGLEVEL hides records from the screen
     root.addHandler(file)
     _screen.console.print(f"The log is in {path}.", highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def of_command(cfg: Any, main: Callable[..., Any]) -> Iterator[None]:
-    """Inside, with `--log-format rich` a training's log goes to a file."""
+    """Write a training's log to a file inside the context, with `--log-format rich`."""
     if not is_rich(cfg.common.log_format) or not main.__module__.endswith("train"):
         yield
         return
     log_to_file(cfg)
-    cfg.common.log_file = None  # fairseq would write some of the lines there once more
+    cfg.common.log_file = None  # fairseq would write some lines twice
     try:
         yield
     finally:
@@ -208,7 +214,7 @@ def of_command(cfg: Any, main: Callable[..., Any]) -> Iterator[None]:
 
 
 def is_rich(log_format: Any) -> bool:
-    """Whether this is the value of `--log-format` for which this module is there."""
+    """Return whether this is `--log-format rich`."""
     return str(log_format) == NAME
 
 

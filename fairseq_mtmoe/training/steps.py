@@ -1,7 +1,7 @@
-"""What an update does beyond fairseq's: experts' gradients, the gates' learning rate, non-finite updates.
+"""Additions to fairseq's update: gradients of experts, the gates' learning rate, non-finite updates.
 
-fairseq's norm leaves parameters with an `expert` mark out. The norm here is that of all parameters of all processes, so
-that all of them skip the same updates. Weights that are not finite are neither saved nor trained on.
+fairseq's norm excludes parameters with the attribute `expert`. The norm here is over all parameters of all ranks, so
+that all ranks skip the same updates. Weights that are not finite are neither saved nor trained on.
 """
 
 import logging
@@ -29,68 +29,71 @@ logger = logging.getLogger(__name__)
 _DDP_OPTIONS = ("broadcast_buffers", "bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view")
 
 
-# ---- updates that are left out ----
+# ---- skipped updates ----
 
 
 class SkippedUpdate(Exception):
-    """Raised before the optimizer's step, to leave it out; its cause is the `OverflowError` of a scaler, if any."""
+    """Raised to skip the optimizer's step; its cause is a loss scaler's `OverflowError`, if any."""
 
 
 class NonfiniteUpdates:
-    """Counts non-finite updates, and ends the run after `limit` in a row; with a limit of 0 at the first."""
+    """Counts non-finite updates, and ends the run after `limit` in a row (0: at the first)."""
 
     def __init__(self, limit: int, save_dir: str) -> None:
         self.limit, self.save_dir = limit, save_dir
         self.total = self.in_a_row = 0
 
     def add(self, update: int) -> None:
-        """Count one in the place of update number `update`; a `UserError` if there were `limit` in a row."""
+        """Count a skipped update number `update` (UserError: `limit` in a row)."""
         self.total += 1
         self.in_a_row += 1
         if self.in_a_row >= self.limit:
             times = f"{self.in_a_row} times in a row " if self.in_a_row > 1 else ""
             raise UserError(
-                f"The loss or its gradients were not finite {times}in the place of update {update} "
+                f"The loss or its gradients were not finite {times}at update {update} "
                 f"(`--max-nonfinite {self.limit}`): {advice(self.save_dir)}."
             )
-        logger.warning(f"update {update}: loss or gradients are not finite; left this batch out ({self.total} so far)")
+        logger.warning(f"update {update}: loss or gradients are not finite; skipped this batch ({self.total} so far)")
 
     def log(self, passed: bool) -> None:
-        """Log the total once there is one; an update that `passed` ends a row."""
+        """Log the total, if any; an update that `passed` ends a row."""
         if passed:
             self.in_a_row = 0
         if self.total:
             metrics.log_scalar("nonfinite_updates", self.total, weight=0, priority=510, round=0)
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {"total": self.total, "in_a_row": self.in_a_row}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from what a checkpoint kept; one of before 0.1.1 kept nothing."""
+        """Restore a checkpoint's state; it is empty before 0.1.1."""
         self.total, self.in_a_row = state.get("total", 0), state.get("in_a_row", 0)
 
 
 def advice(save_dir: str) -> str:
-    """The end of a sentence about a training that diverged: what to change, and which checkpoint to go on from."""
+    """Return advice on a diverged run: options to change, and a checkpoint to continue from."""
     newest = newest_good_in(save_dir)
     if newest is None:
         rest = "start again; no checkpoint with finite weights was saved"
     elif newest.name == "checkpoint_last.pt":
-        rest = f"go on from `{newest}`, saved before"
+        rest = f"continue from `{newest}`, saved before"
     else:
-        rest = f"go on with `--restore-file {newest}`, the newest checkpoint whose weights are finite"
+        rest = f"continue with `--restore-file {newest}`, the newest checkpoint with finite weights"
     return f"lower `--lr`, raise `--warmup-updates` or set `--clip-norm`, and {rest}"
 
 
 def expect_finite_weights(trainer: Any, restored: str | None, in_all_processes: bool) -> None:
-    """Raise a `UserError` if weights, of the checkpoint `restored` or of the last update, are not finite."""
+    """Raise a `UserError` if weights are not finite.
+
+    restored: the checkpoint that they are from; None: they are from the last update.
+    """
     if are_finite(trainer.get_model().parameters(), in_all_processes):
         return
     if restored is not None:
         raise UserError(
-            f"`{restored}` must hold weights that are finite, but some are not, and training would leave out every "
-            f"batch; use an older one with `--restore-file`{suggested_fallback(restored)}."
+            f"`{restored}` must have finite weights, but some are not finite, and training would skip every batch; "
+            f"use an older checkpoint with `--restore-file`{suggested_fallback(restored)}."
         )
     raise UserError(
         f"The weights are not finite after update {trainer.get_num_updates()}, and are not saved: "
@@ -99,20 +102,20 @@ def expect_finite_weights(trainer: Any, restored: str | None, in_all_processes: 
 
 
 def are_finite(weights: Iterable[Tensor], in_all_processes: bool) -> bool:
-    """Whether all elements of all weights are finite, in this process or in all of them together."""
+    """Return whether all weights are finite, on this rank or on all ranks together."""
     norms = torch._foreach_norm([weight.detach() for weight in weights if weight.numel()], math.inf)
-    spoiled = (~torch.stack([norm.float() for norm in norms]).isfinite()).any().float()
+    is_nonfinite = (~torch.stack([norm.float() for norm in norms]).isfinite()).any().float()
     if in_all_processes:
-        dist.all_reduce(spoiled)
-    return not spoiled.item()
+        dist.all_reduce(is_nonfinite)
+    return not is_nonfinite.item()
 
 
 def leave_out(trainer: Any, skipped: SkippedUpdate, counts: NonfiniteUpdates | None, samples: list[Any]) -> None:
-    """Undo what a skipped update has begun, and count it; a `UserError` where there were too many."""
+    """Clean up after a skipped update, and count it (UserError: too many in a row)."""
     optimizer = trainer.optimizer
     optimizer.zero_grad()
     if getattr(optimizer, "scaler", None) is None and hasattr(optimizer, "_multiply_factor"):
-        optimizer._multiply_factor = 1.0  # of half precision without a scaler, for the gradients that are gone
+        optimizer._multiply_factor = 1.0  # half precision without a scaler keeps a factor for the cleared gradients
     metrics.log_stop_time("train_wall")
     if skipped.__cause__ is not None:
         logger.info(f"NOTE: gradient overflow detected, ignoring gradient, {skipped.__cause__}")
@@ -125,7 +128,10 @@ def leave_out(trainer: Any, skipped: SkippedUpdate, counts: NonfiniteUpdates | N
 
 
 def search(trainer: Any, samples: list[Any]) -> None:
-    """Log which modules' outputs are not finite, as fairseq does; its search backward fails on our outputs."""
+    """Log the modules with non-finite outputs, as fairseq does.
+
+    fairseq's search in the backward pass does not work with our outputs.
+    """
     trainer._set_seed()
     parts = trainer.model, trainer.criterion, trainer.optimizer, trainer.get_num_updates()
     with NanDetector(trainer.get_model(), backward=False):
@@ -134,7 +140,10 @@ def search(trainer: Any, samples: list[Any]) -> None:
 
 
 def show_in_gradients(criterion: nn.Module, inputs: Any, output: Any) -> None:
-    """A forward hook of the criterion: a loss that is not finite gives gradients that are not, as a sum may not."""
+    """Make gradients non-finite if the loss is: a forward hook of the criterion.
+
+    A sum over examples may hide a loss that is not finite.
+    """
     loss = output[0]
     if isinstance(loss, Tensor) and loss.requires_grad:
         poison = (loss.detach() * 0).sum()  # 0, or NaN
@@ -145,19 +154,19 @@ def show_in_gradients(criterion: nn.Module, inputs: Any, output: Any) -> None:
 
 
 def clip_all(optimizer: Any, banks: Sequence[ExpertBank], max_norm: float) -> Tensor:
-    """Average the experts' gradients over their replicas and clip all gradients to `max_norm` (0: not at all).
+    """Average expert gradients over replicas, and clip all gradients to `max_norm` (0: no clipping).
 
-    It takes the model's own gradients, which fairseq's half-precision optimizers have not yet copied to float32, and
-    returns their norm over all processes, with fairseq's scales undone. `banks` are this process's sharded experts.
+    It reads the model's own gradients, which fairseq's half-precision optimizers have not yet copied to float32.
+    Returns their norm over all ranks, without fairseq's scales. `banks` are this rank's sharded experts.
     """
     placement = banks[0].placement
     experts = [parameter for bank in banks for parameter in bank.parameters() if parameter.requires_grad]
     for parameter in experts:
-        if parameter.grad is None:  # every replica must bring each gradient
+        if parameter.grad is None:  # every replica must contribute each gradient
             parameter.grad = torch.zeros_like(parameter)
     average_over_replicas(gradients_of(experts), placement)
     local = set(experts)
-    shared = None  # where fairseq cannot give their norm, what it is computed from
+    shared = None  # the shared parameters, if fairseq cannot compute their norm
     if getattr(optimizer, "has_flat_params", False):
         shared = [parameter for parameter in optimizer.fp16_params if parameter not in local]
 
@@ -173,18 +182,21 @@ def clip_all(optimizer: Any, banks: Sequence[ExpertBank], max_norm: float) -> Te
 
 
 def sum_of_squares(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """The sum of the squares of all elements of their gradients, in float32."""
+    """Return the sum of squares of all gradients, in float32."""
     gradients = gradients_of(parameters) or [torch.zeros(())]
     return torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float32)).square().sum()
 
 
 def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """The gradients that there are."""
+    """Return the parameters' gradients that exist."""
     return [parameter.grad.detach() for parameter in parameters if parameter.grad is not None]
 
 
 def clip_on_cpu(optimizer: Any, max_norm: float, aggregate_norm_fn: Any = None) -> Tensor:
-    """As a fairseq optimizer's `clip_grad_norm`, whose norm leaves experts out; nothing goes to a GPU that is there."""
+    """Clip gradients as fairseq's `clip_grad_norm` does, but never through a GPU.
+
+    The norm excludes experts, as in fairseq.
+    """
     parameters = list(optimizer.params)
     shared = gradients_of(parameter for parameter in parameters if not hasattr(parameter, "expert"))
     if not shared:
@@ -201,14 +213,17 @@ def clip_on_cpu(optimizer: Any, max_norm: float, aggregate_norm_fn: Any = None) 
 
 
 def unwrapped_optimizer(optimizer: Any) -> Any:
-    """The optimizer inside those that fairseq wraps around it, for half precision and for local updates."""
+    """Return the optimizer inside fairseq's wrappers for half precision and local updates."""
     if isinstance(optimizer, FairseqBMUF):
         optimizer = optimizer._optimizer
     return getattr(optimizer, "fp32_optimizer", getattr(optimizer, "wrapped_optimizer", optimizer))
 
 
 def data_parallel_on_cpu(trainer: Any, module: nn.Module) -> Any:
-    """A module in torch's wrapper with fairseq's options, which would name a GPU for it; None where they should."""
+    """Return a CPU module in torch's DDP with fairseq's options; None if fairseq's way works.
+
+    fairseq would name a GPU for it.
+    """
     options, group = trainer.cfg.distributed_training, trainer.data_parallel_process_group
     by_torch = options.ddp_backend in ("c10d", "pytorch_ddp") and trainer.use_distributed_wrapper
     if not by_torch or trainer.device.type != "cpu":
@@ -224,13 +239,14 @@ def data_parallel_on_cpu(trainer: Any, module: nn.Module) -> Any:
 
 
 class GateRate:
-    """`--gate-lr-factor`: gates learn at a rate of their own, because each update of theirs is stretched.
+    """`--gate-lr-factor`: a learning rate of gates, by scaling their updates.
 
-    fairseq has one learning rate, and in half precision one vector of all parameters. For optimizers whose change is
-    proportional to the learning rate, stretching is the same as a rate, weight decay included. With `--expert-combine
-    preserving` a gate's gradient is proportional to `blend`, which begins at 0: `blend` has the gates' rate, too.
+    fairseq has one learning rate, and in half precision one vector of all parameters. For optimizers whose update is
+    proportional to the learning rate, scaling the update is the same as another rate, weight decay included. With
+    `--expert-combine preserving`, a gate's gradient is proportional to `blend`, which starts at 0. Therefore `blend`
+    has the gates' rate, too.
 
-    The factor is what the user `asked` for, else the `usual` one; a model that starts dense has no `layers` yet.
+    asked: the user's factor; usual: the default. layers: returns the expert layers; a dense model has none yet.
     """
 
     def __init__(self, asked: float | None, usual: float, layers: Callable[[], list[MoELayer]]) -> None:
@@ -241,7 +257,7 @@ class GateRate:
         self._before: list[Tensor] = []
 
     def follow(self, optimizer: Any) -> None:
-        """Stretch each update that this optimizer of fairseq's makes."""
+        """Scale each update of this fairseq optimizer."""
         if isinstance(optimizer, FairseqBMUF):
             optimizer = optimizer._optimizer
 
@@ -257,18 +273,18 @@ class GateRate:
         optimizer.optimizer.register_step_post_hook(stretch)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {"factor": self._factor, "with_blend": self._with_blend}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Go on as the run of a checkpoint; an empty state is of new gates, None of before 0.1.12 (without rates)."""
+        """Restore a checkpoint's rate; {} is of new gates, None of a run before 0.1.12."""
         found = {"factor": 1.0, "with_blend": False} if state is None else state
         self._with_blend = bool(found.get("with_blend", True))
         if self._asked is None:
             self._factor = float(found.get("factor", self._factor))
 
     def _values(self, optimizer: Any) -> Iterator[Tensor]:
-        """What the optimizer changes of the gates: the parameters, or float32 copies of those in half precision."""
+        """Yield the gates' parameters that the optimizer changes, or their float32 copies."""
         if self._factor == 1:
             return
         chosen = [parameter for layer in self._layers() for parameter in self._parameters(layer)]
@@ -285,7 +301,7 @@ class GateRate:
                 yield master.detach()
 
     def _parameters(self, layer: MoELayer) -> list[Tensor]:
-        """A layer's parameters with the gates' rate."""
+        """Return a layer's parameters that have the gates' rate."""
         if not layer.gate.is_learned:
             return []
         return [layer.gate.weight, *([layer.blend] if self._with_blend and layer.blend is not None else [])]

@@ -1,9 +1,9 @@
-"""SIGINT (Ctrl-C), SIGTERM and SIGUSR1: a run saves after the update under way and ends; a second one ends it at once.
+"""SIGINT (Ctrl-C), SIGTERM and SIGUSR1: a run saves after the current update and ends; a second signal ends it at once.
 
-Python runs signal handlers between its own instructions, and none while the process waits for others inside C++ code.
-Hence a thread reads the signals, from a socket into which Python puts them as soon as they come.
+Python runs signal handlers between its own instructions, but not while the process waits for others in C++ code.
+Therefore a thread reads the signals from a socket, to which Python writes them as they arrive.
 
-A validation that a signal ends is pending: the checkpoint says so, and the run that goes on from it makes it first.
+A validation that a signal ends is pending: the checkpoint records it, and the resumed run makes it first.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from fairseq_mtmoe.protocols import RunObserver
 from fairseq_mtmoe.training import failures
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-AS_ONE = 1.0  # seconds: `timeout` signals the process and then its whole group, torchrun forwards what a terminal sent
+AS_ONE = 1.0  # seconds in which signals count as one: `timeout` and torchrun may send the same signal twice
 PENDING = "owed_validation"  # in a checkpoint's extra state
 
 _RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 _watch: _Watch | None = None
-_validate_and_save: Callable[..., Result] | None = None  # fairseq's, of the training command once that is loaded
+_validate_and_save: Callable[..., Result] | None = None  # fairseq's function, once the training command is imported
 
 Result = tuple[list[float | None], bool]  # the validation losses, and whether the run is to end
 
 
 class Stopped(Exception):
-    """Raised inside a validation that a signal ends before its time."""
+    """Raised inside a validation that a signal ends early."""
 
 
 # ---- the signals of this process ----
 
 
 class _Watch:
-    """Takes the signals of this process but for those that it ignores, as what a script starts with `&` does SIGINT."""
+    """Handles this process's signals, except ignored ones, such as SIGINT after `&` in a script."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self.saves = False  # whether there are updates after whose end the run can be saved
+        self.saves = False  # whether a signal waits for the end of an update, to save the run
         self._since = 0.0
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
@@ -66,7 +66,7 @@ class _Watch:
         threading.Thread(target=self._listen, name="signals", daemon=True).start()
 
     def close(self) -> None:
-        """Give the signals back."""
+        """Restore the signal handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.set_wakeup_fd(self._wakeup)
@@ -83,20 +83,20 @@ class _Watch:
         now = time.monotonic()
         if self.received is not None:
             if now - self._since > AS_ONE:
-                _end_at_once(number, "at once: the same command goes on from what was saved before")
+                _end_at_once(number, "at once; the same command continues from the last checkpoint")
             return
         self.received, self._since = number, now
         spawned = [child for child in multiprocessing.active_children() if isinstance(child, SpawnProcess)]
         if self.saves:
             _say(f"{number.name}: the run saves after this update and ends; a second signal ends it at once.")
-        elif spawned:  # they train and say how the run ends; torch has nothing to add
+        elif spawned:  # they train and print how the run ends; torch's own message adds nothing
             logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
             for child in spawned:
-                with suppress(ProcessLookupError):  # it has ended
+                with suppress(ProcessLookupError):  # the process has ended
                     if child.pid:
                         os.kill(child.pid, number)
         else:
-            _end_at_once(number, "before its first update, and nothing is lost: the same command starts it again")
+            _end_at_once(number, "before its first update; nothing is lost, and the same command starts it again")
 
 
 def _end_at_once(number: signal.Signals, how: str) -> None:
@@ -105,19 +105,19 @@ def _end_at_once(number: signal.Signals, how: str) -> None:
 
 
 def _say(sentence: str) -> None:
-    """Show a sentence, of the first process alone; Python's own streams might be in use by what is interrupted."""
+    """Print a sentence on rank 0, past Python's streams, which the main thread may be using."""
     if not dist.is_initialized() or dist.get_rank() == 0:
         os.write(2, f"{sentence}\n".encode())
 
 
 def exit_code(number: signal.Signals) -> int:
-    """What a shell calls the end by a signal: 130 for SIGINT, 143 for SIGTERM, 138 for SIGUSR1."""
+    """Return a shell's exit code of a signal: 130 for SIGINT, 143 SIGTERM, 138 SIGUSR1."""
     return 128 + number
 
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Inside, our signals no longer end this process by themselves."""
+    """Handle the signals inside this context, so that they do not end the process."""
     global _watch
     if _watch is not None or threading.current_thread() is not threading.main_thread():
         yield
@@ -126,39 +126,40 @@ def watched() -> Iterator[None]:
     try:
         yield
     finally:
-        if _watch is not None:  # in a child that was forked inside it is None
+        if _watch is not None:  # None in a child that was forked inside
             _watch.close()
             _watch = None
 
 
 def saves_from_now_on() -> None:
-    """There are updates from now on: a signal waits for the end of one."""
+    """Let signals wait for the end of an update from now on."""
     if _watch is not None:
         _watch.saves = True
 
 
 def received() -> signal.Signals | None:
-    """The first of our signals that this process got, if any."""
+    """Return the first of our signals that this process got, or None."""
     return None if _watch is None else _watch.received
 
 
 def encode_signal(number: signal.Signals | None, world_size: int) -> float:
-    """The number for a signal that one process got, if any; `decode_signal` understands the sum over all processes."""
+    """Encode this rank's signal, if any; `decode_signal` decodes the sum over all ranks."""
     return 0.0 if number is None else float((world_size + 1) ** SIGNALS.index(number))
 
 
 def decode_signal(votes: float, world_size: int) -> signal.Signals | None:
-    """The first of our signals that any process got."""
+    """Return the first of our signals that any rank got, or None."""
     return next((n for i, n in enumerate(SIGNALS) if round(votes) // (world_size + 1) ** i % (world_size + 1)), None)
 
 
-# ---- what loads data beside the main thread ----
+# ---- data loading workers ----
 
 
 def _leave_to_parent() -> None:
-    """In a forked child, such as a worker that loads data: only the parent ends it, which needs it until it has saved.
+    """Let only the parent end a forked child, such as a data loading worker.
 
-    A terminal, `timeout`, torchrun and SLURM send their signals to all processes of a run, the workers included.
+    A terminal, `timeout`, torchrun and SLURM send signals to all processes of a run, also to workers, which the parent
+    needs until it has saved.
     """
     global _watch
     if _watch is not None:
@@ -179,15 +180,15 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class DataloaderWorkers:
-    """What loads an epoch's batches, worker processes and fairseq's thread, to be ended when the epoch is over.
+    """The worker processes and the thread that load an epoch's batches, to be ended after the epoch.
 
-    fairseq's iterator refers to itself, and so keeps its workers. An interpreter that ends beside the thread may crash.
+    fairseq's iterator refers to itself, and so keeps its workers. Python may crash if it ends while the thread runs.
     """
 
     iterator: Any = None  # fairseq's, over epochs
 
     def end(self) -> None:
-        """End the workers of the epoch that was begun; how many batches it had is still known."""
+        """End the workers of the current epoch; its number of batches stays known."""
         for name in ("_cur_epoch_itr", "_current_epoch_iterator"):  # of fairseq's two kinds of iterators
             counting: Any = getattr(self.iterator, name, None)
             if hasattr(counting, "_itr"):
@@ -197,7 +198,7 @@ class DataloaderWorkers:
 
 
 def _end_thread(batches: Any) -> None:
-    """End fairseq's thread that buffers batches, after the one that it loads now."""
+    """End fairseq's thread that buffers batches, after the batch that it is loading."""
     thread = batches._consumer if isinstance(batches, BufferedIterator) else None
     deadline = time.monotonic() + 10
     while thread is not None and thread.is_alive() and time.monotonic() < deadline:
@@ -211,7 +212,7 @@ def _end_thread(batches: Any) -> None:
 
 @contextmanager
 def as_command(main: Callable[..., Any]) -> Iterator[None]:
-    """Inside, the signals of a training are watched, from its start; no other command's are."""
+    """Handle the signals of a training command inside this context, from its start."""
     with watched() if is_training(main) else nullcontext():
         try:
             yield
@@ -219,31 +220,31 @@ def as_command(main: Callable[..., Any]) -> Iterator[None]:
             number = received()
             code = error.exit_code if number is None else exit_code(number)
             if code in map(exit_code, SIGNALS):
-                raise SystemExit(code) from None  # the process that it started has said it
+                raise SystemExit(code) from None  # the spawned process has printed it
             raise
 
 
 def is_training(main: Callable[..., Any]) -> bool:
-    """Whether this is the main function of fairseq's training command."""
+    """Return whether this is the main function of fairseq's training command."""
     return "validate_and_save" in getattr(main, "__globals__", {})
 
 
 def is_training_command() -> bool:
-    """Whether fairseq's training command is what runs here."""
+    """Return whether fairseq's training command runs in this process."""
     return _validate_and_save is not None
 
 
 def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
-    """The training command's `train`, an epoch, in which there are updates after whose end a run can be saved."""
+    """Wrap the training command's `train`, an epoch: signals wait for an update's end."""
 
     @functools.wraps(original)
     def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Result:
-        with watched():  # fairseq-hydra-train loads plugins too late to be watched from its start
+        with watched():  # fairseq-hydra-train imports plugins too late for `as_command`
             saves_from_now_on()
             try:
                 return original(cfg, trainer, task, epoch_itr)
             except Exception as error:
-                failures.tell(error)  # before the workers end, for which the others would wait
+                failures.tell(error)  # before ending the workers, for which other ranks would wait
                 raise
             finally:
                 trainer.end_loading()
@@ -252,7 +253,7 @@ def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
-    """The training command's `validate_and_save`, but not after a batch that was left out, which left all as it was."""
+    """Wrap the training command's `validate_and_save`: skip it after a skipped update."""
     global _validate_and_save
     _validate_and_save = original
 
@@ -283,30 +284,30 @@ def after_updates(original: Callable[..., Result]) -> Callable[..., Result]:
 def _save_and_end(cfg: Any, trainer: Any, epoch_itr: Any, number: signal.Signals) -> NoReturn:
     checkpoint_utils.save_checkpoint(cfg, trainer, epoch_itr, None)
     if failures.several_processes():
-        # Whoever starts processes may kill the others when one ends.
+        # A launcher may kill the other processes when one ends.
         dist.barrier(group=failures.between_hosts(make=False))
     if trainer.is_data_parallel_master:
         done = f"{number.name} ended the run after update {trainer.get_num_updates()}"
-        print(f"{done}: {_how_to_go_on(cfg, trainer.checkpoint_suffix)}.", file=sys.stderr, flush=True)
+        print(f"{done}; {_how_to_go_on(cfg, trainer.checkpoint_suffix)}.", file=sys.stderr, flush=True)
     raise SystemExit(exit_code(number))
 
 
 def _how_to_go_on(cfg: Any, suffix: str) -> str:
     for name in ("no_save", "no_last_checkpoints"):
         if getattr(cfg, name):
-            return f"with `--{name.replace('_', '-')}` it saves nothing to go on from"
+            return f"with `--{name.replace('_', '-')}` there is no checkpoint to continue from"
     once = [f"`--{name.replace('_', '-')}`" for name in _RESETS if getattr(cfg, name)]
     if cfg.restore_file != "checkpoint_last.pt":
         once.insert(0, "`--restore-file`")
     command = f"the same command without {', '.join(once)}" if once else "the same command"
-    return f"{command} goes on from `{cfg.save_dir}/checkpoint_last{suffix}.pt`"
+    return f"{command} continues from `{cfg.save_dir}/checkpoint_last{suffix}.pt`"
 
 
 # ---- a validation that a signal ended ----
 
 
 def pending_of(extra_state: dict[str, Any] | None) -> Any:
-    """The position of a pending validation, as fairseq's functions ask an iterator for it; None without one."""
+    """Return a pending validation's position, as an iterator for fairseq, or None."""
     pending = (extra_state or {}).get(PENDING)
     if extra_state is None or not pending:
         return None
@@ -318,7 +319,7 @@ def pending_of(extra_state: dict[str, Any] | None) -> Any:
 
 
 def run_pending(position: Any, trainer: Any) -> None:
-    """Validate, and save, where a signal kept the run from it; the run may then be over."""
+    """Make a pending validation, and save; the run may then be over."""
     if _validate_and_save is None:
         return
     cfg, is_end = trainer.cfg, position.end_of_epoch()

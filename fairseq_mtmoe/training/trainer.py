@@ -1,6 +1,6 @@
-"""fairseq's trainer, for models whose experts are in several processes or that become sparse in the middle of a run.
+"""fairseq's trainer, extended to sharded experts and to models that become sparse during a run.
 
-In one process, with a model without our options, it is fairseq's in all it does.
+In a single process, with a model without our options, it behaves exactly as fairseq's.
 """
 
 import functools
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class SparseTrainer(Trainer):
-    """fairseq's trainer; its checkpoints have all that a run needs to go on, in any number of processes."""
+    """fairseq's trainer; its runs resume exactly, with any number of processes."""
 
     _wrapped_model: Any
     _wrapped_criterion: Any
@@ -52,16 +52,16 @@ class SparseTrainer(Trainer):
         self._wrapped_dense = False
         self._idle = False
         self._is_stepping = False
-        is_sharded = cfg.distributed_training.ddp_backend == "fully_sharded"  # gates are parts of one vector then
+        is_sharded = cfg.distributed_training.ddp_backend == "fully_sharded"  # then gates are parts of one vector
         usual_rate = 1.0 if is_sharded else getattr(unwrapped(model), "gate_lr_factor", 1.0)
         self._gate_rate = steps.GateRate(getattr(cfg.model, "gate_lr_factor", None), usual_rate, lambda: self._layers)
         self._train_workers, self._valid_workers = stopping.DataloaderWorkers(), stopping.DataloaderWorkers()
-        self._dummies: list[bool] = []  # of the batches of the step under way
+        self._dummies: list[bool] = []  # whether each batch of the current step is a dummy
         super().__init__(cfg, task, model, criterion, quantizer)
-        self._is_locked = False  # the folder, by the first process for all
+        self._is_locked = False  # whether rank 0 has locked the folder
         self._lock: Any = None
-        self.pending_validation: dict[str, Any] | None = None  # that a signal ended, for the next checkpoint
-        self._pending: Any = None  # the position of the pending validation of the checkpoint that the run goes on from
+        self.pending_validation: dict[str, Any] | None = None  # a validation that a signal ended, to be saved
+        self._pending: Any = None  # position of the pending validation in the loaded checkpoint
         self._drawn: int | None = None  # the epoch for which batches were drawn, see `resuming.py`
         self._restored_draw: int | None = None
         self.left_out = False  # whether the last step made no update
@@ -82,7 +82,7 @@ class SparseTrainer(Trainer):
             self.get_criterion().register_forward_hook(steps.show_in_gradients)
 
     def _count_nonfinite(self) -> steps.NonfiniteUpdates | None:
-        """None where fairseq deals with such updates itself, or where processes make updates of their own."""
+        """Return the counter; None if fairseq handles such updates, or updates are local."""
         limit, cfg = getattr(self.cfg.model, "max_nonfinite", None), self.cfg
         own_way = cfg.common.amp or cfg.optimization.use_bmuf or cfg.distributed_training.ddp_backend == "slowmo"
         return None if limit is None or own_way or self.tpu else steps.NonfiniteUpdates(limit, cfg.checkpoint.save_dir)
@@ -95,25 +95,25 @@ class SparseTrainer(Trainer):
 
     @property
     def _exchanges(self) -> bool:
-        """Whether other processes wait for the steps of this one."""
+        """Whether experts are sharded, so that ranks wait for each other's steps."""
         return any(layer.experts.placement.is_sharded for layer in self._layers)
 
     @property
     def _awaits_experts(self) -> bool:
-        """Whether the model trains dense at first, and experts are still to come."""
+        """Whether the model trains dense now, and will get experts."""
         return bool(self._slots) and not self._layers
 
     def _sparsify_when_due(self) -> None:
         if not self._awaits_experts:
             return
         model, update = self.get_model(), self.get_num_updates()
-        self._set_seed()  # the gates are drawn: alike in all processes, and in a resumed run
+        self._set_seed()  # gates are initialized equally on all ranks, and in a resumed run
         if not maybe_sparsify(model, self.optimizer, update):
             return
         if self._ema is not None:
             sparsify_average(self._ema, model)
         self._idle = False
-        # The all-to-all dispatcher made new groups of processes.
+        # The all-to-all dispatcher has made new process groups.
         failures.set_timeout(getattr(self.cfg.model, "distributed_timeout", None))
         if isinstance(self.task, RunObserver):
             self.task.sparsified(update, max(layer.gate.num_experts for layer in self._layers), model)
@@ -122,7 +122,7 @@ class SparseTrainer(Trainer):
 
     @property
     def model(self) -> Any:
-        """The model in its wrapper for several processes, made anew when the model became sparse."""
+        """The model in its DDP wrapper, which is rebuilt when the model becomes sparse."""
         if self._wrapped_model is not None and self._wrapped_dense and not self._awaits_experts:
             self._wrapped_model = None
             gc.collect()  # the old wrapper's hooks on the parameters go with it
@@ -133,13 +133,13 @@ class SparseTrainer(Trainer):
 
     @property
     def criterion(self) -> Any:
-        """As fairseq's: the criterion, in such a wrapper if it has parameters."""
+        """The criterion, in a DDP wrapper if it has parameters."""
         if self._wrapped_criterion is None and utils.has_parameters(self._criterion):
             self._wrapped_criterion = steps.data_parallel_on_cpu(self, self._criterion)
         return super().criterion
 
     def _build_optimizer(self) -> None:
-        """As fairseq's; its state is spread over the processes by `zero_sharding`, and gates have a rate."""
+        """Build the optimizer, with our `--zero-sharding`, checks and rate of gates."""
         distributed = self.cfg.distributed_training
         spreads = distributed.zero_sharding == "os"
         with with_option(distributed, "zero_sharding", "none"):
@@ -149,14 +149,14 @@ class SparseTrainer(Trainer):
             self._lr_scheduler = lr_scheduler.build_lr_scheduler(self.cfg.lr_scheduler, self._optimizer)
             self._lr_scheduler.step_update(0)
         plain: Any = steps.unwrapped_optimizer(self._optimizer)
-        for inner in getattr(plain.optimizer, "optimizers", {"": plain}).values():  # several in fairseq's `composite`
+        for inner in getattr(plain.optimizer, "optimizers", {"": plain}).values():  # fairseq's `composite` has several
             check_when_loading(inner.optimizer, lambda: [name for name, _ in resuming.trained_shapes(self)])
         if self.device.type == "cpu" and torch.cuda.is_available():
             plain.clip_grad_norm = functools.partial(steps.clip_on_cpu, plain)
         self._gate_rate.follow(self._optimizer)
 
     def _build_ema(self) -> None:
-        """As fairseq's, which would read `--ema-seed-model` in a way of its own."""
+        """Build the EMA; load `--ema-seed-model` by our loader instead of fairseq's."""
         options = self.cfg.ema
         with with_option(options, "ema_seed_model", None):
             super()._build_ema()
@@ -168,7 +168,7 @@ class SparseTrainer(Trainer):
     # ---- data ----
 
     def get_train_iterator(self, epoch: int, combine: bool = True, load_dataset: bool = True, **kwargs: Any) -> Any:
-        """As fairseq's; the first one of a run that goes on has the batches of the run's first start."""
+        """Return an epoch's iterator; a resumed run draws the same batches as at its start."""
         if load_dataset:
             draws_once = not self.cfg.dataset.update_epoch_batch_itr and not self.task.has_sharded_data("train")
             epoch, self._restored_draw = self._restored_draw or epoch, None
@@ -180,20 +180,20 @@ class SparseTrainer(Trainer):
         return self._train_workers.iterator
 
     def get_valid_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """As fairseq's."""
+        """Return fairseq's iterator, after ending the last one's workers."""
         self._valid_workers.end()
         self._valid_workers.iterator = super().get_valid_iterator(*args, **kwargs)
         return self._valid_workers.iterator
 
     def end_loading(self) -> None:
-        """End what loads batches beside this process's main thread: an interpreter that ends would crash in it."""
+        """End the workers and threads that load batches; Python may crash if they still run."""
         self._train_workers.end()
         self._valid_workers.end()
 
     def _prepare_sample(self, sample: Any, is_dummy: bool = False) -> tuple[Any, bool]:
-        """As fairseq's; the expert layers learn whether the batch is a dummy."""
+        """Prepare a batch as fairseq does; tell expert layers whether it is a dummy."""
         prepared, is_dummy_batch = super()._prepare_sample(sample, is_dummy)
-        if not is_dummy:  # fairseq calls this again for the batch that it takes instead
+        if not is_dummy:  # fairseq calls this again for the dummy batch
             self._dummies.append(is_dummy_batch)
         idle = is_dummy or is_dummy_batch
         if idle or self._idle:
@@ -206,18 +206,18 @@ class SparseTrainer(Trainer):
 
     @metrics.aggregate("train")
     def train_step(self, samples: Any, raise_oom: bool = False) -> Any:
-        """As fairseq's; None where the update was left out."""
+        """Make an update; return fairseq's logging output, or None if it was skipped."""
         with self._comm_log.update():
             self._dummies.clear()
             self._valid_workers.end()
             if isinstance(self.task, FollowsUpdates):
                 self.task.begin_step()
             self._sparsify_when_due()
-            forget_prices(self._running_prices)  # of an update that was left out
+            forget_prices(self._running_prices)  # of a skipped update
             self._is_stepping = True
             try:
-                # Without fairseq's decorator, which is around this one, and would forget that a step is over when a
-                # `SkippedUpdate` passes. Others wait for this process's tokens: it must say when it has no memory.
+                # Without fairseq's decorator, which is around this method, and would not note the end of a step when a
+                # `SkippedUpdate` passes. Other ranks wait for this rank's tokens, so it must raise if out of memory.
                 output = Trainer.train_step.__wrapped__(self, samples, raise_oom or self._exchanges)
             except steps.SkippedUpdate as skipped:
                 output = None
@@ -236,20 +236,20 @@ class SparseTrainer(Trainer):
         return [layer.gate.prices for layer in self._layers if isinstance(layer.gate, BaseGate)]
 
     def set_num_updates(self, num_updates: int) -> None:
-        """As fairseq's; an update that was made moves the running prices of BASE layers, and nothing else does."""
+        """Set the number of updates; a completed update moves the BASE layers' running prices."""
         if self._is_stepping:
             remember_prices(self._running_prices)
         super().set_num_updates(num_updates)
 
     def begin_valid_epoch(self, epoch: int) -> None:
-        """As fairseq's; raises `Stopped` where a signal ends the run."""
+        """Begin a validation; raise `Stopped` if a signal ends the run."""
         if self.stopped_by is not None:
             raise stopping.Stopped
         self._comm_log.report(self.task, self.get_num_updates())
         super().begin_valid_epoch(epoch)
 
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
-        """As fairseq's; raises `Stopped` where a signal ends the run."""
+        """Validate a batch; raise `Stopped` if a signal ends the run."""
         self._dummies.clear()
         output = super().valid_step(sample, raise_oom or self._exchanges)
         if self.stopped_by is not None:
@@ -257,9 +257,10 @@ class SparseTrainer(Trainer):
         return output
 
     def _aggregate_logging_outputs(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
-        """As fairseq's, which forgets the batches before a dummy, but not their gradients.
+        """Sum logging outputs over ranks, also those before a dummy batch.
 
-        The processes also agree on a signal, and sum up their batches' prices but where their updates are local.
+        fairseq drops the latter, but not their gradients. Ranks also agree on a signal, and sum their batches' prices
+        unless updates are local.
         """
         real = [log for log, dummy in zip(logging_outputs, self._dummies, strict=False) if not dummy]
         if self._slots and ignore and real and all("sample_size" in log for log in real):
@@ -273,14 +274,14 @@ class SparseTrainer(Trainer):
         logs, found = super()._aggregate_logging_outputs(logging_outputs, *sums, ignore=ignore)
         for layer in reversed(prices):
             layer.recorded = found.pop()
-        # One wait for a GPU: fairseq, too, looks at the first of the sums soon.
+        # One host synchronisation; fairseq reads the first of the sums soon, too.
         tensors = all(torch.is_tensor(value) for value in found)
         *numbers, votes = torch.stack(found).tolist() if tensors else map(float, found)
         self._agreed_signal = stopping.decode_signal(votes, world_size)
         return logs, numbers
 
     def _fast_stat_sync_sum(self, logging_outputs: list[Any], *sums: Any, ignore: bool = False) -> Any:
-        """As fairseq's, in one message."""
+        """Sum as fairseq does, in one message."""
         names = list(logging_outputs[0]) if logging_outputs else []
         logged = [sum(log[name] for log in logging_outputs if name in log) for name in names]
         if ignore:
@@ -291,11 +292,11 @@ class SparseTrainer(Trainer):
 
     @property
     def stopped_by(self) -> signal.Signals | None:
-        """The signal that ends the run, if there is one, in all processes from the same step on."""
+        """The signal that ends the run, or None; equal on all ranks at every step."""
         return stopping.received() if self.data_parallel_world_size == 1 else self._agreed_signal
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
-        """As fairseq's, over the experts of all processes; raises `SkippedUpdate` where the norm is not finite."""
+        """Clip by the norm over all ranks' experts; raise `SkippedUpdate` if it is not finite."""
         sharded = [layer.experts for layer in self._layers if layer.experts.placement.is_sharded]
         try:
             norm: Tensor = (
@@ -304,7 +305,7 @@ class SparseTrainer(Trainer):
         except OverflowError as error:
             if self.cuda:
                 raise
-            raise steps.SkippedUpdate from error  # fairseq goes on with a tensor on a GPU
+            raise steps.SkippedUpdate from error  # fairseq's handler needs a GPU
         except FloatingPointError as error:
             if self._nonfinite is None:
                 raise
@@ -316,15 +317,15 @@ class SparseTrainer(Trainer):
     # ---- saving ----
 
     def lock_save_dir(self) -> None:
-        """Keep other trainings out of the folder while this trainer lives; all processes call it together."""
+        """Lock the folder while this trainer lives; a collective call (UserError)."""
         if not self.cfg.checkpoint.no_save and not self._is_locked:
             self._lock = saving.lock_together(self.cfg.checkpoint.save_dir, self.is_data_parallel_master)
             self._is_locked = True
 
     def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
-        """As fairseq's."""
+        """Save a checkpoint, with the state of our additions."""
         if os.path.basename(filename) == "crash.pt" and self._exchanges:
-            return None  # the others are not here to save their experts
+            return None  # the other ranks do not take part, and could not save their experts
         more: dict[str, Any] = {}
         if self._slots:
             more[GATE_RATE] = self._gate_rate.state_dict()
@@ -336,25 +337,25 @@ class SparseTrainer(Trainer):
         return saving.save(self, filename, {**extra_state, **more}, self._exchanges)
 
     def consolidate_optimizer(self) -> None:
-        """As fairseq's, which calls it in all processes before it saves, so that the task can gather what it saves."""
-        fails = sys.exc_info()[0] is not None  # the others do not know of it, and do not help
+        """Gather the states of optimizer and task; fairseq calls it on all ranks before a save."""
+        fails = sys.exc_info()[0] is not None  # the other ranks do not take part then
         if not fails and isinstance(self.task, FollowsUpdates):
             self.task.gather()
         if not fails or not self._exchanges:
             super().consolidate_optimizer()
 
     def expect_finite_weights(self, restored: str | None = None) -> None:
-        """As `steps.expect_finite_weights`; all processes call it together."""
+        """Raise a `UserError` if weights are not finite; a collective call."""
         if self._nonfinite is not None:
             steps.expect_finite_weights(self, restored, self._exchanges)
 
-    # ---- going on ----
+    # ---- resuming ----
 
     def load_checkpoint(
         self, filename: str, reset_optimizer: bool = False, reset_lr_scheduler: bool = False,
         optimizer_overrides: Any = None, reset_meters: bool = False,
     ) -> Any:  # fmt: skip
-        """As fairseq's; each process reads its own part, and a complete run begins no epoch."""
+        """Load a checkpoint: each rank reads its part, and a completed run begins no epoch."""
         if stopping.is_training_command():
             self.lock_save_dir()
         with resuming.reading(self, filename, goes_on=not reset_optimizer):
@@ -368,11 +369,11 @@ class SparseTrainer(Trainer):
         if extra_state is not None:
             if not reset_optimizer:
                 self._gate_rate.load_state_dict(extra_state.get(GATE_RATE))
-            begins = "begins with the weights" if reset_optimizer else f"goes on after update {self.get_num_updates()}"
-            logger.info(f"{begins} of {filename}", extra=screen.FOR_SCREEN)
+            begin = "starts from the weights" if reset_optimizer else f"continues after update {self.get_num_updates()}"
+            logger.info(f"{begin} of {filename}", extra=screen.FOR_SCREEN)
         resuming.begin_no_epoch_if_complete(self)
         options = self.cfg.checkpoint
-        fine_tunes = reset_optimizer and not options.reset_optimizer  # fairseq then resets everything, unasked
+        fine_tunes = reset_optimizer and not options.reset_optimizer  # then fairseq resets everything
         starts_over = options.reset_dataloader or fine_tunes
         self._restored_draw = None if starts_over else resuming.drawn_in_epoch(extra_state)
         extra_state = resuming.adapt_epoch_position(extra_state, self.data_parallel_world_size)
@@ -381,7 +382,10 @@ class SparseTrainer(Trainer):
         return extra_state
 
     def lr_step(self, epoch: int, val_loss: float | None = None) -> Any:
-        """As fairseq's, which calls it last when a run resumes; that first makes a pending validation."""
+        """Step the learning rate; a resumed run then makes its pending validation.
+
+        fairseq calls this last when it resumes.
+        """
         lr = super().lr_step(epoch, val_loss)
         if self._pending is not None:
             position, self._pending = self._pending, None

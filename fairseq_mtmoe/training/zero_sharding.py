@@ -1,7 +1,7 @@
-"""`--zero-sharding os` beside experts: the optimizer's state of what all processes share is spread over them.
+"""`--zero-sharding os` with experts: the optimizer's state of shared parameters is sharded over all ranks.
 
-fairscale's OSS gives each parameter to one process, which updates it and sends it to all others. It must not do so with
-sharded experts, whose state stays where they are.
+fairscale's OSS assigns each parameter to a rank, which updates it and sends it to all others. Sharded experts are
+excluded: their state stays on their ranks.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ Group = dict[str, Any]
 
 
 def shard(optimizer: Any, process_group: Any) -> None:
-    """Spread a fairseq optimizer's state over the processes, in place, but for experts that only some of them hold."""
+    """Shard a fairseq optimizer's state over ranks in place, except for sharded experts."""
     if not dist.is_initialized() or dist.get_world_size(process_group) == 1:
-        return  # a run may go on in one process with the same options
+        return  # a run may continue in one process with the same options
     plain = optimizer.optimizer
     kinds = {is_sharded(parameter) for group in plain.param_groups for parameter in group["params"]}
     if kinds == {False}:
@@ -35,12 +35,12 @@ def shard(optimizer: Any, process_group: Any) -> None:
 
 
 def is_sharded(parameter: Tensor) -> bool:
-    """Whether a parameter is of experts that other processes do not have."""
+    """Return whether a parameter belongs to sharded experts."""
     return hasattr(parameter, "expert")
 
 
 class OptimizerBesideExperts(torch.optim.Optimizer):
-    """An optimizer that spreads its state over the processes, and one of this process's experts, as one of all."""
+    """A sharded optimizer of shared parameters and one of this rank's experts, as one optimizer."""
 
     def __init__(self, groups: list[Group], shared: Any, experts: torch.optim.Optimizer) -> None:
         super().__init__([{**group, "params": list(group["params"])} for group in groups], {})
@@ -53,30 +53,30 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
         ]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("supports"):  # fairseq's questions about the kind of optimizer
+        if name.startswith("supports"):  # fairseq asks for features of the optimizer
             return getattr(self.experts, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def disable_mem_eff_fp16_loading_hack(self) -> bool:
-        """Read by fairseq, which else loads moments by itself to keep them in float32; `load_state_dict` does."""
+        """True: `load_state_dict` keeps moments in float32, so fairseq need not load them."""
         return True
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
-        """One update of all parameters; returns the closure's loss, if there is one."""
+        """Update all parameters; return the closure's loss, if any."""
         self._pass_options_on()
         loss = self.shared.step(closure, **options)
         self.experts.step(**options)
         return loss
 
     def consolidate_state_dict(self, recipient_rank: int = 0) -> None:
-        """Collect the shared parameters' state in one process, or in all of them (-1). All must call it together."""
+        """Gather the shared parameters' state on a rank, or on all (-1); a collective call."""
         self._pass_options_on()
         self.shared.consolidate_state_dict(recipient_rank)
         self._knows_shared_state = recipient_rank in (-1, self.shared.rank)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state in the order of the parameters: the experts', and the rest where it was last collected."""
+        """Return the experts' state, and the rest on ranks that gathered it last."""
         packed: dict[str, Any] = super().state_dict()
         for child, indices in self._indices:
             if child is self.experts or self._knows_shared_state:
@@ -85,7 +85,7 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take from the state of all parameters, as one optimizer has it, what this process updates."""
+        """Load this rank's part of a state of all parameters."""
         check_state(self, state_dict)
         state = state_dict["state"]
         for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
@@ -98,11 +98,11 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
         self._pass_options_on()
 
     def broadcast_global_state_dict(self, state_dict: Any) -> Any:
-        """The first process's state, in every process: called by fairseq before it loads one."""
+        """Return rank 0's state on every rank; called by fairseq before it loads one."""
         return self.shared.broadcast_global_state_dict(state_dict)
 
     def _keep_precision(self, state: dict[int, dict[str, Any]]) -> None:
-        """Undo that torch rounds the moments of half-precision parameters when it loads them."""
+        """Restore moments that torch rounds to half precision when it loads them."""
         parameters = [parameter for group in self.experts.param_groups for parameter in group["params"]]
         for parameter, index in zip(parameters, self._indices[1][1], strict=True):
             loaded = self.experts.state[parameter]
@@ -111,12 +111,12 @@ class OptimizerBesideExperts(torch.optim.Optimizer):
                     loaded[name] = value.to(loaded[name].device)
 
     def _pass_options_on(self) -> None:
-        """Schedulers and resumed runs set learning rates here; the two that do the work must see them."""
+        """Copy settings, such as the learning rate, to the two inner optimizers."""
         for child, _ in self._indices:
             for own, theirs in zip(self.param_groups, child.param_groups, strict=True):
                 theirs.update({option: value for option, value in own.items() if option != "params"})
 
 
 def _select(groups: list[Group], of_experts: bool) -> list[Group]:
-    """The groups with the parameters of sharded experts, or with all others."""
+    """Return the groups with only the parameters of sharded experts, or with all others."""
     return [{**group, "params": [p for p in group["params"] if is_sharded(p) == of_experts]} for group in groups]

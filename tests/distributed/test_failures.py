@@ -52,7 +52,7 @@ def test_the_other_process_ends_soon_and_says_why(happening, method, options, co
     options = ("--num-experts", 4, "--distributed-timeout", TIMEOUT, *options)
     (message,) = messages_of(1, TIMEOUT + PATIENCE, method, happening, corpus, tmp_path, *options)
     last = message.strip().splitlines()[-1]
-    assert "error: Process 0 of 2 lost another process" in last and "go on from checkpoint_last.pt" in last
+    assert "error: Process 0 of 2 lost another process" in last and "continue from checkpoint_last.pt" in last
     assert f"within {TIMEOUT} seconds" in last
 
 
@@ -112,5 +112,5 @@ def test_ctrl_c_reaches_all_processes_of_a_terminal_and_the_run_saves(tmp_path):
     assert "Traceback" not in written and "rror:" not in written, written[-3000:]
     assert updates >= 3 and [line for line in written.splitlines() if line.startswith("SIG")] == [
         "SIGINT: the run saves after this update and ends; a second signal ends it at once.",
-        f"SIGINT ended the run after update {updates}: the same command goes on from `{path}`.",
+        f"SIGINT ended the run after update {updates}; the same command continues from `{path}`.",
     ]

@@ -35,7 +35,7 @@ def test_options_that_differ_are_named_at_once(corpus, tmp_path):
 
 def test_a_process_that_is_not_started_is_missed(corpus, tmp_path):
     ((said, took),) = run_processes(join, 1, corpus, tmp_path, 2, ("--distributed-timeout", SECONDS), joined=False)
-    assert f"waited for process 1, which did not come within {SECONDS} seconds (`--distributed-timeout`)" in said
+    assert f"waited for process 1, which did not start within {SECONDS} seconds (`--distributed-timeout`)" in said
     assert took >= SECONDS
 
 
@@ -43,7 +43,7 @@ def test_under_torchrun_the_sentence_is_in_its_report(corpus, tmp_path):
     arguments = training_arguments(corpus, tmp_path, *OPTIONS, "--restore-file", tmp_path / "none.pt")
     command = [BIN / "torchrun", "--standalone", "--nproc-per-node", 2, BIN / "fairseq-train", *arguments]
     result = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=REPOSITORY)
-    sentence = f"`{tmp_path}/none.pt` must be a checkpoint to go on from (`--restore-file`), but there is none."
+    sentence = f"`{tmp_path}/none.pt` must be a checkpoint to continue from (`--restore-file`), but there is none."
     assert result.returncode == 1
     assert f"error: {sentence}" in result.stderr
     report = result.stderr.partition("ChildFailedError")[2]

@@ -195,13 +195,13 @@ def test_a_process_that_does_not_come_is_named_in_time(ranks, meet):
     assert SECONDS <= took < SECONDS + 1
     (missing,) = {0, 1, 2} - set(ranks)
     for sentence in found:
-        assert f"waited for process {missing}, which did not come within 0.5 seconds" in sentence
+        assert f"waited for process {missing}, which did not start within 0.5 seconds" in sentence
 
 
 def test_two_of_one_rank_are_told_apart_and_the_others_go_on(meet):
     found, _ = meet((1, 2, OPTIONS), (1, 2, OPTIONS), (0, 2, OPTIONS))
     assert found[0] == found[2] == "nccl"
-    assert "`--distributed-rank` must be another one in each process, but two have 1" in found[1]
+    assert "`--distributed-rank` must be different in each process, but two have 1" in found[1]
 
 
 def test_nobody_or_another_is_at_the_address():

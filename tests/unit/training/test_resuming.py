@@ -63,7 +63,7 @@ def test_fine_tuning_begins_with_the_first_epoch_whenever_the_other_run_drew_its
     trainer = trainer_here(OLD / "data", tmp_path / "run", *RUNS["sparse"], "--finetune-from-model", drawn)
     with caplog.at_level("INFO"):
         assert checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)[1].next_epoch_idx == 1
-    assert f"begins with the weights of {drawn}" in caplog.messages and "goes on" not in caplog.text
+    assert f"starts from the weights of {drawn}" in caplog.messages and "continues" not in caplog.text
 
 
 def digit_arguments(data, folder, pairs):

@@ -59,15 +59,15 @@ def test_a_run_that_is_ended_at_updates_and_in_validations_ends_as_one_that_is_n
         with interrupted(number, *moment) as ended:
             train_here(corpus, run, *SAVES, *options)
         assert (ended.value.code, updates_of(run)) == (stopping.exit_code(number), updates)
-        sentence = f"{number.name} ended the run after update {updates}: the same command goes on from `{run}/"
+        sentence = f"{number.name} ended the run after update {updates}; the same command continues from `{run}/"
         assert sentence in capfd.readouterr().err
     train_here(corpus, run, *SAVES, *options)
     assert compare(tmp_path / "all", run) == Outcome(difference=0.0, leftovers=())
 
 
 ONCE = {
-    ("--restore-file", SPARSE, "--reset-optimizer"): "without `--restore-file`, `--reset-optimizer` goes on from",
-    ("--no-save",): "with `--no-save` it saves nothing to go on from",
+    ("--restore-file", SPARSE, "--reset-optimizer"): "without `--restore-file`, `--reset-optimizer` continues from",
+    ("--no-save",): "with `--no-save` there is no checkpoint to continue from",
 }
 
 
@@ -132,7 +132,7 @@ def inside_c_code(tell):
 
 def test_a_signal_before_the_first_update_ends_at_once(capfd):
     assert ends(start_up, (0, signal.SIGTERM)) == 143
-    assert capfd.readouterr().err.startswith("SIGTERM ended the run before its first update, and nothing is lost")
+    assert capfd.readouterr().err.startswith("SIGTERM ended the run before its first update; nothing is lost")
     assert ends(start_up, (0, signal.SIGINT)) == 130
     assert ends(ignores_ctrl_c, (0, signal.SIGINT), (0.1, signal.SIGTERM)) == 143
 
