@@ -1,4 +1,4 @@
-"""Sparse mixtures of experts in PyTorch. docs/concepts/expert_layer.md has the letters of the shapes and a picture."""
+"""Sparse mixtures of experts in PyTorch. docs/concepts/expert_layer.md explains the letters of shapes."""
 
 from fairseq_mtmoe.moe.adapters import ADAPTERS, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.moe.assignment import Assignment, balanced_assignment, priced_assignment

@@ -1,11 +1,12 @@
 """Banks of low-rank adapters, and their weighted sum as one low-rank product: PEMT, equation 1.
 
-An adapter reads I numbers of a token, narrows them to r and widens these to O. A mixture of K of them with weights w is
+An adapter maps a token's I inputs to r inner activations, and these to O outputs. A mixture of K adapters with weights
+w is
 
     Σ_k w_k E_k(x) = [w_1 z_1 … w_K z_K] [up_1; …; up_K],   [z_1 … z_K] = narrow([down_1; …; down_K] x)
 
-two products with M = K·r columns between them, which are all that the backward pass keeps of a token when the adapters
-are frozen.
+two products with M = K·r columns between them. If the adapters are frozen, the backward pass stores only these columns
+of a token.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from torch.nn import functional as F
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe.stacked import StackedBank, check_count, draw_linear_
 
-TINY = 1e-16  # the square of a norm, up to which an adapter's output has no direction
+TINY = 1e-16  # an adapter's output with a smaller squared norm has no direction
 
 
 class AdapterBank(StackedBank, ABC):
-    """K adapters of one kind: `down` (K, r, I), `up` (K, r, O), and what a kind has besides; their sum times `scale`.
+    """K adapters of one kind: `down` (K, r, I), `up` (K, r, O), and the kind's biases; outputs times `scale`.
 
-    `down` is drawn as `nn.Linear` does, each member by itself; all else is 0, so that a new adapter adds nothing.
-    `reads_inner`: it reads a feed-forward layer's inner activations, F numbers, rather than that layer's input.
+    `down` is initialized as in `nn.Linear`, each member separately. All else starts at 0, so that a new adapter adds
+    nothing.
+
+    Attributes:
+        reads_inner: whether the input is a feed-forward layer's inner activations, (…, F), instead of its input.
     """
 
     reads_inner: ClassVar[bool]
@@ -58,13 +62,16 @@ class AdapterBank(StackedBank, ABC):
 
     @abstractmethod
     def narrow(self, x: Tensor) -> Tensor:
-        """Return all members' narrow activations, (…, I) to (…, M), member after member."""
+        """Return all members' inner activations, (…, I) to (…, M), member after member."""
 
     def widen(self, narrow: Tensor, weights: Tensor | None = None, base: Tensor | None = None) -> Tensor:
-        """Return the weighted sum of the members' outputs of `narrow`, (…, B, M), added to `base`, (…, B, O), if given.
+        """Return the weighted sum of outputs, (…, B, O), for inner activations (…, B, M).
 
-        `weights` are (K,), or for each sentence (B, K); None: all 1. One member of weight 1 gives the same bits as
-        alone.
+        Args:
+            weights: (K,), or for each sentence (B, K); None: all 1.
+            base: (…, B, O), is added.
+
+        A single member of weight 1 gives the same bits as without weights.
         """
         if weights is not None:
             narrow = narrow * weights.to(narrow.dtype).repeat_interleave(self.rank, -1)
@@ -79,23 +86,22 @@ class AdapterBank(StackedBank, ABC):
         return torch.addmm(base.reshape(len(rows_TM), -1), rows_TM, up_MO, alpha=self.scale).view(base.shape)
 
     def _offset(self, weights: Tensor | None) -> Tensor | None:
-        """Return what every token gets: (O,) or (B, O); None: nothing."""
+        """Return the weighted output bias, (O,) or (B, O), or None."""
         return None
 
     def cosines(self, narrow: Tensor, output: Tensor) -> Tensor:
-        """Return the cosine of a layer's output H_o, (…, O), and each member's: cos(H_o, E_k), (…, K), float32.
+        """Return cos(H_o, E_k), (…, K), float32, of a layer's output H_o, (…, O), and each member's.
 
-        No E_k is ever made: H_o·E_k = (up_k H_o)·z_k, and E_k·E_k = z_k·(up_k up_kᵀ) z_k. Where E_k is 0 so is its
-        cosine.
+        It never computes E_k: H_o·E_k = (up_k H_o)·z_k, and E_k·E_k = z_k·(up_k up_kᵀ) z_k. The cosine of E_k = 0 is 0.
         """
-        # A stream may be beyond the range of half precision with 5 bits of exponent.
+        # The residual stream may exceed the range of float16.
         kind = torch.float32 if narrow.dtype == torch.float16 else narrow.dtype
         with torch.autocast(narrow.device.type, enabled=False):
             z_TKR = narrow.to(kind).reshape(-1, self.num_members, self.rank)
             output_TO, up_KRO = output.reshape(-1, output.shape[-1]).to(kind), self.up.to(kind)
             seen_TKR = (output_TO @ up_KRO.flatten(0, 1).t()).view_as(z_TKR)
             products_TK = (seen_TKR * z_TKR).sum(-1, dtype=torch.float32)
-            # Always in float32: what cancels out in E_k does so here, too.
+            # Always in float32, so that terms that cancel in E_k cancel here, too.
             z_TKR, up_KRO = z_TKR.float(), up_KRO.float()
             grams_KRR = up_KRO @ up_KRO.transpose(1, 2)
             turned_TKR = torch.bmm(z_TKR.transpose(0, 1), grams_KRR).transpose(0, 1)
@@ -105,12 +111,12 @@ class AdapterBank(StackedBank, ABC):
                 products_TK, squares_TK = products_TK + extra[0], squares_TK + extra[1]
         lengths_TK = squares_TK.masked_fill(squares_TK <= TINY, float("inf")).sqrt()
         norms_T1: Tensor = torch.linalg.vector_norm(output_TO.float(), dim=-1, keepdim=True)
-        # One after the other: an infinite product of both would give the stream gradients that are not numbers.
+        # Two divisions: an infinite product of both norms would give NaN gradients.
         cosines_TK = products_TK / lengths_TK / norms_T1.clamp(min=TINY)
         return cosines_TK.view(*narrow.shape[:-1], self.num_members)
 
     def _products_of_offsets(self, output_TO: Tensor, z_TKR: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return what offsets add to H_o·E_k and |E_k|², (T, K) each, float32; `z_TKR` is float32."""
+        """Return the biases' terms of H_o·E_k and |E_k|², (T, K) each, float32, or None."""
         return None
 
     def extra_repr(self) -> str:
@@ -128,7 +134,7 @@ class LoraBank(AdapterBank):
 
     @torch.no_grad()
     def merged(self, weights_K: Tensor) -> Tensor:
-        """Return what the mixture adds to the matrix that it stands beside, (O, I), float32."""
+        """Return the mixture as a change of the feed-forward layer's matrix, (O, I), float32."""
         columns_M = weights_K.float().repeat_interleave(self.rank)
         return self.scale * ((self.up.float().flatten(0, 1).t() * columns_M) @ self.down.float().flatten(0, 1))
 
@@ -157,7 +163,7 @@ class BottleneckBank(AdapterBank):
 
     @torch.no_grad()
     def merged(self, weights_K: Tensor) -> BottleneckBank:
-        """Return one adapter of rank K·r that gives what the mixture does: its `up` has the weights."""
+        """Return one adapter of rank K·r that equals the mixture; `up` contains the weights."""
         _, _, input_size = self.down.shape
         one = BottleneckBank(1, input_size, self.up.shape[2], self.num_members * self.rank)
         one = one.to(device=self.up.device, dtype=self.up.dtype)
@@ -170,4 +176,4 @@ class BottleneckBank(AdapterBank):
 
 
 LORA, BOTTLENECK = "lora", "bottleneck"
-ADAPTERS: dict[str, type[AdapterBank]] = {LORA: LoraBank, BOTTLENECK: BottleneckBank}  # by `--adapter`'s names
+ADAPTERS: dict[str, type[AdapterBank]] = {LORA: LoraBank, BOTTLENECK: BottleneckBank}  # by their names in `--adapter`

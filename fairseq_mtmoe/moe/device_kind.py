@@ -1,6 +1,6 @@
-"""Which form a computation takes: chosen here, from a tensor's device, and nowhere else.
+"""The choice of a computation's form, by the tensor's device, and by nothing else.
 
-On a GPU the host would wait for a value until all work before it is done: its forms go without, or ask once.
+Reading a value of a GPU's tensor would synchronise the host. The GPU forms avoid it, or do so once.
 """
 
 from collections.abc import Iterator
@@ -11,21 +11,21 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-GROUPED_MM_MAJORS = (9, 10)  # compute capabilities that have a kernel; elsewhere torch has a loop, which waits
-TRITON_MAJOR = 8  # the first whose tensor cores take bfloat16
+GROUPED_MM_MAJORS = (9, 10)  # compute capabilities with a kernel; elsewhere torch has a loop, which synchronises
+TRITON_MAJOR = 8  # the first compute capability whose tensor cores support bfloat16
 HAS_TRITON = find_spec("triton") is not None
 
 
 class DeviceKind(Enum):
-    """A kind of processor, as far as computations differ by it."""
+    """The kinds of processors with different forms of computations."""
 
     CPU = auto()
     GPU = auto()
-    GPU_WITH_GROUPED_MM = auto()  # torch has a grouped product in bfloat16 there, in one kernel
+    GPU_WITH_GROUPED_MM = auto()  # torch has a grouped product in bfloat16 as one kernel there
 
     @property
     def can_sync(self) -> bool:
-        """Whether looking at a tensor's values costs nothing."""
+        """Whether the host can read a tensor's values without synchronisation."""
         return self is DeviceKind.CPU
 
 
@@ -43,17 +43,17 @@ def device_kind(tensor: Tensor) -> DeviceKind:
 
 
 def is_on_cpu(tensor: Tensor) -> bool:
-    """Whether compiled code can read a tensor in a CPU's memory, whatever form computations take."""
+    """Return whether a tensor is in CPU memory, where compiled code can read it."""
     return tensor.device.type == "cpu"
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    """Whether a tensor is in a GPU's memory, for CUDA's own tools, whatever form computations take."""
+    """Return whether a tensor is in GPU memory, for CUDA's own functions."""
     return tensor.device.type == "cuda"
 
 
 def has_triton(tensor: Tensor) -> bool:
-    """Whether Triton's kernels can be used where a tensor is; torch's builds for CUDA bring it along."""
+    """Return whether Triton kernels can run on a tensor's device."""
     if not is_on_gpu(tensor) or not HAS_TRITON:
         return False
     major, _ = torch.cuda.get_device_capability(tensor.device)
@@ -61,13 +61,13 @@ def has_triton(tensor: Tensor) -> bool:
 
 
 def rounds_to_tf32() -> bool:
-    """Whether torch lets products in float32 go to tensor cores, which round their operands."""
+    """Return whether torch's float32 products may use tensor cores, which round operands."""
     return torch.get_float32_matmul_precision() != "highest"
 
 
 @contextmanager
 def device_kind_everywhere(kind: DeviceKind) -> Iterator[None]:
-    """Inside, computations take this form wherever their tensors are; for tests on a CPU."""
+    """Use one form for all computations inside the context; for tests on a CPU."""
     global _everywhere
     before, _everywhere = _everywhere, kind
     try:

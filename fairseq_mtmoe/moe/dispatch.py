@@ -1,8 +1,8 @@
-"""Where tokens go: a dispatcher takes them to their experts, and brings the experts' outputs back.
+"""Dispatchers: they group tokens by expert, and restore their order after the experts.
 
-A dispatcher has no parameters. `LocalDispatcher` sorts the tokens by expert, where one process holds all experts;
-`parallel/all_to_all_dispatcher.py` has the other one. Each expert takes its slice of the sorted rows without a copy,
-balanced or not, and every shape is known before the routing is.
+A dispatcher has no parameters. `LocalDispatcher` sorts tokens by expert if one process holds all experts;
+`parallel/all_to_all_dispatcher.py` is for sharded experts. Each expert reads its slice of the sorted rows without a
+copy, balanced or not, and all shapes are known before the routing.
 """
 
 from abc import ABC, abstractmethod
@@ -19,12 +19,12 @@ from fairseq_mtmoe.moe.one_kernel import one_kernel, uses_triton
 
 @dataclass(frozen=True, kw_only=True)
 class DispatchPlan:
-    """Which rows are whose: what every dispatcher tells the experts; its own plan adds what it needs for itself.
+    """The experts' rows; subclasses add the data that their dispatcher needs to combine.
 
     Attributes:
-        offsets_N: the row at which the rows of each expert that this process holds end; rows of no expert come after.
-        max_rows: how many rows no expert has more of, if that is known without looking.
-        host_offsets_N: the same ends on the host, if they are known there.
+        offsets_N: end of the rows of each local expert; rows without an expert come last.
+        max_rows: upper bound of an expert's number of rows, if known without synchronisation.
+        host_offsets_N: `offsets_N` on the host, if known there.
     """
 
     offsets_N: Tensor
@@ -34,7 +34,7 @@ class DispatchPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalPlan(DispatchPlan):
-    """How the tokens of one process were sorted: the token in each row, and the row of each token."""
+    """The order of one rank's sorted tokens: the token in each row, and the row of each token."""
 
     token_T: Tensor
     row_T: Tensor
@@ -42,11 +42,11 @@ class LocalPlan(DispatchPlan):
 
 @dataclass(frozen=True)
 class Scale:
-    """What outputs are multiplied with: `gate_T`, or with a `blend` `1 + blend·(gate_T / uniform - 1)`.
+    """The scale of outputs: `gate_T`, or with a `blend`, `1 + blend·(gate_T / uniform - 1)`.
 
     Attributes:
-        gate_T: a number for each token, (T,), float32.
-        blend: a number, (), of any floating type.
+        gate_T: the gate value of each token, (T,), float32.
+        blend: a scalar, (), of any floating type.
         uniform: above 0.
     """
 
@@ -55,7 +55,7 @@ class Scale:
     uniform: float = 1.0
 
     def of_tokens(self) -> Tensor:
-        """Return the numbers, (T,)."""
+        """Return the scale of each token, (T,)."""
         return _scales(self.gate_T, self.blend, self.uniform)
 
 
@@ -67,24 +67,24 @@ Plan = TypeVar("Plan", bound=DispatchPlan)
 
 
 class Dispatcher(ABC, Generic[Plan]):
-    """Takes tokens to their experts and back; the layer does not know where the experts are."""
+    """Sends tokens to their experts and back, wherever the experts are."""
 
     @abstractmethod
     def dispatch(
         self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None, arriving_PE: Tensor | None = None
     ) -> tuple[Tensor, Plan]:
-        """Return the rows of this process's experts, (S, H), sorted, and the plan; padding has an `expert_T` from N.
+        """Return the sorted rows of this rank's experts, (S, H), and the plan.
 
-        What is known of the routing already (see `Routing`) need not be asked for.
+        Padding has an `expert_T` of N or more. `max_rows` and `arriving_PE` (see `Routing`) save a communication.
         """
 
     @abstractmethod
     def combine(self, rows_SH: Tensor, plan: Plan, scale: Scale | None = None) -> Tensor:
-        """Return the experts' outputs in the tokens' order, each times its token's scale, if given: (T, H)."""
+        """Return outputs in the tokens' order, times the tokens' scale, if given: (T, H)."""
 
 
 class LocalDispatcher(Dispatcher[LocalPlan]):
-    """Sorts tokens by expert, each expert's in their order: the rows are T. Nothing waits for a GPU."""
+    """Sorts the T tokens by expert, stably and without synchronisation."""
 
     def __init__(self, num_experts: int) -> None:
         self.num_experts = num_experts
@@ -116,11 +116,11 @@ def _example_of_experts(device: torch.device) -> tuple[Tensor, int]:
     _example_of_experts,
 )
 def sorted_by_expert(expert_T: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the token in each row, (T,), the row of each token, (T,), and where the experts' rows end, (N,)."""
+    """Return the token in each row, (T,), the row of each token, (T,), and the offsets, (N,)."""
     sorted_T, token_T = expert_T.sort(stable=True)
     row_T = torch.empty_like(token_T).scatter(0, token_T, torch.arange(len(token_T), device=token_T.device))
     expert_N = torch.arange(num_experts, device=token_T.device)
-    # A GPU's grouped product takes short numbers.
+    # A GPU's grouped product takes int32.
     is_short = not device_kind(expert_T).can_sync
     return token_T, row_T, torch.searchsorted(sorted_T, expert_N, right=True, out_int32=is_short)
 
@@ -131,7 +131,7 @@ def _reordered(rows: Tensor, order: Tensor, order_back: Tensor) -> Tensor:
 
 
 class _Reordered(torch.autograd.Function):
-    """Rows in another order; the backward pass takes them back without a sum."""
+    """Reorders rows; the backward pass restores their order without a sum."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, order: Tensor, order_back: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class _Reordered(torch.autograd.Function):
 
 
 class _Scaled(torch.autograd.Function):
-    """Rows in another order, times a number each, in one pass over memory."""
+    """Reorders and scales rows in one pass over memory."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, scale: Tensor, order: Tensor, order_back: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ def _example_of_rows(device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tens
     _example_of_rows,
 )
 def combined(rows: Tensor, row_T: Tensor, gate_T: Tensor, blend: Tensor | None, uniform: float) -> Tensor:
-    """Return the rows of the tokens, each times its token's scale: see `Scale`."""
+    """Return the tokens' rows, each times its token's scale; see `Scale`."""
     return rows.index_select(0, row_T).mul_(_scales(gate_T, blend, uniform).unsqueeze(1))
 
 
@@ -187,7 +187,10 @@ def combined(rows: Tensor, row_T: Tensor, gate_T: Tensor, blend: Tensor | None, 
 def combined_backward(
     grad: Tensor, rows: Tensor, row_T: Tensor, gate_T: Tensor, blend: Tensor | None, uniform: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of rows and gates, and each token's part of the blend's, (T,), 0 without one."""
+    """Return the gradients of rows and gates, and each token's part of the blend's, (T,).
+
+    The last one is 0 without a blend.
+    """
     own_rows = rows.index_select(0, row_T)
     scaled = (grad.float() * _scales(gate_T, blend, uniform).unsqueeze(1)).to(rows.dtype)
     grad_scale_T = torch.linalg.vecdot(grad.float(), own_rows.float())
@@ -198,7 +201,7 @@ def combined_backward(
 
 
 class _Combined(torch.autograd.Function):
-    """Rows in another order, times a scale that is computed on the way: one kernel, and one for the gradients."""
+    """Reorders and scales rows, with the scale computed in the same kernel, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, gate_T: Tensor, blend: Tensor | None, uniform: float, row_T: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""What experts compute: N feed-forward networks with stacked weights.
+"""Experts: N feed-forward networks with stacked weights.
 
 The expert `E(x) = W2 · dropout(activation(W1 x + b1)) + b2` of both "Tricks for Training Sparse Translation Models" and
 MT-TaG is a transformer's feed-forward layer, without the norm and residual connection of its block.
 
-`SharedExpert` is a network of all tokens beside them: `y = scale · E_e(x) + S(x)`. As in DeepSeekMoE (Dai et al. 2024,
-§3.2) the units of a dense layer are divided between the two, so that a token costs what it did; Residual MoE
-(Rajbhandari et al. 2022, §4.1) is the same with networks of one size.
+`SharedExpert` is an additional network for all tokens: `y = scale · E_e(x) + S(x)`. As in DeepSeekMoE (Dai et al. 2024,
+§3.2), the units of a dense layer are divided between the two, so that the cost per token stays the same. Residual MoE
+(Rajbhandari et al. 2022, §4.1) is the same with networks of equal size.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from fairseq_mtmoe.moe.stacked import StackedBank, check_count, draw_linear_
 
 
 class ExpertBank(StackedBank):
-    """N independent feed-forward networks, or those of them that one process holds.
+    """N independent feed-forward networks, or the part of them that one rank holds.
 
     Args:
-        num_experts: N, at least 1, in all processes together.
+        num_experts: N, at least 1, over all ranks.
         hidden_size: H, the width of inputs and outputs.
         inner_size: F, the width between the two linear maps.
         activation: applied to the inner tensor.
-        dropout: probability with which inner values are dropped in training.
-        placement: which of them this process holds, by default all. Parameters that others lack carry fairseq's mark
+        dropout: probability of dropping inner activations in training.
+        placement: the experts of this rank, by default all. Parameters of sharded experts have fairseq's attribute
             `expert`.
-        draws: draw the parameters; otherwise they wait for `copy_dense_`.
+        draws: initialize the parameters; otherwise `copy_dense_` must set them.
 
-    `reinitialized` says which inner units `reinitialize_` has drawn anew, (count, F); it is None without.
+    Attributes:
+        reinitialized: mask of the inner units that `reinitialize_` has changed, (count, F), or None.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class ExpertBank(StackedBank):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw every expert by itself, as fairseq's feed-forward layer is drawn."""
+        """Initialize every expert separately, as fairseq's feed-forward layer."""
         for index in range(self.placement.count):
             generator = self.generator(self.placement.first + index)
             draw_linear_(self.fc1_weight[index], self.fc1_bias[index], generator)
@@ -86,7 +87,7 @@ class ExpertBank(StackedBank):
         self.fc2_bias.copy_(fc2_bias)
 
     def reinitialized_part(self, name: str) -> Tensor | None:
-        """Return which numbers of a parameter were drawn anew, broadcast to its shape; None: none."""
+        """Return the mask of a parameter's re-initialized numbers, broadcastable, or None."""
         if self.reinitialized is None or name == "fc2_bias":
             return None
         mask_NF = self.reinitialized.to(self.fc1_weight.device)
@@ -95,7 +96,10 @@ class ExpertBank(StackedBank):
     def forward(
         self, rows_TH: Tensor, offsets_N: Tensor, max_rows: int | None = None, host_offsets_N: Tensor | None = None
     ) -> Tensor:
-        """Return each expert's output of its own rows, (T, H), 0 in rows of no expert; see `DispatchPlan`."""
+        """Return the experts' outputs for their rows, (T, H); 0 in rows without an expert.
+
+        See `DispatchPlan` for the arguments.
+        """
         if host_offsets_N is not None and operators.takes_host_offsets(rows_TH, self.fc1_weight, max_rows):
             offsets_N = host_offsets_N
         drops = self.training and self.dropout > 0
@@ -108,7 +112,7 @@ class ExpertBank(StackedBank):
         return grouped_linear(inner, offsets_N, self.fc2_weight, self.fc2_bias, max_rows)
 
     def train(self, mode: bool = True) -> ExpertBank:
-        """As a module's; evaluation has no use for the memory of gradients."""
+        """Set the mode; evaluation frees the gradient buffers."""
         if not mode:
             self.gradient_buffers.clear()
         return super().train(mode)
@@ -121,11 +125,11 @@ class ExpertBank(StackedBank):
         return f"num_experts={self.num_experts}{here}, {sizes}"
 
 
-UNITS = {"fc1_weight": 0, "fc1_bias": 0, "fc2_weight": 1}  # the dimension of the inner units
+UNITS = {"fc1_weight": 0, "fc1_bias": 0, "fc2_weight": 1}  # dimension of the inner units
 
 
 class SharedExpert(nn.Module):
-    """A feed-forward network of D inner units for all tokens; the chosen experts have the output's bias."""
+    """A feed-forward network of D inner units for all tokens, without output bias."""
 
     def __init__(
         self, hidden_size: int, inner_size: int, activation: Callable[[Tensor], Tensor] = F.relu, dropout: float = 0.0
@@ -140,7 +144,7 @@ class SharedExpert(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw weights and biases as fairseq's feed-forward layer has them."""
+        """Initialize the parameters as fairseq's feed-forward layer."""
         draw_linear_(self.fc1_weight, self.fc1_bias)
         draw_linear_(self.fc2_weight)
 
@@ -154,22 +158,25 @@ class SharedExpert(nn.Module):
 
 
 def own_part(name: str, value: Tensor, shared_size: int) -> Tensor:
-    """Return each expert's part of a dense layer's parameter, all but the last D = `shared_size` inner units."""
+    """Return an expert's part of a dense parameter: all but the last `shared_size` inner units."""
     return value if name not in UNITS else value.narrow(UNITS[name], 0, value.shape[UNITS[name]] - shared_size)
 
 
 def shared_part(name: str, value: Tensor, shared_size: int) -> Tensor:
-    """Return the shared expert's last D inner units of any parameter but the output's bias."""
+    """Return the shared expert's part of a dense parameter, the last `shared_size` inner units.
+
+    The output's bias has no such part.
+    """
     return value.narrow(UNITS[name], value.shape[UNITS[name]] - shared_size, shared_size)
 
 
 @torch.no_grad()
 def reinitialize_(bank: ExpertBank, ratio: float) -> None:
-    """Draw a share r of every expert's inner units anew, so that copies specialise; `bank.reinitialized` says which.
+    """Re-initialize a fraction r of every expert's inner units, so that copies specialise.
 
     Drop-Upcycling (Nakamura et al. 2025, §3): rows of the first map, biases and columns of the second map of ⌊r·F⌋
-    units are drawn from normal distributions with mean and standard deviation of what they replace. A bank's own seed
-    decides: an expert gets the same in any process. The `bank` is on a CPU.
+    units are drawn from normal distributions with the mean and standard deviation of the values they replace. They
+    depend on the bank's seed, not on the rank. `bank.reinitialized` marks the units. The `bank` is on a CPU.
     """
     count, inner_size, _ = bank.fc1_weight.shape
     size = int(ratio * inner_size)

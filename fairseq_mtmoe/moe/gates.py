@@ -1,8 +1,9 @@
-"""Which expert each token goes to, and how strongly: four gates, one result.
+"""Four gates, which choose an expert and a weight for each token.
 
-BASE layers' (Lewis et al. 2021) as in "Tricks for Training Sparse Translation Models", but that evaluation goes by
-training's prices; the task-aware gate of MT-TaG (equations 3-6); Switch's single softmax gate; and a fixed one, which
-gives each task an expert. All compute in float32, so that half precision decides nothing (Switch Transformer, §2.4).
+The gate of BASE layers (Lewis et al. 2021) as in "Tricks for Training Sparse Translation Models", except that
+evaluation routes by the prices of training; the task-aware gate of MT-TaG (equations 3-6); Switch's single softmax
+gate; and a fixed gate with one expert per task. All compute in float32, so that rounding to half precision changes no
+decision (Switch Transformer, §2.4).
 """
 
 from abc import ABC, abstractmethod
@@ -29,8 +30,8 @@ from fairseq_mtmoe.moe.softmax_choice import is_one_kernel, softmax_choice, task
 from fairseq_mtmoe.moe.stats import tasks_of_tokens
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
-DENSE_LIMIT = 64  # task gates' numbers of a token that are computed together, though it needs one task's
-MOST_COPIED = 2**26  # numbers of task gates that are copied for sentences on a GPU, 256 MiB
+DENSE_LIMIT = 64  # up to this number of scores per token, all tasks' gates are computed, though one is needed
+MOST_COPIED = 2**26  # up to this number of values, 256 MiB, gates are copied for each sentence on a GPU
 WITHOUT_TASKS = "one task id per sentence for task gates (use a task that gives them)"
 TRAININGS = ("balanced", "prices")
 EVALUATIONS = ("prices", "greedy", "balanced")
@@ -38,13 +39,13 @@ EVALUATIONS = ("prices", "greedy", "balanced")
 
 @dataclass(frozen=True)
 class BaseRouting:
-    """How BASE gates route.
+    """The routing of BASE gates.
 
     Attributes:
-        training: `balanced`, equal shares of every batch; or `prices`, as in evaluation, over many batches.
-        evaluation: `prices`, by score less running price, as training did; `greedy`, by score alone (BASE layers); or
-            `balanced`, by equal shares of what this process evaluates together.
-        memory: of the running mean of prices, see `RunningPrices`, which checks it.
+        training: `balanced`: equal loads in every batch; `prices`: as in evaluation, equal loads over many batches.
+        evaluation: `prices`: by score minus running price, as training did; `greedy`: by score (BASE layers);
+            `balanced`: equal loads in this rank's batch.
+        memory: decay of the running mean of prices, see `RunningPrices`.
     """
 
     training: str = "balanced"
@@ -59,16 +60,16 @@ class BaseRouting:
 
 @dataclass(frozen=True)
 class Routing:
-    """What every gate returns.
+    """The result of a gate.
 
     Attributes:
         expert_T: each token's expert, (T,), long; N for padding.
         gate_T: the weight of its output, (T,), float32, positive; gradients reach the gate and the tokens through it.
-        uniform_gate: the value of `gate_T` while the gate is undecided (all logits 0, where it has logits).
-        balance_loss: Switch's load-balancing loss, 1 when the load is even, where the gate defines one.
-        max_rows: how many tokens no expert has more of, where the gate can say so without looking.
-        arriving_PE: how many rows each process has for each expert of this one, where assigning told it.
-        knows_padding: `expert_T` is N at padding already.
+        uniform_gate: the value of `gate_T` if the gate is undecided (all logits 0).
+        balance_loss: Switch's load-balancing loss, 1 if the load is even; None if the gate defines none.
+        max_rows: upper bound of an expert's number of tokens, if known without synchronisation.
+        arriving_PE: number of rows that each rank has for each expert of this rank, if the assignment returned it.
+        knows_padding: whether `expert_T` is N at padding already.
     """
 
     expert_T: Tensor
@@ -81,13 +82,13 @@ class Routing:
 
 
 class Gate(nn.Module, ABC):
-    """What the gates share: their sizes. `num_tasks` is 0 where tasks are not told apart.
+    """Base class of gates; `num_tasks` is 0 if the model takes no task ids.
 
     Attributes:
-        needs_tasks: it routes nothing without task ids.
-        balances: its routings have a balance loss.
-        routes_alone: what it says of a token does not depend on which others there are.
-        is_learned: it has a `weight`, whose scores decide and scale; without one the layer has no `blend` either.
+        needs_tasks: whether routing needs task ids.
+        balances: whether routings have a balance loss.
+        routes_alone: whether the routing of a token is independent of other tokens.
+        is_learned: whether it has a `weight`, whose scores decide and scale; otherwise the layer has no `blend`.
     """
 
     needs_tasks: ClassVar[bool] = False
@@ -115,17 +116,17 @@ class Gate(nn.Module, ABC):
         """Route tokens (T, H), in float32 also under autocast.
 
         Args:
-            hidden_TH: the residual stream, finite at padding too.
+            hidden_TH: the residual stream, finite also at padding.
             task_B: the task of each token (B = T), or of each sentence, long: token t is of sentence t modulo B.
-            padding_T: True at padding, which takes no part in the routing: its expert is N.
-            counts: shared by the layers that see the same tokens; None for a layer by itself.
+            padding_T: True at padding, which is not routed: its expert is N.
+            counts: shared by the layers that see the same tokens; None for a single layer.
         """
         with torch.autocast(hidden_TH.device.type, enabled=False):
             routing = self.route(hidden_TH.float(), task_B, padding_T, counts)
         if padding_T is None or routing.knows_padding:
             return routing
         expert_T = routing.expert_T.masked_fill(padding_T, self.num_experts)
-        # Not by `dataclasses.replace`, which torch.compile of 2.6 does not take.
+        # torch.compile of 2.6 does not support `dataclasses.replace`.
         known = routing.max_rows, routing.arriving_PE
         return Routing(expert_T, routing.gate_T, routing.uniform_gate, routing.balance_loss, *known)
 
@@ -137,17 +138,19 @@ class Gate(nn.Module, ABC):
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        """Return the routing of float32 tokens (T, H); what it says of padding is not looked at."""
+        """Return the routing of float32 tokens (T, H); its values at padding are ignored."""
 
     def extra_repr(self) -> str:
         return f"num_experts={self.num_experts}, hidden_size={self.hidden_size}, num_tasks={self.num_tasks}"
 
 
 class BaseGate(Gate):
-    """BASE: experts get equal shares of a training batch; in evaluation tokens choose at the prices of training.
+    """BASE: experts get equally many tokens of a training batch; evaluation routes by running prices.
 
-    The choice has no gradient; `gate_T = sigmoid(h · w_e)` has. The mode follows `self.training` and nothing else.
-    `shuffle` lets balanced assignment be among tokens of all processes; None assigns this process's own.
+    The choice has no gradient; `gate_T = sigmoid(h · w_e)` has. The mode depends only on `self.training`.
+
+    Attributes:
+        shuffle: shuffles tokens over all ranks before the assignment; None assigns this rank's own tokens.
     """
 
     def __init__(
@@ -165,17 +168,17 @@ class BaseGate(Gate):
     ) -> Routing:
         scores_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
         fixed_TN = scores_TN.detach()
-        way = self.routing.training if self.training else self.routing.evaluation
+        mode = self.routing.training if self.training else self.routing.evaluation
         max_rows = arriving_PE = None
-        if self.training or way == "balanced":
+        if self.training or mode == "balanced":
             expert_T, arriving_PE = self._assigned(fixed_TN, padding_T, counts)
-            if way == "prices" and self.prices.known:
+            if mode == "prices" and self.prices.known:
                 expert_T, arriving_PE = self._chosen(fixed_TN), None
             elif self.shuffle is None or not self.training:
                 max_rows = -(-len(hidden_TH) // self.num_experts)
         else:
-            expert_T = self._chosen(fixed_TN) if way == "prices" else fixed_TN.argmax(1)
-        chosen_T = expert_T.clamp(max=self.num_experts - 1)  # padding's expert is none of them
+            expert_T = self._chosen(fixed_TN) if mode == "prices" else fixed_TN.argmax(1)
+        chosen_T = expert_T.clamp(max=self.num_experts - 1)  # padding has no expert
         gate_T = scores_TN.gather(1, chosen_T.unsqueeze(1)).squeeze(1).sigmoid()
         return Routing(expert_T, gate_T, uniform_gate=0.5, max_rows=max_rows, arriving_PE=arriving_PE)
 
@@ -185,9 +188,9 @@ class BaseGate(Gate):
     def _assigned(
         self, scores_TN: Tensor, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the balanced assignment, and what it tells of rows that arrive; training records its prices.
+        """Return the balanced assignment and `arriving_PE`, starting from the running prices.
 
-        It begins with the running prices.
+        Training records the prices.
         """
         arriving_PE = None
         assign = partial(assigned, start_N=self.prices.mean if self.prices.known else None)
@@ -226,7 +229,7 @@ class TaskGate(Gate):
         return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts)
 
     def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
-        """By the gate of each token's task."""
+        """Return scores, (T, N), by the gate of each token's task."""
         copied = 0 if task_B is None else len(task_B) * self.num_experts * self.hidden_size
         if not device_kind(hidden_TH).can_sync and copied <= MOST_COPIED:
             task_B = known_tasks(task_B, self.num_tasks, padding_T)
@@ -236,7 +239,7 @@ class TaskGate(Gate):
         return self._by_token(weight.float(), hidden_TH, task_B, padding_T)
 
     def _by_token(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
-        """Compute the scores of all tasks, if few, and take each token's own; else dispatch tokens to their gates."""
+        """Compute few tasks' scores together and select each token's, or dispatch tokens to gates."""
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
         if self.num_tasks * self.num_experts <= DENSE_LIMIT:
             logits_TKN = F.linear(hidden_TH, weight.flatten(0, 1)).view(-1, *weight.shape[:2])
@@ -249,14 +252,14 @@ class TaskGate(Gate):
 
 
 class _BySentence(torch.autograd.Function):
-    """Scores by a copy of the gate for each sentence: a GPU's host need not ask how many tokens each task has.
+    """Scores with a copy of the gate for each sentence, without synchronising a GPU.
 
-    Products are written in the order of the tokens, (length, sentences), which autograd would make copies for.
+    Products are written in the order of the tokens, (length, sentences), for which autograd would make copies.
     """
 
     @staticmethod
     def forward(ctx: Any, weight_KNH: Tensor, hidden_TH: Tensor, task_B: Tensor) -> Tensor:
-        # An embedding's gradient, unlike an index's, has an order of its sum that is always the same.
+        # The gradient of an embedding, unlike that of indexing, is summed in a fixed order.
         weight_BNH = F.embedding(task_B, weight_KNH.flatten(1)).view(len(task_B), *weight_KNH.shape[1:])
         hidden_BLH = _by_sentence(hidden_TH, len(task_B))
         scores_TN = hidden_TH.new_empty(len(hidden_TH), weight_KNH.shape[1])
@@ -278,12 +281,12 @@ class _BySentence(torch.autograd.Function):
 
 
 def _by_sentence(value_TX: Tensor, sentences: int) -> Tensor:
-    """View tokens' values, (length · sentences, X), as (sentences, length, X)."""
+    """Return a view of values (length · sentences, X) as (sentences, length, X)."""
     return value_TX.view(-1 if sentences else 0, sentences, value_TX.shape[1]).transpose(0, 1)
 
 
 def known_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | None) -> Tensor:
-    """Return task ids, some right one at mere padding; torch's error if wrong, for which nothing waits."""
+    """Return task ids, clamped for sentences of padding; wrong ids raise asynchronously."""
     if task_B is None:
         raise_invalid("task_ids", WITHOUT_TASKS, None)
     known_B, is_right = tasks_in_range(task_B, padding_T, num_tasks)
@@ -296,7 +299,10 @@ def _known(num_tasks: int) -> str:
 
 
 def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | None) -> Tensor:
-    """Return the task ids, `num_tasks` at mere padding; a `UserError` if wrong (where nothing may wait, torch's)."""
+    """Return task ids, `num_tasks` for sentences of padding (UserError: wrong ids).
+
+    Without synchronisation, wrong ids raise torch's error later.
+    """
     if task_B is None:
         raise_invalid("task_ids", WITHOUT_TASKS, None)
     wrong_B = (task_B < 0) | (task_B >= num_tasks)
@@ -305,7 +311,7 @@ def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | Non
         wrong_B = wrong_B & ~padding_B
         task_B = task_B.masked_fill(padding_B, num_tasks)
     rule = _known(num_tasks)
-    if torch.compiler.is_compiling() or not device_kind(task_B).can_sync:  # neither can wait for the answer
+    if torch.compiler.is_compiling() or not device_kind(task_B).can_sync:  # neither can read the value now
         torch._assert_async(~wrong_B.any(), f"`task_ids` must be {rule}.")
     elif wrong_B.any():
         raise_invalid("task_ids", rule, int(task_B[wrong_B][0]))
@@ -313,7 +319,7 @@ def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | Non
 
 
 class FixedGate(Gate):
-    """One feed-forward network per task: a token's expert is its task, and there is nothing to learn or to scale."""
+    """One feed-forward network per task: a token's expert is its task id, with weight 1."""
 
     needs_tasks = True
     routes_alone = True
@@ -364,7 +370,7 @@ class SwitchGate(Gate):
 def assigned(
     scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Assign tokens that are no padding as `priced_assignment` does, as one operator; padding gets N."""
+    """Assign tokens as `priced_assignment` does, as one operator; padding gets the expert N."""
     if padding_T is None:
         expert_T, price_N = priced_assignment(scores_TN, start_N)
         return expert_T, price_N
@@ -391,12 +397,12 @@ def base_gates(model: nn.Module) -> list[BaseGate]:
     return [module for module in model.modules() if isinstance(module, BaseGate)]
 
 
-# The kinds that every system has; one with a kind of its own adds it to these where it plans its experts.
+# The gates that every system has. A system with its own gate adds it when it plans its experts.
 GATES: Mapping[str, type[Gate]] = {"base": BaseGate, "task": TaskGate, "switch": SwitchGate, "fixed": FixedGate}
 
 
 def build_gate(kind: str | type[Gate], num_experts: int, hidden_size: int, num_tasks: int = 0, **settings: Any) -> Gate:
-    """Return the gate of a kind of `GATES`, or of a class with such `settings` beside the sizes."""
+    """Return a gate by its name in `GATES` or its class; `settings` are further arguments."""
     if isinstance(kind, str) and kind not in GATES:
         raise_invalid("gate", f"one of {', '.join(GATES)}", kind)
     gate = GATES[kind] if isinstance(kind, str) else kind

@@ -1,6 +1,7 @@
 """The expert layer: a gate, a dispatcher and an expert bank in the place of a transformer's feed-forward layer.
 
-"Tricks for Training Sparse Translation Models" (§2.1, after BASE layers) and MT-TaG (equations 3-6), by the gate.
+By its gate, it is that of "Tricks for Training Sparse Translation Models" (§2.1, BASE layers) or of MT-TaG (equations
+3-6).
 """
 
 from typing import Any
@@ -23,16 +24,16 @@ COMBINES = ("preserving", "paper")
 class MoELayer(nn.Module):
     """The feed-forward branch `scale · E_e(branch_input)`; the block around it adds dropout and the residual.
 
-    With `combine="paper"` the scale is the gate: `y = h + α·E(h)` is the paper's `α·(h + E(h)) + (1-α)·h`. With
-    `"preserving"` it is `1 + blend·(gate/uniform_gate - 1)` with a learned `blend` that starts at 0: copies of a dense
-    layer first give that layer's output. A `shared` expert adds its output for every token, padding included.
+    With `combine="paper"` the scale is the gate value: `y = h + α·E(h)` is the paper's `α·(h + E(h)) + (1-α)·h`. With
+    `"preserving"` it is `1 + blend·(gate/uniform_gate - 1)` with a learned `blend` that starts at 0. Copies of a dense
+    layer then start with that layer's output. A `shared` expert adds its output for every token, also at padding.
 
     Attributes:
         last_balance_loss: the gate's load-balancing loss in the last forward pass, until `balance_loss` takes it; or
             None.
-        load: how many tokens each expert got, once it is enabled.
-        idle: all tokens count as padding: another process's batch, passed for the sake of those that wait for experts.
-        comm: time and bytes of the exchange with other processes, once it is enabled.
+        load: number of tokens of each expert, counted while enabled.
+        idle: whether all tokens count as padding, in a dummy batch for ranks that wait for this rank's experts.
+        comm: time and bytes of all-to-all, recorded while enabled.
     """
 
     def __init__(
@@ -63,9 +64,9 @@ class MoELayer(nn.Module):
         """Return the branch's output, shaped and typed as `branch_input`.
 
         Args:
-            hidden: what the gate reads, the residual stream, (…, H); finite at padding too.
-            branch_input: what the experts read, the normed residual stream, (…, H).
-            padding_mask: True at padding, (…), which takes no part in routing and gets 0.
+            hidden: the gate's input, the residual stream, (…, H), finite also at padding.
+            branch_input: the experts' input, the normed residual stream, (…, H).
+            padding_mask: True at padding, (…), which is not routed and gets 0.
             task_ids: the task of each token, (…), long; or of its last dimensions, such as (B,) of (L, B).
             token_counts: shared by the layers that see the same tokens in this pass.
         """
@@ -87,15 +88,15 @@ class MoELayer(nn.Module):
         return output_TH.to(branch_input.dtype).view_as(branch_input)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A tensor with a graph behind it cannot be copied, and copies of a model (averaging) do not want it.
+        # A tensor with a graph cannot be copied, and copies of a model (for averaging) do not need it.
         return {**self.__dict__, "last_balance_loss": None}
 
 
 def balance_loss(module: nn.Module) -> Tensor:
-    """Return the sum of the last pass's load-balancing losses, a float32 number; 0 where no gate defines one.
+    """Return the sum of the last pass's load-balancing losses, float32; 0 without any.
 
-    Each layer adds 1 when its load is even, up to N when one expert gets everything. Its loss is taken away from it,
-    because a layer that the next pass leaves out (layerdrop) must not hand in the same graph again.
+    Each layer adds 1 if its load is even, up to N if one expert gets all tokens. Losses are removed from the layers,
+    because a layer that the next pass skips (layerdrop) must not return the same graph again.
     """
     losses = []
     for layer in module.modules():

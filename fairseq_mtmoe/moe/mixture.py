@@ -1,4 +1,4 @@
-"""What PEMT puts beside a block's feed-forward layer: source adapters, their gate, and the target task's adapter."""
+"""PEMT's parts of a block: source adapters, their gate, and the target task's adapter."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,10 @@ TARGET_STD = 0.01  # of a target adapter's weights (the authors' code)
 
 
 class MixtureGate(nn.Module):
-    """The weights of a layer's sources, in float32: w = softmax(W_g s) of a summary s (equation 2); equal at first."""
+    """A layer's gate over sources, w = softmax(W_g s) of a summary s (equation 2).
+
+    It computes in float32; weights are equal at first.
+    """
 
     def __init__(self, num_sources: int, summary_size: int) -> None:
         super().__init__()
@@ -26,7 +29,10 @@ class MixtureGate(nn.Module):
 
 
 class TargetAdapter(nn.Module):
-    """The target task's adapter after the mixture (§3.2), y + up(gelu(down y)), drawn as by the authors' code."""
+    """The target task's adapter after the mixture (§3.2), y + up(gelu(down y)).
+
+    It is initialized as in the authors' code.
+    """
 
     def __init__(self, size: int, narrow_size: int) -> None:
         super().__init__()
@@ -37,13 +43,13 @@ class TargetAdapter(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, y: Tensor) -> Tensor:
-        """Return a tensor shaped as y, (…, H)."""
+        """Return y, (…, H), plus the adapter's output."""
         added: Tensor = self.up(F.gelu(self.down(y), approximate="tanh"))
         return y + added
 
 
 class AdapterMixture(nn.Module):
-    """What stands beside a block's feed-forward layer: in stage 1 one adapter, in stage 2 all parts."""
+    """The adapters of a block: a single adapter in stage 1, all parts in stage 2."""
 
     def __init__(
         self, adapters: AdapterBank | None, gate: MixtureGate | None, target_adapter: TargetAdapter | None
@@ -56,15 +62,16 @@ class AdapterMixture(nn.Module):
         self.seen = None if gate is None else MixtureWeights(len(gate.weight))
 
     def note(self, weights: Tensor) -> None:
-        """Record the weights that the gate gave, (K,) or (B, K)."""
+        """Record the gate's weights, (K,) or (B, K)."""
         assert self.seen is not None
         self.seen.record(weights)
 
 
 def layer_similarity(cosines: Tensor, weights: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-    """Return one layer's 1/K Σ_k w_k cos(H_o, E_k) (equation 5), the mean over tokens but padding, a float32 scalar.
+    """Return a layer's 1/K Σ_k w_k cos(H_o, E_k) (equation 5), the mean over tokens.
 
-    `cosines` are (L, B, K), `weights` (K,) or (B, K), `padding_mask` is True at padding, (B, L).
+    `cosines` are (L, B, K), `weights` (K,) or (B, K), `padding_mask` is True at padding, (B, L). The result is a
+    float32 scalar.
     """
     of_tokens_LB = (cosines * weights.float()).sum(-1) / cosines.shape[-1]
     if padding_mask is None:

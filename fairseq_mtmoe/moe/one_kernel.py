@@ -1,7 +1,7 @@
-"""Operations that are one kernel of Triton's on a GPU that has it, and several of torch's elsewhere.
+"""Operations that are one Triton kernel on a GPU with Triton, and several torch operations elsewhere.
 
-A launch costs some microseconds, whatever is computed: in small layers more than the work. What is in torch is the
-reference of its kernel, and what happens on a CPU. Nothing here knows a gradient: `autograd.Function`s call it.
+A launch costs some microseconds, in small layers more than the work. The form in torch is the kernel's reference, and
+runs on CPUs. These operations have no gradients: `autograd.Function`s call them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fairseq_mtmoe.moe.device_kind import has_triton
 
 logger = logging.getLogger(__name__)
 
-NAMESPACE = "mtmoe_kernel"  # of torch's operators; one that is called is one launch
+NAMESPACE = "mtmoe_kernel"  # of torch's operators; each call is one launch
 LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
-TOLERANCE = 0.02  # of the trial: an error in a kernel is larger
+TOLERANCE = 0.02  # of the trial; errors of a wrong kernel are larger
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Forms:
     """An operation in both forms.
 
     Attributes:
-        in_torch: the operation for tensors anywhere.
-        by_triton: where its kernel is called, `module:function` within this folder; imported when it is used.
-        example: makes arguments on a device, which both forms are tried with once.
+        in_torch: the operation in torch, for all devices.
+        by_triton: the function that calls the kernel, as `module:function` in this folder; imported on first use.
+        example: returns arguments on a device, to compare both forms once.
     """
 
     in_torch: Callable[..., Any]
@@ -40,19 +40,20 @@ class Forms:
     example: Callable[[torch.device], tuple[Any, ...]]
 
     def kernel(self, *args: Any) -> Any:
+        """Call the Triton form."""
         module, _, function = self.by_triton.partition(":")
         return getattr(import_module(f"fairseq_mtmoe.moe.{module}"), function)(*args)
 
 
-FORMS: dict[str, Forms] = {}  # all that is tried out before it is used
+FORMS: dict[str, Forms] = {}  # all operations to compare before their first use
 
 
 def one_kernel(
     arguments: str, by_triton: str, example: Callable[[torch.device], tuple[Any, ...]]
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate the form in torch: the function takes the form of Triton's kernel where its first tensor's GPU has it.
+    """Decorate the form in torch, so that calls use the Triton kernel if the first tensor's GPU has it.
 
-    `arguments` are those of torch's schemas, with what comes back: `(Tensor x) -> Tensor`. No shape depends on values.
+    `arguments` are a torch schema without a name, `(Tensor x) -> Tensor`. Shapes must not depend on values.
     """
 
     def decorate(in_torch: Callable[..., Any]) -> Any:
@@ -74,12 +75,12 @@ def one_kernel(
 
 
 def uses_triton(tensor: Tensor) -> bool:
-    """Whether kernels are used where a tensor is; the first time on a GPU they are compiled there, and tried out."""
+    """Return whether kernels run on a tensor's device; the first call compiles and checks them."""
     return has_triton(tensor) and kernels_are_right(tensor.device)
 
 
 def kernels_are_right(device: torch.device) -> bool:
-    """Whether all kernels give what their forms in torch give, by a trial."""
+    """Return whether all kernels agree with their forms in torch, by a trial."""
     return trial(device)
 
 
@@ -89,14 +90,14 @@ kernels_are_right._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @cache
 def trial(device: torch.device) -> bool:
-    """Try all kernels out, once."""
+    """Compare all kernels with their forms in torch, once per device."""
     try:
         wrong = [name for name, forms in FORMS.items() if not _is_right(forms, device)]
     except Exception:  # no compiler, another version's interface, …
-        logger.warning("Triton's kernels cannot be used: operations of torch take their place.", exc_info=True)
+        logger.warning("Triton's kernels cannot be used: torch operations replace them.", exc_info=True)
         return False
     if wrong:
-        logger.warning("Triton's kernels are wrong (%s): operations of torch take their place.", ", ".join(wrong))
+        logger.warning("Triton's kernels are wrong (%s): torch operations replace them.", ", ".join(wrong))
     return not wrong
 
 

@@ -1,4 +1,4 @@
-"""Expert layers and mixtures of adapters said slowly, token by token: tests compare outputs and every gradient."""
+"""Slow reference of expert layers and adapter mixtures, token by token, for tests."""
 
 import itertools
 
@@ -19,7 +19,7 @@ def slow_forward(
     padding_mask: Tensor | None = None,
     task_ids: Tensor | None = None,
 ) -> Tensor:
-    """What `layer(...)` must return, without the experts' dropout. Arguments and result as there."""
+    """Compute `layer(...)` without the experts' dropout."""
     width = hidden.shape[-1]
     hidden_TH, branch_TH = hidden.reshape(-1, width), branch_input.reshape(-1, width)
     tasks = [None] * len(hidden_TH) if task_ids is None else task_ids.expand(hidden.shape[:-1]).reshape(-1).tolist()
@@ -40,14 +40,14 @@ def slow_forward(
 
 
 def expert_output(layer: MoELayer, expert: int, x_H: Tensor) -> Tensor:
-    """One expert's feed-forward network on one token."""
+    """Return one expert's output for one token."""
     bank = layer.experts
     inner_F = bank.activation(F.linear(x_H, bank.fc1_weight[expert], bank.fc1_bias[expert]))
     return F.linear(inner_F, bank.fc2_weight[expert], bank.fc2_bias[expert])
 
 
 def shared_output(shared: SharedExpert, x_H: Tensor) -> Tensor:
-    """The network of all tokens on one of them, one inner unit after the other."""
+    """Return the shared expert's output for one token, one inner unit after the other."""
     output_H = torch.zeros_like(x_H)
     for row_H, bias, column_H in zip(shared.fc1_weight, shared.fc1_bias, shared.fc2_weight.t(), strict=True):
         output_H = output_H + shared.activation(row_H @ x_H + bias) * column_H
@@ -66,12 +66,12 @@ def _choose(layer: MoELayer, logits: dict[int, Tensor], hidden_TH: Tensor, paddi
     if not isinstance(gate, BaseGate) or not logits:
         return {token: int(row_N.argmax()) for token, row_N in logits.items()}
     known = gate.prices.known
-    way = gate.routing.training if layer.training else gate.routing.evaluation
-    if way == "balanced" or (layer.training and not known):
+    mode = gate.routing.training if layer.training else gate.routing.evaluation
+    if mode == "balanced" or (layer.training and not known):
         scores_TN = torch.stack([_logits(layer, hidden_H, None) for hidden_H in hidden_TH]).detach()
         expert_T = assigned(scores_TN, padding_T, gate.prices.mean if known else None)[0].tolist()
         return {token: expert_T[token] for token in logits}
-    price_N = gate.prices.mean * (way == "prices")
+    price_N = gate.prices.mean * (mode == "prices")
     return {token: int((row_N - price_N).argmax()) for token, row_N in logits.items()}
 
 
@@ -86,7 +86,7 @@ def _scale(layer: MoELayer, logits_N: Tensor, expert: int) -> Tensor:
 
 
 def adapter_output(bank: AdapterBank, index: int, x_I: Tensor) -> Tensor:
-    """E_k of one token, (O,)."""
+    """Return E_k of one token, (O,)."""
     narrow_R = bank.down[index] @ x_I
     if isinstance(bank, BottleneckBank):
         narrow_R = torch.relu(narrow_R + bank.down_bias[index])
@@ -95,7 +95,7 @@ def adapter_output(bank: AdapterBank, index: int, x_I: Tensor) -> Tensor:
 
 
 def slow_mixture(bank: AdapterBank, x: Tensor, weights: Tensor) -> Tensor:
-    """Equation 1: what `bank(x, weights)` must be, (L, B, I) to (L, B, O); `weights` are (K,) or (B, K)."""
+    """Compute equation 1, `bank(x, weights)`, (L, B, I) to (L, B, O); weights (K,) or (B, K)."""
 
     def mixed(x_I: Tensor, weights_K: Tensor) -> Tensor:
         return torch.stack([w.to(x) * adapter_output(bank, k, x_I) for k, w in enumerate(weights_K)]).sum(0)
@@ -107,7 +107,7 @@ def slow_mixture(bank: AdapterBank, x: Tensor, weights: Tensor) -> Tensor:
 def slow_similarity(
     bank: AdapterBank, x: Tensor, output: Tensor, weights: Tensor, padding_mask: Tensor | None = None
 ) -> Tensor:
-    """Return `layer_similarity` of what the sources of `bank` make of `x`, (L, B, I), and `output`, (L, B, O)."""
+    """Compute `layer_similarity` of sources' outputs for `x`, (L, B, I), and `output`, (L, B, O)."""
     values = []
     for position, sentence in itertools.product(range(x.shape[0]), range(x.shape[1])):
         if padding_mask is not None and padding_mask[sentence, position]:

@@ -1,7 +1,7 @@
-"""What softmax gates do with their logits on a GPU with Triton, in one kernel each way; beside it the same in torch.
+"""The choice of softmax gates, in torch and on a GPU in one Triton kernel, forward and backward.
 
 Switch's and MT-TaG's gates choose the most probable expert. Switch's balance loss, `N · Σ_e f_e · P_e`, needs sums over
-all tokens: the kernel that chooses leaves them for each tile of tokens, and another one adds them up.
+all tokens: the choosing kernel writes them for each tile of tokens, and another kernel adds them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from torch.nn import functional as F
 from fairseq_mtmoe.moe.one_kernel import one_kernel, uses_triton
 
 TILE = 64  # tokens of a program
-MOST_EXPERTS = 256  # whose logits of a tile are in its registers
+MOST_EXPERTS = 256  # a program keeps the logits of a tile in registers
 
 
 def is_one_kernel(logits_TN: Tensor) -> bool:
-    """Whether the choice is faster than in torch where the logits are."""
+    """Return whether the kernel runs for these logits, and is faster than torch."""
     return logits_TN.shape[1] <= MOST_EXPERTS and uses_triton(logits_TN)
 
 
 def softmax_choice(
     logits_TN: Tensor, padding_T: Tensor | None, balances: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return each token's probability of its expert, (T,), the expert, N at padding, and the balance loss if wanted."""
+    """Return each token's highest probability, (T,), its expert (N: padding), and the balance loss.
+
+    The loss is None unless it `balances`.
+    """
     choice: tuple[Tensor, Tensor, Tensor | None] = _Choice.apply(logits_TN, padding_T, balances)  # type: ignore[no-untyped-call]
     return choice
 
@@ -70,9 +73,9 @@ def _example_of_logits(device: torch.device) -> tuple[Tensor, Tensor, bool]:
     _example_of_logits,
 )
 def chosen(logits_TN: Tensor, padding_T: Tensor | None, balances: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return all probabilities, (T, N), each token's highest, its expert, and sums of tiles of tokens, (tiles, 2, N).
+    """Return probabilities, (T, N), each token's highest, its expert, and sums of tiles.
 
-    The sums are numbers of tokens that chose an expert, and probabilities; without `balances` there are none.
+    The sums, (tiles, 2, N), are each expert's number of tokens and sum of probabilities; empty without `balances`.
     """
     share_TN = logits_TN.softmax(1)
     gate_T, expert_T = share_TN.max(1)
@@ -94,7 +97,7 @@ def chosen(logits_TN: Tensor, padding_T: Tensor | None, balances: bool) -> tuple
     lambda device: (chosen.in_torch(*_example_of_logits(device))[3],),
 )
 def balance(parts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the balance loss, (), and its derivatives by the probabilities of each token, (N,)."""
+    """Return the balance loss, (), and its derivatives by a token's probabilities, (N,)."""
     load_N, share_N = parts.sum(0)
     num_tokens = load_N.sum().clamp(min=1)
     pull_N = len(load_N) * load_N / num_tokens.square()
@@ -132,7 +135,7 @@ def _example_of_tasks(device: torch.device) -> tuple[Tensor, Tensor, int]:
     "(Tensor task_B, Tensor? padding_T, int num_tasks) -> (Tensor, Tensor)", "triton_gates:tasks", _example_of_tasks
 )
 def tasks_in_range(task_B: Tensor, padding_T: Tensor | None, num_tasks: int) -> tuple[Tensor, Tensor]:
-    """Return tasks, the nearest right one in a wrong one's place, (B,), and whether only mere padding's were wrong."""
+    """Return tasks clamped to the range, (B,), and whether all others than padding were in range."""
     wrong_B = (task_B < 0) | (task_B >= num_tasks)
     if padding_T is not None:
         wrong_B = wrong_B & ~padding_T.view(-1 if len(task_B) else 0, len(task_B)).all(0)

@@ -1,4 +1,4 @@
-"""What banks of experts and of adapters have in common: the first dimension of every parameter says whose it is."""
+"""Base of banks of experts and adapters: the first dimension of every parameter is the member."""
 
 import hashlib
 import math
@@ -11,9 +11,9 @@ from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
 
 class StackedBank(nn.Module):
-    """Members of one form with stacked parameters, which a subclass makes.
+    """Members of equal shape with stacked parameters, which a subclass defines.
 
-    A generator of its own, by the bank's `seed`, draws each member: the same in any process, however many there are.
+    Each member is initialized by its own generator, seeded by the bank's `seed`: equal on any number of ranks.
     """
 
     def __init__(self) -> None:
@@ -21,8 +21,8 @@ class StackedBank(nn.Module):
         self.seed = int(torch.randint(2**62, (), device="cpu"))
 
     def generator(self, index: int) -> torch.Generator:
-        """Return a generator on the CPU that draws one member; `index` counts those of all processes."""
-        # torch keeps 32 bits of a seed, so that sums of both numbers would give one member's to another bank's, too.
+        """Return the CPU generator of one member; `index` counts members over all ranks."""
+        # A hash, because torch keeps 32 bits of a seed: sums of both numbers would repeat seeds in other banks.
         digest = hashlib.blake2b(f"{self.seed} {index}".encode(), digest_size=4).digest()
         return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little"))
 
@@ -32,14 +32,14 @@ class StackedBank(nn.Module):
 
 
 def check_count(name: str, count: int) -> None:
-    """Raise the `UserError` that names a number of members below 1."""
+    """Raise a `UserError` if a number of members is below 1."""
     if count < 1:
         raise_invalid(name, "at least 1", count)
 
 
 @torch.no_grad()
 def draw_linear_(weight_OI: Tensor, bias_O: Tensor | None = None, generator: torch.Generator | None = None) -> None:
-    """Draw one linear map as `nn.Linear` does, uniform within ±1/√I; by default with torch's generator."""
+    """Initialize a linear map as `nn.Linear`, uniform within ±1/√I; default: torch's generator."""
     bound = 1 / math.sqrt(weight_OI.shape[1])
     for values in (weight_OI,) if bias_O is None else (weight_OI, bias_O):
         if generator is None or is_on_cpu(values):

@@ -1,26 +1,27 @@
-"""How many tokens each expert got, per task; the weight of each member of a mixture (PEMT, figure 4)."""
+"""Records of a validation: tokens per task and expert, and weights of a mixture (PEMT, figure 4)."""
 
 import torch
 from torch import Tensor
 
 
 def tasks_of_tokens(task_B: Tensor, num_tokens: int) -> Tensor:
-    """Return the task of each token, (T,), from the sentences': token t is of sentence t modulo B."""
+    """Return the task of each token, (T,): token t is of sentence t modulo B."""
     return task_B.repeat(num_tokens // max(len(task_B), 1))
 
 
 class ExpertLoad:
-    """Counts of routed tokens while `enabled`: (K, N) by task, or (1, N); those without a task count for the first."""
+    """Counts of routed tokens while `enabled`, (K, N) by task, or (1, N) without tasks."""
 
     def __init__(self, num_experts: int, num_tasks: int = 0) -> None:
         self.enabled = False
         self.counts = torch.zeros(max(num_tasks, 1), num_experts, dtype=torch.long)
 
     def reset(self) -> None:
+        """Start from zero."""
         self.counts = torch.zeros_like(self.counts)
 
     def record(self, expert_T: Tensor, task_B: Tensor | None) -> None:
-        """Count tokens with these experts (T,), and tasks as a gate gets them, if enabled; N is padding."""
+        """Count tokens by expert (T,) and task, if enabled; N is padding, tasks as for a gate."""
         if not self.enabled:
             return
         num_tasks, num_experts = self.counts.shape
@@ -43,17 +44,18 @@ class MixtureWeights:
 
     def __init__(self, num_members: int) -> None:
         self.enabled = False
-        self.sums = torch.zeros(num_members + 1)  # the last one counts what was added up
+        self.sums = torch.zeros(num_members + 1)  # the last one counts sentences or passes
 
     def reset(self) -> None:
+        """Start from zero."""
         self.sums = torch.zeros_like(self.sums)
 
     def record(self, weights: Tensor) -> None:
-        """Add the weights of all sentences of a pass (K,), or of each of them (B, K), if enabled."""
+        """Add the weights of a pass, (K,), or of its sentences, (B, K), if enabled."""
         if self.enabled:
             rows = weights.detach().float().view(-1, weights.shape[-1])
             self.sums = self.sums.to(rows.device) + torch.cat([rows.sum(0), rows.new_full((1,), len(rows))])
 
     def mean(self) -> Tensor:
-        """Return the mean weights, (K,), float32; NaN where nothing passed."""
+        """Return the mean weights, (K,), float32; NaN if nothing was recorded."""
         return self.sums[:-1] / self.sums[-1]

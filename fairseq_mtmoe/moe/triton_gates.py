@@ -1,4 +1,4 @@
-"""The kernels of `softmax_choice.py`, in Triton: what they do is said there, in torch."""
+"""The Triton kernels of `softmax_choice.py`, which has the same operations in torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_mtmoe.moe.softmax_choice import TILE
 
 INFINITE = tl.constexpr(float("inf"))
-SENTENCES, LENGTH = 128, 32  # of which one program looks at so many together
+SENTENCES, LENGTH = 128, 32  # sentences and positions that a program reads together
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Kernels for the way of tokens to their experts and back, in Triton: see `dispatch.py` for the same in torch."""
+"""Triton kernels of dispatch and combine; `dispatch.py` has the same operations in torch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fairseq_mtmoe.moe.one_kernel import FORMS
 
-MOST_COUNTED = 2**15  # tokens: with more of them sorting is cheaper than counting
-TILE, CHUNK = 64, 128  # tokens that a program finds a row for, and with which it compares them at a time
+MOST_COUNTED = 2**15  # tokens; above it sorting is cheaper than counting
+TILE, CHUNK = 64, 128  # tokens of a program, and tokens that it compares with them at a time
 COLUMNS = 1024
 
 
@@ -22,11 +22,11 @@ def _sorted(
     expert_of, token_of, row_of, ends, num_tokens, num_experts, token_programs,
     TOKENS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Find the rows of some tokens; programs after those of the tokens find the ends of some experts' rows."""
+    """Find the rows of some tokens; the last programs find the offsets of some experts."""
     program = tl.program_id(0)
     is_of_tokens = program < token_programs
     index = tl.where(is_of_tokens, program, program - token_programs) * TOKENS + tl.arange(0, TOKENS)
-    # Rows are in the order of the experts, then of the tokens: as many are before a token as have a lower key.
+    # Rows are ordered by expert, then by token: a token's row is the number of lower keys.
     tokens = tl.where(is_of_tokens, num_tokens, 0)
     expert = tl.load(expert_of + index, mask=index < tokens, other=0).to(tl.int32)
     key = tl.where(is_of_tokens, expert * num_tokens + index, (index + 1) * num_tokens)
@@ -57,12 +57,12 @@ def sorted_by_expert(expert_T: Tensor, num_experts: int) -> tuple[Tensor, Tensor
 @triton.jit
 @no_type_check
 def _scale(gate, blend, token, uniform, HAS_BLEND: tl.constexpr):
-    """Return a token's scale, and how it changes with the gate and with the blend."""
+    """Return a token's scale, and its derivatives by the gate and the blend."""
     by_gate = tl.load(gate + token).to(tl.float32)
     if HAS_BLEND:
         share = tl.load(blend).to(tl.float32)
-        says = by_gate / uniform - 1
-        return 1 + share * says, share / uniform, says
+        excess = by_gate / uniform - 1
+        return 1 + share * excess, share / uniform, excess
     return by_gate, 1.0, 0.0
 
 
@@ -71,7 +71,7 @@ def _scale(gate, blend, token, uniform, HAS_BLEND: tl.constexpr):
 def _combined(
     rows, row_of, gate, blend, out, uniform, width, HAS_BLEND: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """One token's row, times its scale."""
+    """Write one token's row times its scale."""
     token = tl.program_id(0)
     scale, _, _ = _scale(gate, blend, token, uniform, HAS_BLEND)
     rows += tl.load(row_of + token) * width
@@ -88,7 +88,7 @@ def _combined_backward(
     grad, rows, row_of, gate, blend, grad_rows, grad_gate, grad_blend, uniform, width,
     HAS_BLEND: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One token's gradients: of its row, of its gate, and its part of the blend's."""
+    """Write one token's gradients of row and gate, and its part of the blend's."""
     token = tl.program_id(0)
     scale, by_gate, by_blend = _scale(gate, blend, token, uniform, HAS_BLEND)
     row = tl.load(row_of + token) * width

@@ -1,9 +1,9 @@
 """Balanced assignment: which expert each token of a training batch goes to.
 
-BASE layers ("Tricks for Training Sparse Translation Models", §2.1) maximise the sum of scores with equal shares for all
-experts: a linear assignment (transportation) problem. Dual prices, choices and augmenting paths find it: compiled for
-CPUs (`kernels/`), without synchronisation for GPUs (`gpu_form.py`,
-`triton_form.py`), and step by step elsewhere (`stepwise.py`).
+BASE layers ("Tricks for Training Sparse Translation Models", §2.1) maximise the sum of scores with equally many tokens
+per expert: a linear assignment (transportation) problem. It is solved by dual prices, the tokens' choices and
+augmenting paths: compiled for CPUs (`kernels/`), without synchronisation for GPUs (`gpu_form.py`, `triton_form.py`),
+and in torch elsewhere (`stepwise.py`).
 """
 
 import torch
@@ -24,14 +24,14 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact
 
     Args:
         scores_TN: any floating type. Infinite scores count as the highest or lowest finite one, NaN as the lowest.
-        start_N: prices of an earlier step, (N,), float32, in units of the scores. On a CPU bad ones cost time only; on
-            a GPU those off by more than about the mean over tokens of highest - lowest score may enlarge the gap.
-        exact: every token has the expert with the highest score - price, unless it is torn between two, and the gap to
-            the optimum is at most 1e-6 of the sum over tokens of highest - lowest score. Otherwise the gap is at most
-            0.1% of it (on a GPU not for scores of very few different values).
+        start_N: prices of an earlier step, (N,), float32, in units of the scores. On a CPU bad ones only cost time. On
+            a GPU, prices that are off by more than the mean over tokens of highest - lowest score may enlarge the gap.
+        exact: every token gets the expert with the highest score - price, except in ties, and the gap to the optimum is
+            at most 1e-6 of the sum over tokens of highest - lowest score. Otherwise the gap is at most 0.1% of this sum
+            (on a GPU, not if scores have very few different values).
 
-    The same scores and start give the same answer, in bounded work. Prices are finite, and 0 without tokens and for one
-    expert.
+    The result depends only on scores and start; the work is bounded. Prices are finite. They are 0 without tokens and
+    for a single expert.
     """
     num_tokens, num_experts = scores_TN.shape
     if num_tokens == 0 or num_experts == 1:
@@ -44,5 +44,5 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact
 
 
 def balanced_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
-    """Return the expert of each token, (T,): `priced_assignment` without a start, less the prices."""
+    """Return the expert of each token, (T,), by `priced_assignment`."""
     return priced_assignment(scores_TN, exact=exact).expert_T

@@ -1,11 +1,12 @@
-"""Successive shortest augmenting paths: from the experts that tokens prefer to equal shares, at the least loss.
+"""Successive shortest augmenting paths: from the tokens' preferred experts to equal loads, at the least loss.
 
-This is minimum-cost flow, as in the Hungarian algorithm, with the prices as the nodes' potentials. Moving a token from
-expert a to b costs `score_a - score_b`; the cheapest token of each pair of experts makes a graph of N nodes. What each
-token prefers is optimal for its own shares, and each path keeps it so. Tokens of about equal cost move together.
+This is minimum-cost flow, as in the Hungarian algorithm, with prices as the nodes' potentials. Moving a token from
+expert a to b costs `score_a - score_b`. The cheapest token for each pair of experts is an edge of a graph of N nodes.
+The preferred experts are optimal for their own loads, and each path keeps the assignment optimal. Tokens of nearly
+equal cost move together.
 
-When N does not divide T, some experts get one token more than others: one more node, the pool, takes the surplus token
-of any expert that has no larger share, and hands it to any that has one.
+If N does not divide T, some experts get one token more than others. An additional node, the pool, takes the surplus
+token of an expert without a larger share, and gives it to an expert with one.
 """
 
 from itertools import pairwise
@@ -17,12 +18,12 @@ from fairseq_mtmoe.moe.assignment.dual_prices import Assignment, larger_shares
 
 
 def assign_by_augmenting_paths(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Assignment:
-    """Return the expert of each token, ⌊T/N⌋ or ⌈T/N⌉ for every expert, and prices of the scores' type that support it.
+    """Return an optimal assignment, ⌊T/N⌋ or ⌈T/N⌉ tokens per expert, and supporting prices.
 
-    `scores_TN` are finite. A token may be worse than the cheapest that it moves with by `tolerance`.
+    `scores_TN` are finite; prices have their type. Tokens that move together may differ in cost by `tolerance`.
     """
     search = _AugmentingPaths(scores_TN.cpu(), prices_N.cpu(), tolerance)
-    for _ in range(len(scores_TN)):  # each round takes at least one token from those that experts have too many
+    for _ in range(len(scores_TN)):  # each round moves at least one surplus token
         if not search.advance():
             break
     return Assignment(search.expert_T.to(scores_TN.device), search.middle().to(scores_TN.device))
@@ -38,7 +39,7 @@ class _AugmentingPaths:
         self.pool = num_experts
         self.expert_T = (scores_TN - prices_N).argmax(1)
         self.has_extra = larger_shares(prices_N, num_tokens)
-        # The pool's price lies between those of experts with and without a larger share: so far no step over it pays.
+        # The pool's price is between those of experts with and without a larger share: no step through it pays yet.
         ranked = prices_N.sort(descending=True).values
         number = num_tokens % num_experts
         self.prices = torch.cat([prices_N, ranked[max(number - 1, 0) : number + 1].mean().view(1)])
@@ -71,10 +72,10 @@ class _AugmentingPaths:
         return True
 
     def middle(self) -> Tensor:
-        """Return the middle of all prices, (N,), at which every token's expert is its choice, but for the tolerance.
+        """Return the mean of the prices, (N,), that support the assignment, up to the tolerance.
 
-        These prices are a polytope: p_a - p_b is at most the cost of the step from a to b. Shortest paths to and from
-        an expert give two corners; in the mean of all corners no token is torn between two experts that need not be.
+        These prices form a polytope: p_a - p_b is at most the cost of the step from a to b. The shortest paths to and
+        from an expert give two corners. At the mean of all corners, no token has two best experts unless it must.
         """
         room = (self.cost - self.prices.unsqueeze(1) + self.prices).clamp(min=0).fill_diagonal_(0)
         for node in range(self.pool + 1):  # Floyd and Warshall's algorithm
@@ -98,7 +99,7 @@ class _AugmentingPaths:
         return distance, previous.tolist()
 
     def _movable(self, start: int, end: int) -> Tensor:
-        """Return tokens that could take this step, cheapest first; for a step from or to the pool, one."""
+        """Return the tokens that can take this step, cheapest first; one dummy for the pool."""
         if self.pool in (start, end):
             return torch.zeros(1, dtype=torch.long)
         tokens = (self.expert_T == start).nonzero().squeeze(1)
@@ -115,7 +116,7 @@ class _AugmentingPaths:
             self.expert_T[tokens] = end
 
     def _all_costs(self) -> Tensor:
-        """Return what the cheapest token loses on each step, (N+1, N+1); infinite where there is none."""
+        """Return the cheapest token's loss on each step, (N+1, N+1); infinite without a token."""
         cost = self.scores_TN.new_full((self.pool + 1, self.pool + 1), torch.inf)
         own = self.expert_T.unsqueeze(1)
         loss_TN = self.scores_TN.gather(1, own) - self.scores_TN

@@ -1,9 +1,9 @@
 """Dual prices of balanced assignment: Newton's method on the smoothed dual, at falling temperatures.
 
-A token that pays p_e for expert e chooses the highest `score - price`; at the best prices every expert is in equal
-demand. With entropy added (as in Sinkhorn's optimal transport) choices become softmaxes at a temperature, demand
-becomes smooth, and Newton's method needs a few steps; then the temperature falls. A token's highest and lowest score
-differ by 1 on average. While the temperature is high, a sample of the tokens says enough.
+A token that pays p_e for expert e chooses the highest `score - price`. At the optimal prices all experts have equal
+demand. With an entropy term (as in Sinkhorn's optimal transport), choices become softmaxes at a temperature, demand is
+smooth, and Newton's method needs a few steps. Then the temperature falls. Scores are scaled so that a token's highest
+and lowest score differ by 1 on average. At high temperatures a sample of the tokens is enough.
 """
 
 from typing import NamedTuple
@@ -12,29 +12,32 @@ import torch
 from torch import Tensor
 
 # Temperatures, in units of the mean over tokens of highest - lowest score. At the last coarse one a few percent of the
-# tokens are too many at their expert, at the last fine one a few tokens are.
+# tokens are surplus at their expert, at the last fine one a few tokens.
 COARSE = (0.25, 0.0625, 0.0156)
 FINE = (0.0039, 0.00098, 0.00024)
 MOST_STEPS = 4  # of Newton's method at one temperature
 NEAR = 0.3  # in temperatures: once no price moves by more than this in a step, the temperature falls
-LONGEST_STEP = 4.0  # in temperatures: steps are cut to this, since further away the smooth demand says nothing
+LONGEST_STEP = 4.0  # in temperatures: longer steps are cut, since the smooth demand is only a local model
 RIDGE = 1e-3  # of a share, on the diagonal of Newton's system: solvable where no token wavers between two experts
-FARTHEST = 1e3  # in units of the scores' scale: an earlier step's prices that are larger are not used as a start
-MOST_UNEVEN = 2.0  # demand over share, or share over demand: at more, an earlier step's prices are dropped
-SAMPLE = 32  # tokens per expert in the sample,
-SMALLEST_SAMPLE = 256  # and at least so many in all
-GOLDEN = 0.6180339887498949  # its multiples spread over [0, 1) evenly, and in step with no length of sentences
+FARTHEST = 1e3  # in units of the scores' scale: larger prices of an earlier step are not used as a start
+MOST_UNEVEN = 2.0  # demand over share, or share over demand: above it, an earlier step's prices are dropped
+SAMPLE = 32  # tokens per expert in the sample
+SMALLEST_SAMPLE = 256  # minimum number of tokens in the sample
+GOLDEN = 0.6180339887498949  # its multiples are spread evenly over [0, 1), without the period of any sentence length
 
 
 class Assignment(NamedTuple):
-    """Each token's expert, (T,), long, and experts' prices, (N,), float32, 0 on average: see `priced_assignment`."""
+    """Each token's expert, (T,), long, and the experts' prices, (N,), float32, of mean 0."""
 
     expert_T: Tensor
     price_N: Tensor
 
 
 def solve_dual(scores_TN: Tensor, temperatures: tuple[float, ...], prices_N: Tensor | None = None) -> Tensor:
-    """Return prices, (N,), at which about T/N tokens prefer each expert, from these or the mean scores."""
+    """Return prices, (N,), at which about T/N tokens prefer each expert.
+
+    prices_N: where to start; by default the mean scores.
+    """
     num_tokens, num_experts = scores_TN.shape
     size = max(SAMPLE * num_experts, SMALLEST_SAMPLE)
     if prices_N is not None or 2 * size > num_tokens:
@@ -46,20 +49,20 @@ def solve_dual(scores_TN: Tensor, temperatures: tuple[float, ...], prices_N: Ten
 
 
 def sample_indices(size: int, num_tokens: int, device: torch.device) -> Tensor:
-    """Return `size` of the tokens 0 … T-1, spread evenly and in step with nothing, (size,), long."""
+    """Return `size` of the tokens 0 … T-1, spread evenly without a period, (size,), long."""
     return torch.arange(size, dtype=torch.float64, device=device).mul_(GOLDEN).frac_().mul_(num_tokens).long()
 
 
 def in_units_of(size: Tensor, prices_N: Tensor) -> Tensor:
-    """Return prices less their mean, times `size`, (N,), float32: finite, whatever the size is."""
+    """Return prices minus their mean, times `size`, (N,), float32, always finite."""
     wide_N = prices_N.double()
     limit = torch.finfo(torch.float32).max
     return ((wide_N - wide_N.mean()) * size.double()).clamp(-limit, limit).float()
 
 
 def resumed_prices(scores_TN: Tensor, start_N: Tensor | None) -> Tensor | None:
-    """Return prices, (N,), from those of an earlier step; None where they are too far off."""
-    if start_N is None or not (start_N.abs() < FARTHEST).all():  # NaN neither
+    """Return prices, (N,), from those of an earlier step; None if these are too far off."""
+    if start_N is None or not (start_N.abs() < FARTHEST).all():  # False for NaN, too
         return None
     prices_N = _cooled(scores_TN, start_N, COARSE[-1:])
     share = len(scores_TN) / len(start_N)
@@ -69,7 +72,7 @@ def resumed_prices(scores_TN: Tensor, start_N: Tensor | None) -> Tensor | None:
 
 
 def larger_shares(prices_N: Tensor, num_tokens: int) -> Tensor:
-    """Return which experts get ⌈T/N⌉ tokens where others get ⌊T/N⌋: the dearest, (N,), bool."""
+    """Return which experts get ⌈T/N⌉ tokens instead of ⌊T/N⌋: the dearest ones, (N,), bool."""
     number = num_tokens % len(prices_N)
     larger_N = torch.zeros(len(prices_N), dtype=torch.bool, device=prices_N.device)
     larger_N[prices_N.argsort(descending=True, stable=True)[:number]] = True
@@ -87,17 +90,17 @@ def _cooled(scores_TN: Tensor, prices_N: Tensor, temperatures: tuple[float, ...]
 
 
 def newton_step(scores_TN: Tensor, prices_N: Tensor, temperature: float, real_T: Tensor | None = None) -> Tensor:
-    """Return how far to move the prices, (N,), in temperatures; tokens count where `real_T` is 1, not 0."""
+    """Return Newton's step of the prices, (N,), in temperatures; `real_T` is 0 at padding."""
     num_tokens, num_experts = scores_TN.shape
     demand_TN = _demand(scores_TN, prices_N, temperature)
     if real_T is not None:
         demand_TN = demand_TN * real_T.unsqueeze(1)
     share = (num_tokens if real_T is None else real_T.sum().clamp(min=1)) / num_experts
     demand_N = demand_TN.sum(0)
-    # Prices are defined up to a constant only: without the second term the system would be singular.
+    # Prices are defined only up to a constant: without the last term the system would be singular.
     ridge_NN = torch.eye(num_experts, dtype=scores_TN.dtype, device=scores_TN.device) * (share * RIDGE)
     slope_NN = demand_N.diag() - demand_TN.t() @ demand_TN + ridge_NN + share / num_experts
-    # Without a check for errors, which would wait for a GPU; the ridge leaves no reason for one.
+    # No check for errors, which would synchronise a GPU; with the ridge there are none.
     step_N: Tensor = torch.linalg.solve_ex(slope_NN, demand_N - share).result
     return step_N.clamp_(-LONGEST_STEP, LONGEST_STEP)
 
@@ -105,6 +108,6 @@ def newton_step(scores_TN: Tensor, prices_N: Tensor, temperature: float, real_T:
 def _demand(scores_TN: Tensor, prices_N: Tensor, temperature: float) -> Tensor:
     """Return the softmax over experts of `(score - price) / temperature`."""
     demand_TN = (scores_TN - prices_N).mul_(1 / temperature)
-    # Smaller values change nothing, but their squares would be denormal numbers, on which a CPU is ten times slower.
+    # Smaller values change nothing, but a CPU is ten times slower on their squares, which are denormal numbers.
     demand_TN = demand_TN.sub_(demand_TN.amax(1, keepdim=True)).clamp_(min=-40).exp_()
     return demand_TN.div_(demand_TN.sum(1, keepdim=True))

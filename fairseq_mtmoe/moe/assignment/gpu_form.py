@@ -1,7 +1,7 @@
-"""Balanced assignment in the form for a GPU: without host synchronisation, a fixed sequence of operations.
+"""The GPU form of balanced assignment: a fixed sequence of operations without host synchronisation.
 
-As in `stepwise.py`: prices, choices, and a few rounds in which surplus tokens move to where they lose least, whether
-needed or not; at the end experts with room take the tokens that are still too many, in order.
+As in `stepwise.py`: prices, choices, and a fixed number of rounds in which surplus tokens move to the experts where
+they lose least. At the end, experts with room take the remaining surplus tokens in order.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from torch.nn import functional as F
 from fairseq_mtmoe.moe.assignment import dual_prices
 from fairseq_mtmoe.moe.assignment.dual_prices import LONGEST_STEP, Assignment, newton_step
 
-# Temperatures with their numbers of steps; the first ones with a sample of the tokens.
+# Temperatures with their numbers of steps; the first ones use a sample of the tokens.
 SAMPLED = ((0.25, 4), (0.0625, 3), (0.0156, 3))
 ALL = ((0.0156, 2), (0.0039, 2), (0.00098, 2))
 SAMPLE = 64  # tokens per expert
 ROUNDS = 4
-# Where prices of an earlier step are given: one step at each of these temperatures. The first is high, and steps may be
-# long, because that step's tokens may have been of other languages.
+# From prices of an earlier step: one step at each of these temperatures. The first is high, and steps may be long,
+# because the earlier tokens may have been of other languages.
 WARMEST, COLDEST, STEPS = 0.25, 0.002, 6
 RESUMED = tuple(WARMEST * (COLDEST / WARMEST) ** (step / (STEPS - 1)) for step in range(STEPS))
 RESUMED_ROUNDS = 3
 RESUMED_RIDGE = 0.01  # of an expert's demand
-LEVEL = 100.0  # ridges, which keep the mean of the prices where it is
-SHUNNED = 1e-3  # of its share: demand below it counts as that much
+LEVEL = 100.0  # in ridges: keeps the mean of the prices
+SHUNNED = 1e-3  # of a share: lower demand counts as this much
 
 
 @torch.no_grad()
 def gpu_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
-    """As `priced_assignment` without `exact`, and with no bound on the gap; N is at least 2 and T at least 1.
+    """Compute `priced_assignment` without `exact` and without a bound on the gap.
 
-    `padding_T` is True at tokens that take no part and get N for an expert. `start_N` are prices of an earlier
+    N is at least 2, T at least 1. `padding_T` is True at padding, whose expert is N. `start_N` are prices of an earlier
     step, of mean 0.
     """
     num_tokens, num_experts = scores_TN.shape
@@ -59,12 +59,12 @@ def gpu_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: 
 
 
 def _scaled(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Return scores, a token's highest 0 and lowest -1 on average, and what 1 is in their own units."""
+    """Return scaled scores, from 0 down to -1 on average per token, and the scale."""
     odd_TN = ~(scores_TN.abs() < torch.inf)  # NaN too
     low, high = scores_TN.masked_fill(odd_TN, torch.inf).amin(), scores_TN.masked_fill(odd_TN, -torch.inf).amax()
     size = torch.maximum(low.abs(), high.abs())
     size = torch.where((size > 0) & (size < torch.inf), size, 1)
-    # Where nothing is finite, `low` is +inf: all scores count as the same.
+    # If no score is finite, `low` is +inf, and all scores count as equal.
     instead_TN = torch.where(scores_TN == torch.inf, high, low).nan_to_num(0, 0, 0)
     scores_TN = torch.where(odd_TN, instead_TN, scores_TN) / size
     below_TN = scores_TN - scores_TN.amax(1, keepdim=True)
@@ -87,15 +87,16 @@ def _prices(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> Tensor:
 
 
 def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: Tensor) -> Tensor:
-    """Return prices from those of an earlier step, in fewer operations than by `newton_step`.
+    """Return prices from those of an earlier step, in fewer operations than `newton_step`.
 
-    Demand falls about exponentially as a price rises: a step makes its logarithm even, which works from far away. With
-    D the demand, (T, N), and d its sums, in shares, the step x solves (diag(d) - DᵀD) x = d log d, divided by d.
+    Demand falls nearly exponentially as a price rises. Therefore a step equalises its logarithm, which converges from
+    far away. With D the demand, (T, N), and d its sums, in shares, the step x solves (diag(d) - DᵀD) x = d log d,
+    divided by d.
     """
     num_tokens, num_experts = scores_TN.shape
     prices_1N = start_N.nan_to_num(0, 0, 0).unsqueeze(0)
     prices_1N = (prices_1N - prices_1N.mean()).clamp(-dual_prices.FARTHEST, dual_prices.FARTHEST).float()
-    # As there, prices are defined up to a constant only: hence the second term.
+    # As in `newton_step`, prices are defined only up to a constant: hence the second term.
     ridge_NN = torch.eye(num_experts, device=scores_TN.device) * (1 + RESUMED_RIDGE)
     ridge_NN += RESUMED_RIDGE * LEVEL / num_experts
     weight_T1 = None if real_T is None else (real_T * (num_experts / count)).unsqueeze(1)
@@ -113,7 +114,7 @@ def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: T
 
 
 class Shares(NamedTuple):
-    """What the rounds share: experts' numbers of tokens, (N + 1,), with padding as expert N; and indices."""
+    """The experts' numbers of tokens, (N + 1,), with padding as expert N; and index tensors."""
 
     share_M: Tensor
     empty_M: Tensor
@@ -123,7 +124,7 @@ class Shares(NamedTuple):
 
     @staticmethod
     def of(prices_N: Tensor, number: Tensor, num_tokens: int) -> Shares:
-        """The shares of `number` tokens; the dearest experts get one more where they do not divide."""
+        """Return the shares of `number` tokens; the dearest experts get the remainder."""
         num_experts = len(prices_N)
         rank_N = prices_N.argsort(descending=True, stable=True).argsort()
         share_N = number // num_experts + (rank_N < number % num_experts)
@@ -133,18 +134,18 @@ class Shares(NamedTuple):
         return Shares(share_M, -share_M, expert_M, token_T, torch.ones_like(token_T))
 
     def surplus(self, expert_T: Tensor) -> Tensor:
-        """Return how many tokens above their share the experts have, (N + 1,)."""
+        """Return the experts' numbers of tokens above their share, (N + 1,)."""
         return self.empty_M.scatter_add(0, expert_T, self.one_T)
 
     def ranks(self, group_T: Tensor) -> Tensor:
-        """Return how many earlier entries belong to the same group, of 0 to N, as each entry."""
+        """Return each entry's rank in its group (0 to N): the number of earlier entries."""
         ordered, order = group_T.sort(stable=True)
         first_M = torch.searchsorted(ordered, self.expert_M)
         return torch.empty_like(order).scatter_(0, order, self.token_T - first_M[ordered])
 
 
 def _moved(value_TN: Tensor, best_T: Tensor, expert_T: Tensor, shares: Shares) -> Tensor:
-    """Experts with too many tokens let go of the cheapest, experts with room take the cheapest of those."""
+    """Move tokens: full experts release the cheapest, experts with room take the cheapest."""
     surplus_M = shares.surplus(expert_T)
     value_T, target_T = value_TN.masked_fill(surplus_M[:-1] >= 0, -torch.inf).max(1)
     order = (best_T - value_T).argsort(stable=True)
@@ -156,7 +157,7 @@ def _moved(value_TN: Tensor, best_T: Tensor, expert_T: Tensor, shares: Shares) -
 
 
 def _filled(expert_T: Tensor, shares: Shares) -> Tensor:
-    """Return equal shares, whatever is left to do."""
+    """Return equal shares: experts with room take the remaining surplus tokens."""
     room_N = (-shares.surplus(expert_T)[:-1]).clamp_(min=0)
     surplus_T = shares.ranks(expert_T) >= shares.share_M[expert_T]
     rank_T = surplus_T.cumsum(0) - 1

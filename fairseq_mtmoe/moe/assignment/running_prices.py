@@ -1,8 +1,8 @@
-"""The dual prices of balanced assignment, remembered: evaluation routes by them as training did.
+"""Running dual prices of balanced assignment: evaluation routes by them as training did.
 
-At the optimum of the assignment each token takes the expert with the highest `score - price` (duality). The running
-mean of the N prices routes any token as training did on average, whatever is in its batch. (Loss-free balancing, Wang
-et al. 2024, adds a bias of the same kind, steered by the loads.)
+At the optimum of the assignment, each token takes the expert with the highest `score - price` (duality). The running
+mean of the N prices routes a token as training did on average, independent of its batch. (Loss-free balancing, Wang et
+al. 2024, adds a similar bias, updated by the loads.)
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class RunningPrices(nn.Module):
     """The running mean of one expert layer's prices, in units of the scores; 0 before the first update.
 
     `total`, (N,), sums the prices of all updates, the newest times 1 - memory, the one before times memory of that, and
-    so on; `weight`, (), sums these factors. Both are float32 in every model, and means of several models' (averaged
-    checkpoints) are means of those that have prices. `memory` is from 0 to below 1.
+    so on. `weight`, (), sums these factors. Both are float32 in every model. Their means over several models (averaged
+    checkpoints) are means over the models that have prices. `memory` is from 0 to below 1.
     """
 
     total: Tensor
@@ -42,12 +42,12 @@ class RunningPrices(nn.Module):
 
     @property
     def mean(self) -> Tensor:
-        """The prices, (N,): a token prefers the expert with the highest score less its price."""
+        """The prices, (N,): a token prefers the expert with the highest score minus price."""
         return self.total.float() / self.weight.float().clamp(min=torch.finfo(torch.float32).tiny)
 
     @property
     def known(self) -> bool:
-        """Whether there was an update; a GPU is waited for once after loading a state that is on it."""
+        """Whether there was an update; synchronises once after a state is loaded on a GPU."""
         if self._known is None:
             self._known = bool(self.weight > 0)
         return self._known
@@ -59,7 +59,7 @@ class RunningPrices(nn.Module):
 
     @property
     def recorded(self) -> Tensor:
-        """The sum of recorded prices times tokens, and of these tokens, (N + 1,): of this process, or of all if set."""
+        """Sums of recorded prices times tokens, and of tokens, (N + 1,); of this rank until set."""
         return self.total.new_zeros(len(self.total) + 1) if self._pending is None else self._pending
 
     @recorded.setter
@@ -67,16 +67,16 @@ class RunningPrices(nn.Module):
         self._pending = sum_of_all.to(self.total)
 
     def forget(self) -> None:
-        """Drop what was recorded."""
+        """Drop the recorded prices."""
         self._pending = None
 
     @torch.no_grad()
     def move(self) -> None:
-        """Move the mean by what was recorded, if anything, unless it has no tokens or is not finite."""
+        """Move the mean by the recorded prices, if any are finite and have tokens."""
         if self._pending is None:
             return
         taken, self._pending = self._pending, None
-        # Whole-model wrappers cast buffers behind `_apply`'s back.
+        # Wrappers of whole models cast buffers without calling `_apply`.
         self.total, self.weight = self.total.float(), self.weight.float()
         count = taken[-1]
         price_N = taken[:-1] / count.clamp(min=1)
@@ -98,14 +98,14 @@ class RunningPrices(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         names = ("total", "weight")
-        if not any(prefix + name in state_dict for name in names):  # a checkpoint of before 0.1.2
+        if not any(prefix + name in state_dict for name in names):  # a checkpoint before 0.1.2
             state_dict |= {prefix + name: torch.zeros_like(getattr(self, name)) for name in names}
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._known = self._pending = None
         loaded = [state_dict.get(prefix + name) for name in names]
-        if all(torch.is_tensor(value) and is_on_cpu(value) for value in loaded):  # a GPU would be waited for
+        if all(torch.is_tensor(value) and is_on_cpu(value) for value in loaded):  # a GPU would be synchronised
             self._known = bool(self.weight > 0 and self.total.isfinite().all() and self.weight.isfinite())
-            if not self._known:  # damaged ones would route everything to one expert, and stay
+            if not self._known:  # damaged prices would route everything to one expert, and never recover
                 self.total.zero_()
                 self.weight.zero_()
 
@@ -116,15 +116,15 @@ def running_prices(model: nn.Module) -> list[RunningPrices]:
 
 
 def remember_prices(prices: Iterable[RunningPrices]) -> None:
-    """Move running means by what was recorded, each batch by its tokens, after an update of the weights.
+    """Move running means by the recorded prices after an update, weighted by tokens.
 
-    Processes that share the update have summed up what they `recorded`.
+    Ranks that share the update have summed their `recorded`.
     """
     for layer in prices:
         layer.move()
 
 
 def forget_prices(prices: Iterable[RunningPrices]) -> None:
-    """Drop what was recorded of batches whose update was left out."""
+    """Drop the recorded prices of a skipped update."""
     for layer in prices:
         layer.forget()

@@ -1,8 +1,8 @@
-"""Balanced assignment in torch's operations, one after the other: the reference, and the form where nothing is faster.
+"""Balanced assignment in torch operations: the reference, and the fallback without a faster form.
 
-Prices (`dual_prices.py`), every token's choice at them, and the few that are too many moved elsewhere, the cheapest
-first. Their loss, the duality gap, bounds the distance to the optimum; where it is too much, or the optimum is wanted,
-they take `augmenting_paths.py` instead.
+It computes prices (`dual_prices.py`) and each token's choice, and moves the few surplus tokens elsewhere, the cheapest
+first. Their loss, the duality gap, bounds the distance to the optimum. If it is too large, or the optimum is wanted,
+`augmenting_paths.py` moves them instead.
 """
 
 import torch
@@ -12,17 +12,17 @@ from fairseq_mtmoe.moe.assignment import dual_prices
 from fairseq_mtmoe.moe.assignment.augmenting_paths import assign_by_augmenting_paths
 from fairseq_mtmoe.moe.assignment.dual_prices import COARSE, FINE, Assignment, in_units_of, solve_dual
 
-# All in units of the mean over tokens of highest - lowest score; promised is twice the accepted loss.
+# All in units of the mean over tokens of highest - lowest score; the documented bound is twice the accepted loss.
 ACCEPTED_LOSS = 5e-4  # per token, of a fast assignment
-TOLERANCE = 1e-4  # what a token may lose more than the cheapest one, so that many move along a path together
+TOLERANCE = 1e-4  # additional loss of a token over the cheapest one, so that many move along a path together
 EXACT_TOLERANCE = 1e-9
 ROUNDS = 8  # of moving surplus tokens before augmenting paths are used
-SAFE_SIZES = (1e-25, 1e25)  # sums of so many scores neither overflow nor vanish in float32
+SAFE_SIZES = (1e-25, 1e25)  # sums of scores of this size neither overflow nor vanish in float32
 
 
 @torch.no_grad()
 def stepwise_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact: bool = False) -> Assignment:
-    """As `priced_assignment`, one step after the other; N at least 2 and T at least 1."""
+    """Compute `priced_assignment` step by step; N is at least 2, T at least 1."""
     with torch.autocast(scores_TN.device.type, enabled=False):
         wide = exact or scores_TN.dtype == torch.float64
         scaled_TN, size = _scaled(scores_TN.double() if wide else scores_TN.float())
@@ -39,13 +39,13 @@ def stepwise_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exa
 
 
 def _start(start_N: Tensor, size: Tensor) -> Tensor:
-    """Return prices of an earlier step in the units of scaled scores, 0 on average."""
+    """Return prices of an earlier step in units of the scaled scores, of mean 0."""
     wide_N = start_N.double()
     return ((wide_N - wide_N.mean()) / size).float()
 
 
 def _scaled(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
-    """Return scores, a token's highest 0 and lowest -1 on average, and 1 in their own units; 0 if constant."""
+    """Return scaled scores, from 0 down to -1 on average per token, and the scale (0: constant)."""
     low_T, high_T = scores_TN.amin(1), scores_TN.amax(1)
     size = torch.maximum(low_T.abs().amax(), high_T.abs().amax())
     if SAFE_SIZES[0] < size < SAFE_SIZES[1]:
@@ -54,14 +54,14 @@ def _scaled(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
         scores_TN, size = _tamed(scores_TN)
         low_T, high_T = scores_TN.amin(1), scores_TN.amax(1)
     spread = (high_T - low_T).mean()
-    smallest = torch.finfo(spread.dtype).tiny  # less has no finite reciprocal
+    smallest = torch.finfo(spread.dtype).tiny  # smaller numbers have no finite reciprocal
     is_constant = spread <= smallest
     scaled_TN = (scores_TN - high_T.unsqueeze(1)).mul_(1 / torch.where(is_constant, 1, spread))
     return scaled_TN, torch.where(is_constant, 0, spread.double() * size)
 
 
 def _tamed(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
-    """Return finite scores of at most 1 in size, and what 1 was."""
+    """Return finite scores between -1 and 1, and the scale."""
     finite_TN = scores_TN.isfinite()
     low = torch.where(finite_TN, scores_TN, torch.inf).amin()
     high = torch.where(finite_TN, scores_TN, -torch.inf).amax()
@@ -74,7 +74,7 @@ def _tamed(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moved_surplus(scores_TN: Tensor, prices_N: Tensor) -> Tensor | None:
-    """Return tokens' choices, with surplus ones where they lose least; None if that is too much."""
+    """Return the tokens' choices, with surplus tokens moved; None if the loss is too large."""
     num_tokens, num_experts = scores_TN.shape
     value_TN = scores_TN - prices_N
     best_T, expert_T = value_TN.max(1)
@@ -89,7 +89,7 @@ def _moved_surplus(scores_TN: Tensor, prices_N: Tensor) -> Tensor | None:
         value, choice = value_TN[tokens].index_select(1, room).max(1)
         loss, order = (best_T[tokens] - value).sort(stable=True)
         tokens, target = tokens[order], room[choice[order]]
-        # Each expert lets go of its surplus, and takes what it has room for; in both cases the cheapest first.
+        # Each expert releases its surplus, and takes tokens up to its share, both times the cheapest first.
         moves = (_rank(expert_T[tokens], num_experts) < surplus_N[expert_T[tokens]]).nonzero().squeeze(1)
         taken = _rank(target[moves], num_experts) < -surplus_N[target[moves]]
         moves = moves[taken]
@@ -99,7 +99,7 @@ def _moved_surplus(scores_TN: Tensor, prices_N: Tensor) -> Tensor | None:
 
 
 def _rank(group: Tensor, num_groups: int) -> Tensor:
-    """Return how many earlier entries belong to the same group as each entry."""
+    """Return each entry's rank in its group: the number of earlier entries."""
     order = group.argsort(stable=True)
     counts = torch.bincount(group, minlength=num_groups)
     first = counts.cumsum(0) - counts

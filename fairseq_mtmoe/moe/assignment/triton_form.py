@@ -1,8 +1,8 @@
-"""Balanced assignment on a GPU by Triton's kernels: that of `gpu_form.py` in 20 launches.
+"""Balanced assignment on a GPU by Triton kernels: the algorithm of `gpu_form.py` in 20 launches.
 
-Prices go through the same six steps from the highest temperature to the lowest, one launch each; then come rounds in
-which surplus tokens move to where they lose least, three launches each, and at the end experts with room take the rest.
-Ranks are counted (T² comparisons, on all of the GPU), not sorted.
+Prices take the same six steps from the highest to the lowest temperature, one launch each. Then come rounds in which
+surplus tokens move to the experts where they lose least, three launches each. At the end experts with room take the
+rest. Ranks are counted (T² comparisons on the whole GPU), not sorted.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from fairseq_mtmoe.moe.assignment.dual_prices import Assignment
 from fairseq_mtmoe.moe.assignment.gpu_form import RESUMED, RESUMED_ROUNDS, gpu_assignment
 from fairseq_mtmoe.moe.one_kernel import FORMS, Forms, uses_triton
 
-MOST_EXPERTS = 64  # their square is in registers of a program: with 128 the compiler takes minutes
-MOST_TOKENS = 2**15  # with more of them sorting is cheaper than counting
-MOST_PROGRAMS = 32  # whose demands each of them adds up
-TILE = 64  # tokens that a program looks at together,
-CHUNK = 128  # and with which it compares them
+MOST_EXPERTS = 64  # a program keeps their square in registers: with 128 the compiler takes minutes
+MOST_TOKENS = 2**15  # above it sorting is cheaper than counting
+MOST_PROGRAMS = 32  # each program sums the demand of all
+TILE = 64  # tokens of a program
+CHUNK = 128  # tokens that a program compares with its own at a time
 WARPS = 8
 
 
 def assignment_on_gpu(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
-    """`gpu_assignment` in the form of fewest launches."""
+    """Compute `gpu_assignment` with the fewest launches."""
     num_tokens, num_experts = scores_TN.shape
     if num_tokens <= MOST_TOKENS and num_experts <= MOST_EXPERTS and uses_triton(scores_TN):
         return triton_assignment(scores_TN, padding_T, start_N)
@@ -33,7 +33,7 @@ def assignment_on_gpu(scores_TN: Tensor, padding_T: Tensor | None = None, start_
 
 
 def triton_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
-    """As `gpu_assignment`; prices begin at 0 without a start."""
+    """Compute `gpu_assignment` by Triton kernels; without a start, prices begin at 0."""
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
     scores_TN, new = scores_TN.contiguous(), scores_TN.new_empty
@@ -83,7 +83,7 @@ def triton_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_
 
 
 def _example(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, padding and prices with which no rounding decides for another expert."""
+    """Return scores, padding and prices for which rounding changes no expert."""
     token_T = torch.arange(90, device=device)
     scores_TN = torch.linspace(-1, 1, 90 * 3, device=device).frac().view(90, 3) / 9
     scores_TN[token_T, token_T % 3] += 1 + (token_T % 5 == 0) * 0.5
@@ -98,7 +98,7 @@ def _power_of_two(number: int) -> int:
 
 
 def _kernels() -> ModuleType:
-    """Import Triton's kernels where they are used."""
+    """Import Triton's kernels on first use."""
     from fairseq_mtmoe.moe.assignment import triton_kernels
 
     return triton_kernels

@@ -1,7 +1,7 @@
-"""The kernels of `triton_form.py`, in Triton, which comes with torch's builds for CUDA.
+"""The Triton kernels of `triton_form.py`; torch's builds for CUDA include Triton.
 
-Every program finds by itself what all of them need (sums of parts, prices, counts), in the same order, so that the same
-scores give the same answer. Vectors of experts are filled up to EXPERTS, a power of two.
+Every program computes the common values (sums of parts, prices, counts) itself, in the same order, so that the same
+scores give the same result. Vectors over experts are padded to EXPERTS, a power of two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 
 INFINITE = tl.constexpr(float("inf"))
 TINY = tl.constexpr(1.2e-38)
-CONJUGATE_STEPS = tl.constexpr(8)  # towards the solution of Newton's system: more change nothing
+CONJUGATE_STEPS = tl.constexpr(8)  # of conjugate gradients for Newton's system; more steps change nothing
 RIDGE, LEVEL, SHUNNED, LONGEST_STEP = (tl.constexpr(value) for value in (0.01, 100.0, 1e-3, 4.0))  # as in gpu_form.py
 
 
@@ -39,7 +39,7 @@ def extremes(scores, parts, num_tokens, num_experts, tiles, TOKENS: tl.constexpr
 @triton.jit
 @no_type_check
 def _range(parts, programs, PROGRAMS: tl.constexpr):
-    """Return the lowest and the highest finite score, and what 1 is after the first scaling."""
+    """Return the lowest and the highest finite score, and the first scale."""
     part = tl.arange(0, PROGRAMS)
     low = tl.min(tl.load(parts + part, mask=part < programs, other=INFINITE), 0)
     high = tl.max(tl.load(parts + programs + part, mask=part < programs, other=-INFINITE), 0)
@@ -53,7 +53,7 @@ def spreads(
     scores, padding, below, parts, num_tokens, num_experts, tiles,
     HAS_PADDING: tl.constexpr, TOKENS: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Write scores less the token's highest, (T, N), finite; sums of the lowest ones, and numbers of tokens."""
+    """Write finite scores minus the token's highest, (T, N), sums of the lowest, and token counts."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     expert = tl.arange(0, EXPERTS)
     low, high, size = _range(parts, programs, PROGRAMS)
@@ -78,7 +78,7 @@ def spreads(
 @triton.jit
 @no_type_check
 def _real(padding, token, num_tokens, HAS_PADDING: tl.constexpr):
-    """Return 1 for tokens that take part, else 0."""
+    """Return 1 for tokens that are not padding, else 0."""
     real = (token < num_tokens).to(tl.float32)
     if HAS_PADDING:
         real = tl.where(tl.load(padding + token, mask=token < num_tokens, other=1) == 0, real, 0.0)
@@ -88,9 +88,9 @@ def _real(padding, token, num_tokens, HAS_PADDING: tl.constexpr):
 @triton.jit
 @no_type_check
 def _newton_step(both, num_experts, EXPERTS: tl.constexpr):
-    """Return how far to move the prices, in temperatures, by demand DᵀD in shares; see `_resumed` of gpu_form.py.
+    """Return Newton's step in temperatures, from DᵀD in shares; see `_resumed` in gpu_form.py.
 
-    The system is taken times the demand, which makes it symmetric, and solved by conjugate gradients.
+    The system is multiplied by the demand, which makes it symmetric, and solved by conjugate gradients.
     """
     expert = tl.arange(0, EXPERTS)
     is_expert = expert < num_experts
@@ -121,10 +121,10 @@ def step(
     IS_FIRST: tl.constexpr, IS_LAST: tl.constexpr, HAS_START: tl.constexpr, HAS_PADDING: tl.constexpr,
     TOKENS: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Move the prices by all programs' demand of the step before, then write the own tokens' demand at them.
+    """Move the prices by all programs' demand of the last step, and write this program's demand at them.
 
-    The first one begins with the prices of an earlier batch, or 0. The last one writes each token's choice and its
-    value, and behind its prices the same in units of the scores.
+    The first step starts with the prices of an earlier batch, or 0. The last step writes each token's choice and its
+    value, and after the prices also prices in units of the scores.
     """
     program, programs = tl.program_id(0), tl.num_programs(0)
     expert, part = tl.arange(0, EXPERTS), tl.arange(0, PROGRAMS)
@@ -141,7 +141,7 @@ def step(
             price = tl.load(start + expert, mask=is_expert, other=0.0) / size / spread
             price = tl.where(tl.abs(price) < INFINITE, price, 0.0)
             price = tl.where(is_expert, price - tl.sum(price, 0) / num_experts, 0.0)
-            # From further away than a token's scores differ, steps do not reach back.
+            # Steps do not converge from prices further away than a token's scores differ.
             price = tl.minimum(tl.maximum(price, -1.0), 1.0)
     else:
         both = tl.zeros((EXPERTS, EXPERTS), tl.float32)
@@ -180,7 +180,7 @@ def step(
 @triton.jit
 @no_type_check
 def _counts(chosen, num_tokens, CHUNK: tl.constexpr, EXPERTS: tl.constexpr):
-    """Return how many tokens each expert has; padding is expert N, which may be the one after the last."""
+    """Return each expert's number of tokens; padding is expert N."""
     expert = tl.arange(0, EXPERTS)
     counts = tl.zeros((EXPERTS,), tl.int32)
     for start in range(0, num_tokens, CHUNK):
@@ -193,7 +193,7 @@ def _counts(chosen, num_tokens, CHUNK: tl.constexpr, EXPERTS: tl.constexpr):
 @triton.jit
 @no_type_check
 def _of(table, index, EXPERTS: tl.constexpr):
-    """Return a vector's numbers at these experts, 0 at others."""
+    """Return a vector's values at these experts, 0 for unknown ones."""
     expert = tl.arange(0, EXPERTS)
     return tl.sum(tl.where(index[:, None] == expert[None, :], table[None, :], 0), 1)
 
@@ -204,7 +204,7 @@ def wish(
     below, parts, price, best, chosen, target, loss, shares, num_tokens, num_experts, programs,
     TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Write each token's best expert with room, and what it would lose there; shares and surplus of experts."""
+    """Write each token's best expert with room, its loss there, and the experts' shares and surplus."""
     expert, part = tl.arange(0, EXPERTS), tl.arange(0, PROGRAMS)
     is_expert = expert < num_experts
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
@@ -237,7 +237,7 @@ def wish(
 def leave(
     chosen, loss, leaves, shares, num_tokens, TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr
 ):  # fmt: skip
-    """Write who leaves: experts with too many tokens let go of the cheapest."""
+    """Write which tokens leave: full experts release the cheapest."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     is_token = token < num_tokens
     mine, cost = tl.load(chosen + token, mask=is_token, other=-1), tl.load(loss + token, mask=is_token, other=0.0)
@@ -255,7 +255,7 @@ def leave(
 @triton.jit
 @no_type_check
 def _is_before(other_cost, other, cost, token):
-    """Return whether other tokens (columns) cost less than these (rows), or as much and come before them."""
+    """Return whether other tokens (columns) precede these (rows) by cost, then index."""
     is_equal = (other_cost[None, :] == cost[:, None]) & (other[None, :] < token[:, None])
     return (other_cost[None, :] < cost[:, None]) | is_equal
 
@@ -265,7 +265,7 @@ def _is_before(other_cost, other, cost, token):
 def arrive(
     chosen, target, loss, leaves, shares, num_tokens, TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr
 ):  # fmt: skip
-    """Move those who leave and find room: experts with room take the cheapest."""
+    """Move leaving tokens: experts with room take the cheapest."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     is_token = token < num_tokens
     mine, cost = tl.load(target + token, mask=is_token, other=-1), tl.load(loss + token, mask=is_token, other=0.0)
@@ -289,7 +289,7 @@ def find_left(
     chosen, leaves, shares, num_tokens, num_experts,
     TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr,
 ):  # fmt: skip
-    """Write who is still too many at an expert: the last ones."""
+    """Write which tokens are still surplus at their expert: the last ones."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     is_token = token < num_tokens
     mine = tl.load(chosen + token, mask=is_token, other=-1)

@@ -1,1 +1,1 @@
-"""Products of sorted rows with a matrix per group: what experts and task gates compute."""
+"""Grouped matmul: products of sorted rows with one matrix per group, for experts and task gates."""

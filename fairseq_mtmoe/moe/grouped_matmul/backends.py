@@ -1,8 +1,8 @@
-"""Ways to multiply sorted rows with a matrix per group, and which of them is the fastest for what operands.
+"""Backends of grouped matmul, and the choice of the fastest one.
 
-One product after the other, anywhere; all in one call of MKL, on a CPU; torch's grouped product in one kernel, on a
-GPU; and, where a GPU has none, one product of groups filled up to equal sizes, if it is known what no group has more
-of, or else a kernel of our own. The last three do not wait for the ends. Tests compare them.
+One product after the other, anywhere; all products in one call of MKL, on a CPU; torch's grouped product in one kernel,
+on a GPU; and, on GPUs without this kernel, one product of groups padded to equal sizes, if an upper bound of their rows
+is known, or else our own kernel. The last three do not synchronise to read the offsets. Tests compare them.
 """
 
 import logging
@@ -21,20 +21,20 @@ from fairseq_mtmoe.moe.one_kernel import one_kernel
 
 logger = logging.getLogger(__name__)
 
-GROUPED_MM_ALIGNMENT = 16  # bytes, of a row of any operand
-GROUPED_MM_GROUPS = 1023  # more than these it refuses
-FEW_ROWS = 1024  # their products cost less than to wait for the ends, even without tensor cores
-PIECE = 256  # rows of a large group that one of several cores computes at a time
-FEW_NUMBERS = 2**16  # are gathered in one call rather than copied group by group
-SLICES = 4  # of a weight's gradient, for several cores, where few groups have most of the rows, else half as many
+GROUPED_MM_ALIGNMENT = 16  # bytes, for rows of all operands
+GROUPED_MM_GROUPS = 1023  # the maximum of torch's grouped product
+FEW_ROWS = 1024  # up to this number, products without tensor cores cost less than a synchronisation
+PIECE = 256  # rows of a large group that a core computes at a time
+FEW_NUMBERS = 2**16  # up to this number, biases are gathered in one call instead of copied by group
+SLICES = 4  # of a weight's gradient for several cores, if few groups have most rows, else half as many
 NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 
 
 @dataclass(frozen=True)
 class Backend:
-    """`linear(rows, offsets, weight, bias)` and its weights' gradient `outer(grad, rows, offsets, new_empty)`.
+    """`linear(rows, offsets, weight, bias)` and its weight gradient `outer(grad, rows, offsets, new_empty)`.
 
-    `new_empty` makes the gradient's tensor, where the backend can choose in what it is written.
+    `new_empty` allocates the gradient, if the backend can choose its memory.
     """
 
     linear: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
@@ -71,7 +71,7 @@ def _outer_one_by_one(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty
 def _linear_batched(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = rows.contiguous()
     num_outputs, num_inputs = weight.shape[1:]
-    # The gradient's product comes with the weights transposed: they are read as they lie.
+    # In the backward pass weights come transposed; they are read without a copy.
     by_inputs = weight.stride(1) == 1 and weight.stride(2) >= num_outputs
     if not by_inputs and not (weight.stride(2) == 1 and weight.stride(1) >= num_inputs):
         weight = weight.contiguous()
@@ -82,9 +82,9 @@ def _linear_batched(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor 
             part.copy_(bias_O)
     else:
         out = bias.index_select(0, _group_of_rows(len(rows), offsets).clamp_(max=len(ends) - 1))
-    if ends[-1] < len(rows):  # these belong to no group
+    if ends[-1] < len(rows):  # rows without a group
         out[ends[-1] :].zero_()
-    # Each piece costs a look at the whole matrix: one core takes every group in one.
+    # Each piece reads the whole matrix, so a single core takes every group in one piece.
     size = PIECE if torch.get_num_threads() > 1 else max(len(rows), 1)
     pieces = [
         (group, start, min(size, end - start))
@@ -146,7 +146,7 @@ def _linear_in_one(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor |
 
 
 def _finished(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
-    """Add each group's bias to a product, if there is one, and make rows of no group 0; in place."""
+    """Add each group's bias, if any, to a product in place, and clear rows without a group."""
     group = _group_of_rows(len(out), offsets)
     if bias is not None:
         out += bias.index_select(0, group.clamp(max=len(offsets) - 1))
@@ -154,7 +154,7 @@ def _finished(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _finished_by_triton(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
-    """The same in one pass over memory, where these are three."""
+    """Compute `_finished` in one pass over memory instead of three."""
     finished: Tensor = _kernels().finish_(out, offsets, bias)
     return finished
 
@@ -163,18 +163,18 @@ def _outer_in_one(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) ->
     if len(rows) == 0:
         return grad.new_zeros(len(offsets), grad.shape[1], rows.shape[1])
     out = F.grouped_mm(grad.t(), rows, offs=offsets.int())
-    # Some kernels leave the products of no rows as they find them (pytorch#172439).
+    # Some kernels do not write the products of groups without rows (pytorch#172439).
     return (_cleared_by_triton if _can_use_triton(rows.dtype, rows) else _cleared)(out, offsets)
 
 
 def _cleared(out: Tensor, offsets: Tensor) -> Tensor:
-    """Return products with those of groups without rows 0."""
+    """Return products, with 0 for groups without rows."""
     idle_N = offsets.diff(prepend=offsets.new_zeros(1)) == 0
     return out.masked_fill(idle_N.view(-1, 1, 1), 0)
 
 
 def _cleared_by_triton(out: Tensor, offsets: Tensor) -> Tensor:
-    """The same in place, where they are looked at alone."""
+    """Compute `_cleared` in place; only groups without rows are written."""
     cleared: Tensor = _kernels().clear_idle_(out, offsets)
     return cleared
 
@@ -211,7 +211,7 @@ def _example_of_taking(device: torch.device) -> tuple[Tensor, Tensor, int]:
     _example_of_filling,
 )
 def filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
-    """Return each group's rows, filled up to `max_rows` with zeros: (N, max_rows, I)."""
+    """Return each group's rows, padded to `max_rows` with zeros: (N, max_rows, I)."""
     row_NC = _starts(offsets).unsqueeze(1) + torch.arange(max_rows, device=rows.device)
     filled = rows.index_select(0, row_NC.clamp(max=len(rows) - 1).view(-1)).view(*row_NC.shape, -1)
     return filled.masked_fill_((row_NC >= offsets.unsqueeze(1)).unsqueeze(2), 0)
@@ -223,7 +223,7 @@ def filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
     _example_of_taking,
 )
 def taken_out(filled_NCO: Tensor, offsets: Tensor, num_rows: int) -> Tensor:
-    """Return the rows in their order again, (T, O), without what fills groups up; 0 in rows of no group."""
+    """Return the rows of padded groups in order, (T, O); 0 in rows without a group."""
     group = _group_of_rows(num_rows, offsets)
     none, group = group == len(offsets), group.clamp(max=len(offsets) - 1)
     position = torch.arange(num_rows, device=offsets.device) - _starts(offsets)[group]
@@ -232,12 +232,12 @@ def taken_out(filled_NCO: Tensor, offsets: Tensor, num_rows: int) -> Tensor:
 
 
 def _starts(offsets: Tensor) -> Tensor:
-    """Return where each group begins, (N,): at the end of the one before."""
+    """Return the first row of each group, (N,)."""
     return torch.cat([offsets.new_zeros(1), offsets[:-1]])
 
 
 def _kernels() -> Any:
-    """Import Triton's kernels where they are used."""
+    """Import Triton's kernels on first use."""
     from fairseq_mtmoe.moe.grouped_matmul import triton_kernels
 
     return triton_kernels
@@ -254,7 +254,7 @@ def sum_one_by_one(grad: Tensor, offsets: Tensor) -> Tensor:
 
 
 def sum_in_one(grad: Tensor, offsets: Tensor) -> Tensor:
-    """Return the sum of each group's rows, without asking where they are."""
+    """Return the sum of each group's rows, without synchronisation."""
     return (_sums_by_triton if _can_use_triton(grad.dtype, grad) else _sums)(grad, offsets)
 
 
@@ -264,7 +264,7 @@ def _sums_by_triton(grad: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _sums(grad: Tensor, offsets: Tensor) -> Tensor:
-    """As one product with the groups' indicators."""
+    """Compute sums as one product with the groups' indicators."""
     groups = torch.arange(len(offsets), device=grad.device)
     member_NT = groups.unsqueeze(1) == _group_of_rows(len(grad), offsets)
     return member_NT.to(grad.dtype) @ grad
@@ -283,16 +283,16 @@ BY_TRITON = Backend(lambda *operands: _kernels().linear(*operands), lambda *oper
 
 
 def padded_backend(max_rows: int) -> Backend:
-    """One product of groups filled up to `max_rows` rows; the result may be written anywhere."""
+    """Return the backend of one product of groups padded to `max_rows` rows."""
     return Backend(partial(_linear_filled, max_rows), partial(_outer_filled, max_rows))
 
 
 def backend_for(
     *operands: Tensor, groups: int, max_rows: int | None = None, dtype: torch.dtype | None = None
 ) -> Backend:
-    """Return the fastest way for operands, rows first, that will have been cast to `dtype`.
+    """Return the fastest backend for operands, rows first, that will be cast to `dtype`.
 
-    No group has more than `max_rows`, if given.
+    max_rows: upper bound of a group's rows, if known.
     """
     first = operands[0]
     kind, dtype = device_kind(first), dtype or first.dtype
@@ -308,7 +308,7 @@ def backend_for(
 
 
 def _takes_grouped_mm(dtype: torch.dtype, operands: Sequence[Tensor]) -> bool:
-    """Whether torch's grouped product takes such operands, and those of its gradients."""
+    """Return whether torch's grouped product supports these operands and their gradients."""
     if dtype != torch.bfloat16 or not hasattr(F, "grouped_mm"):
         return False
     per_step = GROUPED_MM_ALIGNMENT // dtype.itemsize
@@ -316,13 +316,16 @@ def _takes_grouped_mm(dtype: torch.dtype, operands: Sequence[Tensor]) -> bool:
 
 
 def _can_use_triton(dtype: torch.dtype, like: Tensor) -> bool:
-    """Whether there is Triton for tensors of this type where one is, and it works."""
+    """Return whether Triton works for this dtype on the device of `like`."""
     return has_triton(like) and is_right_by_triton(dtype, like.device)
 
 
 @cache
 def is_right_by_triton(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether Triton's products and gradients are right there; tried out once, since it compiles them on the spot."""
+    """Return whether Triton's products and gradients are right there, by one trial.
+
+    Triton compiles its kernels on the machine.
+    """
     offsets = torch.tensor([7, 7, 20], device=device)  # of 24 rows
     rows, grad = (torch.linspace(-1, 1, 24 * 32, device=device).view(24, 32).roll(by, 1).to(dtype) for by in (0, 5))
     weight = torch.stack([rows[:20], grad[:20], rows[4:]]).mT[:, :, :16].contiguous()
@@ -333,11 +336,11 @@ def is_right_by_triton(dtype: torch.dtype, device: torch.device) -> bool:
         found.append(_finished_by_triton(rows.clone(), *product))
         found += [_cleared_by_triton(weight.clone(), offsets), _sums_by_triton(rows, offsets)]
     except Exception:  # no compiler, another version's interface, …
-        logger.warning("Triton's kernels cannot be used: experts go one by one.", exc_info=True)
+        logger.warning("Triton's kernels cannot be used: experts are computed one by one.", exc_info=True)
         return False
     right = [ONE_BY_ONE.linear(*operands[0]), ONE_BY_ONE.outer(*operands[1]), _finished(rows.clone(), *product)]
     right += [_cleared(weight, offsets), sum_one_by_one(rows, offsets)]
     is_right = all(torch.allclose(one, other, rtol=0.02, atol=0.02) for one, other in zip(found, right, strict=True))
     if not is_right:
-        logger.warning("Triton's kernels give wrong products: experts go one by one.")
+        logger.warning("Triton's kernels give wrong products: experts are computed one by one.")
     return is_right

@@ -1,8 +1,8 @@
-"""A pool of gradient buffers: memory for gradients, kept from one update to the next.
+"""A pool of gradient buffers, reused from one update to the next.
 
-On a CPU new memory is cleared page by page: for many experts' gradients as long as a tenth of the layer. A buffer is
-free by torch's count of a storage's uses, which is no public interface: it is tried out once, because by another count
-gradients in use would be overwritten, and where it differs nothing is kept.
+On a CPU new memory is cleared page by page, which takes up to a tenth of the layer's time with many experts. A buffer
+is free by torch's use count of its storage, which is no public interface. It is checked once, because a wrong count
+would overwrite gradients in use. If the check fails, nothing is reused.
 """
 
 import threading
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
-MOST = 4  # tensors: two weights, and as much again while gradients of several batches are added up
+MOST = 4  # tensors: two weights, twice while gradients of several batches are accumulated
 
 CountUses = Callable[[int], int]
 
 
 class GradientBufferPool:
-    """Hands out uninitialised tensors, and their memory again once nobody else refers to it."""
+    """Allocates uninitialised tensors, and reuses their memory once nothing else refers to it."""
 
     def __init__(self) -> None:
         self._storages: list[torch.UntypedStorage] = []
@@ -42,22 +42,23 @@ class GradientBufferPool:
             return tensor
 
     def clear(self) -> None:
+        """Free all buffers."""
         self._storages = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Copies of a module, and those in files, start with nothing.
+        # Copies of a module and pickles start empty.
         return GradientBufferPool, ()
 
 
 @cache
 def trusted_count() -> CountUses | None:
-    """Return torch's count of a storage's uses, if it is there and right; CPU builds have it from 2.8 on."""
+    """Return torch's use count of storages, if it exists and is right (CPU builds from 2.8)."""
     count_uses: CountUses | None = getattr(torch._C, "_storage_Use_Count", None)
     return count_uses if count_uses is not None and counts_right(count_uses) else None
 
 
 def counts_right(count_uses: CountUses) -> bool:
-    """Whether a storage counts one use when nobody else has it, and more with a tensor or a view."""
+    """Return whether an unshared storage counts one use, and more with a tensor or a view."""
     try:
         tensor = torch.empty(4, device="cpu")
         storage = tensor.untyped_storage()

@@ -1,8 +1,8 @@
-"""Many products of matrices of different sizes in one call, by the library that computes torch's own on a CPU.
+"""Many matrix products of different sizes in one call of MKL on a CPU.
 
-`torch.bmm` wants equal sizes, and after each single product cores wait for each other. Intel's MKL, which torch's
-builds for x86 bring along, has `sgemm_batch` for this, which torch does not hand on. Whether a build's routine is the
-one that is meant is tried out once, with products whose results are known.
+`torch.bmm` needs equal sizes, and after each single product the cores wait for each other. Intel's MKL, which torch's
+builds for x86 contain, has `sgemm_batch` for this, but torch does not expose it. The routine is checked once, with
+products of known results.
 """
 
 import ctypes
@@ -17,14 +17,14 @@ from torch import Tensor
 
 from fairseq_mtmoe.moe.device_kind import is_on_cpu
 
-Numbers = Tensor | Sequence[int] | int  # of each product, (P,), or one for all; few are quicker as Python's own
+Numbers = Tensor | Sequence[int] | int  # of each product, (P,), or one for all; few numbers are faster as a list
 
 
 @dataclass(frozen=True)
 class Operand:
     """One side of P products: the matrix of product p starts at element `offsets[p]` of `base`.
 
-    Its rows are whole in memory, `stride` elements apart; or, if `transposed`, its columns.
+    Its rows are contiguous, `stride` elements apart; or, if `transposed`, its columns.
     """
 
     base: Tensor
@@ -33,6 +33,7 @@ class Operand:
     transposed: bool = False
 
     def addresses(self) -> Tensor | list[int]:
+        """Return the memory address of each matrix."""
         first, size = self.base.data_ptr(), self.base.element_size()
         if torch.is_tensor(self.offsets):
             return first + self.offsets * size
@@ -40,7 +41,7 @@ class Operand:
 
 
 def has_batched_products(*operands: Tensor) -> bool:
-    """Whether `batched_products` can be used for tensors of these types and devices."""
+    """Return whether `batched_products` supports these tensors' dtypes and devices."""
     usable = all(is_on_cpu(tensor) and tensor.dtype == torch.float32 for tensor in operands)
     return usable and _routine() is not None
 
@@ -60,21 +61,21 @@ def batched_products(
 
     Args:
         rows, columns, inner: the sizes of each product: (rows, inner) times (inner, columns). No size may be 0.
-        adds: add them to what is in `out`.
-        routine: by default MKL's.
+        adds: whether to add the products to `out`.
+        routine: the routine to call, by default MKL's.
     """
     count = len(out.offsets)
     if count == 0:
         return
     routine = _routine() if routine is None else routine
-    # The routine counts along columns first: seen that way, every matrix is transposed, and the sides are swapped.
+    # The routine is column-major: for it every matrix is transposed, and the operands are swapped.
     first, second = right, left
     arguments = (
         *(_filled(ctypes.c_char, count, b"T" if one.transposed else b"N") for one in (first, second)),
         *(_numbers(sizes, count) for sizes in (columns, rows, inner)), _filled(ctypes.c_float, count, scale),
         *(pointer for one in (first, second) for pointer in _matrices(one, count)),
         _filled(ctypes.c_float, count, float(adds)), *_matrices(out, count),
-        # A build with 64-bit sizes would read the number of groups with what comes after: a negative number.
+        # A build with 64-bit sizes would read both numbers as one negative number of groups.
         (ctypes.c_int32 * 2)(count, -1), _filled(ctypes.c_int32, count, 1),
     )  # fmt: skip
     routine(*(ctypes.c_void_p(one.data_ptr()) if torch.is_tensor(one) else one for one in arguments))
@@ -85,7 +86,7 @@ def _matrices(operand: Operand, count: int) -> tuple[Any, Any]:
 
 
 def _numbers(numbers: Numbers, count: int, kind: Any = ctypes.c_int32) -> Any:
-    """Return the numbers of all products in memory, as a tensor or an array."""
+    """Return the numbers of all products as a tensor or an array of C integers."""
     if torch.is_tensor(numbers):
         return numbers.to(torch.int64 if kind is ctypes.c_int64 else torch.int32)
     return _filled(kind, count, numbers) if isinstance(numbers, int) else (kind * count)(*numbers)
@@ -98,8 +99,8 @@ def _filled(kind: Any, count: int, value: Any) -> Any:
 
 @cache
 def _routine() -> Any:
-    """Return MKL's `sgemm_batch` with 32-bit sizes, as in Fortran; None where it is another or not there."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily  # not before it is needed: it takes a moment
+    """Return MKL's `sgemm_batch` with 32-bit sizes, as in Fortran, or None."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily  # a slow import
 
     for name in ("libtorch_cpu.so", "torch_cpu.dll", "libtorch_cpu.dylib"):
         path = Path(torch.__file__).parent / "lib" / name
@@ -109,13 +110,13 @@ def _routine() -> Any:
             except (OSError, AttributeError):
                 return None
             routine.restype = None
-            with unset_fake_temporarily():  # a trial with tensors that have no memory would crash
+            with unset_fake_temporarily():  # a trial with fake tensors, which have no memory, would crash
                 return routine if multiplies_right(routine) else None
     return None
 
 
 def multiplies_right(routine: Any) -> bool:
-    """Whether a routine multiplies two sizes and layouts of small whole numbers, and writes nowhere else."""
+    """Return whether a routine multiplies two sizes and layouts right, and writes nowhere else."""
     left, right = (torch.arange(1, 40, dtype=torch.float32, device="cpu") for _ in range(2))
     out = torch.full((20,), -1, dtype=torch.float32, device="cpu")
     # (2, 3) times (3, 4), written from element 2 on, and (1, 5) times (5, 2), from 14 on; rows are 5 elements apart.

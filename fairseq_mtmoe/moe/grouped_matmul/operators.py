@@ -1,7 +1,7 @@
-"""Products of groups of rows with a matrix each, as torch operators with gradients: for experts and task gates.
+"""Grouped matmul as torch operators with gradients, for experts and task gates.
 
-Rows come sorted by group, `offsets_N` says where each group ends, and every group is written straight into its slice of
-the result: no padding, no copies. `torch.compile` passes through.
+Rows are sorted by group, and `offsets_N` has the end of each group. Every group is written directly into its slice of
+the result, without padding or copies. `torch.compile` is supported.
 """
 
 from collections.abc import Callable
@@ -24,17 +24,19 @@ ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.relu, F.gelu)
 def grouped_linear(
     rows_TI: Tensor, offsets_N: Tensor, weight_NOI: Tensor, bias_NO: Tensor | None = None, max_rows: int | None = None
 ) -> Tensor:
-    """Return each row times the matrix of its group, plus its bias: (T, I) to (T, O); 0 in rows after the last group.
+    """Return each row times its group's matrix, plus bias: (T, I) to (T, O).
+
+    Rows after the last group are 0.
 
     Args:
         rows_TI: rows sorted by group.
-        offsets_N: the row at which each group ends, (N,), long, not falling, at most T; for rows on a GPU they may be
-            on the CPU where `takes_host_offsets` says so.
-        weight_NOI: a matrix for each group; views of it are read, it is never copied.
+        offsets_N: the end of each group, (N,), long, non-decreasing, at most T; for rows on a GPU they may be on the
+            CPU if `takes_host_offsets`.
+        weight_NOI: a matrix for each group, read as views without a copy.
         bias_NO: a bias for each group.
-        max_rows: rows that no group has more of, if that is known without looking.
+        max_rows: upper bound of a group's number of rows, if known without synchronisation.
 
-    A group without rows gets a gradient of 0. Under autocast operands are cast as for a linear layer.
+    A group without rows gets a gradient of 0. Under autocast, operands are cast as for a linear layer.
     """
     rows_TI, weight_NOI, *biases = _as_autocast_wants(rows_TI, weight_NOI, *(() if bias_NO is None else (bias_NO,)))
     offsets_N = offsets_at_hand(offsets_N, rows_TI, weight_NOI, max_rows)
@@ -52,9 +54,9 @@ def grouped_network(
     buffers: GradientBufferPool | None = None,
     max_rows: int | None = None,
 ) -> Tensor:
-    """`grouped_linear`, one of the `ACTIVATIONS`, `grouped_linear`, with less memory written.
+    """Compute `grouped_linear`, one of the `ACTIVATIONS`, `grouped_linear`, writing less memory.
 
-    `buffers`, if given, are where the weights' gradients are written.
+    buffers: allocates the weights' gradients.
     """
     operands = _as_autocast_wants(rows_TH, fc1_weight, fc1_bias, fc2_weight, fc2_bias)
     offsets_N = offsets_at_hand(offsets_N, operands[0], operands[1], max_rows)
@@ -63,22 +65,22 @@ def grouped_network(
 
 
 def takes_host_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None) -> bool:
-    """Whether the ends of groups of rows on a GPU, if the host knows them, are best left there."""
+    """Return whether offsets that the host knows should stay there, for rows on a GPU."""
     return _backend_before_cast(rows, weight, max_rows) in (ONE_BY_ONE, backends.BY_TRITON)
 
 
 def reads_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None) -> bool:
-    """Whether the host reads where groups of rows on a GPU end, and must wait unless it knows."""
+    """Return whether the host must read the offsets of rows on a GPU."""
     return _backend_before_cast(rows, weight, max_rows) is ONE_BY_ONE
 
 
 def offsets_at_hand(offsets: Tensor, rows: Tensor, weight: Tensor, max_rows: int | None) -> Tensor:
-    """Return the ends where they will be read: brought to the host once, for all products."""
+    """Return the offsets, copied to the host once for all products if it reads them."""
     return offsets if torch.compiler.is_compiling() or not reads_offsets(rows, weight, max_rows) else offsets.cpu()
 
 
 def _backend_before_cast(rows: Tensor, weight: Tensor, max_rows: int | None) -> Backend | None:
-    """Return how a GPU will multiply these when autocast has cast them; None on a CPU."""
+    """Return a GPU's backend after autocast has cast the operands; None on a CPU."""
     if device_kind(rows).can_sync:
         return None
     device = rows.device.type
@@ -93,7 +95,7 @@ def _backend(first: Tensor, second: Tensor, offsets: Tensor, max_rows: int | Non
 
 
 class _Network(torch.autograd.Function):
-    """Inner values and their gradients are overwritten in place, which autograd cannot do by itself."""
+    """Overwrites inner activations and their gradients in place, which autograd does not."""
 
     @staticmethod
     def forward(
@@ -145,13 +147,16 @@ def _example_of_gradient(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     _example_of_gradient,
 )
 def relu_gradient_(grad: Tensor, active: Tensor, offsets: Tensor) -> Tensor:
-    """Make the gradient of what relu gave that of its input, in place; return the sum of each group's rows, (N, O)."""
+    """Apply relu's backward pass to `grad` in place; return the sum of each group's rows, (N, O)."""
     torch.ops.aten.threshold_backward.grad_input(grad, active, 0, grad_input=grad)
     return backends.sum_in_one(grad, offsets)
 
 
 def _product(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None) -> Tensor:
-    """By the operator where a graph is made; elsewhere calling one costs as much as a small product."""
+    """Compute a product, by the operator only if there is a graph.
+
+    Calling an operator costs as much as a small product.
+    """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         product: Tensor = _linear(rows, offsets, weight, bias, max_rows)
         return product

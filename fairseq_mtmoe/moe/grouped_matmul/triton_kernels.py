@@ -1,8 +1,9 @@
-"""Kernels for products of sorted rows with a matrix per group, in Triton, which comes with torch's builds for CUDA.
+"""Triton kernels of grouped matmul; torch's builds for CUDA include Triton.
 
-They are for GPUs on which torch's own grouped product has no kernel (A100, L40) and for what that kernel does not take:
-float16, float32, widths that are not aligned, very many groups. There are as many programs as any groups of so many
-rows could need, and each finds its rows by itself. Sums are in float32. `backends.py` imports this where it is used.
+They are for GPUs without a kernel of torch's grouped product (A100, L40), and for operands that this kernel does not
+support: float16, float32, unaligned widths, very many groups. The number of programs is the most that groups of this
+number of rows can need, and each program finds its rows itself. Sums are in float32. `backends.py` imports this module
+on first use.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from torch import Tensor
 
 from fairseq_mtmoe.moe.device_kind import rounds_to_tf32
 
-STEP_BYTES = 128  # of the inner dimension that a program multiplies at a time: the same whatever is the fastest tile
-FEWEST, MOST = 16, 128  # rows of a tile
+STEP_BYTES = 128  # of the inner dimension that a program multiplies at a time, the same for every tile size
+FEWEST, MOST = 16, 128  # minimum and maximum of a tile's rows
 
 
 @no_type_check  # Triton reads it, not Python
@@ -31,7 +32,7 @@ def _linear(
     GROUPS: tl.constexpr,  # a power of two above the number of groups
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of the output; tiles are those of the first group, then of the second …, then of no group."""
+    """Compute one tile of the output; tiles are ordered by group, then rows without a group."""
     columns_of_tiles = tl.cdiv(num_outputs, COLUMNS)
     tile = tl.program_id(0) // columns_of_tiles
     column = tl.program_id(0) % columns_of_tiles * COLUMNS + tl.arange(0, COLUMNS)
@@ -45,7 +46,7 @@ def _linear(
     is_mine = (tile < tiles_end) & (tile >= tiles_end - tiles)
     group = tl.sum(tl.where(is_mine, groups, 0), 0)
     start = tl.sum(tl.where(is_mine, start_of + (tile - tiles_end + tiles) * ROWS, 0), 0)
-    end = tl.sum(tl.where(is_mine, end_of, 0), 0)  # 0 where there is no such tile
+    end = tl.sum(tl.where(is_mine, end_of, 0), 0)  # 0 if there is no such tile
 
     row = start + tl.arange(0, ROWS)
     step = tl.arange(0, STEP)
@@ -53,7 +54,7 @@ def _linear(
     left = rows + row[:, None].to(tl.int64) * num_inputs + step[None, :]
     right = weight + group.to(tl.int64) * stride_group + column[None, :] * stride_output + step[:, None] * stride_input
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    # Rows of no group have no matrix, and a tile that there is not has no rows: neither has a step to go.
+    # No steps for rows without a group, which have no matrix, and for tiles without rows.
     steps = tl.where((group < num_groups) & (start < end), tl.cdiv(num_inputs, STEP), 0)
     for done in range(0, steps):
         left_over = num_inputs - done * STEP
@@ -76,7 +77,7 @@ def _outer(
     ROWS: tl.constexpr,  # of a tile of the result, which has `num_outputs` rows
     COLUMNS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one group's gradient: the sum over the group's rows."""
+    """Compute one tile of a group's gradient: the sum over the group's rows."""
     tiles_across, tiles_down = tl.cdiv(num_inputs, COLUMNS), tl.cdiv(num_outputs, ROWS)
     group = tl.program_id(0) // (tiles_across * tiles_down)
     tile = tl.program_id(0) % (tiles_across * tiles_down)
@@ -109,7 +110,7 @@ def _finish(
     GROUPS: tl.constexpr,  # a power of two, at least the number of groups
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One row of a product in place: add its group's bias, or make it 0 if it is of no group."""
+    """Add the group's bias to one row in place, or clear a row without a group."""
     row = tl.program_id(0)
     groups = tl.arange(0, GROUPS)
     is_after = tl.load(offsets + groups, mask=groups < num_groups, other=row + 1) <= row
@@ -117,13 +118,13 @@ def _finish(
     is_of_none = group == num_groups
     out += row.to(tl.int64) * num_outputs
     bias += group.to(tl.int64) * num_outputs
-    # Without a bias only rows of no group change.
+    # Without a bias only rows without a group change.
     for start in range(0, num_outputs if HAS_BIAS else tl.where(is_of_none, num_outputs, 0), COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         is_column = column < num_outputs
         value = tl.zeros((COLUMNS,), dtype=tl.float32)
         if HAS_BIAS:
-            is_read = column < tl.where(is_of_none, 0, num_outputs)  # what is in rows of no group may be anything
+            is_read = column < tl.where(is_of_none, 0, num_outputs)  # rows without a group are uninitialised
             value = tl.load(out + column, mask=is_read, other=0.0).to(tl.float32)
             value += tl.load(bias + column, mask=is_read, other=0.0).to(tl.float32)
         tl.store(out + column, value.to(out.dtype.element_ty), mask=is_column)
@@ -131,7 +132,7 @@ def _finish(
 
 @no_type_check
 def _clear_idle(out, offsets, numbers, COLUMNS: tl.constexpr):
-    """Make a part of a group's `numbers` 0 if the group has no rows."""
+    """Clear a part of a group's `numbers` if the group has no rows."""
     group = tl.program_id(1)
     end = tl.load(offsets + group)
     start = tl.load(offsets + group - 1, mask=group > 0, other=0)
@@ -144,7 +145,7 @@ def _clear_idle(out, offsets, numbers, COLUMNS: tl.constexpr):
 def _sums(
     grad, active, offsets, out, num_outputs, HAS_ACTIVE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """The sum of a group's rows, for some columns, where `active` is positive; elsewhere the rows become 0."""
+    """Sum some columns of a group's rows where `active` is positive; clear them elsewhere."""
     group = tl.program_id(1)
     end = tl.load(offsets + group).to(tl.int64)
     start = tl.load(offsets + group - 1, mask=group > 0, other=0).to(tl.int64)
@@ -166,7 +167,7 @@ def _sums(
 
 @no_type_check
 def _fill(rows, offsets, out, max_rows, width, COLUMNS: tl.constexpr):
-    """One row of a group that is filled up."""
+    """Write one row of a padded group."""
     place, group = tl.program_id(0), tl.program_id(1)
     end = tl.load(offsets + group).to(tl.int64)
     row = tl.load(offsets + group - 1, mask=group > 0, other=0).to(tl.int64) + place
@@ -180,7 +181,7 @@ def _fill(rows, offsets, out, max_rows, width, COLUMNS: tl.constexpr):
 
 @no_type_check
 def _take(filled, offsets, out, num_groups, max_rows, width, GROUPS: tl.constexpr, COLUMNS: tl.constexpr):
-    """One row from its group that was filled up; 0 if it is of no group."""
+    """Read one row from its padded group; 0 without a group."""
     row = tl.program_id(0)
     groups = tl.arange(0, GROUPS)
     is_after = tl.load(offsets + groups, mask=groups < num_groups, other=row + 1) <= row
@@ -195,8 +196,8 @@ def _take(filled, offsets, out, num_groups, max_rows, width, GROUPS: tl.constexp
 
 
 def _tuned(function: Any, tiles: Sequence[dict[str, int]], key: Sequence[str]) -> Any:
-    """Return the kernel that tries all tiles when an argument of `key` is new, and keeps the fastest."""
-    kernel = triton.jit(function, do_not_specialize=["num_rows"])  # they are others in each batch
+    """Return a kernel that tunes its tile for each new combination of the `key` arguments."""
+    kernel = triton.jit(function, do_not_specialize=["num_rows"])  # changes with each batch
     if not isinstance(kernel, triton.JITFunction):
         return _Interpreted(kernel, tiles[0])
     configurations = [triton.Config(tile, num_warps=warps, num_stages=3) for tile in tiles for warps in (4, 8)]
@@ -205,7 +206,7 @@ def _tuned(function: Any, tiles: Sequence[dict[str, int]], key: Sequence[str]) -
 
 @dataclass(frozen=True)
 class _Interpreted:
-    """A kernel on a CPU, for tests: no tile is fast there, and older versions cannot try any."""
+    """A kernel in Triton's interpreter on a CPU, for tests, without tuning."""
 
     kernel: Any
     tile: dict[str, int]
@@ -225,13 +226,14 @@ _outer_kernel = _tuned(_outer, [{"ROWS": 64, "COLUMNS": 64}, {"ROWS": 128, "COLU
 
 
 def linear(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return each row times its group's matrix, plus bias; see `Backend`."""
     rows = rows.contiguous()
     (num_rows, num_inputs), (num_groups, num_outputs) = rows.shape, weight.shape[:2]
     out = rows.new_empty(num_rows, num_outputs)
     if out.numel() == 0:
         return out
     per_tile = min(max(triton.next_power_of_2(num_rows // num_groups), FEWEST), MOST)
-    most_tiles = num_rows // per_tile + num_groups + 1  # each group's last may be smaller
+    most_tiles = num_rows // per_tile + num_groups + 1  # each group's last tile may be smaller
     with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
         _linear_kernel[lambda tile: (most_tiles * triton.cdiv(num_outputs, tile["COLUMNS"]),)](
             rows, offsets, weight, weight if bias is None else bias.contiguous(), out,
@@ -243,7 +245,7 @@ def linear(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -
 
 
 def finish_(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
-    """Add its group's bias, if given, to each row of a product (T, O), and make rows of no group 0."""
+    """Add each group's bias, if any, to a product (T, O) in place; clear rows without a group."""
     assert out.is_contiguous()
     if out.numel() == 0:
         return out
@@ -278,7 +280,7 @@ def taken_out(filled: Tensor, offsets: Tensor, num_rows: int) -> Tensor:
 
 
 def clear_idle_(out: Tensor, offsets: Tensor) -> Tensor:
-    """Make what a product left for groups without rows 0: (N, O, I)."""
+    """Clear the products, (N, O, I), of groups without rows in place."""
     assert out.is_contiguous()
     if out.numel() > 0:
         numbers = out[0].numel()
@@ -288,7 +290,10 @@ def clear_idle_(out: Tensor, offsets: Tensor) -> Tensor:
 
 
 def sums(grad: Tensor, offsets: Tensor, active: Tensor | None = None) -> Tensor:
-    """Return the sum of each group's rows, (N, O); where `active` is not positive they become 0 before, in place."""
+    """Return the sum of each group's rows, (N, O).
+
+    With `active`, `grad` is first cleared in place where `active` is not positive.
+    """
     assert grad.is_contiguous() or active is None
     grad = grad.contiguous()
     out = grad.new_empty(len(offsets), grad.shape[1])

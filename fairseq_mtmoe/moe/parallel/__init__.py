@@ -1,1 +1,1 @@
-"""Experts in several processes: who holds which, and how tokens travel to them and back."""
+"""Sharded experts: their placement on ranks, token shuffle, and all-to-all."""

@@ -1,7 +1,7 @@
-"""The all-to-all dispatcher: for experts in several processes, to which rows travel, and from which they come back.
+"""The all-to-all dispatcher, for sharded experts: it sends rows to their experts' ranks and back.
 
-As in BASE layers (Lewis et al., 2021): one all-to-all says how many rows go where, unless that is known, and one takes
-the rows each way. The host waits for these numbers and nothing else. The layer's output is that of one process with all
+As in BASE layers (Lewis et al., 2021): one all-to-all sends the numbers of rows, unless they are known, and one sends
+the rows each way. The host synchronises only for these numbers. The layer's output equals that of one process with all
 experts and all rows.
 """
 
@@ -18,19 +18,19 @@ from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
 
 def dispatcher_for(placement: ExpertPlacement, record: CommRecord) -> Dispatcher[Any]:
-    """Return the dispatcher to experts that are placed so; `record` gets what exchanges cost."""
+    """Return the dispatcher for a placement; `record` gets the cost of its communication."""
     return AllToAllDispatcher(placement, record) if placement.is_sharded else LocalDispatcher(placement.num_experts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllToAllPlan(DispatchPlan):
-    """How rows went to other processes.
+    """The plan of an all-to-all.
 
     Attributes:
-        left: how this process's tokens were sorted before they left; by expert, and therefore by process.
-        send: how many of them each process got, (P,).
-        receive: how many rows came from each process, (P,).
-        arrived: how the rows that came were sorted by expert; None for one expert, to which all of them belong.
+        left: the order of this rank's tokens before they were sent, by expert, and therefore by rank.
+        send: number of rows sent to each rank, (P,).
+        receive: number of rows received from each rank, (P,).
+        arrived: the order of received rows, sorted by expert; None if this rank has one expert.
     """
 
     left: LocalPlan
@@ -40,29 +40,30 @@ class AllToAllPlan(DispatchPlan):
 
 
 class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
-    """Sends each row to the process that holds its expert, of the P processes of the experts' group.
+    """Sends each row to the rank of its expert, one of the P ranks in the experts' group.
 
-    All processes of the group call both halves together. Gradients of this process's experts are divided by P: they see
-    the rows of P processes, whose losses data parallelism averages.
+    Both methods are collective calls. Gradients of this rank's experts are divided by P, because they see the rows of P
+    ranks, whose losses data parallelism averages.
     """
 
     def __init__(self, placement: ExpertPlacement, record: CommRecord) -> None:
         assert placement.group is not None
-        self.placement = placement  # and not its group, which copies of a model (averaging) could not copy
+        self.placement = placement  # not its group, which cannot be copied with a model (for averaging)
         self.record = record
         self.leaving, self.arriving = LocalDispatcher(placement.num_experts), LocalDispatcher(placement.count)
 
     @property
     def group(self) -> dist.ProcessGroup:
+        """The ranks of the all-to-all."""
         assert self.placement.group is not None
         return self.placement.group
 
     def dispatch(
         self, x_TH: Tensor, expert_T: Tensor, max_rows: int | None = None, arriving_PE: Tensor | None = None
     ) -> tuple[Tensor, AllToAllPlan]:
-        """`max_rows` is of no use, since rows of other processes come too."""
+        """See `Dispatcher`; `max_rows` is ignored, since rows of other ranks arrive, too."""
         rows_TH, left = self.leaving.dispatch(x_TH, expert_T)
-        if torch.is_autocast_enabled(rows_TH.device.type):  # the experts would do it on arrival: travel light
+        if torch.is_autocast_enabled(rows_TH.device.type):  # experts would cast on arrival: send fewer bytes
             rows_TH = rows_TH.to(torch.get_autocast_dtype(rows_TH.device.type))
         send, received, received_PE = self._counts(left.offsets_N, arriving_PE)
         receive = [sum(by_expert) for by_expert in received]
@@ -78,7 +79,7 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         return rows_SH, plan
 
     def combine(self, rows_SH: Tensor, plan: AllToAllPlan, scale: Scale | None = None) -> Tensor:
-        """See `Dispatcher`; 0 for tokens of no expert, which never left."""
+        """See `Dispatcher`; 0 for tokens without an expert, which were not sent."""
         if plan.arrived is not None:
             rows_SH = self.arriving.combine(rows_SH, plan.arrived)
         mean = 1 / self.placement.group_size
@@ -89,7 +90,7 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         return self.leaving.combine(rows_TH, plan.left, scale)
 
     def _counts(self, offsets_N: Tensor, received_PE: Tensor | None) -> tuple[list[int], list[list[int]], Tensor]:
-        """Return how many rows go to each process, and come from each for each expert here, (P, E)."""
+        """Return the numbers of rows for each rank, and from each rank per local expert, (P, E)."""
         size, count = self.placement.group_size, self.placement.count
         offsets_N = offsets_N.long()
         sent_N = offsets_N.diff(prepend=offsets_N.new_zeros(1))
@@ -100,7 +101,7 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         return numbers[:size], received, received_PE
 
     def _sorted(self, rows_SH: Tensor, received_PE: Tensor) -> tuple[Tensor, LocalPlan | None]:
-        """Sort rows by expert that came sorted by process, then expert."""
+        """Sort rows by expert; they arrive sorted by rank, then by expert."""
         count = self.placement.count
         if count == 1:
             return rows_SH, None

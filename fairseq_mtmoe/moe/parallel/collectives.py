@@ -1,6 +1,6 @@
-"""Rows that change processes, there and back, with their gradients; and a record of what that costs.
+"""All-to-all of rows with gradients, and a record of its cost.
 
-All processes of a group call these together, in the same order, also one that has no rows.
+These are collective calls: all ranks of a group make them in the same order, also ranks without rows.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ Counts = Sequence[int]
 
 
 class CommRecord:
-    """Time, bytes that left this process, and number of one layer's exchanges, while `enabled` (not at first)."""
+    """Time, bytes sent by this rank and number of a layer's communications, while `enabled`."""
 
     def __init__(self) -> None:
         self.enabled = False
         self.reset()
 
     def reset(self) -> None:
+        """Start from zero."""
         self.num_bytes = 0
         self.exchanges = 0
         self._seconds = 0.0
@@ -36,7 +37,7 @@ class CommRecord:
 
     @property
     def seconds(self) -> float:
-        """Time in exchanges, waiting for others included; on a GPU this waits for those under way."""
+        """Seconds of communication, with waiting for other ranks; synchronises on a GPU."""
         for start, end in self._events:
             end.synchronize()
             self._seconds += start.elapsed_time(end) / 1000
@@ -45,7 +46,7 @@ class CommRecord:
 
     @contextmanager
     def measure(self, num_rows: int, rows: Tensor) -> Iterator[None]:
-        """Record an operation in which so many of the rows, or as many like them, leave this process."""
+        """Record an operation that sends `num_rows` rows of the size of `rows` to other ranks."""
         if not self.enabled:
             yield
             return
@@ -63,11 +64,11 @@ class CommRecord:
             self._seconds += time.perf_counter() - begin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CommRecord:
-        return CommRecord()  # events cannot be copied, and a copy of a model has exchanged nothing
+        return CommRecord()  # events cannot be copied, and a copy of a model has sent nothing
 
 
 def all_to_all(rows: Tensor, send: Counts, receive: Counts, group: dist.ProcessGroup, record: CommRecord) -> Tensor:
-    """Give `send[p]` of the rows, in order, to process p, and take `receive[p]` from it; no gradients."""
+    """Send `send[p]` of the rows, in order, to rank p, and receive `receive[p]`; no gradients."""
     arrived = rows.new_empty(sum(receive), *rows.shape[1:])
     with record.measure(sum(send) - send[dist.get_rank(group)], rows):
         dist.all_to_all_single(arrived, rows.contiguous(), list(receive), list(send), group=group)
@@ -75,7 +76,7 @@ def all_to_all(rows: Tensor, send: Counts, receive: Counts, group: dist.ProcessG
 
 
 def all_to_all_alike(values: Tensor, group: dist.ProcessGroup, record: CommRecord) -> Tensor:
-    """Give each of P processes an equal part of the values (P·n,), and take as many from each."""
+    """Send an equal part of the values (P·n,) to each of P ranks, and receive as many."""
     arrived = torch.empty_like(values)
     with record.measure(len(values) - len(values) // dist.get_world_size(group), values):
         dist.all_to_all_single(arrived, values, group=group)
@@ -85,7 +86,7 @@ def all_to_all_alike(values: Tensor, group: dist.ProcessGroup, record: CommRecor
 def gather_numbers(
     numbers: Counts, device: torch.device, group: dist.ProcessGroup, record: CommRecord
 ) -> list[list[int]]:
-    """Return, for each of the numbers, those that all processes give, in their order."""
+    """Return, for each of the numbers, the values of all ranks in order."""
     size = dist.get_world_size(group)
     own = torch.cat([torch.full((1,), number, device=device) for number in numbers])
     found = [torch.empty_like(own) for _ in range(size)]
@@ -98,7 +99,7 @@ def gather_numbers(
 def exchange(
     rows: Tensor, send: Counts, receive: Counts, group: dist.ProcessGroup, record: CommRecord, gradient_scale: float
 ) -> Tensor:
-    """`all_to_all` whose gradients go the way back, each times `gradient_scale`."""
+    """Compute `all_to_all` with gradients, which are sent back times `gradient_scale`."""
     operands = rows, send, receive, group, record, gradient_scale
     exchanged: Tensor = _Exchanged.apply(*operands)  # type: ignore[no-untyped-call]
     return exchanged

@@ -1,8 +1,8 @@
-"""Which experts a process holds, and which processes it exchanges tokens with.
+"""Expert placement: the experts of each rank, and the ranks of its all-to-all.
 
-`N` experts and `W` processes need not divide each other. With `P = gcd(N, W)`, each `P` consecutive processes are an
-exchange group, which holds all experts, `N/P` in each process; the `W/P` groups are replicas of each other. Without a
-common divisor every process holds all experts and nothing is exchanged.
+`N` experts and `W` ranks need not divide each other. With `P = gcd(N, W)`, each `P` consecutive ranks form a group that
+holds all experts, `N/P` on each rank. The `W/P` groups are replicas of each other. Without a common divisor every rank
+holds all experts, and there is no all-to-all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-BUCKET = 2**23  # bytes: above this, the copies of joining cost more than a message of its own
+BUCKET = 2**23  # bytes; joining larger tensors costs more than separate messages
 
 _whole: ContextVar[bool] = ContextVar("whole_models", default=False)
 _placements: dict[tuple[int, Any], ExpertPlacement] = {}
@@ -27,14 +27,13 @@ _placements: dict[tuple[int, Any], ExpertPlacement] = {}
 
 @dataclass(frozen=True)
 class ExpertPlacement:
-    """Which of `num_experts` experts one process holds: `count` of them, from number `first` on.
+    """The experts of one rank: `count` of `num_experts`, from number `first` on.
 
     Attributes:
-        group: the P processes that tokens are exchanged with, in the order of their experts; None if this one holds
-            all.
-        replicas: the processes that hold the same experts, whose gradients are averaged; None unless there are several
-            and tokens are exchanged. (Experts that every process holds are parameters like all others.)
-        replica: the number of this process's exchange group, from 0; replica 0 writes checkpoints.
+        group: the P ranks of the all-to-all, in the order of their experts; None if this rank holds all experts.
+        replicas: the ranks with the same experts, whose gradients are averaged; None unless there are several and
+            experts are sharded. (Experts that every rank holds are ordinary parameters.)
+        replica: the number of this rank's group, from 0; replica 0 writes checkpoints.
     """
 
     num_experts: int
@@ -47,27 +46,28 @@ class ExpertPlacement:
 
     @property
     def is_sharded(self) -> bool:
+        """Whether other ranks hold some of the experts."""
         return self.group is not None
 
     def local(self, value: Tensor) -> Tensor:
-        """Return this process's part of a tensor (N, …) of all experts; or of its own alone as it is."""
+        """Return this rank's part of a tensor (N, …); a tensor (count, …) is returned as it is."""
         return value if len(value) == self.count else value[self.first : self.first + self.count]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ExpertPlacement:
-        return self  # a copy of a model (averaging) talks to the same processes
+        return self  # a copy of a model (for averaging) has the same process groups
 
 
 def place_experts(num_experts: int, timeout: float | None = None) -> ExpertPlacement:
-    """Return this process's experts; of several processes all must call it, in the same order.
+    """Return the placement of this rank's experts; a collective call.
 
-    An exchange with a silent process fails after `timeout` seconds.
+    An all-to-all with a silent rank fails after `timeout` seconds.
     """
     if are_whole() or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return ExpertPlacement(num_experts, 0, num_experts)
     world = dist.group.WORLD
     key = (num_experts, world)
     if key not in _placements:
-        for old in [old for old in _placements if old[1] is not world]:  # the processes were joined anew
+        for old in [old for old in _placements if old[1] is not world]:  # the process group is a new one
             del _placements[old]
         _placements[key] = _new_placement(num_experts, timeout)
     return _placements[key]
@@ -91,7 +91,7 @@ def _new_group(ranks: range, timeout: float | None) -> Any:
 
 @contextmanager
 def whole_models() -> Iterator[None]:
-    """Models built inside hold all experts: for evaluation, where processes have batches of their own."""
+    """Let models built inside hold all experts, for evaluation with separate batches per rank."""
     token = _whole.set(True)
     try:
         yield
@@ -100,12 +100,13 @@ def whole_models() -> Iterator[None]:
 
 
 def are_whole() -> bool:
+    """Return whether models hold all experts now; see `whole_models`."""
     return _whole.get()
 
 
 @torch.no_grad()
 def average_over_replicas(tensors: list[Tensor], placement: ExpertPlacement) -> None:
-    """Replace gradients of this process's experts by their means over the replicas."""
+    """Replace gradients of this rank's experts by their means over the replicas."""
     if placement.replicas is None:
         return
     size = dist.get_world_size(placement.replicas)
@@ -118,7 +119,7 @@ def average_over_replicas(tensors: list[Tensor], placement: ExpertPlacement) -> 
 
 
 def buckets(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Return tensors to send together: small ones of a type up to `BUCKET` bytes, large ones alone."""
+    """Group tensors to send together: small ones of a type up to `BUCKET` bytes, large ones alone."""
     full: list[list[Tensor]] = []
     open_ones: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:

@@ -1,8 +1,8 @@
-"""Balanced assignment of tokens that were shuffled at random across processes, as BASE layers do it in training.
+"""Token shuffle: balanced assignment of tokens that are shuffled over ranks, as in BASE layers' training.
 
-Sentences of one process resemble each other, and must not be spread over all experts. Instead of the tokens only their
-scores are shuffled (N numbers there, the expert's number back); the tokens go straight to their expert. The process
-that assigns them knows first how many go where, and says so with the answers.
+Sentences of one rank resemble each other, and must not be spread over all experts. Only scores are shuffled (N numbers
+there, the expert's number back); tokens go directly to their expert. The rank that assigns tokens knows their numbers
+per expert first, and sends these with the answers.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ Assign = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]  # scores and 
 
 
 def real_tokens(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
-    """Return how many tokens are no padding, (), where the scores are."""
+    """Return the number of tokens that are not padding, (), on the scores' device."""
     if padding_T is None:
         return scores_TN.new_full((), len(scores_TN), dtype=torch.float32)
     return (~padding_T).sum().float()
 
 
 class TokenCounts:
-    """How many tokens each process has in a pass through a stack: its first layer asks, the others know.
+    """The ranks' numbers of tokens in a pass through a stack; its first layer gathers them.
 
-    That layer also asks for the stacks that follow, in which this process has so many.
+    That layer also gathers the numbers of `following` stacks.
     """
 
     def __init__(self, *following: int) -> None:
         self._following = following
-        self._counts: list[list[int]] | None = None  # of each stack
+        self._counts: list[list[int]] | None = None  # by stack
 
     def among(self, group: dist.ProcessGroup, num_tokens: int, device: torch.device, record: CommRecord) -> list[int]:
-        """Return all processes' counts in their order, given this one's; who asks records the cost."""
+        """Return the counts of all ranks in order; only the first call communicates."""
         if self._counts is None:
             self._counts = gather_numbers([num_tokens, *self._following], device, group, record)
         return self._counts[0]
 
     def of_next(self) -> TokenCounts:
-        """Return the counts of the stack that follows, which asks itself if no layer before it did."""
+        """Return the counts of the next stack, which gathers them if no layer has done so."""
         found = TokenCounts(*self._following[1:])
         found._counts = None if self._counts is None else self._counts[1:]
         return found
 
 
 class TokenShuffle:
-    """Assigns the tokens of a group's processes in random parts of equal size, one in each process."""
+    """Assigns the tokens of a group in random parts of equal size, one on each rank."""
 
     def __init__(self, placement: ExpertPlacement) -> None:
         assert placement.group is not None
@@ -65,23 +65,24 @@ class TokenShuffle:
         record: CommRecord,
         counts: TokenCounts | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return each token's expert, (T,); how many rows each process has for each expert of this one, (P, E).
+        """Return experts, (T,), and the ranks' numbers of rows for each local expert, (P, E).
 
-        Also, of the part that this process assigned, the prices, (N,), and the number of tokens, ().
+        Also returns prices, (N,), and number of tokens, (), of the part that this rank assigned.
 
-        The order is drawn from torch's CPU generator, which fairseq seeds in each update: resumed runs draw the same.
+        The order is drawn from torch's CPU generator, which fairseq seeds in each update, so resumed runs draw the
+        same.
         """
         group = self.placement.group
         assert group is not None
         num_tokens, num_experts = scores_TN.shape
         numbers = (counts or TokenCounts()).among(group, num_tokens, scores_TN.device, record)
         rank, size = dist.get_rank(group), len(numbers)
-        assert numbers[rank] == num_tokens, "a stack has as many tokens as the pass began with saying"
+        assert numbers[rank] == num_tokens, "a stack must have the number of tokens that the pass gathered"
         send = parts_of(num_tokens, rank, size)
         receive = [parts_of(count, source, size)[rank] for source, count in enumerate(numbers)]
-        # From pinned memory it flows to a GPU by itself.
+        # From pinned memory the copy to a GPU is asynchronous.
         order_T = torch.randperm(num_tokens, pin_memory=is_on_gpu(scores_TN)).to(scores_TN.device, non_blocking=True)
-        # A last column tells whose a token is, from 1, and has 0 at padding.
+        # The last column has the token's rank, from 1, and 0 at padding.
         sent = scores_TN.new_full((num_tokens, num_experts + 1), rank + 1)
         sent[:, :-1] = scores_TN[order_T]
         if padding_T is not None:
@@ -100,9 +101,9 @@ class TokenShuffle:
         return expert_T, rows_PE, price_N, real_tokens(part_SN, padding_S)
 
     def _answers(self, expert_S: Tensor, owner_S: Tensor, receive: list[int]) -> Tensor:
-        """Return for each process, one after the other, the experts of its tokens, and N numbers, int32.
+        """Return the experts of tokens and N numbers for each rank, one after the other, int32.
 
-        These say how many rows go from each process, in this part, to each of its own N/P experts.
+        The numbers are the rows in this part that each rank sends to each of the receiver's N/P experts.
         """
         size, num_experts = self.placement.group_size, self.placement.num_experts
         label_S = owner_S * (num_experts + 1) + expert_S  # N is padding's
@@ -115,6 +116,6 @@ class TokenShuffle:
 
 
 def parts_of(num_tokens: int, source: int, size: int) -> list[int]:
-    """Return how many tokens `source` gives to each process: equal, the rest to those that follow it."""
+    """Return the numbers of tokens that `source` sends to each rank: equal, the rest to the next."""
     share, rest = divmod(num_tokens, size)
     return [share + ((rank - source) % size < rest) for rank in range(size)]

@@ -1,7 +1,7 @@
-"""Balanced assignment compiled for CPUs: loads what `setup.py` builds from `assignment.cpp`, if it is there.
+"""Balanced assignment compiled for CPUs: loads the libraries that `setup.py` builds from `assignment.cpp`, if any.
 
-`BUILDS` has a library for each length of vectors that this machine can run, the fastest first, by torch's names of
-instruction sets; ATEN_CPU_CAPABILITY (`avx2`, `default`) leaves faster ones out.
+`BUILDS` has the libraries that this machine can run, the fastest first, by torch's names of instruction sets.
+ATEN_CPU_CAPABILITY (`avx2`, `default`) excludes faster ones.
 """
 
 import ctypes
@@ -22,11 +22,11 @@ LIBRARIES = {"AVX512": "_assignment_avx512", "AVX2": "_assignment_avx2", "DEFAUL
 
 
 def assign(scores_TN: Tensor, build: Assign | None = None, start_N: Tensor | None = None) -> Assignment | None:
-    """As `priced_assignment` with `exact`, in one thread, which lets go of Python's lock.
+    """Compute `priced_assignment` with `exact` in one thread, without Python's global lock.
 
-    A build gives the same answer for the same scores. `build` is one of `BUILDS`, by default the fastest. Returns None
-    where torch has to do it: without a library, on another device, for float64, for scores that are not finite or
-    larger than 1e30 or differ by less than 1e-30 on average, and if memory is short.
+    A build gives the same result for the same scores. `build` is one of `BUILDS`, by default the fastest. Returns None
+    if torch must compute it: without a library, on another device, for float64, if scores are not finite, exceed 1e30
+    or differ by less than 1e-30 on average, or if memory is short.
     """
     build = build or next(iter(BUILDS.values()), None)
     if build is None or not is_on_cpu(scores_TN) or scores_TN.dtype == torch.float64:
@@ -59,8 +59,8 @@ def load(library: Path) -> Assign | None:
         return None
     except AttributeError:
         warnings.warn(
-            f"`{library}` must be of this version of fairseq_mtmoe, but is of another one, and is not used: installing "
-            "the package again builds it, and makes balanced assignment ten times as fast.",
+            f"`{library}` must be of this version of fairseq_mtmoe, but is of another, and is not used; install the "
+            "package again to build it, which makes balanced assignment ten times as fast.",
             stacklevel=2,
         )
         return None

@@ -1,17 +1,16 @@
-// Balanced assignment on a CPU: solves what moe/assignment/stepwise.py solves with torch, faster and more exactly.
+// Balanced assignment on a CPU: the problem of moe/assignment/stepwise.py, solved faster and more exactly.
 //
-// Each of T tokens gets one of N experts, each expert gets ⌊T/N⌋ or ⌈T/N⌉ tokens, and the sum of scores is to be as high
-// as can be: a transportation problem, whose dual has N prices only. Three steps, which moe/README.md explains:
-//   1. dual_solver.h: dual prices, at which demand, softened by a falling temperature, is about even; first on a sample.
+// Each of T tokens gets one of N experts, each expert gets ⌊T/N⌋ or ⌈T/N⌉ tokens, and the sum of scores is maximal:
+// a transportation problem, whose dual has only N prices. It has three steps:
+//   1. dual_solver.h: dual prices, at which demand, smoothed by a falling temperature, is about even; sampled first.
 //   2. augmenting_paths.h: every token takes the expert with the highest score - price.
-//   3. augmenting_paths.h: the tokens that are too many move along augmenting paths from full experts to free ones.
-// Step 3 finds the optimum but for rounding, whatever the prices are: step 1 only decides how much is left to do.
-// Every loop has a bound.
+//   3. augmenting_paths.h: surplus tokens move along augmenting paths from full experts to free ones.
+// Step 3 finds the optimum up to rounding for any prices; step 1 only reduces its work. Every loop is bounded.
 //
-// It runs in the caller's thread and keeps nothing between calls, so that calls may run side by side. Scratch memory:
-// T·N floats, as many again where all tokens are nearly indifferent (rows padded to whole vectors), 36·N² floats for
-// sample and graph, and five numbers per token. The same scores give the same answer; on a processor with other vector
-// units, sums are rounded otherwise, and tokens may change places that are equally good but for rounding.
+// It runs in the caller's thread and keeps no state, so calls may run concurrently. Scratch memory: T·N floats, twice
+// as many if all tokens are nearly indifferent (rows padded to whole vectors), 36·N² floats for sample and graph, and five
+// numbers per token. The same scores give the same result. A processor with other vector units rounds sums differently,
+// so that tokens may swap experts that are equally good up to rounding.
 
 #include "augmenting_paths.h"
 #include "dual_solver.h"
@@ -20,13 +19,13 @@
 namespace {
 
 constexpr int SAMPLE = 32;  // tokens per expert
-constexpr int GLANCE = 16;  // as many, to judge prices of an earlier step by
+constexpr int GLANCE = 16;  // tokens per expert, to judge prices of an earlier step
 constexpr int SMALLEST_SAMPLE = 512;
-constexpr double GOLDEN = 0.6180339887498949;  // its multiples spread over [0, 1) evenly, in step with no sentences
+constexpr double GOLDEN = 0.6180339887498949;  // its multiples are spread evenly over [0, 1), without a period
 
 enum Outcome { DONE = 0, NO_MEMORY = 1, UNSUITED = 2 };
 
-// Prices for `all` scores, which are those of `rows`.
+// Finds prices for `all` scores, which are packed from `rows`.
 void find_prices(const float* rows, const Scores& all, const float* start, DualSolver& solver) {
   const int experts = all.experts();
   const int64_t tokens = all.tokens();
@@ -43,7 +42,7 @@ void find_prices(const float* rows, const Scores& all, const float* start, DualS
   solver.begin(some, all);
 }
 
-// Prices less their mean, in units of the scores.
+// Writes prices minus their mean, in units of the scores.
 void write_prices(const Floats* prices, int experts, double spread, float* price_out) {
   double mean = 0;
   for (int e = 0; e < experts; ++e) mean += at(prices, e) / static_cast<double>(experts);
@@ -57,7 +56,7 @@ Outcome assign(const float* rows, int64_t tokens, int experts, const float* star
   const float unit = scores.spread() > 0 ? static_cast<float>(1 / scores.spread()) : 1.f;
   DualSolver solver(experts, unit);
   find_prices(rows, scores, start, solver);
-  // A choice is in doubt where two experts are within a temperature of each other.
+  // A choice is uncertain if two experts are within a temperature of each other.
   AugmentingPaths search(rows, scores, unit, solver.prices(), solver.temperature());
   if (!search.run()) return UNSUITED;
   std::copy(search.experts(), search.experts() + tokens, expert_out);
@@ -67,11 +66,11 @@ Outcome assign(const float* rows, int64_t tokens, int experts, const float* star
 
 }  // namespace
 
-// scores_TN: T rows of N scores. start_N: N prices to begin with, or null. expert_T and price_N: room for the expert of
-// each token, and for the price of each expert. Returns
+// scores_TN: T rows of N scores. start_N: N initial prices, or null. expert_T and price_N: outputs, the expert of each
+// token and the price of each expert. Returns
 //   0 when done;
-//   1 where memory is short;
-//   2 where scores are not finite, too large or too small for float32 sums, or T or N is out of range.
+//   1 if memory is short;
+//   2 if scores are not finite, or too large or too small for float32 sums, or if T or N is out of range.
 extern "C" __attribute__((visibility("default"))) int mtmoe_priced_assignment(const float* scores_TN, int64_t tokens,
                                                                               int64_t experts, const float* start_N,
                                                                               int64_t* expert_T, float* price_N) {

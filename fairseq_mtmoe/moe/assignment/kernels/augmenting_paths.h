@@ -1,10 +1,10 @@
-// Steps 2 and 3: tokens choose, and those that are too many move along successive shortest augmenting paths
-// (minimum-cost flow with prices as potentials), as in ../augmenting_paths.py. See assignment.cpp.
+// Steps 2 and 3: tokens choose, and surplus tokens move along successive shortest augmenting paths (minimum-cost flow
+// with prices as potentials), as in ../augmenting_paths.py. See assignment.cpp.
 //
 // Moving a token from expert a to expert b costs score a - score b. Nodes of the graph are the experts and, last, the
 // pool; the cheapest token for each pair of experts is the edge between them. Prices keep reduced costs above zero.
 // Differences from the torch version: Dijkstra's algorithm stops at the first expert with room, and only loose tokens
-// take part, whose second choice is near enough to the first. They are few, and their scores fit into the caches.
+// move, whose second choice is close to the first. They are few, and their scores fit into the caches.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,11 @@
 
 namespace {
 
-constexpr float TOLERANCE = 1e-6f;  // mean spreads that a token may lose more than the cheapest that moves with it
-constexpr float WIDENING = 8.f;     // of the bound on what is loose, where it was too narrow
-constexpr float WIDEST = 100.f;     // mean spreads: beyond it, all tokens are loose
+constexpr float TOLERANCE = 1e-6f;  // in mean spreads: additional loss of a token over the cheapest that moves with it
+constexpr float WIDENING = 8.f;     // factor of the bound on loose tokens, if it was too narrow
+constexpr float WIDEST = 100.f;     // in mean spreads: beyond it, all tokens are loose
 
-// Every token's favourite at these prices, and by how much it is ahead of the second.
+// Finds every token's best expert at these prices, and its lead over the second.
 void choose(const Scores& scores, float unit, const float* prices, int32_t* expert, float* lead) {
   const Floats* value = scores.values();
   for (int64_t b = 0; b < scores.blocks(); ++b, value += scores.experts()) {
@@ -41,7 +41,7 @@ void choose(const Scores& scores, float unit, const float* prices, int32_t* expe
   }
 }
 
-// costs[b] becomes the least of own score - score b over some tokens. Rows are `width` vectors long.
+// Lowers costs[b] to the minimum of own score - score b over some tokens. Rows are `width` vectors long.
 void lower_costs(const Floats* rows, int width, const std::vector<int32_t>& tokens, int own, Floats* costs) {
   for (int32_t token : tokens) {
     const Floats* row = rows + static_cast<int64_t>(token) * width;
@@ -53,14 +53,15 @@ void lower_costs(const Floats* rows, int width, const std::vector<int32_t>& toke
   }
 }
 
-// Dijkstra's algorithm. `open` is `distance`, but infinite where the search has been.
+// The state of Dijkstra's algorithm. `open` is `distance`, but infinite at visited nodes.
 struct ShortestPaths {
   explicit ShortestPaths(int width) : distance(width), open(width), previous(width) {}
   Array<Floats> distance, open;
   Array<Ints> previous;
 };
 
-// Which nodes are nearer by way of `node`? Reduced costs below 0 are rounding or tolerance, and count as 0.
+// Updates the distances of nodes that are nearer through `node`. Reduced costs below 0 are rounding or tolerance, and
+// count as 0.
 void relax(const Floats* costs, const Floats* prices, int node, ShortestPaths& paths) {
   const float distance = at(paths.distance.begin(), node);
   const float price = at(prices, node);
@@ -74,7 +75,7 @@ void relax(const Floats* costs, const Floats* prices, int node, ShortestPaths& p
   }
 }
 
-// The nearest open node, or -1.
+// Returns the nearest open node, or -1.
 int nearest(const ShortestPaths& paths) {
   Floats best = paths.open[0];
   Ints where = {};
@@ -95,7 +96,7 @@ int nearest(const ShortestPaths& paths) {
 
 class AugmentingPaths {
  public:
-  // reach: tokens whose favourite is ahead by no more are loose.
+  // reach: tokens are loose if the lead of their best expert is at most this.
   AugmentingPaths(const float* rows, const Scores& scores, float unit, const std::vector<float>& prices, float reach)
       : rows_(rows),
         unit_(unit),
@@ -118,14 +119,14 @@ class AugmentingPaths {
 
   const int32_t* experts() const { return expert_.begin(); }
 
-  // Moves tokens until shares are even. Each round takes one or more from those that are too many. Returns false if
-  // there is no way to move one, which does not happen with finite scores.
+  // Moves tokens until loads are even. Each round moves at least one surplus token. Returns false if there is no path,
+  // which does not happen with finite scores.
   bool run() {
     gather();
     while (crowded()) {
       const int end = search();
       const float length = end < 0 ? INFINITE : at(paths_.distance.begin(), end);
-      // A path through a token that is not loose costs reach_ at first, and less by what prices have moved since.
+      // A path through a token that is not loose costs at least reach_, minus the movement of prices since then.
       if (moved_ + length > reach_ && reach_ < INFINITE) {
         reach_ = reach_ < WIDEST ? reach_ * WIDENING : INFINITE;
         gather();
@@ -142,8 +143,7 @@ class AugmentingPaths {
     return true;
   }
 
-  // Moves the prices into the middle of all those at which every token's expert is its choice, and returns them. After
-  // `run`.
+  // Moves the prices to the centre of those that support the assignment, and returns them. Call it after `run`.
   const Floats* centre() {
     count_others();
     CentralPrices central(pool_, width_);
@@ -177,8 +177,8 @@ class AugmentingPaths {
     return std::any_of(excess_.begin(), excess_.end(), [](int64_t excess) { return excess > 0; });
   }
 
-  // Where N does not divide T, the dearest experts get places for one token more. Which of them have one stays open: the
-  // pool takes the surplus token of an expert without a place, and hands it to one that gives its place up.
+  // If N does not divide T, the dearest experts get a place for one more token. Places may move: the pool takes the
+  // surplus token of an expert without a place, and gives it to one that gives up its place.
   void share_places(const std::vector<float>& prices) {
     std::vector<int> order(pool_);
     for (int e = 0; e < pool_; ++e) order[e] = e;
@@ -190,7 +190,7 @@ class AugmentingPaths {
       excess_[e] = -(tokens_ / pool_) - has_place_[e];
       set(prices_.begin(), e, prices[e]);
     }
-    // Between the prices of experts with a place and without: so far no step over the pool pays.
+    // Between the prices of experts with and without a place: no step through the pool pays yet.
     set(prices_.begin(), pool_, (prices[order[std::max(places - 1, 0)]] + prices[order[places]]) / 2);
   }
 
@@ -204,7 +204,7 @@ class AugmentingPaths {
     for (size_t i = 0; i < loose_.size(); ++i) {
       const float* scores = rows_ + static_cast<int64_t>(loose_[i]) * pool_;
       Floats* row = loose_rows_.begin() + i * width_;
-      row[width_ - 1] = Floats{} - INFINITE;  // nobody moves to the pool, or to what fills the last vector
+      row[width_ - 1] = Floats{} - INFINITE;  // no token moves to the pool, or to the padding of the last vector
       const float own = scores[expert_[loose_[i]]];  // only differences matter, and these do not overflow
       for (int e = 0; e < pool_; ++e) set(row, e, (scores[e] - own) * unit_);
       members_[expert_[loose_[i]]].push_back(static_cast<int32_t>(i));
@@ -212,7 +212,7 @@ class AugmentingPaths {
     for (int e = 0; e < pool_; ++e) refresh(e);
   }
 
-  // Lowers the costs to those of all tokens, the ones that are not loose too.
+  // Lowers the costs to those of all tokens, also of those that are not loose.
   void count_others() {
     for (int64_t t = 0; t < tokens_; ++t) {
       if (lead_[t] <= reach_) continue;
@@ -226,7 +226,7 @@ class AugmentingPaths {
     }
   }
 
-  // Costs of steps from an expert, and to and from the pool.
+  // Computes the costs of steps from an expert, and of its steps to and from the pool.
   void refresh(int expert) {
     Floats* costs = costs_from(expert);
     std::fill(costs, costs + width_, Floats{} + INFINITE);
@@ -235,7 +235,7 @@ class AugmentingPaths {
     set(costs_from(pool_), expert, has_place_[expert] ? 0.f : INFINITE);
   }
 
-  // The nearest expert with too few tokens from any with too many, or -1.
+  // Returns the expert with room that is nearest to any full expert, or -1.
   int search() {
     paths_.distance.fill(Floats{} + INFINITE);
     paths_.previous.fill(Ints{} - 1);
@@ -257,7 +257,7 @@ class AugmentingPaths {
     return path;
   }
 
-  // Tokens that lose hardly more than the cheapest between two experts, cheapest first.
+  // Finds the tokens that lose hardly more than the cheapest between two experts, cheapest first.
   void find_candidates(int from, int to, std::vector<Candidate>& candidates) {
     candidates.clear();
     const float limit = at(costs_from(from), to) + TOLERANCE;
@@ -268,7 +268,7 @@ class AugmentingPaths {
     std::sort(candidates.begin(), candidates.end());
   }
 
-  // Moves as many tokens as can take every step; over the pool, one.
+  // Moves as many tokens as every step allows; one through the pool.
   void move_along(const std::vector<int>& path) {
     const size_t steps = path.size() - 1;
     if (candidates_.size() < steps) candidates_.resize(steps);
@@ -309,7 +309,7 @@ class AugmentingPaths {
   int pool_;          // the pool's node, and the number of experts
   int width_;         // vectors that hold a number for each node
   float reach_;
-  float moved_ = 0;   // how far prices may have moved from where leads were computed
+  float moved_ = 0;   // bound on the movement of prices since leads were computed
   Array<int32_t> expert_;
   Array<float> lead_;
   Array<Floats> prices_, costs_;

@@ -1,11 +1,11 @@
-// Central dual prices: in the middle of all those that support an assignment, as in ../augmenting_paths.py.
+// Central dual prices: the centre of all prices that support an assignment, as in ../augmenting_paths.py.
 // See assignment.cpp.
 //
-// An assignment is supported by prices p with p_a - p_b <= c_ab, what the cheapest token loses on the step from a to b.
-// They form a polytope, and shortest paths end at one of its corners, where tokens are torn between two experts. Two
-// corners per expert follow from all shortest paths: distances to it and, negative, from it. Where the price of a may
-// stand at all above its lowest beside that of b, it does so at the corner of a: in the mean of these corners no token is
-// torn unless it must be. The mean depends on the assignment only, not on the way that led to it.
+// Prices p support an assignment if p_a - p_b <= c_ab, the loss of the cheapest token on the step from a to b. They
+// form a polytope, and shortest paths end at one of its corners, where tokens are torn between two experts. All
+// shortest paths give two corners per expert: the distances to it and, negative, from it. If the price of a can be
+// above its minimum relative to that of b, it is so at the corner of a. Therefore at the mean of these corners no token is
+// torn unless it must be. The mean depends only on the assignment, not on the path to it.
 #pragma once
 
 #include <vector>
@@ -20,7 +20,7 @@ class CentralPrices {
   CentralPrices(int experts, int width)
       : experts_(experts), width_(width), room_(static_cast<size_t>(experts + 1) * width) {}
 
-  // To be filled: by how much the price of this node may rise beside the others', at least 0.
+  // To be filled in: how far the price of this node may rise relative to each other node, at least 0.
   Floats* room_from(int node) { return room_.begin() + static_cast<size_t>(node) * width_; }
 
   void add_middle(Floats* prices) {

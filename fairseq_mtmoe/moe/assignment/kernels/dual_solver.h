@@ -1,9 +1,9 @@
 // Step 1: dual prices, by Newton's method on the smoothed dual at falling temperatures, as in ../dual_prices.py, which
-// says what that is. See assignment.cpp.
+// explains it. See assignment.cpp.
 //
-// Differences from the torch version: the matrix of Newton's method comes from a part of the tokens and of each token's
-// demand only, and the system is solved by conjugate gradients. Demand itself, which decides where it all ends, is
-// exact. It ends early: what it leaves over costs less to move than another step.
+// Differences from the torch version: the matrix of Newton's method is computed from a part of the tokens and of each
+// token's demand, and the system is solved by conjugate gradients. Demand itself, which determines the solution, is
+// exact. The method ends early: moving the remaining surplus tokens costs less than another step.
 #pragma once
 
 #include <algorithm>
@@ -16,29 +16,29 @@ namespace {
 
 // Temperatures and prices are in units of the mean over tokens of highest - lowest score. A level is one temperature.
 constexpr float WARMEST = 0.25f;      // temperature of the first level
-constexpr float COOLING = 0.25f;      // temperature of the next level over this one's
+constexpr float COOLING = 0.25f;      // ratio of the next level's temperature to this one's
 constexpr int FEWEST_LEVELS = 3;      // down to a temperature of 0.016
 constexpr int MOST_LEVELS = 8;
-constexpr float WAVERING = 0.3f;      // part of the demand not for its token's favourite: above it, a further level
+constexpr float WAVERING = 0.3f;      // fraction of demand not for the token's best expert: above it, one more level
 constexpr int MOST_STEPS = 6;         // of Newton's method on one level
-constexpr float LONGEST_STEP = 4.f;   // in temperatures: a price moves by no more, since smooth demand is local
-constexpr float UNEVEN = 0.5f;        // of the surplus that choosing makes at the best prices: below it, the level ends
-// Newton's system. Its matrix, the slope, is how demand changes with the prices.
+constexpr float LONGEST_STEP = 4.f;   // in temperatures: limit of a price's step, since smooth demand is a local model
+constexpr float UNEVEN = 0.5f;        // of the surplus of hard choices at the best prices: below it, the level ends
+// Newton's system. Its matrix, the slope, is the derivative of demand by the prices.
 constexpr float RIDGE = 1e-3f;        // of a share, on the diagonal: solvable where no token wavers between two experts
 constexpr int MOST_ROUNDS = 30;       // of conjugate gradients
 constexpr float SOLVED = 0.01f;       // norm of the residual over that of the excess demand: below it, they end
-constexpr float SMALL_SHARE = 0.02f;  // of a token's demand: experts with less do not count in the slope
-constexpr int SLOPE_TOKENS = 256;     // the slope is of at least so many tokens,
-constexpr int SLOPE_PER_EXPERT = 4;   // of so many per expert,
-constexpr int SLOPE_STRIDE = 16;      // and of every 16th block of tokens
-// Prices of an earlier step to begin with, judged by the tokens that are too many at their expert.
-constexpr float FARTHEST = 1e3f;      // from the prices' mean: a price beyond it, and they are not used
-constexpr float LOST = 0.5f;          // of some tokens: above it, they are not used
-constexpr float SHUNNED = 1e-5f;      // an expert's demand over share: below it, its price says nothing: all are dropped
-constexpr float NEAR = 0.12f;         // of some tokens: below it, the sample is left out: it could bring them no nearer
-constexpr float UNSOLVED = 0.15f;     // of all tokens, at the end: above it, the solver begins anew
-constexpr int SLOPE_PARTS = 4;        // times as many tokens for the slope: near the end, a better one pays
-constexpr float PER_E = 1.44269504f;  // log2(e): the softmax is of powers of e, and those of 2 are cheaper
+constexpr float SMALL_SHARE = 0.02f;  // of a token's demand: smaller ones do not count in the slope
+constexpr int SLOPE_TOKENS = 256;     // minimum number of tokens for the slope
+constexpr int SLOPE_PER_EXPERT = 4;   // minimum number of tokens per expert for the slope
+constexpr int SLOPE_STRIDE = 16;      // at most this stride of token blocks for the slope
+// Initial prices of an earlier step, judged by the fraction of surplus tokens.
+constexpr float FARTHEST = 1e3f;      // distance from the mean price: above it, the prices are not used
+constexpr float LOST = 0.5f;          // of a few tokens: above it, the prices are not used
+constexpr float SHUNNED = 1e-5f;      // an expert's demand over share: below it, the prices are not used
+constexpr float NEAR = 0.12f;         // of a few tokens: below it, the sample is skipped, which would not help
+constexpr float UNSOLVED = 0.15f;     // of all tokens, at the end: above it, the solver starts from scratch
+constexpr int SLOPE_PARTS = 4;        // factor of the slope's tokens: near the end, a better slope pays
+constexpr float PER_E = 1.44269504f;  // log2(e): powers of 2 are cheaper than those of e in the softmax
 
 // 2^x for x <= 0, with an error below 1e-4; at least 2^-60, so that no number is denormal.
 INLINE void exp2(Floats& x) {
@@ -50,7 +50,7 @@ INLINE void exp2(Floats& x) {
   x = reinterpret_cast<Floats>(reinterpret_cast<Ints>(power) + (reinterpret_cast<Ints>(rounded) << 23));
 }
 
-// What the tokens buy at some prices, and scratch memory for finding out.
+// The tokens' demand at some prices, and scratch memory to compute it.
 struct Demand {
   explicit Demand(int experts)
       : total(experts),
@@ -61,10 +61,10 @@ struct Demand {
         who(experts),
         weights(experts) {}
 
-  int slope_parts = 1;       // the slope is of so many times as many tokens
+  int slope_parts = 1;       // factor of the number of tokens for the slope
   std::vector<float> total;  // per expert, in tokens
   Array<Floats> slope;       // (a, b): sum over tokens of (share of expert a) · (share of expert b), where they count
-  float wavering = 1;        // part of the demand that is not for its token's favourite
+  float wavering = 1;        // fraction of the demand that is not for the token's best expert
 
   Array<Floats> sums, shares;
   Array<Ints> marked;
@@ -72,7 +72,7 @@ struct Demand {
   std::vector<float> weights;
 };
 
-// Adds one token to the slope. Bits of `marked` say which of its shares count: a few when it is cold.
+// Adds one token to the slope. Bits of `marked` select the shares that count, a few at low temperatures.
 INLINE void add_slope(Demand& demand, int lane, int experts, float weight) {
   const size_t row = static_cast<size_t>(vectors_for(experts)) * LANES;
   float* const slope = reinterpret_cast<float*>(demand.slope.begin());
@@ -89,7 +89,7 @@ INLINE void add_slope(Demand& demand, int lane, int experts, float weight) {
   }
 }
 
-// Each token's shares are the softmax over experts of (values · unit - prices), to the base of 2.
+// Computes demand. Each token's shares are the softmax over experts of (values · unit - prices), to the base of 2.
 void add_up(const Scores& scores, float unit, const float* prices, Demand& demand) {
   const int experts = scores.experts();
   const int64_t slope_tokens = demand.slope_parts * std::max(SLOPE_TOKENS, SLOPE_PER_EXPERT * experts);
@@ -144,8 +144,8 @@ float dot(const Floats* a, const Floats* b, int width) {
   return sum;
 }
 
-// Newton's step: solves (diagonal - slope) · step = excess by conjugate gradients. Demand that the slope leaves out
-// stays in the diagonal, so that the step is too short rather than too long.
+// Newton's step: solves (diagonal - slope) · step = excess by conjugate gradients. Demand that the slope omits stays in
+// the diagonal, so that the step is rather too short than too long.
 void solve(const Demand& demand, const std::vector<float>& excess, float share, std::vector<float>& step) {
   const int experts = static_cast<int>(excess.size()), width = vectors_for(experts);
   std::vector<float> diagonal(experts), scaling(experts), rest(excess), image(experts);
@@ -185,13 +185,13 @@ void solve(const Demand& demand, const std::vector<float>& excess, float share, 
 
 class DualSolver {
  public:
-  // unit: what scores are multiplied with, so that their mean spread is 1.
+  // unit: factor of the scores that makes their mean spread 1.
   DualSolver(int experts, float unit)
       : unit_(unit), prices_(experts), excess_(experts), step_(experts), demand_(experts) {}
   const std::vector<float>& prices() const { return prices_; }
   float temperature() const { return temperature_; }
 
-  // From the mean scores on, through all temperatures; first with some of the scores.
+  // Solves from the mean scores, through all temperatures; first with some of the scores.
   void begin(const Scores& some, const Scores& all) {
     demand_.slope_parts = 1;
     take_means(some);
@@ -199,8 +199,8 @@ class DualSolver {
     if (&some != &all) settle(all);
   }
 
-  // From prices of an earlier step, in units of the scores. Returns false, for beginning anew, where they are too far from
-  // what these scores need: a few of them tell.
+  // Solves from prices of an earlier step, in units of the scores. Returns false if they are too far from the solution
+  // for these scores, judged by a few of them; then call `begin`.
   bool resume(const Scores& few, const Scores& some, const Scores& all, const float* start) {
     const int level = FEWEST_LEVELS - 1;
     temperature_ = temperature_of(level);
@@ -215,7 +215,7 @@ class DualSolver {
  private:
   static float temperature_of(int level) { return WARMEST * std::pow(COOLING, static_cast<float>(level)); }
 
-  // The temperature falls until most tokens know what they want. Returns as `settle`.
+  // Lowers the temperature until most tokens have a clear choice. Returns the result of `settle`.
   float cool(const Scores& scores, int level) {
     for (;; ++level) {
       temperature_ = temperature_of(level);
@@ -224,20 +224,20 @@ class DualSolver {
     }
   }
 
-  // Newton's method at one temperature. Returns how many tokens were too many before its last step.
+  // Newton's method at one temperature. Returns the number of surplus tokens before its last step.
   float settle(const Scores& scores) {
     float surplus = 0;
     for (int i = 0; i < MOST_STEPS; ++i) {
       surplus = look(scores);
       step();
-      // Tokens choose one expert where their demand was spread: so many are too many even at perfect prices.
+      // Hard choices of tokens with spread demand make some surplus even at perfect prices; its expected size:
       const float doubtful = std::sqrt(demand_.wavering * share_) * static_cast<float>(prices_.size());
       if (surplus < 1 + UNEVEN * doubtful) break;
     }
     return surplus;
   }
 
-  // What the tokens buy at these prices and this temperature. Returns how many of them are too many.
+  // Computes demand at these prices and this temperature. Returns the number of surplus tokens.
   float look(const Scores& scores) {
     const int experts = scores.experts();
     const float factor = PER_E / temperature_;
@@ -252,19 +252,19 @@ class DualSolver {
     return surplus;
   }
 
-  // A step of Newton's method from there.
+  // Makes a step of Newton's method, after `look`.
   void step() {
     solve(demand_, excess_, share_, step_);
     for (size_t e = 0; e < prices_.size(); ++e)
       prices_[e] += temperature_ * std::min(LONGEST_STEP, std::max(-LONGEST_STEP, step_[e]));
   }
 
-  // Whether hardly anybody buys from some expert: then it is unknown how far its price is from where somebody would.
+  // Returns whether some expert has hardly any demand: then its price may be arbitrarily far off.
   bool shuns() const {
     return *std::min_element(demand_.total.begin(), demand_.total.end()) < SHUNNED * share_;
   }
 
-  // Returns false where a price is not finite, or absurd.
+  // Returns false if a price is not finite, or too far from the mean.
   bool take(const float* start) {
     double mean = 0;
     for (size_t e = 0; e < prices_.size(); ++e) mean += start[e] / static_cast<double>(prices_.size());

@@ -1,4 +1,4 @@
-// Scores in the order in which the dual solver reads them: a token per SIMD lane.
+// Scores in the dual solver's layout: one token per SIMD lane.
 #pragma once
 
 #include <cmath>
@@ -7,14 +7,14 @@
 
 namespace {
 
-constexpr float LARGEST_SCORE = 1e30f;     // sums and products of larger ones could overflow
-constexpr double SMALLEST_SPREAD = 1e-30;  // and the reciprocal of a smaller spread could
+constexpr float LARGEST_SCORE = 1e30f;     // sums and products of larger scores could overflow
+constexpr double SMALLEST_SPREAD = 1e-30;  // the reciprocal of a smaller spread could overflow
 
-// Scores less their token's highest, as many tokens side by side as a vector has lanes: vector e of block b holds
-// expert e of tokens LANES·b and on.
+// Scores minus their token's highest, with one token per lane: vector e of block b holds expert e of the tokens from
+// LANES·b on.
 class Scores {
  public:
-  // Takes every `stride`-th token, round and round, `tokens` in all.
+  // Takes every `stride`-th token, cyclically, `tokens` in all.
   Scores(const float* rows, int64_t all_tokens, int experts, int64_t tokens, int64_t stride)
       : tokens_(tokens), experts_(experts), values_(blocks() * experts) {
     spread_ = pack(rows, all_tokens, experts, tokens, stride, values_.begin()) / static_cast<double>(tokens);
@@ -42,7 +42,7 @@ class Scores {
   double spread_;
 };
 
-// Returns the sum of highest - lowest score; NaN where a score is not finite or too large.
+// Returns the sum of highest - lowest score; NaN if a score is not finite or too large.
 double Scores::pack(const float* rows, int64_t all_tokens, int experts, int64_t tokens, int64_t stride,
                         Floats* values) {
   double spread = 0;

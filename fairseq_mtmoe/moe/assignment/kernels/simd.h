@@ -1,4 +1,4 @@
-// SIMD: vectors as long as the processor's registers, of LANES numbers each, and arrays of them. See assignment.cpp.
+// SIMD: vectors of LANES numbers, which fill the processor's registers, and arrays of them. See assignment.cpp.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace {
 
-// As many numbers as one vector register of the processor that this is compiled for holds: of longer vectors gcc keeps
-// parts in memory, which takes four times as long.
+// The number of floats in one vector register of the target processor: gcc keeps parts of longer vectors in memory,
+// which takes four times as long.
 #if defined(MTMOE_LANES)
 constexpr int LANES = MTMOE_LANES;  // for tests
 #elif defined(__AVX512F__)
@@ -32,8 +32,8 @@ INLINE float at(const Floats* numbers, int index) { return numbers[index / LANES
 INLINE void set(Floats* numbers, int index, float value) { numbers[index / LANES][index % LANES] = value; }
 INLINE int vectors_for(int numbers) { return (numbers + LANES - 1) / LANES; }
 
-// Numbers at addresses fit for every vector unit. Unlike std::vector's they are not set to 0 first: for large arrays
-// that would take as long as filling them.
+// An array aligned for every vector unit. Unlike std::vector's, its values are not initialized, which would take as
+// long as filling large arrays.
 template <class Value>
 class Array {
  public:
