@@ -21,6 +21,7 @@ class UserError(ValueError):
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The texts in backticks."""
         return tuple(re.findall(r"`([^`]*)`", str(self)))
 
 

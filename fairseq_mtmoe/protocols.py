@@ -82,7 +82,7 @@ class TaskDescription:
 
 @runtime_checkable
 class DescribesTask(Protocol):
-    """A task that describes its single task; `described` raises `UserError` if there are several."""
+    """A task that can describe its single task (UserError: several)."""
 
     def described(self) -> TaskDescription: ...
 
@@ -144,7 +144,10 @@ class TakesTaskIds(Protocol):
 
 @runtime_checkable
 class BecomesSparse(Protocol):
-    """A model that may train dense first: `sparsify` gives it experts, after `dense_updates` or for sparse weights."""
+    """A model that may train dense first.
+
+    sparsify: give it experts, after `dense_updates` or to load sparse weights.
+    """
 
     dense_updates: int
 

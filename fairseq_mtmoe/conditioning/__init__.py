@@ -85,11 +85,15 @@ class TaskEmbeddings(nn.Module):
         self.transform = initialized(nn.Linear(dim, dim)) if transforms else None
 
     def forward(self) -> Tasks:
+        """Return the embeddings of all tasks for a pass."""
         return Tasks(self.weight, self.weight if self.transform is None else self.transform(self.weight))
 
 
 class ConditionalLayerNorm(nn.LayerNorm):
-    """`h = (a-μ)/σ · γ_0·(1+γ(z)) + β_0 + β(z)` (§2.1.3, equation 3), with a pretrained norm's `weight` and `bias`."""
+    """Layer norm with task-dependent scale and shift (§2.1.3, equation 3).
+
+    `h = (a-μ)/σ · γ_0·(1+γ(z)) + β_0 + β(z)`, with a pretrained norm's `weight` and `bias`.
+    """
 
     def __init__(self, size: int, dim: int, eps: float = 1e-5) -> None:
         super().__init__(size, eps)
@@ -120,9 +124,10 @@ def apply_norm(norm: nn.Module, x: Tensor, tasks: Tasks | None, task_ids: LongTe
 
 
 class ConditionalAlignment(nn.Module):
-    """`x·R(z)` between the embeddings and the first block (§2.1.2, equation 2), with `R(z) = FiLM(R; z)`.
+    """`x·R(z)` between embeddings and first block (§2.1.2, equation 2).
 
-    R starts as the identity. Tasks need no matrices of their own: `x·R(z) = (1 + γ(z))·(x·R) + β(z)·Σ_i x_i`.
+    `R(z) = FiLM(R; z)`; R starts as the identity. Tasks need no matrices of their own: `x·R(z) = (1 + γ(z))·(x·R) +
+    β(z)·Σ_i x_i`.
     """
 
     def __init__(self, dim: int, size: int) -> None:
@@ -172,11 +177,11 @@ def block_width(positions: int, size: int) -> int:
 
 
 class ConditionalAttentionBias(nn.Module):
-    """M(z) of conditional attention, `softmax(M(z) + QKᵀ/√d)·V` (§2.1.1), `M(z) = ⊕_n FiLM(A_n; z)` for all heads.
+    """M(z) of conditional attention, `softmax(M(z) + QKᵀ/√d)·V` (§2.1.1).
 
-    Pairs of tokens in the same block of neighbours get `(1 + γ_j(z))·A_ij + β_j(z)`, all others 0. A has a row for each
-    of `positions` and a column for each of a block's `width` tokens, as γ and β. Beyond `positions` the pattern
-    repeats, and blocks do not cross its end.
+    `M(z) = ⊕_n FiLM(A_n; z)`, the same for all heads. Pairs of tokens in the same block of neighbours get `(1 +
+    γ_j(z))·A_ij + β_j(z)`, all others 0. A has a row for each of `positions` and a column for each of a block's `width`
+    tokens, as γ and β. Beyond `positions` the pattern repeats, and blocks do not cross its end.
     """
 
     def __init__(self, dim: int, positions: int, width: int) -> None:

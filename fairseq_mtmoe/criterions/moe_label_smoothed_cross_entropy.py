@@ -37,7 +37,7 @@ NO_LAYER = -1
 
 @dataclass
 class MoELabelSmoothedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    """Options of fairseq's `label_smoothed_cross_entropy`, and the weight of the load-balancing loss."""
+    """Options of fairseq's criterion, and the weight of the load-balancing loss."""
 
     load_balancing_weight: float = field(
         default=0.0, metadata={"help": "weight of the switch gates' load-balancing loss, per token or sentence"}

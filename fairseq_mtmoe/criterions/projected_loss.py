@@ -28,7 +28,7 @@ BLOCK_ROWS, GPU_BLOCK_ROWS = 512, 1024
 
 
 class ProjectedLoss(NamedTuple):
-    """Sums over all tokens, each a tensor of one number; `correct` is None unless it was asked for."""
+    """Sums over all tokens, scalar tensors; `correct` is None unless requested."""
 
     loss: Tensor
     nll: Tensor

@@ -25,10 +25,10 @@ TINY = 1e-16  # an adapter's output with a smaller squared norm has no direction
 
 
 class AdapterBank(StackedBank, ABC):
-    """K adapters of one kind: `down` (K, r, I), `up` (K, r, O), and the kind's biases; outputs times `scale`.
+    """K adapters of one kind: `down` (K, r, I), `up` (K, r, O), and biases.
 
-    `down` is initialized as in `nn.Linear`, each member separately. All else starts at 0, so that a new adapter adds
-    nothing.
+    Outputs are multiplied by `scale`. `down` is initialized as in `nn.Linear`, each member separately. All else starts
+    at 0, so that a new adapter adds nothing.
 
     Attributes:
         reads_inner: whether the input is a feed-forward layer's inner activations, (…, F), instead of its input.
@@ -51,6 +51,7 @@ class AdapterBank(StackedBank, ABC):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
+        """Initialize all parameters."""
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
         for index, down_RI in enumerate(self.down):
@@ -125,7 +126,7 @@ class AdapterBank(StackedBank, ABC):
 
 
 class LoraBank(AdapterBank):
-    """LoRA (Hu et al., 2022): E(x) = α/r · upᵀ down x, beside the second matrix of the feed-forward layer."""
+    """LoRA (Hu et al., 2022) of the second matrix: E(x) = α/r · upᵀ down x."""
 
     reads_inner = True
 
@@ -140,7 +141,7 @@ class LoraBank(AdapterBank):
 
 
 class BottleneckBank(AdapterBank):
-    """The parallel adapter (He et al., 2022), beside the layer: E(x) = upᵀ relu(down x + down_bias) + up_bias."""
+    """The parallel adapter (He et al., 2022): E(x) = upᵀ relu(down x + down_bias) + up_bias."""
 
     reads_inner = False
 

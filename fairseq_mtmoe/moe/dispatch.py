@@ -201,7 +201,7 @@ def combined_backward(
 
 
 class _Combined(torch.autograd.Function):
-    """Reorders and scales rows, with the scale computed in the same kernel, forward and backward."""
+    """Reorders and scales rows, computing the scale in the same kernel."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, gate_T: Tensor, blend: Tensor | None, uniform: float, row_T: Tensor) -> Tensor:

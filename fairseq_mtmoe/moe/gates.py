@@ -131,7 +131,7 @@ class Gate(nn.Module, ABC):
         return Routing(expert_T, routing.gate_T, routing.uniform_gate, routing.balance_loss, *known)
 
     def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
-        """Return each token's score of each expert, (T, N), float32, for a value of the gate's weight."""
+        """Return scores, (T, N), float32, for a value of the gate's weight."""
         return F.linear(hidden_TH, weight.float())
 
     @abstractmethod
@@ -145,8 +145,7 @@ class Gate(nn.Module, ABC):
 
 
 class BaseGate(Gate):
-    """BASE: experts get equally many tokens of a training batch; evaluation routes by running prices.
-
+    """BASE: balanced assignment in training; evaluation routes by running prices.
     The choice has no gradient; `gate_T = sigmoid(h · w_e)` has. The mode depends only on `self.training`.
 
     Attributes:
@@ -352,7 +351,10 @@ class SwitchGate(Gate):
     def route(
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
-        """Return the most probable expert; the balance loss is `N · Σ_e f_e · P_e` (Switch Transformer, eq. 4-6)."""
+        """Return the most probable expert, with the balance loss `N · Σ_e f_e · P_e`.
+
+        Switch Transformer, equations 4-6.
+        """
         logits_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
         if is_one_kernel(logits_TN):
             gate_T, expert_T, loss = softmax_choice(logits_TN, padding_T, balances=True)

@@ -51,18 +51,18 @@ FORMS: dict[str, Forms] = {}  # all operations to compare before their first use
 def one_kernel(
     arguments: str, by_triton: str, example: Callable[[torch.device], tuple[Any, ...]]
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate the form in torch, so that calls use the Triton kernel if the first tensor's GPU has it.
+    """Decorate the form in torch, so that calls use the Triton kernel if possible.
 
-    `arguments` are a torch schema without a name, `(Tensor x) -> Tensor`. Shapes must not depend on values.
+    The first tensor's device decides. `arguments` are a torch schema without a name, `(Tensor x) -> Tensor`. Shapes
+    must not depend on values.
     """
 
     def decorate(in_torch: Callable[..., Any]) -> Any:
-        name = in_torch.__name__
-        FORMS[name] = Forms(in_torch, by_triton, example)
-        LIBRARY.define(f"{name}{arguments}")  # type: ignore[no-untyped-call]
-        LIBRARY.impl(name, lambda *args: FORMS[name].kernel(*args), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-        torch.library.register_fake(f"{NAMESPACE}::{name}", in_torch, lib=LIBRARY)
-        operator = getattr(getattr(torch.ops, NAMESPACE), name)
+        name = in_torch.__name__ FORMS[name] = Forms(in_torch, by_triton, example) LIBRARY.define(f"{name}{arguments}")
+        # type: ignore[no-untyped-call] LIBRARY.impl(name, lambda *args: FORMS[name].kernel(*args),
+        "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        torch.library.register_fake(f"{NAMESPACE}::{name}", in_torch, lib=LIBRARY) operator = getattr(getattr(torch.ops,
+        NAMESPACE), name)
 
         @wraps(in_torch)
         def call(*args: Any) -> Any:

@@ -107,7 +107,7 @@ def slow_mixture(bank: AdapterBank, x: Tensor, weights: Tensor) -> Tensor:
 def slow_similarity(
     bank: AdapterBank, x: Tensor, output: Tensor, weights: Tensor, padding_mask: Tensor | None = None
 ) -> Tensor:
-    """Compute `layer_similarity` of sources' outputs for `x`, (L, B, I), and `output`, (L, B, O)."""
+    """Compute `layer_similarity` for inputs `x`, (L, B, I), and `output`, (L, B, O)."""
     values = []
     for position, sentence in itertools.product(range(x.shape[0]), range(x.shape[1])):
         if padding_mask is not None and padding_mask[sentence, position]:

@@ -27,8 +27,7 @@ def is_one_kernel(logits_TN: Tensor) -> bool:
 def softmax_choice(
     logits_TN: Tensor, padding_T: Tensor | None, balances: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return each token's highest probability, (T,), its expert (N: padding), and the balance loss.
-
+    """Return tokens' highest probability, (T,), expert (N: padding), and balance loss.
     The loss is None unless it `balances`.
     """
     choice: tuple[Tensor, Tensor, Tensor | None] = _Choice.apply(logits_TN, padding_T, balances)  # type: ignore[no-untyped-call]
@@ -135,7 +134,7 @@ def _example_of_tasks(device: torch.device) -> tuple[Tensor, Tensor, int]:
     "(Tensor task_B, Tensor? padding_T, int num_tasks) -> (Tensor, Tensor)", "triton_gates:tasks", _example_of_tasks
 )
 def tasks_in_range(task_B: Tensor, padding_T: Tensor | None, num_tasks: int) -> tuple[Tensor, Tensor]:
-    """Return tasks clamped to the range, (B,), and whether all others than padding were in range."""
+    """Return clamped tasks, (B,), and whether all were in range, except at padding."""
     wrong_B = (task_B < 0) | (task_B >= num_tasks)
     if padding_T is not None:
         wrong_B = wrong_B & ~padding_T.view(-1 if len(task_B) else 0, len(task_B)).all(0)

@@ -35,7 +35,7 @@ class ExpertLoad:
         self.counts = self.counts.to(added.device) + added[:, :num_experts]
 
     def shares(self) -> Tensor:
-        """Return each task's distribution over experts, (K, N), float32; 0 for a task without tokens."""
+        """Return each task's distribution over experts, (K, N), float32; 0 without tokens."""
         return self.counts / self.counts.sum(1, keepdim=True).clamp(min=1)
 
 

@@ -62,7 +62,7 @@ FairseqFusedAdam.__name__ = FairseqAdam.__name__
 
 
 class FusedAdam(Adam):
-    """`fairseq.optim.adam.Adam` (with decoupled weight decay), the same update by torch's fused kernel."""
+    """fairseq's `Adam` (with decoupled weight decay) by torch's fused kernel."""
 
     def __init__(self, params: Any, **options: Any) -> None:
         super().__init__(params, **options)

@@ -145,7 +145,10 @@ class TaskType(Scored):
 
 @dataclass(frozen=True)
 class Classification(TaskType):
-    """One of the labels; the head reads [CLS] (MT-TaG, equation 7). Labels (E,) count from 0; numbers are (E, C)."""
+    """One of the labels; the head reads [CLS] (MT-TaG, equation 7).
+
+    Labels (E,) count from 0; numbers are (E, C).
+    """
 
     metrics = (*TaskType.metrics, "macro-f1", "exact-match")
 
@@ -246,7 +249,10 @@ class Ranking(TaskType):
 
 @dataclass(frozen=True)
 class Regression(TaskType):
-    """A number from `low` to `high`; the head reads [CLS] (MT-TaG, equation 8). Labels and numbers are (E,), (E, 1)."""
+    """A number from `low` to `high`; the head reads [CLS] (MT-TaG, equation 8).
+
+    Labels are (E,), numbers (E, 1).
+    """
 
     dropout_draws: ClassVar[int] = DROPOUT_DRAWS
     metrics = ("spearman", "pearson")

@@ -70,10 +70,10 @@ def _num_tokens(numbers: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class WordLabels(TaskType):
-    """One of the labels for each word; the head reads the word's first token (Devlin et al., 2019, §5.3).
+    """One of the labels for each word; the head reads the word's first token.
 
-    Numbers are (E, W, C), labels (E, W), padded with NaN. A word without a token, such as a truncated one, is left out
-    of the loss, and labelled O, the first label.
+    As in Devlin et al., 2019, §5.3. Numbers are (E, W, C), labels (E, W), padded with NaN. A word without a token, such
+    as a truncated one, is left out of the loss, and labelled O, the first label.
     """
 
     metrics = ("entity-f1",)

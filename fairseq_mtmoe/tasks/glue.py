@@ -31,7 +31,7 @@ SERIALIZED = "tokenizer.json"
 
 @register_task("glue", dataclass=GlueConfig)
 class GlueTask(BenchmarkTask):
-    """A benchmark. Its tasks are the table's rows of `--glue-tasks`; its groups are Small and All."""
+    """A benchmark of the rows of `--glue-tasks`, with the groups Small and All."""
 
     config = GlueConfig
     name_of_task, named_by = "glue", "--glue-tasks"

@@ -154,10 +154,11 @@ def show_in_gradients(criterion: nn.Module, inputs: Any, output: Any) -> None:
 
 
 def clip_all(optimizer: Any, banks: Sequence[ExpertBank], max_norm: float) -> Tensor:
-    """Average expert gradients over replicas, and clip all gradients to `max_norm` (0: no clipping).
+    """Average expert gradients over replicas, and clip all gradients.
 
-    It reads the model's own gradients, which fairseq's half-precision optimizers have not yet copied to float32.
-    Returns their norm over all ranks, without fairseq's scales. `banks` are this rank's sharded experts.
+    max_norm: the limit of the norm; 0: no clipping. It reads the model's own gradients, which fairseq's half-precision
+    optimizers have not yet copied to float32. Returns their norm over all ranks, without fairseq's scales. `banks` are
+    this rank's sharded experts.
     """
     placement = banks[0].placement
     experts = [parameter for bank in banks for parameter in bank.parameters() if parameter.requires_grad]

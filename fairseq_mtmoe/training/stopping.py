@@ -180,9 +180,10 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class DataloaderWorkers:
-    """The worker processes and the thread that load an epoch's batches, to be ended after the epoch.
+    """The worker processes and the thread that load an epoch's batches.
 
-    fairseq's iterator refers to itself, and so keeps its workers. Python may crash if it ends while the thread runs.
+    They must be ended after the epoch. fairseq's iterator refers to itself, and so keeps its workers. Python may crash
+    if it ends while the thread runs.
     """
 
     iterator: Any = None  # fairseq's, over epochs

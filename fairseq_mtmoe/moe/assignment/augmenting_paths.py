@@ -48,7 +48,7 @@ class _AugmentingPaths:
         self.cost = self._all_costs()
 
     def advance(self) -> bool:
-        """Move tokens along a shortest augmenting path towards even shares; False when they are even."""
+        """Move tokens along a shortest augmenting path; return False if loads are even."""
         if not self.excess.any():
             return False
         distance, previous = self._distances()
@@ -84,7 +84,7 @@ class _AugmentingPaths:
         return self.prices[:-1] + (room.mean(1) - room.mean(0)) / 2
 
     def _distances(self) -> tuple[Tensor, list[int]]:
-        """Return the shortest paths' lengths from experts with too many tokens, and previous nodes (-1: none)."""
+        """Return lengths of shortest paths from full experts, and previous nodes (-1: none)."""
         length = (self.cost - self.prices.unsqueeze(1) + self.prices).clamp(min=0)
         distance = torch.full_like(self.prices, torch.inf)
         distance[:-1][self.excess > 0] = 0
@@ -126,7 +126,7 @@ class _AugmentingPaths:
         return cost
 
     def _refresh(self, expert: int) -> None:
-        """Recompute the costs of steps that start from `expert`, and of those between it and the pool."""
+        """Recompute the costs of steps from `expert`, and of those from the pool to it."""
         scores = self.scores_TN[self.expert_T == expert]
         self.cost[expert, :-1] = torch.inf
         if len(scores):

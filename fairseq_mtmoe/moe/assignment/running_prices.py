@@ -20,8 +20,9 @@ MEMORY = 0.95  # see benchmarks/results/prices.md
 
 
 class RunningPrices(nn.Module):
-    """The running mean of one expert layer's prices, in units of the scores; 0 before the first update.
+    """The running mean of one expert layer's prices, in units of the scores.
 
+    It is 0 before the first update.
     `total`, (N,), sums the prices of all updates, the newest times 1 - memory, the one before times memory of that, and
     so on. `weight`, (), sums these factors. Both are float32 in every model. Their means over several models (averaged
     checkpoints) are means over the models that have prices. `memory` is from 0 to below 1.

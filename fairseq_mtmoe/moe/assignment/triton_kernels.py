@@ -53,7 +53,7 @@ def spreads(
     scores, padding, below, parts, num_tokens, num_experts, tiles,
     HAS_PADDING: tl.constexpr, TOKENS: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Write finite scores minus the token's highest, (T, N), sums of the lowest, and token counts."""
+    """Write finite scores minus the token's highest, (T, N), and parts of their spread."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     expert = tl.arange(0, EXPERTS)
     low, high, size = _range(parts, programs, PROGRAMS)
@@ -121,8 +121,7 @@ def step(
     IS_FIRST: tl.constexpr, IS_LAST: tl.constexpr, HAS_START: tl.constexpr, HAS_PADDING: tl.constexpr,
     TOKENS: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Move the prices by all programs' demand of the last step, and write this program's demand at them.
-
+    """Move the prices by the last step's demand, and write this program's demand.
     The first step starts with the prices of an earlier batch, or 0. The last step writes each token's choice and its
     value, and after the prices also prices in units of the scores.
     """
@@ -204,7 +203,7 @@ def wish(
     below, parts, price, best, chosen, target, loss, shares, num_tokens, num_experts, programs,
     TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Write each token's best expert with room, its loss there, and the experts' shares and surplus."""
+    """Write tokens' best experts with room, losses there, and the experts' surplus."""
     expert, part = tl.arange(0, EXPERTS), tl.arange(0, PROGRAMS)
     is_expert = expert < num_experts
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
@@ -310,7 +309,7 @@ def fill(
     chosen, leaves, shares, expert_of, num_tokens, num_experts,
     TOKENS: tl.constexpr, CHUNK: tl.constexpr, EXPERTS: tl.constexpr,
 ):  # fmt: skip
-    """Write each token's expert, long; experts with room take the tokens that are left, in order."""
+    """Write each token's expert; experts with room take the remaining tokens in order."""
     expert = tl.arange(0, EXPERTS)
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     is_token = token < num_tokens

@@ -32,9 +32,10 @@ NewEmpty = Callable[[Tensor, Sequence[int]], Tensor]
 
 @dataclass(frozen=True)
 class Backend:
-    """`linear(rows, offsets, weight, bias)` and its weight gradient `outer(grad, rows, offsets, new_empty)`.
+    """A grouped matmul and its weight gradient.
 
-    `new_empty` allocates the gradient, if the backend can choose its memory.
+    `linear(rows, offsets, weight, bias)` and `outer(grad, rows, offsets, new_empty)`; `new_empty` allocates the
+    gradient, if the backend can choose its memory.
     """
 
     linear: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]

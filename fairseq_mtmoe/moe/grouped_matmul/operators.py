@@ -147,7 +147,7 @@ def _example_of_gradient(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     _example_of_gradient,
 )
 def relu_gradient_(grad: Tensor, active: Tensor, offsets: Tensor) -> Tensor:
-    """Apply relu's backward pass to `grad` in place; return the sum of each group's rows, (N, O)."""
+    """Apply relu's backward pass to `grad` in place; return its sums by group, (N, O)."""
     torch.ops.aten.threshold_backward.grad_input(grad, active, 0, grad_input=grad)
     return backends.sum_in_one(grad, offsets)
 
@@ -199,7 +199,7 @@ def _linear(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, 
 
 @torch.library.custom_op("mtmoe::grouped_outer", mutates_args=())
 def _outer(grad: Tensor, rows: Tensor, offsets: Tensor, max_rows: int | None) -> Tensor:
-    """Return the gradient of the weights, (N, O, I): the sum over each group's rows of `grad_O · row_I`."""
+    """Return the gradient of the weights, (N, O, I), by sums over each group's rows."""
     return _backend(grad, rows, offsets, max_rows).outer(grad, rows, offsets, Tensor.new_empty)
 
 

@@ -119,7 +119,7 @@ def average_over_replicas(tensors: list[Tensor], placement: ExpertPlacement) -> 
 
 
 def buckets(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Group tensors to send together: small ones of a type up to `BUCKET` bytes, large ones alone."""
+    """Group small tensors of a type up to `BUCKET` bytes; large tensors stay alone."""
     full: list[list[Tensor]] = []
     open_ones: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:

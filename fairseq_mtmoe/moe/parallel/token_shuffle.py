@@ -116,6 +116,6 @@ class TokenShuffle:
 
 
 def parts_of(num_tokens: int, source: int, size: int) -> list[int]:
-    """Return the numbers of tokens that `source` sends to each rank: equal, the rest to the next."""
+    """Return `source`'s numbers of tokens for each rank; the next ranks get the remainder."""
     share, rest = divmod(num_tokens, size)
     return [share + ((rank - source) % size < rest) for rank in range(size)]

@@ -47,7 +47,9 @@ GATHERED = ("examples", "predictions")  # in validation: predicted values (V,) a
 
 
 class BenchmarkTask(Multitask):
-    """Base class: its tasks are rows of the table, its groups Small and All. Subclasses call `set_up_rows`.
+    """Base class: its tasks are rows of the table, its groups Small and All.
+
+    Subclasses call `set_up_rows`.
 
     Attributes:
         table, rows: all known rows, and the rows of this task.
@@ -140,6 +142,7 @@ class BenchmarkTask(Multitask):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
+        """Add the task's options; called by fairseq."""
         gen_parser_from_dataclass(parser, cls.config())
 
     @classmethod
@@ -271,6 +274,7 @@ class BenchmarkTask(Multitask):
 
     @property
     def validated_tasks(self) -> list[str]:
+        """Names of the evaluated sets."""
         return list(self.evaluated)
 
     def groups(self) -> list[Group]:

@@ -36,6 +36,7 @@ class TrainingRunLog(RunLog):
     has_begun = False  # whether this process has written the event `run`
 
     def write(self, event: str, **fields: Any) -> None:
+        """Write an event on rank 0."""
         self.has_begun |= event == "run"
         if is_first_process():
             super().write(event, **fields)
@@ -48,17 +49,21 @@ class Stopwatch:
     _since: float | None = None
 
     def start(self) -> None:
+        """Start the clock."""
         self._since = time.monotonic()
 
     def stop(self) -> None:
+        """Stop the clock, and keep its time."""
         self.seconds = self.seconds
 
     @property
     def is_running(self) -> bool:
+        """Whether the clock runs."""
         return self._since is not None
 
     @property
     def seconds(self) -> float:
+        """Seconds of training so far; setting them stops the clock."""
         return self._seconds + (0.0 if self._since is None else time.monotonic() - self._since)
 
     @seconds.setter

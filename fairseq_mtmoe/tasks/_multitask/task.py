@@ -41,7 +41,7 @@ LAST = "checkpoint_last.pt"  # default of `--restore-file`: this file in `--save
 
 
 class Multitask(FairseqTask, ABC):
-    """Mixin that precedes fairseq's task in a class's bases; a `RunObserver` that `FollowsUpdates`."""
+    """Mixin before fairseq's task class: a `RunObserver` that `FollowsUpdates`."""
 
     tasks_event_key = "tasks"  # key of the tasks' figures in the run log's event `valid`
     groups_event_key = "groups"  # key of the groups' figures there

@@ -102,6 +102,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
+        """Add the task's options; called by fairseq."""
         gen_parser_from_dataclass(parser, TranslationHeatedConfig())
 
     @classmethod
@@ -269,6 +270,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return sample["id"], *sentence_entropies(model, sample, self.target_dictionary.pad())
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
+        """Begin an epoch (UserError: the options are for generation)."""
         if not self.training:
             raise UserError("`--source-lang` and `--target-lang` are for generation: train with `--lang-pairs`.")
         super().begin_epoch(epoch, model)

@@ -44,7 +44,7 @@ def assign(scores_TN: Tensor, build: Assign | None = None, start_N: Tensor | Non
 
 
 def load_builds(folder: Path, capability: str) -> dict[str, Assign]:
-    """Return a folder's libraries that a processor of this capability can run, the fastest first."""
+    """Return a folder's libraries for a processor's capability, the fastest first."""
     names = list(LIBRARIES)
     runnable = names[names.index(capability) :] if capability in names else names[-1:]
     found = {name: load(folder / f"{LIBRARIES[name]}{sysconfig.get_config_var('EXT_SUFFIX')}") for name in runnable}

@@ -4,8 +4,8 @@
 // Prices p support an assignment if p_a - p_b <= c_ab, the loss of the cheapest token on the step from a to b. They
 // form a polytope, and shortest paths end at one of its corners, where tokens are torn between two experts. All
 // shortest paths give two corners per expert: the distances to it and, negative, from it. If the price of a can be
-// above its minimum relative to that of b, it is so at the corner of a. Therefore at the mean of these corners no token is
-// torn unless it must be. The mean depends only on the assignment, not on the path to it.
+// above its minimum relative to that of b, it is so at the corner of a. Therefore at the mean of these corners no token
+// is torn unless it must be. The mean depends only on the assignment, not on the path to it.
 #pragma once
 
 #include <vector>
