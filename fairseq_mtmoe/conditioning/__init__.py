@@ -126,8 +126,8 @@ def apply_norm(norm: nn.Module, x: Tensor, tasks: Tasks | None, task_ids: LongTe
 class ConditionalAlignment(nn.Module):
     """`x·R(z)` between embeddings and first block (§2.1.2, equation 2).
 
-    `R(z) = FiLM(R; z)`; R starts as the identity. Tasks need no matrices of their own: `x·R(z) = (1 + γ(z))·(x·R) +
-    β(z)·Σ_i x_i`.
+    `R(z) = FiLM(R; z)`; R starts as the identity. Tasks need no matrices of their own:
+    `x·R(z) = (1 + γ(z))·(x·R) + β(z)·Σ_i x_i`.
     """
 
     def __init__(self, dim: int, size: int) -> None:
@@ -179,9 +179,9 @@ def block_width(positions: int, size: int) -> int:
 class ConditionalAttentionBias(nn.Module):
     """M(z) of conditional attention, `softmax(M(z) + QKᵀ/√d)·V` (§2.1.1).
 
-    `M(z) = ⊕_n FiLM(A_n; z)`, the same for all heads. Pairs of tokens in the same block of neighbours get `(1 +
-    γ_j(z))·A_ij + β_j(z)`, all others 0. A has a row for each of `positions` and a column for each of a block's `width`
-    tokens, as γ and β. Beyond `positions` the pattern repeats, and blocks do not cross its end.
+    `M(z) = ⊕_n FiLM(A_n; z)`, the same for all heads. Pairs of tokens in the same block of neighbours get
+    `(1 + γ_j(z))·A_ij + β_j(z)`, all others 0. A has a row for each of `positions` and a column for each of a block's
+    `width` tokens, as γ and β. Beyond `positions` the pattern repeats, and blocks do not cross its end.
     """
 
     def __init__(self, dim: int, positions: int, width: int) -> None:

@@ -24,10 +24,10 @@ COMBINES = ("preserving", "paper")
 class MoELayer(nn.Module):
     """The feed-forward branch `scale · E_e(branch_input)` with experts E.
 
-    The block around it adds dropout and the residual connection. With `combine="paper"` the scale is the gate value: `y
-    = h + α·E(h)` is the paper's `α·(h + E(h)) + (1-α)·h`. With `"preserving"` it is `1 + blend·(gate/uniform_gate - 1)`
-    with a learned `blend` that starts at 0. Copies of a dense layer then start with that layer's output. A `shared`
-    expert adds its output for every token, also at padding.
+    The block around it adds dropout and the residual connection. With `combine="paper"` the scale is the gate value:
+    `y = h + α·E(h)` is the paper's `α·(h + E(h)) + (1-α)·h`. With `"preserving"` the scale is
+    `1 + blend·(gate/uniform_gate - 1)` with a learned `blend` that starts at 0. Copies of a dense layer then start with
+    that layer's output. A `shared` expert adds its output for every token, also at padding.
 
     Attributes:
         last_balance_loss: the gate's load-balancing loss in the last forward pass, until `balance_loss` takes it; or

@@ -58,11 +58,12 @@ def one_kernel(
     """
 
     def decorate(in_torch: Callable[..., Any]) -> Any:
-        name = in_torch.__name__ FORMS[name] = Forms(in_torch, by_triton, example) LIBRARY.define(f"{name}{arguments}")
-        # type: ignore[no-untyped-call] LIBRARY.impl(name, lambda *args: FORMS[name].kernel(*args),
-        "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-        torch.library.register_fake(f"{NAMESPACE}::{name}", in_torch, lib=LIBRARY) operator = getattr(getattr(torch.ops,
-        NAMESPACE), name)
+        name = in_torch.__name__
+        FORMS[name] = Forms(in_torch, by_triton, example)
+        LIBRARY.define(f"{name}{arguments}")  # type: ignore[no-untyped-call]
+        LIBRARY.impl(name, lambda *args: FORMS[name].kernel(*args), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        torch.library.register_fake(f"{NAMESPACE}::{name}", in_torch, lib=LIBRARY)
+        operator = getattr(getattr(torch.ops, NAMESPACE), name)
 
         @wraps(in_torch)
         def call(*args: Any) -> Any:

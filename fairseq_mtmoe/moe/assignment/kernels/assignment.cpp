@@ -9,8 +9,8 @@
 //
 // It runs in the caller's thread and keeps no state, so calls may run concurrently. Scratch memory: T·N floats, twice
 // as many if all tokens are nearly indifferent (rows padded to whole vectors), 36·N² floats for sample and graph, and
-// five numbers per token. The same scores give the same result. A processor with other vector units rounds sums differently,
-// so that tokens may swap experts that are equally good up to rounding.
+// five numbers per token. The same scores give the same result. A processor with other vector units rounds sums
+// differently, so that tokens may swap experts that are equally good up to rounding.
 
 #include "augmenting_paths.h"
 #include "dual_solver.h"
