@@ -52,7 +52,7 @@ class Named(Protocol):
 
 @runtime_checkable
 class GroupsTasks(Protocol):
-    """A task whose validation averages over groups of its tasks, those with most data first."""
+    """A task whose validation averages groups of its tasks, the largest data first."""
 
     def groups(self) -> Sequence[Named]: ...
 

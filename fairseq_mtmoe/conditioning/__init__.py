@@ -18,7 +18,7 @@ ATTENTION, NORM, ALIGNMENT, BOTTLENECK = PARTS = ("attention", "norm", "alignmen
 
 
 class FiLM(nn.Module):
-    """A linear map from task embeddings of size `dim` (D) to γ and β of size `features` (F)."""
+    """A linear map from task embeddings (K, D) to γ and β (K, F); D is `dim`."""
 
     def __init__(self, dim: int, features: int) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class ConditionalAttentionBias(nn.Module):
         return rows_BLL.gather(2, position_BL.unsqueeze(1).expand_as(rows_BLL)).unsqueeze(1)
 
     def _pattern(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each token's row of A and position in its block, (L,), and the block mask (L, L)."""
+        """Return tokens' rows of A, positions in blocks, (L,), and the block mask (L, L)."""
         positions = len(self.weight)
         position_L = torch.arange(length, device=self.weight.device)
         row_L = position_L % positions

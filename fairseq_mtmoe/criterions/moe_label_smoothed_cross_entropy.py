@@ -46,7 +46,7 @@ class MoELabelSmoothedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfi
 
 @register_criterion("moe_label_smoothed_cross_entropy", dataclass=MoELabelSmoothedCrossEntropyConfig)
 class MoELabelSmoothedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
-    """fairseq's loss + weight · balance loss · sample size, by which the trainer divides again."""
+    """fairseq's loss + weight · balance loss · sample size (the trainer's divisor)."""
 
     def __init__(
         self, task: Any, sentence_avg: bool, label_smoothing: float, ignore_prefix_size: int = 0,

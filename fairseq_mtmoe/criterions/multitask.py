@@ -27,7 +27,7 @@ class HasTaskTypes(Protocol):
 
 @register_criterion("multitask", dataclass=FairseqDataclass)
 class MultitaskCriterion(FairseqCriterion):
-    """The sum of examples' losses; the trainer divides by their number. Logs each task's part."""
+    """The sum of examples' losses, by whose number the trainer divides."""
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)

@@ -98,7 +98,7 @@ def _add_chosen(parser: argparse.ArgumentParser, chosen: Mapping[str, Any]) -> N
 
 
 def with_choice(choices: type[Enum]) -> type[Enum]:
-    """Add `rich` to the enum in place, because fairseq's configurations already refer to it."""
+    """Add `rich` to the enum in place, to which fairseq's configurations refer."""
     if NAME not in choices.__members__:
         member = object.__new__(choices)
         member._name_ = member._value_ = NAME

@@ -58,7 +58,7 @@ class AdapterBank(StackedBank, ABC):
             draw_linear_(down_RI, generator=self.generator(index))
 
     def forward(self, x: Tensor, weights: Tensor | None = None, base: Tensor | None = None) -> Tensor:
-        """Return the mixture's output, (…, B, O), plus `base`; the arguments are those of `widen`."""
+        """Return the mixture's output, (…, B, O), plus `base`; see `widen`."""
         return self.widen(self.narrow(x), weights, base)
 
     @abstractmethod
@@ -91,7 +91,7 @@ class AdapterBank(StackedBank, ABC):
         return None
 
     def cosines(self, narrow: Tensor, output: Tensor) -> Tensor:
-        """Return cos(H_o, E_k), (…, K), float32, of a layer's output H_o, (…, O), and each member's.
+        """Return cos(H_o, E_k), (…, K), float32, for a layer's output H_o, (…, O).
 
         It never computes E_k: H_o·E_k = (up_k H_o)·z_k, and E_k·E_k = z_k·(up_k up_kᵀ) z_k. The cosine of E_k = 0 is 0.
         """

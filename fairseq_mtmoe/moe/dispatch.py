@@ -34,7 +34,7 @@ class DispatchPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalPlan(DispatchPlan):
-    """The order of one rank's sorted tokens: the token in each row, and the row of each token."""
+    """The order of a rank's sorted tokens: token of each row, row of each token."""
 
     token_T: Tensor
     row_T: Tensor
@@ -42,7 +42,7 @@ class LocalPlan(DispatchPlan):
 
 @dataclass(frozen=True)
 class Scale:
-    """The scale of outputs: `gate_T`, or with a `blend`, `1 + blend·(gate_T / uniform - 1)`.
+    """The scale of outputs: `gate_T`, or `1 + blend·(gate_T / uniform - 1)`.
 
     Attributes:
         gate_T: the gate value of each token, (T,), float32.
@@ -116,7 +116,7 @@ def _example_of_experts(device: torch.device) -> tuple[Tensor, int]:
     _example_of_experts,
 )
 def sorted_by_expert(expert_T: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the token in each row, (T,), the row of each token, (T,), and the offsets, (N,)."""
+    """Return the token of each row, the row of each token, (T,), and offsets, (N,)."""
     sorted_T, token_T = expert_T.sort(stable=True)
     row_T = torch.empty_like(token_T).scatter(0, token_T, torch.arange(len(token_T), device=token_T.device))
     expert_N = torch.arange(num_experts, device=token_T.device)

@@ -158,12 +158,12 @@ class SharedExpert(nn.Module):
 
 
 def own_part(name: str, value: Tensor, shared_size: int) -> Tensor:
-    """Return an expert's part of a dense parameter: all but the last `shared_size` inner units."""
+    """Return an expert's part of a parameter: all but the last `shared_size` units."""
     return value if name not in UNITS else value.narrow(UNITS[name], 0, value.shape[UNITS[name]] - shared_size)
 
 
 def shared_part(name: str, value: Tensor, shared_size: int) -> Tensor:
-    """Return the shared expert's part of a dense parameter, the last `shared_size` inner units.
+    """Return the shared expert's part of a parameter: the last `shared_size` units.
 
     The output's bias has no such part.
     """

@@ -238,7 +238,7 @@ class TaskGate(Gate):
         return self._by_token(weight.float(), hidden_TH, task_B, padding_T)
 
     def _by_token(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
-        """Compute few tasks' scores together and select each token's, or dispatch tokens to gates."""
+        """Compute all tasks' scores if few, and select; else dispatch tokens to gates."""
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
         if self.num_tasks * self.num_experts <= DENSE_LIMIT:
             logits_TKN = F.linear(hidden_TH, weight.flatten(0, 1)).view(-1, *weight.shape[:2])
@@ -372,7 +372,7 @@ class SwitchGate(Gate):
 def assigned(
     scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Assign tokens as `priced_assignment` does, as one operator; padding gets the expert N."""
+    """Compute `priced_assignment` as one operator; padding gets the expert N."""
     if padding_T is None:
         expert_T, price_N = priced_assignment(scores_TN, start_N)
         return expert_T, price_N

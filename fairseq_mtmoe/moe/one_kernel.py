@@ -76,7 +76,7 @@ def one_kernel(
 
 
 def uses_triton(tensor: Tensor) -> bool:
-    """Return whether kernels run on a tensor's device; the first call compiles and checks them."""
+    """Return whether kernels run on a tensor's device, after a trial on the first call."""
     return has_triton(tensor) and kernels_are_right(tensor.device)
 
 

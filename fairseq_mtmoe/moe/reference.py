@@ -95,7 +95,7 @@ def adapter_output(bank: AdapterBank, index: int, x_I: Tensor) -> Tensor:
 
 
 def slow_mixture(bank: AdapterBank, x: Tensor, weights: Tensor) -> Tensor:
-    """Compute equation 1, `bank(x, weights)`, (L, B, I) to (L, B, O); weights (K,) or (B, K)."""
+    """Compute equation 1, `bank(x, weights)`, (L, B, I) to (L, B, O)."""
 
     def mixed(x_I: Tensor, weights_K: Tensor) -> Tensor:
         return torch.stack([w.to(x) * adapter_output(bank, k, x_I) for k, w in enumerate(weights_K)]).sum(0)

@@ -39,7 +39,7 @@ def check_count(name: str, count: int) -> None:
 
 @torch.no_grad()
 def draw_linear_(weight_OI: Tensor, bias_O: Tensor | None = None, generator: torch.Generator | None = None) -> None:
-    """Initialize a linear map as `nn.Linear`, uniform within ±1/√I; default: torch's generator."""
+    """Initialize a linear map as `nn.Linear` does, uniform within ±1/√I."""
     bound = 1 / math.sqrt(weight_OI.shape[1])
     for values in (weight_OI,) if bias_O is None else (weight_OI, bias_O):
         if generator is None or is_on_cpu(values):

@@ -40,7 +40,7 @@ class ExpertLoad:
 
 
 class MixtureWeights:
-    """Mean weight of each of K members over all sentences while `enabled`; not in a checkpoint."""
+    """Mean weights of K members over sentences while `enabled`; not in checkpoints."""
 
     def __init__(self, num_members: int) -> None:
         self.enabled = False

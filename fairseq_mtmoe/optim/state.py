@@ -38,7 +38,7 @@ def shapes_of(parameters: Sequence[tuple[str, Tensor]]) -> Parameters:
 
 
 class OptimizerState(dict[str, Entry]):
-    """Entries by parameter name: tensors of the parameter's shape, and numbers such as `step`."""
+    """Entries by parameter name: tensors of its shape, and numbers such as `step`."""
 
     @classmethod
     def from_saved(cls, saved: Mapping[str, Any], parameters: Parameters) -> OptimizerState:

@@ -94,7 +94,7 @@ class ExpertSlot:
 
 @torch.no_grad()
 def _divide(block: SlotBlock, bank: ExpertBank, shared: SharedExpert | None) -> None:
-    """Copy a block's feed-forward layer into every expert; the shared expert gets its units."""
+    """Copy a block's feed-forward layer into experts, and units into the shared expert."""
     layer = {name: block.get_parameter(key) for key, name in DENSE_TO_EXPERTS.items()}
     size = 0 if shared is None else shared.inner_size
     bank.copy_dense_(**{name: own_part(name, value, size) for name, value in layer.items()})
@@ -142,5 +142,5 @@ def expert_slots(model: nn.Module) -> dict[str, ExpertSlot]:
 
 
 def expert_layers(model: nn.Module) -> dict[str, MoELayer]:
-    """Return the expert layers by their blocks' dotted paths; none while the model is dense."""
+    """Return the expert layers by their blocks' dotted paths; empty while dense."""
     return {path: slot.moe for path, slot in expert_slots(model).items() if slot.moe is not None}

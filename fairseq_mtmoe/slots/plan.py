@@ -74,7 +74,7 @@ def plan_experts(
     kinds: Mapping[str, type[Gate]] = GATES,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[int, ExpertPlan]:
-    """Return the plans of every `expert_interval`-th block, with gates in the pattern's order.
+    """Return the plans of every `expert_interval`-th block, with gates by the pattern.
 
     settings: additional arguments of gates, by the name of their kind; those of BASE are options.
     """

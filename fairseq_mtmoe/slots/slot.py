@@ -66,7 +66,7 @@ def dense(block: SlotBlock, hidden: Tensor, branch_input: Tensor, context: Batch
 
 @dataclass(frozen=True)
 class GateInput:
-    """The inputs of adapter gates in a pass through a stack, and the values that blocks store.
+    """The inputs of adapter gates in a pass, and the values that blocks store.
 
     Created for each pass, or once per text in incremental decoding, so that gates run once.
 
@@ -117,7 +117,7 @@ class BatchContext:
 
 
 def task_sparsity_loss(passes: Iterable[GateInput]) -> Tensor:
-    """Return PEMT's equation 5 over all layers of the passes (encoder and decoder), a scalar.
+    """Return PEMT's equation 5 over all layers of encoder and decoder, a scalar.
 
     The passes must have measured similarities.
     """

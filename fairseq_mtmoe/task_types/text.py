@@ -25,7 +25,7 @@ DETERMINERS = frozenset(  # T5 removes them before it compares referents of pron
 
 @dataclass(frozen=True)
 class TextTaskType(Scored):
-    """A task whose answers are texts. Predicted values are the generated tokens, with an end.
+    """A task whose answers are texts; predicted values are tokens with an end.
 
     An answer that is no label counts as wrong, as in T5. It belongs to no class for accuracy and Matthews' correlation,
     to the wrong class for F1, and is below all values of a regression.
@@ -46,7 +46,7 @@ class TextTaskType(Scored):
 
     @property
     def most_tokens(self) -> int | None:
-        """The number of tokens that determine whether an answer is a label; None without labels."""
+        """The number of tokens that tell a label from other texts; None without labels."""
         row, step = self.row, form_of(self.row).step
         texts = label_texts(row)
         if row.kind is Kind.regression:
@@ -96,7 +96,7 @@ class TextTaskType(Scored):
         return min(max(value, low), high) if math.isfinite(value) else self._none
 
     def label_text(self, split: TextSplit, predictions: Predictions, labels: Sequence[str | int]) -> list[LabelText]:
-        """Return answers for a file; one that is no label becomes the first label or the minimum."""
+        """Return answers for a file; others than labels become the first or the minimum."""
         written = self.written(predictions)
         if not has_labels(self.row):
             return [*written]

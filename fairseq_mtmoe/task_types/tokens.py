@@ -85,7 +85,7 @@ class WordLabels(TaskType):
         return HeadSize(len(self.labels), per_word=True)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean cross-entropy of a sentence's words over log C, summed over sentences.
+        """Return the sum of sentences' mean cross-entropies of words, over log C.
 
         A uniform guess has the loss 1, as in other tasks.
         """

@@ -89,7 +89,7 @@ def between_hosts(make: bool = True) -> Any:
 
 
 class ErrorBroadcast:
-    """Shares the first error through a store; a thread ends this process after another's error.
+    """Shares the first error through a store; a thread then ends this process.
 
     report: called with the error's sentence before this process ends.
     """
@@ -189,7 +189,7 @@ def tell(error: BaseException) -> None:
 
 
 def reason_of(error: BaseException) -> BaseException:
-    """Return the first process's error if `error` comes from losing a process, else `error`."""
+    """Return the first process's error if `error` is a lost process, else `error`."""
     words = words_of_loss(error)
     if _broadcast is None or words is None:
         return error

@@ -33,7 +33,7 @@ _DDP_OPTIONS = ("broadcast_buffers", "bucket_cap_mb", "find_unused_parameters", 
 
 
 class SkippedUpdate(Exception):
-    """Raised to skip the optimizer's step; its cause is a loss scaler's `OverflowError`, if any."""
+    """Raised to skip the optimizer's step; a scaler's `OverflowError` is its cause, if any."""
 
 
 class NonfiniteUpdates:
@@ -72,7 +72,7 @@ class NonfiniteUpdates:
 
 
 def advice(save_dir: str) -> str:
-    """Return advice on a diverged run: options to change, and a checkpoint to continue from."""
+    """Return advice on a diverged run: options, and a checkpoint to continue from."""
     newest = newest_good_in(save_dir)
     if newest is None:
         rest = "start again; no checkpoint with finite weights was saved"
@@ -221,7 +221,7 @@ def unwrapped_optimizer(optimizer: Any) -> Any:
 
 
 def data_parallel_on_cpu(trainer: Any, module: nn.Module) -> Any:
-    """Return a CPU module in torch's DDP with fairseq's options; None if fairseq's way works.
+    """Return a CPU module in torch's DDP with fairseq's options, or None on a GPU.
 
     fairseq would name a GPU for it.
     """

@@ -52,7 +52,7 @@ class Stopped(Exception):
 
 
 class _Watch:
-    """Handles this process's signals, except ignored ones, such as SIGINT after `&` in a script."""
+    """Handles this process's signals, except ignored ones (SIGINT after a script's `&`)."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -105,7 +105,7 @@ def _end_at_once(number: signal.Signals, how: str) -> None:
 
 
 def _say(sentence: str) -> None:
-    """Print a sentence on rank 0, past Python's streams, which the main thread may be using."""
+    """Print on rank 0, past Python's streams, which the main thread may be using."""
     if not dist.is_initialized() or dist.get_rank() == 0:
         os.write(2, f"{sentence}\n".encode())
 

@@ -40,7 +40,7 @@ def is_sharded(parameter: Tensor) -> bool:
 
 
 class OptimizerBesideExperts(torch.optim.Optimizer):
-    """A sharded optimizer of shared parameters and one of this rank's experts, as one optimizer."""
+    """A sharded optimizer of shared parameters joined with one of this rank's experts."""
 
     def __init__(self, groups: list[Group], shared: Any, experts: torch.optim.Optimizer) -> None:
         super().__init__([{**group, "params": list(group["params"])} for group in groups], {})

@@ -18,7 +18,7 @@ from fairseq_mtmoe.moe.assignment.dual_prices import Assignment, larger_shares
 
 
 def assign_by_augmenting_paths(scores_TN: Tensor, prices_N: Tensor, tolerance: float) -> Assignment:
-    """Return an optimal assignment, ⌊T/N⌋ or ⌈T/N⌉ tokens per expert, and supporting prices.
+    """Return an optimal assignment, ⌊T/N⌋ or ⌈T/N⌉ tokens per expert, and prices.
 
     `scores_TN` are finite; prices have their type. Tokens that move together may differ in cost by `tolerance`.
     """
@@ -72,7 +72,7 @@ class _AugmentingPaths:
         return True
 
     def middle(self) -> Tensor:
-        """Return the mean of the prices, (N,), that support the assignment, up to the tolerance.
+        """Return the centre of the prices, (N,), that support the assignment.
 
         These prices form a polytope: p_a - p_b is at most the cost of the step from a to b. The shortest paths to and
         from an expert give two corners. At the mean of all corners, no token has two best experts unless it must.

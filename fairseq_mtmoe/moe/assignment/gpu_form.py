@@ -114,7 +114,7 @@ def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: T
 
 
 class Shares(NamedTuple):
-    """The experts' numbers of tokens, (N + 1,), with padding as expert N; and index tensors."""
+    """The experts' shares, (N + 1,), with padding as expert N; and index tensors."""
 
     share_M: Tensor
     empty_M: Tensor

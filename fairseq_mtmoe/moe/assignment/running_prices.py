@@ -60,7 +60,10 @@ class RunningPrices(nn.Module):
 
     @property
     def recorded(self) -> Tensor:
-        """Sums of recorded prices times tokens, and of tokens, (N + 1,); of this rank until set."""
+        """Sums of recorded prices times tokens, and of tokens, (N + 1,).
+
+        They are this rank's, or those of all ranks once they are set.
+        """
         return self.total.new_zeros(len(self.total) + 1) if self._pending is None else self._pending
 
     @recorded.setter

@@ -45,7 +45,7 @@ def _start(start_N: Tensor, size: Tensor) -> Tensor:
 
 
 def _scaled(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
-    """Return scaled scores, from 0 down to -1 on average per token, and the scale (0: constant)."""
+    """Return scores scaled to a mean range of 0 to -1, and the scale (0: constant)."""
     low_T, high_T = scores_TN.amin(1), scores_TN.amax(1)
     size = torch.maximum(low_T.abs().amax(), high_T.abs().amax())
     if SAFE_SIZES[0] < size < SAFE_SIZES[1]:

@@ -20,7 +20,7 @@ RIDGE, LEVEL, SHUNNED, LONGEST_STEP = (tl.constexpr(value) for value in (0.01, 1
 @triton.jit
 @no_type_check
 def extremes(scores, parts, num_tokens, num_experts, tiles, TOKENS: tl.constexpr, EXPERTS: tl.constexpr):
-    """Write the lowest and the highest finite score of a program's tokens: parts (4, programs)."""
+    """Write the lowest and highest finite score of a program's tokens to `parts`."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     expert = tl.arange(0, EXPERTS)
     low, high = tl.full((TOKENS,), INFINITE, tl.float32), tl.full((TOKENS,), -INFINITE, tl.float32)
@@ -88,7 +88,7 @@ def _real(padding, token, num_tokens, HAS_PADDING: tl.constexpr):
 @triton.jit
 @no_type_check
 def _newton_step(both, num_experts, EXPERTS: tl.constexpr):
-    """Return Newton's step in temperatures, from DᵀD in shares; see `_resumed` in gpu_form.py.
+    """Return Newton's step in temperatures, from DᵀD in shares, as gpu_form.py's.
 
     The system is multiplied by the demand, which makes it symmetric, and solved by conjugate gradients.
     """

@@ -21,7 +21,7 @@ CountUses = Callable[[int], int]
 
 
 class GradientBufferPool:
-    """Allocates uninitialised tensors, and reuses their memory once nothing else refers to it."""
+    """Allocates uninitialised tensors, and reuses memory without other references."""
 
     def __init__(self) -> None:
         self._storages: list[torch.UntypedStorage] = []
@@ -52,7 +52,7 @@ class GradientBufferPool:
 
 @cache
 def trusted_count() -> CountUses | None:
-    """Return torch's use count of storages, if it exists and is right (CPU builds from 2.8)."""
+    """Return torch's use count of storages if it is right (CPU builds from 2.8)."""
     count_uses: CountUses | None = getattr(torch._C, "_storage_Use_Count", None)
     return count_uses if count_uses is not None and counts_right(count_uses) else None
 

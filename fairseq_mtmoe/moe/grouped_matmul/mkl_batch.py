@@ -22,7 +22,7 @@ Numbers = Tensor | Sequence[int] | int  # of each product, (P,), or one for all;
 
 @dataclass(frozen=True)
 class Operand:
-    """One side of P products: the matrix of product p starts at element `offsets[p]` of `base`.
+    """One operand of P products; matrix p starts at element `offsets[p]` of `base`.
 
     Its rows are contiguous, `stride` elements apart; or, if `transposed`, its columns.
     """
@@ -116,7 +116,7 @@ def _routine() -> Any:
 
 
 def multiplies_right(routine: Any) -> bool:
-    """Return whether a routine multiplies two sizes and layouts right, and writes nowhere else."""
+    """Return whether a routine's products are right, and it writes nowhere else."""
     left, right = (torch.arange(1, 40, dtype=torch.float32, device="cpu") for _ in range(2))
     out = torch.full((20,), -1, dtype=torch.float32, device="cpu")
     # (2, 3) times (3, 4), written from element 2 on, and (1, 5) times (5, 2), from 14 on; rows are 5 elements apart.

@@ -54,7 +54,7 @@ def grouped_network(
     buffers: GradientBufferPool | None = None,
     max_rows: int | None = None,
 ) -> Tensor:
-    """Compute `grouped_linear`, one of the `ACTIVATIONS`, `grouped_linear`, writing less memory.
+    """Compute two `grouped_linear` with one of the `ACTIVATIONS` between them.
 
     buffers: allocates the weights' gradients.
     """

@@ -32,7 +32,7 @@ def _linear(
     GROUPS: tl.constexpr,  # a power of two above the number of groups
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of the output; tiles are ordered by group, then rows without a group."""
+    """Compute one output tile; tiles of groups come first, then rows without a group."""
     columns_of_tiles = tl.cdiv(num_outputs, COLUMNS)
     tile = tl.program_id(0) // columns_of_tiles
     column = tl.program_id(0) % columns_of_tiles * COLUMNS + tl.arange(0, COLUMNS)
@@ -245,7 +245,7 @@ def linear(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -
 
 
 def finish_(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
-    """Add each group's bias, if any, to a product (T, O) in place; clear rows without a group."""
+    """Add each group's bias, if any, in place, (T, O); clear rows without a group."""
     assert out.is_contiguous()
     if out.numel() == 0:
         return out

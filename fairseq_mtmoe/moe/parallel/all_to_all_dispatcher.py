@@ -90,7 +90,7 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         return self.leaving.combine(rows_TH, plan.left, scale)
 
     def _counts(self, offsets_N: Tensor, received_PE: Tensor | None) -> tuple[list[int], list[list[int]], Tensor]:
-        """Return the numbers of rows for each rank, and from each rank per local expert, (P, E)."""
+        """Return numbers of rows to each rank, and from each per local expert, (P, E)."""
         size, count = self.placement.group_size, self.placement.count
         offsets_N = offsets_N.long()
         sent_N = offsets_N.diff(prepend=offsets_N.new_zeros(1))

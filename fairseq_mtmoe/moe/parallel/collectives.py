@@ -22,7 +22,7 @@ Counts = Sequence[int]
 
 
 class CommRecord:
-    """Time, bytes sent by this rank and number of a layer's communications, while `enabled`."""
+    """Time, sent bytes and number of a layer's communications, while `enabled`."""
 
     def __init__(self) -> None:
         self.enabled = False
@@ -68,7 +68,7 @@ class CommRecord:
 
 
 def all_to_all(rows: Tensor, send: Counts, receive: Counts, group: dist.ProcessGroup, record: CommRecord) -> Tensor:
-    """Send `send[p]` of the rows, in order, to rank p, and receive `receive[p]`; no gradients."""
+    """Send `send[p]` rows, in order, to rank p, receive `receive[p]`; no gradients."""
     arrived = rows.new_empty(sum(receive), *rows.shape[1:])
     with record.measure(sum(send) - send[dist.get_rank(group)], rows):
         dist.all_to_all_single(arrived, rows.contiguous(), list(receive), list(send), group=group)

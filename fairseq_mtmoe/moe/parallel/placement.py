@@ -91,7 +91,7 @@ def _new_group(ranks: range, timeout: float | None) -> Any:
 
 @contextmanager
 def whole_models() -> Iterator[None]:
-    """Let models built inside hold all experts, for evaluation with separate batches per rank."""
+    """Let models built inside hold all experts, to evaluate separate batches per rank."""
     token = _whole.set(True)
     try:
         yield

@@ -57,7 +57,7 @@ def majority_scores(metrics: Sequence[str], row: TaskRow, split: Any, prediction
 
 
 class ValidationReport:
-    """The scores of the checkpoint `args.path`; `about` describes its model from its options."""
+    """The scores of the checkpoint `args.path`; `about` describes its model."""
 
     def __init__(
         self, args: Namespace, rows: Mapping[str, TaskRow], about: Callable[[Mapping[str, Any]], dict[str, Any]]

@@ -81,7 +81,7 @@ MANY_UNKNOWN = 0.1  # fraction of unknown tokens in a batch of lines above which
 
 @register_task("translation_heated", dataclass=TranslationHeatedConfig)
 class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
-    """Translation between many languages. Its tasks are language pairs; its groups are tiers."""
+    """Multilingual translation; tasks are language pairs, and groups are tiers."""
 
     tasks_event_key, groups_event_key = "pairs", "tiers"
 
