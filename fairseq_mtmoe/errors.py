@@ -26,7 +26,7 @@ class UserError(ValueError):
 
 
 def first_line(error: object) -> str:
-    """Return the first line of an error's message, without a trace, to end a sentence with."""
+    """Return the first line of an error's message, to end a sentence."""
     return str(error).strip().partition("\n")[0]
 
 
@@ -63,7 +63,7 @@ def unknown_language(where: str, lang: str, known: Collection[str]) -> UserError
 
 
 def find_user_error(error: BaseException | None) -> UserError | None:
-    """Return the `UserError` in a chain of exceptions, or one for a user's unreadable path.
+    """Return the `UserError` in a chain of exceptions, or one for an unreadable path.
 
     fairseq re-raises some exceptions as others.
     """

@@ -177,7 +177,7 @@ class MixesSources(Protocol):
 
 @runtime_checkable
 class NeedsWeights(Protocol):
-    """A model that needs another model's weights; called before an epoch (UserError: none)."""
+    """A model that needs another's weights; called before an epoch (UserError: none)."""
 
     def expect_weights(self) -> None: ...
 

@@ -168,7 +168,7 @@ class ConditionalBottleneck(nn.Module):
 
 
 def block_width(positions: int, size: int) -> int:
-    """Return the number of tokens in an attention block: 22 for BERT base's 128 positions.
+    """Return the tokens in an attention block: 22 for BERT base's 128 positions.
 
     There are H/L blocks for L `positions` and the model width H, `size` (§2.1.1).
     """

@@ -140,7 +140,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def sentence_entropies(model: Any, sample: dict[str, Any], padding: int) -> tuple[Tensor, Tensor]:
-    """Return each sentence's mean entropy over target tokens, and its maximum log V: (B,)."""
+    """Return sentences' mean entropy over target tokens, (B,), and its maximum log V."""
     target = sample["target"]
     kept_T = target.ne(padding).flatten().nonzero().squeeze(1)
     weight_VH = projection(model)

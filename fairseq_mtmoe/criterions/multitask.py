@@ -77,7 +77,7 @@ class MultitaskCriterion(FairseqCriterion):
         return self.task_types[task].loss(numbers, labels) if len(labels) else numbers.float().sum()
 
     def uncertainties(self, model: Any, sample: dict[str, Any], under_dropout: bool) -> tuple[Tensor, Uncertainty]:
-        """Return the `id`s (E,) and uncertainties of examples measured with or without dropout."""
+        """Return `id`s (E,) and uncertainties of examples, with or without dropout."""
         outputs = model(**sample["net_input"])
         none = next(iter(outputs.values())).new_empty(0, dtype=torch.float32)
         ids, found = [sample["id"][:0]], [Uncertainty(none, none)]

@@ -24,7 +24,7 @@ from fairseq_mtmoe.slots.slot import unwrapped
 
 @dataclass
 class PemtCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    """fairseq's options of `label_smoothed_cross_entropy`, and the sparsity loss's weight."""
+    """fairseq's options of the criterion, and the sparsity loss's weight."""
 
     sparsity_weight: float = field(
         default=0.1, metadata={"help": "weight of the gates' task sparsity loss, per token or sentence"}
@@ -32,7 +32,7 @@ class PemtCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
 
 
 class _SparsityLoss(FairseqCriterion):
-    """Mixin that adds the sparsity loss; the next class in order takes it from the output."""
+    """Mixin that adds the sparsity loss, which the next class takes from the output."""
 
     def __init__(self, *args: Any, sparsity_weight: float = 0.1, **kwargs: Any) -> None:
         if sparsity_weight < 0:

@@ -108,7 +108,7 @@ def with_choice(choices: type[Enum]) -> type[Enum]:
 
 
 def with_rich(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap fairseq's `progress_bar`, so that its wrappers (TensorBoard, …) also wrap ours."""
+    """Wrap fairseq's `progress_bar`, whose wrappers (TensorBoard, …) also wrap ours."""
 
     @functools.wraps(original)
     def make(iterator: Any, log_format: Any = None, log_interval: int = 100, **kwargs: Any) -> Any:
@@ -128,7 +128,7 @@ def with_rich(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def choosing_ours(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a `Trainer.__new__` that makes a `SparseTrainer` instead of fairseq's trainer."""
+    """Return a `Trainer.__new__` that makes a `SparseTrainer`."""
 
     def __new__(cls: type[Trainer], cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         apply_to_commands()  # the training command is imported by now, however it was started

@@ -80,7 +80,7 @@ class ExpertBank(StackedBank):
 
     @torch.no_grad()
     def copy_dense_(self, fc1_weight: Tensor, fc1_bias: Tensor, fc2_weight: Tensor, fc2_bias: Tensor) -> None:
-        """Make every expert a copy of one dense feed-forward layer: (F, H), (F,), (H, F), (H,)."""
+        """Copy a dense layer into every expert: (F, H), (F,), (H, F), (H,)."""
         self.fc1_weight.copy_(fc1_weight)
         self.fc1_bias.copy_(fc1_bias)
         self.fc2_weight.copy_(fc2_weight)
@@ -172,7 +172,7 @@ def shared_part(name: str, value: Tensor, shared_size: int) -> Tensor:
 
 @torch.no_grad()
 def reinitialize_(bank: ExpertBank, ratio: float) -> None:
-    """Re-initialize a fraction r of every expert's inner units, so that copies specialise.
+    """Re-initialize a fraction of experts' inner units, so that copies specialise.
 
     Drop-Upcycling (Nakamura et al. 2025, §3): rows of the first map, biases and columns of the second map of ⌊r·F⌋
     units are drawn from normal distributions with the mean and standard deviation of the values they replace. They

@@ -404,7 +404,7 @@ GATES: Mapping[str, type[Gate]] = {"base": BaseGate, "task": TaskGate, "switch":
 
 
 def build_gate(kind: str | type[Gate], num_experts: int, hidden_size: int, num_tasks: int = 0, **settings: Any) -> Gate:
-    """Return a gate by its name in `GATES` or its class; `settings` are further arguments."""
+    """Return a gate by name or class; `settings` are further arguments."""
     if isinstance(kind, str) and kind not in GATES:
         raise_invalid("gate", f"one of {', '.join(GATES)}", kind)
     gate = GATES[kind] if isinstance(kind, str) else kind

@@ -21,7 +21,7 @@ class ExpertLoad:
         self.counts = torch.zeros_like(self.counts)
 
     def record(self, expert_T: Tensor, task_B: Tensor | None) -> None:
-        """Count tokens by expert (T,) and task, if enabled; N is padding, tasks as for a gate."""
+        """Count tokens by expert (T,) and task, if enabled; N is padding."""
         if not self.enabled:
             return
         num_tasks, num_experts = self.counts.shape

@@ -69,7 +69,7 @@ def adapter_blocks(model: nn.Module) -> dict[str, SlotBlock]:
 
 @torch.no_grad()
 def merge_adapters(block: SlotBlock, weights_K: Tensor) -> None:
-    """Fold a block's mixture, with fixed weights (K,), into `fc2` (LoRA) or one bottleneck.
+    """Fold a block's mixture of weights (K,) into `fc2` (LoRA) or one bottleneck.
 
     The gate is removed.
     """

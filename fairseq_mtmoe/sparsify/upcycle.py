@@ -24,7 +24,7 @@ def sparse_models() -> dict[str, type]:
 
 
 def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any], seed: int = 1) -> dict[str, Any]:
-    """Return a sparse checkpoint: every expert is a copy of its block's feed-forward layer.
+    """Return a sparse checkpoint: experts are copies of their feed-forward layers.
 
     Args:
         model_name: the sparse model, such as `base_moe`.

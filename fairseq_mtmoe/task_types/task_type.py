@@ -59,7 +59,7 @@ def halves_of(draws: Tensor, labels: Tensor) -> Uncertainty:
 
 
 def flattened(examples: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
-    """Flatten predictions (E,) or (E, …) without NaN; return each one's example and value.
+    """Flatten predictions (E, …) without NaN; return each one's example and value.
 
     Both are (V,).
     """
@@ -159,7 +159,7 @@ class Classification(TaskType):
         return HeadSize(self.num_labels)
 
     def loss(self, numbers: Tensor, labels: Tensor) -> Tensor:
-        """Return cross-entropy over log C: tasks of more classes weigh no more (MT-TaG, §3.3)."""
+        """Return cross-entropy over log C, so that many classes weigh no more (MT-TaG, §3.3)."""
         return F.cross_entropy(numbers.float(), labels.long(), reduction="sum") / math.log(numbers.shape[1])
 
     def predictions(self, numbers: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ def has_labels(row: TaskRow) -> bool:
 
 
 def names_the_same(answer: str, referent: str) -> float:
-    """Return 1 if a noun matches a pronoun's referent as in T5, else 0; -1 without a noun."""
+    """Return 1 if a noun matches a pronoun's referent, else 0; -1 without a noun."""
     words, right = ({word for word in text.lower().split() if word not in DETERMINERS} for text in (answer, referent))
     if not words:
         return NONE

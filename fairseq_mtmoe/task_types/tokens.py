@@ -16,7 +16,7 @@ from fairseq_mtmoe.task_types.task_type import Labels, LabelText, Predictions, T
 
 @dataclass(frozen=True)
 class Span(TaskType):
-    """The span of tokens of a window that answers the question (Devlin et al., 2019, §4.2).
+    """The tokens of a window that answer the question (Devlin et al., 2019, §4.2).
 
     Numbers are (E, L, 2), the scores of each token as the span's first and last one. Labels are these two tokens,
     (E, 2), or [CLS] twice in a window without the answer. Examples are windows; metrics and files are of questions.
@@ -64,7 +64,7 @@ class Span(TaskType):
 
 
 def _num_tokens(numbers: Tensor) -> Tensor:
-    """Return the number of tokens of each window that the head has read, at least 2, (E,)."""
+    """Return each window's number of tokens that the head reads, at least 2, (E,)."""
     return (numbers[..., 0] > UNREAD / 2).sum(1).clamp(min=2).float()
 
 

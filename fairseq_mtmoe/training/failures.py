@@ -63,7 +63,7 @@ def set_timeout(seconds: float | None) -> None:
 
 
 def between_hosts(make: bool = True) -> Any:
-    """Return a gloo group of all processes, which never sends through a GPU or its stream.
+    """Return a gloo group of all processes, which never sends through a GPU.
 
     A collective call. Without `make`, it returns the default group if there is no such group yet.
 
@@ -238,7 +238,7 @@ def _tell_torchrun(sentence: str) -> None:
 
 
 def _leave() -> None:
-    """End this process at once, so that others notice; an orderly exit could wait for them."""
+    """End this process at once; an orderly exit could wait for the others."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

@@ -114,7 +114,7 @@ def _start(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _forget_the_run_before(main: Any) -> None:
-    """Remove the last run's best loss, which fairseq keeps as attributes of its functions.
+    """Remove the last run's best loss, which fairseq keeps on its functions.
 
     hydra's `--multirun` trains several runs in one process.
     """

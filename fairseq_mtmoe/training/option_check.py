@@ -91,7 +91,7 @@ def _restored(options: Any) -> Options:
 
 
 def _options_of(group: str, options: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a group's options with plain values; first its choice. Nested names have dots."""
+    """Yield a group's choice and options, as plain values; nested names have dots."""
     if OmegaConf.is_config(options):
         options = OmegaConf.to_container(options, resolve=True, enum_to_str=True)
     values = vars(options) if isinstance(options, Namespace) else options if isinstance(options, Mapping) else {}
@@ -181,7 +181,7 @@ def is_flat(common: Any) -> bool:
 
 
 def check_run_options(model: Any) -> None:
-    """Check the numbers of a model's `RunOptions` (UserError); fairseq's models have none."""
+    """Check the numbers in a model's `RunOptions`, if it has them (UserError)."""
     for name, least in (("distributed_timeout", 1), ("max_nonfinite", 0)):
         value = getattr(model, name, None)
         if value is not None and value < least:

@@ -112,7 +112,7 @@ def choose_backend(wanted: str, devices: list[str]) -> str:
 
 
 class Rendezvous:
-    """Comparison of options by all ranks at a store; waits `seconds`, by default as torch."""
+    """Comparison of options by all ranks; waits `seconds`, by default torch's timeout."""
 
     def __init__(self, rank: int, world_size: int, seconds: float | None) -> None:
         self.rank, self.world_size = rank, world_size

@@ -64,7 +64,7 @@ def saving_together(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def copying_experts(original: Callable[..., bool]) -> Callable[..., bool]:
-    """Wrap fairseq's `PathManager.copy`: a checkpoint's copy has its experts, or is absent."""
+    """Wrap fairseq's `PathManager.copy`: copies of checkpoints have their experts."""
 
     @functools.wraps(original)
     def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
@@ -219,7 +219,7 @@ def lock_together(save_dir: str, is_first: bool) -> io.FileIO | None:
 
 
 def lock(save_dir: str) -> io.FileIO | None:
-    """Lock a folder until the returned file is closed; None, with a warning, if impossible."""
+    """Lock a folder until the returned file is closed; None, with a warning, if not."""
     path, file = Path(save_dir) / LOCK_NAME, None
     try:
         file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666), "r+")

@@ -37,7 +37,7 @@ class SkippedUpdate(Exception):
 
 
 class NonfiniteUpdates:
-    """Counts non-finite updates, and ends the run after `limit` in a row (0: at the first)."""
+    """Counts non-finite updates; ends the run after `limit` in a row (0: at the first)."""
 
     def __init__(self, limit: int, save_dir: str) -> None:
         self.limit, self.save_dir = limit, save_dir
@@ -214,7 +214,7 @@ def clip_on_cpu(optimizer: Any, max_norm: float, aggregate_norm_fn: Any = None) 
 
 
 def unwrapped_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer inside fairseq's wrappers for half precision and local updates."""
+    """Return the optimizer inside fairseq's wrappers."""
     if isinstance(optimizer, FairseqBMUF):
         optimizer = optimizer._optimizer
     return getattr(optimizer, "fp32_optimizer", getattr(optimizer, "wrapped_optimizer", optimizer))

@@ -236,7 +236,7 @@ class SparseTrainer(Trainer):
         return [layer.gate.prices for layer in self._layers if isinstance(layer.gate, BaseGate)]
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Set the number of updates; a completed update moves the BASE layers' running prices."""
+        """Set the number of updates; a completed update moves the running prices."""
         if self._is_stepping:
             remember_prices(self._running_prices)
         super().set_num_updates(num_updates)
@@ -296,7 +296,7 @@ class SparseTrainer(Trainer):
         return stopping.received() if self.data_parallel_world_size == 1 else self._agreed_signal
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
-        """Clip by the norm over all ranks' experts; raise `SkippedUpdate` if it is not finite."""
+        """Clip by the norm over all ranks; raise `SkippedUpdate` if it is not finite."""
         sharded = [layer.experts for layer in self._layers if layer.experts.placement.is_sharded]
         try:
             norm: Tensor = (
@@ -337,7 +337,7 @@ class SparseTrainer(Trainer):
         return saving.save(self, filename, {**extra_state, **more}, self._exchanges)
 
     def consolidate_optimizer(self) -> None:
-        """Gather the states of optimizer and task; fairseq calls it on all ranks before a save."""
+        """Gather the states of optimizer and task; called on all ranks before a save."""
         fails = sys.exc_info()[0] is not None  # the other ranks do not take part then
         if not fails and isinstance(self.task, FollowsUpdates):
             self.task.gather()

@@ -116,7 +116,7 @@ class _AugmentingPaths:
             self.expert_T[tokens] = end
 
     def _all_costs(self) -> Tensor:
-        """Return the cheapest token's loss on each step, (N+1, N+1); infinite without a token."""
+        """Return the cheapest token's loss on each step, (N+1, N+1), or infinity."""
         cost = self.scores_TN.new_full((self.pool + 1, self.pool + 1), torch.inf)
         own = self.expert_T.unsqueeze(1)
         loss_TN = self.scores_TN.gather(1, own) - self.scores_TN

@@ -72,7 +72,7 @@ def resumed_prices(scores_TN: Tensor, start_N: Tensor | None) -> Tensor | None:
 
 
 def larger_shares(prices_N: Tensor, num_tokens: int) -> Tensor:
-    """Return which experts get ⌈T/N⌉ tokens instead of ⌊T/N⌋: the dearest ones, (N,), bool."""
+    """Return which experts get ⌈T/N⌉ tokens, not ⌊T/N⌋: the dearest, (N,), bool."""
     number = num_tokens % len(prices_N)
     larger_N = torch.zeros(len(prices_N), dtype=torch.bool, device=prices_N.device)
     larger_N[prices_N.argsort(descending=True, stable=True)[:number]] = True
@@ -90,7 +90,7 @@ def _cooled(scores_TN: Tensor, prices_N: Tensor, temperatures: tuple[float, ...]
 
 
 def newton_step(scores_TN: Tensor, prices_N: Tensor, temperature: float, real_T: Tensor | None = None) -> Tensor:
-    """Return Newton's step of the prices, (N,), in temperatures; `real_T` is 0 at padding."""
+    """Return Newton's step of prices, (N,), in temperatures; `real_T`: 0 at padding."""
     num_tokens, num_experts = scores_TN.shape
     demand_TN = _demand(scores_TN, prices_N, temperature)
     if real_T is not None:

@@ -87,7 +87,7 @@ def _prices(scores_TN: Tensor, real_T: Tensor, count: Tensor) -> Tensor:
 
 
 def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: Tensor) -> Tensor:
-    """Return prices from those of an earlier step, in fewer operations than `newton_step`.
+    """Return prices from those of an earlier step, in few operations.
 
     Demand falls nearly exponentially as a price rises. Therefore a step equalises its logarithm, which converges from
     far away. With D the demand, (T, N), and d its sums, in shares, the step x solves (diag(d) - DᵀD) x = d log d,
@@ -145,7 +145,7 @@ class Shares(NamedTuple):
 
 
 def _moved(value_TN: Tensor, best_T: Tensor, expert_T: Tensor, shares: Shares) -> Tensor:
-    """Move tokens: full experts release the cheapest, experts with room take the cheapest."""
+    """Move the cheapest surplus tokens of full experts to experts with room."""
     surplus_M = shares.surplus(expert_T)
     value_T, target_T = value_TN.masked_fill(surplus_M[:-1] >= 0, -torch.inf).max(1)
     order = (best_T - value_T).argsort(stable=True)

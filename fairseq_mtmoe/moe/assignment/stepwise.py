@@ -74,7 +74,7 @@ def _tamed(scores_TN: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moved_surplus(scores_TN: Tensor, prices_N: Tensor) -> Tensor | None:
-    """Return the tokens' choices, with surplus tokens moved; None if the loss is too large."""
+    """Return choices, with surplus tokens moved; None if the loss is too large."""
     num_tokens, num_experts = scores_TN.shape
     value_TN = scores_TN - prices_N
     best_T, expert_T = value_TN.max(1)

@@ -147,7 +147,7 @@ def _linear_in_one(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor |
 
 
 def _finished(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
-    """Add each group's bias, if any, to a product in place, and clear rows without a group."""
+    """Add each group's bias, if any, in place; clear rows without a group."""
     group = _group_of_rows(len(out), offsets)
     if bias is not None:
         out += bias.index_select(0, group.clamp(max=len(offsets) - 1))

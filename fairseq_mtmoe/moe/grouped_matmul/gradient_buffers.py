@@ -58,7 +58,7 @@ def trusted_count() -> CountUses | None:
 
 
 def counts_right(count_uses: CountUses) -> bool:
-    """Return whether an unshared storage counts one use, and more with a tensor or a view."""
+    """Return whether an unshared storage counts one use, and more with a view."""
     try:
         tensor = torch.empty(4, device="cpu")
         storage = tensor.untyped_storage()

@@ -145,7 +145,7 @@ def _clear_idle(out, offsets, numbers, COLUMNS: tl.constexpr):
 def _sums(
     grad, active, offsets, out, num_outputs, HAS_ACTIVE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """Sum some columns of a group's rows where `active` is positive; clear them elsewhere."""
+    """Sum columns of a group's rows where `active` is positive; clear other values."""
     group = tl.program_id(1)
     end = tl.load(offsets + group).to(tl.int64)
     start = tl.load(offsets + group - 1, mask=group > 0, other=0).to(tl.int64)
@@ -196,7 +196,7 @@ def _take(filled, offsets, out, num_groups, max_rows, width, GROUPS: tl.constexp
 
 
 def _tuned(function: Any, tiles: Sequence[dict[str, int]], key: Sequence[str]) -> Any:
-    """Return a kernel that tunes its tile for each new combination of the `key` arguments."""
+    """Return a kernel that tunes its tile for new values of the `key` arguments."""
     kernel = triton.jit(function, do_not_specialize=["num_rows"])  # changes with each batch
     if not isinstance(kernel, triton.JITFunction):
         return _Interpreted(kernel, tiles[0])

@@ -46,7 +46,7 @@ class CommRecord:
 
     @contextmanager
     def measure(self, num_rows: int, rows: Tensor) -> Iterator[None]:
-        """Record an operation that sends `num_rows` rows of the size of `rows` to other ranks."""
+        """Record an operation that sends `num_rows` rows like `rows` to other ranks."""
         if not self.enabled:
             yield
             return

@@ -50,7 +50,7 @@ class ExpertPlacement:
         return self.group is not None
 
     def local(self, value: Tensor) -> Tensor:
-        """Return this rank's part of a tensor (N, …); a tensor (count, …) is returned as it is."""
+        """Return this rank's part of a tensor (N, …), or a tensor (count, …) as it is."""
         return value if len(value) == self.count else value[self.first : self.first + self.count]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ExpertPlacement:

@@ -28,7 +28,7 @@ def real_tokens(scores_TN: Tensor, padding_T: Tensor | None) -> Tensor:
 
 
 class TokenCounts:
-    """The ranks' numbers of tokens in a pass through a stack; its first layer gathers them.
+    """The ranks' numbers of tokens in a pass, which the first layer gathers.
 
     That layer also gathers the numbers of `following` stacks.
     """
@@ -101,7 +101,7 @@ class TokenShuffle:
         return expert_T, rows_PE, price_N, real_tokens(part_SN, padding_S)
 
     def _answers(self, expert_S: Tensor, owner_S: Tensor, receive: list[int]) -> Tensor:
-        """Return the experts of tokens and N numbers for each rank, one after the other, int32.
+        """Return the experts of tokens and N numbers for each rank in turn, int32.
 
         The numbers are the rows in this part that each rank sends to each of the receiver's N/P experts.
         """
@@ -116,6 +116,6 @@ class TokenShuffle:
 
 
 def parts_of(num_tokens: int, source: int, size: int) -> list[int]:
-    """Return `source`'s numbers of tokens for each rank; the next ranks get the remainder."""
+    """Return `source`'s numbers of tokens for each rank; the next get the remainder."""
     share, rest = divmod(num_tokens, size)
     return [share + ((rank - source) % size < rest) for rank in range(size)]

@@ -159,7 +159,7 @@ def expert_figures(layers: Mapping[str, Sequence[Sequence[int]]], task_names: Se
 
 
 class GateMovement:
-    """Compares the gates' current weights with their first ones, on a validation's tokens."""
+    """Compares the gates' current and first weights on a validation's tokens."""
 
     def __init__(self) -> None:
         self.since: int | None = None  # number of updates when the first weights were stored

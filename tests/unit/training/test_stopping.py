@@ -231,7 +231,7 @@ def test_a_second_training_says_who_holds_the_folder(holder, corpus, tmp_path):
     with pytest.raises(UserError, match=sentence):
         train_here(corpus, tmp_path, "--max-tokens", 120)
     (tmp_path / LOCK_NAME).write_text("\0damaged" * 1000)
-    with pytest.raises(UserError, match="is used by another process: wait"):
+    with pytest.raises(UserError, match="is used by another process; wait"):
         lock(str(tmp_path))
     trainer_here(corpus, tmp_path, "--max-tokens", 120, "--no-save").lock_save_dir()  # it writes nothing
 

@@ -22,7 +22,7 @@ LIBRARIES = {"AVX512": "_assignment_avx512", "AVX2": "_assignment_avx2", "DEFAUL
 
 
 def assign(scores_TN: Tensor, build: Assign | None = None, start_N: Tensor | None = None) -> Assignment | None:
-    """Compute `priced_assignment` with `exact` in one thread, without Python's global lock.
+    """Compute `priced_assignment` with `exact` in one thread, without Python's lock.
 
     A build gives the same result for the same scores. `build` is one of `BUILDS`, by default the fastest. Returns None
     if torch must compute it: without a library, on another device, for float64, if scores are not finite, exceed 1e30
