@@ -295,7 +295,7 @@ def test_the_page_names_every_field_and_its_example_loads(load):
     names = {field.name for part in parts for field in fields(part)}
     of_commands = {"path", "known_languages", "codes", "of_sources"}
     assert {name for name in names - of_commands if f"`{name}`" not in page} == set()
-    corpora = load(page.split("```")[1].removeprefix("yaml")).corpora
+    corpora = load(page.split("```yaml")[1].split("```")[0]).corpora
     assert [corpus.name for corpus in corpora] == ["shop-de", "test-{target}"]
 
 

@@ -35,7 +35,7 @@ def test_the_page_explains_every_field_and_its_example_is_right(write):
     names = [one.name for part in parts for one in fields(part)]
     assert [name for name in names if f"{name}`" not in page and f"{name}:" not in page] == []
     assert [name for kinds in (Kind, Format, Form) for name in kinds.__members__ if f"`{name}`" not in page] == []
-    assert load_tables([write("page.yaml", page.split("```")[1].removeprefix("yaml"))])["reviews"].label == "stars"
+    assert load_tables([write("page.yaml", page.split("```yaml")[1].split("```")[0])])["reviews"].label == "stars"
 
 
 def test_a_users_table_adds_and_replaces_rows(write):
