@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 
-__version__ = "0.1.14"
+__version__ = "0.2.0"
 
 # Without this, CPU memory comes in 4 KiB pages, and writing fresh memory in every update is three times as slow. torch
 # reads the variable on its first large allocation. A user who sets it to 0 keeps small pages.
@@ -58,7 +58,7 @@ def load_translator(
     Args:
         model: A checkpoint of `--task translation_heated`, or a file of `mtmoe import-hf`.
         more: Further models of an ensemble.
-        data: The run's data directory, whose vocabulary checkpoints lack before 0.1.14; by default its original path.
+        data: The run's data directory, whose vocabulary checkpoints lack before 0.2.0; by default its original path.
         cpu: Compute on the CPU even if there is a GPU.
         fp16: Compute in float16.
         bf16: Compute in bfloat16.
