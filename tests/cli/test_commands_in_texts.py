@@ -119,5 +119,5 @@ def test_what_is_none_is_found():
     assert len(list(commands_of("README.md"))) > 5
     readme = REPOSITORY / "README.md"
     tour = "docs/concepts/code_tour.md"
-    assert leads_somewhere(f"{tour}#the-house", readme) and leads_somewhere("https://github.com/x#y", readme)
+    assert leads_somewhere(f"{tour}#layout", readme) and leads_somewhere("https://github.com/x#y", readme)
     assert not leads_somewhere(f"{tour}#a-house", readme) and not leads_somewhere("docs/tour.md", readme)
