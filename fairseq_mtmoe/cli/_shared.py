@@ -1,16 +1,17 @@
 """Helpers of all commands: options, tables and progress bars, checkpoints of runs, handling of SIGTERM."""
 
+import functools
 import importlib.util
 import logging
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -37,6 +38,28 @@ def names(_context: click.Context, _option: click.Parameter, value: str | None) 
 def split_names(value: str) -> tuple[str, ...]:
     """Return the non-empty entries of a comma-separated text."""
     return tuple(entry.strip() for entry in value.split(",") if entry.strip())
+
+
+def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a decorator that adds these options in their order."""
+    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+of_batches = _together(
+    click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size."),
+    click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch."),
+)
+of_precision = _together(
+    click.option("--fp16", is_flag=True, help="Half precision."),
+    click.option("--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs."),
+    click.option("--cpu", is_flag=True, help="Do not use a GPU."),
+)
+of_text = _together(
+    click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
+                 help="CPU processes; they share the cores and the model."),
+    click.option("--data", type=click.Path(), help="Data directory of the run; only checkpoints from before 0.2.0 need "
+                 "its vocabulary. By default the directory that the run used."),
+)  # fmt: skip
 
 
 def check_drawing() -> None:

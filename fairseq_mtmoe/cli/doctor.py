@@ -81,7 +81,7 @@ def command() -> None:
 
 def _look_at_python() -> Finding:
     version = f"{platform.python_version()}, {sys.executable}"
-    return Finding(version, "" if (3, 11) <= sys.version_info[:2] < (3, 13) else "Python 3.11 or 3.12 is needed")
+    return Finding(version, "" if (3, 11) <= sys.version_info[:2] < (3, 14) else "Python 3.11, 3.12 or 3.13 is needed")
 
 
 def _look_at_plugin() -> Finding:

@@ -20,7 +20,7 @@ from fairseq_mtmoe.analysis.scores import PieceBleu
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli import _evaluating as evaluating
 from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, ScoreFolder
-from fairseq_mtmoe.cli._shared import PATH, names, quiet_fairseq, say
+from fairseq_mtmoe.cli._shared import PATH, names, of_batches, of_precision, quiet_fairseq, say
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
 
@@ -60,8 +60,7 @@ BENCHMARK_OPTIONS = ("inputs", "models", "outs", "subset", "batch_size", "max_to
               help="Largest length of output: a·source + b tokens, by each sentence's own source length. In "
               "fairseq-generate and with --references fairseq, the longest source of the batch counts.")  # fmt: skip
 @click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
-@click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size.")
-@click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch.")
+@of_batches
 @click.option("--langs", callback=names, metavar="A,B,…",
               help="The model's languages, if its checkpoint does not list them.")  # fmt: skip
 @click.option("--post-process", metavar="NAME",
@@ -78,9 +77,7 @@ BENCHMARK_OPTIONS = ("inputs", "models", "outs", "subset", "batch_size", "max_to
               "needed if neither the folder nor the file alone is named like en-de. Several files are shards of one "
               "pair.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace scores of other settings in the output folder.")
-@click.option("--fp16", is_flag=True, help="Half precision.")
-@click.option("--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs.")
-@click.option("--cpu", is_flag=True, help="Do not use a GPU.")
+@of_precision
 @quiet_fairseq()
 @click.pass_context
 def command(

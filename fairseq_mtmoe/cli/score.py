@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from fairseq_mtmoe.cli._lines import Lines, Screen, read, survey
-from fairseq_mtmoe.cli._shared import PATH, progress_bar, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, of_batches, of_precision, of_text, progress_bar, quiet_fairseq
 from fairseq_mtmoe.cli._workers import Models, workers_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import check_writable, output_file, replacing
@@ -33,16 +33,10 @@ Write = Callable[[str], object]
 @click.option("--to", "target", required=True, metavar="LANG", help="Language of TARGETS.")
 @click.option("--out", type=PATH, help="File for the scores; by default standard output.")
 @click.option("--tsv", is_flag=True, help="Write tab-separated score, number of tokens, source and target.")
-@click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size.")
-@click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
-              help="CPU processes; they share the cores and the model.")  # fmt: skip
-@click.option("--data", type=click.Path(), help="Data directory of the run; only checkpoints from before 0.1.14 need "
-              "its vocabulary. By default the directory that the run used.")  # fmt: skip
+@of_batches
+@of_text
 @click.option("--overwrite", is_flag=True, help="Replace the --out file if it exists.")
-@click.option("--fp16", is_flag=True, help="Half precision.")
-@click.option("--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs.")
-@click.option("--cpu", is_flag=True, help="Do not use a GPU.")
+@of_precision
 @quiet_fairseq()
 def command(
     model: str, sources: Path, targets: Path, source: str, target: str, out: Path | None, tsv: bool, workers: int,

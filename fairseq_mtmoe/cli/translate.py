@@ -17,7 +17,7 @@ from rich.console import Console
 
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli._lines import Files, Screen, Sink, output_paths, read, survey
-from fairseq_mtmoe.cli._shared import PATH, names, progress_bar, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, names, of_batches, of_precision, of_text, progress_bar, quiet_fairseq
 from fairseq_mtmoe.cli._workers import Here, Models, Processes, workers_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
@@ -53,19 +53,13 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(0), help="Seed for --sampling; a sentence has the same translation in any "
               "batch, process or run.  [default: 1]")  # fmt: skip
 @click.option("--scores", is_flag=True, help="Write fairseq-generate's score and a tab before each translation.")
-@click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch; 12000 without --batch-size.")
-@click.option("--batch-size", "--max-sentences", type=click.IntRange(1), help="Sentences in a batch.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True,
-              help="CPU processes; they share the cores and the model.")  # fmt: skip
-@click.option("--data", type=click.Path(), help="Data directory of the run; only checkpoints from before 0.1.14 need "
-              "its vocabulary. By default the directory that the run used.")  # fmt: skip
+@of_batches
+@of_text
 @click.option("--web", is_flag=True, help="Serve a web page that shows the translations of all MODELs side by side.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True,
               help="Port for --web; 0 takes a free one.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the --out files if they exist.")
-@click.option("--fp16", is_flag=True, help="Half precision.")
-@click.option("--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs.")
-@click.option("--cpu", is_flag=True, help="Do not use a GPU.")
+@of_precision
 @quiet_fairseq()
 def command(
     models: tuple[str, ...], source: str | None, targets: tuple[str, ...], inputs: tuple[Path, ...], out: Path | None,
