@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "fairseq_mtmoe/**/*.md", "examples/**/*.md")
 GENERATED = ("docs/reference/options.md", "docs/site")  # the option's help is read where it is written
 LONGEST = 45  # words: 25 are the rule, and a list in a sentence may need more
-SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*(])")
+CLAUSE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*(])|(?<=[;:])\s")
+FORMULA = re.compile(r"(?!.*[A-Za-z]{3})")  # `x x` repeats nothing
 CASED = engine.Fast(engine.RegexOptions(case_insensitive=False))
 
 
@@ -38,8 +39,8 @@ class Block(NamedTuple):
 
 
 def long_sentences(text: str, check: Check) -> Iterator[CheckResult]:
-    """Yield sentences with more words than `LONGEST`."""
-    for sentence in SENTENCE.split(text):
+    """Yield what has more words than `LONGEST` without a full stop, a semicolon or a colon."""
+    for sentence in CLAUSE.split(text):
         if len(sentence.split()) > LONGEST:
             start = text.index(sentence)
             yield CheckResult(check.path, check.message, (start, start + len(sentence)), None)
@@ -54,6 +55,8 @@ CHECKS = (
     Check(long_sentences, path="length", message=f"split the sentence: it has more than {LONGEST} words"),
     *lexical_illusions.__register__, *malapropisms.__register__, *nonwords.__register__,
 )  # fmt: skip
+
+OURS = ("opener", "number", "length")
 
 
 def page_blocks(file: Path) -> Iterator[Block]:
@@ -109,7 +112,8 @@ def findings(block: Block) -> Iterator[str]:
     for check in CHECKS:
         for found in check.check(block.text):
             shown = block.text[slice(*found.span)].strip(" .!?")
-            yield f"{block.file.relative_to(ROOT)}:{block.line}: {found.message}: {shown[:90]}"
+            if not FORMULA.match(shown) or found.check_path in OURS:
+                yield f"{block.file.relative_to(ROOT)}:{block.line}: {found.message}: {shown[:90]}"
 
 
 def main(names: list[str]) -> int:

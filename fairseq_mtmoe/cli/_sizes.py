@@ -46,7 +46,7 @@ def first_choice(pairs: int) -> int:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial of some updates measured.
+    """The measurements of a trial of some updates.
 
     Attributes:
         seconds: of an update.

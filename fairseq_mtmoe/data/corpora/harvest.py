@@ -152,7 +152,7 @@ def select_languages(
 ) -> list[str]:
     """Return the languages to use, largest first: `langs`, or all with enough messages besides `held_out`.
 
-    Of these `max_langs` are kept, evenly spaced by size. `num_messages` is by language.
+    It keeps `max_langs` of them, evenly spaced by size. `num_messages` is by language.
     """
     for lang in langs:
         if num_messages.get(lang, 0) <= held_out:

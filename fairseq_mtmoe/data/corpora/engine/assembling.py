@@ -97,7 +97,7 @@ class Ids:
 class Assembly:
     """A data directory before it is written: its vocabulary, and the ids of each split of each language pair.
 
-    `synthetic`: so many training pairs of a direction are back-translated.
+    `synthetic`: number of back-translated training pairs in a direction.
     """
 
     recipe: Recipe

@@ -187,7 +187,7 @@ def _tag_id(folder: Path, kind: str) -> int:
 def encode_block(text: Path, mask: Mask | None, vocabulary: Path, out: Path, kinds: Kinds, tagged: str = "") -> int:
     """Write the ids of a block's sentences, with ends, and their lengths; return the number of pairs.
 
-    Those of the side `tagged` begin with `TAG`.
+    Lines of the side `tagged` begin with `TAG`.
     """
     arrays: dict[str, NDArray[Any]] = {}
     summary: dict[str, Any] = {}
