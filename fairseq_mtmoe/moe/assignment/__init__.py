@@ -23,6 +23,7 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact
     """Assign tokens evenly with the highest sum of scores; return experts and prices.
 
     Every expert gets ⌊T/N⌋ or ⌈T/N⌉ tokens.
+
     Args:
         scores_TN: any floating type. Infinite scores count as the highest or lowest finite one, NaN as the lowest.
         start_N: prices of an earlier step, (N,), float32, in units of the scores. On a CPU bad ones only cost time. On
