@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 # fairseq's own symbols, with which every dictionary begins, even if its file lacks them.
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 EOS, UNKNOWN = SPECIAL.index("</s>"), SPECIAL.index("<unk>")
-TAG = "<BT>"  # begins back-translated sources (Caswell et al. 2019, "Tagged Back-Translation")
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
 _CODES = {np.uint16: 8, np.uint32: 9}  # of fairseq's `indexed_dataset._code_to_dtype`

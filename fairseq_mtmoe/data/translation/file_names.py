@@ -12,6 +12,7 @@ SENTENCEPIECE = "spm.model"  # model for targets, and for sources if these have 
 OF_SOURCES = "spm.source.model"  # model for sources, if it is another
 TOKEN_STYLE = "lang_tok_style.txt"  # fairseq's --lang-tok-style, if it is not the default
 TEXT_FOLDER = "raw"  # text of validation and test data, under the same names
+TAG = "<BT>"  # begins back-translated sources (Caswell et al. 2019, "Tagged Back-Translation")
 
 _SIDE = re.compile(r"(.+)\.([^.-]+)-([^.-]+)\.([^.-]+)")
 

@@ -8,6 +8,7 @@ from typing import Any
 from fairseq.data.multilingual.multilingual_utils import get_lang_tok
 
 from fairseq_mtmoe.data.translation import new_pieces
+from fairseq_mtmoe.data.translation.file_names import TAG
 from fairseq_mtmoe.data.translation.vocabulary import Side, Vocabulary
 from fairseq_mtmoe.errors import UserError, raise_invalid, unknown_language
 
@@ -24,8 +25,8 @@ class Extended:
 
     @property
     def pieces(self) -> int:
-        """Return the number of new symbols over both sides, without the language's code."""
-        return len({*self.source, *self.target}) - 1
+        """Return the number of new pieces over both sides."""
+        return len({*self.source, *self.target} - {TAG}) - 1  # without the language's code
 
 
 def codes_of(lang: str, settings: Mapping[str, Any]) -> list[str]:
@@ -65,8 +66,8 @@ def extend(
 ) -> Extended:
     """Add a language to a vocabulary, which has all symbols of the matrix; each side gets the pieces it lacks.
 
-    An unknown letter begins as the mean of all pieces, as this changes other words' scores least ("Initializing New
-    Word Embeddings for Pretrained Language Models", Hewitt 2021).
+    It also gets the tag of back-translated sources. The tag and unknown letters begin as the mean of all pieces, which
+    changes other words' scores least ("Initializing New Word Embeddings for Pretrained Language Models", Hewitt 2021).
     """
     langs = settings["langs"]
     codes = dict.fromkeys(codes_of(lang, settings))
@@ -87,4 +88,4 @@ def _new(parts: Rows, codes: Rows, side: Side) -> Rows:
     known = set(side.symbols)
     pieces = map(side.processor.id_to_piece, range(side.processor.get_piece_size()))
     everything = tuple(piece for piece in pieces if piece in known)
-    return {symbol: of or everything for symbol, of in {**parts, **codes}.items() if symbol not in known}
+    return {symbol: of or everything for symbol, of in {**parts, TAG: (), **codes}.items() if symbol not in known}

@@ -92,3 +92,25 @@ def test_a_language_that_the_model_lacks_is_refused_before_any_work(tmp_path, ra
     assert not (tmp_path / "data").exists()
     mtmoe(*run, "--vocabulary-of", tmp_path / "model.pt", "--codes", "sw=fra_Latn")
     assert (tmp_path / "data" / "train.eng_Latn-fra_Latn.fra_Latn.bin").exists()
+
+
+def test_an_extended_model_tells_back_translated_text_apart(tmp_path, raw):
+    """Other models lack the tag, and say so."""
+    model, extended = tmp_path / "model.pt", tmp_path / "extended.pt"
+    save_translator(model, langs=("eng", "fra"))
+    text = write_lines(tmp_path / "luo.txt", sentences("luo", 200))
+    mtmoe("extend", model, extended, "--language", "luo", "--text", text)
+    corpora = []
+    for seed, kind in enumerate(("parallel", "back-translated")):
+        files = [write_lines(raw / f"{kind}.{lang}", sentences(lang, 20, 7 + seed)).name for lang in ("en", "luo")]
+        corpora.append({"name": kind, "pair": "en-luo", "role": "train", "files": files, "kind": kind})
+    recipe = {"name": "bt", "corpora": corpora, "held_out": {"valid": 2, "test": 2}}
+    (tmp_path / "bt.yaml").write_text(json.dumps(recipe))
+    options = ("--recipe", tmp_path / "bt.yaml", "--workers", 1, "--codes", "en=eng,luo=luo", "--vocabulary-of")
+    mtmoe("prepare", "corpora", raw, tmp_path / "data", *options, extended)
+    dictionary = Dictionary.load(str(tmp_path / "data" / "dict.eng.txt"))
+    rows = data_utils.load_indexed_dataset(str(tmp_path / "data" / "train.eng-luo.eng"), dictionary)
+    assert 10 < sum(dictionary[int(row[0])] == "<BT>" for row in rows) <= 20
+    save_translator(model, langs=("eng", "luo"))
+    with refused("kind", first=False):
+        mtmoe("prepare", "corpora", raw, tmp_path / "none", *options, model)

@@ -14,7 +14,7 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.corpora.binarize import EOS, SPECIAL, TAG, UNKNOWN, id_type, write_dictionary
+from fairseq_mtmoe.data.corpora.binarize import EOS, SPECIAL, UNKNOWN, id_type, write_dictionary
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.engine.selecting import SIDES, Mask, Selections
 from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, is_saved, save, summary_of
@@ -22,6 +22,7 @@ from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import Pieces, count_characters, known_characters, load, with_tag
 from fairseq_mtmoe.data.corpora.vocabulary.training import SIZE_RULE, sample_lines, train
+from fairseq_mtmoe.data.translation.file_names import TAG
 from fairseq_mtmoe.io.files import read_bytes, read_text, replacing
 
 TRAINED_BY = ("size", "temperature", "character_coverage")  # a recipe's settings that determine a trained model
