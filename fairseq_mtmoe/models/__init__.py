@@ -4,5 +4,5 @@ import pkgutil
 
 
 def systems() -> list[str]:
-    """The systems' folders, in the order of their names; one whose name begins with `_` is none."""
+    """Return the names of the systems' folders in alphabetical order, without those that begin with `_`."""
     return sorted(found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_"))

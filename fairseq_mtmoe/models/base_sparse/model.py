@@ -1,7 +1,7 @@
-"""Sparse translation models: BASE, task-gated or Switch experts in alternate blocks, dense first if wanted.
+"""Sparse translation models with BASE, task-gated or Switch experts in alternate blocks.
 
-Implements "Tricks for Training Sparse Translation Models", §2.3 and §3: the feed-forward layer of every alternate
-block, encoder and decoder, is an expert layer; a model may train dense before it is sparsified.
+Implements "Tricks for Training Sparse Translation Models", §2.3 and §3. The feed-forward layer of every alternate block
+of encoder and decoder is an expert layer. A model may train dense before it is sparsified.
 """
 
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from fairseq_mtmoe.slots.sparse_model import SparseModel
 
 @dataclass
 class DenseConfig(ConditionalOptions, RunOptions, TranslatorForm, FlatTransformerConfig):
-    """The dense twin: fairseq's transformer options, those of conditional parts and those of runs."""
+    """Options of the dense twin: fairseq's transformer, conditional parts and runs."""
 
 
 @dataclass
 class BaseMoEConfig(ExpertOptions, ConditionalOptions, RunOptions, TranslatorForm, FlatTransformerConfig):
-    """What `--arch base_moe…` adds to fairseq's transformer options."""
+    """Options of `--arch base_moe…`: fairseq's transformer, experts, conditional parts and runs."""
 
 
 @register_model("base_moe", dataclass=BaseMoEConfig)
@@ -35,7 +35,7 @@ class BaseMoEModel(SparseModel, Transformer):
 
     @classmethod
     def build_model(cls, cfg: BaseMoEConfig, task: Any) -> Self:
-        """Called by fairseq. Raises `UserError` where an option is out of its range, or needs a task with ids."""
+        """Build the model for fairseq. Raises `UserError` if an option is out of range or needs a task with ids."""
         check_experts(cfg)
         check_blocks(cfg)
         plans = plan_experts(cfg, max(cfg.encoder_layers, cfg.decoder_layers))
@@ -46,16 +46,16 @@ class BaseMoEModel(SparseModel, Transformer):
 
 @register_model("base_dense", dataclass=DenseConfig)
 class BaseDenseModel(Transformer):
-    """The dense twin of `BaseMoEModel`: stock fairseq's transformer under the same names of sizes.
+    """The dense twin of `BaseMoEModel`: fairseq's transformer in the same named sizes.
 
-    It takes task ids, so that ensembles may mix it with sparse models, and ignores them unless parts are conditional.
+    It takes task ids, so that ensembles can mix it with sparse models. It ignores them unless parts are conditional.
     """
 
-    task_names: list[str]  # behind the task ids that it tells apart
+    task_names: list[str]  # indexed by task id; empty without conditional parts
 
     @classmethod
     def build_model(cls, cfg: DenseConfig, task: Any) -> Self:
-        """Called by fairseq. Raises `UserError` where an option is out of its range, or needs a task with ids."""
+        """Build the model for fairseq. Raises `UserError` if an option is out of range or needs a task with ids."""
         conditions = conditions_of(cfg)
         model = cls.build_with_slots(cfg, task, {}, conditions)
         model.task_names = names_of_tasks(cfg) if conditions is not None else []

@@ -1,7 +1,7 @@
-"""CA-MTL: one pretrained encoder for all tasks that adapts itself to each.
+"""CA-MTL: one pretrained encoder for all tasks, with parts that adapt to each task.
 
 Implements "Conditionally Adaptive Multi-Task Learning: Improving Transfer Learning in NLP Using Fewer Parameters & Less
-Data", §2.1; its sampling (§2.2) is `--sampling-method uncertainty`, for every model.
+Data", §2.1. Its sampling (§2.2) is `--sampling-method uncertainty`, which works with every model.
 """
 
 from dataclasses import dataclass
@@ -22,36 +22,36 @@ from fairseq_mtmoe.options.transformer import EncoderOptions
 
 @dataclass
 class CAMTLConfig(EncoderConditionalOptions, RunOptions, EncoderOptions, FairseqDataclass):
-    """CA-MTL's defaults: all parts are conditional, and the lower half of the encoder keeps its pretrained weights."""
+    """Options of CA-MTL. By default all parts are conditional and the lower half of the encoder is frozen."""
 
     conditional: str = option(
         ",".join(PARTS),
-        "what adapts to each sentence's task: comma-separated parts of attention, norm, alignment and bottleneck, or "
-        "none",
+        "parts that adapt to each sentence's task: a comma-separated list of attention, norm, alignment and "
+        "bottleneck, or none",
     )
     freeze_layers: str = option(
         "half",
-        "so many of the lowest blocks, or half of all, keep their pretrained weights, and with them the embeddings; "
-        "parts of --conditional train there as elsewhere",
+        "freeze this number of the lowest blocks (half: half of all blocks) and, above 0, the embeddings; parts of "
+        "--conditional still train there",
     )
 
 
 @register_model("ca_mtl", dataclass=CAMTLConfig)
 class CAMTLModel(EncoderModel):
-    """An encoder with conditional parts, and a head for each task."""
+    """An encoder with conditional parts and a head for each task."""
 
-    task_names: list[str]  # behind the task ids
+    task_names: list[str]  # indexed by task id
 
     @classmethod
     def build_model(cls, cfg: CAMTLConfig, task: Any) -> Self:
-        """Called by fairseq. Raises `UserError` where a size or an option of the conditional parts is wrong."""
+        """Build the model for fairseq. Raises `UserError` if a size or an option of the conditional parts is wrong."""
         model = cls(build_encoder(cfg, task), heads_from_text(cfg.heads))
         model.task_names = names_of_tasks(cfg)
         return model
 
 
 def large(args: Any) -> None:
-    """The large size in the large form."""
+    """Set the large size and, unless another is given, the large form."""
     args.conditional_form = getattr(args, "conditional_form", None) or "large"
     LARGE(args)
 

@@ -1,7 +1,7 @@
 """MT-TaG: a pretrained encoder whose feed-forward layers become experts, with a gate for each task.
 
-Implements "Sparsely Activated Mixture-of-Experts are Robust Multi-Task Learners", §3: experts are exact copies of the
-pretrained layers (§4.3), gates are the tasks' own (equations 3-6) or one for all (MT-Switch).
+Implements "Sparsely Activated Mixture-of-Experts are Robust Multi-Task Learners", §3. Experts start as exact copies of
+the pretrained layers (§4.3). Each task has its own gate (equations 3-6), or all tasks share one (MT-Switch).
 """
 
 from dataclasses import dataclass, replace
@@ -24,59 +24,59 @@ from fairseq_mtmoe.slots.sparse_model import SparseModel
 
 @dataclass
 class MTDenseConfig(RunOptions, EncoderOptions, FairseqDataclass):
-    """A dense encoder with a head for each task: MT-Dense, or Single-Task where there is one."""
+    """Options of a dense encoder with a head for each task."""
 
 
 @dataclass
 class MTTaGConfig(EncoderConditionalOptions, ExpertOptions, RunOptions, EncoderOptions, FairseqDataclass):
-    """MT-TaG's defaults: in every block four experts and a gate for each task."""
+    """Options of MT-TaG. By default every block has four experts and a gate for each task."""
 
-    num_experts: int = option(4, "experts per block, copies of its feed-forward layer")
-    expert_gates: str = option("task", "gate of the experts: task (MT-TaG), switch or base")
-    expert_interval: int = option(1, "every how many blocks one has experts")
+    num_experts: int = option(4, "number of experts per expert layer, which start as copies of the feed-forward layer")
+    expert_gates: str = option("task", "gate of the expert layers: task (one gate per task), switch or base")
+    expert_interval: int = option(1, "put experts into every Nth block")
     reuse_gate: Optional[str] = option(  # noqa: UP045  # fairseq reads it
         None,
-        "the gates of tasks in the checkpoint with which a run of other tasks begins: one for all, or the mean of "
-        "several, such as mnli,rte (default: a task that the checkpoint knows keeps its own, another one begins at "
-        "random)",
+        "initialize the gates of all tasks from the checkpoint's gate of this task, or from the mean of several, such "
+        "as mnli,rte, if the checkpoint has other tasks than the run (default: tasks in the checkpoint keep their "
+        "gates, others start at random)",
     )
 
 
 @dataclass
 class MTSwitchConfig(MTTaGConfig):
-    """MT-Switch's: one gate for all tasks."""
+    """Options of MT-Switch. By default all tasks share one gate."""
 
-    expert_gates: str = option("switch", "gate of the experts: task, switch or base")
+    expert_gates: str = option("switch", "gate of the expert layers: task (one gate per task), switch or base")
 
 
 @register_model("mt_dense", dataclass=MTDenseConfig)
 class MTDenseModel(EncoderModel):
-    """MT-Dense; with one task, Single-Task. The dense twin of the others."""
+    """MT-Dense, the dense twin of MT-TaG and MT-Switch; with one task, Single-Task."""
 
     @classmethod
     def build_model(cls, cfg: MTDenseConfig, task: Any) -> Self:
-        """Called by fairseq. Raises `UserError` where a size is wrong, or nothing says which."""
+        """Build the model for fairseq. Raises `UserError` if a size is wrong or the task gives no encoder."""
         return cls(build_encoder(cfg, task), heads_from_text(cfg.heads))
 
 
 @register_model("mt_tag", dataclass=MTTaGConfig)
 class MTTaGModel(SparseModel, EncoderModel):
-    """An encoder whose blocks hold experts: copies of its own feed-forward layers, at once or after dense updates."""
+    """An encoder with experts, which copy its feed-forward layers at the start or after dense updates."""
 
-    gate_lr_factor = 30.0  # at the rate of fine-tuning, gates stay near their random start
+    gate_lr_factor = 30.0  # the learning rates of fine-tuning leave gates near their random start
 
     @classmethod
     def build_model(cls, cfg: MTTaGConfig, task: Any) -> Self:
-        """Called by fairseq. Raises `UserError` where a size or an expert option is wrong."""
+        """Build the model for fairseq. Raises `UserError` if a size or an expert option is wrong."""
         num_blocks = encoder_config(cfg).num_hidden_layers
         check_experts(cfg)
         if cfg.reuse_gate and task.pretrained is not None and not task.begins_with_checkpoint:
             raise UserError(
-                "`--reuse-gate` must come with a checkpoint that has the gate, such as one of `--finetune-from-model`, "
-                "but there is none."
+                "`--reuse-gate` must come with a checkpoint that has the gate (`--finetune-from-model`), but there is "
+                "none."
             )
         plans = plan_experts(cfg, num_blocks)
-        plans = {index: replace(plan, starts_dense=True) for index, plan in plans.items()}  # to be copied below
+        plans = {index: replace(plan, starts_dense=True) for index, plan in plans.items()}  # `sparsify` copies them
         model = cls(build_encoder(cfg, task, plans), heads_from_text(cfg.heads))
         model.remember_options(cfg)
         model.reuse_gate = cfg.reuse_gate
@@ -87,7 +87,7 @@ class MTTaGModel(SparseModel, EncoderModel):
 
 @register_model("mt_switch", dataclass=MTSwitchConfig)
 class MTSwitchModel(MTTaGModel):
-    """The same with one gate for all tasks."""
+    """MT-Switch: MT-TaG with one gate for all tasks."""
 
 
 for name in ("mt_dense", "mt_tag", "mt_switch"):

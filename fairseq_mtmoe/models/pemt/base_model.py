@@ -1,12 +1,12 @@
-"""What PEMT adds to any backbone: prompts that describe tasks, what gates read of them, and its two stages.
+"""PEMT's additions to any backbone: prompts that describe tasks, the gates' input, and the two stages.
 
-PEMT, §3.1 and §3.2: prompts are correlated with those of sources (equations 3 and 4), gates read a summary (equation
-2), and the task sparsity loss (equation 5) is measured at each block's output.
+Implements PEMT, §3.1 and §3.2. The target's prompt is correlated with the sources' prompts (equations 3 and 4), gates
+read a summary (equation 2), and the task sparsity loss (equation 5) is measured at each block's output.
 
-Where gates read means of states, those are each layer's own in the encoder, and the encoder's output in the decoder:
-its own would tell a word of later ones.
+If gates read mean states, the encoder's gates read the states of their own layer. The decoder's gates read the
+encoder's output, because means of decoder states would reveal later words.
 
-Letters, besides those of expert_layer.md: `K` sources, `N` vectors of the longest source's prompt, `P` of the own one.
+Letters, besides those of expert_layer.md: `K` sources, `N` vectors of the longest source prompt, `P` of the target's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,25 +37,28 @@ from fairseq_mtmoe.models.pemt.sources import LoadedSources, Made, Metadata, Sou
 from fairseq_mtmoe.moe.mixture import layer_similarity
 from fairseq_mtmoe.slots import SPARSITY, AdapterPlan, BatchContext, GateInput, adapter_blocks, task_sparsity_loss
 
-ENCODER, DECODER = "mixture", "decoder_mixture"  # the keys of each stack's input of gates in an encoder's output
-ATTENTION_DROPOUT = 0.1  # of correlation (the authors' code)
-TARGET_SHARE = 16  # the stream is so many times wider than a target adapter (the authors' code)
+ENCODER, DECODER = "mixture", "decoder_mixture"  # keys of the stacks' gate inputs in an encoder's output
+ATTENTION_DROPOUT = 0.1  # dropout of the correlation's weights, as in the authors' code
+TARGET_SHARE = 16  # model width / width of a target adapter, as in the authors' code
 
 
 class Prompt(nn.Module):
-    """A task's prompt, which trains: `length` vectors of `width`."""
+    """A task's trainable prompt: `length` vectors of `width`."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(length, width))
 
     def forward(self) -> Tensor:
-        """(P, H)."""
+        """Return the prompt, (P, H)."""
         return self.weight
 
     @torch.no_grad()
     def begin_as_(self, tokens: Sequence[int], embeddings: Tensor, init: str) -> None:
-        """Begin as a description's tokens, of the `embeddings` (V, H) of all; or at random, distributed alike."""
+        """Set the prompt to the description's `tokens`, or to random vectors that are distributed like `embeddings`.
+
+        embeddings: of all tokens, (V, H).
+        """
         assert len(tokens) == len(self.weight)
         if init == DESCRIPTION:
             self.weight.copy_(embeddings[list(tokens)])
@@ -64,10 +67,10 @@ class Prompt(nn.Module):
 
 
 class CorrelatedPrompt(Prompt):
-    """A target's prompt and the frozen ones of its sources; `weight` is Q."""
+    """A target's prompt Q (`weight`) and the frozen prompts P_k of its sources."""
 
     sources: Tensor  # the prompts, 0 beyond their lengths, (K, N, H)
-    has_source: Tensor  # (K, N)
+    has_source: Tensor  # True within a prompt's length, (K, N)
 
     def __init__(self, length: int, width: int, source_lengths: Sequence[int]) -> None:
         super().__init__(length, width)
@@ -77,7 +80,10 @@ class CorrelatedPrompt(Prompt):
         self.register_buffer("has_source", has_source_KN, persistent=False)
 
     def forward(self) -> Tensor:
-        """Q + Σ_k softmax(Q P_kᵀ) P_k, (P, H): equations 3 and 4, unscaled; in float32, for T5's large embeddings."""
+        """Return Q + Σ_k softmax(Q P_kᵀ) P_k, (P, H): equations 3 and 4.
+
+        Scores are not scaled. They are computed in float32, because T5's embeddings are large.
+        """
         with torch.autocast(self.weight.device.type, enabled=False):
             queries_PH, sources_LH = self.weight.float(), self.sources.float().flatten(0, 1)
             scores_PKN = (queries_PH @ sources_LH.t()).unflatten(1, self.has_source.shape)
@@ -87,30 +93,31 @@ class CorrelatedPrompt(Prompt):
 
     @torch.no_grad()
     def take_sources_(self, prompts: Sequence[Tensor]) -> None:
-        """Take over the sources' prompts, (N_k, H) each."""
+        """Copy the sources' prompts, (N_k, H) each."""
         for kept_NH, has_source_N, prompt in zip(self.sources, self.has_source, prompts, strict=True):
             kept_NH[has_source_N] = prompt.to(kept_NH)
 
 
 class PromptMixin(nn.Module):
-    """Mixed into an encoder, before its backbone's; `PemtModel` sets what is to be set."""
+    """Mixin that goes before a backbone's encoder class; `PemtModel` sets its attributes."""
 
     prompt: Prompt | None  # beside the tokens of each text
-    gate_input: str | None  # what gates read, one of `config.GATE_INPUTS`; None where there are none
-    wants_sparsity = True  # whether a pass in training is to give the task sparsity loss
+    gate_input: str | None  # the gates' input, one of `config.GATE_INPUTS`; None without gates
+    wants_sparsity = True  # whether training passes return the task sparsity loss
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.prompt = self.gate_input = None
 
     def prompt_of_pass(self) -> Tensor | None:
-        """What the prompt is in one pass, (P, H): under its dropout another one each time; None without."""
+        """Return the prompt of one forward pass, with new dropout, (P, H); None without a prompt."""
         return None if self.prompt is None else self.prompt()
 
     def gate_input_of(self, prompt_PH: Tensor | None, padding_mask_BL: Tensor, first: int = 0) -> GateInput | None:
-        """What gates read in a pass; None where there are none.
+        """Return the gates' input in a forward pass; None without gates.
 
-        `padding_mask_BL` is True at padding, of prompt and words; the prompt begins at the position `first`.
+        padding_mask_BL: True at padding, over prompt and words.
+        first: position of the prompt's first vector.
         """
         if self.gate_input is None:
             return None
@@ -127,16 +134,16 @@ class PromptMixin(nn.Module):
 
 
 def mean_states(states_LBH: Tensor, reads_BL: Tensor) -> Tensor:
-    """The mean of each sentence's states at the positions that are read, (B, H), float32."""
+    """Return the mean of each sentence's states where `reads_BL` is True, (B, H), in float32."""
     shares_BL = reads_BL / reads_BL.sum(1, keepdim=True).clamp(min=1)
     return torch.einsum("lbh,bl->bh", states_LBH.float(), shares_BL)
 
 
 class SearchedMixin(PromptMixin):
-    """The same of an encoder with a decoder, whose output says what the decoder's gates read."""
+    """`PromptMixin` for an encoder with a decoder; its output carries the input of the decoder's gates."""
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
-        """See the backbone's; with the pass that was, if there was one, and the decoder's."""
+        """Return the backbone's output with the gate inputs of encoder and decoder, if gates exist."""
         output: dict[str, list[Any]] = super().encoded(states, context)  # type: ignore[misc]
         mixture = context.mixture
         if mixture is None:
@@ -145,7 +152,7 @@ class SearchedMixin(PromptMixin):
         return {**output, ENCODER: [mixture], DECODER: [GateInput(summary, mixture.wants_similarities)]}
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
-        """See the backbone's; the decoder's pass is of these sentences, in this order."""
+        """Return the output of these sentences, in this order, with the decoder's gate input."""
         output: dict[str, Any] = super().select(encoder_out, sentences)  # type: ignore[misc]
         if DECODER not in encoder_out:
             return output
@@ -157,10 +164,10 @@ class SearchedMixin(PromptMixin):
 
 
 class GuidedMixin:
-    """Mixed into a decoder, before its backbone's: its gates read what the encoder says."""
+    """Mixin that goes before a backbone's decoder class: its gates read the encoder's output."""
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
-        """See the backbone's; hypotheses of one sentence share weights."""
+        """Return the backbone's context with the gates' input; a sentence's hypotheses share gate weights."""
         context: BatchContext = super().context_of(words, encoder_out)  # type: ignore[misc]
         (beam,), (mixture,) = encoder_out.get("beam", [1]), encoder_out.get(DECODER, [None])
         if mixture is not None and beam > 1 and mixture.summary.dim() > 1:
@@ -169,7 +176,7 @@ class GuidedMixin:
         return replace(context, mixture=mixture)
 
     def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
-        """See the backbone's; in training with the task sparsity loss of all layers, where it is wanted."""
+        """Return the backbone's extra output, with the task sparsity loss of all layers if it is wanted."""
         extra: dict[str, Any] = super().extra(context, encoder_out)  # type: ignore[misc]
         if context.mixture is None or not context.mixture.wants_similarities:
             return extra
@@ -177,7 +184,7 @@ class GuidedMixin:
 
 
 def record_similarity(block: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """A hook after a block's forward pass, before others: how like its output (L, B, H) its sources' are."""
+    """Record how similar the sources' outputs are to a block's output (L, B, H); a forward hook."""
     context: BatchContext = inputs[1]
     through = context.mixture
     if through is not None and block in through.narrow:
@@ -188,7 +195,7 @@ def record_similarity(block: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
-    """What stands beside each block's feed-forward layer in a stream of this width; `cfg` has `PemtOptions`."""
+    """Return the plan of the adapters in each block of a model of this `width`; `cfg` has `PemtOptions`."""
     if cfg.pemt_stage == SOURCE:
         return AdapterPlan(cfg.adapter, cfg.adapter_rank, 1, cfg.adapter_alpha)
     target_size = cfg.target_adapter_size or max(1, width // TARGET_SHARE)
@@ -199,10 +206,10 @@ def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
 
 
 class PemtModel(nn.Module):
-    """Mixed into a system's model, before its backbone's; its encoder is a `PromptMixin`.
+    """Mixin that goes before a backbone's model class, whose encoder is a `PromptMixin`.
 
-    `build_model` asks `load_sources` what there is, builds the backbone with an `adapter_plan` in each block, and calls
-    `begin`. Prompts and sources begin when the backbone gets its weights.
+    `build_model` calls `load_sources`, builds the backbone with an `adapter_plan` in each block, and calls `begin`.
+    Prompts and sources are initialized when the backbone gets its weights.
     """
 
     encoder: Any
@@ -210,7 +217,11 @@ class PemtModel(nn.Module):
     backbone_fingerprint: Tensor
 
     def begin(self, cfg: Any, begun: LoadedSources) -> None:
-        """To be called when the model is built, with `PemtOptions` and what `load_sources` returned."""
+        """Finish building: add prompt, gates' input and hooks, and freeze the rest.
+
+        cfg: with `PemtOptions`.
+        begun: the result of `load_sources`.
+        """
         self.metadata, self._sources = begun.metadata, dict(begun.sources)
         self._language_symbols = begun.language_symbols
         self._stage, self._prompt_init, self._source_option = cfg.pemt_stage, cfg.prompt_init, cfg.pemt_sources
@@ -221,7 +232,7 @@ class PemtModel(nn.Module):
             size = len(self.metadata.tokens), self.prompt_embeddings().shape[1]
             self.encoder.prompt = CorrelatedPrompt(*size, lengths) if lengths else Prompt(*size)
         self.encoder.gate_input = gate_input(cfg) if lengths else None
-        # Of whole numbers, so that neither half precision nor an average changes it
+        # Integers, so that neither half precision nor averaging changes the fingerprint
         self.register_buffer(FINGERPRINT, torch.zeros(32, dtype=torch.long))
         for block in adapter_blocks(self).values() if lengths else ():
             block.register_forward_hook(record_similarity, prepend=True)
@@ -229,33 +240,36 @@ class PemtModel(nn.Module):
             parameter.requires_grad_(is_trainable(name, cfg.pemt_stage))
 
     def prompt_embeddings(self) -> Tensor:
-        """The vectors of all tokens as they stand in the encoder's stream, (V, H)."""
+        """Return the embeddings of all tokens, scaled as in the encoder, (V, H)."""
         weight: Tensor = self.encoder.embed_tokens.weight
         return weight
 
     @property
     def source_names(self) -> list[str]:
-        """In the order of a gate's weights; none where it borrows from none."""
+        """Return the sources' names in the order of gate weights."""
         return [source.task for source in self.metadata.sources]
 
     @property
     def gates_event(self) -> tuple[str, dict[str, Any]]:
-        """See `protocols.MixesSources`: `sources`, with the task that they are borrowed for."""
+        """Return the event `sources` with the target task; see `protocols.MixesSources`."""
         return "sources", {"target": self.metadata.task, "sources": self.source_names}
 
     @property
     def noted_options(self) -> dict[str, str]:
-        """See `protocols.NotesOptions`."""
+        """Return the options `pemt` and `pemt_sources`; see `protocols.NotesOptions`."""
         return {"pemt": self.metadata.to_text(), "pemt_sources": self._source_option}
 
     def load_state_dict(  # type: ignore[override]  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """As fairseq's; with a backbone's weights alone, prompts and sources begin. UserError where they misfit."""
+        """Load as fairseq does; initialize prompts and sources if the state has only the backbone.
+
+        Raises `UserError` if the state or the sources do not fit.
+        """
         if any(MOE in name for name in state_dict):
             raise UserError(
-                "`--finetune-from-model` must be a dense model for one that borrows, but has experts, and adapters "
-                "need a matrix to stand beside."
+                "`--finetune-from-model` must be a dense model for PEMT, whose adapters stand beside dense layers, but "
+                "has experts."
             )
         self._has_weights = True
         if any(is_added(name) for name in state_dict):
@@ -269,7 +283,7 @@ class PemtModel(nn.Module):
 
     @torch.no_grad()
     def _begin_additions(self, state: Mapping[str, Tensor]) -> None:
-        # Of the state, whose numbers half precision has not rounded yet
+        # Take the fingerprint of the state: the model's own parameters may be rounded to half precision
         weights = [(name, state.get(name, value)) for name, value in backbone(self)]
         rows = rows_of_languages(weights, self._language_symbols)
         digest = sources.fingerprint(weights, rows)
@@ -290,7 +304,7 @@ class PemtModel(nn.Module):
             prompt.take_sources_([source.tensors[sources.PROMPT] for source in self._sources.values()])
 
     def _expect_own_sources(self, state: Mapping[str, Tensor]) -> None:
-        """Refuse a checkpoint that borrows from other sources than the files of this run, or in another order."""
+        """Raise a `UserError` if the checkpoint's sources are not this run's files in the same order."""
         rule = "the sources that the checkpoint borrows from, in their order"
         for index, (path, source) in enumerate(self._sources.items()):
             for name, value in source.tensors.items():
@@ -300,7 +314,7 @@ class PemtModel(nn.Module):
                     own = own[: len(value)]
                 if own is None or not torch.equal(own.cpu(), value.to(own.dtype)):
                     raise UserError(
-                        f"`--pemt-sources` must name {rule}, but `{path}` is another than its source {index + 1}."
+                        f"`--pemt-sources` must name {rule}, but `{path}` differs from its source {index + 1}."
                     )
         kept = [len(state[name]) for name in (self._adapters(0) if self._sources else ()) if name in state]
         if kept and kept[0] > len(self._sources):
@@ -308,29 +322,29 @@ class PemtModel(nn.Module):
             raise UserError(f"`--pemt-sources` must name {rule}, but names {len(self._sources)}.")
 
     def expect_weights(self) -> None:
-        """See `protocols.NeedsWeights`. Raises `UserError` where the backbone or its sources have no weights yet."""
+        """Raise a `UserError` if the backbone or its sources have no weights; see `protocols.NeedsWeights`."""
         if self._lacks_sources:
             raise UserError(
-                "`--pemt-sources` must name files that are there, or the run must go on from a checkpoint that borrows "
-                "from them, but the checkpoint was not loaded."
+                "`--pemt-sources` must name existing files, or the run must resume a checkpoint that contains the "
+                "sources, but the checkpoint was not loaded."
             )
         if not self._has_weights:
             raise UserError(
-                f"A model of `--pemt-stage {self._stage}` must begin with trained weights (`--init-model` of a T5, "
-                "`--init-encoder` of a BERT, `--finetune-from-model` of a checkpoint), but has none."
+                f"A model of `--pemt-stage {self._stage}` must start from trained weights (`--init-model` for a T5, "
+                "`--init-encoder` for a BERT, `--finetune-from-model` for a checkpoint), but has none."
             )
 
     def want_sparsity(self, wanted: bool) -> None:
-        """Say whether the next passes in training are to give the task sparsity loss; at first they are."""
+        """Set whether the next training passes return the task sparsity loss; by default they do."""
         self.encoder.wants_sparsity = wanted
 
     @property
     def made(self) -> Made:
-        """What adapters of this model fit to."""
+        """Return the settings that sources must share with this model."""
         return replace(self._made, backbone=bytes(self.backbone_fingerprint.tolist()).hex())
 
     def _adapters(self, index: int) -> dict[str, Tensor]:
-        """All layers' adapters of one source, by their names in the model, as views."""
+        """Return views of one source's adapters in all layers, by their names in the model."""
         return {
             f"{path}.mixture.adapters.{name}": value
             for path, block in adapter_blocks(self).items()
@@ -339,7 +353,10 @@ class PemtModel(nn.Module):
         }
 
     def export_source(self, folder: str) -> Path | None:
-        """See `protocols.ExportsSource`: in stage 1, the source's. Raises `UserError` where it cannot be written."""
+        """Write the source file in stage 1, or return None; see `protocols.ExportsSource`.
+
+        Raises `UserError` if the file cannot be written.
+        """
         if self._stage != SOURCE:
             return None
         tensors = self._adapters(0)

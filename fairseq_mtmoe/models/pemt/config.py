@@ -1,4 +1,4 @@
-"""Options of PEMT: what trains, what it borrows from, and how."""
+"""Options of PEMT: its stage, the source files that a target borrows from, adapters and gates."""
 
 import re
 from argparse import SUPPRESS
@@ -23,55 +23,64 @@ CORRELATION, ACTIVATIONS, HIDDEN = GATE_INPUTS = ("correlation", "activations", 
 
 @dataclass
 class PemtOptions:
-    """Mixed into the configuration of every model that can borrow from source tasks, whatever its backbone."""
+    """Options of every model that can borrow from source tasks, for any backbone."""
 
     pemt_stage: str = option(
         TARGET,
-        "source: train a task's adapters and prompt, and write them to SAVE_DIR/TASK.pt; target: borrow from "
-        "--pemt-sources",
+        "source: train a task's adapters and prompt, and write them to SAVE_DIR/TASK.pt; target: train a task that "
+        "borrows from --pemt-sources",
     )
     pemt_sources: str = option(
-        "", "comma-separated files of source tasks; none: the target's own adapters alone, without a prompt"
+        "",
+        "comma-separated source files that the target borrows from (default: none; the target trains its own "
+        "adapters alone, without a prompt)",
     )
-    adapter: str = option(LORA, "the sources' adapters: lora, on the feed-forward layer's second matrix, or bottleneck")
+    adapter: str = option(
+        LORA, "type of the sources' adapters: lora (on the feed-forward layer's second matrix) or bottleneck"
+    )
     adapter_rank: int = option(64, "rank of the sources' adapters")
-    adapter_alpha: float = option(ALPHA, "scale of LoRA times its rank: what an adapter says is alpha / rank of it")
+    adapter_alpha: float = option(ALPHA, "LoRA's alpha: the output of an adapter is scaled by alpha / rank")
     target_adapter_size: Optional[int] = option(
-        None, "width of the target's own adapters (by default a 16th of the stream's)"
+        None, "inner width of the target's own adapters (default: 1/16 of the model width)"
     )
-    no_prompt: bool = option(False, "no prompt, and no correlation of prompts: gates read --gate-input hidden")
-    prompt_init: str = option(DESCRIPTION, "what a prompt begins as: description, or random values alike")
+    no_prompt: bool = option(False, "train without prompts and their correlation; gates read --gate-input hidden")
+    prompt_init: str = option(
+        DESCRIPTION,
+        "initial values of the prompt: description (the embeddings of the task's description) or random (normal, with "
+        "the embeddings' mean and standard deviation)",
+    )
     gate_input: Optional[str] = option(
         None,
-        "what gates read: correlation, the mean of the target's prompt (by default); activations, the mean of its "
-        "states in each text, as in the authors' code; hidden, the mean of all states of each text",
+        "input of the gates: correlation (mean of the target's correlated prompt), activations (mean of the prompt's "
+        "hidden states in each text, as in the authors' code) or hidden (mean of all hidden states of each text); "
+        "default: correlation, or hidden with --no-prompt",
     )
-    # Prompts and sources, in JSON, which the model fills in
+    # The model's task and sources in JSON; the model fills it in.
     pemt: str = option("", SUPPRESS)
 
 
 @dataclass
 class PemtT5Config(PemtOptions, RunOptions, T5Options, FairseqDataclass):
-    """PEMT on a pretrained T5."""
+    """Options of PEMT on a pretrained T5."""
 
 
 @dataclass
 class PemtBertConfig(PemtOptions, RunOptions, EncoderOptions, FairseqDataclass):
-    """PEMT on a pretrained encoder."""
+    """Options of PEMT on a pretrained encoder."""
 
 
 @dataclass
 class PemtTranslationConfig(PemtOptions, ConditionalOptions, RunOptions, TranslatorForm, FlatTransformerConfig):
-    """What `--arch pemt_translation…` adds to fairseq's transformer options."""
+    """Options of PEMT on a translator: fairseq's transformer, PEMT, conditional parts and runs."""
 
 
 def source_paths(cfg: Any) -> List[str]:
-    """The files of `--pemt-sources`."""
+    """Return the files of `--pemt-sources`."""
     return [path for path in cfg.pemt_sources.split(",") if path]
 
 
 def check_options(cfg: Any) -> None:
-    """Raise the `UserError` that names the first of the `PemtOptions` that is out of its range, or fits to no other."""
+    """Raise a `UserError` for the first of the `PemtOptions` that is out of range or contradicts another."""
     choices = {"pemt_stage": STAGES, "adapter": ADAPTERS, "prompt_init": INITS, "gate_input": (None, *GATE_INPUTS)}
     for name, known in choices.items():
         if getattr(cfg, name) not in known:
@@ -85,7 +94,7 @@ def check_options(cfg: Any) -> None:
         (size is not None and size < 1, "target_adapter_size", "at least 1"),
         (cfg.no_prompt and cfg.gate_input not in (None, HIDDEN), "gate_input", f"{HIDDEN} with --no-prompt"),
         (is_source and paths, "pemt_sources", f"left out with --pemt-stage {SOURCE}"),
-        (cfg.gate_input is not None and not paths, "gate_input", "left out without --pemt-sources to weigh"),
+        (cfg.gate_input is not None and not paths, "gate_input", "left out without --pemt-sources"),
         (size is not None and is_source, "target_adapter_size", f"left out with --pemt-stage {SOURCE}"),
         (cfg.prompt_init != DESCRIPTION and not has_prompt(cfg), "prompt_init", f"{DESCRIPTION} without a prompt"),
     ):
@@ -97,12 +106,12 @@ def check_options(cfg: Any) -> None:
 
 
 def gate_input(cfg: Any) -> str:
-    """What gates read, by default what the paper says; of the states themselves where there is no prompt."""
+    """Return the gates' input: by default the paper's, or hidden states without a prompt."""
     return cfg.gate_input or (HIDDEN if cfg.no_prompt else CORRELATION)
 
 
 def has_prompt(cfg: Any) -> bool:
-    """Whether there is one: the paper's ablation of all sources has none, too."""
+    """Return whether the model has a prompt; a target without sources has none, as in the paper's ablation."""
     return not cfg.no_prompt and (cfg.pemt_stage == SOURCE or bool(source_paths(cfg)))
 
 
@@ -119,10 +128,10 @@ _TRAINABLE = {
 
 
 def is_trainable(name: str, stage: str) -> bool:
-    """Whether a parameter of this name trains in a stage."""
+    """Return whether a parameter of this name trains in a stage."""
     return bool(_TRAINABLE[stage].fullmatch(name))
 
 
 def is_added(name: str) -> bool:
-    """Whether this is the name of what a model has beside its backbone: prompts, adapters, gates."""
+    """Return whether PEMT adds the tensor of this name to the backbone: prompts, adapters, gates."""
     return MIXTURE in name or name.startswith(PROMPT) or name == FINGERPRINT

@@ -1,9 +1,9 @@
-"""Gates folded into what they weigh: a trained model of stage 2 that borrows at no cost.
+"""Merge the gates and sources of a trained target into its weights, so that borrowing costs nothing.
 
-Gates that read the prompt alone give every sentence the same weights (equation 2). LoRA under fixed weights is a change
-of the matrix beside it, and goes into it; bottlenecks are one bottleneck of rank K·r. What the prompt attended to is
-added to it. The target's own adapters stay: they come after the feed-forward layer, with a non-linearity.
-A merged model's folder for `transformers` brings `modeling_pemt.py` along.
+Gates that read only the prompt give every sentence the same weights (equation 2). With fixed weights, LoRA adapters are
+added to the matrix beside them, K bottlenecks become one of rank K·r, and the prompt gets its correlation with the
+sources. The target's own adapters stay, because they follow the feed-forward layer with a non-linearity.
+The folder of a merged model for `transformers` contains `modeling_pemt.py`.
 """
 
 from __future__ import annotations
@@ -34,34 +34,37 @@ _GATE = re.compile(r"(.+)\.mixture\.gate\.weight")
 
 @dataclass(frozen=True)
 class Merger:
-    """What a checkpoint's options say of its mixtures."""
+    """Merges the mixtures of a checkpoint's model."""
 
     metadata: Metadata
     made: Made
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Merger:
-        """That of a checkpoint's model. Raises `UserError` where it borrows nothing, or gates have no fixed weights."""
+        """Return the merger for a checkpoint's options.
+
+        Raises `UserError` if the model borrows from no source or its gates have no fixed weights.
+        """
         metadata = Metadata.from_text(options["pemt"]) if options.get("pemt") else None
         if metadata is None or not metadata.sources:
             raise UserError(
-                "The checkpoint must be of a model that borrows from sources (--pemt-stage target), but is not."
+                "The checkpoint must hold a model that borrows from sources (--pemt-stage target), but does not."
             )
         cfg = SimpleNamespace(**options)
         check_options(cfg)
         if gate_input(cfg) != CORRELATION:
-            rule = f"{CORRELATION} in a model to be merged: other gates' weights are each text's"
+            rule = f"{CORRELATION} in a model to merge, because other gates weigh each text differently"
             raise_invalid("--gate-input", rule, gate_input(cfg))
         return cls(metadata, Made.by(cfg))
 
     def options(self) -> dict[str, str]:
-        """The options that change."""
+        """Return the options that differ in the merged model."""
         rank = 0 if self.made.adapter == LORA else self.made.rank * len(self.metadata.sources)
         return {"pemt": replace(self.metadata, sources=(), merged_rank=rank).to_text()}
 
     @torch.no_grad()
     def weights(self, state: State) -> dict[str, Tensor]:
-        """The weights that the gates of all blocks give the sources, (K,) float32, by the blocks' dotted paths."""
+        """Return the weights of the sources, (K,) float32, by the dotted path of each block."""
         summary_H = self._prompt(state).mean(0)
         paths = (match[1] for match in map(_GATE.fullmatch, state) if match)
         sizes = len(self.metadata.sources), len(summary_H)
@@ -69,7 +72,7 @@ class Merger:
 
     @torch.no_grad()
     def merged(self, state: State) -> dict[str, Tensor]:
-        """A model's state without gates and sources. Raises `UserError` where the state is not what the options say."""
+        """Return the state without gates and sources (UserError: it does not fit the options)."""
         result = dict(state)
         for path, weights_K in self.weights(state).items():
             prefix = f"{path}.mixture.adapters."
@@ -86,7 +89,7 @@ class Merger:
         return result
 
     def _prompt(self, state: State) -> Tensor:
-        """What stands before each sentence, (P, H)."""
+        """Return the correlated prompt, (P, H)."""
         _, width = _shape(state, f"{PROMPT}weight", 2)
         prompt = CorrelatedPrompt(len(self.metadata.tokens), width, [source.length for source in self.metadata.sources])
         mixed: Tensor = _filled(prompt, state, PROMPT)()
@@ -102,11 +105,11 @@ class Merger:
 
 
 def _filled(module: AnyModule, state: State, prefix: str) -> AnyModule:
-    """A module with what a state has of it, in evaluation mode; UserError where that is not what its options say."""
+    """Load a module from a state and set evaluation mode (UserError: shapes do not fit the options)."""
     own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     wanted = {name: value.shape for name, value in module.state_dict().items()}
     if {name: value.shape for name, value in own.items()} != wanted:
-        raise UserError(f"The checkpoint's `{prefix}…` must be as its options say, but are not: it is damaged.")
+        raise UserError(f"The checkpoint's `{prefix}…` must fit its options, but does not: the file is damaged.")
     module.load_state_dict(own)
     return module.eval()
 
@@ -119,13 +122,13 @@ def _shape(state: State, name: str, dimensions: int) -> torch.Size:
 
 _CODE = Path(__file__).with_name("modeling_pemt.py")
 _PART = re.compile(r"(?P<stack>encoder|decoder)\.layers\.(?P<block>\d+)\.mixture\.(?P<part>.+)")
-# A part of ours -> its name there; a bank of adapters has one member, and `up` the other way round.
+# Our name of a part -> its name in `modeling_pemt.py`, where `up` is transposed
 _NAMES = {
     **{f"target_adapter.{name}.{kind}": f"{name}.{kind}" for name in ("down", "up") for kind in ("weight", "bias")},
     **{"adapters.down": "narrow.weight", "adapters.down_bias": "narrow.bias"},
     **{"adapters.up": "widen.weight", "adapters.up_bias": "widen.bias"},
 }
-# What is loaded by which of the library's automatic classes.
+# End of a class's name -> the automatic class of `transformers` that loads it
 _LOADED_BY = {
     "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
     "ForSequenceClassification": "AutoModelForSequenceClassification",
@@ -136,20 +139,24 @@ _LOADED_BY = {
 def separated(
     path: Path, options: Mapping[str, Any], state: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The state of a model's backbone with its heads, and what PEMT added; UserError for a source, and under gates."""
+    """Return the state of the backbone with its heads, and PEMT's additions (UserError: a source, or gates)."""
     if options.get("pemt_stage") == SOURCE:
         raise UserError(f"`{path}` must be of `--pemt-stage target`, but is a source for others to borrow from.")
     if Metadata.from_text(options["pemt"]).sources:
         raise UserError(
-            f"`{path}` must have its sources folded in, which no class of `transformers` mixes; "
-            f"`mtmoe merge {path} merged.pt` first, and export that."
+            f"`{path}` must have its sources merged, because no class of `transformers` mixes them, but has gates: run "
+            f"`mtmoe merge {path} merged.pt` and export `merged.pt`."
         )
     added = {name: value for name, value in state.items() if is_added(name)}
     return {name: value for name, value in state.items() if name not in added}, added
 
 
 def additions(added: Mapping[str, Tensor], base: str, architecture: str) -> Additions:
-    """What a folder has beside a backbone of the class `architecture`: the `added` state; names begin with `base`."""
+    """Return the folder's additions for the `added` state of PEMT.
+
+    base: prefix of the backbone's names.
+    architecture: class of the backbone in `transformers`.
+    """
     tensors = {}
     for name, value in added.items():
         found = _PART.fullmatch(name)

@@ -1,10 +1,10 @@
-"""PEMT on T5, on BERT and RoBERTa, and on translators: adapters of source tasks, mixed by what the target shares.
+"""PEMT on T5, BERT, RoBERTa and translators: source adapters, weighted by their correlation with the target.
 
 Implements "PEMT: Multi-Task Correlation Guided Mixture-of-Experts Enables Parameter-Efficient Transfer Learning", §3.
 
-The paper has a prompt before the tokens of T5, whose positions are relative. In BERT it stands beside the tokens, and
-in a translator before the words: its vectors have no positions there, and the tokens keep those that they were
-pretrained with. In a translator a source task is a language pair.
+The paper puts the prompt before the tokens of T5, whose positions are relative. Here BERT has the prompt after the
+tokens, and a translator before the words. In both, prompt vectors have no positions, so that tokens keep their
+pretrained ones. In a translator a source task is a language pair.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from fairseq_mtmoe.slots import SPARSITY, BatchContext, GateInput, task_sparsity
 
 
 class PemtT5Encoder(SearchedMixin, T5Encoder):
-    """T5's encoder, whose blocks may have adapters."""
+    """T5's encoder with a prompt, whose blocks may have adapters."""
 
     def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
-        """See `T5Encoder`; the prompt is part of the stream, and positions are counted from its first vector."""
+        """Embed as `T5Encoder`, with the prompt before the text; positions count from its first vector."""
         x, padding_mask = self.embed_tokens(src_tokens.t()), src_tokens.eq(self.config.pad_token_id)
         prompt_PH = self.prompt_of_pass()
         if prompt_PH is not None:
@@ -49,28 +49,28 @@ class PemtT5Encoder(SearchedMixin, T5Encoder):
 
 
 class PemtT5Decoder(GuidedMixin, T5Decoder):
-    """T5's decoder, whose gates read what the encoder says."""
+    """T5's decoder, whose gates read the encoder's output."""
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
-        """See `T5Decoder`; where the task sparsity loss is wanted it tells padding, too."""
+        """Return the context of `T5Decoder`, with padding if the task sparsity loss is wanted."""
         context = super().context_of(words, encoder_out)
         if context.mixture is None or not context.mixture.wants_similarities:
             return context
-        # Beside a longer text's words a shorter one's end is read, too, after which nothing is written
+        # A shorter text in a batch also reads its end token, after which it predicts nothing
         padding_mask = words.eq(self.config.pad_token_id) | words.eq(self.config.eos_token_id)
-        padding_mask[:, 0] = False  # the first word is T5's padding
+        padding_mask[:, 0] = False  # T5 starts texts with its padding token
         return replace(context, padding_mask=padding_mask)
 
 
 @register_model("pemt_t5", dataclass=PemtT5Config)
 class PemtT5Model(PemtModel, t5.T5Model):
-    """A T5 that learns a source task, or borrows from some."""
+    """A T5 that learns a source task or borrows from source tasks."""
 
     encoder_class, decoder_class = PemtT5Encoder, PemtT5Decoder
 
     @classmethod
     def build_model(cls, cfg: PemtT5Config, task: Any) -> PemtT5Model:
-        """Called by fairseq. Raises `UserError` where an option is wrong, or a source's file is not what it must be."""
+        """Build the model for fairseq. Raises `UserError` if an option or a source file is wrong."""
         begun = load_sources(cfg, task)
         config = t5.t5_config(cfg)
         plan = adapter_plan(cfg, begun.metadata, config.d_model)
@@ -82,12 +82,12 @@ class PemtT5Model(PemtModel, t5.T5Model):
 
 
 class PemtBertEncoder(PromptMixin, BertEncoder):
-    """BERT's or RoBERTa's encoder, whose blocks may have adapters."""
+    """BERT's or RoBERTa's encoder with a prompt, whose blocks may have adapters."""
 
     def enter(
         self, tokens: LongTensor, token_type_ids: LongTensor | None, padding_mask: Tensor, task_ids: LongTensor | None
     ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
-        """See `BertEncoder`; after each sentence the stream has the prompt."""
+        """Embed as `BertEncoder`, with the prompt after each sentence."""
         x, context, batch = super().enter(tokens, token_type_ids, padding_mask, task_ids)
         prompt_PH = self.prompt_of_pass()
         if prompt_PH is not None:
@@ -99,14 +99,14 @@ class PemtBertEncoder(PromptMixin, BertEncoder):
         return x, replace(context, mixture=None if mixture is None else _of_stream(mixture, batch)), batch
 
     def _embedded(self, prompt_PH: Tensor, num_sentences: int) -> Tensor:
-        """The prompt of each sentence, (B, P, H), embedded as words of the first type are, but for positions."""
+        """Return each sentence's prompt (B, P, H), embedded as tokens of the first type without positions."""
         x_PH = self.layernorm_embedding(prompt_PH.to(self.embed_segments.weight) + self.embed_segments.weight[0])
         embedded: Tensor = self.dropout_module(x_PH.expand(num_sentences, -1, -1))
         return embedded
 
 
 def _of_stream(mixture: GateInput, batch: UnpaddedBatch) -> GateInput:
-    """What gates read of a stream that has only the tokens which are no padding, or all."""
+    """Return a gate input that fits the batch's stream, which may be packed."""
     if not batch.packed:
         return mixture
     summary, sentences = mixture.summary, batch.sentences()
@@ -117,15 +117,15 @@ def _of_stream(mixture: GateInput, batch: UnpaddedBatch) -> GateInput:
 
 @register_model("pemt_bert", dataclass=PemtBertConfig)
 class PemtBertModel(PemtModel, bert.EncoderModel):
-    """An encoder that learns a source task, or borrows from some; the task's head trains in both stages."""
+    """An encoder that learns a source task or borrows from source tasks; heads train in both stages."""
 
     @classmethod
     def build_model(cls, cfg: PemtBertConfig, task: Any) -> PemtBertModel:
-        """Called by fairseq. Raises `UserError` where an option or a source's file is wrong, or tasks are several."""
+        """Build the model for fairseq. Raises `UserError` if an option or source file is wrong or tasks are several."""
         config = bert.encoder_config(cfg)
         begun = load_sources(cfg, task)
         if bert.frozen_blocks(cfg, config.num_hidden_layers):
-            raise_invalid("--freeze-layers", "left out in a model of PEMT, which freezes all blocks", cfg.freeze_layers)
+            raise_invalid("--freeze-layers", "left out with PEMT, which freezes all blocks", cfg.freeze_layers)
         plan = adapter_plan(cfg, begun.metadata, config.hidden_size)
         plans = dict.fromkeys(range(config.num_hidden_layers), plan)
         model = cls(PemtBertEncoder(config, plans, cfg.checkpoint_activations), heads_from_text(cfg.heads))
@@ -137,21 +137,21 @@ class PemtBertModel(PemtModel, bert.EncoderModel):
         return model
 
     def extra(self, encoded: Encoded) -> dict[str, Tensor]:
-        """See `EncoderModel`: in training the task sparsity loss, where it is wanted."""
+        """Return the task sparsity loss in training, if it is wanted."""
         if encoded.mixture is None or not encoded.mixture.wants_similarities:
             return {}
         return {SPARSITY: task_sparsity_loss([encoded.mixture])}
 
 
 class PromptedEncoder(SearchedMixin, Encoder):
-    """Mixed into an encoder, whose blocks may have adapters."""
+    """A translator's encoder with a prompt, whose blocks may have adapters."""
 
     layernorm_embedding: Any
 
     def embed(
         self, src_tokens: Tensor, task_ids: LongTensor | None, token_embeddings: Tensor | None = None
     ) -> tuple[Tensor, BatchContext, Tensor]:
-        """See `Encoder`; the prompt's vectors are embedded as words are, but for their positions."""
+        """Embed as `Encoder`, with the prompt before the words, which has no positions."""
         x, context, embedded = super().embed(src_tokens, task_ids, token_embeddings)
         padding_mask, prompt_PH = src_tokens.eq(self.padding_idx), self.prompt_of_pass()
         if prompt_PH is not None:
@@ -169,23 +169,23 @@ class PromptedEncoder(SearchedMixin, Encoder):
 
 
 class GuidedDecoder(GuidedMixin, Decoder):
-    """A decoder, whose gates read what the encoder says."""
+    """A translator's decoder, whose gates read the encoder's output."""
 
 
 @register_model("pemt_translation", dataclass=PemtTranslationConfig)
 class PemtTranslationModel(PemtModel, Transformer):
-    """A dense translator that borrows from language pairs; `--finetune-from-model` gives it its weights."""
+    """A dense translator that borrows from language pairs; its weights come from `--finetune-from-model`."""
 
     encoder_class, decoder_class = PromptedEncoder, GuidedDecoder
-    task_names: list[str]  # behind the task ids that it tells apart
+    task_names: list[str]  # indexed by task id; empty without conditional parts
 
     @classmethod
     def build_model(cls, cfg: PemtTranslationConfig, task: Any) -> PemtTranslationModel:
-        """Called by fairseq. Raises `UserError` where an option or a source's file is wrong, or pairs are several."""
+        """Build the model for fairseq. Raises `UserError` if an option or source file is wrong or pairs are several."""
         no_recomputing = ("checkpoint_activations", "offload_activations")
         for name in ("cross_self_attention", "quant_noise_pq", "base_layers", *no_recomputing):
             if getattr(cfg, name):
-                raise_invalid(f"--{name.replace('_', '-')}", "off in a model that borrows", getattr(cfg, name))
+                raise_invalid(f"--{name.replace('_', '-')}", "off with PEMT", getattr(cfg, name))
         begun = load_sources(cfg, task)
         conditions = conditions_of(cfg)
         plan = adapter_plan(cfg, begun.metadata, cfg.encoder_embed_dim)
@@ -196,7 +196,7 @@ class PemtTranslationModel(PemtModel, Transformer):
         return model
 
     def prompt_embeddings(self) -> Tensor:
-        """See `PemtModel`."""
+        """Return the embeddings of all tokens, scaled as in the encoder, (V, H)."""
         encoder: Any = self.encoder
         scaled: Tensor = encoder.embed_scale * encoder.embed_tokens.weight
         return scaled

@@ -1,6 +1,6 @@
-"""Models of `transformers` with what a merged PEMT has beside its backbone: a prompt, and adapters.
+"""Models of `transformers` with a merged PEMT's prompt and adapters.
 
-`mtmoe export-hf` copies this file into their folders, which load by `from_pretrained(…, trust_remote_code=True)`.
+`mtmoe export-hf` copies this file into a model's folder. `from_pretrained(…, trust_remote_code=True)` loads the folder.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from transformers import (
 
 
 class Adapters(nn.Module):
-    """After a feed-forward layer: z + up(gelu(down z)), where z is its output plus a bottleneck of its input."""
+    """Adapters of a feed-forward layer: z + up(gelu(down z)), where z is its output plus a bottleneck of its input."""
 
     def __init__(self, width: int, target: int, beside: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Adapters(nn.Module):
         self.inputs: Any = None
 
     def stand_at(self, first: nn.Module, last: nn.Module) -> None:
-        """Take part in a feed-forward layer that begins with the module `first` and ends with `last`."""
+        """Hook into a feed-forward layer that begins with the module `first` and ends with `last`."""
         first.register_forward_pre_hook(self._read)
         last.register_forward_hook(self._write)
 
@@ -79,7 +79,7 @@ class PemtT5ForConditionalGeneration(T5ForConditionalGeneration):
         inputs_embeds: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """As T5's; the decoder reads the prompt's states, too."""
+        """Compute as T5 does; the decoder also reads the prompt's states."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds
@@ -91,7 +91,7 @@ class PemtT5ForConditionalGeneration(T5ForConditionalGeneration):
 
 
 def add_prompt(encoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The prompt comes after each text, as tokens of the first type without a position."""
+    """Add the prompt after each text, as tokens of the first type without positions; a forward pre-hook."""
     names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     ids, table, length = given.pop("input_ids"), encoder.embeddings, len(encoder.prompt)
@@ -101,7 +101,7 @@ def add_prompt(encoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, di
         first, real = encoder.config.pad_token_id + 1, ids.ne(encoder.config.pad_token_id).long()
         positions = real.cumsum(1) * real + encoder.config.pad_token_id
     words, types = table.word_embeddings(ids), given.get("token_type_ids")
-    without_position = encoder.prompt - table.position_embeddings.weight[first]  # which is added to it again
+    without_position = encoder.prompt - table.position_embeddings.weight[first]  # the embedding adds it again
     given |= {
         "inputs_embeds": torch.cat([words, without_position.to(words.dtype).expand(len(ids), -1, -1)], 1),
         "attention_mask": F.pad(mask_of(given.get("attention_mask"), words), (0, length), value=1),
@@ -112,7 +112,7 @@ def add_prompt(encoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, di
 
 
 def remove_prompt(encoder: Any, inputs: Any, output: Any) -> Any:
-    """States are those of the text."""
+    """Return the output without the prompt's states; a forward hook."""
     if isinstance(output, tuple):
         return (output[0][:, : -len(encoder.prompt)], *output[1:])
     output.last_hidden_state = output.last_hidden_state[:, : -len(encoder.prompt)]
@@ -120,7 +120,7 @@ def remove_prompt(encoder: Any, inputs: Any, output: Any) -> Any:
 
 
 class Adapted(nn.Module):
-    """Mixed into a BERT or RoBERTa, which gets a prompt and adapters."""
+    """Mixin that adds a prompt and adapters to a BERT or RoBERTa."""
 
     post_init: Any
 
@@ -139,16 +139,16 @@ class Adapted(nn.Module):
 
 
 class PemtBertModel(Adapted, BertModel):
-    """BERT's states."""
+    """BERT without a head."""
 
 
 class PemtRobertaModel(Adapted, RobertaModel):
-    """RoBERTa's states."""
+    """RoBERTa without a head."""
 
 
 class PemtBertForSequenceClassification(Adapted, BertForSequenceClassification):
-    """BERT with the head of its task."""
+    """BERT with a task's head."""
 
 
 class PemtRobertaForSequenceClassification(Adapted, RobertaForSequenceClassification):
-    """RoBERTa with the head of its task."""
+    """RoBERTa with a task's head."""

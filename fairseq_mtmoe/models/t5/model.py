@@ -1,4 +1,4 @@
-"""T5 as it is pretrained, all of which is trained: what systems with few trained parameters are compared with.
+"""A pretrained T5 whose weights all train: the baseline of systems with few trained parameters.
 
 "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (Raffel et al., 2020), §2.1, §3.5.
 """
@@ -17,16 +17,16 @@ from fairseq_mtmoe.options.transformer import T5Options
 
 @dataclass
 class FineTunedT5Config(RunOptions, T5Options, FairseqDataclass):
-    """A pretrained T5 and nothing else."""
+    """Options of a pretrained T5 without additions."""
 
 
 @register_model("t5", dataclass=FineTunedT5Config)
 class FineTunedT5(T5Model):
-    """A T5 of `--task text_to_text`."""
+    """A T5 for `--task text_to_text`."""
 
     @classmethod
     def build_model(cls, cfg: FineTunedT5Config, task: Any) -> Self:
-        """Called by fairseq. Raises `UserError` where a size is another one than the pretrained T5's."""
+        """Build the model for fairseq. Raises `UserError` if a size differs from the pretrained T5's."""
         model = cls(t5_config(cfg), task.target_dictionary)
         begin(model, task)
         return model

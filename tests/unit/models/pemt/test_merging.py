@@ -144,11 +144,11 @@ def test_what_cannot_be_merged_is_refused(tmp_path):
     nothing = replace(Metadata.from_text(options["pemt"]), sources=()).to_text()
     stock = {name: value for name, value in options.items() if "pemt" not in name} | {"_name": "base_dense"}
     for changed in ({**options, "pemt": ""}, {**options, "pemt": nothing}, stock):
-        with pytest.raises(UserError, match="must be of a model that borrows from sources"):
+        with pytest.raises(UserError, match="must hold a model that borrows from sources"):
             merge(tmp_path, model, changed)
     with refused("--gate-input"):
         merge(tmp_path, model, {**options, "gate_input": "hidden"})
-    with pytest.raises(UserError, match="must be as its options say"):
+    with pytest.raises(UserError, match="must fit its options"):
         merge(tmp_path, model, {**options, "adapter_rank": RANK + 1})
     del model.encoder.prompt
     with refused("encoder.prompt.weight"):

@@ -78,7 +78,7 @@ def test_what_a_file_says_is_checked(place, value, tmp_path):
     if value is None:
         del content[KIND][place]
     file_io.save(content, path)
-    with pytest.raises(UserError, match=f"must say the {place} "):
+    with pytest.raises(UserError, match=f"must state the {place} "):
         load(path)
 
 
@@ -105,7 +105,7 @@ def test_of_a_whole_checkpoint_the_sentence_says_which_file_it_left(tmp_path):
         load(path)
     for options in ({"pemt_stage": "target", "pemt": about.to_text()}, {"dropout": 0.1}):
         file_io.save({"cfg": {"model": options}, "model": {}}, path)
-        with pytest.raises(UserError, match="is no source"):
+        with pytest.raises(UserError, match="is not a source"):
             load(path)
 
 
@@ -132,7 +132,7 @@ def test_damaged_files_are_refused(content, tmp_path):
 def test_a_damaged_file_is_to_be_written_anew_and_not_to_be_replaced_by_a_checkpoint(content, tmp_path):
     (tmp_path / "rte.pt").write_bytes(content[:-30])
     file_io.save({"model": {}}, str(tmp_path / "checkpoint_best.pt"))
-    with pytest.raises(UserError, match="truncated or damaged; write it anew by a run of `--pemt-stage source`"):
+    with pytest.raises(UserError, match="truncated or damaged; write it again with a run of `--pemt-stage source`"):
         load(tmp_path / "rte.pt")
 
 
