@@ -1,1 +1,1 @@
-"""One folder per backbone: its blocks, with slots in them, and its model."""
+"""One folder per backbone, with its blocks, which have slots, and its model."""

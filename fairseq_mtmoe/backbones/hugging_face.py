@@ -1,4 +1,4 @@
-"""Hugging Face's folders and our files of `mtmoe import-hf`, as far as backbones share them: names, sizes, tensors."""
+"""Common parts of reading and writing Hugging Face's folders and files of `mtmoe import-hf`."""
 
 import dataclasses
 import json
@@ -16,10 +16,10 @@ from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.io.files import new_folder, read_json, regular_file
 
-IMPORT_ANEW = "write it anew by `mtmoe import-hf`"  # what to do where a file of that command is damaged
+IMPORT_ANEW = "write it again with `mtmoe import-hf`"  # the remedy for a damaged file of this command
 CONFIG, SAFETENSORS, TORCH = "config.json", "model.safetensors", "pytorch_model.bin"
 ADAPTERS = "adapter_config.json"
-MOST = 1 << 24  # of any size: a file that asks for more is damaged
+MOST = 1 << 24  # maximum of any size: a file with a larger one is damaged
 MOST_BLOCKS = 1 << 10
 _INDEX = re.compile(r"(?<=\.)(0|[1-9]\d{0,5})(?=\.)|(?<=^layers\.)\d+(?=\.)")
 
@@ -29,15 +29,15 @@ AnyModel = TypeVar("AnyModel")
 
 @dataclass(frozen=True)
 class KeyMap:
-    """Hugging Face's names of a backbone's parameters, and ours."""
+    """Translates between Hugging Face's names of a backbone's parameters and ours."""
 
     modules: Mapping[str, str]  # Hugging Face's module -> ours; `{}` is a block's index
-    parameters: Mapping[str, str]  # the same of a module's parameter
-    ignored: re.Pattern[str]  # names of what is no part of the model, such as heads
-    prefixes: tuple[str, ...] = ()  # what all names may begin with
+    parameters: Mapping[str, str]  # Hugging Face's parameter of a module -> ours
+    ignored: re.Pattern[str]  # names of tensors outside the model, such as heads
+    prefixes: tuple[str, ...] = ()  # optional prefixes of all names
 
     def our_key(self, key: str) -> str | None:
-        """Our name of a parameter of Hugging Face's, None for what is no part of the model; KeyError if it has none."""
+        """Return our name of Hugging Face's `key`; None outside the model (KeyError: an unknown name)."""
         prefix = next((prefix for prefix in self.prefixes if key.startswith(prefix)), "")
         inner = key.removeprefix(prefix)
         if self.ignored.fullmatch(inner):
@@ -46,7 +46,7 @@ class KeyMap:
         return f"{_translated(module, self.modules)}.{self.parameters[parameter]}"
 
     def hugging_face_key(self, key: str) -> str:
-        """Hugging Face's name of one of our parameters, in a model without heads."""
+        """Return Hugging Face's name of our `key`, as in a model without heads."""
         module, _, parameter = key.rpartition(".")
         return f"{_translated(module, {ours: theirs for theirs, ours in self.modules.items()})}.{parameter}"
 
@@ -55,16 +55,18 @@ def _translated(module: str, table: Mapping[str, str]) -> str:
     found = _INDEX.search(module)
     if found is None and "{}" in module:
         raise KeyError(module)
-    if found is None or module in table:  # what is in one block, but of all, stands there with its number
+    if found is None or module in table:  # the first block may hold a module that all blocks share
         return table[module]
     return table[_INDEX.sub("{}", module, count=1)].format(found[0])
 
 
 def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Collection[str] = (),
                  choices: Mapping[str, Collection[str]] | None = None) -> None:  # fmt: skip
-    """Raise the `UserError` of the first field of a dataclass that has not its type, or is out of all bounds.
+    """Raise a `UserError` for the first field of a dataclass with a wrong type or an impossible value.
 
-    Whole numbers are above 0 but for those that `may_be_zero`, others from 0 to 1 but for those that `may_be_large`.
+    may_be_zero: fields whose whole numbers start at 0 instead of 1.
+    may_be_large: fields whose numbers may exceed 1; others must be from 0 to 1.
+    choices: allowed values by field.
     """
     for name, kind in get_type_hints(type(sizes)).items():
         value, least = getattr(sizes, name), 0 if name in may_be_zero else 1
@@ -89,7 +91,7 @@ def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Co
 
 @contextmanager
 def in_file(path: object) -> Iterator[None]:
-    """Let the `UserError` of a field say in which file that is."""
+    """Append the file's path to `UserError`s in the block."""
     try:
         yield
     except UserError as error:
@@ -97,7 +99,7 @@ def in_file(path: object) -> Iterator[None]:
 
 
 def config_values(values: Any, model_types: Collection[str]) -> dict[str, Any]:
-    """The value of a `config.json` of one of these types; UserError for another."""
+    """Return the value of a `config.json` (UserError: its `model_type` is none of these)."""
     if not isinstance(values, dict):
         raise_invalid(CONFIG, "a dictionary", values)
     if values.get("model_type") not in model_types:
@@ -107,7 +109,7 @@ def config_values(values: Any, model_types: Collection[str]) -> dict[str, Any]:
 
 
 def config_of(kind: type[AnyConfig], given: Mapping[str, Any]) -> AnyConfig:
-    """The sizes among the values of a `config.json`; UserError where one is missing or impossible."""
+    """Return the sizes in a `config.json` (UserError: one is missing or impossible)."""
     names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
     missing = [name for name in names if name not in given]
     if missing:
@@ -118,47 +120,50 @@ def config_of(kind: type[AnyConfig], given: Mapping[str, Any]) -> AnyConfig:
 
 @dataclass(frozen=True)
 class Imported(Generic[AnyModel]):
-    """What a folder holds: the model, and the names of tensors that are no part of it, or there twice."""
+    """A folder's model, and the names of tensors that were left out."""
 
     model: AnyModel
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...]  # tensors outside the model, and duplicates
 
 
 @dataclass(frozen=True)
 class Additions:
-    """What a folder has beside a backbone: more of its `config.json`, tensors by Hugging Face's names, and files."""
+    """A folder's additions to a backbone."""
 
-    values: Mapping[str, Any]
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    values: Mapping[str, Any]  # of `config.json`
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)  # by Hugging Face's names
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """A model's state in float32 by our names, and the names of what is no part of it; UserError for other weights."""
+    """Return a state in float32 by our names, and the names of tensors outside the model.
+
+    Raises `UserError` if a tensor has an unknown name, occurs twice or has no floating-point numbers.
+    """
     state: dict[str, Tensor] = {}
     left_out = []
     for name, value in read_weights(folder).items():
         try:
             key = keys.our_key(name)
         except KeyError as error:
-            raise UserError(f"`{folder}` must hold a {kind}, which has no tensor `{name}`, but holds one.") from error
+            raise UserError(f"`{folder}` must hold a {kind}, but holds the unknown tensor `{name}`.") from error
         if key is None:
             left_out.append(name)
             continue
         if key in state or not (torch.is_tensor(value) and value.is_floating_point()):
-            raise UserError(f"`{name}` in `{folder}` must be a tensor of numbers that is there once, but is not.")
+            raise UserError(f"`{name}` in `{folder}` must be a floating-point tensor that occurs once, but is not.")
         state[key] = value.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     return state, tuple(left_out)
 
 
 def read_weights(folder: Path) -> dict[str, Any]:
-    """The tensors in a folder's first kind of weights, by Hugging Face's names; UserError where none is whole.
+    """Return a folder's weights by Hugging Face's names, from safetensors or else torch files.
 
-    They are mapped: read when they are touched.
+    Tensors are memory-mapped: they are read on access. Raises `UserError` if weights are missing or damaged.
     """
     readers: Mapping[str, Callable[[Path], dict[str, Any]]] = {
         SAFETENSORS: _read_safetensors,
-        TORCH: lambda path: file_io.load(str(path), mapped=True, remedy="fetch it anew"),
+        TORCH: lambda path: file_io.load(str(path), mapped=True, remedy="download it again"),
     }
     for name, read in readers.items():
         index = folder / f"{name}.index.json"
@@ -169,32 +174,32 @@ def read_weights(folder: Path) -> dict[str, Any]:
 
 
 def named_values(path: Path, values: Any) -> dict[str, Any]:
-    """Return the weights that a file holds by their names (UserError: it holds something else)."""
+    """Return a file's weights by name (UserError: it holds something else)."""
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise UserError(f"`{path}` must have weights by their names, but has something else.")
+        raise UserError(f"`{path}` must hold weights by name, but holds something else.")
     return values
 
 
 def check_is_whole(folder: Path) -> None:
-    """Raise the `UserError` of a folder of Hugging Face's that has adapters, and no model to them."""
+    """Raise a `UserError` if a folder of Hugging Face's has adapters without their model."""
     has_weights = any(
         (folder / f"{name}{end}").exists() for name in (SAFETENSORS, TORCH) for end in ("", ".index.json")
     )
     if (folder / ADAPTERS).exists() and not (has_weights and (folder / CONFIG).exists()):
         raise UserError(
-            f"`{folder}` must hold a whole model, but has adapters alone (`{ADAPTERS}`): merge them into their model "
-            "by `peft` (`merge_and_unload`), and save that."
+            f"`{folder}` must hold a whole model, but holds only adapters (`{ADAPTERS}`): merge them into their model "
+            "with `peft` (`merge_and_unload`), and save the result."
         )
 
 
 def _parts(index: Path) -> list[Path]:
-    """The files that an index names, which lie beside it."""
+    """Return the files that an index names (UserError: they do not lie beside it)."""
     content = read_json(index)
     parts = content.get("weight_map") if isinstance(content, dict) else None
     names = list(parts.values()) if isinstance(parts, dict) else []
     is_beside = [isinstance(name, str) and name and name == Path(name).name and "\0" not in name for name in names]
     if not names or not all(is_beside):
-        raise UserError(f"`{index}` must name files beside it as `weight_map`, but does not.")
+        raise UserError(f"`{index}` must have a `weight_map` with files beside it, but has none.")
     return [index.with_name(name) for name in sorted(set(names))]
 
 
@@ -203,33 +208,33 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     safetensors = _safetensors("read")
     try:
         tensors: dict[str, Any] = safetensors.load_file(path)
-    except Exception as error:  # whatever damaged bytes lead the library to
-        said = first_line(error)[:200]
-        raise UserError(f"`{path}` must be a file of safetensors, but cannot be read as one: {said}.") from error
+    except Exception as error:  # damaged bytes can raise anything
+        message = first_line(error)[:200]
+        raise UserError(f"`{path}` must be a file of safetensors, but cannot be read as one: {message}.") from error
     return tensors
 
 
-def _safetensors(done: str) -> Any:
+def _safetensors(action: str) -> Any:
     try:
         import safetensors.torch
     except ImportError as error:
         raise UserError(
-            f"`safetensors` must be installed for its files to be {done}, but is not: `pip install safetensors`."
+            f"`safetensors` must be installed to {action} its files, but is not: run `pip install safetensors`."
         ) from error
     return safetensors.torch
 
 
 def check_finite(path: str | Path, weights: Mapping[str, Tensor], name_of: Callable[[str], str] = str) -> None:
-    """Raise the `UserError` of the first tensor that has NaN or infinity; one that several names have is read once."""
+    """Raise a `UserError` for the first tensor with NaN or infinity; shared tensors are read once."""
     tensors: dict[int, tuple[str, Tensor]] = {}
     for name, value in weights.items():
         tensors.setdefault(value.data_ptr(), (name, value))
     for name, value in tensors.values():
-        bounds = torch.aminmax(value) if value.numel() else ()  # which are NaN where one number is
+        bounds = torch.aminmax(value) if value.numel() else ()  # one NaN makes both bounds NaN
         if not all(bool(bound.isfinite()) for bound in bounds):
             raise UserError(
-                f"`{name_of(name)}` in `{path}` must have finite numbers alone, but has NaN or infinity: it is "
-                "damaged, or was saved after a training that failed."
+                f"`{name_of(name)}` in `{path}` must have only finite numbers, but has NaN or infinity: the file is "
+                "damaged or was saved after a failed training."
             )
 
 
@@ -240,11 +245,11 @@ def write_model(
     tensors: Mapping[str, Tensor],
     additions: Iterable[Additions] = (),
 ) -> None:
-    """Write a new folder, completely or not at all; `additions` come last and win.
+    """Write a new folder, completely or not at all; `additions` replace earlier values.
 
-    Raises `UserError` where there is something already, it cannot be written, or `safetensors` is not installed.
+    Raises `UserError` if the folder exists or cannot be written, or if `safetensors` is not installed.
     """
-    library = _safetensors("written")
+    library = _safetensors("write")
     for more in additions:
         config, files, tensors = {**config, **more.values}, {**files, **more.files}, {**tensors, **more.tensors}
     with new_folder(folder) as partial:
@@ -254,34 +259,39 @@ def write_model(
         state = {name: value.contiguous() for name, value in tensors.items()}
         try:
             library.save_file(state, partial / SAFETENSORS, metadata={"format": "pt"})
-        except Exception as error:  # of its own class, also where the disk is full
+        except Exception as error:  # the library's own class, even for a full disk
             raise OSError(first_line(error)) from error
-        (partial / SAFETENSORS).chmod((partial / CONFIG).stat().st_mode)  # the library's are their owner's alone
+        (partial / SAFETENSORS).chmod(
+            (partial / CONFIG).stat().st_mode
+        )  # the library makes files that only their owner reads
 
 
 def as_json(value: Any) -> bytes:
-    """Return a file of JSON."""
+    """Return a value as an indented JSON file."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def read_imported(path: str | Path, content: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """The content of a file of `mtmoe import-hf`, which may be known; UserError where it is damaged or another."""
+    """Return the content of a file of `mtmoe import-hf`, read unless `content` is given.
+
+    Raises `UserError` if the file is damaged or of another kind.
+    """
     if Path(path).is_dir():
         raise UserError(
-            f"`{path}` must be a file of `mtmoe import-hf`, but is a folder; `mtmoe import-hf {path} OUT` writes the "
-            "file of a folder of Hugging Face's."
+            f"`{path}` must be a file of `mtmoe import-hf`, but is a folder; `mtmoe import-hf {path} OUT` converts a "
+            "folder of Hugging Face's."
         )
     content = file_io.load(str(path), remedy=IMPORT_ANEW) if content is None else content
     if "cfg" in content:
         raise UserError(
-            f"`{path}` must be a file of `mtmoe import-hf`, but is a checkpoint, with which a run begins by "
+            f"`{path}` must be a file of `mtmoe import-hf`, but is a checkpoint; start from a checkpoint with "
             "`--finetune-from-model`."
         )
     return content
 
 
 def saved_config(path: str | Path, kind: type[AnyConfig], sizes: Mapping[str, Any]) -> AnyConfig:
-    """The sizes that a file holds; UserError where they are another model's, or impossible."""
+    """Return the sizes in a file (UserError: they are another model's or impossible)."""
     try:
         return kind(**sizes)
     except TypeError as error:
@@ -292,7 +302,10 @@ def check_tensors(
     path: str | Path, wanted: Mapping[str, Tensor], state: Mapping[str, Any], name_of: Callable[[str], str] = str,
     types: Sequence[torch.dtype] = (torch.float32,),
 ) -> None:  # fmt: skip
-    """Raise the `UserError` of the tensor that `state` lacks, has in another shape or type, or has beyond those."""
+    """Raise a `UserError` for the first tensor that `state` lacks, has in a wrong shape or dtype, or has too many.
+
+    wanted: tensors of the right shapes. name_of: maps a key to the name in the error. types: allowed dtypes.
+    """
     for name, like in wanted.items():
         if name not in state:
             raise UserError(f"`{path}` must have a tensor `{name_of(name)}`, but has none.")
@@ -305,4 +318,4 @@ def check_tensors(
             raise UserError(f"`{name_of(name)}` in `{path}` must be {rule}, but is {shown} instead.")
     more = [name for name in state if name not in wanted]
     if more:
-        raise UserError(f"`{path}` must have the tensors of its sizes alone, but has `{more[0]}`, too.")
+        raise UserError(f"`{path}` must have only the tensors of its sizes, but also has `{more[0]}`.")

@@ -1,4 +1,4 @@
-"""Named sizes of models, which fairseq calls architectures, and sizes that must be a pretrained model's."""
+"""Named sizes of models (fairseq's architectures), and checks against a pretrained model's sizes."""
 
 import json
 from argparse import Namespace
@@ -14,7 +14,7 @@ from fairseq.models import (
 
 from fairseq_mtmoe.errors import UserError
 
-Architecture = Callable[[Any], None]  # sets options that are not given
+Architecture = Callable[[Any], None]  # sets the options that have no value
 
 
 def set_defaults(args: Any, **values: Any) -> None:
@@ -25,20 +25,20 @@ def set_defaults(args: Any, **values: Any) -> None:
 
 
 def architecture_of(config: Any, fields: Mapping[str, str]) -> Architecture:
-    """An architecture with the sizes of a `config`; `fields` names them by fairseq's options."""
+    """Return an architecture with the sizes of a `config`; `fields` maps fairseq's options to its fields."""
     return lambda args: set_defaults(args, **{option: getattr(config, name) for option, name in fields.items()})
 
 
 def register_sizes(model_name: str, sizes: Mapping[str, Architecture]) -> None:
-    """Register every `model_name_SIZE`; fairseq registers `model_name` itself, with the options' defaults."""
+    """Register each `model_name_SIZE`; fairseq registers `model_name`, with the options' defaults."""
     for suffix, size in sizes.items():
         register_model_architecture(model_name, f"{model_name}_{suffix}")(size)
 
 
 def noted_sizes(cfg: Any, option: str, fields: Mapping[str, str], kind: str, task: str) -> dict[str, Any]:
-    """The sizes of a pretrained model that `task` noted as JSON in an option; UserError where options have others."""
+    """Return the sizes that a task stored as JSON in `option` (UserError: none, or options contradict them)."""
     if not getattr(cfg, option):
-        raise UserError(f"`--task` must be one that gives a model its {kind}, such as `--task {task}`, but gives none.")
+        raise UserError(f"`--task` must provide the model's {kind}, as `--task {task}` does, but provides none.")
     known: dict[str, Any] = json.loads(getattr(cfg, option))
     for name, field in fields.items():
         given = getattr(cfg, name)
@@ -52,11 +52,11 @@ def noted_sizes(cfg: Any, option: str, fields: Mapping[str, str], kind: str, tas
 
 
 def _architectures_with(known: Mapping[str, Any], fields: Mapping[str, str], kind: str, arch: str | None) -> str:
-    """Which architectures of the model behind `arch` have these sizes, as the end of a sentence."""
+    """Return the end of a sentence that names architectures of the same model with these sizes."""
     model = ARCH_MODEL_NAME_REGISTRY.get(arch)
     if model in (None, arch):  # it takes any sizes already
         return ""
-    any_size = f"`--arch {model}` takes the {kind}'s sizes, whatever they are"
+    any_size = f"`--arch {model}` takes the sizes of any {kind}"
     for other in ARCH_MODEL_INV_REGISTRY[model]:
         ARCH_CONFIG_REGISTRY[other](found := Namespace())
         if all(getattr(found, option, None) == known[field] for option, field in fields.items()):

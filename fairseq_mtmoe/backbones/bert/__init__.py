@@ -1,1 +1,1 @@
-"""BERT's encoder (post-norm, exactly) and RoBERTa's, whose blocks have slots; from Hugging Face's folders and back."""
+"""The post-norm encoder of BERT and RoBERTa with slots in its blocks; reads and writes Hugging Face's folders."""

@@ -1,8 +1,8 @@
-"""BERT's self-attention, with an optional bias of the scores, and its dropout.
+"""BERT's self-attention with an optional bias of the scores, and its dropout.
 
-On a CPU sentences lie one after the other, without padding. torch's attention needs copies of queries, keys, values and
-their gradients, with padding. `packed_attention` reads the tokens' rows and writes into them where they are, all
-products of a batch in one call (`mkl_batch.py`). Elsewhere `attend` is torch's own; tests compare the two.
+On a CPU the sentences of a batch are packed without padding. torch's attention would need padded copies of queries,
+keys, values and their gradients. `packed_attention` reads and writes the tokens' rows in place, and computes all
+products of a batch in one call (`mkl_batch.py`). On other devices `attend` calls torch. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from fairseq_mtmoe.backbones.bert.unpadding import HIDDEN, UnpaddedBatch
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
 
 _VALUES = 1 << 16
-_PER_DRAW = 4  # numbers of 16 bits in one of 64
+_PER_DRAW = 4  # 16-bit numbers in a 64-bit number
 
 
 class Dropout(nn.Module):
-    """As `nn.Dropout`, at a fraction of its cost on a CPU."""
+    """`nn.Dropout` at a fraction of its cost on a CPU."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shaped as `x`."""
+        """Return `x` with dropout in training, in the same shape."""
         return dropout(x, self.p) if self.training else x
 
     def extra_repr(self) -> str:
-        """The probability, for printing a model."""
+        """Return the probability for the printed model."""
         return f"p={self.p}"
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """`x` with each number zero with probability `p`, else scaled so that its expectation stays."""
+    """Return `x` with each element zeroed with probability `p`, else scaled to keep its expectation."""
     if p == 0:
         return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():  # there the draws are made in the same pass
+    if x.device.type != "cpu" or torch.compiler.is_compiling():  # these draw in the same pass
         return F.dropout(x, p)
     return x * dropout_scales(x, p)
 
 
 def dropout_scales(x: Tensor, p: float) -> Tensor:
-    """What a CPU multiplies `x` with: with probability `p` 0.
+    """Return the factors of dropout for `x` on a CPU, 0 with probability `p`.
 
-    torch draws a double of 53 random bits to drop one number. Here a number has 16 bits: its probability is a multiple
-    of 1/65536, and what is kept is scaled by exactly that.
+    torch draws 53 random bits per element. Here 16 bits suffice: the probability is rounded to a multiple of 1/65536,
+    and kept elements are scaled by exactly this probability.
     """
-    dropped = min(round(p * _VALUES), _VALUES - 1)  # of all values of 16 bits
+    dropped = min(round(p * _VALUES), _VALUES - 1)  # number of 16-bit values that mean 0
     draws = torch.empty(-(-x.numel() // _PER_DRAW), dtype=torch.int64).random_(-(1 << 63), None)
     bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
     return (bits >= dropped - _VALUES // 2).to(x.dtype).mul_(_VALUES / (_VALUES - dropped))
 
 
 class SelfAttention(nn.Module):
-    """Self-attention; parameters have fairseq's names."""
+    """Self-attention, whose parameters have fairseq's names."""
 
     def __init__(self, hidden_size: int, num_heads: int, dropout: float) -> None:
         super().__init__()
@@ -74,9 +74,9 @@ class SelfAttention(nn.Module):
         self.out_proj = nn.Linear(hidden_size, hidden_size)
 
     def forward(self, x: Tensor, batch: UnpaddedBatch, bias: Tensor | None = None) -> Tensor:
-        """What each token of the block's output reads of its sentence, shaped as `batch.output_of(x)`.
+        """Attend within each sentence; return the shape of `batch.output_of(x)`.
 
-        `bias` is added to the scores, (L, L), (B, 1, L, L) or what broadcasts to (B, heads, L, L).
+        bias: added to the scores, (L, L), (B, 1, L, L) or broadcastable to (B, heads, L, L).
         """
         query, key, value = self.q_proj(batch.output_of(x)), self.k_proj(x), self.v_proj(x)
         if bias is not None and batch.firsts_only:
@@ -108,12 +108,12 @@ class SelfAttention(nn.Module):
         return batch.output.unpad(read.transpose(1, 2)).flatten(2)
 
     def _heads(self, values: Tensor, batch: UnpaddedBatch) -> Tensor:
-        """(B, heads, L, H / heads)."""
+        """Split values into heads: (B, heads, L, H / heads)."""
         return batch.pad(values).view(*batch.shape, self.num_heads, -1).transpose(1, 2)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
-    """`F.scaled_dot_product_attention`, (B, heads, L, D), whose CPU form with dropout is slower than its parts."""
+    """Compute `F.scaled_dot_product_attention`, (B, heads, L, D), in parts where dropout on a CPU makes it slow."""
     if query.device.type != "cpu" or torch.compiler.is_compiling() or not dropout_p:
         return F.scaled_dot_product_attention(query, key, value, mask, dropout_p)
     scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(2, 3)
@@ -124,24 +124,24 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropo
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the products of S sentences and A heads find their operands: P = S·A of them, none of an empty sentence.
+    """Offsets and sizes of the operands of P = S·A products, for S sentences with tokens and A heads.
 
-    Scores are kept by sentence, those of fewer tokens first, then by head: (queries, keys) for each.
+    Scores are sorted by sentence, shorter sentences first, then by head: a matrix (queries, keys) for each.
     """
 
-    width: int  # values of a token's row, of all heads
-    head: int  # values of a head
-    query_P: Tensor  # the element at which queries begin,
-    key_P: Tensor  # keys (and values),
-    score_P: Tensor  # and scores
+    width: int  # size of a token's row, all heads together
+    head: int  # size of a head
+    query_P: Tensor  # offset of the first query
+    key_P: Tensor  # offset of the first key, and of the first value
+    score_P: Tensor  # offset of the first score
     queries_P: Tensor  # number of queries
-    keys_P: Tensor
-    runs: list[tuple[int, int]]  # of sentences with equally many keys: number of scores, and of keys
-    order: Tensor  # the sentences in the order of their scores
+    keys_P: Tensor  # number of keys
+    runs: list[tuple[int, int]]  # (number of scores, number of keys) of sentences with the same number of keys
+    order: Tensor  # sentence indices in the order of the scores
 
     @classmethod
     def of(cls, queries_S: Tensor, keys_S: Tensor, width: int, num_heads: int) -> Packing:
-        """For sentences with these numbers of tokens that read, and that are read."""
+        """Return the packing of sentences with these numbers of queries and keys."""
         starts = [counts.cumsum(0) - counts for counts in (queries_S, keys_S)]
         order = keys_S.argsort(stable=True)
         order = order[keys_S[order] > 0]
@@ -156,14 +156,14 @@ class Packing:
         return cls(width, head, query_P, key_P, scores_P.cumsum(0) - scores_P, queries_P, keys_P, runs, order)
 
     def rows_of(self, scores: Tensor) -> Iterator[Tensor]:
-        """The scores as matrices of equally long rows, one row for each query and head."""
+        """Yield views of the scores with rows of equal length, one row per query and head."""
         start = 0
         for size, keys in self.runs:
             yield scores[start : start + size].view(-1, keys)
             start += size
 
     def sentences_of(self, scores: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Sentences with equally many queries and keys, (R,), and their scores (R, A, queries, keys)."""
+        """Yield groups of sentences of equal size: indices (R,) and scores (R, A, queries, keys)."""
         first, num_heads = 0, self.width // self.head
         for rows in self.rows_of(scores):
             sentences = rows.view(-1, num_heads, int(self.queries_P[first * num_heads]), rows.shape[1])
@@ -171,24 +171,24 @@ class Packing:
             first += len(sentences)
 
     def queries(self, values: Tensor) -> Operand:
-        """Matrices (queries, head)."""
+        """Return the matrices (queries, head) of `values`."""
         return Operand(values, self.query_P, self.width)
 
     def keys(self, values: Tensor, transposed: bool = False) -> Operand:
-        """Matrices (keys, head)."""
+        """Return the matrices (keys, head) of `values`."""
         return Operand(values, self.key_P, self.width, transposed)
 
     def scores(self, values: Tensor, transposed: bool = False) -> Operand:
-        """Matrices (queries, keys)."""
+        """Return the matrices (queries, keys) of `values`."""
         return Operand(values, self.score_P, self.keys_P, transposed)
 
     def heads_P(self) -> Tensor:
-        """The size of a head, once for each product."""
+        """Return the size of a head, repeated for each product."""
         return torch.full_like(self.keys_P, self.head)
 
 
 def can_pack(*operands: Tensor) -> bool:
-    """Whether these can be multiplied as they lie."""
+    """Return whether `packed_attention` works with these operands."""
     is_plain = not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu")
     return is_plain and has_batched_products(*operands)
 
@@ -196,13 +196,13 @@ def can_pack(*operands: Tensor) -> bool:
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, packing: Packing, dropout_p: float, bias: Tensor | None = None
 ) -> Tensor:
-    """What each token reads, (M, H).
+    """Return the attention output of packed sentences, (M, H).
 
     Args:
-        query: of the tokens that read, (M, H), one head after the other.
-        key, value: of those that are read, (T, H).
-        bias: added to the scores of the first queries and keys of each sentence, (S, 1, queries, keys) or with a
-            matrix for each head; then a sentence has as many queries as others with as many keys.
+        query: (M, H), one head after the other.
+        key, value: (T, H).
+        bias: added to the scores, (S, 1, queries, keys) or (S, heads, queries, keys), at least as large as the longest
+            sentence. With a bias, sentences with the same number of keys must have the same number of queries.
     """
     read: Tensor = _PackedAttention.apply(query, key, value, bias, packing, dropout_p)  # type: ignore[no-untyped-call]
     return read
@@ -225,7 +225,7 @@ class _PackedAttention(torch.autograd.Function):
             torch.softmax(rows, -1, out=rows)
         scales = dropout_scales(weights, dropout_p) if dropout_p else None
         dropped = weights if scales is None else weights * scales
-        read = torch.zeros_like(query)  # also where a sentence has no tokens to read
+        read = torch.zeros_like(query)  # sentences without tokens keep 0
         sizes = (packing.queries_P, packing.heads_P(), packing.keys_P)
         batched_products(packing.scores(dropped), packing.keys(value), packing.queries(read), *sizes)
         ctx.save_for_backward(query, key, value, weights, scales)
@@ -261,5 +261,5 @@ class _PackedAttention(torch.autograd.Function):
 
 
 def _corner(bias: Tensor, scores: Tensor) -> Tensor:
-    """The part of each sentence's bias that is added to scores (R, A, queries, keys)."""
+    """Return the part of the bias that fits scores of shape (R, A, queries, keys)."""
     return bias[:, :, : scores.shape[2], : scores.shape[3]]

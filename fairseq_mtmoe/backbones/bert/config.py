@@ -1,4 +1,4 @@
-"""The sizes of an encoder, under the names that they have in the `config.json` of Hugging Face's folders."""
+"""Sizes of an encoder, named as in `config.json` of Hugging Face's folders."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,15 +15,15 @@ BERT, ROBERTA = "bert", "roberta"
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
 
 PADDING = {BERT: 0, ROBERTA: 1}
-# What an encoder of another kind says, and what it would have to say.
+# Fields that other kinds of encoders set -> the only value that we compute
 UNSUPPORTED = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Sizes of an encoder; the defaults are BERT base's. Raises `UserError` where no encoder can have a value."""
+    """Sizes of an encoder; defaults are BERT base's. Raises `UserError` for an impossible value."""
 
-    model_type: str = BERT  # or `roberta`, whose positions are counted from after `pad_token_id`, padding left out
+    model_type: str = BERT  # or `roberta`, whose positions start after `pad_token_id` and skip padding
     vocab_size: int = 30522
     hidden_size: int = 768  # H
     num_hidden_layers: int = 12
@@ -37,7 +37,7 @@ class EncoderConfig:
     attention_probs_dropout_prob: float = 0.1
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
-    has_pooler: bool = True  # a map of the first token's state, which not all that are published have
+    has_pooler: bool = True  # a linear map of the first token's state, which some published encoders lack
 
     def __post_init__(self) -> None:
         check_fields(self, ("pad_token_id",), choices={"model_type": PADDING, "hidden_act": ACTIVATIONS})
@@ -47,20 +47,21 @@ class EncoderConfig:
         if self.pad_token_id >= self.vocab_size:
             raise_invalid("pad_token_id", f"below `vocab_size` {self.vocab_size}", self.pad_token_id)
         if self.max_positions < 1:
-            raise_invalid("max_position_embeddings", "above those that padding takes", self.max_position_embeddings)
+            rule = f"above `pad_token_id` + 1 = {self.first_position}, where positions start"
+            raise_invalid("max_position_embeddings", rule, self.max_position_embeddings)
 
     @property
     def first_position(self) -> int:
-        """That of a sentence's first token."""
+        """Return the position of a sentence's first token."""
         return self.pad_token_id + 1 if self.model_type == ROBERTA else 0
 
     @property
     def max_positions(self) -> int:
-        """How many tokens a sentence may have."""
+        """Return the maximum number of tokens in a sentence."""
         return self.max_position_embeddings - self.first_position
 
     def for_hugging_face(self) -> dict[str, Any]:
-        """The content of a `config.json`."""
+        """Return the content of a `config.json`."""
         values = dataclasses.asdict(self)
         del values["has_pooler"]
         kind = {BERT: "BertModel", ROBERTA: "RobertaModel"}[self.model_type]
@@ -68,7 +69,7 @@ class EncoderConfig:
 
 
 def read_config(values: Any, has_pooler: bool) -> EncoderConfig:
-    """The sizes in the value of a `config.json`; UserError where it is another kind's, or misses a size."""
+    """Return the sizes in a `config.json` (UserError: another kind of model, or a size is missing)."""
     values = config_values(values, (BERT, ROBERTA))
     for name, needed in UNSUPPORTED.items():
         if values.get(name, needed) != needed:

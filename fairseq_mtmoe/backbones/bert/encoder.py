@@ -1,9 +1,10 @@
-"""The encoder: embeddings, blocks, pooler; what Hugging Face's `BertModel` and `RobertaModel` compute.
+"""The encoder: embeddings, blocks and pooler. It computes what Hugging Face's `BertModel` and `RobertaModel` compute.
 
-It can adapt to each sentence's task: CA-MTL, §2.1, in its form for base and for large encoders. In both, attention is
-conditional in all blocks, norms in the upper half, and alignment stands before the first block. The base form takes the
-norms after feed-forward layers, and adds a bottleneck to the last block's output. The large form takes all norms, and
-every block has a bottleneck beside it, `a_l = B_l(h_l + a_{l-1})`, whose last output is the encoder's.
+It can adapt to each sentence's task as in CA-MTL, §2.1, in the base or the large form. In both forms attention is
+conditional in all blocks, norms are conditional in the upper half, and alignment comes before the first block. In the
+base form only the norms after feed-forward layers are conditional, and a bottleneck adds to the last block's output.
+In the large form all norms are conditional, and each block has a bottleneck beside it, `a_l = B_l(h_l + a_{l-1})`. The
+last bottleneck's output is the encoder's.
 """
 
 from dataclasses import replace
@@ -25,11 +26,11 @@ _NORMS = ("self_attn_layer_norm", "final_layer_norm")
 
 
 class Encoded(NamedTuple):
-    """What comes out of an encoder."""
+    """The output of an encoder."""
 
-    hidden: Tensor  # the last block's states, 0 at padding, (B, L, H); or of the first tokens alone, (B, 1, H)
+    hidden: Tensor  # the last block's states, 0 at padding, (B, L, H); or of the first tokens only, (B, 1, H)
     pooled: Tensor | None  # tanh of a linear map of the first token's state, (B, H); None without a pooler
-    mixture: GateInput | None = None  # what gates of adapters read and left in this pass; None without such gates
+    mixture: GateInput | None = None  # input and weights of the adapters' gates in this pass; None without gates
 
 
 class BertBlock(Block):
@@ -51,12 +52,15 @@ class BertBlock(Block):
         initialize(self, config.initializer_range)
 
     def forward(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch) -> Tensor:
-        """The new stream, (L, B, H) or (1, T, H) as `batch` has it; `context` is of that form, too."""
+        """Return the new stream, (L, B, H) or packed (1, T, H); `batch` and `context` have the same form."""
         of_output = batch.output_context(context)
         return self.with_bottleneck(self.feed_forward(self.attend(x, context, batch), of_output), of_output)
 
     def attend(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, bias: Tensor | None = None) -> Tensor:
-        """The block's first half: self-attention; `bias` of its scores, (L, L) or (B, 1, L, L), or else the tasks'."""
+        """Compute the block's first half, self-attention.
+
+        bias: added to the scores, (L, L) or (B, 1, L, L); only for blocks without a conditional bias.
+        """
         if self.attention_bias is not None:
             assert bias is None
             bias = self.attention_bias(context.tasks, batch.task_ids, batch.shape[1])
@@ -67,16 +71,15 @@ class BertBlock(Block):
 class BertEncoder(Stack):
     """BERT's or RoBERTa's encoder with slots.
 
-    A subclass overrides `build_encoder_layer` to have blocks of its own, `context_of` for what they are told of the
-    batch, `embed` for what comes before the first, and `run_blocks` for what is between them; or `enter` to have more
-    in the stream than the tokens.
+    A subclass overrides `build_encoder_layer` for its own blocks, `context_of` for their context, `embed` for the
+    embeddings, `run_blocks` for the loop over blocks, or `enter` to add to the stream.
 
     Args:
-        slot_plans: what stands in the slot of which block; none: a dense encoder.
-        conditions: what adapts to tasks. Until it is trained the encoder computes what a plain one does, but for the
-            large form's bottlenecks.
-        checkpoint_activations: keep of a block only what goes in, and compute it again in the backward pass. Unlike
-            under fairseq's option of this name, what is reached otherwise than through the stream gets gradients, too.
+        slot_plans: the content of blocks' slots, by block index; none: a dense encoder.
+        conditions: conditional parts. Until they train, the encoder's output stays the same, except with the large
+            form's bottlenecks.
+        checkpoint_activations: store only each block's input, and recompute the block in the backward pass. Unlike
+            fairseq's option of this name, tensors that blocks read outside the stream also get gradients.
     """
 
     side_chain: nn.ModuleList | None
@@ -120,7 +123,7 @@ class BertEncoder(Stack):
             self.side_chain = nn.ModuleList(ConditionalBottleneck(H, H, begins_at_zero=False) for _ in blocks)
 
     def build_encoder_layer(self, config: EncoderConfig) -> BertBlock:
-        """Called for one block after the other; a system's block may be of a subclass."""
+        """Return a new block; called once per block, in order."""
         return BertBlock(config)
 
     def forward(
@@ -135,10 +138,10 @@ class BertEncoder(Stack):
 
         Args:
             tokens: (B, L), padded with `pad_token_id`.
-            token_type_ids: which of the two sentences a token is of, (B, L); all 0 by default.
-            padding_mask: True at padding, (B, L); by default, where `tokens` are `pad_token_id`.
-            task_ids: each sentence's task, (B,), for slots that tell tasks apart.
-            firsts_only: the states of the sentences' first tokens suffice: the last block may compute no others.
+            token_type_ids: the segment of each token, 0 or 1, (B, L); default: all 0.
+            padding_mask: True at padding, (B, L); default: where `tokens` are `pad_token_id`.
+            task_ids: each sentence's task, (B,), for slots and parts that depend on tasks.
+            firsts_only: allow the last block to compute only the sentences' first tokens.
         """
         length, most = tokens.shape[1], self.config.max_positions
         if length > most:
@@ -154,22 +157,22 @@ class BertEncoder(Stack):
     def enter(
         self, tokens: LongTensor, token_type_ids: LongTensor | None, padding_mask: Tensor, task_ids: LongTensor | None
     ) -> tuple[Tensor, BatchContext, UnpaddedBatch]:
-        """The stream before the first block, its context, and its positions.
+        """Return the stream before the first block, its context, and the unpadded batch.
 
-        These begin with the tokens', (B, L); what comes after them is none of the output.
+        A sentence's first L positions are its tokens; the output drops positions after them.
         """
         batch = unpadded(padding_mask, task_ids)
         context = self.context_of(batch)
         return self.embed(tokens, token_type_ids, context, batch), context, batch
 
     def context_of(self, batch: UnpaddedBatch) -> BatchContext:
-        """What the blocks may know of the batch."""
+        """Return the blocks' context."""
         return batch.context(self.tasks_of(batch.task_ids))
 
     def embed(
         self, tokens: LongTensor, token_type_ids: LongTensor | None, context: BatchContext, batch: UnpaddedBatch
     ) -> Tensor:
-        """The stream before the first block."""
+        """Return the stream before the first block."""
         ids = [tokens, self._positions(tokens), *([] if token_type_ids is None else [token_type_ids])]
         own, positions, *types = batch.unpad(torch.stack(ids, dim=-1)).unbind(-1)
         x = self.embed_tokens(own) + self.embed_positions(positions)
@@ -177,7 +180,10 @@ class BertEncoder(Stack):
         return self.aligned(self.dropout_module(self.layernorm_embedding(x + segments)), context)
 
     def run_blocks(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, last: UnpaddedBatch) -> Tensor:
-        """The stream after the last block, or beside it in the large form; `last` is that block's batch."""
+        """Return the stream after the last block, or the last bottleneck's output in the large form.
+
+        last: the last block's batch.
+        """
         chain: Tensor | None = None
         for index, block in enumerate(self.layers):
             batch = last if block is self.layers[-1] else batch
@@ -190,14 +196,14 @@ class BertEncoder(Stack):
         return x if chain is None else chain
 
     def run(self, part: nn.Module, *inputs: Any) -> Tensor:
-        """What a part gives, such as a block; computed again in the backward pass if the encoder is to do so."""
+        """Call a part, such as a block, with activation checkpointing if it is on."""
         if self.checkpoint_activations and torch.is_grad_enabled():
             return checkpoint(part, *inputs, use_reentrant=False)  # type: ignore[no-any-return]
         output: Tensor = part(*inputs)
         return output
 
     def _positions(self, tokens: LongTensor) -> Tensor:
-        """(B, L): BERT counts positions, RoBERTa tokens that are no padding."""
+        """Return position ids (B, L): BERT counts all positions, RoBERTa skips padding."""
         if self.config.model_type == ROBERTA:
             real = tokens.ne(self.config.pad_token_id).long()
             return real.cumsum(1) * real + self.config.pad_token_id
@@ -205,7 +211,7 @@ class BertEncoder(Stack):
 
 
 def initialize(module: nn.Module, std: float) -> None:
-    """Give what is in a module so far BERT's initial values: N(0, std²), biases and the embedding of padding 0."""
+    """Initialize a module as BERT does: weights N(0, std²), biases and the padding's embedding 0."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=std)
@@ -216,10 +222,10 @@ def initialize(module: nn.Module, std: float) -> None:
 
 
 def computes_alone(block: nn.Module) -> bool:
-    """Whether a block's second half gives a token the same whatever others there are, and nobody counts them."""
+    """Return whether a block's feed-forward half treats each token alone and records no load."""
     assert isinstance(block, SlotBlock)
     if isinstance(block.slot, ExpertSlot):
         moe = block.slot.moe
         return moe is None or (moe.gate.routes_alone and not moe.load.enabled)
-    # A gate's summary, and the task sparsity loss, may be of all tokens.
+    # A gate's summary and the task sparsity loss may read all tokens
     return block.slot is dense or (block.slot is adapted and block.mixture.gate is None)

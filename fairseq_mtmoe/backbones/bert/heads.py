@@ -1,9 +1,11 @@
-"""Task heads: from an encoder's hidden states to the numbers of each task.
+"""Task heads, which map an encoder's hidden states to the outputs of each task.
 
-MT-TaG, §3.3: classes are `softmax(U_t h_[CLS])` (equation 7) and a regression's value is `V_t h_[CLS]` (equation 8),
-both from N(0, 0.02²) (§4.4); a ranking scores each candidate. WiC's head reads the mean of its words' states, too.
+Implements MT-TaG, §3.3. Class logits are `U_t h_[CLS]` (equation 7) and a regression's value is `V_t h_[CLS]` (equation
+8), both initialized from N(0, 0.02²) (§4.4). A ranking scores each candidate. WiC's head also reads the mean states of
+its words.
 
-`transferred` takes a checkpoint of some tasks to a model of others. §5.2: a new task takes the gate of a related one.
+`transferred` adapts a checkpoint to a model with other tasks, where a new task can reuse the gate of a related one
+(§5.2).
 """
 
 import json
@@ -20,37 +22,37 @@ from fairseq_mtmoe.moe.gates import TaskGate
 
 logger = logging.getLogger(__name__)
 
-HEADS = "heads."  # what names of their parameters begin with
+HEADS = "heads."  # prefix of their parameters' names
 HEAD_STD = 0.02
-UNREAD = -1e4  # of tokens that a head does not read: it has no part in a softmax, and is finite in every type
-NO_TOKEN, NO_WORD = -1, -2  # as the index of a word's first token
+UNREAD = -1e4  # logit of tokens outside the spans: 0 after softmax, and finite in every dtype
+NO_TOKEN, NO_WORD = -1, -2  # index of the first token of a word without tokens, and of a missing word
 NEW = ("per_token", "per_word")  # fields of `HeadSize` since 0.1.5
 
 
 @dataclass(frozen=True)
 class HeadSize:
-    """What a task's head reads beside [CLS], and gives for each candidate."""
+    """Inputs (beside [CLS]) and outputs of a task's head."""
 
-    num_outputs: int
-    num_words: int = 0  # how many words of the text it reads
-    has_bias: bool = True  # but in a ranking, where it would be the same for all candidates
-    per_token: bool = False  # outputs are for [CLS] and every token of the one part of the text that it reads
-    per_word: bool = False  # outputs are for each word of the text, whose number varies
+    num_outputs: int  # per candidate
+    num_words: int = 0  # number of words whose mean states it reads
+    has_bias: bool = True  # False in a ranking, where a bias would shift all candidates alike
+    per_token: bool = False  # outputs for [CLS] and for every token of one part of the text
+    per_word: bool = False  # outputs for each word of the text
 
 
 def heads_to_text(sizes: Mapping[str, HeadSize]) -> str:
-    """The heads of a model as one option, with what is `NEW` only where it is needed, for older versions."""
+    """Return head sizes in JSON, with `NEW` fields only if they are set, so that older versions read the rest."""
     fields = {task: asdict(size) for task, size in sizes.items()}
     return json.dumps({task: {k: v for k, v in of.items() if k not in NEW or v} for task, of in fields.items()})
 
 
 def heads_from_text(text: str) -> dict[str, HeadSize]:
-    """The reverse."""
+    """Return the head sizes that `heads_to_text` wrote."""
     return {task: HeadSize(**size) for task, size in json.loads(text).items()}
 
 
 class TaskHead(nn.Linear):
-    """The head of one task."""
+    """A task's head, which reads [CLS] and optionally words."""
 
     def __init__(self, hidden_size: int, size: HeadSize) -> None:
         super().__init__(hidden_size * (1 + size.num_words), size.num_outputs, size.has_bias)
@@ -60,31 +62,31 @@ class TaskHead(nn.Linear):
         self.size = size
 
     def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
-        """The task's numbers for E examples of C candidates, (E, C · outputs); other heads have other shapes.
+        """Return the outputs of E examples with C candidates, (E, C · outputs); subclasses return other shapes.
 
         Args:
             hidden: the encoder's states of R rows, (R, L, H).
-            rows: each candidate's, (E, C); -1, and then the lowest finite number, where others have more candidates.
-            spans: of the words, from and to, (E, words, 2); with candidates there are none.
+            rows: the row of each candidate, (E, C); -1 if missing, and then the output is the lowest finite number.
+            spans: start and end of each word, (E, words, 2); no words with candidates.
         """
         features = [hidden[:, 0][rows.clamp(min=0).flatten()]]
         if self.size.num_words:
             weights = _within(spans, hidden.shape[1]).to(hidden.dtype) / (spans[..., 1:] - spans[..., :1])
-            features.append((weights.to(hidden.dtype) @ hidden[rows.squeeze(1)]).flatten(1))  # each word's mean
+            features.append((weights.to(hidden.dtype) @ hidden[rows.squeeze(1)]).flatten(1))  # mean state of each word
         outputs: Tensor = super().forward(torch.cat(features, dim=1))
         outputs = outputs.view(len(rows), rows.shape[1] * self.out_features)
         return outputs if rows.shape[1] < 2 else outputs.masked_fill(rows < 0, torch.finfo(outputs.dtype).min)
 
 
 class TokenHead(TaskHead):
-    """The head of a task that asks something of every token of a part of the text."""
+    """The head of a task with outputs for every token of a part of the text."""
 
     def __init__(self, hidden_size: int, size: HeadSize) -> None:
         super().__init__(hidden_size, replace(size, num_words=0))
         self.size = size
 
     def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
-        """The task's numbers for each token of E rows, (E, L, outputs): `UNREAD` but for [CLS] and `spans`."""
+        """Return the outputs of each token of E rows, (E, L, outputs); `UNREAD` outside [CLS] and `spans`."""
         numbers: Tensor = nn.Linear.forward(self, hidden[rows.squeeze(1)])
         is_read = _within(spans, hidden.shape[1]).squeeze(1)
         is_read[:, 0] = True
@@ -92,13 +94,14 @@ class TokenHead(TaskHead):
 
 
 class WordHead(TaskHead):
-    """The head of a task that asks something of each word."""
+    """The head of a task with outputs for each word."""
 
     def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
-        """The task's numbers for the words of E examples, (E, W, outputs), whose first tokens begin `spans` (E, W, 2).
+        """Return the outputs of the words of E examples, (E, W, outputs), read at each word's first token.
 
-        There is `NO_TOKEN` for words without one, for which the first output is certain, and `NO_WORD` where others
-        have more words, for which all numbers are the lowest that there is.
+        spans: start and end of each word, (E, W, 2). The start is `NO_TOKEN` for a word without tokens, such as a
+            truncated one, whose first output is certain. It is `NO_WORD` for a missing word, whose outputs are all
+            the lowest number.
         """
         first = spans[..., 0]
         numbers: Tensor = nn.Linear.forward(self, hidden[rows, first.clamp(min=0)])
@@ -109,18 +112,18 @@ class WordHead(TaskHead):
 
 
 def _within(spans: Tensor, length: int) -> Tensor:
-    """Which of L tokens are in each span, (…, L)."""
+    """Return whether each of L tokens is in each span, (…, L)."""
     index = torch.arange(length, device=spans.device)
     return (index >= spans[..., :1]) & (index < spans[..., 1:])
 
 
 class TaskHeads(nn.ModuleDict):
-    """The heads of several tasks in the order of the task ids; UserError for a name that no module can have."""
+    """The tasks' heads in the order of the task ids (UserError: a task's name cannot name a module)."""
 
     def __init__(self, hidden_size: int, sizes: Mapping[str, HeadSize]) -> None:
         for task in sizes:
             if not task or "." in task or hasattr(nn.ModuleDict, task):
-                rule = "one without dots, and none that torch's modules use themselves"
+                rule = "text without dots that is not an attribute of torch's modules"
                 raise_invalid("the name of a task", rule, task)
         super().__init__()
         for task, size in sizes.items():
@@ -128,7 +131,10 @@ class TaskHeads(nn.ModuleDict):
             self[task] = kind(hidden_size, size)
 
     def forward(self, hidden: Tensor, rows: Mapping[str, Tensor], spans: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Each task's numbers, by its name; without examples none, (0, …), but with a graph: all get gradients."""
+        """Return each task's outputs by name.
+
+        A task without examples has outputs of shape (0, …), which keep its head in the autograd graph.
+        """
         no_rows = torch.empty(0, 1, dtype=torch.long, device=hidden.device)
         outputs = {}
         for task, head in self.items():
@@ -139,10 +145,11 @@ class TaskHeads(nn.ModuleDict):
 
 
 def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | None = None) -> dict[str, Tensor]:
-    """A checkpoint's state for a model of other tasks; the state itself where they are the same.
+    """Return a checkpoint's state for a model with other tasks, or the state itself if the tasks are the same.
 
-    Heads of tasks that the model has not are left out. What the checkpoint has not stays as it is, unless `reuse_gate`,
-    comma-separated, names the tasks of the checkpoint whose gates' mean all begin with; UserError where it has none.
+    Heads of tasks that the model lacks are dropped. Parameters of tasks that the checkpoint lacks keep their values.
+    reuse_gate: comma-separated tasks of the checkpoint, the mean of whose gates initializes the gates of all tasks
+        (UserError: the checkpoint lacks one).
     """
     own = model.state_dict()
     tasks, known = _tasks(own), _tasks(state)
@@ -152,15 +159,15 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
     moved |= {key: value for key, value in own.items() if key.startswith(HEADS) and _task(key) not in known}
     gates, embeddings = _weights(model, TaskGate), _weights(model, TaskEmbeddings)
     if gates and reuse_gate:
-        logger.info(f"the gates of {', '.join(tasks)} begin as the checkpoint's {reuse_gate} (--reuse-gate)")
+        logger.info(f"initialized the gates of {', '.join(tasks)} from the checkpoint's {reuse_gate} (--reuse-gate)")
     for key in (*gates, *embeddings):
-        if key in state and state[key].dim() == own[key].dim():  # else it is of all tasks, and does not fit
+        if key in state and state[key].dim() == own[key].dim():  # otherwise a single gate serves all tasks
             moved[key] = _rows(own[key], tasks, state[key], known, reuse_gate if key in gates else None)
     return moved
 
 
 def _rows(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str], reuse: str | None) -> Tensor:
-    """What has a row for each task, such as a layer's gates (T, N, H): those that the checkpoint has are its own."""
+    """Return a tensor with a row per task, such as gates (T, N, H), with the checkpoint's rows of known tasks."""
     if reuse:
         names = reuse.split(",")
         for name in names:
@@ -172,7 +179,7 @@ def _rows(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str]
 
 
 def _weights(model: nn.Module, kind: type[nn.Module]) -> list[str]:
-    """The keys of these modules' weights in the model's state."""
+    """Return the state keys of the weights of all modules of a kind."""
     return [f"{path}.weight" for path, module in model.named_modules() if isinstance(module, kind)]
 
 
@@ -181,5 +188,5 @@ def _task(key: str) -> str:
 
 
 def _tasks(state: dict[str, Tensor]) -> list[str]:
-    """The tasks that a state has heads of, in the order of their ids."""
+    """Return the tasks whose heads are in a state, in the order of their ids."""
     return list(dict.fromkeys(_task(key) for key in state if key.startswith(HEADS)))

@@ -1,4 +1,4 @@
-"""Hugging Face's names of an encoder's parameters, and ours, which are fairseq's, as a table."""
+"""Table of Hugging Face's names of an encoder's parameters and ours, which are fairseq's."""
 
 import re
 
@@ -20,10 +20,10 @@ MODULES = {
     "encoder.layer.{}.output.LayerNorm": "layers.{}.final_layer_norm",
     "pooler.dense": "pooler",
 }
-# What a norm's parameters were called until 2019, and since then
+# Hugging Face's name -> ours; until 2019 norms had `gamma` and `beta`
 PARAMETERS = {"gamma": "weight", "beta": "bias", "weight": "weight", "bias": "bias"}
-# Heads, and buffers of older versions: no part of the encoder
+# Heads and buffers of older versions, which are not part of the encoder
 IGNORED = re.compile(r"(cls|lm_head|classifier|qa_outputs)\..*|embeddings\.(position_ids|token_type_ids)")
 
-KEYS = KeyMap(MODULES, PARAMETERS, IGNORED, prefixes=("bert.", "roberta."))  # the encoder's name in a model with heads
+KEYS = KeyMap(MODULES, PARAMETERS, IGNORED, prefixes=("bert.", "roberta."))  # of the encoder in a model with heads
 our_key, hugging_face_key = KEYS.our_key, KEYS.hugging_face_key

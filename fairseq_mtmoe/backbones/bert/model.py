@@ -1,4 +1,4 @@
-"""A BERT encoder with a head for each task, as a fairseq model."""
+"""A fairseq model: a BERT encoder with a head for each task."""
 
 import json
 from collections.abc import Mapping
@@ -29,17 +29,17 @@ SIZES = {
     "encoder_attention_heads": "num_attention_heads",
 }
 HALF = "half"  # of the blocks
-# 22M parameters; of BERT's base and large 110M and 345M; RoBERTa has the same two
+# 22M, 110M and 345M parameters; RoBERTa has the sizes of BERT base and large
 MINILM, BASE, LARGE = (
     architecture_of(each, SIZES) for each in (published.MINILM, published.BERT_BASE, published.BERT_LARGE)
 )
 
 
 class EncoderModel(BaseFairseqModel):
-    """An encoder of all tasks and each one's head, in the order of the task ids."""
+    """An encoder that all tasks share, and a head for each task in the order of the task ids."""
 
     accepts_task_ids = True
-    reuse_gate: str | None = None  # the tasks of a checkpoint whose gates all begin as; None: see `transferred`
+    reuse_gate: str | None = None  # tasks of a checkpoint whose mean gate all tasks start from; see `transferred`
 
     def __init__(self, encoder: BertEncoder, heads: Mapping[str, HeadSize]) -> None:
         super().__init__()
@@ -54,13 +54,13 @@ class EncoderModel(BaseFairseqModel):
         spans: Mapping[str, Tensor],
         task_ids: LongTensor | None = None,
     ) -> dict[str, Tensor]:
-        """Each task's numbers (E_t, …), by its name; see `TaskHeads` and `data.nlu.dataset.TaskCollate`.
+        """Return each task's outputs (E_t, …) by name; see `TaskHeads` and `data.nlu.dataset.TaskCollate`.
 
         Args:
-            src_tokens, segments: the R rows, padded, and the type of each token, (R, L).
-            rows: of each task's candidates, (E_t, C).
-            spans: of the words, or of the part of the text, that each task's examples are about, (E_t, W, 2).
-            task_ids: of each row, (R,).
+            src_tokens, segments: R padded rows of tokens and the type of each token, (R, L).
+            rows: the row of each candidate, by task, (E_t, C).
+            spans: start and end of the words or part of the text that the head reads, by task, (E_t, W, 2).
+            task_ids: the task of each row, (R,).
         """
         kinds = self.encoder.config.type_vocab_size
         without_words = all(words.shape[1] == 0 for words in spans.values())
@@ -73,24 +73,24 @@ class EncoderModel(BaseFairseqModel):
     def load_state_dict(  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """As fairseq's; heads and gates of other tasks: see `transferred`. Conditional parts may begin anew."""
+        """Load as fairseq does, after `transferred`; conditional parts that the state lacks keep their values."""
         state = with_new_conditions(self, transferred(self, state_dict, self.reuse_gate))
         return super().load_state_dict(state, strict)
 
     def extra(self, encoded: Encoded) -> dict[str, Tensor]:
-        """What is said beside the tasks' numbers, under names that no task has."""
+        """Return outputs beside the tasks', under names that no task has."""
         return {}
 
 
 def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) -> None:
-    """Note a new model's sizes in its `EncoderOptions`, for its checkpoints; UserError where these are another's."""
+    """Store a new model's sizes in its `EncoderOptions` (UserError: the architecture has no heads)."""
     if not isinstance(getattr(cfg, "heads", None), str):
         raise_invalid("--arch", "a model with a head for each task, such as mt_tag_minilm", getattr(cfg, "_name", None))
     cfg.encoder, cfg.heads = json.dumps(asdict(encoder)), heads_to_text(heads)
 
 
 def encoder_config(cfg: Any) -> EncoderConfig:
-    """A model's sizes. Raises `UserError` where the task gives no encoder, or one is another than the encoder's."""
+    """Return a model's sizes (UserError: the task gives no encoder, or a size differs from the encoder's)."""
     return replace(
         EncoderConfig(**noted_sizes(cfg, "encoder", SIZES, "encoder", "glue")),
         hidden_dropout_prob=cfg.dropout,
@@ -100,7 +100,7 @@ def encoder_config(cfg: Any) -> EncoderConfig:
 
 
 def build_encoder(cfg: Any, task: GivesEncoder, slot_plans: SlotPlans | None = None) -> BertEncoder:
-    """A new model's encoder, with the weights of the task's pretrained one, if any; UserError for wrong options."""
+    """Return a new model's encoder, with the task's pretrained weights if any (UserError: wrong options)."""
     config, conditions = encoder_config(cfg), None
     parts = conditional_parts(cfg) if hasattr(cfg, "conditional") else None
     if parts:
@@ -115,13 +115,13 @@ def build_encoder(cfg: Any, task: GivesEncoder, slot_plans: SlotPlans | None = N
 
 
 def pretrained_state(task: GivesEncoder) -> dict[str, Tensor]:
-    """The pretrained encoder's weights, without a pooler's; none where a checkpoint's follow."""
+    """Return the pretrained encoder's weights without a pooler; empty if a checkpoint's weights follow."""
     state = {} if task.pretrained is None else task.pretrained.state
     return {name: value for name, value in state.items() if not name.startswith("pooler.")}
 
 
 def freeze(encoder: BertEncoder, num_blocks: int) -> None:
-    """Keep the lowest `num_blocks` blocks, and if there are any the embeddings, but for what is conditional of them."""
+    """Freeze the lowest `num_blocks` blocks and, above 0, the embeddings, but no conditional parts."""
     if not num_blocks:
         return
     frozen = ("embed_", "layernorm_embedding.", *(f"layers.{index}." for index in range(num_blocks)))
@@ -132,7 +132,7 @@ def freeze(encoder: BertEncoder, num_blocks: int) -> None:
 
 
 def frozen_blocks(cfg: Any, num_blocks: int) -> int:
-    """How many blocks `--freeze-layers` names. Raises `UserError` where the encoder has not so many."""
+    """Return the number of blocks in `--freeze-layers` (UserError: more than the encoder has)."""
     given = str(value_of(cfg, EncoderOptions, "freeze_layers"))
     if given == HALF:
         return num_blocks // 2

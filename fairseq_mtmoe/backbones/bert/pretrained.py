@@ -1,7 +1,7 @@
-"""A BERT or RoBERTa that was trained elsewhere: from Hugging Face's folder, in one file of ours, and back to a folder.
+"""Read and write pretrained BERT and RoBERTa encoders: Hugging Face's folders and our single file.
 
-A folder has `config.json`, the weights (safetensors, or a file of torch, whole or in parts with an index), and the
-tokenizer's files. Our file holds all, with a checksum: `{"encoder": sizes, "tokenizer": texts, "model": tensors}`.
+A folder has `config.json`, the weights (safetensors or torch files, whole or in parts with an index), and the
+tokenizer's files. Our file holds all of it with a checksum: `{"encoder": sizes, "tokenizer": texts, "model": tensors}`.
 """
 
 import dataclasses
@@ -21,22 +21,22 @@ from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, read_text
 
-# Those of WordPiece and of byte-level BPE, in all versions.
+# Files of WordPiece and byte-level BPE tokenizers, in all versions
 TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"),
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
 )
-VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")  # of which a tokenizer has one at least
-_SMALL = 2.0**-14  # a scale that costs no digit, and that half precision can hold
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")  # a tokenizer has at least one
+_SMALL = 2.0**-14  # a scale without rounding errors that half precision can represent
 
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """An encoder that was trained elsewhere."""
+    """A pretrained encoder with its tokenizer."""
 
     config: EncoderConfig
-    tokenizer: dict[str, str]  # text of its tokenizer's files, by their names in Hugging Face's folder
-    state: dict[str, Tensor]  # a dense `BertEncoder`'s, in float32
+    tokenizer: dict[str, str]  # text of the tokenizer's files, by their names in Hugging Face's folder
+    state: dict[str, Tensor]  # of a dense `BertEncoder`, in float32
 
     def save(self, path: str | Path) -> None:
         """Write the file, completely or not at all."""
@@ -45,26 +45,26 @@ class PretrainedEncoder:
 
 
 def load(path: str | Path, content: Mapping[str, Any] | None = None) -> PretrainedEncoder:
-    """The encoder in a file of `save`, whose content may be known; UserError where it is damaged or another."""
+    """Read a file of `save`, or its `content` (UserError: it is damaged or another kind of file)."""
     content = hugging_face.read_imported(path, content)
     sizes, tokenizer, state = (content.get(name) for name in ("encoder", "tokenizer", "model"))
     if not (isinstance(sizes, dict) and isinstance(tokenizer, dict) and isinstance(state, dict)):
-        raise UserError(f"`{path}` must be a file of `mtmoe import-hf`, but has no encoder with its tokenizer.")
+        raise UserError(f"`{path}` must be a file of `mtmoe import-hf` with an encoder, but has none.")
     config = hugging_face.saved_config(path, EncoderConfig, sizes)
     if not all(name in TOKENIZER_FILES and isinstance(text, str) for name, text in tokenizer.items()):
-        raise UserError(f"`{path}` must hold text of a tokenizer's files, but holds something else.")
+        raise UserError(f"`{path}` must hold the text of a tokenizer's files, but holds something else.")
     hugging_face.check_tensors(path, wanted_tensors(config), state)
     return PretrainedEncoder(config, tokenizer, state)
 
 
 def wanted_tensors(config: EncoderConfig) -> dict[str, Tensor]:
-    """The state of an encoder of these sizes, without values."""
+    """Return the state of an encoder of these sizes on the meta device."""
     with torch.device("meta"):
         return BertEncoder(config).state_dict()
 
 
 def read_folder(folder: Path) -> hugging_face.Imported[PretrainedEncoder]:
-    """The encoder in a folder, in float32. Raises `UserError` where a file is missing, damaged or another model's."""
+    """Read a folder's encoder in float32 (UserError: a file is missing, damaged or of another model)."""
     sizes = read_json(folder / hugging_face.CONFIG, "the `config.json` of an encoder's folder")
     state, left_out = hugging_face.read_state(folder, KEYS, "BERT or RoBERTa")
     config = read_config(sizes, has_pooler="pooler.weight" in state)
@@ -77,7 +77,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedEncoder]:
 
 
 def write_folder(encoder: PretrainedEncoder, folder: Path, *additions: hugging_face.Additions) -> None:
-    """Write the folder so that `transformers` loads it; see `write_model`."""
+    """Write a folder that `transformers` loads; see `write_model`."""
     base = base_name(encoder.config, classifies=any("problem_type" in more.values for more in additions))
     tensors = {f"{base}{KEYS.hugging_face_key(name)}": value for name, value in encoder.state.items()}
     files = {name: text.encode("utf-8") for name, text in encoder.tokenizer.items()}
@@ -85,15 +85,19 @@ def write_folder(encoder: PretrainedEncoder, folder: Path, *additions: hugging_f
 
 
 def base_name(config: EncoderConfig, classifies: bool) -> str:
-    """What names of the encoder's parameters begin with in a folder."""
+    """Return the prefix of the encoder's parameters in a folder."""
     return f"{config.model_type}." if classifies else ""
 
 
 def classifier(config: EncoderConfig, weight: Tensor, bias: Tensor, labels: Sequence[str]) -> hugging_face.Additions:
-    """What `…ForSequenceClassification` has beside the encoder for the head of one task, which reads [CLS]'s own state.
+    """Return the additions of `…ForSequenceClassification` for a task's head, which reads [CLS]'s own state.
 
-    Its map of [CLS]'s state ends in a tanh, which leaves a state h that is scaled down by 2⁻¹⁴ as it is, to
-    h³/3 · 2⁻²⁸. The head has a weight (C, H) and a bias (C,); without `labels` of its outputs the only one is a value.
+    Hugging Face's classifier applies tanh to a map of [CLS]'s state. The map here scales the state h by 2⁻¹⁴, so that
+    tanh changes it only by h³/3 · 2⁻²⁸, and the output layer scales back.
+
+    Args:
+        weight, bias: of the head, (C, H) and (C,).
+        labels: names of the outputs; empty for a regression with one output.
     """
     kind, dense, output = {
         BERT: ("BertForSequenceClassification", "bert.pooler.dense", "classifier"),

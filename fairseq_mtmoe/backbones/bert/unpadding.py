@@ -1,10 +1,10 @@
-"""The tokens of a padded batch that the blocks compute.
+"""Select the tokens of a padded batch that the blocks compute.
 
-On a CPU the blocks' stream has the real tokens alone, (1, T, H): to what stands in their slots, each token is a
-sentence of length 1, with its own task id. Elsewhere it has all positions, (L, B, H), so that nothing waits for a
-count. Only attention needs sentences, (B, L, …).
+On a CPU the stream is packed: it has only real tokens, (1, T, H). Slots see each token as a sentence of length 1 with
+its own task id. On other devices the stream has all positions, (L, B, H), so that the host need not wait for a count.
+Only attention needs sentences, (B, L, …).
 
-Where [CLS], each sentence's first token, is all that is read after the last block, it computes that alone, (1, B, H).
+If only [CLS], each sentence's first token, is read after the last block, this block computes nothing else, (1, B, H).
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from fairseq_mtmoe.conditioning import Tasks
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.slots import BatchContext
 
-HIDDEN = -1e4  # added to the scores of padding: its weight is 0 in every type, and a row of nothing else is finite
+HIDDEN = -1e4  # added to scores of padding: its weight is 0 in every dtype, and rows of padding only stay finite
 
 
 @dataclass(frozen=True)
 class UnpaddedBatch:
-    """Which tokens of a batch the stream has: all, or those that are no padding, one sentence after the other."""
+    """The tokens of a batch that are in the stream: all, or packed without padding."""
 
     shape: tuple[int, int]  # B and L
     padding_mask: Tensor | None  # True at padding, (B, L); None without padding
-    task_ids: LongTensor | None = None  # of the sentences, (B,); None where tasks are not told apart
+    task_ids: LongTensor | None = None  # of the sentences, (B,); None if the model needs none
     packed: bool = False  # the stream is (1, T, H)
-    indices_T: Tensor | None = None  # the index of each token of the stream among the B·L; None where it has all
-    inverse_P: Tensor | None = None  # the reverse: the token of the stream at each position, any at padding, (B·L,)
-    firsts_only: bool = False  # the block's output is that of each sentence's first token
+    indices_T: Tensor | None = None  # index of each token among the B·L positions; None without padding
+    inverse_P: Tensor | None = None  # index of the token at each position, arbitrary at padding, (B·L,)
+    firsts_only: bool = False  # the block outputs only each sentence's first token
 
     def unpad(self, values: Tensor) -> Tensor:
-        """The stream's part of what there is for each position: (B, L, …) to (L, B, …) or (1, T, …)."""
+        """Convert values by position to the stream's form: (B, L, …) to (L, B, …) or (1, T, …)."""
         if not self.packed:
             return values.transpose(0, 1)
         values = values.flatten(0, 1)
         return (values if self.indices_T is None else values.index_select(0, self.indices_T)).unsqueeze(0)
 
     def pad(self, values: Tensor) -> Tensor:
-        """The reverse: (L, B, …) or (1, T, …) to (B, L, …); at padding is anything."""
+        """Convert the stream to values by position, arbitrary at padding: (L, B, …) or (1, T, …) to (B, L, …)."""
         if not self.packed:
             return values.transpose(0, 1)
         values = values.squeeze(0)
@@ -50,36 +50,36 @@ class UnpaddedBatch:
         return values.view(*self.shape, *values.shape[1:])
 
     def sentences(self) -> Tensor:
-        """The sentence of each token of a packed stream, (T,)."""
+        """Return the sentence of each token of a packed stream, (T,)."""
         return self.unpad(torch.arange(self.shape[0]).unsqueeze(1).expand(self.shape)).squeeze(0)
 
     def context(self, tasks: Tasks | None = None) -> BatchContext:
-        """What blocks may know of the stream; `tasks` are the embeddings of all."""
+        """Return the blocks' context; `tasks` has all tasks' embeddings."""
         task_ids: Tensor | None = self.task_ids
         if self.packed and task_ids is not None:
             task_ids = task_ids.index_select(0, self.sentences())
-        counts = TokenCounts()  # here, since torch.compile cannot call the field's factory
+        counts = TokenCounts()  # torch.compile cannot call the field's factory
         return BatchContext(task_ids, None if self.packed else self.padding_mask, counts, tasks)  # type: ignore[arg-type]
 
     def lengths(self) -> Tensor:
-        """The number of tokens of each sentence in a packed stream, (B,)."""
+        """Return the number of tokens of each sentence in a packed stream, (B,)."""
         if self.padding_mask is None:
             return torch.full((self.shape[0],), self.shape[1])
         return (~self.padding_mask).sum(1)
 
     @cached_property
     def pads_right(self) -> bool:
-        """Whether no token comes after padding; on a CPU."""
+        """Return whether no token comes after padding; only on a CPU."""
         mask = self.padding_mask
         return mask is None or not bool((mask[:, :-1] & ~mask[:, 1:]).any())
 
     @property
     def output(self) -> UnpaddedBatch:
-        """The batch that a block gives, (1, B, H) of first tokens."""
+        """Return the batch of a block's output, which may have only first tokens."""
         return UnpaddedBatch((self.shape[0], 1), None, self.task_ids) if self.firsts_only else self
 
     def output_of(self, x: Tensor) -> Tensor:
-        """The tokens of a block's input, (L, B, H) or (1, T, H), that are its output's."""
+        """Return the tokens of a block's input, (L, B, H) or (1, T, H), that its output has."""
         if not self.firsts_only:
             return x
         if not self.packed:
@@ -89,12 +89,12 @@ class UnpaddedBatch:
         return x.index_select(1, self.inverse_P[:: self.shape[1]])
 
     def output_context(self, context: BatchContext) -> BatchContext:
-        """What blocks may know of these tokens."""
+        """Return the context of a block's output."""
         return self.output.context(context.tasks) if self.firsts_only else context
 
 
 def unpadded(padding_mask: Tensor, task_ids: LongTensor | None = None) -> UnpaddedBatch:
-    """The batch whose `padding_mask` (B, L) is True at padding, of sentences of these tasks (B,)."""
+    """Return the batch with this `padding_mask` (B, L), True at padding, and task ids (B,)."""
     shape = (padding_mask.shape[0], padding_mask.shape[1])
     if padding_mask.device.type != "cpu" or torch.compiler.is_compiling():
         return UnpaddedBatch(shape, padding_mask, task_ids)

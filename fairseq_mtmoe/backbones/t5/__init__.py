@@ -1,1 +1,1 @@
-"""T5: encoder and decoder with relative positions, blocks with slots, Hugging Face's folders."""
+"""T5 with relative positions and slots in its blocks; reads and writes Hugging Face's folders."""

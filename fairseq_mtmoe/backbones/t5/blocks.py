@@ -1,9 +1,10 @@
-"""T5's blocks, with the seams that all backbones' blocks have, and a slot; and their attention.
+"""T5's attention and its blocks, which have a slot and the seams of all backbones' blocks.
 
-"Exploring the Limits of Transfer Learning" (Raffel et al., 2020), §2.1: products of queries and keys are unscaled, and
-each head learns a bias of its scores for each distance, or range of far distances, which all blocks of a stack share.
+Implements "Exploring the Limits of Transfer Learning" (Raffel et al., 2020), §2.1. Attention scores are not scaled.
+Each head learns a bias of its scores for each short distance and each range of long distances. All blocks of a stack
+share these biases.
 
-Letters: B sentences, L words that read, J words that are read, A heads, D the width of a head, H the stream's width.
+Letters: B sentences, L queries, J keys, A heads, D the width of a head, H the model width.
 """
 
 import math
@@ -20,10 +21,10 @@ from fairseq_mtmoe.slots import BatchContext
 
 
 def buckets_of(distances: Tensor, num_buckets: int, max_distance: int, looks_ahead: bool) -> Tensor:
-    """The bucket of each distance, from a word that reads to one that it reads; shaped as `distances`.
+    """Return the bucket of each distance from a query to a key, in the shape of `distances`.
 
-    Below 0 is before. All from `max_distance` on are one. Where attention `looks_ahead`, words after have buckets of
-    their own, the second half; else they are as the word itself.
+    Negative distances are earlier keys. Distances from `max_distance` on share a bucket. If attention `looks_ahead`,
+    the second half of the buckets is for later keys; otherwise these have distance 0.
     """
     first = torch.zeros_like(distances)
     if looks_ahead:
@@ -33,14 +34,14 @@ def buckets_of(distances: Tensor, num_buckets: int, max_distance: int, looks_ahe
     else:
         apart = (-distances).clamp(min=0)
     exact = num_buckets // 2
-    # The smallest number of the logarithm's argument is 1, so that distance 0, which is exact, is finite too.
+    # Clamp to 1, so that the logarithm is finite at distance 0, whose bucket is exact anyway
     ranges = torch.log(apart.clamp(min=1).float() / exact) / math.log(max_distance / exact) * (num_buckets - exact)
     far = (exact + ranges.long()).clamp(max=num_buckets - 1)
     return first + torch.where(apart < exact, apart, far)
 
 
 class RelativePositions(nn.Module):
-    """The bias that a stack's self-attention adds to scores."""
+    """The bias of a stack's self-attention scores."""
 
     def __init__(self, config: T5Config, looks_ahead: bool) -> None:
         super().__init__()
@@ -50,14 +51,14 @@ class RelativePositions(nn.Module):
         self.looks_ahead = looks_ahead
 
     def forward(self, readers: Tensor, length: int) -> Tensor:
-        """The bias of words at the positions `readers` (L,) for the first `length` words, (A, L, J)."""
+        """Return the bias of queries at the positions `readers` (L,) for the first `length` keys, (A, L, J)."""
         distances = torch.arange(length, device=readers.device) - readers.unsqueeze(1)
         buckets = buckets_of(distances, len(self.weight), self.max_distance, self.looks_ahead)
         return F.embedding(buckets, self.weight).permute(2, 0, 1)
 
 
 class T5Attention(nn.Module):
-    """Attention to a sentence's own words, or to the source's; parameters have fairseq's names."""
+    """Attention to a sentence itself or to the source; parameters have fairseq's names."""
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
@@ -68,15 +69,15 @@ class T5Attention(nn.Module):
         self.k_proj = nn.Linear(H, inner, bias=False)
         self.v_proj = nn.Linear(H, inner, bias=False)
         self.out_proj = nn.Linear(inner, H, bias=False)
-        # Queries begin with the scale that scores have not.
+        # The initial queries include the scale that scores lack
         nn.init.normal_(self.q_proj.weight, std=std * (H * config.d_kv) ** -0.5)
         for projection, width in ((self.k_proj, H), (self.v_proj, H), (self.out_proj, inner)):
             nn.init.normal_(projection.weight, std=std * width**-0.5)
 
     def forward(self, x: Tensor, read: Tensor, bias: Tensor | None) -> Tensor:
-        """What the words of x (L, B, H), normed, read of the words of `read` (J, B, H): (L, B, H).
+        """Attend from normed `x` (L, B, H) to `read` (J, B, H); return (L, B, H).
 
-        `bias` is added to scores, broadcast to (B, A, L, J).
+        bias: added to scores, broadcastable to (B, A, L, J).
         """
         query = self._heads(self.q_proj(x))
         key, value = self._heads(self.k_proj(read)), self._heads(self.v_proj(read))
@@ -85,11 +86,11 @@ class T5Attention(nn.Module):
         return output
 
     def _heads(self, values: Tensor) -> Tensor:
-        """(…, B, A·D) by head: (B, A, …, D)."""
+        """Split into heads: (L, B, A·D) to (B, A, L, D)."""
         return values.view(*values.shape[:2], self.num_heads, self.head_dim).permute(1, 2, 0, 3)
 
     def read_word(self, x: Tensor, keys: Tensor, values: Tensor, state: BeamState, mask: Tensor | None) -> Tensor:
-        """What the new word of each row, x (1, R, H), reads of keys and values of the `state`."""
+        """Attend from each row's new word, x (1, R, H), to the keys and values of a search's `state`."""
         query = split_heads(self.q_proj(x), state.num_sentences, self.num_heads)
         found = attend(query, keys, values, mask, 0.0)
         output: Tensor = self.out_proj(found.transpose(1, 2).reshape(*x.shape[:2], -1))
@@ -97,7 +98,7 @@ class T5Attention(nn.Module):
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout_p: float) -> Tensor:
-    """Unscaled attention, (…, L, D) to (…, J, D); weights are worked out in float32."""
+    """Compute unscaled attention of (…, L, D) to (…, J, D), with softmax in float32."""
     if query.device.type != "cpu" and not dropout_p:
         return F.scaled_dot_product_attention(query, key, value, bias, scale=1.0)
     scores = query @ key.transpose(-2, -1)
@@ -107,7 +108,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropo
 
 
 class RMSNorm(nn.Module):
-    """Scaling by the root of the mean square, without a mean or a bias; worked out in float32."""
+    """Root-mean-square norm without bias, computed in float32."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -115,14 +116,14 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shaped and typed as x, (…, H)."""
+        """Normalize x, (…, H)."""
         values = x.float()
         scaled = values * torch.rsqrt(values.square().mean(-1, keepdim=True) + self.eps)
         return self.weight * scaled.to(self.weight.dtype)
 
 
 class T5Block(Block):
-    """What the blocks of both stacks have: self-attention and a feed-forward layer, each of the stream's norm."""
+    """Common part of both stacks' pre-norm blocks: self-attention and a feed-forward layer."""
 
     normalize_before = True
 
@@ -143,7 +144,7 @@ class T5Block(Block):
                 nn.init.normal_(linear.weight, std=std * linear.in_features**-0.5)
 
     def inner(self, branch_input: Tensor) -> Tensor:
-        """What the feed-forward layer's second matrix reads, gated in T5 1.1: (L, B, F)."""
+        """Return the input of the feed-forward layer's second matrix, gated in T5 1.1: (L, B, F)."""
         inner = self.activation_fn(self.fc1(branch_input))
         if self.fc1_gate is not None:
             inner = inner * self.fc1_gate(branch_input)
@@ -155,17 +156,17 @@ class EncoderBlock(T5Block):
     """A block of the encoder."""
 
     def forward(self, x: Tensor, context: BatchContext, bias: Tensor) -> Tensor:
-        """The new stream, (L, B, H)."""
+        """Return the new stream, (L, B, H)."""
         return self.feed_forward(self.attend(x, bias), context)
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
-        """The block's first half: self-attention, to whose scores `bias` (B, A, L, L) is added."""
+        """Compute the block's first half, self-attention; `bias` (B, A, L, L) is added to its scores."""
         normed = self.self_attn_layer_norm(x)
         return self.join(self.self_attn(normed, normed, bias), x)
 
 
 class DecoderBlock(T5Block):
-    """A block of the decoder, which reads the source, too."""
+    """A block of the decoder, which also attends to the source."""
 
     def __init__(self, config: T5Config) -> None:
         super().__init__(config)
@@ -181,28 +182,31 @@ class DecoderBlock(T5Block):
         source_padding: Tensor,
         incremental_state: dict[str, Any] | None = None,
     ) -> Tensor:
-        """The new stream, (L, B, H); while a text grows word by word, in fairseq's state, of the last word alone.
+        """Return the new stream, (L, B, H); in incremental decoding of the last word only.
 
-        Scores of the own words get `bias`, (A, L, words); `source` is the encoder's output (J, B, H).
+        Args:
+            bias: added to the scores of self-attention, (A, L, words).
+            source, source_padding: the encoder's output (J, B, H), and True at its padding, (B, J).
+            incremental_state: fairseq's state of a search.
         """
         h = self.attend(x, bias, incremental_state)
         h = self.attend_to_source(h, source, source_padding, incremental_state)
         return self.feed_forward(h, context)
 
     def attend(self, x: Tensor, bias: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
-        """The block's first part: self-attention."""
+        """Compute the block's first part, self-attention."""
         normed, attention = self.self_attn_layer_norm(x), self.self_attn
         if incremental_state is None:
             return self.join(attention(normed, normed, bias), x)
         state: BeamState = incremental_state[STATE]
         keys, values = state.append(attention, attention.k_proj(normed), attention.v_proj(normed))
-        by_position = bias.repeat_interleave(state.beam, dim=2)  # the hypotheses' words of a position lie side by side
+        by_position = bias.repeat_interleave(state.beam, dim=2)  # hypotheses' words at a position are neighbours
         return self.join(attention.read_word(normed, keys, values, state, state.own_mask(normed) + by_position), x)
 
     def attend_to_source(
         self, h: Tensor, source: Tensor, source_padding: Tensor, incremental_state: dict[str, Any] | None
     ) -> Tensor:
-        """The block's middle part."""
+        """Compute the block's middle part, attention to the source."""
         normed = self.encoder_attn_layer_norm(h)
         if incremental_state is None:
             hidden = hidden_at(source_padding, normed)[:, None, None]
@@ -213,5 +217,5 @@ class DecoderBlock(T5Block):
 
 
 def hidden_at(padding_mask: Tensor, like: Tensor) -> Tensor:
-    """What hides padding when scores get it: the least number there, else 0, shaped as the mask."""
+    """Return an additive mask: the lowest number at padding, else 0, in the shape of `padding_mask`."""
     return like.new_zeros(padding_mask.shape).masked_fill_(padding_mask, torch.finfo(like.dtype).min)

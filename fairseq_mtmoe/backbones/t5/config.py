@@ -1,4 +1,4 @@
-"""The sizes of a T5, under the names that they have in the `config.json` of Hugging Face's folders."""
+"""Sizes of a T5, named as in `config.json` of Hugging Face's folders."""
 
 import dataclasses
 import math
@@ -14,32 +14,32 @@ from fairseq_mtmoe.backbones.hugging_face import MOST, check_fields, config_of, 
 from fairseq_mtmoe.errors import raise_invalid
 
 T5 = "t5"
-RELU, GATED_GELU = "relu", "gated-gelu"  # of T5 as published, and of T5 1.1
+RELU, GATED_GELU = "relu", "gated-gelu"  # of T5 1.0 and T5 1.1
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {RELU: F.relu, GATED_GELU: partial(F.gelu, approximate="tanh")}
 
 
 @dataclass(frozen=True)
 class T5Config:
-    """Sizes of a T5; the defaults are those of T5 base (1.0). Raises `UserError` where no T5 can have a value."""
+    """Sizes of a T5; defaults are T5 base's (1.0). Raises `UserError` for an impossible value."""
 
     vocab_size: int = 32128
     d_model: int = 768  # H
-    d_kv: int = 64  # the width of a head; heads together need not be as wide as H
+    d_kv: int = 64  # width of a head; heads × width may differ from H
     d_ff: int = 3072  # F
     num_layers: int = 12
     num_decoder_layers: int = 12
     num_heads: int = 12
-    relative_attention_num_buckets: int = 32  # how many distances attention tells apart
-    relative_attention_max_distance: int = 128  # all from here on are one
+    relative_attention_num_buckets: int = 32  # number of buckets of distances
+    relative_attention_max_distance: int = 128  # longer distances share a bucket
     dropout_rate: float = 0.1
     layer_norm_epsilon: float = 1e-6
     initializer_factor: float = 1.0
     feed_forward_proj: str = RELU  # or `gated-gelu` as in T5 1.1
-    tie_word_embeddings: bool = True  # words are predicted by their embeddings; T5 1.1 has a matrix of its own
+    tie_word_embeddings: bool = True  # the output layer is the embeddings; T5 1.1 has a separate one
     pad_token_id: int = 0
     eos_token_id: int = 1
-    decoder_start_token_id: int = 0  # what the decoder reads first
-    scale_decoder_outputs: bool | None = None  # words are predicted from states scaled by H^-0.5; None: where tied
+    decoder_start_token_id: int = 0  # the decoder's first input
+    scale_decoder_outputs: bool | None = None  # scale states by H^-0.5 before the output layer; None: if tied
 
     def __post_init__(self) -> None:
         if self.scale_decoder_outputs is None:
@@ -47,10 +47,10 @@ class T5Config:
         tokens = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
         check_fields(self, tokens, ("initializer_factor",), {"feed_forward_proj": ACTIVATIONS})
         if self.num_heads * self.d_kv > MOST:
-            raise_invalid("d_kv", f"such that all heads together have a width of at most {MOST}", self.d_kv)
+            raise_invalid("d_kv", f"at most {MOST} / num_heads", self.d_kv)
         buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
         if buckets % 4 or distance <= buckets // 2:
-            rule = f"a multiple of 4, and less than twice the largest distance {distance}"
+            rule = f"a multiple of 4 and less than twice `relative_attention_max_distance` {distance}"
             raise_invalid("relative_attention_num_buckets", rule, buckets)
         for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
             if getattr(self, name) >= self.vocab_size:
@@ -58,26 +58,26 @@ class T5Config:
 
     @property
     def is_gated(self) -> bool:
-        """Whether feed-forward layers multiply their inner values with a second map's."""
+        """Return whether feed-forward layers have a gated activation."""
         return self.feed_forward_proj == GATED_GELU
 
     @property
     def output_scale(self) -> float:
-        """What the decoder's states are multiplied with before words are predicted."""
+        """Return the factor of the decoder's states before the output layer."""
         return 1 / math.sqrt(self.d_model) if self.scale_decoder_outputs else 1.0
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """The fields by name, as files hold them: what versions before 0.1.12 do not know only where it is needed."""
+        """Return the fields for files, without fields at their default that versions before 0.1.12 do not know."""
         values = dataclasses.asdict(self)
         if self.scale_decoder_outputs == self.tie_word_embeddings:
             del values["scale_decoder_outputs"]
         return values
 
     def for_hugging_face(self) -> dict[str, Any]:
-        """The content of a `config.json` for all versions of `transformers`.
+        """Return the content of a `config.json` for all versions of `transformers`.
 
-        Version 4 scales states where `tie_word_embeddings` is true; version 5 takes `lm_head.weight` for what it is.
+        Version 4 scales states if `tie_word_embeddings` is true; version 5 always uses `lm_head.weight`.
         """
         return {
             "architectures": ["T5ForConditionalGeneration"],
@@ -89,19 +89,19 @@ class T5Config:
 
     @property
     def has_own_output(self) -> bool:
-        """Whether Hugging Face's folder of it has a `lm_head.weight`, be it a copy of the embeddings."""
+        """Return whether its folder needs a `lm_head.weight`, which may be a copy of the embeddings."""
         return not (self.tie_word_embeddings and self.scale_decoder_outputs)
 
 
 def read_config(values: Any) -> T5Config:
-    """The sizes in the value of a `config.json`, which may leave some out; UserError where it is another kind's."""
+    """Return the sizes in a `config.json`, which may omit some (UserError: another kind of model)."""
     values = config_values(values, (T5,))
     optional = {field.name: field.default for field in dataclasses.fields(T5Config)[7:]}
     given = {name: value for name, value in values.items() if value is not None}
     return config_of(T5Config, {**optional, "num_decoder_layers": values.get("num_layers"), **given})
 
 
-# As published, and version 1.1.
+# Published sizes of version 1.0, and one of 1.1
 T5_SMALL = T5Config(d_model=512, d_ff=2048, num_layers=6, num_decoder_layers=6, num_heads=8)
 T5_BASE = T5Config()
 T5_LARGE = T5Config(d_model=1024, d_ff=4096, num_layers=24, num_decoder_layers=24, num_heads=16)

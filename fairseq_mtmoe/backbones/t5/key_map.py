@@ -1,4 +1,4 @@
-"""Hugging Face's names of a T5's parameters, all weights, and ours, which are fairseq's, as a table."""
+"""Table of Hugging Face's names of a T5's parameters and ours, which are fairseq's."""
 
 import re
 
@@ -18,10 +18,10 @@ SELF_ATTENTION = _attention("layer.0.SelfAttention", "layer.0.layer_norm", "self
 TO_SOURCE = _attention("layer.1.EncDecAttention", "layer.1.layer_norm", "encoder_attn")
 NORM = {"layer_norm": "final_layer_norm"}
 FEED_FORWARD = {
-    False: {"DenseReluDense.wi": "fc1", "DenseReluDense.wo": "fc2", **NORM},  # of T5 as published
+    False: {"DenseReluDense.wi": "fc1", "DenseReluDense.wo": "fc2", **NORM},  # of T5 1.0
     True: {"DenseReluDense.wi_0": "fc1", "DenseReluDense.wi_1": "fc1_gate", "DenseReluDense.wo": "fc2", **NORM},  # 1.1
 }
-# Copies of the embeddings, and a bias that old files have and that nothing reads
+# Copies of the embeddings, and an unused bias in old files
 IGNORED = re.compile(
     r"(encoder|decoder)\.embed_tokens\.weight|decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
 )

@@ -1,4 +1,4 @@
-"""T5 as a fairseq model of encoder and decoder: its sizes, and a pretrained one's weights where a new one begins."""
+"""T5 as a fairseq encoder-decoder model, its sizes, and initialization from a pretrained T5."""
 
 import json
 from collections.abc import Mapping
@@ -31,9 +31,9 @@ PUBLISHED = {
 
 
 class T5Model(FairseqEncoderDecoderModel):
-    """A T5; without what stands in its slots it computes what Hugging Face's `T5ForConditionalGeneration` does.
+    """A T5 with slots; with empty slots it computes what Hugging Face's `T5ForConditionalGeneration` computes.
 
-    Tokens have their numbers in fairseq's `dictionary`. Both stacks have the same `slot_plans`; none: a dense model.
+    Token ids are those of fairseq's `dictionary`. Both stacks have the same `slot_plans`; none: a dense model.
     """
 
     encoder_class: ClassVar[type[T5Encoder]] = T5Encoder
@@ -56,12 +56,13 @@ class T5Model(FairseqEncoderDecoderModel):
         task_ids: LongTensor | None = None,
         features_only: bool = False,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Scores of the next words, (B, L, V), or `features_only` states (B, L, H).
+        """Return logits (B, L, V), or states (B, L, H) if `features_only`, and extra output.
 
         Args:
-            src_tokens: texts, (B, J), padded; `src_lengths` are not needed.
-            prev_output_tokens: what the decoder reads, (B, L): `shifted` answers.
-            task_ids: each text's task, (B,), for slots that tell tasks apart.
+            src_tokens: padded texts, (B, J).
+            src_lengths: unused.
+            prev_output_tokens: the decoder's input, `shifted` answers, (B, L).
+            task_ids: each text's task, (B,), for slots that depend on tasks.
         """
         encoder_out = self.encoder(src_tokens, src_lengths, task_ids=task_ids)
         output: tuple[Tensor, dict[str, Any]] = self.decoder(
@@ -71,13 +72,13 @@ class T5Model(FairseqEncoderDecoderModel):
 
 
 def shifted(answers: LongTensor, config: T5Config) -> Tensor:
-    """What the decoder reads when it is to write `answers` (B, L): they begin with T5's first token."""
+    """Return the decoder's input for `answers` (B, L): shifted right, after T5's first token."""
     first = torch.full_like(answers[:, :1], config.decoder_start_token_id)
     return torch.cat([first, answers[:, :-1]], dim=1)
 
 
 def whole_state(state: Mapping[str, Tensor], config: T5Config) -> dict[str, Tensor]:
-    """A model's state of one in which each tensor is there once."""
+    """Return a model's state with tied tensors under all their names."""
     whole = {**state, **dict.fromkeys(OUR_EMBEDDINGS, state[OUR_EMBEDDINGS[0]])}
     if config.tie_word_embeddings:
         whole[OUR_OUTPUT] = state[OUR_EMBEDDINGS[0]]
@@ -85,25 +86,25 @@ def whole_state(state: Mapping[str, Tensor], config: T5Config) -> dict[str, Tens
 
 
 def bare_state(state: Mapping[str, Any], config: T5Config) -> dict[str, Any]:
-    """The reverse."""
+    """Return a state with each tied tensor once, the reverse of `whole_state`."""
     twice = {*OUR_EMBEDDINGS[1:], *((OUR_OUTPUT,) if config.tie_word_embeddings else ())}
     return {name: value for name, value in state.items() if name not in twice}
 
 
 def note_sizes(cfg: Any, t5: T5Config) -> None:
-    """Note a new model's sizes in its `T5Options`, for its checkpoints; UserError where these are another model's."""
+    """Store a new model's sizes in its `T5Options` (UserError: the architecture is not on a T5)."""
     if not isinstance(getattr(cfg, "t5", None), str):
         raise_invalid("--arch", "a model on a T5, such as t5_base", getattr(cfg, "_name", None))
     cfg.t5 = json.dumps(t5.sizes)
 
 
 def t5_config(cfg: Any) -> T5Config:
-    """A model's sizes. Raises `UserError` where the task gives no T5, or one is another than the T5's."""
+    """Return a model's sizes (UserError: the task gives no T5, or a size differs from the T5's)."""
     return replace(T5Config(**noted_sizes(cfg, "t5", SIZES, "T5", "text_to_text")), dropout_rate=cfg.dropout)
 
 
 def begin(model: T5Model, task: Any) -> None:
-    """Give a new model the weights of the task's pretrained T5, if it has some; what it has beside a T5 stays."""
+    """Load the task's pretrained T5, if any, into a new model; additions to a T5 keep their values."""
     if task.pretrained is not None and task.pretrained.state:
         state = whole_state(task.pretrained.state, model.config)
         missing, beyond = model.load_state_dict(state, strict=False)

@@ -1,7 +1,7 @@
-"""A T5 that was trained elsewhere: from Hugging Face's folder, in one file of ours, and back to a folder.
+"""Read and write pretrained T5s: Hugging Face's folders and our single file.
 
-A folder has `config.json`, the weights, and `spiece.model`, a unigram model of SentencePiece in protobuf's format, or
-the `tokenizer.json` that it becomes in version 5 of `transformers`. Our file holds all of it, with a checksum:
+A folder has `config.json`, the weights, and `spiece.model`, a unigram SentencePiece model in protobuf's format. Version
+5 of `transformers` writes a `tokenizer.json` instead. Our file holds all of it with a checksum:
 `{"t5": sizes, "sentencepiece": its bytes as a tensor, "model": tensors}`.
 """
 
@@ -40,11 +40,11 @@ PIECES, TOKENIZER = "spiece.model", "tokenizer.json"
 
 @dataclass(frozen=True)
 class PretrainedT5:
-    """A T5 that was trained elsewhere."""
+    """A pretrained T5 with its SentencePiece model."""
 
     config: T5Config
     sentencepiece: bytes  # the content of its `spiece.model`
-    state: dict[str, Tensor]  # of a `T5Model` without slots in float32, in which each tensor is there once
+    state: dict[str, Tensor]  # `bare_state` of a `T5Model` without slots, in float32
 
     def save(self, path: str | Path) -> None:
         """Write the file, completely or not at all."""
@@ -53,38 +53,38 @@ class PretrainedT5:
 
 
 def load(path: str | Path, content: Mapping[str, Any] | None = None) -> PretrainedT5:
-    """The T5 in a file of `PretrainedT5.save`, whose content may be known; UserError where it is damaged or another."""
+    """Read a file of `PretrainedT5.save`, or its `content` (UserError: it is damaged or another kind of file)."""
     content = hugging_face.read_imported(path, content)
     sizes, pieces, state = (content.get(name) for name in (KIND, "sentencepiece", "model"))
     if not (isinstance(sizes, dict) and isinstance(state, dict) and torch.is_tensor(pieces)):
         raise UserError(f"`{path}` must be a file of `mtmoe import-hf` with a T5, but has none.")
     config = hugging_face.saved_config(path, T5Config, sizes)
     if pieces.dtype != torch.uint8 or not pieces.numel():
-        raise UserError(f"`{path}` must hold a model of SentencePiece, but holds none.")
+        raise UserError(f"`{path}` must hold a SentencePiece model, but holds none.")
     hugging_face.check_tensors(path, wanted_tensors(config), state)
     return PretrainedT5(config, pieces.numpy().tobytes(), state)
 
 
 def wanted_tensors(config: T5Config) -> dict[str, Tensor]:
-    """The state of a T5 of these sizes, each tensor once, without values."""
+    """Return the `bare_state` of a T5 of these sizes on the meta device."""
     with torch.device("meta"):
         return bare_state(T5Model(config, Dictionary()).state_dict(), config)
 
 
 def is_of_t5(values: Any) -> bool:
-    """Whether a `config.json` says that its folder holds a T5."""
+    """Return whether a `config.json` is a T5's."""
     return isinstance(values, dict) and values.get("model_type") == T5
 
 
 def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
-    """The T5 in a folder, in float32. Raises `UserError` where a file is missing, damaged or of another model."""
+    """Read a folder's T5 in float32 (UserError: a file is missing, damaged or of another model)."""
     values = read_json(folder / hugging_face.CONFIG, "the `config.json` of a T5's folder")
     config = read_config(values)
     keys = KEYS[config.is_gated]
     state, left_out = hugging_face.read_state(folder, keys, "T5")
     embeddings, output = state.get(OUR_EMBEDDINGS[0]), state.get(OUR_OUTPUT)
     if output is not None and embeddings is not None:
-        # Version 5 says "tied" of every T5, and ties those whose two tensors are equal, or where one is left out.
+        # Version 5 marks every T5 as tied, but ties only if the two tensors are equal or one is missing
         of_version_5 = config.tie_word_embeddings or "scale_decoder_outputs" in values
         config = replace(config, tie_word_embeddings=of_version_5 and torch.equal(output, embeddings))
     elif embeddings is not None and not config.tie_word_embeddings:
@@ -96,7 +96,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
 
 
 def write_folder(model: PretrainedT5, folder: Path, *additions: hugging_face.Additions) -> None:
-    """Write the folder so that `transformers` loads it; see `write_model`."""
+    """Write a folder that `transformers` loads; see `write_model`."""
     state, keys = dict(model.state), KEYS[model.config.is_gated]
     if model.config.has_own_output:
         state.setdefault(OUR_OUTPUT, state[OUR_EMBEDDINGS[0]].clone())
@@ -108,37 +108,37 @@ def _read_pieces(folder: Path) -> bytes:
     if (folder / PIECES).exists():
         pieces = read_bytes(folder / PIECES)
         if not pieces:
-            raise UserError(f"`{folder / PIECES}` must be a model of SentencePiece, but is empty.")
+            raise UserError(f"`{folder / PIECES}` must be a SentencePiece model, but is empty.")
         return pieces
     if (folder / TOKENIZER).exists():
         return spiece_of(read_json(folder / TOKENIZER))
     raise UserError(
-        f"`{folder}` must have `{PIECES}`, the T5's model of SentencePiece, or `{TOKENIZER}`, but has none."
+        f"`{folder}` must have `{PIECES}`, the T5's SentencePiece model, or `{TOKENIZER}`, but has neither."
     )
 
 
-SENTINEL = re.compile(r"<extra_id_\d+>")  # 100 of them follow the pieces, and are none
+SENTINEL = re.compile(r"<extra_id_\d+>")  # `tokenizer.json` lists these 100 after the pieces
 SPECIAL = ("<pad>", "</s>", "<unk>")  # pieces 0, 1 and 2
 
 
 def spiece_of(tokenizer: Any) -> bytes:
-    """Return the `spiece.model` of a T5's `tokenizer.json`. Raises `UserError` where it is another's."""
+    """Return the `spiece.model` of a T5's `tokenizer.json` (UserError: it is another model's)."""
     try:
         vocabulary = tokenizer["model"]["vocab"]
         if tokenizer["model"]["type"] != "Unigram" or tokenizer["model"]["unk_id"] != SPECIAL.index("<unk>"):
-            raise ValueError("its pieces are no unigram model's")
+            raise ValueError("it is not a unigram model")
         table = character_table(tokenizer["normalizer"])
         check_pre_tokenizer(tokenizer["pre_tokenizer"])
         while vocabulary and SENTINEL.fullmatch(vocabulary[-1][0]):
             vocabulary = vocabulary[:-1]
         if [piece for piece, _ in vocabulary[:3]] != list(SPECIAL):
-            raise ValueError("its first pieces are others")
+            raise ValueError("its first pieces are not T5's")
         kinds = {token["content"]: USER_DEFINED for token in tokenizer["added_tokens"]}
         kinds |= dict.fromkeys(SPECIAL, CONTROL) | {"<unk>": UNKNOWN}
         pieces = [(piece, float(score), kinds.get(piece, NORMAL)) for piece, score in vocabulary]
         return serialized(pieces, table, {"unk": 2, "bos": -1, "eos": 1, "pad": 0})
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
         raise UserError(
-            "`tokenizer.json` must be a T5's where there is no `spiece.model` beside it, but is not: take the "
-            "`spiece.model` of the T5 that this one was trained from."
+            "`tokenizer.json` must be a T5's if there is no `spiece.model` beside it, but is not: copy the "
+            "`spiece.model` of the T5 from which this one was trained."
         ) from error

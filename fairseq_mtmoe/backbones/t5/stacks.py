@@ -1,4 +1,4 @@
-"""T5's encoder and decoder as fairseq's, so that its search writes with them."""
+"""T5's encoder and decoder with fairseq's interfaces, so that fairseq's searches can use them."""
 
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from fairseq_mtmoe.slots import BatchContext
 
 
 class T5Stack(Stack):
-    """What both stacks have; mixed into fairseq's encoder or decoder. `embed_tokens` are shared by both."""
+    """Common part of both stacks, a mixin for fairseq's encoder or decoder; both share `embed_tokens`."""
 
     block: ClassVar[type[T5Block]]
 
@@ -30,19 +30,19 @@ class T5Stack(Stack):
         self.dropout_module = nn.Dropout(config.dropout_rate)
 
     def max_positions(self) -> int:
-        """Any length: positions are relative."""
+        """Return the maximum length, which is large because positions are relative."""
         return 1 << 20
 
 
 class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
-    """The encoder."""
+    """T5's encoder."""
 
     block = EncoderBlock
 
     def forward(
         self, src_tokens: LongTensor, src_lengths: Tensor | None = None, task_ids: LongTensor | None = None
     ) -> dict[str, list[Any]]:
-        """Encode texts (B, L), padded; the output is of the form that fairseq's searches know."""
+        """Encode padded texts (B, L); return the output in the form that fairseq's searches expect."""
         x, context = self.embed(src_tokens, task_ids)
         assert context.padding_mask is not None
         positions = torch.arange(len(x), device=x.device)
@@ -52,12 +52,12 @@ class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
         return self.encoded(self.dropout_module(self.layer_norm(x)), context)
 
     def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
-        """The stream before the first block, (L, B, H), which may have more than the tokens, and its context."""
+        """Return the stream before the first block, (L, B, H), and its context; a subclass may add to the stream."""
         x = self.dropout_module(self.embed_tokens(src_tokens.t()))
         return x, BatchContext(task_ids, src_tokens.eq(self.config.pad_token_id))
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
-        """The output: states (L, B, H), and what else the decoder may know."""
+        """Return the encoder's output: states (L, B, H), padding and task ids."""
         return {
             "encoder_out": [states],  # (L, B, H)
             "encoder_padding_mask": [context.padding_mask],  # (B, L)
@@ -65,7 +65,7 @@ class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
         }
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
-        """The output of these texts, in this order."""
+        """Return the output of these texts, in this order."""
         return {
             "encoder_out": [x.index_select(1, sentences) for x in encoder_out["encoder_out"]],
             "encoder_padding_mask": [mask.index_select(0, sentences) for mask in encoder_out["encoder_padding_mask"]],
@@ -74,7 +74,7 @@ class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
 
 
 class T5Decoder(T5Stack, FairseqIncrementalDecoder):
-    """The decoder."""
+    """T5's decoder."""
 
     block = DecoderBlock
 
@@ -94,7 +94,7 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
         features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Scores of the next words, (B, L, V), or states (B, L, H); while a text grows, those of the last word."""
+        """Return logits (B, L, V), or states (B, L, H) if `features_only`; in a search only the last word's."""
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra
 
@@ -104,7 +104,7 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
         encoder_out: dict[str, Any],
         incremental_state: dict[str, Any] | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The states from which words are predicted, (B, L, H), and what else fairseq may ask for."""
+        """Return the states before the output layer, (B, L, H), and extra output."""
         (beam,) = encoder_out.get("beam", [1])
         (source,), (source_padding,) = encoder_out["encoder_out"], encoder_out["encoder_padding_mask"]
         words: Tensor = prev_output_tokens
@@ -112,7 +112,7 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
         positions = torch.arange(length, device=words.device)
         if incremental_state is not None:
             words, positions = words[:, -1:], positions[-1:]
-            # The first word is T5's padding, and is read like any other.
+            # T5's first word is padding, which it reads like any other word
             BeamState.of(incremental_state, len(words), beam).read_word(torch.ones_like(words[:, 0], dtype=torch.bool))
         elif beam > 1:  # in an ensemble with a model that keeps no state
             source, source_padding = source.repeat_interleave(beam, 1), source_padding.repeat_interleave(beam, 0)
@@ -129,20 +129,20 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
         return features, self.extra(context, encoder_out)
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
-        """What the blocks may know of the batch, whose rows are hypotheses, `beam` of each text."""
+        """Return the blocks' context of a batch with `beam` rows per text."""
         (beam,) = encoder_out.get("beam", [1])
         (task_ids,) = encoder_out["task_ids"] or [None]
         return BatchContext(None if task_ids is None else task_ids.repeat_interleave(beam), None)
 
     def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
-        """What comes out beside scores or states, after a pass whose blocks had this context."""
+        """Return extra output after a pass with this context."""
         return {"attn": [None]}
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Scores of words, (…, V)."""
+        """Return logits, (…, V)."""
         scores: Tensor = self.output_projection(features)
         return scores
 
     def reorder_incremental_state_scripting(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
-        """As fairseq's: between two words, each row goes on from the row that `new_order` names."""
+        """Reorder as fairseq does: each row continues the row that `new_order` names."""
         incremental_state[STATE].reorder(new_order)

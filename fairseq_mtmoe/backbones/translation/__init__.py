@@ -1,1 +1,1 @@
-"""fairseq's encoder-decoder transformer, whose blocks have slots."""
+"""fairseq's encoder-decoder transformer with slots in its blocks."""

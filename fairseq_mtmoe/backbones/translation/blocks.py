@@ -1,11 +1,11 @@
-"""fairseq's transformer blocks, written once with the seams `attend` and `feed_forward`.
+"""fairseq's transformer blocks, split into the methods `attend` and `feed_forward`.
 
-Parameters have fairseq's names, and a dense block computes what fairseq's does: dense checkpoints fit. What fairseq
-does for its export to ONNX alone is left out.
+Parameters have fairseq's names and a dense block computes what fairseq's computes, so that dense checkpoints fit.
+fairseq's code for ONNX export is left out.
 
-Any block can adapt to each sentence's task: CA-MTL, §2.1. Self-attention adapts in all blocks, norms in the upper half,
-and a bottleneck is added to the last block's output. Attention to the source has no bias: its positions are no
-neighbours.
+Blocks can adapt to each sentence's task as in CA-MTL, §2.1: self-attention in all blocks, norms in the upper half, and
+a bottleneck that adds to the last block's output. Attention to the source has no bias, because target and source
+positions are not neighbours.
 """
 
 from typing import Any
@@ -24,25 +24,25 @@ _NORMS = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
 
 
 class FairseqBlock(Block):
-    """What the blocks of both stacks have in common; mixed into fairseq's."""
+    """Common part of both stacks' blocks, a mixin for fairseq's."""
 
-    # fairseq's, which has no types
+    # Attributes of fairseq's blocks, which are not typed
     embed_dim: int
     self_attn: Any
     self_attn_layer_norm: Any
 
     def use_swish(self, cfg: TransformerConfig) -> None:
-        """Compute `--activation-fn swish`, of which fairseq's blocks get the class of a module."""
+        """Use silu for `--activation-fn swish`, for which fairseq returns a module class instead of a function."""
         if cfg.activation_fn == "swish":
             self.activation_fn = F.silu
 
     def name_dropouts(self, fairseq_name: str) -> None:
-        """Let `--retain-dropout-modules` call the block's dropout by the block's name in fairseq."""
+        """Let `--retain-dropout-modules` find the block's dropout under fairseq's name of the block."""
         for dropout in (self.dropout_module, self.activation_dropout_module):
             dropout.module_name = fairseq_name
 
     def become_conditional(self, conditions: Conditions, index: int, count: int) -> None:
-        """Get the conditional parts of block `index` of `count`."""
+        """Add the conditional parts of block `index` of `count`."""
         self.attention_bias = conditions.attention_bias(self.embed_dim)
         if index >= count // 2:
             conditions.condition_norms(self, _NORMS)
@@ -51,10 +51,10 @@ class FairseqBlock(Block):
             self.register_forward_hook(_add_bottleneck)
 
     def bias_of(self, x: Tensor, context: BatchContext) -> Tensor | None:
-        """The tasks' bias of the scores of self-attention among the words of `x` (L, B, H), (B·A, L, L)."""
+        """Return the tasks' bias of self-attention scores for `x` (L, B, H), (B·A, L, L); None without."""
         if self.attention_bias is None:
             return None
-        before = context.prompt_length  # these have no positions, and no bias
+        before = context.prompt_length  # prompt vectors have no positions and no bias
         mask = context.padding_mask
         positions = None if mask is None else _positions(mask[:, before:])
         bias_B1LL: Tensor = self.attention_bias(context.tasks, context.task_ids, len(x) - before, positions)
@@ -63,14 +63,14 @@ class FairseqBlock(Block):
 
 
 def _add_bottleneck(block: Any, inputs: tuple[Any, ...], output: Any) -> Any:
-    """A hook after a block's forward pass, whose output it completes: a stream, or a tuple that begins with one."""
+    """Add the bottleneck to a block's output, a stream or a tuple that begins with one; a forward hook."""
     if isinstance(output, Tensor):
         return block.with_bottleneck(output, inputs[1])
     return (block.with_bottleneck(output[0], inputs[1]), *output[1:])
 
 
 def _positions(padding_mask: Tensor) -> LongTensor:
-    """The position of each token in its sentence, wherever padding is, (B, L); any at padding."""
+    """Return each token's position in its sentence, (B, L), for padding on any side; arbitrary at padding."""
     positions: LongTensor = ((~padding_mask).cumsum(1) - 1).clamp(min=0)  # type: ignore[assignment]
     return positions
 
@@ -85,11 +85,11 @@ class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
         self.name_dropouts(TransformerEncoderLayerBase.__name__)
 
     def forward(self, x: Tensor, context: BatchContext) -> Tensor:
-        """The new residual stream, (L, B, H)."""
+        """Return the new residual stream, (L, B, H)."""
         return self.feed_forward(self.attend(x, context), context)
 
     def attend(self, x: Tensor, context: BatchContext) -> Tensor:
-        """The block's first half: self-attention."""
+        """Compute the block's first half, self-attention."""
         bias = self.bias_of(x, context)
         query = self.normalize(self.self_attn_layer_norm, x, context) if self.normalize_before else x
         attended, _ = self.self_attn(
@@ -100,7 +100,7 @@ class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
 
 
 class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
-    """fairseq's decoder block with a slot, whose attention shares between hypotheses what they have in common."""
+    """fairseq's decoder block with a slot; a sentence's hypotheses share keys and values."""
 
     encoder_attn: Any
     encoder_attn_layer_norm: Any
@@ -126,13 +126,13 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         need_attn: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
-        """The new residual stream; the attention to the source if it is wanted, or always in evaluation; and None.
+        """Return the new residual stream, the attention to the source if needed or in evaluation, and None.
 
         Args:
             x: the residual stream, (L, B, H).
-            context: of this pass; its padding is the target's.
+            context: with the target's padding.
             encoder_out, encoder_padding_mask: the encoder's output (S, B, H), and True at its padding, (B, S).
-            incremental_state: fairseq's, while a translation grows word by word.
+            incremental_state: fairseq's state of a search.
             self_attn_mask: added to the scores of self-attention, (L, L).
             need_attn, need_head_weights: return attention weights, (B, L, S), or each head's, (A, B, L, S).
         """
@@ -154,7 +154,7 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         incremental_state: dict[str, Any] | None = None,
         self_attn_mask: Tensor | None = None,
     ) -> Tensor:
-        """The block's first part: self-attention; with `--cross-self-attention`, to the source as well."""
+        """Compute the block's first part, self-attention, which `--cross-self-attention` extends to the source."""
         bias = self.bias_of(x, context) if incremental_state is None else self._bias_of_word(context, incremental_state)
         if bias is not None:
             self_attn_mask = bias if self_attn_mask is None else self_attn_mask + bias
@@ -186,7 +186,7 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         need_attn: bool,
         need_head_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """The block's middle part: the new residual stream (L, B, H), and the attention weights."""
+        """Compute attention to the source; return the new residual stream (L, B, H) and attention weights."""
         query = self.normalize(self.encoder_attn_layer_norm, h, context) if self.normalize_before else h
         read, attention = self.encoder_attn(
             query=query, key=encoder_out, value=encoder_out, key_padding_mask=encoder_padding_mask,
@@ -197,7 +197,7 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         return h if self.normalize_before else self.normalize(self.encoder_attn_layer_norm, h, context), attention
 
     def _bias_of_word(self, context: BatchContext, incremental_state: dict[str, Any]) -> Tensor | None:
-        """The tasks' bias of the scores of the words so far for the word that is being read, (S, L)."""
+        """Return the tasks' bias of the current word's scores of all words so far, (S, L)."""
         if self.attention_bias is None:
             return None
         assert context.tasks is not None and context.task_ids is not None
@@ -206,19 +206,19 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         return bias_KL.index_select(0, context.task_ids[:: state.beam])
 
     def _remembers_source(self, incremental_state: dict[str, Any] | None) -> bool:
-        """Whether keys of the source are in self-attention's memory already."""
+        """Return whether self-attention already stores keys of the source."""
         return incremental_state is not None and "prev_key" in self.self_attn._get_input_buffer(incremental_state)
 
     def build_self_attention(
         self, embed_dim: int, cfg: TransformerConfig, add_bias_kv: bool = False, add_zero_attn: bool = False
     ) -> Any:
-        """Called by fairseq."""
+        """Build self-attention for fairseq."""
         if not shares_beams(cfg):
             return super().build_self_attention(embed_dim, cfg, add_bias_kv, add_zero_attn)
         return self._beam_attention(embed_dim, cfg, cfg.decoder.xformers_att_config, self_attention=True)
 
     def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> Any:
-        """Called by fairseq."""
+        """Build attention to the source for fairseq."""
         if not shares_beams(cfg):
             return super().build_encoder_attention(embed_dim, cfg)
         sizes = {"kdim": cfg.encoder.embed_dim, "vdim": cfg.encoder.embed_dim, "encoder_decoder_attention": True}

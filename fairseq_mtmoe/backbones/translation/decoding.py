@@ -1,12 +1,12 @@
-"""Attention while a translation grows word by word, for beams.
+"""Incremental decoding for beam search, in which a sentence's hypotheses share keys and values.
 
-fairseq keeps one copy of everything per hypothesis, and copies it all whenever the search reorders its beams. Here the
-encoder's output, and the keys and values that blocks make of it, exist once per sentence. Those of the words so far
-stay at the index of the hypothesis that wrote them. Only a small table is reordered, of who descends from which.
-A sentence's hypotheses attend as so many queries of one sequence, which is one product where there were several.
+fairseq keeps a copy of all keys and values per hypothesis, and copies them whenever a search reorders its beams. Here
+the encoder's output, and its keys and values, exist once per sentence. Keys and values of target words stay at the
+index of the hypothesis that wrote them. A reorder changes only a small table of the words that each hypothesis can see.
+A sentence's hypotheses are queries of one sequence, so that one product computes all of them.
 
-Letters, besides those of expert_layer.md: `S` sentences, `B` hypotheses per sentence (the beam), `R` = S·B rows, `A`
-attention heads, `D` the width of a head, `L` words so far, `P` positions for words (at least L), `J` words of the
+Letters, besides those of expert_layer.md: `S` sentences, `B` hypotheses per sentence (the beam), `R` = S·B rows.
+`A` attention heads, `D` the width of a head, `L` words so far, `P` positions for words (at least L). `J` words of the
 source, `K` = L·B positions of a sentence.
 """
 
@@ -21,31 +21,31 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fairseq_mtmoe.moe.device_kind import device_kind
 
-STATE = "beams"  # the key of fairseq's `incremental_state` under which a decoder's `BeamState` is found
-TASKS = "tasks"  # and that of what conditional modules made of the tasks
+STATE = "beams"  # key of a decoder's `BeamState` in fairseq's `incremental_state`
+TASKS = "tasks"  # key of the conditional modules' cached task values there
 FIRST_POSITIONS = 32
 
 KeysAndValues = tuple[Tensor, Tensor]
-Caches = dict[Any, KeysAndValues]  # of each block's attention
+Caches = dict[Any, KeysAndValues]  # by the block's attention
 
 
 class SentenceOrder(NamedTuple):
-    """What an order of rows makes of their sentences."""
+    """The order of sentences that follows from an order of rows."""
 
-    sentences: Tensor  # their new order, (S,)
-    stays: bool  # all sentences are where they were
+    sentences: Tensor  # the new order, (S,)
+    stays: bool  # whether all sentences keep their places
 
 
-_orders: Any = WeakTensorKeyDictionary()  # what was asked about each order of rows, and the answer
+_orders: Any = WeakTensorKeyDictionary()  # order of rows -> arguments and result of `_compute_order`
 
 
 def shares_beams(cfg: TransformerConfig) -> bool:
-    """Whether a model's hypotheses share; not where blocks attend to source and target as to one sequence."""
+    """Return whether hypotheses share keys and values, which `--cross-self-attention` excludes."""
     return not cfg.cross_self_attention
 
 
 def group_size(num_sentences: int, order_R: Tensor) -> int:
-    """B if `order_R` repeats each of the sentences B times, as a search does before its first word; else 1."""
+    """Return B if `order_R` repeats each sentence B times, as a search does before its first word; else 1."""
     size = len(order_R) // max(num_sentences, 1)
     if size < 2 or len(order_R) != size * num_sentences:
         return 1
@@ -54,35 +54,35 @@ def group_size(num_sentences: int, order_R: Tensor) -> int:
 
 
 def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
-    """How an order of rows, `beam` for each sentence, orders the sentences; the host asks a GPU once a tensor."""
-    if order_R.is_inference():  # it could change unseen
-        return _asked(order_R, beam, num_sentences)
-    question = (order_R._version, beam, num_sentences)
-    if order_R not in _orders or _orders[order_R][0] != question:
-        _orders[order_R] = question, _asked(order_R, beam, num_sentences)
+    """Return the order of sentences in an order of rows, `beam` per sentence, cached to synchronise once a tensor."""
+    if order_R.is_inference():  # without a version, so that changes would go unnoticed
+        return _compute_order(order_R, beam, num_sentences)
+    arguments = (order_R._version, beam, num_sentences)
+    if order_R not in _orders or _orders[order_R][0] != arguments:
+        _orders[order_R] = arguments, _compute_order(order_R, beam, num_sentences)
     order: SentenceOrder = _orders[order_R][1]
     return order
 
 
-def _asked(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
-    assert len(order_R) % beam == 0, "all sentences have equally many hypotheses"
+def _compute_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
+    assert len(order_R) % beam == 0, "all sentences have the same number of hypotheses"
     sentence_SB = order_R.view(-1, beam) // beam
     sentence_S = sentence_SB[:, 0].contiguous()
     apart = (sentence_SB != sentence_S.unsqueeze(1)).any()
     moved = (sentence_S != torch.arange(len(sentence_S), device=order_R.device)).any()
     are_apart, are_moved = torch.stack([apart, moved]).tolist()
-    assert not are_apart, "no search of fairseq's lets hypotheses change their sentence"
+    assert not are_apart, "hypotheses stay with their sentence in all of fairseq's searches"
     return SentenceOrder(sentence_S, not are_moved and len(sentence_S) == num_sentences)
 
 
 class SearchedEncoder:
-    """Mixed into an encoder: hypotheses of a sentence, `beam` of them, share its row as long as they stay together."""
+    """Mixin for an encoder: a sentence's `beam` hypotheses share its row of the output."""
 
     shares_beams: Any = True
-    select: Any  # the output of these sentences, in this order
+    select: Any  # (encoder_out, sentences) -> the output of these sentences, in this order
 
     def reorder_encoder_out(self, encoder_out: dict[str, Any], new_order: LongTensor) -> dict[str, Any]:
-        """As fairseq's."""
+        """Reorder the output as fairseq does, by sentences instead of rows."""
         (beam,) = encoder_out.get("beam", [1])
         num_sentences = encoder_out["encoder_out"][0].shape[1]
         if beam == 1 and self.shares_beams:
@@ -95,27 +95,27 @@ class SearchedEncoder:
 
 
 class BeamState:
-    """What a decoder remembers of the S sentences that it is translating, in B hypotheses each (`beam`)."""
+    """A decoder's cache for S sentences with B hypotheses each (`beam`)."""
 
     def __init__(self, num_sentences: int, beam: int) -> None:
         self.num_sentences, self.beam = num_sentences, beam
-        self.length = 0  # L, with the word that is being read
+        self.length = 0  # L, including the current word
         self.visible_RK: Tensor | None = None  # whether a row descends from the hypothesis at a position, (R, L·B)
         self._own_mask: Tensor | None = None
         self.own: Caches = {}  # each block's keys and values of the target, (S, A, P, B, D)
         self.source: Caches = {}  # each block's keys and values of the source, (S, A, J, D)
-        self.source_mask: Tensor | None = None  # 0, or -inf at padding, (S, 1, 1, J), once a block attended to it
+        self.source_mask: Tensor | None = None  # 0, or -inf at padding, (S, 1, 1, J); set by the first block
 
     @classmethod
     def of(cls, incremental_state: dict[str, Any], num_rows: int, beam: int) -> Self:
-        """What is in fairseq's state of a search; new before its first word."""
+        """Return the cache in fairseq's state of a search; create it before the first word."""
         if STATE not in incremental_state:
             incremental_state[STATE] = cls(num_rows // beam, beam)
         state: Self = incremental_state[STATE]
         return state
 
     def read_word(self, real_R: Tensor) -> None:
-        """Make room for the next word; rows (R,) where it is not `real` but padding will not be looked at."""
+        """Start the next word; `real_R` is False where it is padding, which later words cannot see."""
         own_BB = torch.eye(self.beam, dtype=torch.bool, device=real_R.device)
         own_RB = own_BB.repeat(self.num_sentences, 1) & real_R.unsqueeze(1)
         self.visible_RK = own_RB if self.visible_RK is None else torch.cat([self.visible_RK, own_RB], dim=1)
@@ -123,7 +123,7 @@ class BeamState:
         self.length += 1
 
     def append(self, block: Any, key_RH: Tensor, value_RH: Tensor) -> KeysAndValues:
-        """Write a block's keys and values of the current word; returns all so far, (S, A, L·B, D), as views."""
+        """Store a block's keys and values of the current word; return views of all so far, (S, A, L·B, D)."""
         cache = self.own.get(block)
         if cache is None or self.length > cache[0].shape[2]:
             cache = self.own[block] = self._more_room(block, key_RH)
@@ -133,15 +133,15 @@ class BeamState:
         return key, value
 
     def _more_room(self, block: Any, like: Tensor) -> KeysAndValues:
-        """Room for the first words, or for twice as many as there are."""
+        """Return larger caches: for the first words, or for twice the current number."""
         shape = [self.num_sentences, block.num_heads, max(FIRST_POSITIONS, 2 * self.length), self.beam, block.head_dim]
         rooms = (like.new_empty(shape), like.new_empty(shape))
-        for room, kept in zip(rooms, self.own.get(block, ()), strict=False):  # at first nothing is kept
+        for room, kept in zip(rooms, self.own.get(block, ()), strict=False):  # empty at first
             room[:, :, : kept.shape[2]] = kept
         return rooms
 
     def read_source(self, block: Any, encoded: Tensor | None, padding_mask: Tensor | None) -> KeysAndValues:
-        """A block's keys and values of the source (J, S, H), (S, A, J, D), made when they are first asked for."""
+        """Return a block's keys and values of the source (J, S, H), (S, A, J, D), computed on first use."""
         if block not in self.source:
             assert encoded is not None
             if padding_mask is not None and self.source_mask is None:
@@ -152,7 +152,7 @@ class BeamState:
         return self.source[block]
 
     def own_mask(self, like: Tensor) -> Tensor:
-        """What every block adds to its scores of the target's words: 0 or -inf, (S, 1, B, L·B)."""
+        """Return the additive mask of scores of target words, 0 or -inf, (S, 1, B, L·B)."""
         if self._own_mask is None:
             assert self.visible_RK is not None
             mask = additive(self.visible_RK, like)
@@ -160,7 +160,7 @@ class BeamState:
         return self._own_mask
 
     def reorder(self, order_R: Tensor) -> None:
-        """Let each row go on from the row that `order_R` names, as fairseq's searches ask between two words."""
+        """Let each row continue the row that `order_R` names, as fairseq's searches ask between two words."""
         if self.visible_RK is None:
             return
         sentences, stays = sentence_order(order_R, self.beam, self.num_sentences)
@@ -170,12 +170,12 @@ class BeamState:
             self._select(sentences)
 
     def widen(self, beam: int) -> None:
-        """Let each sentence have `beam` hypotheses from now on, which descend from the only one that it had."""
+        """Give each sentence `beam` hypotheses, which descend from its only one so far."""
         assert self.beam == 1 and self.visible_RK is not None
 
         def widened(kept: Tensor) -> Tensor:
             room = kept.new_empty([*kept.shape[:3], beam, kept.shape[4]])
-            room[:, :, : self.length] = 0  # what nobody looks at must be finite, too
+            room[:, :, : self.length] = 0  # masked values must be finite
             room[:, :, : self.length, :1] = kept[:, :, : self.length]
             return room
 
@@ -186,7 +186,7 @@ class BeamState:
         self.beam = beam
 
     def _select(self, sentences_S: Tensor) -> None:
-        """Go on with these sentences only, in this order; where most keep their indices, the others are moved."""
+        """Keep only these sentences, in this order; if most keep their indices, move the others in place."""
         moved = self._moved(sentences_S)
 
         def selected(kept: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class BeamState:
         self.num_sentences = len(sentences_S)
 
     def _moved(self, sentences_S: Tensor) -> Tensor | None:
-        """The indices that get another sentence; None unless these are few, and the host has them at hand."""
+        """Return the indices that get another sentence if they are few and need no synchronisation, else None."""
         if torch.is_grad_enabled() or not device_kind(sentences_S).can_sync:
             return None
         indices_S = torch.arange(len(sentences_S))
@@ -216,21 +216,21 @@ def _changed(caches: Caches, change: Callable[[Tensor], Tensor]) -> Caches:
 
 
 def additive(visible: Tensor, like: Tensor) -> Tensor:
-    """0 where `visible` is true, -inf elsewhere, of the type of `like`."""
+    """Return 0 where `visible` is True and -inf elsewhere, in the dtype of `like`."""
     return like.new_zeros(visible.shape).masked_fill_(~visible, float("-inf"))
 
 
 def split_heads(x_RH: Tensor, num_sentences: int, num_heads: int) -> Tensor:
-    """Rows, grouped by sentence, to one sequence per sentence and head: (…, R, H) to (S, A, B, D)."""
+    """Reshape rows, grouped by sentence, to a sequence per sentence and head: (…, R, H) to (S, A, B, D)."""
     return x_RH.reshape(num_sentences, -1, num_heads, x_RH.shape[-1] // num_heads).transpose(1, 2)
 
 
 class BeamAttention(MultiheadAttention):
-    """fairseq's attention, with the same parameters; while decoding it works on a `BeamState`."""
+    """fairseq's attention with the same parameters, which uses a `BeamState` in incremental decoding."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.dropout_module.module_name = MultiheadAttention.__name__  # what `--retain-dropout-modules` calls it
+        self.dropout_module.module_name = MultiheadAttention.__name__  # its name in `--retain-dropout-modules`
 
     def forward(
         self,
@@ -244,8 +244,10 @@ class BeamAttention(MultiheadAttention):
         attn_mask: Tensor | None = None,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As fairseq's. While decoding, `query` is one word of each row (1, R, H), and `key` is (J, S, H); `attn_mask`
-        is added to the scores of all hypotheses' words so far, (S, L).
+        """Attend as fairseq does.
+
+        In incremental decoding `query` is one word per row (1, R, H), `key` is (J, S, H), and `attn_mask` (S, L) is
+        added to the scores of all words so far, the same for a sentence's hypotheses.
         """
         if incremental_state is None:
             result: tuple[Tensor, Tensor | None] = super().forward(

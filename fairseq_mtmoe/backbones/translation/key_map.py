@@ -1,4 +1,4 @@
-"""Hugging Face's names of a translator's parameters, which are fairseq's but for a few, as a table."""
+"""Names of a translator's parameters that differ between Hugging Face and fairseq."""
 
 import re
 
@@ -6,7 +6,7 @@ OUR_EMBEDDINGS = ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS = ("encoder.embed_tokens
 OUR_OUTPUT, OUR_BIAS = "decoder.output_projection.weight", "decoder.output_projection.bias"
 THEIR_PREFIX = "model."
 SHARED, THEIR_OUTPUT, THEIR_BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
-# Computed, not learned: Marian's and M2M-100's positions in files of older versions
+# Marian's and M2M-100's position embeddings in old files, which are computed, not learned
 SINUSOIDS = re.compile(r"model\.(encoder|decoder)\.embed_positions\.weights?")
-# What fairseq's models hold beside parameters
+# Buffers of fairseq's models
 COUNTERS = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor)")

@@ -1,8 +1,8 @@
-"""fairseq's encoder and decoder, with blocks that have slots.
+"""fairseq's encoder and decoder with slots in their blocks.
 
-The loops over the blocks are written here once more, so that what a block must know of the batch is an argument of it.
-Stacks with `Conditions` adapt to each sentence's task: alignment stands before the first block. The encoder has the
-tasks' embeddings, and hands on with its output what the decoder needs of them.
+The loops over blocks are rewritten here, so that blocks get the batch's context as an argument. Stacks with
+`Conditions` adapt to each sentence's task, with an alignment before the first block. The encoder holds the tasks'
+embeddings, and passes them to the decoder with its output.
 """
 
 from dataclasses import replace
@@ -27,10 +27,10 @@ from fairseq_mtmoe.slots import BatchContext
 
 
 class FairseqStack(Stack):
-    """Mixed into fairseq's encoder or decoder; with `conditions` it adapts to tasks."""
+    """Mixin for fairseq's encoder or decoder; with `conditions` it adapts to tasks."""
 
-    side: ClassVar[str]  # what fairseq's options call the stack
-    # fairseq's, which has no types
+    side: ClassVar[str]  # the stack's name in fairseq's options
+    # Attributes of fairseq's stacks, which are not typed
     cfg: Any
     layers: Any
     layer_norm: Any
@@ -45,16 +45,16 @@ class FairseqStack(Stack):
         super().__init__(cfg, dictionary, embed_tokens, **options)
         if cfg.form.sinusoids == MARIAN and isinstance(self.embed_positions, SinusoidalPositionalEmbedding):
             self.embed_positions = MarianPositions(sizes.embed_dim, self.padding_idx)
-        self.shares_beams = shares_beams(cfg)  # whether the hypotheses of a sentence share
-        assert self.filled_slots == sizes.layers, f"`build_{self.side}_layer` returns what `fill_next` does"
-        self.dropout_module.module_name = f"Transformer{self.side.title()}"  # what `--retain-dropout-modules` calls it
+        self.shares_beams = shares_beams(cfg)  # whether a sentence's hypotheses share keys and values
+        assert self.filled_slots == sizes.layers, f"`build_{self.side}_layer` returns the result of `fill_next`"
+        self.dropout_module.module_name = f"Transformer{self.side.title()}"  # its name in `--retain-dropout-modules`
         self.task_embeddings = conditions.embeddings() if conditions and self.side == "encoder" else None
         self.alignment = None if conditions is None else conditions.alignment(sizes.embed_dim)
 
     def fill_next(self, block: FairseqBlock, cfg: TransformerConfig) -> Any:
-        """The next block, of whatever class, with what is in its slot, and its conditional parts.
+        """Fill the slot of the next block, add its conditional parts, and wrap it as fairseq does.
 
-        It is wrapped as by fairseq, whose own activation checkpointing would lose gradients of tasks' embeddings.
+        Conditional blocks use torch's activation checkpointing, because fairseq's loses gradients of task embeddings.
         """
         if self.conditions is not None:
             block.become_conditional(self.conditions, self.filled_slots, getattr(cfg, self.side).layers)
@@ -66,14 +66,14 @@ class FairseqStack(Stack):
         return fsdp_wrap(wrapped, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-        """As fairseq's, which drops the last norm where there is no version, as in its averages (`--store-ema`)."""
+        """Upgrade as fairseq does, but keep the last norm if the version is missing, as under `--store-ema`."""
         state_dict.setdefault(f"{name}.version", self.version)
         upgraded: dict[str, Tensor] = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
         return upgraded
 
 
 class MarianPositions(SinusoidalPositionalEmbedding):
-    """Marian's sinusoidal positions: the k-th of H/2 frequencies is 10000^(-2k/H), and the first position is 0."""
+    """Marian's sinusoidal positions: H/2 frequencies 10000^(-2k/H), and positions from 0."""
 
     weights: Tensor
 
@@ -82,7 +82,7 @@ class MarianPositions(SinusoidalPositionalEmbedding):
         self.register_buffer("weights", self._table(longest), persistent=False)
 
     def _table(self, longest: int) -> Tensor:
-        """The vectors (N, H) by fairseq's numbers of positions, which begin after the padding's."""
+        """Return the vectors (N, H), indexed by fairseq's positions, which start after the padding index."""
         first = self.padding_idx + 1
         frequencies = 10000.0 ** -(torch.arange(0, self.embedding_dim, 2, dtype=torch.double) / self.embedding_dim)
         angles = torch.arange(-first, longest, dtype=torch.double).unsqueeze(1) * frequencies
@@ -91,7 +91,7 @@ class MarianPositions(SinusoidalPositionalEmbedding):
         return table.float()
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """As fairseq's."""
+        """Embed as fairseq does, with a larger table if needed."""
         if input.shape[1] + self.padding_idx + 1 > len(self.weights):
             self.weights = self._table(input.shape[1]).to(self.weights)
         positions: Tensor = super().forward(input, *args, **kwargs)
@@ -99,13 +99,13 @@ class MarianPositions(SinusoidalPositionalEmbedding):
 
 
 class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
-    """fairseq's encoder with slots. A system with blocks of its own overrides `build_encoder_layer`."""
+    """fairseq's encoder with slots. A system with its own blocks overrides `build_encoder_layer`."""
 
     side = "encoder"
     forward_embedding: Any
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> Any:
-        """Called by fairseq, for one block after the other: `fill_next` of a new `EncoderBlock`, or of a subclass."""
+        """Return `fill_next` of a new `EncoderBlock` or a subclass; fairseq calls it once per block, in order."""
         return self.fill_next(EncoderBlock(cfg), cfg)
 
     def forward(
@@ -117,7 +117,7 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
         task_ids: LongTensor | None = None,
         token_counts: TokenCounts | None = None,
     ) -> dict[str, list[Any]]:
-        """As fairseq's, with `task_ids` (B,), which come out again under their name; so do the tasks' embeddings."""
+        """Compute as fairseq does; the output also has `task_ids` (B,) and the tasks' embeddings."""
         x, context, embedded = self.embed(src_tokens, task_ids, token_embeddings)
         context = context if token_counts is None else replace(context, token_counts=token_counts)
         x = self.aligned(x, context)
@@ -133,9 +133,9 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
     def embed(
         self, src_tokens: Tensor, task_ids: LongTensor | None, token_embeddings: Tensor | None = None
     ) -> tuple[Tensor, BatchContext, Tensor]:
-        """The stream before the first block (L, B, H), its context, and the words' embeddings.
+        """Return the stream before the first block (L, B, H), its context, and the words' embeddings.
 
-        A subclass may have more in the stream, before the words; the context says how much.
+        A subclass may add vectors before the words; `prompt_length` in the context is their number.
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         has_padding = padding_mask.any()
@@ -145,7 +145,7 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
         return x.transpose(0, 1), context, embedded
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
-        """The output: states (L, B, H), and what else the decoder may know."""
+        """Return the encoder's output: states (L, B, H), padding, lengths and tasks."""
         padding_mask = context.padding_mask
         if padding_mask is None:
             padding_mask = torch.zeros(states.shape[1::-1], dtype=torch.bool, device=states.device)
@@ -161,7 +161,7 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
         return encoded | ({"prompt_length": [context.prompt_length]} if context.prompt_length else {})
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
-        """The output of these sentences, in this order; `beam` is left out."""
+        """Return the output of these sentences, in this order, without `beam`."""
         selected: dict[str, Any] = TransformerEncoderBase.reorder_encoder_out(self, encoder_out, sentences)
         selected["task_ids"] = [ids.index_select(0, sentences) for ids in encoder_out["task_ids"]]
         kept: dict[str, Any] = {name: encoder_out[name] for name in ("tasks", "prompt_length") if name in encoder_out}
@@ -169,7 +169,7 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
 
 
 class Decoder(FairseqStack, TransformerDecoderBase):
-    """fairseq's decoder with slots. A system with blocks of its own overrides `build_decoder_layer`."""
+    """fairseq's decoder with slots. A system with its own blocks overrides `build_decoder_layer`."""
 
     side = "decoder"
     embed_tokens: Any
@@ -187,7 +187,7 @@ class Decoder(FairseqStack, TransformerDecoderBase):
     def __init__(self, cfg: TransformerConfig, *args: Any, **options: Any) -> None:
         super().__init__(cfg, *args, **options)
         self.begins_with_pad = cfg.form.decoder_begins_with_pad
-        if self.begins_with_pad:  # the output that shares the row would train it; CTranslate2 takes it for zeros
+        if self.begins_with_pad:  # a tied output layer would train the row, which CTranslate2 expects to be 0
             self.embed_tokens.weight.register_hook(self._without_padding)
         if cfg.form.output_bias:
             projection = self.output_projection
@@ -196,7 +196,7 @@ class Decoder(FairseqStack, TransformerDecoderBase):
             projection.bias = nn.Parameter(torch.zeros(len(projection.weight)))
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> Any:
-        """Called by fairseq, for one block after the other: `fill_next` of a new `DecoderBlock`, or of a subclass."""
+        """Return `fill_next` of a new `DecoderBlock` or a subclass; fairseq calls it once per block, in order."""
         return self.fill_next(DecoderBlock(cfg, no_encoder_attn), cfg)
 
     def extract_features_scriptable(
@@ -208,7 +208,7 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As fairseq's; sentences have the task ids, and tasks the embeddings, that came with the encoder's output."""
+        """Compute as fairseq does, with the task ids and task embeddings in the encoder's output."""
         source = encoder_out or {}
         (beam,) = source.get("beam", [1])
         (encoded,) = source.get("encoder_out") or [None]
@@ -233,13 +233,13 @@ class Decoder(FairseqStack, TransformerDecoderBase):
             states.append(x)
             if weights is not None and index == chosen:
                 over_heads = weights.float().to(x)[:alignment_heads].mean(dim=0)
-                attention = over_heads[:, :, source.get("prompt_length", [0])[0] :]  # to words
+                attention = over_heads[:, :, source.get("prompt_length", [0])[0] :]  # without the prompt
         x = (x if self.layer_norm is None else self.layer_norm(x)).transpose(0, 1)
         x = x if self.project_out_dim is None else self.project_out_dim(x)
         return x, {"attn": [attention], "inner_states": states, **self.extra(context, source)}
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
-        """What the blocks may know of the batch, whose rows are hypotheses, `beam` of each sentence."""
+        """Return the blocks' context of a batch with `beam` rows per sentence."""
         (beam,) = encoder_out.get("beam", [1])
         (task_ids,) = encoder_out.get("task_ids") or [None]
         (tasks,) = encoder_out.get("tasks") or [None]
@@ -250,21 +250,21 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         return BatchContext(task_ids, padding_mask if has_padding else None, token_counts, tasks)
 
     def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
-        """What comes out beside states and attention, after a pass whose blocks had this context."""
+        """Return extra output after a pass with this context."""
         return {}
 
     def _without_padding(self, gradient_VH: Tensor) -> Tensor:
         return gradient_VH.index_fill(0, torch.tensor([self.padding_idx], device=gradient_VH.device), 0)
 
     def _embedded(self, prev_output_tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
-        """The words' embeddings, (L, B, H); while a translation grows word by word, the last word's alone."""
+        """Return the words' embeddings, (L, B, H); in incremental decoding only the last word's."""
         positions = None
         if self.embed_positions is not None:
             positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
         if incremental_state is not None:
             prev_output_tokens = prev_output_tokens[:, -1:]
             positions = None if positions is None else positions[:, -1:]
-        if self.begins_with_pad:  # nothing else that the decoder reads is an end
+        if self.begins_with_pad:  # </s> occurs only at the start of the decoder's input
             prev_output_tokens = prev_output_tokens.masked_fill(
                 prev_output_tokens == self.dictionary.eos(), self.padding_idx
             )
@@ -278,12 +278,12 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         return embedded
 
     def widen(self, incremental_state: dict[str, Any], beam: int) -> None:
-        """Let each sentence, which had one row until now, have `beam`; the encoder's output must say so, too."""
+        """Give each sentence `beam` rows instead of one; the caller sets `beam` in the encoder's output."""
         incremental_state[STATE].widen(beam)
-        incremental_state.pop(TASKS, None)  # it was for other rows
+        incremental_state.pop(TASKS, None)  # cached for the old rows
 
     def reorder_incremental_state_scripting(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
-        """As fairseq's: between two words, each row goes on from the row that `new_order` names."""
+        """Reorder as fairseq does: each row continues the row that `new_order` names."""
         if STATE in incremental_state:
             incremental_state[STATE].reorder(new_order)
         else:
@@ -291,7 +291,7 @@ class Decoder(FairseqStack, TransformerDecoderBase):
 
 
 def _of_search(encoder_out: dict[str, Any], incremental_state: dict[str, Any] | None) -> dict[str, Any]:
-    """The encoder's output, with what conditional modules made of the tasks for the words before."""
+    """Return the encoder's output, in which tasks cache the conditional modules' values during a search."""
     (tasks,) = encoder_out.get("tasks") or [None]
     if tasks is None or incremental_state is None or torch.is_grad_enabled():
         return encoder_out

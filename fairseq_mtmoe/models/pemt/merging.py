@@ -145,7 +145,7 @@ def separated(
     if Metadata.from_text(options["pemt"]).sources:
         raise UserError(
             f"`{path}` must have its sources merged, because no class of `transformers` mixes them, but has gates: run "
-            f"`mtmoe merge {path} merged.pt` and export `merged.pt`."
+            f"`mtmoe merge {path} merged.pt` first, then export `merged.pt`."
         )
     added = {name: value for name, value in state.items() if is_added(name)}
     return {name: value for name, value in state.items() if name not in added}, added

@@ -1,1 +1,1 @@
-"""Translators that were trained elsewhere: folders of Hugging Face's as checkpoints of ours, and back."""
+"""Pretrained translators: convert Hugging Face's folders to our checkpoints and back."""

@@ -1,4 +1,4 @@
-"""The languages that tokenizers of `transformers` have built in, in the order of their ids."""
+"""Languages that tokenizers of `transformers` have built in, in the order of their ids."""
 
 _MBART50 = """
 ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX ro_RO
@@ -12,4 +12,4 @@ so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu
 """
 MBART50, OF_M2M = tuple(_MBART50.split()), tuple(_M2M_100.split())
 OF_WMT21 = ("en", "ha", "is", "ja", "cs", "ru", "zh", "de")
-SETS = {"m2m100": OF_M2M, "wmt21": OF_WMT21}  # by what M2M-100's tokenizer calls them: `language_codes`
+SETS = {"m2m100": OF_M2M, "wmt21": OF_WMT21}  # by `language_codes` of M2M-100's tokenizer

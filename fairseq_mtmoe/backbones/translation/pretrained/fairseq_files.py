@@ -1,7 +1,7 @@
-"""A folder with fairseq's own files of mBART-50 or M2M-100, as a checkpoint of a `base_dense`.
+"""Read a folder with fairseq's own files of mBART-50 or M2M-100 as a `base_dense`.
 
-The weights are in `model.pt` with the options that they were trained with; beside it are `dict.txt`, the SentencePiece
-model, which is the folder's only `.model`, and `langs.txt` where the options do not list the languages.
+`model.pt` has the weights and the options of their training. Beside it are `dict.txt`, a SentencePiece model (the
+folder's only `.model`), and `langs.txt` if the options do not list the languages.
 """
 
 from collections.abc import Mapping
@@ -35,15 +35,15 @@ MODEL, DICTIONARY, LANGS = "model.pt", "dict.txt", "langs.txt"
 
 
 def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
-    """Return the translator in a folder (UserError: a file is missing, damaged, or of a form that we have not)."""
-    state = file_io.load(str(folder / MODEL), mapped=True, remedy="fetch it anew")
+    """Return the translator in a folder (UserError: a file is missing, damaged or not supported)."""
+    state = file_io.load(str(folder / MODEL), mapped=True, remedy="download it again")
     given = {**plain(state.get("args")), **plain((state.get("cfg") or {}).get("task")), **(model_options(state) or {})}
     named: Mapping[str, Tensor] = hugging_face.named_values(folder / MODEL, state.get("model"))
     weights = {name: value for name, value in named.items() if not COUNTERS.fullmatch(name)}
     if ENCODER_EMBEDDINGS not in weights or DECODER_EMBEDDINGS not in weights or not given:
-        raise UserError(f"`{folder / MODEL}` must be a translator of fairseq's with its options, but is none.")
+        raise UserError(f"`{folder / MODEL}` must hold one of fairseq's translators with its options, but does not.")
     check_types(folder / MODEL, weights)
-    weights.setdefault(OUR_OUTPUT, weights[DECODER_EMBEDDINGS])  # older versions do not save it twice
+    weights.setdefault(OUR_OUTPUT, weights[DECODER_EMBEDDINGS])  # older versions save tied weights once
     layout = _layout(folder, given)
     rows = weights[ENCODER_EMBEDDINGS].shape[:1].numel()
     symbols = with_codes(layout.vocabulary, layout.settings).source.size
@@ -62,7 +62,7 @@ def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTransla
 
 
 def _layout(folder: Path, given: Mapping[str, Any]) -> Layout:
-    dictionary = Dictionary.load(str(regular_file(folder / DICTIONARY, "the dictionary of a model of fairseq's")))
+    dictionary = Dictionary.load(str(regular_file(folder / DICTIONARY, "the dictionary of a fairseq model")))
     models = sorted(folder.glob("*.model"))
     if len(models) != 1:
         found = ", ".join(path.name for path in models) or "none"
@@ -70,10 +70,10 @@ def _layout(folder: Path, given: Mapping[str, Any]) -> Layout:
     langs = given.get("langs")
     langs, path = langs.split(",") if isinstance(langs, str) else langs, folder / MODEL
     if not langs:
-        path = regular_file(folder / LANGS, "the list of the model's languages, one a line in their order")
+        path = regular_file(folder / LANGS, "the ordered list of the model's languages, one per line")
         langs = [line.strip() for line in text_lines(path) if line.strip()]
     vocabulary = Vocabulary.joined(dictionary.symbols[NUM_SPECIAL:], piece_model(models[0]))
-    named = given.get("langtoks")  # which fairseq takes before the two options
+    named = given.get("langtoks")  # overrides --encoder-langtok and --decoder-langtok
     main = named.get("main") if isinstance(named, Mapping) else None
     langtoks = tuple(main or (given.get("encoder_langtok"), "tgt" if given.get("decoder_langtok") else None))
     langs = [language_name(path, lang) for lang in langs]

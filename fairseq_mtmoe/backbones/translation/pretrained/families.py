@@ -1,6 +1,6 @@
-"""Families of pretrained translators: a `config.json` of Hugging Face's as fairseq's options, and back.
+"""Families of pretrained translators: convert Hugging Face's `config.json` to fairseq's options and back.
 
-Three classes have all four families: `m2m_100` is M2M-100 and NLLB-200, `mbart` is mBART-50, `marian` is OPUS-MT.
+Three classes compute four families: `m2m_100` M2M-100 and NLLB-200, `mbart` mBART-50, `marian` OPUS-MT.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from fairseq_mtmoe.options.transformer import MARIAN as MARIAN_SINUSOIDS
 MBART, M2M_100, MARIAN = FAMILIES = ("mbart", "m2m_100", "marian")
 ARCHITECTURES = {MBART: "MBartForConditionalGeneration", M2M_100: "M2M100ForConditionalGeneration",
                  MARIAN: "MarianMTModel"}  # fmt: skip
-BOS_ID, PAD_ID, EOS_ID = range(3)  # fairseq's, which are those of mBART and M2M-100
-ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "swish": "swish", "silu": "swish"}  # Hugging Face's, and fairseq's
+BOS_ID, PAD_ID, EOS_ID = range(3)  # in fairseq, mBART and M2M-100
+ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "swish": "swish", "silu": "swish"}  # Hugging Face's name -> fairseq's
 
-# fairseq's option -> the field of `config.json` that it is
+# fairseq's option -> field of `config.json`
 FIELDS = {
     **{f"{side}_{ours}": f"{side}_{theirs}" for side in ("encoder", "decoder") for ours, theirs in (
         ("layers", "layers"), ("ffn_embed_dim", "ffn_dim"), ("attention_heads", "attention_heads"),
@@ -30,7 +30,7 @@ FIELDS = {
 
 
 class Switches(NamedTuple):
-    """How a family differs from others, as fairseq's options."""
+    """fairseq's options in which families differ."""
 
     normalize_before: bool
     learned_pos: bool
@@ -47,7 +47,7 @@ SWITCHES = {
 
 @dataclass(frozen=True)
 class TranslatorConfig:
-    """Sizes and switches, by the names of `config.json`."""
+    """Sizes and switches of a translator, named as in `config.json`."""
 
     model_type: str
     vocab_size: int
@@ -71,7 +71,7 @@ class TranslatorConfig:
     decoder_start_token_id: int
 
     def __post_init__(self) -> None:
-        """Raise the `UserError` of the first field that is impossible, or that we have no model for."""
+        """Raise a `UserError` for the first field that is impossible or not supported."""
         check_fields(
             self, may_be_zero=("pad_token_id", "eos_token_id", "decoder_start_token_id"),
             choices={"activation_function": tuple(ACTIVATIONS)},
@@ -83,14 +83,14 @@ class TranslatorConfig:
         own = {"pad_token_id": PAD_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": EOS_ID}
         for name, value in own.items() if self.model_type != MARIAN else ():
             if getattr(self, name) != value:
-                raise_invalid(name, f"{value} in a model of the type {self.model_type}", getattr(self, name))
+                raise_invalid(name, f"{value} with model_type {self.model_type}", getattr(self, name))
         if self.model_type == MARIAN and self.decoder_start_token_id not in (self.pad_token_id, self.eos_token_id):
             raise_invalid("decoder_start_token_id", "pad_token_id or eos_token_id", self.decoder_start_token_id)
         if self.model_type != MARIAN and not self.share_encoder_decoder_embeddings:
-            raise_invalid("share_encoder_decoder_embeddings", f"true in a model of the type {self.model_type}", False)
+            raise_invalid("share_encoder_decoder_embeddings", f"true with model_type {self.model_type}", False)
 
     def options(self, has_output_bias: bool) -> dict[str, Any]:
-        """Return the flat options of a `base_dense`."""
+        """Return flat options for a `base_dense`."""
         before, learned, norm, sinusoids = SWITCHES[self.model_type]
         return {
             "_name": "base_dense",
@@ -113,7 +113,7 @@ class TranslatorConfig:
         else:
             del values["share_encoder_decoder_embeddings"]
             values["bos_token_id"] = BOS_ID
-        if self.model_type == MBART:  # CTranslate2 reads the form here
+        if self.model_type == MBART:  # CTranslate2 reads these fields
             names = "normalize_before", "normalize_embedding", "add_final_layer_norm"
             values |= {**dict.fromkeys(names, True), "forced_eos_token_id": EOS_ID}
         return {
@@ -124,18 +124,19 @@ class TranslatorConfig:
 
 
 def config_of_options(path: object, options: Mapping[str, Any], num_source: int, num_target: int) -> TranslatorConfig:
-    """Return the sizes of the class that computes a model of these options (UserError: none does)."""
+    """Return the config of a class of `transformers` for a model with these options (UserError: none fits)."""
     names = "encoder_normalize_before", "encoder_learned_pos", "layernorm_embedding"
     own = {name: bool(options.get(name)) for name in names}
     kind = next((kind for kind, switches in SWITCHES.items() if switches[:3] == tuple(own.values())), None)
     if kind is None:
         raise UserError(
-            f"`{path}` must have a form that `transformers` knows: norms before sub-layers and sinusoidal positions "
-            "(m2m_100), norms before them and of embeddings and learned positions (mbart), or norms after them and "
-            f"sinusoidal positions (marian); it has {', '.join(f'{name} = {value}' for name, value in own.items())}."
+            f"`{path}` must have a form that `transformers` supports, m2m_100 (norms before sub-layers, sinusoidal "
+            "positions), mbart (norms before sub-layers and after embeddings, learned positions) or marian (norms "
+            "after sub-layers, sinusoidal positions), but has "
+            f"{', '.join(f'{name} = {value}' for name, value in own.items())}."
         )
     if kind == MARIAN and num_source != num_target and options.get("share_all_embeddings"):
-        raise UserError(f"`{path}` must have one vocabulary where all embeddings are one, but has two.")
+        raise UserError(f"`{path}` must have one vocabulary with --share-all-embeddings, but has two.")
     activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     begins_with_pad = kind == MARIAN and bool(options.get("decoder_begins_with_pad"))
     config = TranslatorConfig(
@@ -147,17 +148,17 @@ def config_of_options(path: object, options: Mapping[str, Any], num_source: int,
         pad_token_id=PAD_ID, eos_token_id=EOS_ID, decoder_start_token_id=PAD_ID if begins_with_pad else EOS_ID,
     )  # fmt: skip
     if kind == M2M_100 and options.get("sinusoids", FAIRSEQ) != FAIRSEQ:
-        raise UserError(f"`{path}` must have fairseq's sinusoids for a class of `transformers`, but has Marian's.")
+        raise UserError(f"`{path}` must have fairseq's sinusoids for `transformers` ({kind}), but has Marian's.")
     for name, value in config.options(bool(options.get("output_bias"))).items():
         found = options.get(name)
-        # Other sinusoids are written as Marian's table of positions
+        # Marian's folders hold a table of positions, which can have fairseq's sinusoids
         is_free = name in ("_name", "share_decoder_input_output_embed", "sinusoids", "output_bias")
         if not is_free and (found or False) != value and not (name.startswith("max_") and kind != MBART):
             raise UserError(
                 f"`{path}` must have {name} = {value} for `transformers` to compute it as {kind}, but has {found}."
             )
     if not options.get("share_all_embeddings") and not options.get("share_decoder_input_output_embed"):
-        raise UserError(f"`{path}` must have the decoder's embeddings as its output for `transformers`, but has not.")
+        raise UserError(f"`{path}` must have its output layer tied to the decoder's embeddings, but has not.")
     for name in ("no_token_positional_embeddings", "no_cross_attention", "cross_self_attention", "adaptive_input",
                  "no_decoder_final_norm", "adaptive_softmax_cutoff"):  # fmt: skip
         if options.get(name):
@@ -165,7 +166,7 @@ def config_of_options(path: object, options: Mapping[str, Any], num_source: int,
     return config
 
 
-# What Hugging Face's classes take for what a `config.json` leaves out.
+# Defaults of Hugging Face's classes for fields that a `config.json` omits
 _OF_ALL = {
     "max_position_embeddings": 1024, "d_model": 1024, "dropout": 0.1, "activation_dropout": 0.0,
     **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in (
@@ -184,21 +185,21 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def is_of_translator(values: Any) -> bool:
-    """Whether a `config.json` says that its folder holds a translator."""
+    """Return whether a `config.json` is a translator's."""
     return isinstance(values, dict) and values.get("model_type") in FAMILIES
 
 
 def read_config(values: Any) -> TranslatorConfig:
-    """Return the sizes in a `config.json` (UserError: another model's, impossible ones, or a form that we have not)."""
+    """Return the config in a `config.json` (UserError: it is another model's, impossible or not supported)."""
     given = config_values(values, FAMILIES)
     if given.get("quantization_config") is not None:
         raise UserError(
-            "`quantization_config` must not be in `config.json`: weights must be float32, float16 or bfloat16, but are "
-            "quantised; take the folder that was quantised."
+            "`quantization_config` must not be in `config.json`, because weights must be float32, float16 or bfloat16, "
+            "but are quantised; use the folder from before quantisation."
         )
     if given.get("tie_word_embeddings") is False:
         with in_file(CONFIG):
-            raise_invalid("tie_word_embeddings", "true: the output is the decoder's embeddings", False)
+            raise_invalid("tie_word_embeddings", "true, because the output layer is the decoder's embeddings", False)
     known = {name: value for name, value in given.items() if value is not None}
     known = {**_DEFAULTS[given["model_type"]], **known}
     known["decoder_vocab_size"] = known.get("decoder_vocab_size", known["vocab_size"])

@@ -1,4 +1,4 @@
-"""What `generate` of `transformers` does by default with a folder's model, kept for folders that are written of it."""
+"""Defaults of `generate` in a folder of `transformers`, kept for folders that are exported later."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,14 +17,14 @@ _OF_TOKENS = ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "
 
 
 def read_generation(folder: Path, values: Mapping[str, Any], layout: Layout, rows: int) -> dict[str, Any]:
-    """Return a folder's defaults with our ids of tokens (UserError: of other types, or tokens that are not there).
+    """Return a folder's defaults with our token ids (UserError: wrong types, or ids that are not in the model).
 
-    They are in its `config.json`, which has these values, where it has no file of their own.
+    values: of `config.json`, which has the defaults if the folder has no `generation_config.json`.
     """
     path = folder / FILE if (folder / FILE).exists() else folder / CONFIG
     given = read_json(path) if path.name == FILE else values
     if not isinstance(given, dict):
-        raise UserError(f"`{path}` must hold a dictionary, but does not.")
+        raise UserError(f"`{path}` must hold a dictionary, but holds something else.")
     known = {name: given[name] for name in Generation if given.get(name) is not None}
     if (found := fault(known, Generation)) is not None:
         raise UserError(f"`{path}` {found}.")
@@ -32,13 +32,13 @@ def read_generation(folder: Path, values: Mapping[str, Any], layout: Layout, row
     try:
         return _renumbered(known, ids)
     except KeyError as error:
-        raise UserError(f"`{path}` must have ids of the model's {rows:,} tokens, but has {error}.") from error
+        raise UserError(f"`{path}` must have ids of the model's {rows:,} tokens, but has {error} instead.") from error
 
 
 def for_hugging_face(
     kept: Mapping[str, Any] | None, config: TranslatorConfig, target_rows: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Return the values of a `generation_config.json`: those kept, or for a model that has none a beam of 5."""
+    """Return the values of a `generation_config.json`: the kept ones, or a beam of 5 if there are none."""
     values = config.for_hugging_face()
     ids = {name: value for name, value in values.items() if name.endswith("token_id")}
     if kept is None:
@@ -50,7 +50,7 @@ def for_hugging_face(
 
 
 def _renumbered(values: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
-    """Return the values with other ids of tokens (KeyError: one has none)."""
+    """Return the values with token ids mapped by `ids` (KeyError: an id is missing)."""
 
     def renumbered(value: Any) -> Any:
         return [renumbered(one) for one in value] if isinstance(value, list) else ids[value]

@@ -1,6 +1,6 @@
-"""A folder of Hugging Face's with a translator, as a checkpoint of a `base_dense`.
+"""Read a translator in Hugging Face's folder as a `base_dense`.
 
-Weights keep their type, and are mapped: what is written is read for the first time then.
+Weights keep their dtype and are memory-mapped, so that they are read only when the checkpoint is written.
 """
 
 from collections.abc import Mapping
@@ -37,21 +37,21 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-VERSION = 3  # of fairseq's stacks
+VERSION = 3  # version number in the state of fairseq's stacks
 
 
 @dataclass(frozen=True)
 class PretrainedTranslator:
-    """A translator that was trained elsewhere."""
+    """A pretrained translator with its vocabulary and options."""
 
     config: TranslatorConfig
     layout: Layout
-    options: dict[str, Any]  # flat, of a `base_dense`
+    options: dict[str, Any]  # flat options of a `base_dense`
     state: dict[str, Tensor]
     generation: dict[str, Any] | None = None  # see `generation.py`
 
     def save(self, path: str | Path, task: Mapping[str, Any]) -> None:
-        """Write a checkpoint whose task has these options and the model's languages, completely or not at all."""
+        """Write a checkpoint, completely or not at all; `task` has options of its task beside the languages."""
         settings = {**self.layout.settings, **({} if self.generation is None else {GENERATION: self.generation})}
         forms = {
             name: settings[name] for name in ("lang_tok_style", "encoder_langtok_last", "lang_tok_replacing_bos_eos")
@@ -66,7 +66,7 @@ class PretrainedTranslator:
 
 
 def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
-    """Return the translator in a folder (UserError: a file is missing, damaged, or of a form that we have not)."""
+    """Return the translator in a folder (UserError: a file is missing, damaged or not supported)."""
     values = read_json(folder / hugging_face.CONFIG, "the `config.json` of a translator's folder")
     config = read_config(values)
     layout = read_tokenizer(folder, config, values)
@@ -93,7 +93,7 @@ def their_key(key: str) -> str:
 
 
 def wanted_tensors(options: Mapping[str, Any], num_source: int, num_target: int) -> dict[str, Tensor]:
-    """Return the parameters of a model with these options and vocabularies, without values."""
+    """Return the state of a model with these options and vocabulary sizes on the meta device."""
     sizes = {ENCODER_EMBEDDINGS: torch.empty(num_source, 0), DECODER_EMBEDDINGS: torch.empty(num_target, 0)}
     with torch.device("meta"):
         model = Transformer.build_with_slots(SimpleNamespace(**options), stand_in_task(sizes), {})
@@ -101,18 +101,18 @@ def wanted_tensors(options: Mapping[str, Any], num_source: int, num_target: int)
 
 
 def check_types(path: Path, weights: Mapping[str, Any]) -> None:
-    """Raise the `UserError` of the first weight that is no tensor of a type that we keep."""
+    """Raise a `UserError` for the first weight that is not a tensor of one of `TYPES`."""
     for name, value in weights.items():
         if not torch.is_tensor(value) or value.dtype not in TYPES:
             found = f"is {str(value.dtype).removeprefix('torch.')}" if torch.is_tensor(value) else "is not"
             raise UserError(
-                f"`{name}` in `{path}` must be a tensor of numbers in float32, float16 or bfloat16, but {found}; take "
-                "the folder that was quantised, if this one was."
+                f"`{name}` in `{path}` must be a tensor in float32, float16 or bfloat16, but {found}; for a quantised "
+                "model use the folder from before quantisation."
             )
 
 
 def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -> dict[str, Tensor]:
-    """Return the weights by our names, in which tied ones are one tensor (UserError: they differ)."""
+    """Return the weights by our names, tied ones as one tensor (UserError: tied weights differ)."""
     ties = SHARED, THEIR_OUTPUT, *(f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS))
     check_types(folder, weights)
     state = {}
@@ -121,7 +121,7 @@ def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -
             state[OUR_BIAS] = value.flatten()
         elif name not in ties:
             if not name.startswith(THEIR_PREFIX):
-                raise UserError(f"`{folder}` must hold a translator, which has no tensor `{name}`, but holds one.")
+                raise UserError(f"`{folder}` must hold a translator, but holds the unknown tensor `{name}`.")
             state[name.removeprefix(THEIR_PREFIX)] = value
     encoder, decoder = (f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS))
     if config.share_encoder_decoder_embeddings:
@@ -136,7 +136,7 @@ def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -
 
 
 def _tied(folder: Path, weights: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
-    """Return the one tensor that has these names."""
+    """Return the tensor with these names (UserError: it is missing, or copies differ)."""
     found = [(name, weights[name]) for name in names if name in weights]
     if not found:
         raise UserError(f"`{folder}` must have a tensor `{names[0]}`, but has none.")
@@ -149,8 +149,8 @@ def _tied(folder: Path, weights: Mapping[str, Tensor], names: tuple[str, ...]) -
 
 
 def _laid_out(state: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
-    """Return a state whose rows of symbols are those of a layout."""
-    laid: dict[int, Tensor] = {}  # what is tied stays tied
+    """Return a state whose embedding rows are in the order of a layout's ids."""
+    laid: dict[int, Tensor] = {}  # by data pointer, so that tied tensors stay tied
 
     def rows_of(name: str, rows: tuple[int | None, ...], missing: float) -> Tensor:
         key = state[name].data_ptr()
@@ -169,5 +169,5 @@ def _laid_out(state: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
 
 
 def versions() -> dict[str, Tensor]:
-    """Return what fairseq's stacks note of their version."""
+    """Return the version entries of fairseq's stacks."""
     return {f"{side}.version": torch.tensor([float(VERSION)]) for side in ("encoder", "decoder")}

@@ -1,7 +1,7 @@
-"""Tokenizers of pretrained translators for Hugging Face's folders: their files, and the order of the matrix' rows.
+"""Write tokenizers of translators for Hugging Face's folders: their files and the order of embedding rows.
 
-A class of `transformers` that has the languages built in gets its own files. Others have Marian's tokenizer, which
-takes any model of SentencePiece and any codes, `>>de<<` before the text.
+If a tokenizer class of `transformers` knows the model's languages, the folder gets its files. Otherwise it gets
+Marian's tokenizer, which works with any SentencePiece model and any codes (`>>de<<` before the text).
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ NAMED = {"bos_token": SPECIAL[0], "eos_token": EOS, "unk_token": UNK, "pad_token
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The files of a tokenizer, and which of our ids the rows of sources and targets are, in its order."""
+    """The files of a tokenizer, and our id of each row of its source and target vocabulary."""
 
     files: Files
     source_rows: tuple[int, ...]
@@ -54,10 +54,10 @@ def tokenizer_for(
     family: str, sides: Sequence[Side], symbols: Sequence[Sequence[str]], settings: Mapping[str, Any],
     never: frozenset[str], begins_with_pad: bool, max_length: int,
 ) -> Tokenizer:  # fmt: skip
-    """Return the tokenizer of a model of a class of `transformers`.
+    """Return the tokenizer of a model.
 
-    sides: with the models of SentencePiece. symbols: all of sources, and of targets. settings: the task's state.
-    never: symbols that only ours has.
+    family: its class in `transformers`. sides: with SentencePiece models. symbols: all source and target symbols.
+    settings: the task's state. never: symbols without a row in Hugging Face's matrix.
     """
     codes = {token_of(lang, settings["lang_tok_style"]): lang for lang in settings["langs"]}
     if family == MARIAN:
@@ -76,13 +76,13 @@ def tokenizer_for(
 
 @dataclass(frozen=True)
 class _Known:
-    """A vocabulary that a class of `transformers` may know: the order of its symbols there, and the files, or None."""
+    """A vocabulary; each method returns the order of its symbols and the files for one class, or None."""
 
     model: bytes
-    names: tuple[str, ...]  # all but the first four
+    names: tuple[str, ...]  # all symbols after the first four
     pieces: tuple[str, ...]
-    others: tuple[str, ...]  # beside the pieces; what is neither a code nor the mask comes last
-    codes: Mapping[str, str]  # by their symbols
+    others: tuple[str, ...]  # symbols beside the pieces; codes and the mask come first
+    codes: Mapping[str, str]  # symbol -> code
     is_legacy: bool
     settings: Mapping[str, Any]
 
@@ -94,7 +94,7 @@ class _Known:
         pieces = [processor.id_to_piece(index) for index in range(NUM_SPECIAL - 1, processor.get_piece_size())]
         is_piece = set(pieces)
         others = [name for name in names if name not in is_piece]
-        others.sort(key=lambda name: name not in codes and name != MASK)  # which tokenizers do not list
+        others.sort(key=lambda name: name not in codes and name != MASK)  # tokenizers do not list the rest
         settings = {**NAMED, "sep_token": EOS, "cls_token": SPECIAL[0], "model_max_length": max_length}
         return cls(side.model, tuple(names), tuple(pieces), tuple(others), codes, is_legacy, settings)
 
@@ -151,11 +151,11 @@ def _marian(
     sides: Sequence[Side], symbols: Sequence[Sequence[str]], settings: Mapping[str, Any], codes: Mapping[str, str],
     never: frozenset[str], begins_with_pad: bool, max_length: int,
 ) -> Tokenizer:  # fmt: skip
-    """Return a Marian's tokenizer, in which pretrained models have their end first and padding last."""
+    """Return a Marian tokenizer, with </s> first and <pad> last as in pretrained ones if `begins_with_pad`."""
     if settings["encoder_langtok_last"] and settings["langtoks"]["main"][0] is not None:
         raise UserError(
-            "A model must have language tokens before its sources for Marian's tokenizer to write them, but has them "
-            "behind (`--encoder-langtok-last`); no other tokenizer of `transformers` has its languages."
+            "A model must have language tokens before its sources for Marian's tokenizer, but has them after "
+            "(`--encoder-langtok-last`); no other tokenizer of `transformers` supports its languages."
         )
     orders = [_marian_order(each, never, begins_with_pad) for each in symbols]
     names = [
@@ -165,8 +165,8 @@ def _marian(
     if names[0].index(PAD) != names[1].index(PAD):
         counts = " and ".join(str(len(each)) for each in names)
         raise UserError(
-            f"A model of two vocabularies must have as many symbols in each for `transformers`, whose <pad> has one "
-            f"number, but has {counts}."
+            f"A model with two vocabularies must have the same number of symbols in both, because <pad> has one id in "
+            f"`transformers`, but has {counts}."
         )
     is_joined = names[0] == names[1]
     listed = [name for name in names[0] if name.startswith(">>") and name.endswith("<<")]

@@ -1,7 +1,8 @@
-"""Tokenizers of pretrained translators, as folders of Hugging Face's hold them.
+"""Read tokenizers of pretrained translators in Hugging Face's folders.
 
-mBART-50 and NLLB-200 have a SentencePiece model, whose pieces are numbered one higher in the matrix, and then codes of
-languages; M2M-100 has a `vocab.json` beside the model; OPUS-MT has two models, and one `vocab.json` or two.
+mBART-50 and NLLB-200 have a SentencePiece model, whose piece ids are one higher in the embedding matrix, followed by
+language codes. M2M-100 has a `vocab.json` beside the SentencePiece model. OPUS-MT has two SentencePiece models and one
+or two `vocab.json`.
 """
 
 import re
@@ -56,10 +57,13 @@ CODE_OF_M2M = re.compile(r"__(\w+?)__")
 
 
 def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, Any]) -> Layout:
-    """Return the vocabulary and languages of a folder, whose `config.json` has these values (UserError: none fits)."""
+    """Return a folder's vocabulary and languages (UserError: its tokenizer is damaged or not supported).
+
+    values: of the folder's `config.json`.
+    """
     settings = _json(folder / SETTINGS)
-    for path in folder.glob("tokenization_*.py"):  # such as SMaLL-100's, which writes other sentences than M2M-100's
-        raise UserError(f"`{folder}` must have a tokenizer of `transformers`, but has one of its own, `{path.name}`.")
+    for path in folder.glob("tokenization_*.py"):  # such as SMaLL-100's, whose sentences differ from M2M-100's
+        raise UserError(f"`{folder}` must have a tokenizer of `transformers`, but has its own, `{path.name}`.")
     if config.model_type == MARIAN:
         return _of_marian(folder, config, settings)
     if config.model_type == MBART:
@@ -89,13 +93,13 @@ def _expect_mbart50(folder: Path, settings: Mapping[str, Any], values: Mapping[s
     found = settings.get("tokenizer_class") or values.get("tokenizer_class")
     if not str(found).startswith("MBart50Tokenizer"):
         raise UserError(
-            f"`{folder}` must hold an mBART-50, whose tokenizer is an `MBart50Tokenizer`, but says {found!r}: "
-            "mBART-25 (cc25) has another form of sentences, with codes at their end."
+            f"`{folder}` must hold an mBART-50, whose tokenizer is an `MBart50Tokenizer`, but names {found!r}: "
+            "mBART-25 (cc25) is not supported, because its language codes end the sentence."
         )
 
 
 def _pieces(folder: Path) -> Side:
-    """Return the SentencePiece model of a folder, without symbols."""
+    """Return a folder's SentencePiece model as a side without symbols."""
     if (folder / PIECES).exists():
         return Side((), piece_model(folder / PIECES))
     if (folder / TOKENIZER).exists():
@@ -104,19 +108,19 @@ def _pieces(folder: Path) -> Side:
 
 
 def piece_model(path: Path) -> bytes:
-    """Return the content of a file (UserError: it is no model of SentencePiece, or empty)."""
+    """Return a file's content (UserError: it is not a SentencePiece model)."""
     model = read_bytes(path)
-    if not model:  # which the library takes, and then complains of whatever is asked
-        raise UserError(f"`{path}` must be a model of SentencePiece, but is empty: fetch it anew.")
+    if not model:  # the library accepts an empty model and fails later
+        raise UserError(f"`{path}` must be a SentencePiece model, but is empty: download it again.")
     try:
         sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
-        raise UserError(f"`{path}` must be a model of SentencePiece, but is none, or damaged.") from error
+        raise UserError(f"`{path}` must be a SentencePiece model, but is another file or damaged.") from error
     return model
 
 
 def _model_of(tokenizer: Any) -> bytes:
-    """Return the SentencePiece model that a `tokenizer.json` was made from (UserError: it is another's)."""
+    """Return the SentencePiece model from which a `tokenizer.json` was made (UserError: there is none)."""
     try:
         model = tokenizer["model"]
         kind = {"Unigram": UNIGRAM, "BPE": BPE}[model["type"]]
@@ -127,7 +131,7 @@ def _model_of(tokenizer: Any) -> bytes:
             else [float(each[1]) for each in model["vocab"]]
         )
         if listed[:NUM_SPECIAL] != list(SPECIAL):
-            raise ValueError("its first pieces are others")
+            raise ValueError(f"its first pieces are not {SPECIAL}")
         check_pre_tokenizer(tokenizer["pre_tokenizer"])
         added = {token["content"] for token in tokenizer["added_tokens"]}
         pieces = [(name, score, NORMAL) for name, score in zip(listed, scores, strict=True) if name not in added]
@@ -138,13 +142,13 @@ def _model_of(tokenizer: Any) -> bytes:
         )  # fmt: skip
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
         raise UserError(
-            f"`{TOKENIZER}` must have a SentencePiece model where there is no `{PIECES}` beside it, but has none: take "
-            f"the `{PIECES}` of the model that this one was trained from."
+            f"`{TOKENIZER}` must have a SentencePiece model if there is no `{PIECES}` beside it, but has none: copy "
+            f"the `{PIECES}` of the model from which this one was trained."
         ) from error
 
 
 def _names(folder: Path, side: Side) -> dict[int, str]:
-    """Return the names of the matrix' rows: pieces, then what is added to them."""
+    """Return the names of the embedding matrix' rows: pieces, then added tokens."""
     if (folder / VOCAB).exists():
         names = _numbered(folder / VOCAB)
         if [names.get(index) for index in range(NUM_SPECIAL)] != list(SPECIAL):
@@ -177,7 +181,7 @@ def _names(folder: Path, side: Side) -> dict[int, str]:
 
 
 def _expect_same_rows(folder: Path, names: Mapping[int, str], tokens: Iterable[tuple[str, int]]) -> None:
-    """Refuse files that give a token of the vocabulary another row, or its row to another token (UserError)."""
+    """Raise a `UserError` if `tokens` contradict the vocabulary's rows."""
     rows = {name: index for index, name in names.items()}
     for name, index in tokens:
         row, holder = rows.get(name, index), names.get(index, name)
@@ -201,7 +205,7 @@ def _numbered(path: Path) -> dict[int, str]:
 
 
 def _added(folder: Path) -> dict[str, int | None]:
-    """Return tokens beyond the pieces: those with ids in their order, then those that are listed alone."""
+    """Return tokens beyond the pieces: first those with ids, sorted, then those listed without ids."""
     found: dict[str, int | None] = {}
     for name, index in sorted(_ids(folder), key=lambda item: item[1]):
         found.setdefault(name, index)
@@ -212,8 +216,8 @@ def _added(folder: Path) -> dict[str, int | None]:
                 if token is not None and token != MASK:
                     found.setdefault(token_name(folder / file, _content(token)), None)
     if not (folder / VOCAB).exists():
-        found.setdefault(MASK, None)  # M2M-100 has none
-    elif not any(map(CODE_OF_M2M.fullmatch, found)):  # version 4 of `transformers` saves what their set is called
+        found.setdefault(MASK, None)  # M2M-100 has no mask
+    elif not any(map(CODE_OF_M2M.fullmatch, found)):  # version 4 of `transformers` saves only the name of the code set
         codes = SETS.get(str(_json(folder / SETTINGS).get("language_codes")), ())
         found |= {token_of(code, PLAIN): None for code in codes}
     return found
@@ -221,7 +225,7 @@ def _added(folder: Path) -> dict[str, int | None]:
 
 @contextmanager
 def _tokens_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Give the content of a file, or nothing where there is none; UserError where the block finds other types there."""
+    """Yield a file's content, or {} without the file; raise a `UserError` if the block finds wrong types in it."""
     content = _json(path)
     try:
         yield content
@@ -242,7 +246,7 @@ def _content(token: Any) -> Any:
 
 
 def _ids(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield tokens whose ids the files say."""
+    """Yield tokens with ids from all files."""
     with _tokens_of(folder / TOKENIZER) as content:
         vocabulary = (content.get("model") or {}).get("vocab") or {}
         is_unigram = not isinstance(vocabulary, dict)
@@ -253,7 +257,7 @@ def _ids(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def _ids_beside(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield those that are not in the tokenizer itself."""
+    """Yield tokens with ids from the files beside `tokenizer.json`."""
     with _tokens_of(folder / SETTINGS) as content:
         decoder = content.get("added_tokens_decoder") or {}
         yield from _checked(folder / SETTINGS, ((_content(token), index) for index, token in decoder.items()))
@@ -269,7 +273,7 @@ def _checked(path: Path, tokens: Iterable[tuple[Any, Any]]) -> Iterator[tuple[st
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Return the content of a file, or nothing where there is none."""
+    """Return a file's content, or {} without the file."""
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise_invalid(str(path), "a dictionary", content)
@@ -289,7 +293,7 @@ def _of_marian(folder: Path, config: TranslatorConfig, settings: Mapping[str, An
     for side in (names, targets):
         for token, index in ((PAD, config.pad_token_id), (EOS, config.eos_token_id)):
             if token not in side or side.index(token) != index:
-                raise UserError(f"`{folder}` must have {token} as token {index}, as `config.json` says, but has not.")
+                raise UserError(f"`{folder}` must have {token} as token {index}, as in `config.json`, but has not.")
         if UNK not in side:
             raise UserError(f"`{folder}` must have {UNK} in its vocabulary, but has not.")
     codes = [language_name(folder / VOCAB, found[1]) for found in map(OF_MARIAN.fullmatch, names) if found is not None]
@@ -314,7 +318,7 @@ def _marian_pieces(path: Path) -> bytes:
 
 
 def _marian_side(names: list[str], langs: tuple[str, ...]) -> tuple[list[str], tuple[int | None, ...]]:
-    """Return the symbols after fairseq's four and the rows of all; languages without code have symbols, but no row."""
+    """Return the symbols after fairseq's four, and the rows of all; languages without a code have no row."""
     index_of = {name: index for index, name in enumerate(names)}
     symbols, rows = [], [index_of.get(name) for name in SPECIAL]
     for index, name in enumerate(names):

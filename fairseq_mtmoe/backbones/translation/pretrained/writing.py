@@ -1,4 +1,4 @@
-"""A dense translator as a folder of Hugging Face's, from a checkpoint of ours, imported or trained."""
+"""Export a dense translator, imported or trained, to Hugging Face's folder."""
 
 import json
 from collections.abc import Mapping
@@ -40,14 +40,14 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.options.transformer import FAIRSEQ, all_options
 
 NOT_SERVED = (
-    "CTranslate2 would begin its decoder otherwise: it serves what was trained with --decoder-begins-with-pad, or with "
-    "norms before sub-layers"
+    "CTranslate2 cannot serve it, because it starts the decoder with another token; train with "
+    "--decoder-begins-with-pad, or with norms before sub-layers"
 )
 
 
 @dataclass(frozen=True)
 class ExportedTranslator:
-    """What a folder of Hugging Face's holds of a translator."""
+    """The content of a translator's folder."""
 
     config: TranslatorConfig
     tokenizer: Tokenizer
@@ -56,7 +56,7 @@ class ExportedTranslator:
 
     @property
     def said(self) -> str:
-        """What a user should know of it, as the end of a sentence."""
+        """Return a warning for users as the end of a sentence, or an empty text."""
         begins_otherwise = (
             self.config.model_type == MARIAN and self.config.decoder_start_token_id == self.tokenizer.eos_id
         )
@@ -71,18 +71,18 @@ class ExportedTranslator:
 
 
 def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> ExportedTranslator:
-    """Return what a checkpoint of a dense translator is there (UserError: no class computes it)."""
+    """Return the folder's content for a dense translator's checkpoint (UserError: no class computes it)."""
     settings = content.get("task_state") or {}
     vocabulary = Vocabulary.of_state(settings)
     if vocabulary is None:
         raise UserError(
-            f"`{path}` must have its vocabulary, as files of `mtmoe import-hf` have, and checkpoints of runs on a data "
-            "directory of `mtmoe prepare`; but it has none."
+            f"`{path}` must contain its vocabulary, but has none; files of `mtmoe import-hf` and checkpoints of runs "
+            "on a data directory of `mtmoe prepare` contain it."
         )
     if settings.get("lang_tok_replacing_bos_eos"):
         raise UserError(
-            f"`{path}` must have language tokens beside the ends of sentences, as tokenizers of `transformers` write "
-            "them, but has them in their stead (`--lang-tok-replacing-bos-eos`)."
+            f"`{path}` must have language tokens beside the sentences' end tokens, as tokenizers of `transformers` do, "
+            "but has them in place of end tokens (`--lang-tok-replacing-bos-eos`)."
         )
     state = {name: value for name, value in content["model"].items() if not COUNTERS.fullmatch(name)}
     full = with_codes(vocabulary, settings)
@@ -97,7 +97,7 @@ def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping
     config = config_of_options(path, options, *sizes)
     if config.model_type == M2M_100 and OUR_BIAS in state:
         if state[OUR_BIAS].any():
-            raise UserError(f"`{path}` must be without an output bias for `transformers` to compute it, but has one.")
+            raise UserError(f"`{path}` must have no output bias for `transformers` to compute it, but has one.")
         del state[OUR_BIAS]
     wanted = wanted_tensors(config.options(OUR_BIAS in state), *sizes)
     hugging_face.check_tensors(path, wanted, state, types=TYPES)
@@ -148,5 +148,5 @@ def _tensors(
 
 
 def _in_order(value: Tensor, rows: tuple[int, ...]) -> Tensor:
-    """Return the rows in an order, or the tensor itself where it has that."""
+    """Return the rows in this order, or the tensor itself if it has this order."""
     return value if rows == tuple(range(len(value))) else value[torch.tensor(rows)]

@@ -208,9 +208,9 @@ def test_a_truncated_file_is_to_be_written_or_fetched_anew(tmp_path):
         pretrained().save(tmp_path / name)
     for file in (path, folder / "pytorch_model.bin"):
         os.truncate(file, file.stat().st_size // 2)
-    with pytest.raises(UserError, match="damaged; write it anew by `mtmoe import-hf`"):
+    with pytest.raises(UserError, match="damaged; write it again with `mtmoe import-hf`"):
         files.load(path)
-    with pytest.raises(UserError, match="damaged; fetch it anew"):
+    with pytest.raises(UserError, match="damaged; download it again"):
         files.read_folder(folder)
 
 

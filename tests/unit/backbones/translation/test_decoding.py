@@ -91,7 +91,7 @@ def test_groups_and_orders():
     assert group_size(2, torch.tensor([0, 0, 1])) == 1
     order, stays = sentence_order(torch.tensor([5, 4, 1, 1]), 2, 3)
     assert order.tolist() == [2, 0] and not stays
-    with pytest.raises(AssertionError, match="change their sentence"):
+    with pytest.raises(AssertionError, match="stay with their sentence"):
         sentence_order(torch.tensor([5, 4, 1, 2]), 2, 3)
     assert sentence_order(torch.tensor([1, 1, 2, 3]), 2, 2).stays and not sentence_order(torch.arange(4), 2, 3).stays
 

@@ -224,7 +224,7 @@ def test_two_vocabularies_of_different_sizes_are_refused(tmp_path):
     rows = content["model"]["encoder.embed_tokens.weight"]
     content["model"]["encoder.embed_tokens.weight"] = torch.cat([rows, rows[:1]])
     file_io.save(content, str(tmp_path / "wider.pt"))
-    with pytest.raises(UserError, match="as many symbols in each"):
+    with pytest.raises(UserError, match="the same number of symbols in both"):
         mtmoe("export-hf", tmp_path / "wider.pt", tmp_path / "ours")
 
 
