@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Table 1: MTL with random sampling, then one part of CA-MTL after the other, and its sampling; figure 8 of the last one.
+# Table 1: MTL with random sampling, then CA-MTL's parts added one by one, then its sampling. Figure 8 for the last system.
 source "$(dirname "$0")/runs.sh"
 together mtl "$TASKS" --conditional none --sampling-method uniform "$@"
 together attention "$TASKS" --conditional attention --sampling-method uniform "$@"

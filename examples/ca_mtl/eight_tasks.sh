@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tables 2 and 9: a model for each task of GLUE, MTL, and CA-MTL; figure 6 of the first seed.
+# Tables 2 and 9: one model per task of GLUE, MTL and CA-MTL. Figure 6 for the first seed.
 source "$(dirname "$0")/runs.sh"
 single single_task "$TASKS" "${PLAIN[@]}" "$@"
 together mtl "$TASKS" --conditional none --sampling-method uniform "$@"

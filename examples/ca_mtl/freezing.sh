@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Table 10: CA-MTL with none, a quarter and half of the blocks frozen, and one model for each task. The paper's encoder is
-# BERT large: ARCH=ca_mtl_large.
+# Table 10: CA-MTL with no blocks, a quarter and half of the blocks frozen, and one model per task. The paper's encoder is
+# BERT large: set ARCH=ca_mtl_large.
 source "$(dirname "$0")/runs.sh"
 QUARTER=$([[ $ARCH = *large ]] && echo 6 || echo 3)
 single single_task "$TASKS" "${PLAIN[@]}" "$@"

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Tables 3 and 8: new tasks with 0.1% to 100% of their examples, from CA-MTL's mixture; how their embeddings begin.
+# Tables 3 and 8: new tasks with 0.1% to 100% of their examples, from CA-MTL's mixture with several initial embeddings.
 source "$(dirname "$0")/runs.sh"
 NEW=${NEW:-scitail snli}
 STARTS=${STARTS:-stsb mrpc mean random xavier} # the paper found STS-B's best for SciTail, and MRPC's for SNLI
-FEW_UPDATES=${FEW_UPDATES:-100}                # of a new task, at least
+FEW_UPDATES=${FEW_UPDATES:-100}                # minimum for a new task
 EXAMPLES+=([snli]=549367)
 known NEW $NEW
 together ca_mtl "$TASKS" --conditional "$PARTS" --sampling-method uncertainty "$@"
 
-# adapt SYSTEM TASK SHARE [options]: one run for each seed, and its scores.
+# adapt SYSTEM TASK SHARE [options]: train and score one run per seed.
 adapt() {
     for seed in $SEEDS; do
         local folder=$RUNS/$1-$seed/$2 updates epoch every
         [ -e "$folder/scores.json" ] && continue
         updates=$(awk "BEGIN { n = ${EXAMPLES[$2]} * $3 * $EPOCHS / 32; print int(n > $FEW_UPDATES ? n : $FEW_UPDATES) }")
-        # An epoch of few examples is an update or two: ten validations, and saves, are enough.
+        # With few examples an epoch is one or two updates: validate and save only ten times.
         epoch=$(awk "BEGIN { n = ${EXAMPLES[$2]} * $3 / 32; print int(n) + (n > int(n)) }")
         every=$(((updates + 10 * epoch - 1) / (10 * epoch)))
         echo "== $1, seed $seed: $2"

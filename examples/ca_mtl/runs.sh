@@ -1,12 +1,12 @@
-# CA-MTL's settings (appendix A.5) for the scripts beside it, which begin with `source runs.sh`. Of ../glue/stages.sh it has
-# `train`, `tune` and `single SYSTEM TASKS [options]`, a model for each task; and here:
-#   together SYSTEM TASKS [options]   one model for all tasks, for each seed, and its scores
-#   compare TASKS SYSTEM…             what they reach, side by side
-# What is finished is left as it is: scripts share their runs, and go on where they were interrupted.
+# CA-MTL's settings (appendix A.5) for the scripts beside it, which begin with `source runs.sh`. From ../glue/stages.sh come
+# `train`, `tune` and `single SYSTEM TASKS [options]` (one model per task). This file adds:
+#   together SYSTEM TASKS [options]   train and score one model for all tasks, for each seed
+#   compare TASKS SYSTEM…             print the systems' scores side by side
+# Scripts share their runs, skip finished ones, and continue interrupted ones.
 set -euo pipefail
 RUNS=${RUNS:-runs/ca_mtl}
 SEEDS=${SEEDS:-12}
-UPDATES=${UPDATES:-60000} # of a mixture; the most of a single task
+UPDATES=${UPDATES:-60000} # of a mixture; maximum for a single task
 EPOCHS=${EPOCHS:-5}       # of a single task
 LR=${LR:-2e-5}
 TASKS=${TASKS:-cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte}
@@ -28,7 +28,7 @@ together() {
     done
 }
 
-# folders SYSTEM TASKS: those with its scores, of a model for all tasks or for each.
+# folders SYSTEM TASKS: print the folders with its scores, of one model for all tasks or one per task.
 folders() {
     local seed task found=()
     for seed in $SEEDS; do

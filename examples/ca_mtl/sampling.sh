@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Figure 4: uncertainty sampling, tasks drawn alike and tasks drawn by their size, with an encoder that adapts to nothing.
+# Figure 4: uniform, size-proportional and uncertainty sampling, with an encoder without conditional parts.
 source "$(dirname "$0")/runs.sh"
 for method in uniform concat uncertainty; do
     together "sampling_$method" "$TASKS" "${PLAIN[@]}" --sampling-method "$method" "$@"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Table 2: new tasks with 1% and 10% of their examples, from the mixtures of four_systems.sh, which are made if need be.
+# Table 2: new tasks with 1% and 10% of their examples, from the mixtures of four_systems.sh, which it trains if missing.
 source "$(dirname "$0")/stages.sh"
 SYSTEMS=${SYSTEMS-mt_dense mt_switch mt_tag}
-NEW=${NEW:-scitail=mnli,imdb=sst2} # each with the task of the mixture whose gate MT-TaG begins with
+NEW=${NEW:-scitail=mnli,imdb=sst2} # NEW=TASK of the mixture whose gate MT-TaG reuses
 names=$(sed -E 's/=[^,]*//g' <<<"$NEW")
 known NEW ${names//,/ }
 for system in $SYSTEMS; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Table 6: a new task with 10% of its examples begins with a gate at random, an unrelated task's, or a related one's.
+# Table 6: a new task with 10% of its examples, starting from a random gate, an unrelated task's or a related task's.
 source "$(dirname "$0")/stages.sh"
 NEW=${NEW:-scitail}
 GATES=${GATES:-sst2 rte mnli}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Table 5: GLUE++, sixteen tasks, by one model for each task and by MT-TaG. The paper's encoder is BERT large.
+# Table 5: GLUE++ with sixteen tasks, one model per task and MT-TaG. The paper's encoder is BERT large.
 source "$(dirname "$0")/stages.sh"
 TASKS=$TASKS,${MORE:-cb,copa,multirc,boolq,imdb,rotten_tomatoes,yelp,wic}
 single single_task "$TASKS" "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Table 8: MT-TaG with 2, 4 and 6 experts in each block. Four are those of four_systems.sh.
+# Table 8: MT-TaG with 2, 4 and 6 experts in each block. The runs with 4 are those of four_systems.sh.
 source "$(dirname "$0")/stages.sh"
 systems=()
 for number in ${EXPERTS:-2 4 6}; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Table 7: MT-TaG's mixture with natural sampling (by size) and uniform sampling; and A.4's plan, uniform for the first fifth.
+# Table 7: MT-TaG's mixture with natural sampling (by size), uniform sampling, and uniform for the first fifth (A.4).
 source "$(dirname "$0")/stages.sh"
 mixture mt_tag mt_tag "$TASKS" "$@"
 mixture uniform mt_tag "$TASKS" "$@" --sampling-method uniform

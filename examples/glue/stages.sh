@@ -1,34 +1,34 @@
 # The paper's two stages (§4.5, appendix A.3) for the scripts beside it, which begin with `source stages.sh`:
-#   mixture SYSTEM ARCH TASKS [options]   stage 1: the tasks together, for each seed
-#   tuned SYSTEM ARCH TASKS [options]     stage 2: each task by itself, from the mixture of SYSTEM or of FROM
-#   single SYSTEM TASKS [options]         each task by itself, from the pretrained encoder
-#   compare TASKS SYSTEM…                 what they reach, side by side
-# What is finished is left as it is: scripts share their runs, and go on where they were interrupted.
+#   mixture SYSTEM ARCH TASKS [options]   stage 1: train the tasks together, for each seed
+#   tuned SYSTEM ARCH TASKS [options]     stage 2: fine-tune each task from the mixture of SYSTEM or of FROM
+#   single SYSTEM TASKS [options]         train each task from the pretrained encoder
+#   compare TASKS SYSTEM…                 print the systems' scores side by side
+# Scripts share their runs, skip finished ones, and continue interrupted ones.
 set -euo pipefail
-# What fairscale and fairseq say while they are imported, before the plugin can filter it.
+# Hide warnings from the imports of fairscale and fairseq, which come before the plugin can filter them
 export PYTHONWARNINGS=ignore::FutureWarning:fairscale.experimental.nn.offload LOGLEVEL=${LOGLEVEL:-WARNING}
-GLUE_DIR=${GLUE_DIR:?must be the folder with the files of GLUE, as they are unpacked}
+GLUE_DIR=${GLUE_DIR:?must be the folder with the unpacked files of GLUE}
 ENCODER=${ENCODER:?must be a file of mtmoe import-hf}
 RUNS=${RUNS:-runs/glue}/$(basename "$ENCODER" .pt)
 SEEDS=${SEEDS:-1 2 3}
-UPDATES=${UPDATES:-30000} # of stage 1; stage 2 has no more
+UPDATES=${UPDATES:-30000} # of stage 1; maximum for stage 2
 EPOCHS=${EPOCHS:-10}      # of stage 2
-TABLE=${TABLE-$(dirname "${BASH_SOURCE[0]}")/paper.yaml} # further rows of tasks; empty: none
+TABLE=${TABLE-$(dirname "${BASH_SOURCE[0]}")/paper.yaml} # additional task table; empty: none
 TASKS=${TASKS:-rte,mrpc,stsb,cola,sst2,qnli,qqp,mnli}
-# How many training examples a task has: for the length of stage 2.
+# Number of training examples per task, for the length of stage 2
 declare -A EXAMPLES=(
     [rte]=2490 [mrpc]=3668 [stsb]=5749 [cola]=8551 [sst2]=67349 [qnli]=104743 [qqp]=363846 [mnli]=392702 [cb]=250
     [copa]=400 [wic]=5428 [rotten_tomatoes]=8530 [boolq]=9427 [multirc]=27243 [imdb]=25000 [yelp]=560000
     [scitail]=23596 [sick]=4500
 )
 
-# known VARIABLE TASK…: before anything is trained, that each task's number of examples is known.
+# known VARIABLE TASK…: check that each task's number of examples is known, before any training.
 known() {
     local task
     for task in "${@:2}"; do
         [ -n "${EXAMPLES[$task]:-}" ] && continue
-        echo "\`$1\` must be some of $(printf '%s\n' "${!EXAMPLES[@]}" | sort | xargs | sed 's/ /, /g'), whose numbers of" \
-            "training examples this script knows, but has $task: add its number to EXAMPLES." >&2
+        echo "\`$1\` must be some of $(printf '%s\n' "${!EXAMPLES[@]}" | sort | xargs | sed 's/ /, /g'), but has $task:" \
+            "add its number of training examples to EXAMPLES in this script." >&2
         exit 1
     done
 }
@@ -53,7 +53,7 @@ mixture() {
     done
 }
 
-# tune FOLDER ARCH TASK [options]: the best checkpoint of all epochs, and its scores beside it.
+# tune FOLDER ARCH TASK [options]: keep the best epoch's checkpoint, and write its scores.
 tune() {
     local updates
     updates=$(awk "BEGIN { n = ${EXAMPLES[$3]} * ${SHARE:-1} * $EPOCHS / 32 + 1; print int(n < $UPDATES ? n : $UPDATES) }")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Table 6: prompts that begin at random; no prompts at all; no sources either; bottlenecks in the place of LoRA. The last row
-# is PEMT with the gate of its authors' code.
+# Table 6: random initial prompts, no prompts, no sources, and bottlenecks instead of LoRA. The last row is PEMT with the
+# gate of its authors' code.
 source "$(dirname "$0")/runs.sh"
 sources lora "$SOURCES" "$@"
 sources random "$SOURCES" --prompt-init random "$@"

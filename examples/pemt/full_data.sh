@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Table 1: full fine-tuning, LoRA by itself, and PEMT from all sources; figure 4 of PEMT's first seed.
+# Table 1: full fine-tuning, LoRA alone, and PEMT from all sources. Figure 4 for PEMT's first seed.
 source "$(dirname "$0")/runs.sh"
 sources lora "$SOURCES" "$@"
 targets full "$TASKS" "${FULL[@]}" "$@"

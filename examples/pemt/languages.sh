@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# A low-resource language with and without its relatives. DATA is a data directory of `mtmoe prepare`, such as that of
-# ../translation/ml50; the translator of all its pairs comes first, then adapters of some pairs, then those of LOW.
+# Train a low-resource language with and without its relatives. DATA is a data directory of `mtmoe prepare`, such as that of
+# ../translation/ml50. Trains a translator of all its pairs, then source adapters of some pairs, then targets for LOW.
 set -euo pipefail
 DATA=${DATA:?must be a data directory of mtmoe prepare}
 RUNS=${RUNS:-runs/pemt}/languages
 LOW=${LOW:-gl}
 RELATIVES=${RELATIVES:-es,pt}
 OTHERS=${OTHERS:-fi,tr}
-SIZE=${SIZE-_wmt15} # of the translator; empty: fairseq's own, or what options say
+SIZE=${SIZE-_wmt15} # size of the translator; empty: fairseq's default or the options'
 UPDATES=${UPDATES:-100000}
 SOURCE_UPDATES=${SOURCE_UPDATES:-5000}
 TARGET_UPDATES=${TARGET_UPDATES:-1000}
 
-# pair LANGUAGE: English and the language, whose codes in DATA may be mBART's (en_XX-gl_ES).
+# pair LANGUAGE: print the pair of English and LANGUAGE; DATA may have mBART's codes (en_XX-gl_ES).
 pair() {
     tr , '\n' <"$DATA/lang_pairs.txt" | grep -m 1 -xE "en(_[A-Z]+)?-$1(_[A-Z]+)?" && return
     echo "\`$DATA\` must have a pair of English and $1, but has $(cat "$DATA/lang_pairs.txt")." >&2
@@ -22,7 +22,7 @@ pair() {
 declare -A PAIRS
 for language in $LOW ${RELATIVES//,/ } ${OTHERS//,/ }; do PAIRS[$language]=$(pair "$language"); done
 
-# learn FOLDER ARCH PAIRS UPDATES VALIDATIONS [options]: the best of so many validations.
+# learn FOLDER ARCH PAIRS UPDATES VALIDATIONS [options]: keep the best checkpoint of this number of validations.
 learn() {
     [ -e "$1/finished" ] && return
     local interval=$(($4 > $5 ? $4 / $5 : 1))

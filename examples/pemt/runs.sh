@@ -1,9 +1,9 @@
-# PEMT's settings (tables 7 and 8) for the scripts beside it, which begin with `source runs.sh`. Of ../glue/stages.sh it has
-# `compare TASKS SYSTEM…` and the tasks' sizes; and here:
-#   sources KIND TASKS [options]     stage 1: each task's adapters and prompt, once for all seeds
-#   borrowed KIND TASKS              their files, as --pemt-sources has them
-#   targets SYSTEM TASKS [options]   stage 2, or whatever is compared with it: each task by itself, for each seed
-# What is finished is left as it is: scripts share their runs, and go on where they were interrupted.
+# PEMT's settings (tables 7 and 8) for the scripts beside it, which begin with `source runs.sh`. From ../glue/stages.sh come
+# `compare TASKS SYSTEM…` and the tasks' sizes. This file adds:
+#   sources KIND TASKS [options]     stage 1: train each task's adapters and prompt, once for all seeds
+#   borrowed KIND TASKS              print their files for --pemt-sources
+#   targets SYSTEM TASKS [options]   stage 2 or a baseline: train each task alone, for each seed
+# Scripts share their runs, skip finished ones, and continue interrupted ones.
 set -euo pipefail
 T5=${T5:?must be a file of mtmoe import-hf with a T5}
 RUNS=${RUNS:-runs/pemt}
@@ -11,20 +11,20 @@ SEEDS=${SEEDS:-42 1024 4096}
 ENCODER=$T5
 TASKS=${TASKS:-stsb,mrpc,rte,cola,multirc,boolq,wic,wsc,cb} # targets
 source "$(dirname "$0")/../glue/stages.sh"
-HALVES=${HALVES:-$(dirname "${BASH_SOURCE[0]}")/halves.yaml} # development sets, of which a part is scored
-SIZE=${SIZE-_base} # _small, _base or _large; empty: that of the T5
+HALVES=${HALVES:-$(dirname "${BASH_SOURCE[0]}")/halves.yaml} # splits of development sets
+SIZE=${SIZE-_base} # _small, _base or _large; empty: the T5's size
 SOURCES=${SOURCES:-mnli,qnli,qqp,sst2,squad,record}
 SOURCE_EPOCHS=${SOURCE_EPOCHS:-5}
 SOURCE_LR=${SOURCE_LR:-5e-4}
-TARGET_EPOCHS=${TARGET_EPOCHS:-20} # 10 of a task with over 10,000 examples, and 5 of MRQA's
+TARGET_EPOCHS=${TARGET_EPOCHS:-20} # halved above 10,000 examples; the paper has 5 for MRQA's tasks
 TARGET_LR=${TARGET_LR:-6e-4}       # or 1e-3
 FEW_UPDATES=${FEW_UPDATES:-100}    # with few examples
 EXAMPLES+=([squad]=86588 [record]=100730 [wsc]=554)
 known SOURCES ${SOURCES//,/ }
 known TASKS ${TASKS//,/ }
-declare -A POSITIONS=([squad]=512 [record]=512 [multirc]=348) # of all others 256
+declare -A POSITIONS=([squad]=512 [record]=512 [multirc]=348) # all others have 256
 
-# learn FOLDER TASK EXAMPLES EPOCHS BATCH WARMUP [options]: the best checkpoint of all epochs.
+# learn FOLDER TASK EXAMPLES EPOCHS BATCH WARMUP [options]: keep the best epoch's checkpoint.
 learn() {
     local updates=$((($3 * $4 + $5 - 1) / $5))
     fairseq-train "$GLUE_DIR" --user-dir fairseq_mtmoe --save-dir "$1" --task text_to_text --init-model "$T5" \
@@ -43,7 +43,7 @@ sources() {
         echo "== source $task, $1"
         learn "$folder" "$task" "${EXAMPLES[$task]}" "$SOURCE_EPOCHS" 128 500 --source-task "$task" \
             --arch "pemt_t5$SIZE" --pemt-stage source --criterion pemt --lr "$SOURCE_LR" "${@:3}"
-        rm -f "$folder/checkpoint_best.pt" # the source's file is all that targets want
+        rm -f "$folder/checkpoint_best.pt" # targets need only the source file
         touch "$folder/finished"
     done
 }
@@ -70,8 +70,8 @@ targets() {
                 few=(--train-examples "$SHOTS" --train-examples-seed "$seed" --validate-interval 10)
             fi
             local which=(--target-task "$task")
-            case " ${*:3} " in *" --pemt-stage source "*) which=(--source-task "$task") ;; esac # LoRA by itself
-            local subset=valid # where there are no other labels
+            case " ${*:3} " in *" --pemt-stage source "*) which=(--source-task "$task") ;; esac # LoRA alone
+            local subset=valid # for tasks without other labels
             { grep -q "^$task:" "$HALVES" || [[ $task =~ ^(scitail|paws)$ ]]; } && subset=test
             echo "== $1, seed $seed: $task"
             learn "$folder" "$task" "$examples" "$epochs" "$batch" 0 "${which[@]}" --task-table "$HALVES" --seed "$seed" \
@@ -83,7 +83,7 @@ targets() {
     done
 }
 
-# What scripts compare: PEMT with one kind of sources, LoRA by itself, and the whole T5.
+# Options of the compared systems: PEMT with one kind of sources, LoRA alone, and the whole T5
 TARGET=(--arch "pemt_t5$SIZE" --criterion pemt --lr "$TARGET_LR")
 LORA=("${TARGET[@]}" --pemt-stage source --no-prompt)
 FULL=(--arch "t5$SIZE" --criterion cross_entropy --lr "${FULL_LR:-3e-4}")

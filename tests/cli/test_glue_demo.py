@@ -96,7 +96,7 @@ def test_no_text_of_one_split_is_in_another(data):
 
 def test_it_is_made_once_and_the_same_again(maker, data, tmp_path, capsys):
     maker.command.main([str(data)], standalone_mode=False)
-    assert capsys.readouterr().out == f"{data} is there already\n"
+    assert capsys.readouterr().out == f"{data} exists already\n"
     maker.command.main([str(tmp_path / "again"), *MADE], standalone_mode=False)
     files = [path.relative_to(data) for path in data.glob("*/*.*")]
     assert len(files) == 15

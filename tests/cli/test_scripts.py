@@ -68,12 +68,12 @@ def test_tasks_have_the_sizes_of_the_table_and_mixtures_as_many_as_they_are_call
 @pytest.mark.parametrize(
     ("script", "variables", "sentence"),
     [
-        ("ca_mtl/new_tasks.sh", {"NEW": "anli"}, "`NEW` must be some of .*scitail.*, but has anli: add its number to"),
+        ("ca_mtl/new_tasks.sh", {"NEW": "anli"}, "`NEW` must be some of .*scitail.*, but has anli: add its number"),
         ("glue/few_shot.sh", {"NEW": "anli"}, "`NEW` must be some of"),
         ("glue/gates.sh", {"NEW": "anli"}, "`NEW` must be some of"),
         ("pemt/full_data.sh", {"TASKS": "rte,mine"}, "`TASKS` must be some of .*boolq.* but has mine: add its number"),
         ("pemt/few_shot.sh", {"SOURCES": "mine"}, "`SOURCES` must be some of"),
-        ("pemt/num_sources.sh", {"SOURCES": "rte,cb", "COUNTS": "1 3"}, r"`COUNTS` must be of 1 to 2, .* but has 3"),
+        ("pemt/num_sources.sh", {"SOURCES": "rte,cb", "COUNTS": "1 3"}, r"`COUNTS` must have numbers .* 2, .* has 3"),
         ("pemt/languages.sh", {"OTHERS": "fi"}, "must have a pair of English and fi, but has en_XX-gl_ES"),
     ],
 )

@@ -1,6 +1,6 @@
-"""English from the docstrings of installed libraries: what functions, classes and modules say of themselves.
+"""Extract English sentences from the docstrings of installed libraries.
 
-They are read from the source files, and no library is imported. What is no prose (lists, examples, …) is left out.
+Reads source files without importing the libraries. Skips everything but prose, such as lists and examples.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from fairseq_mtmoe.errors import UserError
 
-SHORTEST, LONGEST = 6, 28  # words of a sentence
-LEFT_OUT = ("tests", "testing", "conftest.py", "_version.py", "externals", "_lib")  # tests, and other projects' code
+SHORTEST, LONGEST = 6, 28  # number of words in a sentence
+LEFT_OUT = ("tests", "testing", "conftest.py", "_version.py", "externals", "_lib")  # tests and other projects' code
 PROSE = re.compile(r"[A-Z][A-Za-z0-9 ,;:._='()/\"-]*[A-Za-z0-9)]\.")
 ROLE = re.compile(r":[\w:]+:`([^`]*)`")
 UNDERLINE = re.compile(r"[-=~^]{3,}")
@@ -31,11 +31,11 @@ class Description:
     """The prose of a docstring.
 
     Attributes:
-        library: whose it is.
-        part: the library's subpackage, or module at its top: `scipy.stats`.
-        file: in which it stands: `scipy/stats/_entropy.py`.
+        library: the library's name.
+        part: the library's subpackage or top-level module, such as `scipy.stats`.
+        file: the source file, such as `scipy/stats/_entropy.py`.
         name: of the function, class or module.
-        sentences: in their order.
+        sentences: the sentences in order.
     """
 
     library: str
@@ -46,7 +46,7 @@ class Description:
 
 
 def read_descriptions(libraries: Sequence[str]) -> list[Description]:
-    """The descriptions in the libraries' files, each sentence of which stands nowhere else.
+    """Return the libraries' descriptions, without sentences that occur twice.
 
     Raises:
         UserError: a library is not installed.
@@ -61,7 +61,7 @@ def read_descriptions(libraries: Sequence[str]) -> list[Description]:
 
 
 def sentences_of(docstring: str) -> list[str]:
-    """The sentences of a docstring's prose, up to its first section (`Parameters` and the like)."""
+    """Return the sentences of a docstring's prose before its first section, such as `Parameters`."""
     found: list[str] = []
     for block in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
         lines = block.split("\n")
@@ -75,7 +75,7 @@ def sentences_of(docstring: str) -> list[str]:
 def _of_library(library: str) -> Iterator[Description]:
     spec = find_spec(library)
     if spec is None or not spec.submodule_search_locations:
-        raise UserError(f"`{library}` must be an installed package, but is not: `make install` has those of the demo.")
+        raise UserError(f"`{library}` must be an installed package, but is not; `make install` installs the demo's.")
     root = Path(next(iter(spec.submodule_search_locations)))
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root)
@@ -86,10 +86,10 @@ def _of_library(library: str) -> Iterator[Description]:
 
 
 def _docstrings(path: Path) -> Iterator[tuple[str, str]]:
-    """Each docstring of a file with the name of what it describes."""
+    """Yield a file's docstrings with the names of their functions, classes or module."""
     try:
         tree = ast.parse(path.read_bytes())
-    except SyntaxError:  # a template, or of another Python
+    except SyntaxError:  # a template, or code for another Python
         return
     waiting: list[Described] = [tree]
     while waiting:
@@ -101,7 +101,7 @@ def _docstrings(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _plain(text: str) -> str:
-    """Text without reStructuredText's marks."""
+    """Return text without reStructuredText markup."""
     text = ROLE.sub(lambda match: match[1].rpartition(".")[2].lstrip("~"), text)
     return " ".join(re.sub(r"[`*]", "", text).split())
 
@@ -111,5 +111,5 @@ def _is_prose(sentence: str) -> bool:
 
 
 def _letters(sentence: str) -> str:
-    """What two sentences have in common that differ in case, numbers or signs alone."""
+    """Return a sentence's letters in lower case, to find sentences that differ only in case, numbers or signs."""
     return re.sub(r"[^a-z]", "", sentence.lower())

@@ -1,9 +1,9 @@
-"""Five tasks from the docstrings of installed libraries, as files in the forms of GLUE and SuperGLUE.
+"""Make five tasks from the docstrings of installed libraries, in the formats of GLUE and SuperGLUE.
 
     python make_tasks.py OUT [--libraries scipy,sklearn,…] [--size 2000]
 
-Training, validation and test examples are of different subpackages of each library, for all tasks alike: no text that
-one task is trained on is in what any task is validated on. A finished OUT is left as it is.
+Training, validation and test examples come from different subpackages of each library, the same for all tasks. No text
+in any task's training data occurs in any task's validation data. A finished OUT does not change.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from fairseq_mtmoe.io.files import new_folder
 Example = dict[str, Any]
 
 LIBRARIES = "django,matplotlib,networkx,scipy,sklearn"
-SHARES = {"valid": 0.2, "test": 0.1}  # of each library's sentences; the rest is trained on
+SHARES = {"valid": 0.2, "test": 0.1}  # shares of each library's docstrings; the rest is training data
 SEED = 1
 
 
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--libraries", default=LIBRARIES, show_default=True, help="Installed packages whose docstrings are read.")
-@click.option("--size", default=2000, show_default=True, help="Training examples of a large task.")
+@click.option("--libraries", default=LIBRARIES, show_default=True, help="Installed packages whose docstrings to read.")
+@click.option("--size", default=2000, show_default=True, help="Number of training examples of a large task.")
 def command(out: Path, libraries: str, size: int) -> None:
     """Write the files of the demo's tasks to the folder OUT, completely or not at all."""
     if out.is_dir():
-        click.echo(f"{out} is there already")
+        click.echo(f"{out} exists already")
         return
     names = libraries.split(",")
     if len(set(names)) < 2:
@@ -55,20 +55,20 @@ def command(out: Path, libraries: str, size: int) -> None:
 
 
 def examples_of(task: str, descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
-    """A split of a task, in random order: labels come in turn before."""
+    """Return a task's split in random order."""
     examples = TASKS[task](descriptions, count, draw)
     draw.shuffle(examples)
     return examples
 
 
 def sizes(task: str, size: int) -> dict[str, int]:
-    """How many examples a task has of each split."""
+    """Return the number of examples in each split of a task."""
     train = {"nearness": size // 4, "next_sentence": size // 4, "function_name": size // 10}.get(task, size)
     return {"train": train, "valid": max(size // 10, 8), "test": max(size // 20, 8)}
 
 
 def split_descriptions(descriptions: Sequence[Description], draw: random.Random) -> dict[str, list[Description]]:
-    """Deal each library's subpackages out; one that is larger than a share's rest is trained on."""
+    """Assign each library's subpackages to splits; those that fit into no other split become training data."""
     parts: defaultdict[str, defaultdict[str, list[Description]]] = defaultdict(lambda: defaultdict(list))
     for description in descriptions:
         parts[description.library][description.part].append(description)
@@ -85,7 +85,7 @@ def split_descriptions(descriptions: Sequence[Description], draw: random.Random)
 
 
 def drawn(pool: Sequence[Description], count: int, draw: random.Random, what: str) -> list[Description]:
-    """`count` different ones in random order.
+    """Draw `count` different descriptions in random order.
 
     Raises:
         UserError: there are fewer.
@@ -97,7 +97,7 @@ def drawn(pool: Sequence[Description], count: int, draw: random.Random, what: st
 
 
 def another(pool: Sequence[Description], than: Description, draw: random.Random) -> Description:
-    """Another one of the same library."""
+    """Draw another description of the same library."""
     others = [description for description in pool if description.library == than.library and description is not than]
     if not others:
         raise_invalid("--libraries", "packages with several docstrings in each split", than.library)
@@ -105,12 +105,12 @@ def another(pool: Sequence[Description], than: Description, draw: random.Random)
 
 
 def of_several(descriptions: Sequence[Description]) -> list[Description]:
-    """Those with several sentences."""
+    """Return the descriptions with several sentences."""
     return [description for description in descriptions if len(description.sentences) > 1]
 
 
 def word_order(descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
-    """A sentence, or one in which two words were exchanged: in CoLA's manner."""
+    """Return examples with a sentence that may have two words exchanged, as in CoLA."""
     examples = []
     for number, description in enumerate(drawn(descriptions, count, draw, "")):
         sentence = draw.choice(description.sentences)
@@ -121,7 +121,7 @@ def word_order(descriptions: Sequence[Description], count: int, draw: random.Ran
 
 
 def exchanged(sentence: str, draw: random.Random) -> str:
-    """The sentence with two different words exchanged; neither the first, whose capital would tell, nor the last."""
+    """Exchange two different words, but not the first, whose capital would reveal it, nor the last."""
     words = sentence.split()
     inner = range(1, len(words) - 1)
     pairs = [(i, j) for i in inner for j in inner if i < j and words[i].strip(",;:") != words[j].strip(",;:")]
@@ -131,7 +131,7 @@ def exchanged(sentence: str, draw: random.Random) -> str:
 
 
 def same_text(descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
-    """Two sentences of one docstring, or of two docstrings of one library."""
+    """Return examples with two sentences of one docstring, or of two docstrings of one library."""
     examples = []
     several = of_several(descriptions)
     for number, description in enumerate(drawn(several, count, draw, " of several sentences")):
@@ -147,7 +147,7 @@ def same_text(descriptions: Sequence[Description], count: int, draw: random.Rand
 
 
 def nearness(descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
-    """How near two docstrings stand: in two libraries (0), one library, one subpackage, or one file (3)."""
+    """Return pairs of docstrings with their nearness: two libraries (0), one library, one subpackage, one file (3)."""
     examples: list[Example] = []
     there: defaultdict[str, list[Description]] = defaultdict(list)
     for description in descriptions:
@@ -164,17 +164,17 @@ def nearness(descriptions: Sequence[Description], count: int, draw: random.Rando
 
 
 def places(description: Description) -> tuple[str, str, str]:
-    """Where a docstring stands, from far to near."""
+    """Return a docstring's library, subpackage and file."""
     return description.library, description.part, description.file
 
 
 def score(first: Description, second: Description) -> int:
-    """How many of their places are the same."""
+    """Return the number of places that two docstrings share."""
     return sum(a == b for a, b in zip(places(first), places(second), strict=True))
 
 
 def next_sentence(descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
-    """Which of two sentences follows a third one: in COPA's manner."""
+    """Return examples that ask which of two sentences follows a third, as in COPA."""
     examples = []
     several = of_several(descriptions)
     for number, description in enumerate(drawn(several, count, draw, " of several sentences")):
@@ -187,7 +187,7 @@ def next_sentence(descriptions: Sequence[Description], count: int, draw: random.
 
 
 def function_name(descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
-    """A name of several words and the first sentence of its docstring, or of another one of the library."""
+    """Return names of several words with the first sentence of their own docstring or of another one."""
     named = [description for description in descriptions if len(words_of(description.name)) > 1]
     examples = []
     for number, description in enumerate(drawn(named, count, draw, " of names of several words")):
@@ -199,7 +199,7 @@ def function_name(descriptions: Sequence[Description], count: int, draw: random.
 
 
 def words_of(name: str) -> list[str]:
-    """The words of a name in Python: `train_test_split`, `BaseEstimator`."""
+    """Return the words of a Python name such as `train_test_split` or `BaseEstimator`."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
 
 
@@ -213,7 +213,7 @@ TASKS: dict[str, Callable[[Sequence[Description], int, random.Random], list[Exam
 
 
 def write(folder: Path, split: str, examples: list[Example]) -> None:
-    """A file of the split; test data has no labels. Rankings are objects in JSON, the others between tabs."""
+    """Write a split's file, without labels for test data: JSON lines for rankings, else TSV."""
     folder.mkdir(exist_ok=True)
     shown = [{"index": number, **example} for number, example in enumerate(examples)]
     if split == "test":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train a model of the demo's tasks into runs/glue/NAME: train.sh NAME [options]. A second run continues the first.
+# Train a model on the demo's tasks into runs/glue/NAME: train.sh NAME [options]. A second call continues the run.
 set -euo pipefail
 # What fairscale and fairseq say while they are imported, before the plugin can filter it.
 export PYTHONWARNINGS=ignore::FutureWarning:fairscale.experimental.nn.offload LOGLEVEL=${LOGLEVEL:-WARNING}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From installed packages to a scored sparse translator, on the CPU. Interrupted and started again, each step continues.
+# Train and score a sparse translator on the catalogs of installed packages, on the CPU. Run it again to continue.
 set -euo pipefail
 HERE=$(dirname "$0")
 bash "$HERE/prepare.sh"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Translate and score every test set, draw what training logged, and show all of it on one page.
+# Translate and score all test sets, draw the run log's figures, and write a page about the run.
 set -euo pipefail
 MODEL=${RUNS:-runs}/catalogs/model
 mtmoe evaluate "${RUNS:-runs}/catalogs/data" --path "$MODEL/checkpoint_best.pt" --overwrite "$@"

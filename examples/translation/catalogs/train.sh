@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Train dense, then sparse: 16 experts in every second block, temperature heating. A second run continues the first.
-# DATA and MODEL name other folders than the demo's.
+# Train dense, then sparse: 16 experts in every second block, temperature heating. A second call continues the run.
+# Set DATA and MODEL for other folders than the demo's.
 set -euo pipefail
-# What fairscale and fairseq say while they are imported, before the plugin can filter it.
+# Hide warnings from the imports of fairscale and fairseq, which come before the plugin can filter them
 export PYTHONWARNINGS=ignore::FutureWarning:fairscale.experimental.nn.offload LOGLEVEL=${LOGLEVEL:-WARNING}
 DATA=${DATA:-${RUNS:-runs}/catalogs/data}
 fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${MODEL:-${RUNS:-runs}/catalogs/model}" \

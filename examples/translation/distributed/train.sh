@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Train 8 BASE experts in as many processes as torchrun, SLURM or the environment say. A second run goes on, in any number.
+# Train 8 BASE experts in the processes that torchrun, SLURM or the environment set. A second call continues in any number.
 set -euo pipefail
-# What fairscale and fairseq say while they are imported, before the plugin can filter it.
+# Hide warnings from the imports of fairscale and fairseq, which come before the plugin can filter them
 export PYTHONWARNINGS=ignore::FutureWarning:fairscale.experimental.nn.offload LOGLEVEL=${LOGLEVEL:-WARNING}
 DATA=${RUNS:-runs}/distributed/data
 exec fairseq-train "$DATA" --user-dir fairseq_mtmoe --save-dir "${RUNS:-runs}/distributed/model" \

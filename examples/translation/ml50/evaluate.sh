@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Translate and score every test set with the best checkpoint, then draw what training logged.
+# Translate and score all test sets with the best checkpoint, then draw the run log's figures.
 set -euo pipefail
 DATA=${DATA:-${RUNS:-runs}/ml50/data}
 MODEL=${RUNS:-runs}/ml50/model

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Add LANGUAGE to the demo's translator: its text, a checkpoint that has it, training, BLEU. A second run continues.
+# Add LANGUAGE to the demo's translator: prepare text, extend the checkpoint, train, evaluate. A second call continues.
 set -euo pipefail
 HERE=$(dirname "$0") LANGUAGE=${LANGUAGE:-sv} OLD=${RUNS:-runs}/catalogs NEW=${RUNS:-runs}/catalogs-${LANGUAGE:-sv}
 mtmoe prepare catalogs "$NEW/data" --langs "$LANGUAGE" --vocabulary-from "$OLD/data"
