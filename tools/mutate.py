@@ -1,12 +1,13 @@
-"""Do the tests notice when the core is wrong? Breaks one place at a time and runs the tests of its room.
+"""Check that tests notice errors: break one place at a time and run the tests of its folder.
 
     python tools/mutate.py --number 60 --seed 1 --out runs/mutations/before.json
     python tools/mutate.py --again runs/mutations/before.json --out runs/mutations/after.json
 
-The first draws places from ROOMS: a comparison is negated or its bound moved, + becomes -, an index moves by one, `and`
-becomes `or`, 0 becomes 1, a `not` or a sign is dropped. The second repeats the same mutations, found by the text around
-them, also where names or files have changed since; what no longer exists is "gone". Both write a table (.md) beside
-the JSON. Tests run in a copy of the tree, which must pass them unbroken; one that does not end counts as found.
+The first command draws places from ROOMS: it negates a comparison or moves its bound, turns + into -, moves an index by
+one, turns `and` into `or` and 0 into 1, or drops a `not` or a sign. The second command repeats the same mutations. It
+finds them by the text around them, even if names or files have changed; missing ones are "gone". Both write a table
+(.md) beside the JSON. Tests run in a copy of the tree, which must pass them unbroken. A test that does not end counts
+as found.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 CLONE = Path(__file__).parents[1]
-TESTS = {  # the part of the package, and where its tests are
+TESTS = {  # folder of the package -> its tests
     "moe": ["tests/unit/moe"],
-    "moe/parallel": ["tests/distributed/test_layer.py"],  # besides
+    "moe/parallel": ["tests/distributed/test_layer.py"],  # in addition to moe's
     "slots": ["tests/unit/slots", "tests/unit/models/test_base_sparse.py"],
     "data/sampling": ["tests/unit/data/sampling"],
     "sparsify": ["tests/unit/sparsify"],
@@ -41,7 +42,7 @@ TESTS = {  # the part of the package, and where its tests are
     "criterions": ["tests/unit/criterions"],
 }
 ROOMS = [room for room in TESTS if room != "moe/parallel"]
-LEAST_LIKENESS = 0.6  # of a line with other names and its neighbours
+LEAST_LIKENESS = 0.6  # minimum similarity of a line and its neighbours with other names
 LEFT_OUT = ("moe/grouped_matmul/triton_kernels.py",)  # runs only where Triton is installed
 NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", "runs", "build", "wheelhouse*", "results", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info"
@@ -58,7 +59,7 @@ TEXT_METHODS = ("__repr__", "__str__", "extra_repr")
 
 @dataclass(frozen=True)
 class Mutation:
-    """One change: bytes `start` to `end` of a file, which say `old`, become `new`. The text around finds it again.
+    """A change of bytes `start` to `end` of a file from `old` to `new`, with the lines around it.
 
     `column` counts from the first letter of `line`.
     """
@@ -79,7 +80,7 @@ class Mutation:
 
 
 def mutations_of_file(path: str, source: str) -> list[Mutation]:
-    """Every mutation of a file, in the order of its text."""
+    """Return all mutations of a file, in the order of its text."""
     lines = ["", *source.splitlines(), ""]
     starts = [0, *itertools.accumulate(len(text) for text in source.encode().splitlines(keepends=True))]
     found = []
@@ -93,7 +94,7 @@ def mutations_of_file(path: str, source: str) -> list[Mutation]:
 
 
 def _mutants(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """Nodes below `node` and the text that takes their place; skips annotations, decorators and texts for people."""
+    """Yield nodes below `node` with their replacements; skip annotations, decorators and messages."""
     if isinstance(node, ast.FunctionDef) and node.name in TEXT_METHODS:
         return
     if isinstance(node, (ast.JoinedStr, ast.Raise, ast.arg)):
@@ -150,7 +151,7 @@ def mutations_of_room(room: str) -> list[Mutation]:
 
 
 def draw(rooms: list[list[Mutation]], number: int, seed: int) -> list[Mutation]:
-    """`number` mutations by chance, of the rooms in turn, no two of them in one line."""
+    """Draw `number` mutations from the rooms in turn, at most one per line."""
     generator, drawn = random.Random(seed), {}
     queues = [generator.sample(room, len(room)) for room in rooms]
     while len(drawn) < number and any(queues):
@@ -164,7 +165,7 @@ def draw(rooms: list[list[Mutation]], number: int, seed: int) -> list[Mutation]:
 
 
 def find_again(mutation: Mutation, candidates: list[Mutation]) -> Mutation | None:
-    """The same mutation of today's files: in the same line if there is one, else in the likest with other names."""
+    """Return the same mutation in the current files: in the same line, or else in the most similar one."""
     same = [other for other in candidates if _without_names(other) == _without_names(mutation)]
     exact = [other for other in same if (other.line, other.new) == (mutation.line, mutation.new)]
 
@@ -177,25 +178,25 @@ def find_again(mutation: Mutation, candidates: list[Mutation]) -> Mutation | Non
 
 
 def _without_names(mutation: Mutation) -> tuple[str, ...]:
-    """The mutation and where in its line it is, with a dot for each name."""
+    """Return the mutation and its place in the line, with a dot for each name."""
     texts = mutation.line, mutation.line[: mutation.column], mutation.old, mutation.new
     return tuple(re.sub(r"[^\W\d]\w*", lambda m: m[0] if keyword.iskeyword(m[0]) else ".", text) for text in texts)
 
 
 def folders_of(path: str) -> list[str]:
-    """The tests of a file of the package."""
+    """Return the test folders of a file of the package."""
     names = [name for room, names in TESTS.items() if path.startswith(f"{room}/") for name in names]
     return [name for name in names if (CLONE / name).exists()]
 
 
 def tests_of(path: str) -> list[str]:
-    """The same, those with the file's name first: they find most of what is wrong in it."""
+    """Return the tests of a file, first those with its name, which find most errors."""
     folders, name = folders_of(path), f"test_*{Path(path).stem}*.py"
     return [*(str(file.relative_to(CLONE)) for folder in folders for file in (CLONE / folder).rglob(name)), *folders]
 
 
 def run_tests(clone: Path, tests: list[str], timeout: float) -> tuple[str, str]:
-    """`survived`, or `found` and the test that failed first."""
+    """Run tests; return `survived`, or `found` and the first test that failed."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "-m", "not rare", "-p", "no:cacheprovider", *tests]
     try:
@@ -209,7 +210,7 @@ def run_tests(clone: Path, tests: list[str], timeout: float) -> tuple[str, str]:
 
 
 def measure(mutations: list[Mutation], timeout: float) -> list[dict[str, object]]:
-    """A row for each mutation, tried in a copy of the tree."""
+    """Try each mutation in a copy of the tree; return a row for each."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "clone"
@@ -230,7 +231,7 @@ def measure(mutations: list[Mutation], timeout: float) -> list[dict[str, object]
 
 
 def line_of(row: dict[str, object]) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     mutation = Mutation(**row["mutation"])
     old, new = ("`" + text.replace("|", r"\|") + "`" for text in (mutation.old, mutation.new))
     return f"| {mutation.path}:{mutation.number} | {old} → {new} | {row['result']} | {row['by']} |"
@@ -241,7 +242,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=ROOMS)
     parser.add_argument("--number", type=int, default=60, help="number of places to break")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--again", type=Path, help="an earlier --out: the same mutations, where they still exist")
+    parser.add_argument("--again", type=Path, help="earlier --out, whose mutations to repeat")
     parser.add_argument("--out", type=Path, default=CLONE / "runs" / "mutations" / "mutations.json")
     parser.add_argument("--timeout", type=float, default=900, help="seconds for the tests of one mutation")
     options = parser.parse_args(arguments)

@@ -1,11 +1,11 @@
-"""`make install WHEELHOUSE=…`: set up an environment without a network, from what `make wheelhouse` made elsewhere.
+"""`make install WHEELHOUSE=…`: install without a network, from a wheelhouse.
 
-torch is the one that the running Python imports, whatever its build; of other packages that are there, those that are
-new enough are used. The clone itself is installed, so that `--user-dir fairseq_mtmoe` and `mtmoe` run the same code;
-its compiled kernels come from the wheelhouse, and no compiler is needed. What lies in WHEELHOUSE-optional is installed,
-too.
+`make wheelhouse` makes the wheelhouse on another machine. The environment uses the torch that the running Python
+imports, of any build, and its other packages if they are new enough. The clone is installed in editable mode, so that
+`--user-dir fairseq_mtmoe` and `mtmoe` run the same code. Its compiled kernels come from the wheelhouse, so that no
+compiler is needed. Packages in WHEELHOUSE-optional are installed, too.
 
-Runs with the node's Python and nothing else.
+This script needs only Python.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ WHERE_TORCH_IS = "import torch; print(torch.__version__, torch.__file__, sep='\\
 
 
 def refuse(name: str, rule: str, value: object) -> NoReturn:
-    """End with the sentence that says which rule a setting breaks."""
+    """Exit with a sentence that names the setting, its rule and its value."""
     sys.exit(f"`{name}` must be {rule}, but is {value} instead.")
 
 
 def find_wheel(wheelhouse: Path) -> Path:
-    """This project's wheel, which must be for the Python that runs this and of the clone's version."""
+    """Return this project's wheel, which must fit the running Python and the clone's version."""
     found = sorted(wheelhouse.glob("fairseq_mtmoe-*.whl"))
     if not found:
         refuse("WHEELHOUSE", "a folder that `make wheelhouse` made", wheelhouse)
@@ -48,11 +48,11 @@ def find_wheel(wheelhouse: Path) -> Path:
 
 
 class NoTorch(Exception):
-    """A Python does not import torch; the message is why."""
+    """A Python cannot import torch; the message is its error."""
 
 
 def find_torch(python: str) -> tuple[str, Path]:
-    """The version of the torch that a Python imports, and the folder in which it is installed."""
+    """Return the version of a Python's torch, and the folder with its packages."""
     run = subprocess.run([python, "-c", WHERE_TORCH_IS], capture_output=True, text=True)
     if run.returncode:
         raise NoTorch((run.stderr.splitlines() or [f"exit status {run.returncode}"])[-1])
@@ -61,14 +61,14 @@ def find_torch(python: str) -> tuple[str, Path]:
 
 
 def torch_to_use(is_in_wheelhouse: bool) -> Path | None:
-    """Where the running Python's torch is; None if that of the wheelhouse is to be installed instead."""
+    """Return the folder of the running Python's torch; None to install the wheelhouse's."""
     try:
         version, folder = find_torch(sys.executable)
         problem = "" if is_new_enough(version) else f"whose torch is {version}"
     except NoTorch as error:
-        problem = f"which says {str(error)!r}"
+        problem = f"which reports {str(error)!r}"
     if not problem:
-        print(f"The torch that is there is used: {version}, in {folder}.")
+        print(f"Using the installed torch {version} in {folder}.")
         return folder
     if not is_in_wheelhouse:
         refuse("PYTHON", "a Python that imports torch 2.6 or newer", f"{sys.executable}, {problem},")
@@ -76,24 +76,24 @@ def torch_to_use(is_in_wheelhouse: bool) -> Path | None:
 
 
 def is_new_enough(version: str) -> bool:
-    """Also for versions such as 2.6.0a0+ecf3bae40a.nv25.1, which containers have."""
+    """Return whether a torch is new enough, also for versions such as 2.6.0a0+ecf3bae40a.nv25.1."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= OLDEST_TORCH
 
 
 def make_environment(folder: Path, torch: Path | None) -> str:
-    """An environment that sees the packages of the running Python, and torch; returns its Python."""
+    """Make an environment that sees the running Python's packages and torch; return its Python."""
     venv.EnvBuilder(system_site_packages=True, with_pip=True, symlinks=True).create(folder)
     python = str(folder / "bin" / "python")
     (site,) = folder.glob("lib/python3*/site-packages")
     pointer = site / "torch_of_this_machine.pth"
     pointer.unlink(missing_ok=True)
-    if torch is not None and not sees_torch(python):  # which is in an environment of its own
+    if torch is not None and not sees_torch(python):  # torch is in another environment
         pointer.write_text(f"{torch}\n", encoding="utf-8")
     return python
 
 
 def sees_torch(python: str) -> bool:
-    """Whether an interpreter finds a torch."""
+    """Return whether an interpreter imports torch."""
     try:
         find_torch(python)
     except NoTorch:
@@ -102,10 +102,10 @@ def sees_torch(python: str) -> bool:
 
 
 def pip_install(python: str, folders: list[Path], *arguments: str) -> None:
-    """Install from folders alone, whatever the machine's own settings of pip say."""
+    """Install only from these folders, without the machine's pip settings."""
     links = [part for folder in folders for part in ("--find-links", str(folder))]
     command = [python, "-m", "pip", "--isolated", "--disable-pip-version-check", "install", "-q", "--no-index"]
-    command += ["--no-warn-conflicts", *links]  # fairseq's and ours are meant: what is left out is optional
+    command += ["--no-warn-conflicts", *links]  # fairseq's and ours are expected: omitted packages are optional
     no_compiler = {"CC": "false", "CXX": "false"}  # our kernels come from the wheel
     subprocess.run([*command, *arguments], check=True, env={**os.environ, **no_compiler, "PIP_CONFIG_FILE": os.devnull})
 
@@ -115,12 +115,12 @@ def unpack_kernels(wheel: Path, folder: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         names = [name for name in file.namelist() if name.startswith(KERNELS) and name.endswith(".so")]
         for name in names:
-            (folder / name).unlink(missing_ok=True)  # a run may use it: it keeps what it has
+            (folder / name).unlink(missing_ok=True)  # a running process keeps the old file
         file.extractall(folder, names)
 
 
 def main(wheelhouse: Path, environment: Path) -> None:
-    """Make the environment, and install what the wheelhouse and the folders beside it hold."""
+    """Make the environment, and install the wheelhouse and the folders beside it."""
     wheel = find_wheel(wheelhouse)
     beside = [wheelhouse.with_name(wheelhouse.name + suffix) for suffix in ("-optional", "-torch")]
     folders = [wheelhouse, *(folder for folder in beside if folder.is_dir())]

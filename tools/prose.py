@@ -1,9 +1,9 @@
-"""`make lint`: find the patterns that make English hard in pages, help and docstrings.
+"""`make lint`: find patterns of hard English in pages, help and docstrings.
 
     python tools/prose.py [FILE …]
 
-Without a file it reads README.md, CONTRIBUTING.md, docs/ and the package. It prints `file:line: the rule: the text` and
-leaves with status 1 where it finds one. The rules are CONTRIBUTING's.
+Without a file it reads README.md, CONTRIBUTING.md, docs/ and the package. It prints `file:line: the rule: the text`,
+and exits with 1 if it finds a pattern. CONTRIBUTING.md has the rules.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from proselint.registry.checks.types import ExistenceSimple
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "fairseq_mtmoe/**/*.md", "examples/**/*.md")
-GENERATED = ("docs/reference/options.md", "docs/site")  # the option's help is read where it is written
-LONGEST = 45  # words: 25 are the rule, and a list in a sentence may need more
+GENERATED = ("docs/reference/options.md", "docs/site")  # option help is checked in the source
+LONGEST = 45  # words in a sentence: 25 are the rule, but a list may need more
 CLAUSE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*(])|(?<=[;:])\s")
 FORMULA = re.compile(r"(?!.*[A-Za-z]{3})")  # `x x` repeats nothing
 CASED = engine.Fast(engine.RegexOptions(case_insensitive=False))
 
 
 class Block(NamedTuple):
-    """A paragraph, a cell or a help text, with the line on which it begins."""
+    """A paragraph, table cell or help text, and its first line."""
 
     file: Path
     line: int
@@ -60,7 +60,10 @@ OURS = ("opener", "number", "length")
 
 
 def page_blocks(file: Path) -> Iterator[Block]:
-    """Yield a page's paragraphs, list items and cells, with `code` for each piece of code; headings may ask."""
+    """Yield a page's paragraphs, list items and cells, with `code` for inline code.
+
+    Headings are skipped, because they may be questions.
+    """
     tokens = MarkdownIt("commonmark").enable("table").parse(file.read_text(encoding="utf-8"))
     for before, token in zip([None, *tokens], tokens, strict=False):
         if token.type == "inline" and not (before and before.type == "heading_open"):
@@ -108,7 +111,7 @@ def blocks(file: Path) -> Iterator[Block]:
 
 
 def findings(block: Block) -> Iterator[str]:
-    """Yield a line for each rule that the block breaks."""
+    """Yield a line for each match of a rule in a block."""
     for check in CHECKS:
         for found in check.check(block.text):
             shown = block.text[slice(*found.span)].strip(" .!?")
@@ -117,7 +120,7 @@ def findings(block: Block) -> Iterator[str]:
 
 
 def main(names: list[str]) -> int:
-    """Print what the files' prose breaks, and return the exit status."""
+    """Print all findings, and return the exit status."""
     files = [Path(name).resolve() for name in names] or sorted(
         file for pattern in (*PAGES, "fairseq_mtmoe/**/*.py") for file in ROOT.glob(pattern)
         if not str(file.relative_to(ROOT)).startswith(GENERATED)

@@ -1,4 +1,7 @@
-"""`make reference`: write what is registered with fairseq, for `mtmoe options` and docs/reference/options.md."""
+"""`make reference`: write the registered options.
+
+It writes the file of `mtmoe options` and docs/reference/options.md.
+"""
 
 from pathlib import Path
 
@@ -46,7 +49,7 @@ def table(own: list[Option]) -> str:
 
 
 def differences(named: list[Choice]) -> str:
-    """Return which of our options begin otherwise in a class's other names."""
+    """Return our options whose defaults differ in a class's other names."""
     first = {option.flag: option.default for option in named[0].own}
     found = [
         f"`{one.name}` has `{option.flag} {shown(option.default) or 'unset'}`"
@@ -58,7 +61,7 @@ def differences(named: list[Choice]) -> str:
 
 
 def code(default: object) -> str:
-    """Return a default as code, empty where there is none."""
+    """Return a default as code, or an empty text without one."""
     text = cell(shown(default))
     return f"`{text}`" if text else ""
 

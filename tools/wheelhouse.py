@@ -1,9 +1,10 @@
-"""`make wheelhouse`: a folder with every wheel that an install without a network needs, for the Python that runs this.
+"""`make wheelhouse`: collect the wheels for an install without a network.
 
-Beside FOLDER comes FOLDER-optional: what a node can do without. Each has a requirements.txt, which `tools/offline.py`
-installs. torch is left out, since a node has the build for its GPUs; `--torch` puts it into FOLDER-torch.
+The wheels fit the running Python. FOLDER gets required packages, and FOLDER-optional optional ones. Each has a
+requirements.txt, which `tools/offline.py` installs. torch is left out, because a node has the build for its GPUs;
+`--torch` puts it into FOLDER-torch.
 
-Needs pip, setuptools, wheel, cython and numpy, which `make wheelhouse` sees to.
+Needs pip, setuptools, wheel, cython and numpy, which `make wheelhouse` installs.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ TOOLS = Path(__file__).parent
 CLONE = TOOLS.parent
 FAIRSEQ = "fairseq-fixed==0.12.3.1"
 LEFT_OUT = {
-    "torch": "the node's own is used",
-    "torchaudio": "fairseq asks for it, and nothing here uses it",
-    "cython": "fairseq is built with it, and runs without",
-    "peft": "it asks for torch, and only a benchmark and its test use it",
+    "torch": "the node has its own",
+    "torchaudio": "fairseq requires it, but nothing here uses it",
+    "cython": "only fairseq's build needs it",
+    "peft": "it requires torch, and only a benchmark and its test use it",
 }
 OPTIONAL = ("altair", "vl-convert-python", "scikit-learn")  # charts · a fairseq criterion and task
 OPTIONAL_EXTRAS = ("demo", "nlu", "serve", "test")
-NEEDS_TORCH = ("fairscale",)  # taken without what it asks for, or pip fetches torch
-BACKEND = "setuptools>=70"  # makes the clone's own editable install
+NEEDS_TORCH = ("fairscale",)  # collected without its requirements, or pip would fetch torch
+BACKEND = "setuptools>=70"  # builds the clone's editable install
 SCIENTIFIC = (
     "criterions/sentence_prediction.py",
     "tasks/audio_classification.py",
@@ -44,7 +45,7 @@ SCIENCE = re.compile(r"^(from (?:sklearn|scipy)\b.*)$", re.MULTILINE)
 
 
 def split(requirements: list[Requirement]) -> tuple[list[str], list[str]]:
-    """What is needed and what is optional; extras of what is needed (Japanese and Korean dictionaries) are optional."""
+    """Return needed and optional requirements; extras of needed packages are optional (such as dictionaries)."""
     needed, optional = {}, {}
     for requirement in requirements:
         name = canonicalize_name(requirement.name)
@@ -71,25 +72,25 @@ def _is_wanted(requirement: Requirement) -> bool:
 
 
 def _text(requirement: Requirement) -> str:
-    requirement.marker = None  # it was evaluated, for the Python that runs this
+    requirement.marker = None  # already evaluated for the running Python
     return str(requirement)
 
 
 def requirements_of(wheel: Path) -> list[Requirement]:
-    """What a wheel says that it needs, extras included."""
+    """Return a wheel's requirements, with extras."""
     with zipfile.ZipFile(wheel) as file:
         info = next(name for name in file.namelist() if name.endswith(".dist-info/METADATA")).rpartition("/")[0]
         return [Requirement(line) for line in PathDistribution(zipfile.Path(file, f"{info}/")).requires or ()]
 
 
 def pip_wheel(folder: Path, *arguments: str, **environment: str) -> None:
-    """Have pip put wheels into a folder, of the versions that we test with; what has no wheel is built."""
+    """Collect wheels in a folder, in the versions of constraints.txt; pip builds missing wheels."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "-c", str(CLONE / "constraints.txt"), "-w", str(folder)]
     subprocess.run([*command, *arguments], check=True, env={**os.environ, **environment})
 
 
 def build_ours(folder: Path) -> Path:
-    """This project's wheel, from a copy: of what lies in the clone, only sources go into it."""
+    """Build this project's wheel from a copy of the sources, without compiled files in the clone."""
     with tempfile.TemporaryDirectory() as scratch:
         for name in ("setup.py", "pyproject.toml", "README.md"):
             shutil.copy(CLONE / name, scratch)
@@ -100,7 +101,7 @@ def build_ours(folder: Path) -> Path:
 
 
 def build_fairseq(folder: Path) -> Path:
-    """fairseq's wheel without extensions for torch, which imports without scikit-learn and scipy (45 MB) too."""
+    """Build fairseq's wheel without torch extensions, and without the need for scikit-learn and scipy (45 MB)."""
     with tempfile.TemporaryDirectory() as scratch:
         built = Path(scratch, "built")
         pip_wheel(built, "--no-deps", "--no-build-isolation", "--no-cache-dir", "--no-binary", "fairseq-fixed", FAIRSEQ,
@@ -115,14 +116,14 @@ def build_fairseq(folder: Path) -> Path:
 
 
 def make_science_optional(module: Path) -> None:
-    """Let a module be imported without scikit-learn and scipy; what uses them then fails when it is used."""
+    """Let a module be imported without scikit-learn and scipy; uses of them then fail."""
     text, count = SCIENCE.subn(r"try:\n    \1\nexcept ImportError:\n    pass", module.read_text(encoding="utf-8"))
     assert count, f"{module} no longer imports scikit-learn or scipy"
     module.write_text(text, encoding="utf-8")
 
 
 def build(needed: Path, optional: Path, torch: Path | None) -> None:
-    """Fill the folders, which must be there and empty."""
+    """Fill the folders, which must exist and be empty."""
     wanted, extra = split([*requirements_of(build_fairseq(needed)), *requirements_of(build_ours(needed))])
     wanted.append(BACKEND)
     alone = [line for line in extra if line.startswith(NEEDS_TORCH)]
@@ -145,15 +146,15 @@ def write_lines(path: Path, lines: list[str]) -> None:
 
 
 def megabytes(paths: list[Path]) -> str:
-    """How large files are together, in words."""
+    """Return the total size of files as text."""
     return f"{sum(path.stat().st_size for path in paths) / 1e6:.1f} MB"
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--torch", action="store_true", help="torch, too, into FOLDER-torch")
+    parser.add_argument("--torch", action="store_true", help="also collect torch, into FOLDER-torch")
     arguments = parser.parse_args()
     folder = arguments.folder.absolute()
     final = {suffix: folder.with_name(folder.name + suffix) for suffix in ("", "-optional", "-torch")}
@@ -161,7 +162,7 @@ def main() -> None:
         del final["-torch"]
     there = next((path for path in final.values() if path.exists()), None)
     if there is not None:
-        sys.exit(f"`{there}` must not be there yet: remove or rename it, and a new wheelhouse is made.")
+        sys.exit(f"`{there}` must not exist yet, but does: remove or rename it first.")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".wheelhouse-") as scratch:
         folders = {suffix: Path(scratch, f"wheels{suffix}") for suffix in final}
         for path in folders.values():
@@ -173,7 +174,7 @@ def main() -> None:
 
 
 def report(folders: list[Path]) -> None:
-    """What there is, how large it is, and what is left out."""
+    """Print the wheels, their sizes and the packages that were left out."""
     for folder in folders:
         wheels = sorted(folder.glob("*.whl"), key=lambda path: -path.stat().st_size)
         large = ", ".join(f"{path.name.split('-')[0]} {megabytes([path])}" for path in wheels[:4])

@@ -109,5 +109,5 @@ def test_a_folder_that_is_there_is_not_written_to(tmp_path):
     command = [sys.executable, wheelhouse.__file__, str(tmp_path / "wheels")]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 1 and run.stderr == (
-        f"`{tmp_path}/wheels-optional` must not be there yet: remove or rename it, and a new wheelhouse is made.\n"
+        f"`{tmp_path}/wheels-optional` must not exist yet, but does: remove or rename it first.\n"
     )

@@ -1,7 +1,7 @@
-"""Stands in for torch's module of this name while the wheelhouse builds fairseq.
+"""Replacement of torch's module of this name while the wheelhouse builds fairseq.
 
-fairseq's C++ extensions for torch (libbase, libnat) run with the one build of torch that compiled them, and
-nothing of ours uses them. Leaving them out lets one wheel serve every torch, and needs none where it is built.
+fairseq's C++ extensions for torch (libbase, libnat) run only with the build of torch that compiled them, and we do not
+use them. Without them, one wheel serves every torch, and its build needs no torch.
 """
 
 from typing import Any
@@ -11,16 +11,16 @@ from setuptools.command.build_ext import build_ext
 
 
 class CppExtension(Extension):
-    """An extension that is not built."""
+    """An extension that `BuildExtension` skips."""
 
     def __init__(self, name: str, sources: list[str], **_: Any):
         super().__init__(name, sources=[])
 
 
 class BuildExtension(build_ext):
-    """Builds the others."""
+    """A build of all other extensions."""
 
     def finalize_options(self) -> None:
-        """As setuptools', without those that stand for torch's."""
+        """Finalize as setuptools does, without torch's extensions."""
         super().finalize_options()
         self.extensions = [extension for extension in self.extensions if not isinstance(extension, CppExtension)]
