@@ -14,11 +14,12 @@ from typing import Any, Protocol, runtime_checkable
 class RunObserver(Protocol):
     """A task that keeps a run log, which the trainer notifies.
 
-    begins: a run begins; `options` are those that differ from the defaults, the model has no wrapper.
-    trained: `figures` are the means that fairseq's progress bars show every `--log-interval` updates.
-    sparsified: the model got this number of experts per layer after this number of updates.
-    ended: the training is over; not called if a signal ends it.
-    expert_comm: each layer's `seconds` and `bytes` of all-to-all in the last `updates` updates before `update`.
+    Methods:
+        begins: a run begins; `options` are those that differ from the defaults, the model has no wrapper.
+        trained: `figures` are the means that fairseq's progress bars show every `--log-interval` updates.
+        sparsified: the model got this number of experts per layer after this number of updates.
+        ended: the training is over; not called if a signal ends it.
+        expert_comm: each layer's `seconds` and `bytes` of all-to-all in the last `updates` updates before `update`.
     """
 
     def begins(self, options: Mapping[str, Any], device: Any, model: Any) -> None: ...
@@ -89,7 +90,7 @@ class DescribesTask(Protocol):
 
 @runtime_checkable
 class ChecksGiven(Protocol):
-    """A task class that checks its options against those `given` by a user (UserError)."""
+    """A task class that checks its options against those given (UserError)."""
 
     def check_given(self, options: Namespace, given: Mapping[str, Any]) -> None: ...
 
@@ -123,10 +124,11 @@ class GivesEncoder(Protocol):
 class ResumesDraws(Protocol):
     """A dataset of sampled examples, which a resumed run draws in the same way.
 
-    batch_counts: number of batches in each part of the epoch, which is shuffled by itself; empty before they are made.
-    saved_draws: a checkpoint's state to resume in this epoch, or at the beginning of the next.
-    resume: resume a checkpoint's epoch, in its middle if it `has_begun`; return whether the part already trained on
-        is still the same.
+    Methods:
+        batch_counts: number of batches in each separately shuffled part of the epoch; empty before they are made.
+        saved_draws: a checkpoint's state to resume in this epoch, or at the beginning of the next.
+        resume: resume a checkpoint's epoch, in its middle if it `has_begun`; return whether the part already trained
+            on is still the same.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Check that tests notice errors: break one place at a time and run the tests of its folder.
+"""Check that tests notice errors: break one place at a time and run tests.
 
     python tools/mutate.py --number 60 --seed 1 --out runs/mutations/before.json
     python tools/mutate.py --again runs/mutations/before.json --out runs/mutations/after.json
@@ -59,7 +59,7 @@ TEXT_METHODS = ("__repr__", "__str__", "extra_repr")
 
 @dataclass(frozen=True)
 class Mutation:
-    """A change of bytes `start` to `end` of a file from `old` to `new`, with the lines around it.
+    """A change of a file's bytes `start` to `end` from `old` to `new`.
 
     `column` counts from the first letter of `line`.
     """
@@ -94,7 +94,10 @@ def mutations_of_file(path: str, source: str) -> list[Mutation]:
 
 
 def _mutants(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """Yield nodes below `node` with their replacements; skip annotations, decorators and messages."""
+    """Yield nodes below `node` with their replacements.
+
+    Skip annotations, decorators and messages.
+    """
     if isinstance(node, ast.FunctionDef) and node.name in TEXT_METHODS:
         return
     if isinstance(node, (ast.JoinedStr, ast.Raise, ast.arg)):
@@ -165,7 +168,7 @@ def draw(rooms: list[list[Mutation]], number: int, seed: int) -> list[Mutation]:
 
 
 def find_again(mutation: Mutation, candidates: list[Mutation]) -> Mutation | None:
-    """Return the same mutation in the current files: in the same line, or else in the most similar one."""
+    """Return the same mutation in the current files, or the most similar one."""
     same = [other for other in candidates if _without_names(other) == _without_names(mutation)]
     exact = [other for other in same if (other.line, other.new) == (mutation.line, mutation.new)]
 

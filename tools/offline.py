@@ -32,7 +32,7 @@ def refuse(name: str, rule: str, value: object) -> NoReturn:
 
 
 def find_wheel(wheelhouse: Path) -> Path:
-    """Return this project's wheel, which must fit the running Python and the clone's version."""
+    """Return this project's wheel, which must fit this Python and the clone."""
     found = sorted(wheelhouse.glob("fairseq_mtmoe-*.whl"))
     if not found:
         refuse("WHEELHOUSE", "a folder that `make wheelhouse` made", wheelhouse)
@@ -61,7 +61,10 @@ def find_torch(python: str) -> tuple[str, Path]:
 
 
 def torch_to_use(is_in_wheelhouse: bool) -> Path | None:
-    """Return the folder of the running Python's torch; None to install the wheelhouse's."""
+    """Return the folder of the running Python's torch.
+
+    None to install the wheelhouse's.
+    """
     try:
         version, folder = find_torch(sys.executable)
         problem = "" if is_new_enough(version) else f"whose torch is {version}"
@@ -76,12 +79,15 @@ def torch_to_use(is_in_wheelhouse: bool) -> Path | None:
 
 
 def is_new_enough(version: str) -> bool:
-    """Return whether a torch is new enough, also for versions such as 2.6.0a0+ecf3bae40a.nv25.1."""
+    """Return whether a torch version such as 2.6.0a0+ecf3.nv25.1 is new enough."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= OLDEST_TORCH
 
 
 def make_environment(folder: Path, torch: Path | None) -> str:
-    """Make an environment that sees the running Python's packages and torch; return its Python."""
+    """Make an environment that sees the running Python's packages and torch.
+
+    Return its Python.
+    """
     venv.EnvBuilder(system_site_packages=True, with_pip=True, symlinks=True).create(folder)
     python = str(folder / "bin" / "python")
     (site,) = folder.glob("lib/python3*/site-packages")

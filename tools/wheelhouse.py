@@ -45,7 +45,10 @@ SCIENCE = re.compile(r"^(from (?:sklearn|scipy)\b.*)$", re.MULTILINE)
 
 
 def split(requirements: list[Requirement]) -> tuple[list[str], list[str]]:
-    """Return needed and optional requirements; extras of needed packages are optional (such as dictionaries)."""
+    """Return needed and optional requirements.
+
+    Extras of needed packages are optional (such as dictionaries).
+    """
     needed, optional = {}, {}
     for requirement in requirements:
         name = canonicalize_name(requirement.name)
@@ -84,13 +87,19 @@ def requirements_of(wheel: Path) -> list[Requirement]:
 
 
 def pip_wheel(folder: Path, *arguments: str, **environment: str) -> None:
-    """Collect wheels in a folder, in the versions of constraints.txt; pip builds missing wheels."""
+    """Collect wheels in a folder, in the versions of constraints.txt.
+
+    Pip builds missing wheels.
+    """
     command = [sys.executable, "-m", "pip", "wheel", "-q", "-c", str(CLONE / "constraints.txt"), "-w", str(folder)]
     subprocess.run([*command, *arguments], check=True, env={**os.environ, **environment})
 
 
 def build_ours(folder: Path) -> Path:
-    """Build this project's wheel from a copy of the sources, without compiled files in the clone."""
+    """Build this project's wheel from a copy of the sources.
+
+    The copy has no compiled files of the clone.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         for name in ("setup.py", "pyproject.toml", "README.md"):
             shutil.copy(CLONE / name, scratch)
@@ -101,7 +110,10 @@ def build_ours(folder: Path) -> Path:
 
 
 def build_fairseq(folder: Path) -> Path:
-    """Build fairseq's wheel without torch extensions, and without the need for scikit-learn and scipy (45 MB)."""
+    """Build fairseq's wheel without torch extensions.
+
+    It needs no scikit-learn and scipy (45 MB) to be imported.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         built = Path(scratch, "built")
         pip_wheel(built, "--no-deps", "--no-build-isolation", "--no-cache-dir", "--no-binary", "fairseq-fixed", FAIRSEQ,

@@ -1,4 +1,4 @@
-"""Common parts of all backbones' blocks: the feed-forward half with its slot, and CA-MTL's conditional parts."""
+"""Common parts of all backbones' blocks: feed-forward half, slots, conditions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,7 +28,10 @@ AnyBlock = TypeVar("AnyBlock", bound=SlotBlock)
 
 
 class Block(SlotBlock):
-    """A block whose second half is its slot; dense and sparse blocks run the same code."""
+    """A block whose second half is its slot.
+
+    Dense and sparse blocks run the same code.
+    """
 
     # The backbone's own modules
     normalize_before: bool
@@ -42,17 +45,17 @@ class Block(SlotBlock):
         self.bottleneck: ConditionalBottleneck | None = None  # added to the block's output
 
     def feed_forward(self, h: Tensor, context: BatchContext) -> Tensor:
-        """Compute the block's second half: the residual stream `h` (L, B, H) plus the slot's branch."""
+        """Compute the block's second half: `h` (L, B, H) plus the slot's branch."""
         branch_input = self.normalize(self.final_layer_norm, h, context) if self.normalize_before else h
         h = self.join(self.slot(self, h, branch_input, context), h)
         return h if self.normalize_before else self.normalize(self.final_layer_norm, h, context)
 
     def normalize(self, norm: nn.Module, x: Tensor, context: BatchContext) -> Tensor:
-        """Apply one of the block's norms, which may be a `ConditionalLayerNorm`, to `x` (L, B, H)."""
+        """Apply one of the block's norms, conditional or not, to `x` (L, B, H)."""
         return apply_norm(norm, x, context.tasks, context.task_ids)
 
     def inner(self, branch_input: Tensor) -> Tensor:
-        """Return the input of the feed-forward layer's second matrix: (L, B, H) to (L, B, F)."""
+        """Return the input of the second feed-forward matrix: (L, B, H) to (L, B, F)."""
         inner: Tensor = self.activation_dropout_module(self.activation_fn(self.fc1(branch_input)))
         return inner
 
@@ -67,7 +70,7 @@ class Block(SlotBlock):
 
 
 class Stack(nn.Module):
-    """Mixin for a stack of blocks: fills their slots in order, and holds the stack's conditional parts."""
+    """Mixin for a stack of blocks, which fills slots and holds conditional parts."""
 
     slot_plans: SlotPlans  # set before the first slot is filled
     filled_slots = 0  # number of blocks that `fill_slot` has handled
@@ -83,7 +86,10 @@ class Stack(nn.Module):
         return block
 
     def tasks_of(self, task_ids: LongTensor | None) -> Tasks | None:
-        """Return all tasks' embeddings, or None if the stack has none (UserError: no task ids)."""
+        """Return all tasks' embeddings, or None if the stack has none.
+
+        Raises `UserError`: no task ids.
+        """
         if self.task_embeddings is not None and task_ids is None:
             raise UserError("`task_ids` must be given to a model with conditional parts, but are None instead.")
         return None if self.task_embeddings is None else self.task_embeddings()
@@ -95,7 +101,7 @@ class Stack(nn.Module):
 
 @dataclass(frozen=True)
 class Conditions:
-    """Settings of a model's conditional parts (CA-MTL, §2.1), and builders of these parts."""
+    """Settings and builders of a model's conditional parts (CA-MTL, §2.1)."""
 
     parts: frozenset[str]  # some of `conditioning.PARTS`
     num_tasks: int  # K
@@ -108,7 +114,7 @@ class Conditions:
         return TaskEmbeddings(self.num_tasks, self.dim, transforms=self.parts != {ALIGNMENT})
 
     def alignment(self, width: int) -> ConditionalAlignment | None:
-        """Build the alignment before the first block of a stack of this width, or return None."""
+        """Build the alignment before the first block of a stack, or return None."""
         return ConditionalAlignment(self.dim, width) if ALIGNMENT in self.parts else None
 
     def attention_bias(self, width: int) -> ConditionalAttentionBias | None:
@@ -118,13 +124,13 @@ class Conditions:
         return ConditionalAttentionBias(self.dim, self.positions, block_width(self.positions, width))
 
     def condition_norms(self, block: nn.Module, names: Iterable[str]) -> None:
-        """Replace the named norms that a block has by conditional ones, if norms are conditional."""
+        """Replace those of the named norms that a block has by conditional ones."""
         for name in names if NORM in self.parts else ():
             if getattr(block, name, None) is not None:
                 setattr(block, name, ConditionalLayerNorm.from_norm(getattr(block, name), self.dim))
 
     def bottleneck(self, width: int, eps: float = 1e-5) -> ConditionalBottleneck | None:
-        """Build the bottleneck of the last block's output, with its own norm, or return None."""
+        """Build the last block's bottleneck with its own norm, or return None."""
         if BOTTLENECK not in self.parts:
             return None
         norm = nn.LayerNorm(width, eps)

@@ -1,4 +1,4 @@
-"""Common parts of reading and writing Hugging Face's folders and files of `mtmoe import-hf`."""
+"""Common parts of Hugging Face's folders and files of `mtmoe import-hf`."""
 
 import dataclasses
 import json
@@ -37,7 +37,10 @@ class KeyMap:
     prefixes: tuple[str, ...] = ()  # optional prefixes of all names
 
     def our_key(self, key: str) -> str | None:
-        """Return our name of Hugging Face's `key`; None outside the model (KeyError: an unknown name)."""
+        """Return our name of Hugging Face's `key`; None outside the model.
+
+        Raises `KeyError`: an unknown name.
+        """
         prefix = next((prefix for prefix in self.prefixes if key.startswith(prefix)), "")
         inner = key.removeprefix(prefix)
         if self.ignored.fullmatch(inner):
@@ -62,7 +65,7 @@ def _translated(module: str, table: Mapping[str, str]) -> str:
 
 def check_fields(sizes: Any, may_be_zero: Collection[str] = (), may_be_large: Collection[str] = (),
                  choices: Mapping[str, Collection[str]] | None = None) -> None:  # fmt: skip
-    """Raise a `UserError` for the first field of a dataclass with a wrong type or an impossible value.
+    """Raise a `UserError` for the first field with a wrong type or impossible value.
 
     may_be_zero: fields whose whole numbers start at 0 instead of 1.
     may_be_large: fields whose numbers may exceed 1; others must be from 0 to 1.
@@ -99,7 +102,10 @@ def in_file(path: object) -> Iterator[None]:
 
 
 def config_values(values: Any, model_types: Collection[str]) -> dict[str, Any]:
-    """Return the value of a `config.json` (UserError: its `model_type` is none of these)."""
+    """Return the value of a `config.json`.
+
+    Raises `UserError`: its `model_type` is none of these.
+    """
     if not isinstance(values, dict):
         raise_invalid(CONFIG, "a dictionary", values)
     if values.get("model_type") not in model_types:
@@ -136,7 +142,7 @@ class Additions:
 
 
 def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return a state in float32 by our names, and the names of tensors outside the model.
+    """Return a state in float32 by our names, and the names of ignored tensors.
 
     Raises `UserError` if a tensor has an unknown name, occurs twice or has no floating-point numbers.
     """
@@ -157,7 +163,7 @@ def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor]
 
 
 def read_weights(folder: Path) -> dict[str, Any]:
-    """Return a folder's weights by Hugging Face's names, from safetensors or else torch files.
+    """Return a folder's safetensors or torch weights by Hugging Face's names.
 
     Tensors are memory-mapped: they are read on access. Raises `UserError` if weights are missing or damaged.
     """
@@ -181,7 +187,7 @@ def named_values(path: Path, values: Any) -> dict[str, Any]:
 
 
 def check_is_whole(folder: Path) -> None:
-    """Raise a `UserError` if a folder of Hugging Face's has adapters without their model."""
+    """Raise a `UserError` if a folder has adapters without their model."""
     has_weights = any(
         (folder / f"{name}{end}").exists() for name in (SAFETENSORS, TORCH) for end in ("", ".index.json")
     )
@@ -225,7 +231,10 @@ def _safetensors(action: str) -> Any:
 
 
 def check_finite(path: str | Path, weights: Mapping[str, Tensor], name_of: Callable[[str], str] = str) -> None:
-    """Raise a `UserError` for the first tensor with NaN or infinity; shared tensors are read once."""
+    """Raise a `UserError` for the first tensor with NaN or infinity.
+
+    Shared tensors are read once.
+    """
     tensors: dict[int, tuple[str, Tensor]] = {}
     for name, value in weights.items():
         tensors.setdefault(value.data_ptr(), (name, value))
@@ -245,7 +254,9 @@ def write_model(
     tensors: Mapping[str, Tensor],
     additions: Iterable[Additions] = (),
 ) -> None:
-    """Write a new folder, completely or not at all; `additions` replace earlier values.
+    """Write a new folder, completely or not at all.
+
+    `additions` replace earlier values.
 
     Raises `UserError` if the folder exists or cannot be written, or if `safetensors` is not installed.
     """
@@ -272,7 +283,7 @@ def as_json(value: Any) -> bytes:
 
 
 def read_imported(path: str | Path, content: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """Return the content of a file of `mtmoe import-hf`, read unless `content` is given.
+    """Return the `content` of a file of `mtmoe import-hf`, read unless given.
 
     Raises `UserError` if the file is damaged or of another kind.
     """
@@ -302,7 +313,7 @@ def check_tensors(
     path: str | Path, wanted: Mapping[str, Tensor], state: Mapping[str, Any], name_of: Callable[[str], str] = str,
     types: Sequence[torch.dtype] = (torch.float32,),
 ) -> None:  # fmt: skip
-    """Raise a `UserError` for the first tensor that `state` lacks, has in a wrong shape or dtype, or has too many.
+    """Raise a `UserError` for the first missing, wrong or additional tensor.
 
     wanted: tensors of the right shapes. name_of: maps a key to the name in the error. types: allowed dtypes.
     """

@@ -1,4 +1,4 @@
-"""Convert Hugging Face's `tokenizer.json` to a SentencePiece model in protobuf's format."""
+"""Convert Hugging Face's `tokenizer.json` to a SentencePiece model."""
 
 import base64
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,10 @@ _METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "alwa
 
 
 def character_table(normalizer: Mapping[str, Any] | None) -> bytes:
-    """Return SentencePiece's precompiled map of characters, or b"" for none (ValueError: another normalizer)."""
+    """Return SentencePiece's precompiled map of characters, or b"" for none.
+
+    Raises `ValueError`: another normalizer.
+    """
     parts = [] if normalizer is None else normalizer.get("normalizers", [normalizer])
     tables = [part["precompiled_charsmap"] for part in parts if part["type"] == "Precompiled"]
     if len(tables) > 1 or any(part["type"] != "Precompiled" and part not in _SPACES for part in parts):
@@ -28,7 +31,7 @@ def character_table(normalizer: Mapping[str, Any] | None) -> bytes:
 
 
 def check_pre_tokenizer(pre_tokenizer: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if the pre-tokenizer splits text differently from SentencePiece."""
+    """Raise a `ValueError` if text is split differently from SentencePiece."""
     parts = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     if [part for part in parts if part != {"type": "WhitespaceSplit"}] != [_METASPACE]:
         raise ValueError("it splits text in another way")

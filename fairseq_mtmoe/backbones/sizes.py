@@ -1,4 +1,4 @@
-"""Named sizes of models (fairseq's architectures), and checks against a pretrained model's sizes."""
+"""Named sizes (fairseq's architectures), and checks of pretrained sizes."""
 
 import json
 from argparse import Namespace
@@ -25,18 +25,27 @@ def set_defaults(args: Any, **values: Any) -> None:
 
 
 def architecture_of(config: Any, fields: Mapping[str, str]) -> Architecture:
-    """Return an architecture with the sizes of a `config`; `fields` maps fairseq's options to its fields."""
+    """Return an architecture with the sizes of a `config`.
+
+    `fields` maps fairseq's options to its fields.
+    """
     return lambda args: set_defaults(args, **{option: getattr(config, name) for option, name in fields.items()})
 
 
 def register_sizes(model_name: str, sizes: Mapping[str, Architecture]) -> None:
-    """Register each `model_name_SIZE`; fairseq registers `model_name`, with the options' defaults."""
+    """Register each `model_name_SIZE`.
+
+    Fairseq registers `model_name`, with the options' defaults.
+    """
     for suffix, size in sizes.items():
         register_model_architecture(model_name, f"{model_name}_{suffix}")(size)
 
 
 def noted_sizes(cfg: Any, option: str, fields: Mapping[str, str], kind: str, task: str) -> dict[str, Any]:
-    """Return the sizes that a task stored as JSON in `option` (UserError: none, or options contradict them)."""
+    """Return the sizes that a task stored as JSON in `option`.
+
+    Raises `UserError`: none, or options contradict them.
+    """
     if not getattr(cfg, option):
         raise UserError(f"`--task` must provide the model's {kind}, as `--task {task}` does, but provides none.")
     known: dict[str, Any] = json.loads(getattr(cfg, option))
@@ -52,7 +61,7 @@ def noted_sizes(cfg: Any, option: str, fields: Mapping[str, str], kind: str, tas
 
 
 def _architectures_with(known: Mapping[str, Any], fields: Mapping[str, str], kind: str, arch: str | None) -> str:
-    """Return the end of a sentence that names architectures of the same model with these sizes."""
+    """Return a hint, the end of a sentence, about architectures with these sizes."""
     model = ARCH_MODEL_NAME_REGISTRY.get(arch)
     if model in (None, arch):  # it takes any sizes already
         return ""

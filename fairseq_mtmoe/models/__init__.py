@@ -4,5 +4,5 @@ import pkgutil
 
 
 def systems() -> list[str]:
-    """Return the names of the systems' folders in alphabetical order, without those that begin with `_`."""
+    """Return the sorted names of the systems' folders, without `_…`."""
     return sorted(found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_"))

@@ -61,7 +61,7 @@ def read_descriptions(libraries: Sequence[str]) -> list[Description]:
 
 
 def sentences_of(docstring: str) -> list[str]:
-    """Return the sentences of a docstring's prose before its first section, such as `Parameters`."""
+    """Return the prose sentences of a docstring before its first section."""
     found: list[str] = []
     for block in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
         lines = block.split("\n")
@@ -111,5 +111,5 @@ def _is_prose(sentence: str) -> bool:
 
 
 def _letters(sentence: str) -> str:
-    """Return a sentence's letters in lower case, to find sentences that differ only in case, numbers or signs."""
+    """Return a sentence's letters in lower case, to find near duplicates."""
     return re.sub(r"[^a-z]", "", sentence.lower())

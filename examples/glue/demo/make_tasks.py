@@ -1,4 +1,4 @@
-"""Make five tasks from the docstrings of installed libraries, in the formats of GLUE and SuperGLUE.
+"""Make five tasks in the formats of GLUE and SuperGLUE from libraries' docstrings.
 
     python make_tasks.py OUT [--libraries scipy,sklearn,…] [--size 2000]
 
@@ -68,7 +68,10 @@ def sizes(task: str, size: int) -> dict[str, int]:
 
 
 def split_descriptions(descriptions: Sequence[Description], draw: random.Random) -> dict[str, list[Description]]:
-    """Assign each library's subpackages to splits; those that fit into no other split become training data."""
+    """Assign each library's subpackages to splits.
+
+    Subpackages that fit into no other split become training data.
+    """
     parts: defaultdict[str, defaultdict[str, list[Description]]] = defaultdict(lambda: defaultdict(list))
     for description in descriptions:
         parts[description.library][description.part].append(description)
@@ -121,7 +124,10 @@ def word_order(descriptions: Sequence[Description], count: int, draw: random.Ran
 
 
 def exchanged(sentence: str, draw: random.Random) -> str:
-    """Exchange two different words, but not the first, whose capital would reveal it, nor the last."""
+    """Exchange two different words.
+
+    Keeps the first word, whose capital would reveal it, and the last.
+    """
     words = sentence.split()
     inner = range(1, len(words) - 1)
     pairs = [(i, j) for i in inner for j in inner if i < j and words[i].strip(",;:") != words[j].strip(",;:")]
@@ -131,7 +137,7 @@ def exchanged(sentence: str, draw: random.Random) -> str:
 
 
 def same_text(descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
-    """Return examples with two sentences of one docstring, or of two docstrings of one library."""
+    """Return pairs of sentences from the same docstring or from two docstrings."""
     examples = []
     several = of_several(descriptions)
     for number, description in enumerate(drawn(several, count, draw, " of several sentences")):
@@ -147,7 +153,10 @@ def same_text(descriptions: Sequence[Description], count: int, draw: random.Rand
 
 
 def nearness(descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
-    """Return pairs of docstrings with their nearness: two libraries (0), one library, one subpackage, one file (3)."""
+    """Return pairs of docstrings with their nearness, from 0 to 3.
+
+    0: in two libraries, 1: in one library, 2: in one subpackage, 3: in one file.
+    """
     examples: list[Example] = []
     there: defaultdict[str, list[Description]] = defaultdict(list)
     for description in descriptions:
@@ -187,7 +196,7 @@ def next_sentence(descriptions: Sequence[Description], count: int, draw: random.
 
 
 def function_name(descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
-    """Return names of several words with the first sentence of their own docstring or of another one."""
+    """Return names with the first sentence of their own docstring or of another."""
     named = [description for description in descriptions if len(words_of(description.name)) > 1]
     examples = []
     for number, description in enumerate(drawn(named, count, draw, " of names of several words")):
@@ -213,7 +222,10 @@ TASKS: dict[str, Callable[[Sequence[Description], int, random.Random], list[Exam
 
 
 def write(folder: Path, split: str, examples: list[Example]) -> None:
-    """Write a split's file, without labels for test data: JSON lines for rankings, else TSV."""
+    """Write a split's file, JSON lines for rankings, else TSV.
+
+    Test data has no labels.
+    """
     folder.mkdir(exist_ok=True)
     shown = [{"index": number, **example} for number, example in enumerate(examples)]
     if split == "test":

@@ -1,1 +1,4 @@
-"""The post-norm encoder of BERT and RoBERTa with slots in its blocks; reads and writes Hugging Face's folders."""
+"""The post-norm encoder of BERT and RoBERTa with slots in its blocks.
+
+Reads and writes Hugging Face's folders.
+"""

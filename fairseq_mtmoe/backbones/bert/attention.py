@@ -41,7 +41,7 @@ class Dropout(nn.Module):
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Return `x` with each element zeroed with probability `p`, else scaled to keep its expectation."""
+    """Zero each element of `x` with probability `p`, and scale the rest."""
     if p == 0:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():  # these draw in the same pass
@@ -113,7 +113,10 @@ class SelfAttention(nn.Module):
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
-    """Compute `F.scaled_dot_product_attention`, (B, heads, L, D), in parts where dropout on a CPU makes it slow."""
+    """Compute `F.scaled_dot_product_attention`, (B, heads, L, D).
+
+    On a CPU it is slow with dropout, and computed in parts.
+    """
     if query.device.type != "cpu" or torch.compiler.is_compiling() or not dropout_p:
         return F.scaled_dot_product_attention(query, key, value, mask, dropout_p)
     scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(2, 3)
@@ -124,7 +127,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropo
 
 @dataclass(frozen=True)
 class Packing:
-    """Offsets and sizes of the operands of P = S·A products, for S sentences with tokens and A heads.
+    """Offsets and sizes of the operands of P = S·A products.
+
+    S is the number of sentences with tokens, A the number of heads.
 
     Scores are sorted by sentence, shorter sentences first, then by head: a matrix (queries, keys) for each.
     """
@@ -163,7 +168,7 @@ class Packing:
             start += size
 
     def sentences_of(self, scores: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield groups of sentences of equal size: indices (R,) and scores (R, A, queries, keys)."""
+        """Yield equally long sentences, (R,), with their scores (R, A, queries, keys)."""
         first, num_heads = 0, self.width // self.head
         for rows in self.rows_of(scores):
             sentences = rows.view(-1, num_heads, int(self.queries_P[first * num_heads]), rows.shape[1])

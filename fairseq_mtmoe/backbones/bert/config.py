@@ -21,7 +21,10 @@ UNSUPPORTED = {"position_embedding_type": "absolute", "is_decoder": False, "add_
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Sizes of an encoder; defaults are BERT base's. Raises `UserError` for an impossible value."""
+    """Sizes of an encoder; defaults are BERT base's.
+
+    Raises `UserError` for an impossible value.
+    """
 
     model_type: str = BERT  # or `roberta`, whose positions start after `pad_token_id` and skip padding
     vocab_size: int = 30522
@@ -69,7 +72,10 @@ class EncoderConfig:
 
 
 def read_config(values: Any, has_pooler: bool) -> EncoderConfig:
-    """Return the sizes in a `config.json` (UserError: another kind of model, or a size is missing)."""
+    """Return the sizes in a `config.json`.
+
+    Raises `UserError`: another kind of model, or a size is missing.
+    """
     values = config_values(values, (BERT, ROBERTA))
     for name, needed in UNSUPPORTED.items():
         if values.get(name, needed) != needed:

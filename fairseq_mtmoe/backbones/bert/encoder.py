@@ -1,4 +1,6 @@
-"""The encoder: embeddings, blocks and pooler. It computes what Hugging Face's `BertModel` and `RobertaModel` compute.
+"""The encoder: embeddings, blocks and pooler.
+
+It computes what Hugging Face's `BertModel` and `RobertaModel` compute.
 
 It can adapt to each sentence's task as in CA-MTL, §2.1, in the base or the large form. In both forms attention is
 conditional in all blocks, norms are conditional in the upper half, and alignment comes before the first block. In the
@@ -52,7 +54,10 @@ class BertBlock(Block):
         initialize(self, config.initializer_range)
 
     def forward(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch) -> Tensor:
-        """Return the new stream, (L, B, H) or packed (1, T, H); `batch` and `context` have the same form."""
+        """Return the new stream, (L, B, H) or packed (1, T, H).
+
+        `batch` and `context` have the same form.
+        """
         of_output = batch.output_context(context)
         return self.with_bottleneck(self.feed_forward(self.attend(x, context, batch), of_output), of_output)
 
@@ -180,7 +185,7 @@ class BertEncoder(Stack):
         return self.aligned(self.dropout_module(self.layernorm_embedding(x + segments)), context)
 
     def run_blocks(self, x: Tensor, context: BatchContext, batch: UnpaddedBatch, last: UnpaddedBatch) -> Tensor:
-        """Return the stream after the last block, or the last bottleneck's output in the large form.
+        """Run all blocks; return the last stream, or the large form's last bottleneck.
 
         last: the last block's batch.
         """
@@ -211,7 +216,7 @@ class BertEncoder(Stack):
 
 
 def initialize(module: nn.Module, std: float) -> None:
-    """Initialize a module as BERT does: weights N(0, std²), biases and the padding's embedding 0."""
+    """Initialize a module as BERT does: weights N(0, std²), biases and padding 0."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=std)
@@ -222,7 +227,7 @@ def initialize(module: nn.Module, std: float) -> None:
 
 
 def computes_alone(block: nn.Module) -> bool:
-    """Return whether a block's feed-forward half treats each token alone and records no load."""
+    """Return whether the feed-forward half treats each token alone, without counts."""
     assert isinstance(block, SlotBlock)
     if isinstance(block.slot, ExpertSlot):
         moe = block.slot.moe

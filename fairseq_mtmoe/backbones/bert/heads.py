@@ -41,7 +41,10 @@ class HeadSize:
 
 
 def heads_to_text(sizes: Mapping[str, HeadSize]) -> str:
-    """Return head sizes in JSON, with `NEW` fields only if they are set, so that older versions read the rest."""
+    """Return head sizes in JSON.
+
+    `NEW` fields are left out unless set, so that older versions can read the rest.
+    """
     fields = {task: asdict(size) for task, size in sizes.items()}
     return json.dumps({task: {k: v for k, v in of.items() if k not in NEW or v} for task, of in fields.items()})
 
@@ -62,7 +65,9 @@ class TaskHead(nn.Linear):
         self.size = size
 
     def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the outputs of E examples with C candidates, (E, C · outputs); subclasses return other shapes.
+        """Return the outputs of E examples with C candidates, (E, C · outputs).
+
+        Subclasses return other shapes.
 
         Args:
             hidden: the encoder's states of R rows, (R, L, H).
@@ -86,7 +91,10 @@ class TokenHead(TaskHead):
         self.size = size
 
     def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the outputs of each token of E rows, (E, L, outputs); `UNREAD` outside [CLS] and `spans`."""
+        """Return the outputs of each token of E rows, (E, L, outputs).
+
+        `UNREAD` outside [CLS] and `spans`.
+        """
         numbers: Tensor = nn.Linear.forward(self, hidden[rows.squeeze(1)])
         is_read = _within(spans, hidden.shape[1]).squeeze(1)
         is_read[:, 0] = True
@@ -97,7 +105,7 @@ class WordHead(TaskHead):
     """The head of a task with outputs for each word."""
 
     def forward(self, hidden: Tensor, rows: Tensor, spans: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the outputs of the words of E examples, (E, W, outputs), read at each word's first token.
+        """Return the outputs of each word's first token, (E, W, outputs).
 
         spans: start and end of each word, (E, W, 2). The start is `NO_TOKEN` for a word without tokens, such as a
             truncated one, whose first output is certain. It is `NO_WORD` for a missing word, whose outputs are all
@@ -118,7 +126,10 @@ def _within(spans: Tensor, length: int) -> Tensor:
 
 
 class TaskHeads(nn.ModuleDict):
-    """The tasks' heads in the order of the task ids (UserError: a task's name cannot name a module)."""
+    """The tasks' heads in the order of the task ids.
+
+    Raises `UserError`: a task's name cannot name a module.
+    """
 
     def __init__(self, hidden_size: int, sizes: Mapping[str, HeadSize]) -> None:
         for task in sizes:
@@ -145,7 +156,7 @@ class TaskHeads(nn.ModuleDict):
 
 
 def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | None = None) -> dict[str, Tensor]:
-    """Return a checkpoint's state for a model with other tasks, or the state itself if the tasks are the same.
+    """Return a checkpoint's state for a model that may have other tasks.
 
     Heads of tasks that the model lacks are dropped. Parameters of tasks that the checkpoint lacks keep their values.
     reuse_gate: comma-separated tasks of the checkpoint, the mean of whose gates initializes the gates of all tasks
@@ -167,7 +178,10 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
 
 
 def _rows(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str], reuse: str | None) -> Tensor:
-    """Return a tensor with a row per task, such as gates (T, N, H), with the checkpoint's rows of known tasks."""
+    """Return a tensor with a row per task, such as gates (T, N, H).
+
+    Tasks in the checkpoint get its rows.
+    """
     if reuse:
         names = reuse.split(",")
         for name in names:

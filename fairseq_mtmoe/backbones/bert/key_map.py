@@ -1,4 +1,7 @@
-"""Table of Hugging Face's names of an encoder's parameters and ours, which are fairseq's."""
+"""Table of Hugging Face's names of an encoder's parameters and ours.
+
+Ours are fairseq's.
+"""
 
 import re
 

@@ -36,7 +36,7 @@ MINILM, BASE, LARGE = (
 
 
 class EncoderModel(BaseFairseqModel):
-    """An encoder that all tasks share, and a head for each task in the order of the task ids."""
+    """An encoder that all tasks share, and a head per task in order of task ids."""
 
     accepts_task_ids = True
     reuse_gate: str | None = None  # tasks of a checkpoint whose mean gate all tasks start from; see `transferred`
@@ -54,7 +54,9 @@ class EncoderModel(BaseFairseqModel):
         spans: Mapping[str, Tensor],
         task_ids: LongTensor | None = None,
     ) -> dict[str, Tensor]:
-        """Return each task's outputs (E_t, …) by name; see `TaskHeads` and `data.nlu.dataset.TaskCollate`.
+        """Return each task's outputs (E_t, …) by name.
+
+        See `TaskHeads` and `data.nlu.dataset.TaskCollate`.
 
         Args:
             src_tokens, segments: R padded rows of tokens and the type of each token, (R, L).
@@ -73,7 +75,10 @@ class EncoderModel(BaseFairseqModel):
     def load_state_dict(  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """Load as fairseq does, after `transferred`; conditional parts that the state lacks keep their values."""
+        """Load as fairseq does, after `transferred`.
+
+        Conditional parts that the state lacks keep their values.
+        """
         state = with_new_conditions(self, transferred(self, state_dict, self.reuse_gate))
         return super().load_state_dict(state, strict)
 
@@ -83,14 +88,20 @@ class EncoderModel(BaseFairseqModel):
 
 
 def note_sizes(cfg: Any, encoder: EncoderConfig, heads: Mapping[str, HeadSize]) -> None:
-    """Store a new model's sizes in its `EncoderOptions` (UserError: the architecture has no heads)."""
+    """Store a new model's sizes in its `EncoderOptions`.
+
+    Raises `UserError`: the architecture has no heads.
+    """
     if not isinstance(getattr(cfg, "heads", None), str):
         raise_invalid("--arch", "a model with a head for each task, such as mt_tag_minilm", getattr(cfg, "_name", None))
     cfg.encoder, cfg.heads = json.dumps(asdict(encoder)), heads_to_text(heads)
 
 
 def encoder_config(cfg: Any) -> EncoderConfig:
-    """Return a model's sizes (UserError: the task gives no encoder, or a size differs from the encoder's)."""
+    """Return a model's sizes.
+
+    Raises `UserError`: the task gives no encoder, or a size differs from the encoder's.
+    """
     return replace(
         EncoderConfig(**noted_sizes(cfg, "encoder", SIZES, "encoder", "glue")),
         hidden_dropout_prob=cfg.dropout,
@@ -100,7 +111,10 @@ def encoder_config(cfg: Any) -> EncoderConfig:
 
 
 def build_encoder(cfg: Any, task: GivesEncoder, slot_plans: SlotPlans | None = None) -> BertEncoder:
-    """Return a new model's encoder, with the task's pretrained weights if any (UserError: wrong options)."""
+    """Return a new model's encoder, with the task's pretrained weights if any.
+
+    Raises `UserError`: wrong options.
+    """
     config, conditions = encoder_config(cfg), None
     parts = conditional_parts(cfg) if hasattr(cfg, "conditional") else None
     if parts:
@@ -115,13 +129,19 @@ def build_encoder(cfg: Any, task: GivesEncoder, slot_plans: SlotPlans | None = N
 
 
 def pretrained_state(task: GivesEncoder) -> dict[str, Tensor]:
-    """Return the pretrained encoder's weights without a pooler; empty if a checkpoint's weights follow."""
+    """Return the pretrained encoder's weights without a pooler.
+
+    Empty if a checkpoint's weights follow.
+    """
     state = {} if task.pretrained is None else task.pretrained.state
     return {name: value for name, value in state.items() if not name.startswith("pooler.")}
 
 
 def freeze(encoder: BertEncoder, num_blocks: int) -> None:
-    """Freeze the lowest `num_blocks` blocks and, above 0, the embeddings, but no conditional parts."""
+    """Freeze the lowest blocks and, above 0, the embeddings.
+
+    Conditional parts still train.
+    """
     if not num_blocks:
         return
     frozen = ("embed_", "layernorm_embedding.", *(f"layers.{index}." for index in range(num_blocks)))
@@ -132,7 +152,10 @@ def freeze(encoder: BertEncoder, num_blocks: int) -> None:
 
 
 def frozen_blocks(cfg: Any, num_blocks: int) -> int:
-    """Return the number of blocks in `--freeze-layers` (UserError: more than the encoder has)."""
+    """Return the number of blocks in `--freeze-layers`.
+
+    Raises `UserError`: more than the encoder has.
+    """
     given = str(value_of(cfg, EncoderOptions, "freeze_layers"))
     if given == HALF:
         return num_blocks // 2

@@ -1,4 +1,4 @@
-"""Read and write pretrained BERT and RoBERTa encoders: Hugging Face's folders and our single file.
+"""Read and write pretrained encoders: Hugging Face's folders and our file.
 
 A folder has `config.json`, the weights (safetensors or torch files, whole or in parts with an index), and the
 tokenizer's files. Our file holds all of it with a checksum: `{"encoder": sizes, "tokenizer": texts, "model": tensors}`.
@@ -45,7 +45,10 @@ class PretrainedEncoder:
 
 
 def load(path: str | Path, content: Mapping[str, Any] | None = None) -> PretrainedEncoder:
-    """Read a file of `save`, or its `content` (UserError: it is damaged or another kind of file)."""
+    """Read a file of `save`, or its `content`.
+
+    Raises `UserError`: it is damaged or another kind of file.
+    """
     content = hugging_face.read_imported(path, content)
     sizes, tokenizer, state = (content.get(name) for name in ("encoder", "tokenizer", "model"))
     if not (isinstance(sizes, dict) and isinstance(tokenizer, dict) and isinstance(state, dict)):
@@ -64,7 +67,10 @@ def wanted_tensors(config: EncoderConfig) -> dict[str, Tensor]:
 
 
 def read_folder(folder: Path) -> hugging_face.Imported[PretrainedEncoder]:
-    """Read a folder's encoder in float32 (UserError: a file is missing, damaged or of another model)."""
+    """Read a folder's encoder in float32.
+
+    Raises `UserError`: a file is missing, damaged or of another model.
+    """
     sizes = read_json(folder / hugging_face.CONFIG, "the `config.json` of an encoder's folder")
     state, left_out = hugging_face.read_state(folder, KEYS, "BERT or RoBERTa")
     config = read_config(sizes, has_pooler="pooler.weight" in state)
@@ -90,7 +96,9 @@ def base_name(config: EncoderConfig, classifies: bool) -> str:
 
 
 def classifier(config: EncoderConfig, weight: Tensor, bias: Tensor, labels: Sequence[str]) -> hugging_face.Additions:
-    """Return the additions of `…ForSequenceClassification` for a task's head, which reads [CLS]'s own state.
+    """Return the additions of `…ForSequenceClassification` for a task's head.
+
+    The head reads [CLS]'s own state.
 
     Hugging Face's classifier applies tanh to a map of [CLS]'s state. The map here scales the state h by 2⁻¹⁴, so that
     tanh changes it only by h³/3 · 2⁻²⁸, and the output layer scales back.

@@ -35,14 +35,14 @@ class UnpaddedBatch:
     firsts_only: bool = False  # the block outputs only each sentence's first token
 
     def unpad(self, values: Tensor) -> Tensor:
-        """Convert values by position to the stream's form: (B, L, …) to (L, B, …) or (1, T, …)."""
+        """Convert values to the stream's form: (B, L, …) to (L, B, …) or (1, T, …)."""
         if not self.packed:
             return values.transpose(0, 1)
         values = values.flatten(0, 1)
         return (values if self.indices_T is None else values.index_select(0, self.indices_T)).unsqueeze(0)
 
     def pad(self, values: Tensor) -> Tensor:
-        """Convert the stream to values by position, arbitrary at padding: (L, B, …) or (1, T, …) to (B, L, …)."""
+        """Convert the stream to values by position, (B, L, …), arbitrary at padding."""
         if not self.packed:
             return values.transpose(0, 1)
         values = values.squeeze(0)
@@ -79,7 +79,10 @@ class UnpaddedBatch:
         return UnpaddedBatch((self.shape[0], 1), None, self.task_ids) if self.firsts_only else self
 
     def output_of(self, x: Tensor) -> Tensor:
-        """Return the tokens of a block's input, (L, B, H) or (1, T, H), that its output has."""
+        """Return the tokens of a block's input that its output has.
+
+        x: (L, B, H) or (1, T, H).
+        """
         if not self.firsts_only:
             return x
         if not self.packed:
@@ -94,7 +97,7 @@ class UnpaddedBatch:
 
 
 def unpadded(padding_mask: Tensor, task_ids: LongTensor | None = None) -> UnpaddedBatch:
-    """Return the batch with this `padding_mask` (B, L), True at padding, and task ids (B,)."""
+    """Return the batch with a `padding_mask` (B, L), True at padding, and task ids."""
     shape = (padding_mask.shape[0], padding_mask.shape[1])
     if padding_mask.device.type != "cpu" or torch.compiler.is_compiling():
         return UnpaddedBatch(shape, padding_mask, task_ids)

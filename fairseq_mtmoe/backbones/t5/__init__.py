@@ -1,1 +1,4 @@
-"""T5 with relative positions and slots in its blocks; reads and writes Hugging Face's folders."""
+"""T5 with relative positions and slots in its blocks.
+
+Reads and writes Hugging Face's folders.
+"""

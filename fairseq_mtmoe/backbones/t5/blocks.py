@@ -1,4 +1,4 @@
-"""T5's attention and its blocks, which have a slot and the seams of all backbones' blocks.
+"""T5's attention and blocks, with a slot and the seams of all backbones.
 
 Implements "Exploring the Limits of Transfer Learning" (Raffel et al., 2020), §2.1. Attention scores are not scaled.
 Each head learns a bias of its scores for each short distance and each range of long distances. All blocks of a stack
@@ -21,7 +21,7 @@ from fairseq_mtmoe.slots import BatchContext
 
 
 def buckets_of(distances: Tensor, num_buckets: int, max_distance: int, looks_ahead: bool) -> Tensor:
-    """Return the bucket of each distance from a query to a key, in the shape of `distances`.
+    """Return the bucket of each distance from a query to a key.
 
     Negative distances are earlier keys. Distances from `max_distance` on share a bucket. If attention `looks_ahead`,
     the second half of the buckets is for later keys; otherwise these have distance 0.
@@ -51,14 +51,17 @@ class RelativePositions(nn.Module):
         self.looks_ahead = looks_ahead
 
     def forward(self, readers: Tensor, length: int) -> Tensor:
-        """Return the bias of queries at the positions `readers` (L,) for the first `length` keys, (A, L, J)."""
+        """Return the bias of queries at `readers` (L,) for `length` keys, (A, L, J)."""
         distances = torch.arange(length, device=readers.device) - readers.unsqueeze(1)
         buckets = buckets_of(distances, len(self.weight), self.max_distance, self.looks_ahead)
         return F.embedding(buckets, self.weight).permute(2, 0, 1)
 
 
 class T5Attention(nn.Module):
-    """Attention to a sentence itself or to the source; parameters have fairseq's names."""
+    """Attention to a sentence itself or to the source.
+
+    Parameters have fairseq's names.
+    """
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
@@ -90,7 +93,7 @@ class T5Attention(nn.Module):
         return values.view(*values.shape[:2], self.num_heads, self.head_dim).permute(1, 2, 0, 3)
 
     def read_word(self, x: Tensor, keys: Tensor, values: Tensor, state: BeamState, mask: Tensor | None) -> Tensor:
-        """Attend from each row's new word, x (1, R, H), to the keys and values of a search's `state`."""
+        """Attend from each row's new word, x (1, R, H), to cached keys and values."""
         query = split_heads(self.q_proj(x), state.num_sentences, self.num_heads)
         found = attend(query, keys, values, mask, 0.0)
         output: Tensor = self.out_proj(found.transpose(1, 2).reshape(*x.shape[:2], -1))
@@ -123,7 +126,7 @@ class RMSNorm(nn.Module):
 
 
 class T5Block(Block):
-    """Common part of both stacks' pre-norm blocks: self-attention and a feed-forward layer."""
+    """Common part of both stacks' blocks: self-attention and feed-forward layer."""
 
     normalize_before = True
 
@@ -144,7 +147,7 @@ class T5Block(Block):
                 nn.init.normal_(linear.weight, std=std * linear.in_features**-0.5)
 
     def inner(self, branch_input: Tensor) -> Tensor:
-        """Return the input of the feed-forward layer's second matrix, gated in T5 1.1: (L, B, F)."""
+        """Return the input of the second feed-forward matrix, gated in T5 1.1, (L, B, F)."""
         inner = self.activation_fn(self.fc1(branch_input))
         if self.fc1_gate is not None:
             inner = inner * self.fc1_gate(branch_input)
@@ -160,7 +163,10 @@ class EncoderBlock(T5Block):
         return self.feed_forward(self.attend(x, bias), context)
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
-        """Compute the block's first half, self-attention; `bias` (B, A, L, L) is added to its scores."""
+        """Compute the block's first half, self-attention.
+
+        `bias` (B, A, L, L) is added to its scores.
+        """
         normed = self.self_attn_layer_norm(x)
         return self.join(self.self_attn(normed, normed, bias), x)
 
@@ -217,5 +223,5 @@ class DecoderBlock(T5Block):
 
 
 def hidden_at(padding_mask: Tensor, like: Tensor) -> Tensor:
-    """Return an additive mask: the lowest number at padding, else 0, in the shape of `padding_mask`."""
+    """Return an additive mask: the lowest number at padding, else 0."""
     return like.new_zeros(padding_mask.shape).masked_fill_(padding_mask, torch.finfo(like.dtype).min)

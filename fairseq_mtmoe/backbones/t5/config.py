@@ -20,7 +20,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {RELU: F.relu, GATED_GELU: 
 
 @dataclass(frozen=True)
 class T5Config:
-    """Sizes of a T5; defaults are T5 base's (1.0). Raises `UserError` for an impossible value."""
+    """Sizes of a T5; defaults are T5 base's (1.0).
+
+    Raises `UserError` for an impossible value.
+    """
 
     vocab_size: int = 32128
     d_model: int = 768  # H
@@ -68,7 +71,10 @@ class T5Config:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Return the fields for files, without fields at their default that versions before 0.1.12 do not know."""
+        """Return the fields for files.
+
+        Fields that versions before 0.1.12 do not know are left out at their default.
+        """
         values = dataclasses.asdict(self)
         if self.scale_decoder_outputs == self.tie_word_embeddings:
             del values["scale_decoder_outputs"]
@@ -89,12 +95,15 @@ class T5Config:
 
     @property
     def has_own_output(self) -> bool:
-        """Return whether its folder needs a `lm_head.weight`, which may be a copy of the embeddings."""
+        """Return whether a folder needs `lm_head.weight`, even as a copy of embeddings."""
         return not (self.tie_word_embeddings and self.scale_decoder_outputs)
 
 
 def read_config(values: Any) -> T5Config:
-    """Return the sizes in a `config.json`, which may omit some (UserError: another kind of model)."""
+    """Return the sizes in a `config.json`, which may omit some.
+
+    Raises `UserError`: another kind of model.
+    """
     values = config_values(values, (T5,))
     optional = {field.name: field.default for field in dataclasses.fields(T5Config)[7:]}
     given = {name: value for name, value in values.items() if value is not None}

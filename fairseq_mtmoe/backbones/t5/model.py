@@ -1,4 +1,4 @@
-"""T5 as a fairseq encoder-decoder model, its sizes, and initialization from a pretrained T5."""
+"""T5 as a fairseq model: its sizes, and loading a pretrained T5."""
 
 import json
 from collections.abc import Mapping
@@ -31,7 +31,9 @@ PUBLISHED = {
 
 
 class T5Model(FairseqEncoderDecoderModel):
-    """A T5 with slots; with empty slots it computes what Hugging Face's `T5ForConditionalGeneration` computes.
+    """A T5 with slots.
+
+    With empty slots it computes what Hugging Face's `T5ForConditionalGeneration` computes.
 
     Token ids are those of fairseq's `dictionary`. Both stacks have the same `slot_plans`; none: a dense model.
     """
@@ -56,7 +58,7 @@ class T5Model(FairseqEncoderDecoderModel):
         task_ids: LongTensor | None = None,
         features_only: bool = False,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return logits (B, L, V), or states (B, L, H) if `features_only`, and extra output.
+        """Return logits (B, L, V), or `features_only` states (B, L, H), and extra output.
 
         Args:
             src_tokens: padded texts, (B, J).
@@ -72,7 +74,10 @@ class T5Model(FairseqEncoderDecoderModel):
 
 
 def shifted(answers: LongTensor, config: T5Config) -> Tensor:
-    """Return the decoder's input for `answers` (B, L): shifted right, after T5's first token."""
+    """Return the decoder's input for `answers` (B, L), shifted right.
+
+    It begins with T5's first token.
+    """
     first = torch.full_like(answers[:, :1], config.decoder_start_token_id)
     return torch.cat([first, answers[:, :-1]], dim=1)
 
@@ -92,19 +97,28 @@ def bare_state(state: Mapping[str, Any], config: T5Config) -> dict[str, Any]:
 
 
 def note_sizes(cfg: Any, t5: T5Config) -> None:
-    """Store a new model's sizes in its `T5Options` (UserError: the architecture is not on a T5)."""
+    """Store a new model's sizes in its `T5Options`.
+
+    Raises `UserError`: the architecture is not on a T5.
+    """
     if not isinstance(getattr(cfg, "t5", None), str):
         raise_invalid("--arch", "a model on a T5, such as t5_base", getattr(cfg, "_name", None))
     cfg.t5 = json.dumps(t5.sizes)
 
 
 def t5_config(cfg: Any) -> T5Config:
-    """Return a model's sizes (UserError: the task gives no T5, or a size differs from the T5's)."""
+    """Return a model's sizes.
+
+    Raises `UserError`: the task gives no T5, or a size differs from the T5's.
+    """
     return replace(T5Config(**noted_sizes(cfg, "t5", SIZES, "T5", "text_to_text")), dropout_rate=cfg.dropout)
 
 
 def begin(model: T5Model, task: Any) -> None:
-    """Load the task's pretrained T5, if any, into a new model; additions to a T5 keep their values."""
+    """Load the task's pretrained T5, if any, into a new model.
+
+    Additions to a T5 keep their values.
+    """
     if task.pretrained is not None and task.pretrained.state:
         state = whole_state(task.pretrained.state, model.config)
         missing, beyond = model.load_state_dict(state, strict=False)

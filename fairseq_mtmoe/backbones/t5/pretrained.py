@@ -53,7 +53,10 @@ class PretrainedT5:
 
 
 def load(path: str | Path, content: Mapping[str, Any] | None = None) -> PretrainedT5:
-    """Read a file of `PretrainedT5.save`, or its `content` (UserError: it is damaged or another kind of file)."""
+    """Read a file of `PretrainedT5.save`, or its `content`.
+
+    Raises `UserError`: it is damaged or another kind of file.
+    """
     content = hugging_face.read_imported(path, content)
     sizes, pieces, state = (content.get(name) for name in (KIND, "sentencepiece", "model"))
     if not (isinstance(sizes, dict) and isinstance(state, dict) and torch.is_tensor(pieces)):
@@ -77,7 +80,10 @@ def is_of_t5(values: Any) -> bool:
 
 
 def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
-    """Read a folder's T5 in float32 (UserError: a file is missing, damaged or of another model)."""
+    """Read a folder's T5 in float32.
+
+    Raises `UserError`: a file is missing, damaged or of another model.
+    """
     values = read_json(folder / hugging_face.CONFIG, "the `config.json` of a T5's folder")
     config = read_config(values)
     keys = KEYS[config.is_gated]
@@ -122,7 +128,10 @@ SPECIAL = ("<pad>", "</s>", "<unk>")  # pieces 0, 1 and 2
 
 
 def spiece_of(tokenizer: Any) -> bytes:
-    """Return the `spiece.model` of a T5's `tokenizer.json` (UserError: it is another model's)."""
+    """Return the `spiece.model` of a T5's `tokenizer.json`.
+
+    Raises `UserError`: it is another model's.
+    """
     try:
         vocabulary = tokenizer["model"]["vocab"]
         if tokenizer["model"]["type"] != "Unigram" or tokenizer["model"]["unk_id"] != SPECIAL.index("<unk>"):

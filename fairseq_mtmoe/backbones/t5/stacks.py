@@ -1,4 +1,4 @@
-"""T5's encoder and decoder with fairseq's interfaces, so that fairseq's searches can use them."""
+"""T5's encoder and decoder with the interfaces of fairseq's searches."""
 
 from typing import Any, ClassVar
 
@@ -14,7 +14,10 @@ from fairseq_mtmoe.slots import BatchContext
 
 
 class T5Stack(Stack):
-    """Common part of both stacks, a mixin for fairseq's encoder or decoder; both share `embed_tokens`."""
+    """Common part of both stacks, a mixin for fairseq's encoder or decoder.
+
+    Both share `embed_tokens`.
+    """
 
     block: ClassVar[type[T5Block]]
 
@@ -42,7 +45,10 @@ class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
     def forward(
         self, src_tokens: LongTensor, src_lengths: Tensor | None = None, task_ids: LongTensor | None = None
     ) -> dict[str, list[Any]]:
-        """Encode padded texts (B, L); return the output in the form that fairseq's searches expect."""
+        """Encode padded texts (B, L).
+
+        Return the output in the form that fairseq's searches expect.
+        """
         x, context = self.embed(src_tokens, task_ids)
         assert context.padding_mask is not None
         positions = torch.arange(len(x), device=x.device)
@@ -52,7 +58,10 @@ class T5Encoder(SearchedEncoder, T5Stack, FairseqEncoder):
         return self.encoded(self.dropout_module(self.layer_norm(x)), context)
 
     def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
-        """Return the stream before the first block, (L, B, H), and its context; a subclass may add to the stream."""
+        """Return the stream before the first block, (L, B, H), and its context.
+
+        A subclass may add to the stream.
+        """
         x = self.dropout_module(self.embed_tokens(src_tokens.t()))
         return x, BatchContext(task_ids, src_tokens.eq(self.config.pad_token_id))
 
@@ -94,7 +103,10 @@ class T5Decoder(T5Stack, FairseqIncrementalDecoder):
         features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return logits (B, L, V), or states (B, L, H) if `features_only`; in a search only the last word's."""
+        """Return logits (B, L, V), or states (B, L, H) if `features_only`.
+
+        In a search only the last word's.
+        """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra
 

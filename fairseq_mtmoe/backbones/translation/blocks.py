@@ -1,4 +1,4 @@
-"""fairseq's transformer blocks, split into the methods `attend` and `feed_forward`.
+"""fairseq's transformer blocks, split into `attend` and `feed_forward`.
 
 Parameters have fairseq's names and a dense block computes what fairseq's computes, so that dense checkpoints fit.
 fairseq's code for ONNX export is left out.
@@ -32,12 +32,15 @@ class FairseqBlock(Block):
     self_attn_layer_norm: Any
 
     def use_swish(self, cfg: TransformerConfig) -> None:
-        """Use silu for `--activation-fn swish`, for which fairseq returns a module class instead of a function."""
+        """Use silu for `--activation-fn swish`.
+
+        For it fairseq returns a module class instead of a function.
+        """
         if cfg.activation_fn == "swish":
             self.activation_fn = F.silu
 
     def name_dropouts(self, fairseq_name: str) -> None:
-        """Let `--retain-dropout-modules` find the block's dropout under fairseq's name of the block."""
+        """Let `--retain-dropout-modules` find the dropouts under fairseq's name."""
         for dropout in (self.dropout_module, self.activation_dropout_module):
             dropout.module_name = fairseq_name
 
@@ -51,7 +54,10 @@ class FairseqBlock(Block):
             self.register_forward_hook(_add_bottleneck)
 
     def bias_of(self, x: Tensor, context: BatchContext) -> Tensor | None:
-        """Return the tasks' bias of self-attention scores for `x` (L, B, H), (B·A, L, L); None without."""
+        """Return the tasks' bias of self-attention scores for `x` (L, B, H), (B·A, L, L).
+
+        None without.
+        """
         if self.attention_bias is None:
             return None
         before = context.prompt_length  # prompt vectors have no positions and no bias
@@ -63,14 +69,20 @@ class FairseqBlock(Block):
 
 
 def _add_bottleneck(block: Any, inputs: tuple[Any, ...], output: Any) -> Any:
-    """Add the bottleneck to a block's output, a stream or a tuple that begins with one; a forward hook."""
+    """Add the bottleneck to a block's output in a forward hook.
+
+    output: a stream, or a tuple that begins with one.
+    """
     if isinstance(output, Tensor):
         return block.with_bottleneck(output, inputs[1])
     return (block.with_bottleneck(output[0], inputs[1]), *output[1:])
 
 
 def _positions(padding_mask: Tensor) -> LongTensor:
-    """Return each token's position in its sentence, (B, L), for padding on any side; arbitrary at padding."""
+    """Return each token's position in its sentence, (B, L), for padding on any side.
+
+    Arbitrary at padding.
+    """
     positions: LongTensor = ((~padding_mask).cumsum(1) - 1).clamp(min=0)  # type: ignore[assignment]
     return positions
 
@@ -100,7 +112,10 @@ class EncoderBlock(FairseqBlock, TransformerEncoderLayerBase):
 
 
 class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
-    """fairseq's decoder block with a slot; a sentence's hypotheses share keys and values."""
+    """fairseq's decoder block with a slot.
+
+    A sentence's hypotheses share keys and values.
+    """
 
     encoder_attn: Any
     encoder_attn_layer_norm: Any
@@ -126,7 +141,9 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         need_attn: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
-        """Return the new residual stream, the attention to the source if needed or in evaluation, and None.
+        """Return the new residual stream, the attention to the source, and None.
+
+        Attention weights are returned if needed, and always in evaluation.
 
         Args:
             x: the residual stream, (L, B, H).
@@ -154,7 +171,10 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         incremental_state: dict[str, Any] | None = None,
         self_attn_mask: Tensor | None = None,
     ) -> Tensor:
-        """Compute the block's first part, self-attention, which `--cross-self-attention` extends to the source."""
+        """Compute self-attention.
+
+        With `--cross-self-attention` it also attends to the source.
+        """
         bias = self.bias_of(x, context) if incremental_state is None else self._bias_of_word(context, incremental_state)
         if bias is not None:
             self_attn_mask = bias if self_attn_mask is None else self_attn_mask + bias
@@ -186,7 +206,10 @@ class DecoderBlock(FairseqBlock, TransformerDecoderLayerBase):
         need_attn: bool,
         need_head_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute attention to the source; return the new residual stream (L, B, H) and attention weights."""
+        """Compute attention to the source.
+
+        Return the new residual stream (L, B, H) and attention weights.
+        """
         query = self.normalize(self.encoder_attn_layer_norm, h, context) if self.normalize_before else h
         read, attention = self.encoder_attn(
             query=query, key=encoder_out, value=encoder_out, key_padding_mask=encoder_padding_mask,

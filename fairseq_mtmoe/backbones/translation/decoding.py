@@ -1,4 +1,4 @@
-"""Incremental decoding for beam search, in which a sentence's hypotheses share keys and values.
+"""Incremental decoding, in which a beam's hypotheses share keys and values.
 
 fairseq keeps a copy of all keys and values per hypothesis, and copies them whenever a search reorders its beams. Here
 the encoder's output, and its keys and values, exist once per sentence. Keys and values of target words stay at the
@@ -40,12 +40,18 @@ _orders: Any = WeakTensorKeyDictionary()  # order of rows -> arguments and resul
 
 
 def shares_beams(cfg: TransformerConfig) -> bool:
-    """Return whether hypotheses share keys and values, which `--cross-self-attention` excludes."""
+    """Return whether hypotheses share keys and values.
+
+    They cannot with `--cross-self-attention`.
+    """
     return not cfg.cross_self_attention
 
 
 def group_size(num_sentences: int, order_R: Tensor) -> int:
-    """Return B if `order_R` repeats each sentence B times, as a search does before its first word; else 1."""
+    """Return B if `order_R` repeats each sentence B times, else 1.
+
+    A search asks for this order before its first word.
+    """
     size = len(order_R) // max(num_sentences, 1)
     if size < 2 or len(order_R) != size * num_sentences:
         return 1
@@ -54,7 +60,10 @@ def group_size(num_sentences: int, order_R: Tensor) -> int:
 
 
 def sentence_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOrder:
-    """Return the order of sentences in an order of rows, `beam` per sentence, cached to synchronise once a tensor."""
+    """Return the order of sentences in an order of rows, `beam` per sentence.
+
+    Results are cached, so that the host synchronises once per tensor.
+    """
     if order_R.is_inference():  # without a version, so that changes would go unnoticed
         return _compute_order(order_R, beam, num_sentences)
     arguments = (order_R._version, beam, num_sentences)
@@ -76,7 +85,7 @@ def _compute_order(order_R: Tensor, beam: int, num_sentences: int) -> SentenceOr
 
 
 class SearchedEncoder:
-    """Mixin for an encoder: a sentence's `beam` hypotheses share its row of the output."""
+    """Mixin for an encoder: a sentence's hypotheses share its row of the output."""
 
     shares_beams: Any = True
     select: Any  # (encoder_out, sentences) -> the output of these sentences, in this order
@@ -108,14 +117,20 @@ class BeamState:
 
     @classmethod
     def of(cls, incremental_state: dict[str, Any], num_rows: int, beam: int) -> Self:
-        """Return the cache in fairseq's state of a search; create it before the first word."""
+        """Return the cache in fairseq's state of a search.
+
+        Create it before the first word.
+        """
         if STATE not in incremental_state:
             incremental_state[STATE] = cls(num_rows // beam, beam)
         state: Self = incremental_state[STATE]
         return state
 
     def read_word(self, real_R: Tensor) -> None:
-        """Start the next word; `real_R` is False where it is padding, which later words cannot see."""
+        """Start the next word.
+
+        `real_R` is False where it is padding, which later words cannot see.
+        """
         own_BB = torch.eye(self.beam, dtype=torch.bool, device=real_R.device)
         own_RB = own_BB.repeat(self.num_sentences, 1) & real_R.unsqueeze(1)
         self.visible_RK = own_RB if self.visible_RK is None else torch.cat([self.visible_RK, own_RB], dim=1)
@@ -123,7 +138,10 @@ class BeamState:
         self.length += 1
 
     def append(self, block: Any, key_RH: Tensor, value_RH: Tensor) -> KeysAndValues:
-        """Store a block's keys and values of the current word; return views of all so far, (S, A, L·B, D)."""
+        """Store a block's keys and values of the current word.
+
+        Return views of all so far, (S, A, L·B, D).
+        """
         cache = self.own.get(block)
         if cache is None or self.length > cache[0].shape[2]:
             cache = self.own[block] = self._more_room(block, key_RH)
@@ -141,7 +159,10 @@ class BeamState:
         return rooms
 
     def read_source(self, block: Any, encoded: Tensor | None, padding_mask: Tensor | None) -> KeysAndValues:
-        """Return a block's keys and values of the source (J, S, H), (S, A, J, D), computed on first use."""
+        """Return a block's keys and values of the source, (S, A, J, D), cached.
+
+        encoded: the encoder's output, (J, S, H).
+        """
         if block not in self.source:
             assert encoded is not None
             if padding_mask is not None and self.source_mask is None:
@@ -160,7 +181,10 @@ class BeamState:
         return self._own_mask
 
     def reorder(self, order_R: Tensor) -> None:
-        """Let each row continue the row that `order_R` names, as fairseq's searches ask between two words."""
+        """Let each row continue the row that `order_R` names.
+
+        fairseq's searches ask for it between two words.
+        """
         if self.visible_RK is None:
             return
         sentences, stays = sentence_order(order_R, self.beam, self.num_sentences)
@@ -186,7 +210,10 @@ class BeamState:
         self.beam = beam
 
     def _select(self, sentences_S: Tensor) -> None:
-        """Keep only these sentences, in this order; if most keep their indices, move the others in place."""
+        """Keep only these sentences, in this order.
+
+        If most keep their indices, move the others in place.
+        """
         moved = self._moved(sentences_S)
 
         def selected(kept: Tensor) -> Tensor:
@@ -203,7 +230,10 @@ class BeamState:
         self.num_sentences = len(sentences_S)
 
     def _moved(self, sentences_S: Tensor) -> Tensor | None:
-        """Return the indices that get another sentence if they are few and need no synchronisation, else None."""
+        """Return the indices that get another sentence, or None.
+
+        They must be few and known without synchronisation.
+        """
         if torch.is_grad_enabled() or not device_kind(sentences_S).can_sync:
             return None
         indices_S = torch.arange(len(sentences_S))
@@ -221,12 +251,12 @@ def additive(visible: Tensor, like: Tensor) -> Tensor:
 
 
 def split_heads(x_RH: Tensor, num_sentences: int, num_heads: int) -> Tensor:
-    """Reshape rows, grouped by sentence, to a sequence per sentence and head: (…, R, H) to (S, A, B, D)."""
+    """Reshape rows to a sequence per sentence and head: (…, R, H) to (S, A, B, D)."""
     return x_RH.reshape(num_sentences, -1, num_heads, x_RH.shape[-1] // num_heads).transpose(1, 2)
 
 
 class BeamAttention(MultiheadAttention):
-    """fairseq's attention with the same parameters, which uses a `BeamState` in incremental decoding."""
+    """fairseq's attention, which decodes incrementally with a `BeamState`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

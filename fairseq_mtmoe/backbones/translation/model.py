@@ -1,4 +1,4 @@
-"""fairseq's encoder-decoder transformer with slots in its blocks, built from flat options."""
+"""fairseq's transformer with slots in its blocks, built from flat options."""
 
 from argparse import ArgumentParser
 from dataclasses import replace
@@ -22,7 +22,10 @@ from fairseq_mtmoe.options.transformer import form_of, nested_options
 
 
 def conditions_of(cfg: Any) -> Conditions | None:
-    """Return the conditional parts in a model's flat options, or None (UserError: wrong options)."""
+    """Return the conditional parts in a model's flat options, or None.
+
+    Raises `UserError`: wrong options.
+    """
     parts = conditional_parts(cfg)
     if not parts:
         return None
@@ -33,7 +36,10 @@ def conditions_of(cfg: Any) -> Conditions | None:
 
 
 class Transformer(TransformerModelBase):
-    """A transformer with slots; a dense one can exchange checkpoints with `--arch transformer`."""
+    """A transformer with slots.
+
+    A dense one can exchange checkpoints with `--arch transformer`.
+    """
 
     accepts_task_ids = True  # `--task translation_heated` passes them on
 
@@ -43,13 +49,16 @@ class Transformer(TransformerModelBase):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the options of the model's dataclass, whose defaults come from the architecture."""
+        """Add the options of the model's dataclass; architectures set the defaults."""
         BaseFairseqModel.add_args.__func__(cls, parser)
 
     def load_state_dict(
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """Load as fairseq does, without pruning; conditional parts that the state lacks keep their values."""
+        """Load as fairseq does, without pruning.
+
+        Conditional parts that the state lacks keep their values.
+        """
         if self.encoder.conditions is not None:
             state_dict = with_new_conditions(self, state_dict)
         return super().load_state_dict(state_dict, strict)
@@ -69,7 +78,10 @@ class Transformer(TransformerModelBase):
 
     @classmethod
     def build_with_slots(cls, cfg: Any, task: Any, slot_plans: SlotPlans, conditions: Conditions | None = None) -> Self:
-        """Build with fairseq's `build_model` from flat options; both stacks have the same slot plans."""
+        """Build with fairseq's `build_model` from flat options.
+
+        Both stacks have the same slot plans.
+        """
         options = nested_options(cfg)
         options.slot_plans, options.conditions, options.form = slot_plans, conditions, form_of(cfg)
         model: Self = TransformerModelBase.build_model.__func__(cls, options, task)
@@ -114,7 +126,10 @@ class Transformer(TransformerModelBase):
 
 
 def base(args: Any) -> None:
-    """Set the sizes of fairseq's `transformer`: 6+6 post-norm blocks of width 512; the default."""
+    """Set the sizes of fairseq's `transformer`: 6+6 post-norm blocks of width 512.
+
+    The default.
+    """
     base_architecture(args)
 
 
@@ -126,7 +141,7 @@ def tiny(args: Any) -> None:
 
 
 def wmt15(args: Any) -> None:
-    """Set the sizes of the paper's WMT-15 models: 6+6 blocks, one vocabulary for all languages."""
+    """Set the sizes of the paper's WMT-15 models: 6+6 blocks, one vocabulary."""
     set_defaults(args, encoder_normalize_before=True, decoder_normalize_before=True, share_all_embeddings=True)
     base(args)
 

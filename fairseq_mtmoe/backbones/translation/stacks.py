@@ -52,7 +52,7 @@ class FairseqStack(Stack):
         self.alignment = None if conditions is None else conditions.alignment(sizes.embed_dim)
 
     def fill_next(self, block: FairseqBlock, cfg: TransformerConfig) -> Any:
-        """Fill the slot of the next block, add its conditional parts, and wrap it as fairseq does.
+        """Fill the next block's slot, add conditional parts, and wrap it as fairseq does.
 
         Conditional blocks use torch's activation checkpointing, because fairseq's loses gradients of task embeddings.
         """
@@ -66,14 +66,17 @@ class FairseqStack(Stack):
         return fsdp_wrap(wrapped, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-        """Upgrade as fairseq does, but keep the last norm if the version is missing, as under `--store-ema`."""
+        """Upgrade as fairseq does, but keep the last norm if the version is missing.
+
+        It is missing in averages of `--store-ema`.
+        """
         state_dict.setdefault(f"{name}.version", self.version)
         upgraded: dict[str, Tensor] = super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
         return upgraded
 
 
 class MarianPositions(SinusoidalPositionalEmbedding):
-    """Marian's sinusoidal positions: H/2 frequencies 10000^(-2k/H), and positions from 0."""
+    """Marian's sinusoidal positions, with frequencies 10000^(-2k/H), from 0."""
 
     weights: Tensor
 
@@ -82,7 +85,7 @@ class MarianPositions(SinusoidalPositionalEmbedding):
         self.register_buffer("weights", self._table(longest), persistent=False)
 
     def _table(self, longest: int) -> Tensor:
-        """Return the vectors (N, H), indexed by fairseq's positions, which start after the padding index."""
+        """Return the vectors (N, H) by fairseq's position, which starts after padding."""
         first = self.padding_idx + 1
         frequencies = 10000.0 ** -(torch.arange(0, self.embedding_dim, 2, dtype=torch.double) / self.embedding_dim)
         angles = torch.arange(-first, longest, dtype=torch.double).unsqueeze(1) * frequencies
@@ -99,13 +102,19 @@ class MarianPositions(SinusoidalPositionalEmbedding):
 
 
 class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
-    """fairseq's encoder with slots. A system with its own blocks overrides `build_encoder_layer`."""
+    """fairseq's encoder with slots.
+
+    A system with its own blocks overrides `build_encoder_layer`.
+    """
 
     side = "encoder"
     forward_embedding: Any
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> Any:
-        """Return `fill_next` of a new `EncoderBlock` or a subclass; fairseq calls it once per block, in order."""
+        """Return `fill_next` of a new `EncoderBlock` or a subclass.
+
+        Fairseq calls it once per block, in order.
+        """
         return self.fill_next(EncoderBlock(cfg), cfg)
 
     def forward(
@@ -117,7 +126,10 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
         task_ids: LongTensor | None = None,
         token_counts: TokenCounts | None = None,
     ) -> dict[str, list[Any]]:
-        """Compute as fairseq does; the output also has `task_ids` (B,) and the tasks' embeddings."""
+        """Compute as fairseq does.
+
+        The output also has `task_ids` (B,) and the tasks' embeddings.
+        """
         x, context, embedded = self.embed(src_tokens, task_ids, token_embeddings)
         context = context if token_counts is None else replace(context, token_counts=token_counts)
         x = self.aligned(x, context)
@@ -133,7 +145,7 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
     def embed(
         self, src_tokens: Tensor, task_ids: LongTensor | None, token_embeddings: Tensor | None = None
     ) -> tuple[Tensor, BatchContext, Tensor]:
-        """Return the stream before the first block (L, B, H), its context, and the words' embeddings.
+        """Return the stream before the first block (L, B, H), context, and embeddings.
 
         A subclass may add vectors before the words; `prompt_length` in the context is their number.
         """
@@ -169,7 +181,10 @@ class Encoder(SearchedEncoder, FairseqStack, TransformerEncoderBase):
 
 
 class Decoder(FairseqStack, TransformerDecoderBase):
-    """fairseq's decoder with slots. A system with its own blocks overrides `build_decoder_layer`."""
+    """fairseq's decoder with slots.
+
+    A system with its own blocks overrides `build_decoder_layer`.
+    """
 
     side = "decoder"
     embed_tokens: Any
@@ -196,7 +211,10 @@ class Decoder(FairseqStack, TransformerDecoderBase):
             projection.bias = nn.Parameter(torch.zeros(len(projection.weight)))
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> Any:
-        """Return `fill_next` of a new `DecoderBlock` or a subclass; fairseq calls it once per block, in order."""
+        """Return `fill_next` of a new `DecoderBlock` or a subclass.
+
+        Fairseq calls it once per block, in order.
+        """
         return self.fill_next(DecoderBlock(cfg, no_encoder_attn), cfg)
 
     def extract_features_scriptable(
@@ -208,7 +226,7 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute as fairseq does, with the task ids and task embeddings in the encoder's output."""
+        """Compute as fairseq does, with the tasks in the encoder's output."""
         source = encoder_out or {}
         (beam,) = source.get("beam", [1])
         (encoded,) = source.get("encoder_out") or [None]
@@ -257,7 +275,10 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         return gradient_VH.index_fill(0, torch.tensor([self.padding_idx], device=gradient_VH.device), 0)
 
     def _embedded(self, prev_output_tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
-        """Return the words' embeddings, (L, B, H); in incremental decoding only the last word's."""
+        """Return the words' embeddings, (L, B, H).
+
+        In incremental decoding only the last word's.
+        """
         positions = None
         if self.embed_positions is not None:
             positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
@@ -278,7 +299,10 @@ class Decoder(FairseqStack, TransformerDecoderBase):
         return embedded
 
     def widen(self, incremental_state: dict[str, Any], beam: int) -> None:
-        """Give each sentence `beam` rows instead of one; the caller sets `beam` in the encoder's output."""
+        """Give each sentence `beam` rows instead of one.
+
+        The caller sets `beam` in the encoder's output.
+        """
         incremental_state[STATE].widen(beam)
         incremental_state.pop(TASKS, None)  # cached for the old rows
 
@@ -291,7 +315,7 @@ class Decoder(FairseqStack, TransformerDecoderBase):
 
 
 def _of_search(encoder_out: dict[str, Any], incremental_state: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the encoder's output, in which tasks cache the conditional modules' values during a search."""
+    """Return the encoder's output, with a cache for conditional modules in a search."""
     (tasks,) = encoder_out.get("tasks") or [None]
     if tasks is None or incremental_state is None or torch.is_grad_enabled():
         return encoder_out

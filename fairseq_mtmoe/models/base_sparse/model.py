@@ -1,4 +1,4 @@
-"""Sparse translation models with BASE, task-gated or Switch experts in alternate blocks.
+"""Sparse translation models, with experts in alternate blocks.
 
 Implements "Tricks for Training Sparse Translation Models", §2.3 and §3. The feed-forward layer of every alternate block
 of encoder and decoder is an expert layer. A model may train dense before it is sparsified.
@@ -26,7 +26,7 @@ class DenseConfig(ConditionalOptions, RunOptions, TranslatorForm, FlatTransforme
 
 @dataclass
 class BaseMoEConfig(ExpertOptions, ConditionalOptions, RunOptions, TranslatorForm, FlatTransformerConfig):
-    """Options of `--arch base_moe…`: fairseq's transformer, experts, conditional parts and runs."""
+    """Options of `--arch base_moe…`: fairseq's, experts, conditional parts and runs."""
 
 
 @register_model("base_moe", dataclass=BaseMoEConfig)
@@ -35,7 +35,10 @@ class BaseMoEModel(SparseModel, Transformer):
 
     @classmethod
     def build_model(cls, cfg: BaseMoEConfig, task: Any) -> Self:
-        """Build the model for fairseq. Raises `UserError` if an option is out of range or needs a task with ids."""
+        """Build the model for fairseq.
+
+        Raises `UserError` if an option is out of range or needs a task with ids.
+        """
         check_experts(cfg)
         check_blocks(cfg)
         plans = plan_experts(cfg, max(cfg.encoder_layers, cfg.decoder_layers))
@@ -55,7 +58,10 @@ class BaseDenseModel(Transformer):
 
     @classmethod
     def build_model(cls, cfg: DenseConfig, task: Any) -> Self:
-        """Build the model for fairseq. Raises `UserError` if an option is out of range or needs a task with ids."""
+        """Build the model for fairseq.
+
+        Raises `UserError` if an option is out of range or needs a task with ids.
+        """
         conditions = conditions_of(cfg)
         model = cls.build_with_slots(cfg, task, {}, conditions)
         model.task_names = names_of_tasks(cfg) if conditions is not None else []

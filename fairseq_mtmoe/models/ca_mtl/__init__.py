@@ -1,3 +1,6 @@
-"""System 3, conditionally adaptive learning. Importing this package registers it with fairseq."""
+"""System 3, conditionally adaptive learning.
+
+Importing this package registers it with fairseq.
+"""
 
 from fairseq_mtmoe.models.ca_mtl.model import CAMTLModel  # noqa: F401

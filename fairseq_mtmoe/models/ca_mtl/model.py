@@ -1,4 +1,4 @@
-"""CA-MTL: one pretrained encoder for all tasks, with parts that adapt to each task.
+"""CA-MTL: one pretrained encoder for all tasks, which adapts to each task.
 
 Implements "Conditionally Adaptive Multi-Task Learning: Improving Transfer Learning in NLP Using Fewer Parameters & Less
 Data", §2.1. Its sampling (§2.2) is `--sampling-method uncertainty`, which works with every model.
@@ -22,7 +22,10 @@ from fairseq_mtmoe.options.transformer import EncoderOptions
 
 @dataclass
 class CAMTLConfig(EncoderConditionalOptions, RunOptions, EncoderOptions, FairseqDataclass):
-    """Options of CA-MTL. By default all parts are conditional and the lower half of the encoder is frozen."""
+    """Options of CA-MTL.
+
+    By default all parts are conditional and the lower half of the encoder is frozen.
+    """
 
     conditional: str = option(
         ",".join(PARTS),
@@ -44,7 +47,10 @@ class CAMTLModel(EncoderModel):
 
     @classmethod
     def build_model(cls, cfg: CAMTLConfig, task: Any) -> Self:
-        """Build the model for fairseq. Raises `UserError` if a size or an option of the conditional parts is wrong."""
+        """Build the model for fairseq.
+
+        Raises `UserError` if a size or an option of the conditional parts is wrong.
+        """
         model = cls(build_encoder(cfg, task), heads_from_text(cfg.heads))
         model.task_names = names_of_tasks(cfg)
         return model

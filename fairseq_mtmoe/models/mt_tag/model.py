@@ -1,4 +1,4 @@
-"""MT-TaG: a pretrained encoder whose feed-forward layers become experts, with a gate for each task.
+"""MT-TaG: a pretrained encoder with experts and a gate for each task.
 
 Implements "Sparsely Activated Mixture-of-Experts are Robust Multi-Task Learners", §3. Experts start as exact copies of
 the pretrained layers (§4.3). Each task has its own gate (equations 3-6), or all tasks share one (MT-Switch).
@@ -29,7 +29,10 @@ class MTDenseConfig(RunOptions, EncoderOptions, FairseqDataclass):
 
 @dataclass
 class MTTaGConfig(EncoderConditionalOptions, ExpertOptions, RunOptions, EncoderOptions, FairseqDataclass):
-    """Options of MT-TaG. By default every block has four experts and a gate for each task."""
+    """Options of MT-TaG.
+
+    By default every block has four experts and a gate for each task.
+    """
 
     num_experts: int = option(4, "number of experts per expert layer, which start as copies of the feed-forward layer")
     expert_gates: str = option("task", "gate of the expert layers: task (one gate per task), switch or base")
@@ -55,19 +58,28 @@ class MTDenseModel(EncoderModel):
 
     @classmethod
     def build_model(cls, cfg: MTDenseConfig, task: Any) -> Self:
-        """Build the model for fairseq. Raises `UserError` if a size is wrong or the task gives no encoder."""
+        """Build the model for fairseq.
+
+        Raises `UserError` if a size is wrong or the task gives no encoder.
+        """
         return cls(build_encoder(cfg, task), heads_from_text(cfg.heads))
 
 
 @register_model("mt_tag", dataclass=MTTaGConfig)
 class MTTaGModel(SparseModel, EncoderModel):
-    """An encoder with experts, which copy its feed-forward layers at the start or after dense updates."""
+    """An encoder with experts that copy its feed-forward layers.
+
+    It becomes sparse at the start or after dense updates.
+    """
 
     gate_lr_factor = 30.0  # the learning rates of fine-tuning leave gates near their random start
 
     @classmethod
     def build_model(cls, cfg: MTTaGConfig, task: Any) -> Self:
-        """Build the model for fairseq. Raises `UserError` if a size or an expert option is wrong."""
+        """Build the model for fairseq.
+
+        Raises `UserError` if a size or an expert option is wrong.
+        """
         num_blocks = encoder_config(cfg).num_hidden_layers
         check_experts(cfg)
         if cfg.reuse_gate and task.pretrained is not None and not task.begins_with_checkpoint:

@@ -1,4 +1,4 @@
-"""PEMT's additions to any backbone: prompts that describe tasks, the gates' input, and the two stages.
+"""PEMT's additions to any backbone: prompts, the gates' input, and two stages.
 
 Implements PEMT, §3.1 and §3.2. The target's prompt is correlated with the sources' prompts (equations 3 and 4), gates
 read a summary (equation 2), and the task sparsity loss (equation 5) is measured at each block's output.
@@ -55,9 +55,9 @@ class Prompt(nn.Module):
 
     @torch.no_grad()
     def begin_as_(self, tokens: Sequence[int], embeddings: Tensor, init: str) -> None:
-        """Set the prompt to the description's `tokens`, or to random vectors that are distributed like `embeddings`.
+        """Set the prompt to the description's `tokens`, or to similar random vectors.
 
-        embeddings: of all tokens, (V, H).
+        embeddings: of all tokens, (V, H), whose mean and standard deviation random vectors get.
         """
         assert len(tokens) == len(self.weight)
         if init == DESCRIPTION:
@@ -99,7 +99,7 @@ class CorrelatedPrompt(Prompt):
 
 
 class PromptMixin(nn.Module):
-    """Mixin that goes before a backbone's encoder class; `PemtModel` sets its attributes."""
+    """Mixin for a backbone's encoder; `PemtModel` sets its attributes."""
 
     prompt: Prompt | None  # beside the tokens of each text
     gate_input: str | None  # the gates' input, one of `config.GATE_INPUTS`; None without gates
@@ -110,7 +110,7 @@ class PromptMixin(nn.Module):
         self.prompt = self.gate_input = None
 
     def prompt_of_pass(self) -> Tensor | None:
-        """Return the prompt of one forward pass, with new dropout, (P, H); None without a prompt."""
+        """Return the prompt of one pass, with new dropout, (P, H), or None."""
         return None if self.prompt is None else self.prompt()
 
     def gate_input_of(self, prompt_PH: Tensor | None, padding_mask_BL: Tensor, first: int = 0) -> GateInput | None:
@@ -134,16 +134,16 @@ class PromptMixin(nn.Module):
 
 
 def mean_states(states_LBH: Tensor, reads_BL: Tensor) -> Tensor:
-    """Return the mean of each sentence's states where `reads_BL` is True, (B, H), in float32."""
+    """Return each sentence's mean state where `reads_BL` is True, (B, H), float32."""
     shares_BL = reads_BL / reads_BL.sum(1, keepdim=True).clamp(min=1)
     return torch.einsum("lbh,bl->bh", states_LBH.float(), shares_BL)
 
 
 class SearchedMixin(PromptMixin):
-    """`PromptMixin` for an encoder with a decoder; its output carries the input of the decoder's gates."""
+    """`PromptMixin` whose output carries the input of the decoder's gates."""
 
     def encoded(self, states: Tensor, context: BatchContext) -> dict[str, list[Any]]:
-        """Return the backbone's output with the gate inputs of encoder and decoder, if gates exist."""
+        """Return the backbone's output with the stacks' gate inputs, if gates exist."""
         output: dict[str, list[Any]] = super().encoded(states, context)  # type: ignore[misc]
         mixture = context.mixture
         if mixture is None:
@@ -152,7 +152,7 @@ class SearchedMixin(PromptMixin):
         return {**output, ENCODER: [mixture], DECODER: [GateInput(summary, mixture.wants_similarities)]}
 
     def select(self, encoder_out: dict[str, Any], sentences: Tensor) -> dict[str, Any]:
-        """Return the output of these sentences, in this order, with the decoder's gate input."""
+        """Return the output of these sentences, in this order, with gate inputs."""
         output: dict[str, Any] = super().select(encoder_out, sentences)  # type: ignore[misc]
         if DECODER not in encoder_out:
             return output
@@ -164,10 +164,10 @@ class SearchedMixin(PromptMixin):
 
 
 class GuidedMixin:
-    """Mixin that goes before a backbone's decoder class: its gates read the encoder's output."""
+    """Mixin for a backbone's decoder, whose gates read the encoder's output."""
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
-        """Return the backbone's context with the gates' input; a sentence's hypotheses share gate weights."""
+        """Return the backbone's context with the gates' input."""
         context: BatchContext = super().context_of(words, encoder_out)  # type: ignore[misc]
         (beam,), (mixture,) = encoder_out.get("beam", [1]), encoder_out.get(DECODER, [None])
         if mixture is not None and beam > 1 and mixture.summary.dim() > 1:
@@ -176,7 +176,7 @@ class GuidedMixin:
         return replace(context, mixture=mixture)
 
     def extra(self, context: BatchContext, encoder_out: dict[str, Any]) -> dict[str, Any]:
-        """Return the backbone's extra output, with the task sparsity loss of all layers if it is wanted."""
+        """Return the backbone's extra output, with the task sparsity loss if wanted."""
         extra: dict[str, Any] = super().extra(context, encoder_out)  # type: ignore[misc]
         if context.mixture is None or not context.mixture.wants_similarities:
             return extra
@@ -184,7 +184,7 @@ class GuidedMixin:
 
 
 def record_similarity(block: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Record how similar the sources' outputs are to a block's output (L, B, H); a forward hook."""
+    """Record the similarity of sources to a block's output (L, B, H), as a hook."""
     context: BatchContext = inputs[1]
     through = context.mixture
     if through is not None and block in through.narrow:
@@ -195,7 +195,7 @@ def record_similarity(block: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
-    """Return the plan of the adapters in each block of a model of this `width`; `cfg` has `PemtOptions`."""
+    """Return the adapters' plan for a model of this `width` with `PemtOptions`."""
     if cfg.pemt_stage == SOURCE:
         return AdapterPlan(cfg.adapter, cfg.adapter_rank, 1, cfg.adapter_alpha)
     target_size = cfg.target_adapter_size or max(1, width // TARGET_SHARE)
@@ -206,7 +206,7 @@ def adapter_plan(cfg: Any, metadata: Metadata, width: int) -> AdapterPlan:
 
 
 class PemtModel(nn.Module):
-    """Mixin that goes before a backbone's model class, whose encoder is a `PromptMixin`.
+    """Mixin for a backbone's model; its encoder is a `PromptMixin`.
 
     `build_model` calls `load_sources`, builds the backbone with an `adapter_plan` in each block, and calls `begin`.
     Prompts and sources are initialized when the backbone gets its weights.
@@ -262,7 +262,7 @@ class PemtModel(nn.Module):
     def load_state_dict(  # type: ignore[override]  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """Load as fairseq does; initialize prompts and sources if the state has only the backbone.
+        """Load as fairseq does, and initialize prompts and sources if they are missing.
 
         Raises `UserError` if the state or the sources do not fit.
         """
@@ -304,7 +304,7 @@ class PemtModel(nn.Module):
             prompt.take_sources_([source.tensors[sources.PROMPT] for source in self._sources.values()])
 
     def _expect_own_sources(self, state: Mapping[str, Tensor]) -> None:
-        """Raise a `UserError` if the checkpoint's sources are not this run's files in the same order."""
+        """Raise a `UserError` if a checkpoint's sources are not this run's, in order."""
         rule = "the sources that the checkpoint borrows from, in their order"
         for index, (path, source) in enumerate(self._sources.items()):
             for name, value in source.tensors.items():
@@ -322,7 +322,7 @@ class PemtModel(nn.Module):
             raise UserError(f"`--pemt-sources` must name {rule}, but names {len(self._sources)}.")
 
     def expect_weights(self) -> None:
-        """Raise a `UserError` if the backbone or its sources have no weights; see `protocols.NeedsWeights`."""
+        """Raise a `UserError` if the model has no weights; see `protocols.NeedsWeights`."""
         if self._lacks_sources:
             raise UserError(
                 "`--pemt-sources` must name existing files, or the run must resume a checkpoint that contains the "
@@ -335,7 +335,7 @@ class PemtModel(nn.Module):
             )
 
     def want_sparsity(self, wanted: bool) -> None:
-        """Set whether the next training passes return the task sparsity loss; by default they do."""
+        """Set whether training passes return the task sparsity loss (default: True)."""
         self.encoder.wants_sparsity = wanted
 
     @property
@@ -344,7 +344,7 @@ class PemtModel(nn.Module):
         return replace(self._made, backbone=bytes(self.backbone_fingerprint.tolist()).hex())
 
     def _adapters(self, index: int) -> dict[str, Tensor]:
-        """Return views of one source's adapters in all layers, by their names in the model."""
+        """Return views of one source's adapters in all layers, by name."""
         return {
             f"{path}.mixture.adapters.{name}": value
             for path, block in adapter_blocks(self).items()

@@ -1,4 +1,4 @@
-"""Options of PEMT: its stage, the source files that a target borrows from, adapters and gates."""
+"""Options of PEMT: stage, sources, adapters and gates."""
 
 import re
 from argparse import SUPPRESS
@@ -71,7 +71,7 @@ class PemtBertConfig(PemtOptions, RunOptions, EncoderOptions, FairseqDataclass):
 
 @dataclass
 class PemtTranslationConfig(PemtOptions, ConditionalOptions, RunOptions, TranslatorForm, FlatTransformerConfig):
-    """Options of PEMT on a translator: fairseq's transformer, PEMT, conditional parts and runs."""
+    """Options of PEMT on a translator: fairseq's, PEMT, conditional parts, runs."""
 
 
 def source_paths(cfg: Any) -> List[str]:
@@ -80,7 +80,7 @@ def source_paths(cfg: Any) -> List[str]:
 
 
 def check_options(cfg: Any) -> None:
-    """Raise a `UserError` for the first of the `PemtOptions` that is out of range or contradicts another."""
+    """Raise a `UserError` for the first of the `PemtOptions` that is wrong."""
     choices = {"pemt_stage": STAGES, "adapter": ADAPTERS, "prompt_init": INITS, "gate_input": (None, *GATE_INPUTS)}
     for name, known in choices.items():
         if getattr(cfg, name) not in known:
@@ -106,12 +106,15 @@ def check_options(cfg: Any) -> None:
 
 
 def gate_input(cfg: Any) -> str:
-    """Return the gates' input: by default the paper's, or hidden states without a prompt."""
+    """Return the gates' input: the option's, or the default with or without prompts."""
     return cfg.gate_input or (HIDDEN if cfg.no_prompt else CORRELATION)
 
 
 def has_prompt(cfg: Any) -> bool:
-    """Return whether the model has a prompt; a target without sources has none, as in the paper's ablation."""
+    """Return whether the model has a prompt.
+
+    A target without sources has none, as in the paper's ablation.
+    """
     return not cfg.no_prompt and (cfg.pemt_stage == SOURCE or bool(source_paths(cfg)))
 
 
@@ -133,5 +136,5 @@ def is_trainable(name: str, stage: str) -> bool:
 
 
 def is_added(name: str) -> bool:
-    """Return whether PEMT adds the tensor of this name to the backbone: prompts, adapters, gates."""
+    """Return whether the tensor of this name is PEMT's, not the backbone's."""
     return MIXTURE in name or name.startswith(PROMPT) or name == FINGERPRINT

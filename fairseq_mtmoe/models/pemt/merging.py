@@ -1,8 +1,9 @@
-"""Merge the gates and sources of a trained target into its weights, so that borrowing costs nothing.
+"""Merge gates and sources of a trained target into its weights.
 
-Gates that read only the prompt give every sentence the same weights (equation 2). With fixed weights, LoRA adapters are
-added to the matrix beside them, K bottlenecks become one of rank K·r, and the prompt gets its correlation with the
-sources. The target's own adapters stay, because they follow the feed-forward layer with a non-linearity.
+A merged model borrows at no cost. Gates that read only the prompt give every sentence the same weights (equation 2).
+With fixed weights, LoRA adapters are added to the matrix beside them, K bottlenecks become one of rank K·r, and the
+prompt gets its correlation with the sources. The target's own adapters stay, because they follow the feed-forward layer
+with a non-linearity.
 The folder of a merged model for `transformers` contains `modeling_pemt.py`.
 """
 
@@ -64,7 +65,7 @@ class Merger:
 
     @torch.no_grad()
     def weights(self, state: State) -> dict[str, Tensor]:
-        """Return the weights of the sources, (K,) float32, by the dotted path of each block."""
+        """Return the sources' weights, (K,) float32, by the dotted path of each block."""
         summary_H = self._prompt(state).mean(0)
         paths = (match[1] for match in map(_GATE.fullmatch, state) if match)
         sizes = len(self.metadata.sources), len(summary_H)
@@ -72,7 +73,10 @@ class Merger:
 
     @torch.no_grad()
     def merged(self, state: State) -> dict[str, Tensor]:
-        """Return the state without gates and sources (UserError: it does not fit the options)."""
+        """Return the state without gates and sources.
+
+        Raises `UserError`: it does not fit the options.
+        """
         result = dict(state)
         for path, weights_K in self.weights(state).items():
             prefix = f"{path}.mixture.adapters."
@@ -105,7 +109,10 @@ class Merger:
 
 
 def _filled(module: AnyModule, state: State, prefix: str) -> AnyModule:
-    """Load a module from a state and set evaluation mode (UserError: shapes do not fit the options)."""
+    """Load a module from a state and set evaluation mode.
+
+    Raises `UserError`: shapes do not fit the options.
+    """
     own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     wanted = {name: value.shape for name, value in module.state_dict().items()}
     if {name: value.shape for name, value in own.items()} != wanted:
@@ -139,7 +146,10 @@ _LOADED_BY = {
 def separated(
     path: Path, options: Mapping[str, Any], state: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the state of the backbone with its heads, and PEMT's additions (UserError: a source, or gates)."""
+    """Return the state of the backbone with its heads, and PEMT's additions.
+
+    Raises `UserError`: a source, or gates.
+    """
     if options.get("pemt_stage") == SOURCE:
         raise UserError(f"`{path}` must be of `--pemt-stage target`, but is a source for others to borrow from.")
     if Metadata.from_text(options["pemt"]).sources:

@@ -1,4 +1,4 @@
-"""PEMT on T5, BERT, RoBERTa and translators: source adapters, weighted by their correlation with the target.
+"""PEMT on T5, BERT, RoBERTa and translators.
 
 Implements "PEMT: Multi-Task Correlation Guided Mixture-of-Experts Enables Parameter-Efficient Transfer Learning", §3.
 
@@ -38,7 +38,10 @@ class PemtT5Encoder(SearchedMixin, T5Encoder):
     """T5's encoder with a prompt, whose blocks may have adapters."""
 
     def embed(self, src_tokens: LongTensor, task_ids: LongTensor | None) -> tuple[Tensor, BatchContext]:
-        """Embed as `T5Encoder`, with the prompt before the text; positions count from its first vector."""
+        """Embed as `T5Encoder`, with the prompt before the text.
+
+        Positions count from its first vector.
+        """
         x, padding_mask = self.embed_tokens(src_tokens.t()), src_tokens.eq(self.config.pad_token_id)
         prompt_PH = self.prompt_of_pass()
         if prompt_PH is not None:
@@ -52,7 +55,7 @@ class PemtT5Decoder(GuidedMixin, T5Decoder):
     """T5's decoder, whose gates read the encoder's output."""
 
     def context_of(self, words: Tensor, encoder_out: dict[str, Any]) -> BatchContext:
-        """Return the context of `T5Decoder`, with padding if the task sparsity loss is wanted."""
+        """Return `T5Decoder`'s context, with padding for the task sparsity loss."""
         context = super().context_of(words, encoder_out)
         if context.mixture is None or not context.mixture.wants_similarities:
             return context
@@ -70,7 +73,10 @@ class PemtT5Model(PemtModel, t5.T5Model):
 
     @classmethod
     def build_model(cls, cfg: PemtT5Config, task: Any) -> PemtT5Model:
-        """Build the model for fairseq. Raises `UserError` if an option or a source file is wrong."""
+        """Build the model for fairseq.
+
+        Raises `UserError` if an option or a source file is wrong.
+        """
         begun = load_sources(cfg, task)
         config = t5.t5_config(cfg)
         plan = adapter_plan(cfg, begun.metadata, config.d_model)
@@ -99,7 +105,10 @@ class PemtBertEncoder(PromptMixin, BertEncoder):
         return x, replace(context, mixture=None if mixture is None else _of_stream(mixture, batch)), batch
 
     def _embedded(self, prompt_PH: Tensor, num_sentences: int) -> Tensor:
-        """Return each sentence's prompt (B, P, H), embedded as tokens of the first type without positions."""
+        """Return each sentence's prompt (B, P, H).
+
+        It is embedded as tokens of the first type without positions.
+        """
         x_PH = self.layernorm_embedding(prompt_PH.to(self.embed_segments.weight) + self.embed_segments.weight[0])
         embedded: Tensor = self.dropout_module(x_PH.expand(num_sentences, -1, -1))
         return embedded
@@ -117,11 +126,17 @@ def _of_stream(mixture: GateInput, batch: UnpaddedBatch) -> GateInput:
 
 @register_model("pemt_bert", dataclass=PemtBertConfig)
 class PemtBertModel(PemtModel, bert.EncoderModel):
-    """An encoder that learns a source task or borrows from source tasks; heads train in both stages."""
+    """An encoder that learns a source task or borrows from source tasks.
+
+    Heads train in both stages.
+    """
 
     @classmethod
     def build_model(cls, cfg: PemtBertConfig, task: Any) -> PemtBertModel:
-        """Build the model for fairseq. Raises `UserError` if an option or source file is wrong or tasks are several."""
+        """Build the model for fairseq.
+
+        Raises `UserError` if an option or source file is wrong or tasks are several.
+        """
         config = bert.encoder_config(cfg)
         begun = load_sources(cfg, task)
         if bert.frozen_blocks(cfg, config.num_hidden_layers):
@@ -174,14 +189,20 @@ class GuidedDecoder(GuidedMixin, Decoder):
 
 @register_model("pemt_translation", dataclass=PemtTranslationConfig)
 class PemtTranslationModel(PemtModel, Transformer):
-    """A dense translator that borrows from language pairs; its weights come from `--finetune-from-model`."""
+    """A dense translator that borrows from language pairs.
+
+    Its weights come from `--finetune-from-model`.
+    """
 
     encoder_class, decoder_class = PromptedEncoder, GuidedDecoder
     task_names: list[str]  # indexed by task id; empty without conditional parts
 
     @classmethod
     def build_model(cls, cfg: PemtTranslationConfig, task: Any) -> PemtTranslationModel:
-        """Build the model for fairseq. Raises `UserError` if an option or source file is wrong or pairs are several."""
+        """Build the model for fairseq.
+
+        Raises `UserError` if an option or source file is wrong or pairs are several.
+        """
         no_recomputing = ("checkpoint_activations", "offload_activations")
         for name in ("cross_self_attention", "quant_noise_pq", "base_layers", *no_recomputing):
             if getattr(cfg, name):

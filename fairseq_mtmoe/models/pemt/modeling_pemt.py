@@ -18,7 +18,10 @@ from transformers import (
 
 
 class Adapters(nn.Module):
-    """Adapters of a feed-forward layer: z + up(gelu(down z)), where z is its output plus a bottleneck of its input."""
+    """Adapters of a feed-forward layer: z + up(gelu(down z)).
+
+    z is the layer's output plus a bottleneck of its input.
+    """
 
     def __init__(self, width: int, target: int, beside: int) -> None:
         super().__init__()
@@ -29,7 +32,7 @@ class Adapters(nn.Module):
         self.inputs: Any = None
 
     def stand_at(self, first: nn.Module, last: nn.Module) -> None:
-        """Hook into a feed-forward layer that begins with the module `first` and ends with `last`."""
+        """Hook into a feed-forward layer from the module `first` to the module `last`."""
         first.register_forward_pre_hook(self._read)
         last.register_forward_hook(self._write)
 
@@ -91,7 +94,10 @@ class PemtT5ForConditionalGeneration(T5ForConditionalGeneration):
 
 
 def add_prompt(encoder: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Add the prompt after each text, as tokens of the first type without positions; a forward pre-hook."""
+    """Add the prompt after each text, as tokens of the first type without positions.
+
+    A forward pre-hook.
+    """
     names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     ids, table, length = given.pop("input_ids"), encoder.embeddings, len(encoder.prompt)

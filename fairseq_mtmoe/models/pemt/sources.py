@@ -1,4 +1,4 @@
-"""PEMT's sources: their files, their metadata in checkpoints, and how a run loads them."""
+"""PEMT's sources: their files, metadata in checkpoints, and loading."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _Alpha = Annotated[float, typed.Rule("a number of at least 0", lambda alpha: 0 <
 
 @dataclass(frozen=True)
 class SourceMetadata:
-    """The task, description and prompt length (0: no prompt) of a source that a model borrows from."""
+    """Task, description and prompt length (0: no prompt) of a source."""
 
     task: str
     description: str
@@ -127,7 +127,10 @@ class Source:
 
 
 def load(path: str | Path) -> Source:
-    """Read a file of `Source.save` (UserError: it is missing, damaged or another kind of file)."""
+    """Read a file of `Source.save`.
+
+    Raises `UserError`: it is missing, damaged or another kind of file.
+    """
     rule = f"`{path}` must be a source file, which `--pemt-stage source` writes"
     if not os.path.lexists(path):
         raise UserError(f"{rule}, but does not exist.")
@@ -148,7 +151,10 @@ def load(path: str | Path) -> Source:
 
 
 def _what_it_is(path: str | Path, content: Mapping[str, Any]) -> str:
-    """Return what a file holds instead of a source, and for a source's checkpoint the path of its source file."""
+    """Return a description of a file that is not a source.
+
+    For a source's checkpoint it names the source file.
+    """
     options = model_options(content)
     if options is None:
         return "another file"
@@ -164,7 +170,10 @@ def file_of(folder: str | Path, task: str) -> Path:
 
 
 def expect_same(path: str, found: Made, wanted: Made) -> None:
-    """Raise a `UserError` if a source does not fit a model, whose backbone may still be unknown."""
+    """Raise a `UserError` if a source does not fit a model.
+
+    The model's backbone may be unknown.
+    """
     if wanted.backbone and found.backbone != wanted.backbone:
         raise UserError(
             f"`{path}` must be a source that was trained on the weights from which this run starts, but its backbone "
@@ -192,7 +201,10 @@ def expect_tensors(path: str, source: Source, adapters: Mapping[str, Tensor], wi
 
 
 def fingerprint(parameters: Iterable[tuple[str, Tensor]], left_out: Mapping[str, int] | None = None) -> str:
-    """Return the SHA-256 of a backbone's parameters in hex; `left_out` has numbers of last rows to skip."""
+    """Return the SHA-256 of a backbone's parameters in hex.
+
+    `left_out` has numbers of last rows to skip.
+    """
     digest = hashlib.sha256()
     for name, value in sorted(parameters, key=lambda entry: entry[0]):
         covered = value[: len(value) - left_out[name]] if left_out and name in left_out else value
@@ -203,7 +215,9 @@ def fingerprint(parameters: Iterable[tuple[str, Tensor]], left_out: Mapping[str,
 
 
 def earlier_fingerprints(parameters: Sequence[tuple[str, Tensor]], left_out: Mapping[str, int]) -> Iterator[str]:
-    """Yield the fingerprints that versions up to 0.1.11 gave a backbone, which covered rows of languages and tasks.
+    """Yield a backbone's fingerprints in versions up to 0.1.11.
+
+    These covered the rows of languages and tasks.
 
     The first is of the backbone as it is. Later ones are of the backbone before its last language or task was added,
     before its last two, and so on, at most `MOST_ADDED`. `left_out` has the numbers of all such rows.
@@ -216,13 +230,16 @@ def earlier_fingerprints(parameters: Sequence[tuple[str, Tensor]], left_out: Map
 
 
 def backbone(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Return the named parameters of a model's backbone, without heads and PEMT's additions."""
+    """Return the named parameters of a model's backbone, without heads."""
     parameters = model.named_parameters()
     return ((name, value) for name, value in parameters if not is_added(name) and not name.startswith(HEADS))
 
 
 def rows_of_languages(parameters: Iterable[tuple[str, Tensor]], symbols: int) -> dict[str, int]:
-    """Return, by tensor, the number of last rows for languages and tasks, which `mtmoe add-task` may increase."""
+    """Return the number of last rows for languages or tasks, by tensor.
+
+    `mtmoe add-task` may increase these numbers.
+    """
     counts = {name: symbols for name, _ in parameters if name.endswith(VOCABULARY) and symbols}
     return counts | {name: len(value) for name, value in parameters if name.endswith(TASK_EMBEDDINGS)}
 
@@ -237,10 +254,10 @@ class LoadedSources:
 
 
 def load_sources(cfg: Any, task: Any) -> LoadedSources:
-    """Load the sources of a new model; a checkpoint's model already contains its sources.
+    """Load the sources of a new model.
 
-    If only a checkpoint names the sources, set `cfg.pemt_sources`. Raises `UserError` if an option, a file or the task
-    is wrong.
+    A checkpoint's model already contains its sources. If only a checkpoint names the sources, set `cfg.pemt_sources`.
+    Raises `UserError` if an option, a file or the task is wrong.
     """
     begins_with = task.options_to_go_on_with() if isinstance(task, GoesOn) and not cfg.pemt else {}
     _expect_same_stage(cfg, task, begins_with)
@@ -279,7 +296,10 @@ def load_sources(cfg: Any, task: Any) -> LoadedSources:
 
 
 def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> None:
-    """Raise a `UserError` if the run's first checkpoint is of the other stage; it names the one to use."""
+    """Raise a `UserError` if the run's first checkpoint is of the other stage.
+
+    It names the one to use.
+    """
     other = begins_with.get("pemt_stage", cfg.pemt_stage)
     if other == cfg.pemt_stage or not begins_with.get("pemt"):
         return
@@ -293,7 +313,10 @@ def _expect_same_stage(cfg: Any, task: Any, begins_with: Mapping[str, Any]) -> N
 
 
 def _kept_sources(cfg: Any, begins_with: Mapping[str, Any]) -> tuple[SourceMetadata, ...]:
-    """Return the sources in a checkpoint with options `begins_with`, if their files are missing or not named."""
+    """Return the sources of a checkpoint if their files are missing or not named.
+
+    begins_with: options of the checkpoint's model.
+    """
     paths = source_paths(cfg)
     if cfg.pemt_stage == SOURCE or (paths and all(map(os.path.isfile, paths))):
         return ()

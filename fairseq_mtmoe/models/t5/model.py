@@ -1,4 +1,4 @@
-"""A pretrained T5 whose weights all train: the baseline of systems with few trained parameters.
+"""A pretrained T5 whose weights all train, a baseline for other systems.
 
 "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (Raffel et al., 2020), §2.1, §3.5.
 """
@@ -26,7 +26,10 @@ class FineTunedT5(T5Model):
 
     @classmethod
     def build_model(cls, cfg: FineTunedT5Config, task: Any) -> Self:
-        """Build the model for fairseq. Raises `UserError` if a size differs from the pretrained T5's."""
+        """Build the model for fairseq.
+
+        Raises `UserError` if a size differs from the pretrained T5's.
+        """
         model = cls(t5_config(cfg), task.target_dictionary)
         begin(model, task)
         return model

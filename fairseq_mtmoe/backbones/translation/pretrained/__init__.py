@@ -1,1 +1,1 @@
-"""Pretrained translators: convert Hugging Face's folders to our checkpoints and back."""
+"""Convert pretrained translators between Hugging Face's folders and checkpoints."""

@@ -1,4 +1,4 @@
-"""Languages that tokenizers of `transformers` have built in, in the order of their ids."""
+"""Languages of tokenizers of `transformers`, in the order of their ids."""
 
 _MBART50 = """
 ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX ro_RO

@@ -35,7 +35,10 @@ MODEL, DICTIONARY, LANGS = "model.pt", "dict.txt", "langs.txt"
 
 
 def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
-    """Return the translator in a folder (UserError: a file is missing, damaged or not supported)."""
+    """Return the translator in a folder.
+
+    Raises `UserError`: a file is missing, damaged or not supported.
+    """
     state = file_io.load(str(folder / MODEL), mapped=True, remedy="download it again")
     given = {**plain(state.get("args")), **plain((state.get("cfg") or {}).get("task")), **(model_options(state) or {})}
     named: Mapping[str, Tensor] = hugging_face.named_values(folder / MODEL, state.get("model"))

@@ -1,4 +1,4 @@
-"""Families of pretrained translators: convert Hugging Face's `config.json` to fairseq's options and back.
+"""Convert between Hugging Face's `config.json` and fairseq's options.
 
 Three classes compute four families: `m2m_100` M2M-100 and NLLB-200, `mbart` mBART-50, `marian` OPUS-MT.
 """
@@ -124,7 +124,10 @@ class TranslatorConfig:
 
 
 def config_of_options(path: object, options: Mapping[str, Any], num_source: int, num_target: int) -> TranslatorConfig:
-    """Return the config of a class of `transformers` for a model with these options (UserError: none fits)."""
+    """Return the config of a class of `transformers` for a model with these options.
+
+    Raises `UserError`: none fits.
+    """
     names = "encoder_normalize_before", "encoder_learned_pos", "layernorm_embedding"
     own = {name: bool(options.get(name)) for name in names}
     kind = next((kind for kind, switches in SWITCHES.items() if switches[:3] == tuple(own.values())), None)
@@ -190,7 +193,10 @@ def is_of_translator(values: Any) -> bool:
 
 
 def read_config(values: Any) -> TranslatorConfig:
-    """Return the config in a `config.json` (UserError: it is another model's, impossible or not supported)."""
+    """Return the config in a `config.json`.
+
+    Raises `UserError`: it is another model's, impossible or not supported.
+    """
     given = config_values(values, FAMILIES)
     if given.get("quantization_config") is not None:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Defaults of `generate` in a folder of `transformers`, kept for folders that are exported later."""
+"""Defaults of `generate` in a folder, kept for later exports."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,9 @@ _OF_TOKENS = ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "
 
 
 def read_generation(folder: Path, values: Mapping[str, Any], layout: Layout, rows: int) -> dict[str, Any]:
-    """Return a folder's defaults with our token ids (UserError: wrong types, or ids that are not in the model).
+    """Return a folder's defaults with our token ids.
+
+    Raises `UserError`: wrong types, or ids that are not in the model.
 
     values: of `config.json`, which has the defaults if the folder has no `generation_config.json`.
     """
@@ -38,7 +40,7 @@ def read_generation(folder: Path, values: Mapping[str, Any], layout: Layout, row
 def for_hugging_face(
     kept: Mapping[str, Any] | None, config: TranslatorConfig, target_rows: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Return the values of a `generation_config.json`: the kept ones, or a beam of 5 if there are none."""
+    """Return the values of a `generation_config.json`: kept ones, or a beam of 5."""
     values = config.for_hugging_face()
     ids = {name: value for name, value in values.items() if name.endswith("token_id")}
     if kept is None:

@@ -1,4 +1,4 @@
-"""Symbols and languages of a pretrained translator, and their rows in Hugging Face's embedding matrix."""
+"""Symbols of a pretrained translator and their rows in Hugging Face's matrix."""
 
 import re
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ NAME_OF_LANGUAGE = re.compile(r"[^-,\s/{}]+")
 
 @dataclass(frozen=True)
 class Layout:
-    """A vocabulary, its languages and language tokens, and Hugging Face's row of each of its ids.
+    """A vocabulary, its languages, and Hugging Face's row of each of its ids.
 
     A row is None if Hugging Face has none. `source_rows` and `target_rows` are empty if all ids are the same.
     """
@@ -61,7 +61,10 @@ def token_name(path: object, name: Any) -> str:
 
 
 def language_name(path: object, lang: Any) -> str:
-    """Return a language's name in a file (UserError: it cannot stand in a pair such as `en-de` or a file name)."""
+    """Return a language's name in a file.
+
+    Raises `UserError`: it cannot stand in a pair such as `en-de` or a file name.
+    """
     if not isinstance(lang, str) or not NAME_OF_LANGUAGE.fullmatch(lang) or not lang.isprintable():
         raise UserError(
             f"`{path}` must name languages without spaces, hyphens, commas, slashes and braces, which pairs such as "
@@ -75,7 +78,10 @@ def _is_unicode(text: str) -> bool:
 
 
 def filled(names: Mapping[int, str], size: int, folder: object) -> list[str]:
-    """Return the names of all rows by id (UserError: an id beyond the matrix, or too many rows without a name)."""
+    """Return the names of all rows by id.
+
+    Raises `UserError`: an id beyond the matrix, or too many rows without a name.
+    """
     beyond = [f"{name!r} ({index})" for index, name in names.items() if index >= size]
     missing = size - len(names)
     if beyond or missing > MOST_MADE_UP:

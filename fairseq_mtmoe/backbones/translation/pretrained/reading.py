@@ -51,7 +51,10 @@ class PretrainedTranslator:
     generation: dict[str, Any] | None = None  # see `generation.py`
 
     def save(self, path: str | Path, task: Mapping[str, Any]) -> None:
-        """Write a checkpoint, completely or not at all; `task` has options of its task beside the languages."""
+        """Write a checkpoint, completely or not at all.
+
+        `task` has options of its task beside the languages.
+        """
         settings = {**self.layout.settings, **({} if self.generation is None else {GENERATION: self.generation})}
         forms = {
             name: settings[name] for name in ("lang_tok_style", "encoder_langtok_last", "lang_tok_replacing_bos_eos")
@@ -66,7 +69,10 @@ class PretrainedTranslator:
 
 
 def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
-    """Return the translator in a folder (UserError: a file is missing, damaged or not supported)."""
+    """Return the translator in a folder.
+
+    Raises `UserError`: a file is missing, damaged or not supported.
+    """
     values = read_json(folder / hugging_face.CONFIG, "the `config.json` of a translator's folder")
     config = read_config(values)
     layout = read_tokenizer(folder, config, values)
@@ -93,7 +99,7 @@ def their_key(key: str) -> str:
 
 
 def wanted_tensors(options: Mapping[str, Any], num_source: int, num_target: int) -> dict[str, Tensor]:
-    """Return the state of a model with these options and vocabulary sizes on the meta device."""
+    """Return the state of a model with these sizes on the meta device."""
     sizes = {ENCODER_EMBEDDINGS: torch.empty(num_source, 0), DECODER_EMBEDDINGS: torch.empty(num_target, 0)}
     with torch.device("meta"):
         model = Transformer.build_with_slots(SimpleNamespace(**options), stand_in_task(sizes), {})
@@ -112,7 +118,10 @@ def check_types(path: Path, weights: Mapping[str, Any]) -> None:
 
 
 def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -> dict[str, Tensor]:
-    """Return the weights by our names, tied ones as one tensor (UserError: tied weights differ)."""
+    """Return the weights by our names, tied ones as one tensor.
+
+    Raises `UserError`: tied weights differ.
+    """
     ties = SHARED, THEIR_OUTPUT, *(f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS))
     check_types(folder, weights)
     state = {}

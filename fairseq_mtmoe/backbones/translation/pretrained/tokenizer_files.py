@@ -1,4 +1,4 @@
-"""Write tokenizers of translators for Hugging Face's folders: their files and the order of embedding rows.
+"""Write tokenizers of translators to Hugging Face's folders.
 
 If a tokenizer class of `transformers` knows the model's languages, the folder gets its files. Otherwise it gets
 Marian's tokenizer, which works with any SentencePiece model and any codes (`>>de<<` before the text).
@@ -41,7 +41,7 @@ NAMED = {"bos_token": SPECIAL[0], "eos_token": EOS, "unk_token": UNK, "pad_token
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The files of a tokenizer, and our id of each row of its source and target vocabulary."""
+    """The files of a tokenizer, and our id of each row of its vocabularies."""
 
     files: Files
     source_rows: tuple[int, ...]
@@ -76,7 +76,10 @@ def tokenizer_for(
 
 @dataclass(frozen=True)
 class _Known:
-    """A vocabulary; each method returns the order of its symbols and the files for one class, or None."""
+    """A vocabulary.
+
+    Each method returns the order of its symbols and the files for one class, or None.
+    """
 
     model: bytes
     names: tuple[str, ...]  # all symbols after the first four
@@ -151,7 +154,10 @@ def _marian(
     sides: Sequence[Side], symbols: Sequence[Sequence[str]], settings: Mapping[str, Any], codes: Mapping[str, str],
     never: frozenset[str], begins_with_pad: bool, max_length: int,
 ) -> Tokenizer:  # fmt: skip
-    """Return a Marian tokenizer, with </s> first and <pad> last as in pretrained ones if `begins_with_pad`."""
+    """Return a Marian tokenizer.
+
+    If `begins_with_pad`, </s> comes first and <pad> last, as in pretrained ones.
+    """
     if settings["encoder_langtok_last"] and settings["langtoks"]["main"][0] is not None:
         raise UserError(
             "A model must have language tokens before its sources for Marian's tokenizer, but has them after "

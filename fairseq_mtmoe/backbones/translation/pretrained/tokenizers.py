@@ -57,7 +57,9 @@ CODE_OF_M2M = re.compile(r"__(\w+?)__")
 
 
 def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, Any]) -> Layout:
-    """Return a folder's vocabulary and languages (UserError: its tokenizer is damaged or not supported).
+    """Return a folder's vocabulary and languages.
+
+    Raises `UserError`: its tokenizer is damaged or not supported.
 
     values: of the folder's `config.json`.
     """
@@ -120,7 +122,10 @@ def piece_model(path: Path) -> bytes:
 
 
 def _model_of(tokenizer: Any) -> bytes:
-    """Return the SentencePiece model from which a `tokenizer.json` was made (UserError: there is none)."""
+    """Return the SentencePiece model from which a `tokenizer.json` was made.
+
+    Raises `UserError`: there is none.
+    """
     try:
         model = tokenizer["model"]
         kind = {"Unigram": UNIGRAM, "BPE": BPE}[model["type"]]
@@ -205,7 +210,10 @@ def _numbered(path: Path) -> dict[int, str]:
 
 
 def _added(folder: Path) -> dict[str, int | None]:
-    """Return tokens beyond the pieces: first those with ids, sorted, then those listed without ids."""
+    """Return tokens beyond the pieces.
+
+    First come tokens with ids, sorted, then tokens that are listed without ids.
+    """
     found: dict[str, int | None] = {}
     for name, index in sorted(_ids(folder), key=lambda item: item[1]):
         found.setdefault(name, index)
@@ -225,7 +233,10 @@ def _added(folder: Path) -> dict[str, int | None]:
 
 @contextmanager
 def _tokens_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield a file's content, or {} without the file; raise a `UserError` if the block finds wrong types in it."""
+    """Yield a file's content, or {} without the file.
+
+    Raise a `UserError` if the block finds wrong types in it.
+    """
     content = _json(path)
     try:
         yield content
@@ -318,7 +329,10 @@ def _marian_pieces(path: Path) -> bytes:
 
 
 def _marian_side(names: list[str], langs: tuple[str, ...]) -> tuple[list[str], tuple[int | None, ...]]:
-    """Return the symbols after fairseq's four, and the rows of all; languages without a code have no row."""
+    """Return the symbols after fairseq's four, and the rows of all.
+
+    Languages without a code have no row.
+    """
     index_of = {name: index for index, name in enumerate(names)}
     symbols, rows = [], [index_of.get(name) for name in SPECIAL]
     for index, name in enumerate(names):

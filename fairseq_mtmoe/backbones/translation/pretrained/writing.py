@@ -71,7 +71,10 @@ class ExportedTranslator:
 
 
 def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> ExportedTranslator:
-    """Return the folder's content for a dense translator's checkpoint (UserError: no class computes it)."""
+    """Return the folder's content for a dense translator's checkpoint.
+
+    Raises `UserError`: no class computes it.
+    """
     settings = content.get("task_state") or {}
     vocabulary = Vocabulary.of_state(settings)
     if vocabulary is None:
