@@ -43,7 +43,10 @@ def test_the_wheel_is_for_this_python_and_clone(wheel, name, shown, tmp_path):
     ("script", "problem"),
     [
         ("echo 2.5.1; echo /x/torch/__init__.py", "whose torch is 2.5.1"),
-        ("echo Traceback >&2; echo 'ImportError: libcudart.so' >&2; exit 1", "which says 'ImportError: libcudart.so'"),
+        (
+            "echo Traceback >&2; echo 'ImportError: libcudart.so' >&2; exit 1",
+            "which reports 'ImportError: libcudart.so'",
+        ),
     ],
 )
 def test_a_torch_that_cannot_be_used(script, problem, tmp_path, monkeypatch):
