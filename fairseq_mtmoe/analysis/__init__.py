@@ -1,1 +1,1 @@
-"""What a run did, in numbers and pictures: run log, scores, figures. Imports no fairseq; only `charts` draws."""
+"""Run logs, scores, tables and charts, without fairseq; only `charts` draws."""

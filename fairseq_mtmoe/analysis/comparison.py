@@ -1,4 +1,4 @@
-"""Several systems, each of one run or more: what they reach in the mean, how far seeds lie apart, and who is ahead."""
+"""Comparison of systems over seeds: means, spread between seeds, and differences."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, document, wit
 from fairseq_mtmoe.errors import UserError
 
 NOTE = "±: standard error of the mean over seeds."
-PAIRED = "Differences are of runs with the same seed, where seeds are named; ± is the standard error of their mean."
+PAIRED = "Differences pair runs with the same seed, where seeds are named; ± is the standard error of their mean."
 
 
 class Spread(NamedTuple):
-    """A mean over runs, their standard deviation (of n - 1) and the mean's standard error: NaN of a single run."""
+    """A mean over runs, their standard deviation (n - 1), and the standard error.
+
+    The last two are NaN for a single run.
+    """
 
     mean: float
     deviation: float
@@ -37,27 +40,27 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class System:
-    """Runs that differ in their seeds, and the groups whose averages are compared."""
+    """A system's runs, which differ in their seeds, and the groups to average over."""
 
     name: str
     runs: tuple[Scores, ...]
     averages: tuple[str, ...]
 
     def figures(self, run: Scores) -> dict[str, float]:
-        """A run's scores by task or pair and, by the names of their groups, its averages."""
+        """Return a run's scores by task or pair, and its averages by group."""
         means = {row.task: row for row in run.averages if row.metric in ("score", "BLEU")}
         rows = {**run.own, **{name: means[name] for name in self.averages}}
         return {name: row.figure for name, row in rows.items()}
 
     def spreads(self) -> dict[str, Spread]:
-        """Of each task and each average."""
+        """Return the spread of each task and each average over the runs."""
         of_runs = [self.figures(run) for run in self.runs]
         return {name: spread([one[name] for one in of_runs]) for name in of_runs[0]}
 
     def difference(self, first: System) -> tuple[list[int], dict[str, Spread]]:
-        """By how much its scores are above the first system's, and the seeds by which runs are paired.
+        """Return the seeds that pair runs, and this system's differences from the first.
 
-        Without common seeds the spread is that of a difference of independent figures.
+        Without common seeds, the spread is that of a difference of independent figures.
         """
         own, their = ({run.seed: one.figures(run) for run in one.runs if run.seed is not None} for one in (first, self))
         seeds = [seed for seed in own if seed in their]
@@ -69,13 +72,16 @@ class System:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Of one figure over the runs."""
+    """Return the spread of one figure over the runs."""
     deviation = stdev(values) if len(values) > 1 else math.nan
     return Spread(fmean(values), deviation, deviation / math.sqrt(len(values)))
 
 
 def systems_of(named: Mapping[str, Iterable[Scores]]) -> list[System]:
-    """Systems of runs that can be compared; those with the same seed and different tasks complete each other."""
+    """Return systems of comparable runs; runs with one seed and different tasks join.
+
+    Raises `UserError` if runs cannot be compared.
+    """
     runs = {name: _completed(name, of) for name, of in named.items()}
     first = next(iter(runs.values()))[0]
     for name, run in ((name, run) for name, of in runs.items() for run in of):
@@ -127,7 +133,7 @@ def _what_differs(run: Scores, first: Scores) -> str:
 
 
 def mean_table(systems: Sequence[System]) -> Table:
-    """A row for each system, one for the majority class, and one for each that a paper reports."""
+    """Return a row per system, one for the majority class, and published systems."""
     first = systems[0].runs[0]
     known, averages, rows = first.majority, systems[0].averages, []
     for system in systems:
@@ -146,7 +152,7 @@ def mean_table(systems: Sequence[System]) -> Table:
 
 
 def difference_table(systems: Sequence[System]) -> Table | None:
-    """A row for each system but the first; None of one system."""
+    """Return a row per system but the first; None if there is one system."""
     rows = []
     for system in systems[1:]:
         seeds, found = system.difference(systems[0])
@@ -165,13 +171,13 @@ def _seeds(seeds: Iterable[int | None]) -> str:
 
 
 def published(systems: Sequence[System]) -> list[PublishedRow]:
-    """The papers' rows of these systems."""
+    """Return the published rows of these systems."""
     rows = [published_row(system.runs[0]) for system in systems]
     return list({row.title: row for row in rows if row is not None}.values())
 
 
 def notes(systems: Sequence[System]) -> list[str]:
-    """What stands below the tables."""
+    """Return the notes below the tables."""
     found = [NOTE, *([PAIRED] if len(systems) > 1 else [])]
     found += [MAJORITY_NOTE] if systems[0].runs[0].majority else []
     found += [CA_MTL_NOTE] if ALL + CA_MTL in systems[0].averages else []
@@ -186,13 +192,13 @@ def notes(systems: Sequence[System]) -> list[str]:
 
 
 def _named(systems: Sequence[System]) -> list[tuple[str, Scores]]:
-    """All runs, by their systems and seeds."""
+    """Return all runs, named by their systems and seeds."""
     return [(f"{system.name}, seed {'unknown' if run.seed is None else run.seed}", run)
             for system in systems for run in system.runs]  # fmt: skip
 
 
 def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
-    """The tables, and what they are made of."""
+    """Return the tables and the settings in Markdown."""
     tables = [table.in_markdown() for table in (mean_table(systems), difference_table(systems)) if table is not None]
     runs = bullets({name: ", ".join(run.checkpoints) for name, run in _named(systems)})
     made = bullets({"subset": systems[0].runs[0].subset, **made_by})
@@ -200,7 +206,7 @@ def to_markdown(systems: Sequence[System], made_by: Mapping[str, object]) -> str
 
 
 def to_json(systems: Sequence[System], made_by: Mapping[str, object]) -> str:
-    """Return the comparison in JSON: settings, systems with their runs, the majority class, differences, and papers."""
+    """Return settings, systems, majority class, differences and papers in JSON."""
     first, of_first = systems[0], systems[0].runs[0]
 
     def split(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Evaluations beside the first one, metric by metric: every pair, tier and all pairs, with significance."""
+"""Evaluations compared to the first by each metric: pairs, tiers and all, tested."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,25 +14,25 @@ from fairseq_mtmoe.analysis.significance import LEVEL, Comparison, Draws, compar
 from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, document, with_error
 
 SEED = 12345
-"""If nobody says which: sacreBLEU's."""
+"""The default seed: sacreBLEU's."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How both tests draw: resamples of the bootstrap, and trials of the randomisation."""
+    """The seed, the bootstrap's resamples and the randomisation's trials."""
 
     seed: int
     samples: int
     trials: int
 
     def seed_of(self, pair: str) -> int:
-        """The `SACREBLEU_SEED` with which sacreBLEU says the same; draws of different pairs are independent."""
+        """Return the `SACREBLEU_SEED` that reproduces a pair's draws."""
         return int(np.random.SeedSequence([self.seed, *pair.encode()]).generate_state(1)[0])
 
 
 @dataclass(frozen=True)
 class Differences:
-    """One system beside the first one, by one metric: of pairs, as in tables, and of tiers, all pairs last."""
+    """A system compared to the first by a metric: pairs in order, then tiers and all."""
 
     metric: str
     first: Evaluation
@@ -42,7 +42,7 @@ class Differences:
 
     @property
     def title(self) -> str:
-        """Such as `BLEU: b − a`."""
+        """The table's title, such as `BLEU: b − a`."""
         return f"{self.metric}: {self.other.name} − {self.first.name}"
 
 
@@ -50,7 +50,10 @@ def find_differences(
     evaluations: Sequence[Evaluation], sampling: Sampling, pieces: PieceBleu | None = None,
     advance: Callable[[str], None] = lambda pair: None,
 ) -> list[Differences]:  # fmt: skip
-    """Of every evaluation but the first, by every metric that all pairs have; without `pieces` there is no spBLEU."""
+    """Compare every evaluation to the first, by every metric that all pairs have.
+
+    Without `pieces` there is no spBLEU. `advance` is called with each finished pair.
+    """
     first, *others = evaluations
     metrics = [name for name in metrics_of(evaluations) if name != SPBLEU or pieces is not None]
     draws: dict[tuple[int, str], dict[str, Draws]] = {(at, name): {} for at in range(len(others)) for name in metrics}
@@ -71,7 +74,7 @@ def find_differences(
 
 
 def difference_table(found: Differences) -> Table:
-    """A row for each pair, and one for each tier and for all."""
+    """Return a row for each pair, and one for each tier and for all."""
     scores, names = found.first.scores, [found.first.name, found.other.name]
     rows = [[pair, scores.pairs[pair].tier, f"{scores.pairs[pair].sentences:,}", *_cells(found.metric, of)]
             for pair, of in found.pairs.items()]  # fmt: skip
@@ -88,24 +91,24 @@ def _cells(metric: str, one: Comparison) -> list[str]:
 
 
 def notes(found: Sequence[Differences], sampling: Sampling) -> list[str]:
-    """What the tables' figures are, and which that all have is not there."""
+    """Return notes that explain the figures and name metrics that are left out."""
     left_out = SPBLEU in metrics_of(_systems(found)) and SPBLEU not in [one.metric for one in found]
     pairs = len(found[0].pairs)
-    chance = f" Of {pairs} pairs that do not differ at all, about {pairs * LEVEL:.0f} have p < {LEVEL:g}."
+    chance = f" Among {pairs} pairs without a difference, about {pairs * LEVEL:.0f} have p < {LEVEL:g} by chance."
     none = " Where the difference is exactly 0, p is 1."
     is_none = any(one.difference == 0 for of in found for one in (*of.pairs.values(), *of.groups.values()))
     return [
         f"±: half of the 95% confidence interval over {sampling.samples:,} bootstrap resamples of the test sets' "
-        "sentences. It knows nothing of other seeds of the training: for these compare NAME=RUN,….",
-        "p: how often a difference of this size comes from chance alone, by sacreBLEU's paired bootstrap and its "
-        f"approximate randomisation ({sampling.trials:,} trials)." + chance * (pairs * LEVEL >= 1) + none * is_none,
+        "sentences. It does not cover variation between training seeds: for these compare NAME=RUN,….",
+        "p: how often chance alone gives a difference of this size, by sacreBLEU's paired bootstrap and approximate "
+        f"randomisation ({sampling.trials:,} trials)." + chance * (pairs * LEVEL >= 1) + none * is_none,
         "Tiers and all: sentences are drawn within each pair, and every pair counts the same.",
-        *([f"{SPBLEU} is left out: it takes --spm FILE, the model of mtmoe evaluate --spm."] if left_out else []),
+        *([f"{SPBLEU} is left out: it needs --spm FILE, the model of mtmoe evaluate --spm."] if left_out else []),
     ]
 
 
 def to_markdown(found: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]) -> str:
-    """The tables, what their figures are, and what they are made of."""
+    """Return the tables, notes and settings in Markdown."""
     tables = [f"## {one.title}\n\n{difference_table(one).in_markdown()}" for one in found]
     systems = {of.name: f"{of.folder}, {of.scores.checkpoints[0]}" for of in _systems(found)}
     lines = bullets({**systems, **_settings(found, sampling, made_by)})
@@ -114,12 +117,15 @@ def to_markdown(found: Sequence[Differences], sampling: Sampling, made_by: Mappi
 
 
 def to_latex(found: Sequence[Differences]) -> str:
-    """A `tabular` for each table, below a comment that says which it is."""
+    """Return a `tabular` for each table, below a comment with its title."""
     return "\n".join(f"% {one.title}\n{difference_table(one).in_latex()}" for one in found)
 
 
 def to_json(found: Sequence[Differences], sampling: Sampling, made_by: Mapping[str, object]) -> str:
-    """`{"settings", "systems": {name: {…}}, "differences": {name: {metric: {"pairs": {…}, "averages": {…}}}}}`."""
+    """Return `{"settings", "systems", "differences"}` in JSON.
+
+    `differences` is `{name: {metric: {"pairs": {…}, "averages": {…}}}}`.
+    """
     differences: dict[str, Any] = {}
     for one in found:
         scores, pairs = one.first.scores, {}

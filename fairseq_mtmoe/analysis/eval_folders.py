@@ -1,8 +1,8 @@
-"""Folders of `mtmoe evaluate`, with the texts that were compared: read, and refused where they cannot be compared.
+"""Folders of `mtmoe evaluate` with their texts, checked to be comparable.
 
-Beside `scores.json` there are, of each pair, `en-de.hyp`, `en-de.ref`, and where the test set has several references
-`en-de.ref1`, `en-de.ref2`, … with an empty line where a sentence has no further one. Of a metric that is a mean over
-sentences and not sacreBLEU's, such as COMET, `en-de.comet` has a number for each of them.
+Beside `scores.json` each pair has `en-de.hyp` and `en-de.ref`. With several references per sentence there are
+`en-de.ref1`, `en-de.ref2`, …, with an empty line if a sentence has no further one. Metrics that are means over
+sentences and not sacreBLEU's, such as COMET, have a number per sentence in `en-de.comet`.
 """
 
 import math
@@ -20,23 +20,23 @@ from fairseq_mtmoe.analysis.significance import SentenceMean, SystemOutput, outp
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import text_lines
 
-WITH_TEXTS = "the scores of mtmoe evaluate, whose texts tell differences from chance"
+WITH_TEXTS = "the scores of mtmoe evaluate, with the texts that significance tests need"
 SAME = 1e-4
-"""How far a score may be from the one in scores.json that the same texts gave: another order of summing."""
+"""Tolerance of a recomputed score: the order of summing may differ."""
 
 
 @dataclass(frozen=True)
 class Texts:
-    """What was compared of a pair."""
+    """A pair's texts that were compared."""
 
     hypotheses: Sequence[str]
-    references: Sequence[Sequence[str | None]]  # one list or more; None where a sentence has no further one
-    figures: Mapping[str, Sequence[float]]  # of each sentence, by the metrics that are their mean
+    references: Sequence[Sequence[str | None]]  # one list or more; None: the sentence has no further reference
+    figures: Mapping[str, Sequence[float]]  # a number per sentence, by the metrics that are their mean
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A folder of `mtmoe evaluate`, by a name as short as tells it from the others; texts by pair, low tier first."""
+    """A folder of `mtmoe evaluate` with a short unique name; low tier first."""
 
     name: str
     folder: Path
@@ -45,17 +45,20 @@ class Evaluation:
 
 
 def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
-    """Read folders that can be compared (UserError: one holds no evaluation, or is of other test sets)."""
+    """Read folders that can be compared.
+
+    Raises `UserError` if one holds no evaluation, or evaluations have different test sets.
+    """
     every = [read_scores(folder, WITH_TEXTS) for folder in folders]
     paths = [Path(scores.folders[0]) for scores in every]
     resolved = [path.resolve() for path in paths]
     read = []
     for name, path, scores in zip(run_names(paths), paths, every, strict=True):
         if resolved.count(path.resolve()) > 1:
-            raise UserError(f"The folders that are compared must be different ones, but {path} comes twice.")
+            raise UserError(f"The compared folders must differ, but {path} is given twice.")
         if scores.tasks or any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):
-            otherwise = "of other scores compare the means over seeds: `NAME=RUN,…`"
-            raise UserError(f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; {otherwise}.")
+            remedy = "compare other scores by their means over seeds: `NAME=RUN,…`"
+            raise UserError(f"`{path / JSON_FILE}` must hold {WITH_TEXTS}, but holds something else; {remedy}.")
         texts = {pair: _texts(path, score) for pair, score in scores.pairs.items()}
         read.append(Evaluation(name, path, scores, texts))
     for other in read[1:]:
@@ -66,7 +69,7 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
 
 
 def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:
-    """The metrics that every pair of every evaluation has."""
+    """Return the metrics that every pair of every evaluation has."""
     every = [pair.figures for evaluation in evaluations for pair in evaluation.scores.pairs.values()]
     return [name for name in every[0] if all(name in figures for figures in every)]
 
@@ -74,7 +77,10 @@ def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:
 def outputs_of(
     metric: str, pair: str, evaluations: Sequence[Evaluation], pieces: PieceBleu | None = None
 ) -> tuple[Any, list[SystemOutput]]:
-    """The metric, and what each system reached by it on one pair (UserError: texts do not give the written score)."""
+    """Return the metric, and each system's output by it on one pair.
+
+    Raises `UserError` if the texts do not give the stored score.
+    """
     scorer = SentenceMean() if metric in evaluations[0].texts[pair].figures else scorer_of(metric, pair)
     return scorer, [_output(scorer, metric, pair, evaluation, pieces) for evaluation in evaluations]
 
@@ -87,22 +93,22 @@ def _output(scorer: Any, metric: str, pair: str, evaluation: Evaluation, pieces:
         cut = pieces.cut if metric == SPBLEU and pieces is not None else list
         output, file = output_of(scorer, cut(texts.hypotheses), [cut(lines) for lines in texts.references]), "hyp"
         found = pieces.signature(scorer) if cut is not list and pieces else str(scorer.get_signature())
-        # Another version of sacreBLEU is no harm where it gives the same score.
+        # Another version of sacreBLEU does no harm if it gives the same score.
         if len({re.sub(r"\|version:[^|]*", "", of) for of in (found, score.signatures.get(metric, ""))}) > 1:
             raise UserError(
-                f"{metric} of {pair} must be counted as in `{folder}`, {score.signatures.get(metric)}, but is {found} "
-                "with the packages or the --spm of here: take the same ones, or evaluate again."
+                f"{metric} of {pair} must be computed as in `{folder}`, {score.signatures.get(metric)}, but is {found} "
+                "with the packages or the --spm used here: use the same ones, or evaluate again."
             )
     if abs(output.score - score.figures[metric]) > SAME:
         raise UserError(
-            f"`{folder}` must hold what was scored, but {pair}.{file} gives {metric} {output.score:.4f} where its "
+            f"`{folder}` must hold what was scored, but {pair}.{file} gives {metric} {output.score:.4f} and "
             f"scores.json says {score.figures[metric]:.4f}: evaluate again with --overwrite."
         )
     return output
 
 
 def _texts(folder: Path, score: PairScore) -> Texts:
-    """Hypotheses, references and figures of a pair, each of so many lines as were scored."""
+    """Read a pair's hypotheses, references and figures (UserError: lines are missing)."""
     pair, sentences = score.pair, score.sentences
     further = takewhile(Path.exists, (folder / f"{pair}.ref{number}" for number in count(1)))
     paths = [folder / f"{pair}.hyp", folder / f"{pair}.ref", *further]
@@ -118,7 +124,7 @@ def _texts(folder: Path, score: PairScore) -> Texts:
 
 
 def _figures(path: Path, sentences: int) -> list[float]:
-    """The numbers of a metric, one of each sentence."""
+    """Read a metric's numbers, one per sentence."""
     lines = text_lines(path, "a metric's numbers, one of each sentence")
     try:
         found = [float(line) for line in lines]
@@ -130,7 +136,7 @@ def _figures(path: Path, sentences: int) -> list[float]:
 
 
 def _what_differs(first: Evaluation, other: Evaluation) -> str:
-    """Why two cannot be compared; empty if they can."""
+    """Return why two evaluations cannot be compared; empty if they can."""
     if other.scores.subset != first.scores.subset:
         return f"{other.folder} is of {other.scores.subset}, and {first.folder} of {first.scores.subset}"
     for one, two in ((first, other), (other, first)):

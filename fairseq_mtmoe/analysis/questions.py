@@ -1,4 +1,4 @@
-"""What charts, pages and training ask of figures: shares, entropies, what moved or is alike, what to show."""
+"""Figures derived from rows for charts, pages and training: shares, movement, …."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,25 +9,25 @@ from numpy.typing import NDArray
 from fairseq_mtmoe.analysis.rows import EVERYBODY, Row, Run, Values
 
 LEAST_SHARE = 0.1
-"""Of its fair share, 1/N of a task's tokens: an expert that gets less of every task is not used."""
+"""Share of a fair share, 1/N: an expert with less of every task's tokens is unused."""
 FIGURES = {
     "blend": "blend",
     "moved": "distance of the weights from their start, in lengths of the start",
     "changed": "share of tokens with another expert than at the start",
 }
-"""What validations log of each layer's gate, in words."""
+"""The figures that validations log of each layer's gate, in words."""
 LAST = 3
-"""Validations that must agree: what one of them says may be chance."""
+"""Number of validations that must agree: one alone may be chance."""
 LEAST_MOVED = 0.1
-"""In lengths of the first weights."""
+"""Distance from the start, in lengths of the first weights."""
 LEAST_BLEND = 0.01
-"""What `blend` multiplies is near 1 at most for a decided gate of a few experts: this is about 1% of an output."""
+"""`blend` scales a factor of at most about 1, so this is about 1% of an output."""
 
 
 def entropies(counts_TN: Values) -> Values:
-    """(T,) −Σ p log p of each task's shares p of N experts, divided by log N: from 0, all on one, to 1, even.
+    """(T,) Return −Σ p log p / log N over each task's shares p of N experts.
 
-    NaN of a task without tokens, and of a single expert.
+    It is 0 if one expert gets all tokens and 1 if all get equally many; NaN without tokens, and for a single expert.
     """
     totals_T = counts_TN.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -38,7 +38,7 @@ def entropies(counts_TN: Values) -> Values:
 
 
 def used_experts(counts_TN: Values) -> NDArray[np.bool_]:
-    """(N,) which experts get `LEAST_SHARE` of their fair share, or more, of some task's tokens (or shares of them)."""
+    """(N,) Return which experts get `LEAST_SHARE` of a fair share of some task."""
     totals_T = counts_TN.sum(axis=1)
     known_TN = counts_TN[totals_T > 0] / totals_T[totals_T > 0, None]
     found_N: NDArray[np.bool_] = (known_TN * counts_TN.shape[1] >= LEAST_SHARE).any(axis=0)
@@ -46,9 +46,9 @@ def used_experts(counts_TN: Values) -> NDArray[np.bool_]:
 
 
 def gate_similarities(weight_TNH: NDArray[np.floating]) -> Values:
-    """(T, T) cosines between the gates that T tasks have in a layer; NaN beside a gate that chooses nothing.
+    """(T, T) Return cosines between T tasks' gates; NaN for a gate of zeros.
 
-    What a gate's rows have in common, which adds the same to the scores of all experts, is taken away first.
+    The mean over a gate's rows, which adds the same to the scores of all experts, is subtracted first.
     """
     weights = weight_TNH.astype(np.float64)
     rows = (weights - weights.mean(axis=1, keepdims=True)).reshape(len(weights), -1)
@@ -59,9 +59,9 @@ def gate_similarities(weight_TNH: NDArray[np.floating]) -> Values:
 
 
 def plane_of(table_KD: NDArray[np.floating]) -> tuple[Values, tuple[float, float]]:
-    """Principal components of K embeddings: coordinates on the first two, (K, 2), and their shares of the variance.
+    """Return two principal components of K embeddings, (K, 2), and variance shares.
 
-    The sign of an axis is that with which the embedding furthest out on it has a positive coordinate.
+    An axis has the sign that makes the coordinate of its furthest embedding positive.
     """
     centred_KD = table_KD.astype(np.float64) - table_KD.astype(np.float64).mean(axis=0)
     left_KR, lengths_R, _ = np.linalg.svd(centred_KD, full_matrices=False)
@@ -72,7 +72,7 @@ def plane_of(table_KD: NDArray[np.floating]) -> tuple[Values, tuple[float, float
 
 
 def unmoved(validations: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict[str, list[str]]:
-    """The layers whose gates have hardly learned in the last validations, which must agree, by what says so.
+    """Return layers whose gates hardly learned in these validations, by reason.
 
     A gate's gradients are proportional to `blend`: while that is near 0, the gate moves by chance.
     """
@@ -91,18 +91,21 @@ def unmoved(validations: Sequence[Mapping[str, Mapping[str, float | None]]]) -> 
 
 
 def shares(row: Row) -> Values:
-    """(M, N) each expert's share of the tokens; NaN where none were counted."""
+    """(M, N) Return each expert's share of the tokens; NaN where none were counted."""
     found: Values = row.value / row.value.sum(axis=1, keepdims=True)
     return found
 
 
 def shift(before_N: Values, after_N: Values) -> float:
-    """The least share of tokens that went to other experts between two moments: the total variation distance."""
+    """Return the least share of tokens that moved: the total variation distance."""
     return float(np.abs(before_N - after_N).sum() / 2)
 
 
 def moments(updates: Values, wanted: Sequence[int] = ()) -> list[int]:
-    """Indices of the updates to show: those nearest to the wanted ones, else an early, a middle and a late one."""
+    """Return indices of the updates nearest to the wanted ones, by default three.
+
+    The default is an early, a middle and a late update.
+    """
     if not len(updates):
         return []
     targets = wanted or (updates[0], (updates[0] + updates[-1]) / 2, updates[-1])
@@ -110,24 +113,24 @@ def moments(updates: Values, wanted: Sequence[int] = ()) -> list[int]:
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """Indices of at most so many of `count` things, the first and the last among them, evenly between."""
+    """Return at most `most` indices of `count`, evenly from the first to the last."""
     return sorted({round(index) for index in np.linspace(0, count - 1, min(count, most)).tolist()})
 
 
 def expert_tasks(run: Run) -> list[str]:
-    """The tasks whose experts are counted, in the model's order."""
+    """Return the tasks whose experts are counted, in the model's order."""
     return [task for task in dict.fromkeys(row.task for row in run.of("experts")) if task != EVERYBODY]
 
 
 def expert_layers(run: Run) -> list[str]:
-    """The layers that know the tasks of their tokens, encoder first."""
+    """Return the layers that know their tokens' tasks, encoder first."""
     return list(dict.fromkeys(row.layer for row in run.of("experts") if row.task != EVERYBODY))
 
 
 def shown_tasks(run: Run) -> list[str]:
-    """The two languages with the most and the two with the least training data (all, if there are not more).
+    """Return the two languages with the most and the two with the least training data.
 
-    Of a benchmark all tasks up to ten: it has few, and each asks for something else.
+    A benchmark has up to ten tasks instead.
     """
     ranked = sorted(expert_tasks(run), key=lambda task: -run.data.get(task, 0.0))
     most = 10 if run.unit == "task" else 4
@@ -135,11 +138,11 @@ def shown_tasks(run: Run) -> list[str]:
 
 
 def shown_layers(run: Run, runs: int) -> list[str]:
-    """Up to four expert layers spread over the model, the first and the last among them; of several runs the last."""
+    """Return up to four expert layers, evenly spread; with several runs, the last."""
     layers = expert_layers(run)
     return layers[-1:] if runs > 1 else [layers[index] for index in evenly(len(layers), 4)]
 
 
 def first_metric(run: Run, task: str) -> str:
-    """The metric of a benchmark's set that its averages are of."""
+    """Return the metric of a benchmark's task that the averages use."""
     return next(row.metric for row in run.of("task", task=task))

@@ -1,6 +1,6 @@
-"""The one form of a figure: a row, with a value at each of its moments, and the reader that makes rows of a run log.
+"""Rows, the one form of a figure over moments, and their reader for run logs.
 
-`README.md` lists the groups of rows and their metrics. Of several validation subsets the first one counts.
+docs/reference/run_log.md lists the groups of rows and their metrics. With several validation subsets, the first counts.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ TIERS = FROM_LOW
 ALL = "all"
 VALIDATION = ("all", "tier", "group", "pair", "task")
 FALLING = ("loss", "nll_loss", "ppl")
-OF_TEXT = ("ppl", "loss", "bleu", "chrf")  # its `nll_loss` is the logarithm of its perplexity
+OF_TEXT = ("ppl", "loss", "bleu", "chrf")  # without `nll_loss`, which is the logarithm of perplexity
 OF_GATES = ("blend", "moved", "changed")
 TRAINED = ("loss", "nll_loss", "lr", "gnorm", "clip", "wps", "ups", "wpb", "bsz", "padding", "skipped", "loss_scale",
            "gb_free", "expert_comm_ms")  # fmt: skip
 EVERYBODY = "all tokens"
-"""The task of a layer that is not told whose tokens it has."""
+"""The task of a layer that does not know its tokens' tasks."""
 UNITS = {"target": "language", "source": "language", "pair": "pair"}
-SEVERAL_RUNS = "it is of several runs, and each needs a folder of its own."
+SEVERAL_RUNS = "it is of several runs; each run needs its own folder."
 
 
 @dataclass(frozen=True)
 class Moments:
-    """When M figures were measured, each (M,); NaN where nobody knows."""
+    """Times of M measurements, each (M,); NaN if unknown."""
 
     update: Values
     minutes: Values
@@ -44,7 +44,7 @@ class Moments:
     epoch: Values
 
     def at(self, indices: Sequence[int]) -> Moments:
-        """Some of them."""
+        """Return the moments at some indices."""
         return Moments(*(values[list(indices)] for values in vars(self).values()))
 
 
@@ -53,10 +53,10 @@ class Row:
     """A figure over its moments.
 
     Attributes:
-        value: (M,), or (M, N) of N experts; NaN where it is not known.
-        subset: of a validation, or a task's set.
-        n: examples of a test set; of a mean, the sets.
-        stderr: of a score, its standard error; on a page, half of its 95% confidence interval. NaN: not known.
+        value: (M,), or (M, N) for N experts; NaN if unknown.
+        subset: the validation subset, or a task's set.
+        n: examples of a test set; number of sets of a mean.
+        stderr: standard error of a score; on a page, half of its 95% confidence interval. NaN: unknown.
     """
 
     run: str
@@ -77,17 +77,17 @@ class Row:
 
     @property
     def best_index(self) -> int | None:
-        """The first index of the best value; None where none is known."""
+        """The first index of the best value; None if no value is known."""
         known = self.value if self.metric in FALLING else -self.value
         return None if np.isnan(known).all() else int(np.nanargmin(known))
 
     def at(self, indices: Sequence[int]) -> Row:
-        """The row at some of its moments."""
+        """Return the row at some of its moments."""
         return replace(self, moments=self.moments.at(indices), value=self.value[list(indices)])
 
 
 def chosen_rows(rows: Iterable[Row], *groups: str, **wanted: str) -> list[Row]:
-    """The rows of these groups with these values of other fields."""
+    """Return the rows of these groups whose other fields have these values."""
     chosen = (row for row in rows if row.group in groups)
     return [row for row in chosen if all(getattr(row, name) == value for name, value in wanted.items())]
 
@@ -100,22 +100,25 @@ class Run:
     events: list[Event]
     rows: list[Row]
     data: dict[str, float]  # see `data_shares`
-    unit: str  # what a task is, whose experts are counted: "language", "pair" or "task"
-    sparsified: list[tuple[int, int | None]]  # when a dense model became sparse, with the number of experts
-    had_candidates: bool  # whether epochs of uncertainty sampling's candidates are left out
+    unit: str  # the kind of task: "language", "pair" or "task"
+    sparsified: list[tuple[int, int | None]]  # updates at which a dense model became sparse, number of experts
+    had_candidates: bool  # whether sampling of candidates, for uncertainty sampling, is left out
 
     def of(self, *groups: str, **wanted: str) -> list[Row]:
-        """The rows of these groups with these values of other fields."""
+        """Return the rows of these groups whose other fields have these values."""
         return chosen_rows(self.rows, *groups, **wanted)
 
 
 def read_run(path: str | Path, name: str | None = None) -> Run:
-    """Read a run's folder, or its log, as `run_log.read` does; its name is by default its folder's."""
+    """Read a run's folder or log (`run_log.read`); its default name is the folder's."""
     return run_of(run_log.read(path), name if name is not None else Path(os.path.realpath(path)).name)
 
 
 def run_of(events: list[Event], name: str) -> Run:
-    """The run that logged these events; of a figure without any value there is no row, but of sources and selection."""
+    """Return the run of these events; rows without any value are dropped.
+
+    Rows of sources and selection are kept.
+    """
     readers = (_validation, _training, _sampling, _selection, _experts, _gates, _sources, _exchange)
     every = [replace(row, run=name) for reader in readers for row in reader(events) if len(row.value)]
     rows = [row for row in every if row.group in ("sources", "selection") or not np.isnan(row.value).all()]
@@ -128,7 +131,7 @@ def run_of(events: list[Event], name: str) -> Run:
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
-    """A short name for each run: its folder's, with as many parents as it takes to tell the runs apart."""
+    """Return a short name per run: its folder's, with parents as needed to be unique."""
     parts = [Path(os.path.realpath(path)).parts for path in paths]
     for depth in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-depth:]) for part in parts]
@@ -138,20 +141,20 @@ def run_names(paths: Sequence[str | Path]) -> list[str]:
 
 
 def of_kind(events: Iterable[Event], kind: str) -> list[Event]:
-    """The events of one kind."""
+    """Return the events of one kind."""
     return [event for event in events if event["event"] == kind]
 
 
 def of_first_subset(events: Iterable[Event], kind: str) -> list[Event]:
-    """The events of one kind about the validation subset that the first of them names."""
+    """Return the events of one kind with the validation subset of the first of them."""
     found = of_kind(events, kind)
     return [event for event in found if event.get("subset") == found[0].get("subset")]
 
 
 def data_shares(events: Iterable[Event]) -> dict[str, float]:
-    """Each task's share of the training sentences, as the run said at its start; empty if it did not.
+    """Return each task's share of training sentences; empty if the log has no sizes.
 
-    Where what was drawn from are not the tasks, these are the target language, or what the run's `task_ids` say.
+    If sizes are of language pairs, a pair's task is its target language, or as the run's `task_ids` says.
     """
     run: Event = next((event for event in of_kind(events, "run") if event.get("sizes")), {"sizes": {}})
     total = max(1, sum(run["sizes"].values()))
@@ -165,7 +168,7 @@ def data_shares(events: Iterable[Event]) -> dict[str, float]:
 
 
 def _rows_of(events: Sequence[Event], group: str, update: str = "update") -> Callable[..., Row]:
-    """What makes a row of a metric's values at these events; NaN stands for moments that such events do not say."""
+    """Return a function that makes rows of these events; unlogged moments are NaN."""
     told = FIELDS[events[0]["event"]] if events else {}
     keys = (update, "minutes", "tokens", "epoch")
     moments = Moments(*(_column(events, key) if key in told else np.full(len(events), np.nan) for key in keys))
@@ -178,7 +181,7 @@ def _rows_of(events: Sequence[Event], group: str, update: str = "update") -> Cal
 
 
 def _column(events: Sequence[Event], *path: str) -> Values:
-    """(M,) what stands in each event under one name within another; NaN for None, and where nothing stands there."""
+    """(M,) Return the values at a path of names; NaN where one is None or missing."""
     found: list[Any] = []
     for event in events:
         value: Any = event
@@ -193,7 +196,7 @@ def _names(events: Iterable[Event], key: str) -> list[str]:
 
 
 def _validation(events: Sequence[Event]) -> Iterator[Row]:
-    """All, then tiers or groups, then pairs or tasks."""
+    """Yield rows of all, then tiers or groups, then pairs or tasks."""
     chosen = of_first_subset(events, "valid")
     row = _rows_of(chosen, ALL)
     for metric in OF_TEXT:
@@ -207,7 +210,7 @@ def _validation(events: Sequence[Event]) -> Iterator[Row]:
 
 
 def _metrics(figures: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Those of a name: perplexity and loss of text; of a benchmark's task its metrics, and then its loss."""
+    """Return metrics: perplexity and loss of text; a task's metrics, then its loss."""
     found = list(dict.fromkeys(metric for one in figures for metric in one))
     if "ppl" in found:
         return [metric for metric in OF_TEXT if metric in found]
@@ -221,15 +224,18 @@ def _training(events: Sequence[Event]) -> Iterator[Row]:
 
 
 def _drawn(events: Sequence[Event]) -> list[Event]:
-    """Epochs, or parts of one, without those of uncertainty sampling's candidates."""
-    # Until 0.1.8 the options alone said what was drawn.
+    """Return sampling events without those of uncertainty sampling's candidates."""
+    # Until 0.1.8 only the run's options told candidates apart.
     methods = {event.get("sampling_method") for event in of_kind(events, "run")}
     known = of_kind(events, "sampling")
     return [event for event in known if not event.get("of_candidates", "uncertainty" in methods)]
 
 
 def _sampling(events: Sequence[Event]) -> Iterator[Row]:
-    """The temperature, and each pair's probability, the most frequent at the start first, with its synthetic part."""
+    """Yield the temperature, and pairs' probabilities, the highest at the start first.
+
+    A pair's back-translated part follows it.
+    """
     chosen = _drawn(events)
     row = _rows_of(chosen, "sampling", "updates_before")
     yield row("temperature", _column(chosen, "temperature"))
@@ -243,7 +249,7 @@ def _sampling(events: Sequence[Event]) -> Iterator[Row]:
 
 
 def _selection(events: Sequence[Event]) -> Iterator[Row]:
-    """A task that some events do not know was trained on 0 examples there."""
+    """Yield tasks' shares and entropies; a task missing in an event has share 0."""
     chosen = of_kind(events, "selection")
     row = _rows_of(chosen, "selection")
     totals = np.array([max(1, sum(event.get("trained", {}).values())) for event in chosen], np.float64)
@@ -254,7 +260,7 @@ def _selection(events: Sequence[Event]) -> Iterator[Row]:
 
 
 def _experts(events: Sequence[Event]) -> Iterator[Row]:
-    """Layers in the model's order, tasks in theirs; without tasks and layers that had no token."""
+    """Yield experts' tokens by layer and task, in order, where there are tokens."""
     chosen = of_first_subset(events, "experts")
     row = _rows_of(chosen, "experts")
     tasks = list(dict.fromkeys(task for event in chosen for task in event.get("task_names", ())))
@@ -271,7 +277,7 @@ def _experts(events: Sequence[Event]) -> Iterator[Row]:
 
 
 def _counts(event: Event, layer: str) -> dict[str, list[float]]:
-    """By task the tokens of a layer's experts, of those that had some."""
+    """Return the tokens of a layer's experts, by each task that has some."""
     rows, names = event.get("layers", {}).get(layer, []), event.get("task_names", [])
     whose = [EVERYBODY] if len(rows) == 1 != len(names) else names
     return {name: row for name, row in zip(whose, rows, strict=True) if sum(row) > 0} if len(rows) == len(whose) else {}
@@ -286,7 +292,7 @@ def _gates(events: Sequence[Event]) -> Iterator[Row]:
 
 
 def _sources(events: Sequence[Event]) -> Iterator[Row]:
-    """What the last validation says; the subset of these rows is the task that borrows."""
+    """Yield the last validation's weights; these rows' subset is the target task."""
     for event in of_first_subset(events, "sources")[-1:]:
         row, names = _rows_of([{**event, "subset": event.get("target", "")}], "sources"), event.get("sources", ())
         weights = {layer: np.array(found, np.float64) for layer, found in event.get("layers", {}).items()}
@@ -302,7 +308,7 @@ def _sources(events: Sequence[Event]) -> Iterator[Row]:
 
 
 def _exchange(events: Sequence[Event]) -> Iterator[Row]:
-    """What one update sends to other processes, in the mean of a stretch."""
+    """Yield seconds and megabytes per update that each layer's all-to-all takes."""
     chosen = [event for event in of_kind(events, "expert_comm") if event.get("updates") and event.get("layers")]
     row, updates = _rows_of(chosen, "exchange"), _column(chosen, "updates")
     for layer in _names(chosen, "layers"):

@@ -1,6 +1,6 @@
-"""The run log: what a training run tells the pictures, as one JSON line per event in `<save_dir>/mtmoe.jsonl`.
+"""The run log: one JSON line per training event in `<save_dir>/mtmoe.jsonl`.
 
-Nothing here needs fairseq or torch, so that a log can be read on any machine. `README.md` lists the events.
+Reading it needs neither fairseq nor torch. docs/reference/run_log.md lists the events.
 """
 
 import json
@@ -23,19 +23,19 @@ LARGEST_COUNT = 2**53  # a float holds every whole number up to it
 LARGEST_AMOUNT = 1e30
 TRAINED_AMOUNTS = ("lr", "gnorm", "wps", "ups", "wpb", "bsz", "clip", "loss_scale", "gb_free", "padding", "skipped",
                    "expert_comm_ms")  # fmt: skip
-"""What the event `train` has beside losses, as far as fairseq knows it."""
+"""Fields of the event `train` beside losses, as far as fairseq knows them."""
 
 Event = dict[str, Any]
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number from 0, not too large to be drawn; `10.0` is one."""
+    """Return whether it is a whole number from 0 to 2^53, such as `10` or `10.0`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and 0 <= value <= LARGEST_COUNT and value == int(value)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a value of an option: none, a truth, a number, text, or a list of such."""
+    """Return whether it is an option's value: null, bool, number, text, flat list."""
     if isinstance(value, list):
         return all(is_plain(one) and not isinstance(one, list) for one in value)
     return value is None or isinstance(value, bool) or (fault(value, Text | float) is None and value == value)
@@ -85,28 +85,31 @@ FIELDS: dict[str, dict[str, Any]] = {
         "layers": dict[Text, list[Amount]],
     },
 }  # fmt: skip
-"""What the fields that pictures use must be; others, and other kinds of events, may hold anything."""
+"""Types of the fields that charts use; other fields and kinds of events are free."""
 
 
 def what_is_wrong(event: Event) -> Fault | None:
-    """Which field of an event is not what it must be, as the second half of a sentence; None if all are."""
+    """Return the first field that breaks `FIELDS`, as half a sentence, or None."""
     return fault(event, FIELDS.get(event["event"], Any))
 
 
 class RunLog:
-    """Appends events to one file; a resumed run goes on in the file of the interrupted one."""
+    """Appends events to one file; a resumed run continues the interrupted run's file."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one event as a line (UserError: it cannot be written); numbers that are not finite become null."""
+        """Append one event as a line; numbers that are not finite become null.
+
+        Raises `UserError` if the file cannot be written.
+        """
         if self.path.exists():
             regular_file(self.path, "a run log")
         line = json.dumps(plain({"event": event, **fields}), ensure_ascii=False, allow_nan=False)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Unbuffered, and a single write: what an interruption leaves is at most one incomplete last line.
+            # Unbuffered, a single write: an interruption leaves at most one incomplete last line.
             with open(self.path, "ab+", buffering=0) as file:
                 file.seek(max(0, file.seek(0, 2) - 1))
                 start = b"" if file.read(1) in (b"", b"\n") else b"\n"
@@ -116,17 +119,17 @@ class RunLog:
 
 
 def read(path: str | Path) -> list[Event]:
-    """The events of a run log (or of a run's folder), oldest first, as the run that was carried on in the end saw them.
+    """Return the events of a run log or a run's folder, oldest first.
 
-    A run that is interrupted and resumed repeats the events since its last checkpoint. So an event takes back earlier
-    lines of its kind (and validation subset) about the same or a later update; an event without `update` is ordered by
-    its `epoch`, then its `part`, and one with neither replaces the earlier one; but a run `started` when it first did.
-    Lines that an interruption cut off are skipped (UserError: no event is left, or one is not what it must be).
+    A run that is interrupted and resumed repeats the events since its last checkpoint. So an event removes earlier
+    lines of its kind (and validation subset) about the same or a later update. Events without `update` are ordered by
+    `epoch`, then `part`; one with neither replaces the earlier one. The first `started` of a run is kept. Lines that an
+    interruption cut off are skipped. Raises `UserError` if no event is left, or one is invalid.
     """
     file = Path(path) / FILE_NAME if os.path.isdir(path) else Path(path)
     if not os.path.lexists(file):
         raise UserError(
-            f"There is no run log {file}: give the --save-dir of a run of --task translation_heated, glue or "
+            f"There is no run log {file}: give the --save-dir of a run with --task translation_heated, glue or "
             "text_to_text."
         )
     content = read_bytes(file, "a run log")
@@ -135,7 +138,7 @@ def read(path: str | Path) -> list[Event]:
         raise UserError(f"{file} holds no events: it is not a run log, or it is damaged.")
     for number, event in lines.items():
         if (wrong := what_is_wrong(event)) is not None:
-            raise UserError(f"Line {number} of the run log `{file}` {wrong}; remove the line to read the others.")
+            raise UserError(f"Line {number} of the run log `{file}` {wrong}; remove this line to read the others.")
     starts = (event["started"] for event in lines.values() if event["event"] == "run" and event.get("started"))
     started = next(starts, None)
     kept: list[Event] = []
@@ -150,7 +153,7 @@ def read(path: str | Path) -> list[Event]:
 
 
 def _moment(event: Event) -> tuple[float, float]:
-    """By which events of a kind are ordered; 0 in one of an unknown kind, whose fields may be anything."""
+    """Return the key that orders events of a kind; 0 where fields are unknown."""
     moment: Any = event["update"] if "update" in event else event.get("epoch", 0)
     part = event.get("part", 0)
     return float(moment) if is_count(moment) else 0.0, float(part) if is_count(part) else 0.0
@@ -158,7 +161,7 @@ def _moment(event: Event) -> tuple[float, float]:
 
 def _parse(line: bytes) -> Event | None:
     try:
-        # Other writers spell numbers that are not finite, which JSON has not.
+        # Other writers spell out NaN and Infinity, which JSON does not have.
         event = json.loads(line.decode("utf-8"), parse_constant=lambda constant: None)
     except (ValueError, RecursionError):  # also a line that was cut inside a UTF-8 character
         return None
@@ -166,7 +169,7 @@ def _parse(line: bytes) -> Event | None:
 
 
 def plain(value: Any) -> Any:
-    """`value` with numpy numbers, arrays and tensors as Python numbers and lists, and NaN and infinities as None."""
+    """Convert numpy values and tensors to Python's; NaN and infinity become None."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -177,10 +180,13 @@ def plain(value: Any) -> Any:
 
 
 def provenance() -> dict[str, str | None]:
-    """What makes a result: `version`, `commit` (None where the package is no clone or git is missing), `command`."""
+    """Return the package's `version` and `commit`, and the `command`.
+
+    `commit` is None if the package is no clone, or git is missing.
+    """
     from fairseq_mtmoe import __version__
 
-    is_clone = (ROOT / ".git").exists()  # a folder above it may be a clone of something else
+    is_clone = (ROOT / ".git").exists()  # a parent folder may be another project's clone
     commit = _git("rev-parse", "--short", "HEAD") if is_clone else None
     if commit and _git("status", "--porcelain", "--untracked-files=no"):
         commit += " with uncommitted changes"

@@ -1,6 +1,7 @@
-"""Files of scores as rows of one moment: of pairs (`mtmoe evaluate`), or of tasks (`fairseq-validate`).
+"""Files of scores as rows: pairs (`mtmoe evaluate`) or tasks (`fairseq-validate`).
 
-`README.md` lists the groups of rows. Rows of the run `majority` have what one label for every example scores.
+docs/reference/run_log.md lists the groups of rows. Rows of the run `majority` are scores of one label for every
+example.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from fairseq_mtmoe.io.files import read_json
 from fairseq_mtmoe.io.typed import Name, Rule, Text, between, fault
 
 JSON_FILE, MARKDOWN_FILE, LATEX_FILE = "scores.json", "scores.md", "scores.tex"
-SCORES = "scores"  # the folder beside a checkpoint that has its scores
+SCORES = "scores"  # the folder of scores beside a checkpoint
 BEST = "checkpoint_best.pt"
 SMALL = "small"
 TITLES = {SMALL: "Small", ALL: "All"}
-CA_MTL = " (CA-MTL)"  # behind a group's name: its average as CA-MTL's tables have it
+CA_MTL = " (CA-MTL)"  # suffix of a group's name: its average as in CA-MTL's tables
 MAJORITY = "majority"
 NOW = Moments(*np.full((4, 1), np.nan))
 
 _SETTINGS = Required[{"checkpoint": Text, "subset": Text, "seed": int | None, "updates": int | None}]
-_Percent = Annotated[float, between(-100.001, 100.001)]  # it was rounded
+_Percent = Annotated[float, between(-100.001, 100.001)]  # tolerance: scores were rounded
 _SET: Any = {
     "examples": Required[Count], "score": Required[_Percent], "standard_error": Required[_Percent | None],
     "data_sha256": Required[Text], "also": dict[Text, tuple[_Percent, _Percent | None]],
@@ -55,14 +56,14 @@ _BENCHMARK: Any = {"settings": _SETTINGS, "tasks": Required[_TASKS]}
 
 @dataclass(frozen=True)
 class Scores:
-    """What a checkpoint reached, or several of the same seed with different tasks.
+    """Scores of a checkpoint, or of several with the same seed and different tasks.
 
     Attributes:
         rows: of pairs, or of tasks and their sets.
-        groups: the pairs or tasks of each tier or group that has an average, all of them last.
-        data: by pair or task, what must be the same of each where scores are compared.
-        pairs: as they were scored, in the order of tables: low tier first.
-        tasks: as JSON has them.
+        groups: pairs or tasks of each tier or group with an average, `all` last.
+        data: by pair or task, properties that must be equal where scores are compared.
+        pairs: scores of pairs in table order: low tier first.
+        tasks: as in the JSON file.
     """
 
     rows: list[Row]
@@ -75,12 +76,12 @@ class Scores:
     checkpoints: tuple[str, ...] = ()
 
     def of(self, *groups: str, **wanted: str) -> list[Row]:
-        """The rows of these groups with these values of other fields."""
+        """Return the rows of these groups whose other fields have these values."""
         return chosen_rows(self.rows, *groups, **wanted)
 
     @cached_property
     def own(self) -> dict[str, Row]:
-        """By pair BLEU, or by task the row of its own metric."""
+        """BLEU by pair, or the row of the main metric by task."""
         found: dict[str, Row] = {}
         for row in self.of("pair", "task", run=""):
             found.setdefault(row.task, row)
@@ -88,12 +89,15 @@ class Scores:
 
     @property
     def subset(self) -> str:
-        """Which was scored, such as `test`."""
+        """The subset that was scored, such as `test`."""
         return str(self.settings.get("subset", ""))
 
     @cached_property
     def seed(self) -> int | None:
-        """That of the training: a benchmark's settings say it, and the run log near an evaluation or its checkpoint."""
+        """The training's seed, from settings or a run log nearby; None if unknown.
+
+        The log may be beside an evaluation or its checkpoint.
+        """
         if self.tasks:
             return self.settings.get("seed")
         near = [path for folder in map(Path, self.folders[:1]) for path in (folder, *folder.absolute().parents[:2])]
@@ -102,7 +106,7 @@ class Scores:
 
     @cached_property
     def averages(self) -> list[Row]:
-        """A row for each group and metric that all of it have; behind it CA-MTL's, where that is of other figures."""
+        """A row per group and metric of all members; CA-MTL's average if it differs."""
         return [row for name, members in self.groups.items() for row in self._averages(name, members)]
 
     def _averages(self, name: str, members: Sequence[str]) -> list[Row]:
@@ -119,20 +123,20 @@ class Scores:
         return found
 
     def counted(self, tasks: Iterable[str]) -> list[Row]:
-        """What counts in CA-MTL's average over tasks: of each set F1, or else the task's own metric."""
+        """Return the rows that CA-MTL's average counts: F1 of a set, else the main metric."""
         found = [{row.metric: row for row in self.of("set", task=task, subset=name, run="")}
                  for task in tasks if task in self.tasks for name in self.tasks[task]["sets"]]  # fmt: skip
         return [rows["f1"] if "f1" in rows else next(iter(rows.values())) for rows in found]
 
     @property
     def majority(self) -> dict[str, float]:
-        """By task what one label for every example scores by its own metric, as far as it is known."""
+        """Score of one label for every example, by task and its main metric, where known."""
         rows = [row for row in self.of("task", run=MAJORITY) if row.metric == self.own[row.task].metric]
         return {row.task: row.figure for row in rows}
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader would not think: sentences that are missing, sets of which one label alone was predicted."""
+        """Remarks: missing sentences, and sets with one label for all predictions."""
         sets = [of for task in self.tasks.values() for of in task["sets"].items()]
         return [
             *(f"{pair}: {remark}" for pair, score in self.pairs.items() for remark in score.remarks),
@@ -141,7 +145,7 @@ class Scores:
 
     @property
     def signatures(self) -> dict[str, str]:
-        """The signatures that occur, such as `BLEU …`, and which pairs each is of, where not of all, in brackets."""
+        """The signatures, such as `BLEU …`, with their pairs if not of all pairs."""
         of_pairs = {pair: one.signatures for pair, one in self.pairs.items()}
         found: dict[str, list[str]] = {}
         for metric in dict.fromkeys(metric for of in of_pairs.values() for metric in of):
@@ -150,11 +154,11 @@ class Scores:
         return {of: "" if len(pairs) == len(self.pairs) else f" ({', '.join(pairs)})" for of, pairs in found.items()}
 
     def title(self, task: str) -> str:
-        """A task's or pair's name for people."""
+        """Return the displayed name of a task or pair."""
         return str(self.tasks[task]["title"]) if task in self.tasks else task
 
     def joined(self, other: Scores) -> Scores:
-        """Both, of different tasks."""
+        """Return the scores of both, which have different tasks."""
         names = sorted({**self.groups, **other.groups}, key=lambda name: name == ALL)  # it stays last
         groups = {name: [*self.groups.get(name, ()), *other.groups.get(name, ())] for name in names}
         return replace(
@@ -165,20 +169,20 @@ class Scores:
 
 
 def score_row(group: str, task: str, metric: str, value: float, n: int, error: float | None = None, **more: str) -> Row:
-    """A row of one moment."""
+    """Return a row of one moment."""
     stderr = math.nan if error is None else error
     return Row(more.pop("run", ""), group, metric, NOW, np.array([float(value)]), task, n=n, stderr=stderr, **more)
 
 
 def mean_row(group: str, task: str, metric: str, rows: Sequence[Row], n: int | None = None, run: str = "") -> Row:
-    """The mean of rows, with the standard error of a mean of independent figures."""
+    """Return the mean of rows, with the standard error of independent figures."""
     error = math.sqrt(sum(row.stderr**2 for row in rows)) / len(rows)
     mean = math.fsum(row.figure for row in rows) / len(rows)
     return score_row(group, task, metric, mean, len(rows) if n is None else n, error, run=run)
 
 
 def in_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
-    """The tasks of each group, where there are several; of tasks without one nothing."""
+    """Return the tasks of each group, if there are several groups."""
     found: dict[str, list[str]] = {}
     for task, group in group_of.items():
         if group:
@@ -187,9 +191,10 @@ def in_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) -> Scores:
-    """Rows of pairs, low tier first, by name within a tier, pairs without a tier last; after a pair it by a pivot.
+    """Return rows of pairs: low tier first, then by name; pivots after the direct pair.
 
-    Averages are of direct translation, and of the pairs that were translated by a pivot, too, of both.
+    Pairs without a tier are last. Averages are of direct translation; pairs that were also translated by a pivot have
+    an average of each way.
     """
     rank = {tier: index for index, tier in enumerate(TIERS)}
     ordered = sorted(scores, key=lambda one: (rank.get(one.tier, len(TIERS)), one.direction, one.pivot))
@@ -211,7 +216,7 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
 
 
 def scores_of_tasks(tasks: Mapping[str, dict[str, Any]], settings: Mapping[str, Any]) -> Scores:
-    """Rows of tasks and their sets, which are as JSON has them."""
+    """Return rows of tasks and their sets, from the JSON file's form."""
     rows: list[Row] = []
     data: dict[str, dict[str, Any]] = {}
     for task, record in tasks.items():
@@ -237,7 +242,7 @@ def _set_rows(task: str, metric: str, name: str, one: Mapping[str, Any]) -> Iter
 
 
 def scores_in(content: Any) -> Scores:
-    """The scores in the value of a file. Raises `ValueError` where it holds something else."""
+    """Return the scores in a file's value (ValueError: it holds something else)."""
     is_of_pairs = isinstance(content, dict) and "pairs" in content
     found = fault(content, _PAIRS if is_of_pairs else _BENCHMARK)
     if found is not None:
@@ -249,15 +254,15 @@ def scores_in(content: Any) -> Scores:
 
 
 def expanded(pattern: str) -> list[Path]:
-    """The folders that a pattern with `*`, `?` or `[…]` stands for; no shell expands it after `name=`."""
+    """Return the folders that match a pattern; no shell expands it after `name=`."""
     found = sorted(map(Path, glob.glob(pattern))) if glob.has_magic(pattern) else [Path(pattern)]
     if not found:
-        raise UserError(f"`{pattern}` must stand for folders of runs, but no file has such a name.")
+        raise UserError(f"`{pattern}` must match folders of runs, but matches no file.")
     return found
 
 
 def score_files(path: Path) -> list[Path]:
-    """Those that `path` may mean: itself, the one in it or below it, or several below it."""
+    """Return the scores that `path` may mean: itself, one in it, or several below."""
     for file in (path, path / JSON_FILE, path / SCORES / JSON_FILE):
         if file.is_file():
             return [file]
@@ -265,13 +270,13 @@ def score_files(path: Path) -> list[Path]:
 
 
 def score_file(path: Path) -> Path:
-    """The scores in a folder of scores, or in a run's folder; raises `UserError` where there are none, or several."""
+    """Return the file of scores of a folder or run (UserError: none or several)."""
     found = score_files(path)
     if len(found) == 1:
         return found[0]
     if found:
         folders = ", ".join(str(file.parent) for file in found)
-        raise UserError(f"`{path}` must have one folder of scores, but has {len(found)}: name one of {folders}.")
+        raise UserError(f"`{path}` must have one folder of scores, but has {len(found)}: choose one of {folders}.")
     data = shlex.quote(_of_run(path, "data") or "DATA")
     raise UserError(
         f"`{path}` must be a folder with {JSON_FILE}, or a run with one below {SCORES}/, but has none: "
@@ -280,7 +285,7 @@ def score_file(path: Path) -> Path:
 
 
 def read_scores(path: Path, rule: str = "the scores of fairseq-validate --task glue or of mtmoe evaluate") -> Scores:
-    """The scores in a folder of scores, or of a run; raises `UserError` where there are none."""
+    """Read the scores in a folder of scores or of a run (UserError: there are none)."""
     file = score_file(path)
     content = read_json(file, "scores")
     try:
@@ -291,7 +296,7 @@ def read_scores(path: Path, rule: str = "the scores of fairseq-validate --task g
 
 
 def _of_run(folder: Path, name: str) -> Any:
-    """What the first event of a run's log says; None where it says nothing, or cannot be read."""
+    """Return a field of a run log's start; None if it is missing or unreadable."""
     try:
         events = run_log.read(folder / run_log.FILE_NAME)
     except UserError:

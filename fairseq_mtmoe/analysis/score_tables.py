@@ -1,4 +1,4 @@
-"""Scores as a table, Markdown, LaTeX and JSON, beside published figures (`published.yaml`)."""
+"""Scores as a table, Markdown, LaTeX and JSON, beside figures of `published.yaml`."""
 
 import functools
 from collections.abc import Iterable, Mapping
@@ -15,14 +15,13 @@ from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, with_error
 from fairseq_mtmoe.io.files import write_text
 
 NOTE = (
-    "±: standard error from the number of examples, not from other seeds; of means over examples from the "
-    "variance, of other metrics by the bootstrap."
+    "±: standard error over the test examples, not over seeds; from the variance for means over examples, by the "
+    "bootstrap for other metrics."
 )
 MAJORITY_NOTE = (
-    "majority: the score of one label for every example, the label with the best score: for accuracy, the most "
-    "frequent one."
+    "majority: score of the one label for every example that scores best; for accuracy, the most frequent label."
 )
-CA_MTL_NOTE = "(CA-MTL): every set counts once, by its F1 where it has one."
+CA_MTL_NOTE = "(CA-MTL): every set counts once, by its F1 if it has one."
 
 
 TABLES = Path(__file__).with_name("published.yaml")
@@ -30,7 +29,7 @@ TABLES = Path(__file__).with_name("published.yaml")
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """What a paper reports of one system; `published.yaml` says what the fields are."""
+    """A paper's figures of one system; `published.yaml` explains the fields."""
 
     system: str
     source: str
@@ -47,23 +46,29 @@ class PublishedRow:
 
     @property
     def note(self) -> str:
-        """Where the figures are from, in a sentence."""
+        """A sentence on the figures' source."""
         return f"Paper: {self.source}; {self.remark}. Averages are over the tasks shown."
 
     @property
     def title(self) -> str:
-        """The system and its encoder, for a column's head or a row's."""
+        """The system and its encoder, for the head of a row or column."""
         return f"{self.system}, {self.encoder} (paper)"
 
     def mean_of(self, figures: Iterable[tuple[str, str]]) -> str:
-        """The cell of the mean over tasks by the metrics beside them, `""` for their own; empty if one is missing."""
+        """Return the cell of a mean over (task, metric); `""` is a task's main metric.
+
+        The cell is empty if a figure is missing.
+        """
         known = [self.further.get(metric, {}).get(task) if metric else self.figures.get(task)
                  for task, metric in figures]  # fmt: skip
         found = [figure for figure in known if figure is not None]
         return f"{fmean(found):.1f}" if found and len(found) == len(known) else ""
 
     def average(self, scores: Scores, name: str) -> str:
-        """The cell of an average; one that the paper prints stands where all that it has averages of are shown."""
+        """Return the cell of an average.
+
+        A printed average is used if the scores have all groups that the paper averages.
+        """
         group = name.removesuffix(CA_MTL)
         printed = self.averages.get(group) if self.averages.keys() <= scores.groups.keys() else None
         cell = "" if printed is None else f"{printed:.1f}"
@@ -74,23 +79,23 @@ class PublishedRow:
 
 
 def counted_metrics(scores: Scores, tasks: Iterable[str]) -> list[tuple[str, str]]:
-    """Task and metric of what CA-MTL's average counts; no metric where it is the task's own."""
+    """Return the (task, metric) pairs of CA-MTL's average; `""` is the main metric."""
     counted = scores.counted(tasks)
     return [(row.task, "" if row.metric == scores.own[row.task].metric else row.metric) for row in counted]
 
 
 @functools.cache
 def published_rows() -> tuple[PublishedRow, ...]:
-    """All rows, in the order of the file."""
+    """Return all published rows, in the file's order."""
     tables = yaml.safe_load(TABLES.read_text(encoding="utf-8"))
     every = [(table, system, row) for table in tables for system, row in table.pop("rows").items()]
     return tuple(PublishedRow(system, **table, **row) for table, system, row in every)
 
 
 def published_row(scores: Scores) -> PublishedRow | None:
-    """The row of the same system with an encoder of the same sizes on the same split, if it has one of the tasks.
+    """Return the published row of the same system, encoder sizes and split, or None.
 
-    A model that began with other tasks, `finetune_from_model`, is no single-task model.
+    It has at least one of the tasks. A model with `finetune_from_model` is no single-task model.
     """
     settings = scores.settings
     model, trained = str(settings.get("model")), settings.get("trained_tasks")
@@ -105,12 +110,12 @@ def published_row(scores: Scores) -> PublishedRow | None:
 
 
 def _parts(conditional: object) -> frozenset[str]:
-    """Of a comma-separated list; `none` is none of them."""
+    """Return the parts in a comma-separated list; `none` is empty."""
     return frozenset(str(conditional or "").split(",")) - {"", "none"}
 
 
 def score_table(scores: Scores, published: PublishedRow | None = None) -> Table:
-    """A row for each pair, or each task and set, and the averages; beside tasks stand a paper's figures."""
+    """Return a row per pair, or per task and set, then averages; tasks beside a paper."""
     return _pair_table(scores) if scores.pairs else _task_table(scores, published)
 
 
@@ -127,12 +132,12 @@ def _pair_table(scores: Scores) -> Table:
 
 
 def digits_of(metric: str) -> int:
-    """Digits behind the point: sacreBLEU's metrics are from 0 to 100, others (COMET) from 0 to 1."""
+    """Return decimals: 2 for sacreBLEU's metrics (0 to 100), 4 for others (0 to 1)."""
     return 2 if metric in FIELDS else 4
 
 
 def counted(what: str, number: int) -> str:
-    """Such as `1 pair`, `2 pairs`."""
+    """Return a count in words, such as `1 pair`, `2 pairs`."""
     return f"{number} {what}" + "s" * (number != 1)
 
 
@@ -171,14 +176,14 @@ def _title(name: str) -> str:
 
 
 def notes(scores: Scores, published: PublishedRow | None = None) -> list[str]:
-    """What stands below the table of a benchmark."""
+    """Return the notes below a benchmark's table."""
     found = [NOTE, *([MAJORITY_NOTE] if any(row.run == MAJORITY for row in scores.rows) else [])]
     found += [CA_MTL_NOTE] if any(row.task.endswith(CA_MTL) for row in scores.averages) else []
     return [*found, *scores.remarks, *([published.note] if published else [])]
 
 
 def to_json(scores: Scores) -> str:
-    """`{"settings": {…}, "pairs": {"en-de": {…}} or "tasks": {"rte": {…}}, "averages": {"all": {…}}}`."""
+    """Return `{"settings", "pairs" or "tasks", "averages"}` in JSON."""
     averages: dict[str, dict[str, Any]] = {}
     for row in scores.averages:
         if scores.tasks:
@@ -199,7 +204,7 @@ def to_json(scores: Scores) -> str:
 
 
 def to_markdown(scores: Scores, published: PublishedRow | None = None) -> str:
-    """The table, what its signs mean, the settings and signatures."""
+    """Return the table, notes, settings and signatures in Markdown."""
     below = [] if scores.pairs else [*notes(scores, published), ""]
     lines = [score_table(scores, published).in_markdown(), "", *below, *bullets(scores.settings)]
     if scores.pairs:
@@ -209,19 +214,19 @@ def to_markdown(scores: Scores, published: PublishedRow | None = None) -> str:
 
 
 def to_latex(scores: Scores) -> str:
-    """The table of pairs, and the signatures as a comment."""
+    """Return the table of pairs, with the signatures as comments."""
     comments = [f"% {signature}{pairs}\n" for signature, pairs in scores.signatures.items()]
     return "".join([*comments, score_table(scores).in_latex()])
 
 
 def remove_scores(folder: Path) -> None:
-    """Take away the scores in a folder, if it has some, before others come."""
+    """Remove a folder's scores, if it has some, before others are written."""
     for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE):
         (folder / name).unlink(missing_ok=True)
 
 
 def write_scores(folder: Path, scores: Scores, published: PublishedRow | None = None) -> None:
-    """Write the files, the JSON last: where it is, everything is."""
+    """Write the files, the JSON last: where it is, all are complete."""
     remove_scores(folder)
     if scores.pairs:
         write_text(folder / LATEX_FILE, to_latex(scores))

@@ -1,4 +1,4 @@
-"""BLEU, chrF++, spBLEU and other scores of a language pair, counted by sacreBLEU, with its signatures.
+"""BLEU, chrF++, spBLEU and others of a language pair, with sacreBLEU's signatures.
 
 spBLEU is BLEU over the pieces of a SentencePiece model (Goyal et al. 2022, "The Flores-101 evaluation benchmark").
 """
@@ -18,7 +18,7 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
 from fairseq_mtmoe.io.typed import Name, Text, between, fault
 
-# Languages whose words BLEU's default tokeniser cannot find: the tokeniser to use, and the modules it needs.
+# Languages that BLEU's default tokeniser cannot split: the tokeniser to use, and the modules it needs.
 _TOKENIZERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "zh": ("zh", ()),
     "ja": ("ja-mecab", ("MeCab", "ipadic")),
@@ -29,42 +29,42 @@ SPBLEU = "spBLEU"
 FIELDS = {
     "BLEU": ("bleu", "bleu_signature"), "chrF++": ("chrf", "chrf_signature"), SPBLEU: ("spbleu", "spbleu_signature"),
 }  # fmt: skip
-"""Of each of sacreBLEU's metrics the fields with its score and its signature."""
+"""Fields with the score and the signature of each of sacreBLEU's metrics."""
 Count = Annotated[int, between(0, 10**12)]
 Figure = Annotated[float, between(-1000, 1000)]
 
 
 @dataclass(frozen=True)
 class PairScore:
-    """What one language pair reached on one test set; scores from 0 to 100. `ha-en-zu` is ha-zu in two steps."""
+    """Scores of a pair on one test set, from 0 to 100; `ha-en-zu` has a pivot."""
 
     pair: Name
-    tier: Text  # one of TIERS, or "" if nobody knows
+    tier: Text  # one of TIERS, or "" if unknown
     sentences: Count
     bleu: Figure
-    chrf: Figure  # chrF++, that is with words up to bigrams
+    chrf: Figure  # chrF++: with words up to bigrams
     bleu_signature: Text
     chrf_signature: Text
-    references: Text = ""  # the file that they are from
-    more_references: Count = 0  # further ones of every sentence, or of some
-    altered_references: Count = 0  # those that lost words which the dictionary does not have
-    untranslated: Count = 0  # sentences that are longer than the model can take
-    left_out: Count = 0  # sentences of which fairseq-generate wrote nothing, for whatever reason
-    hypotheses_sha256: Text = ""  # of the file with what was scored
+    references: Text = ""  # the references' file
+    more_references: Count = 0  # number of further references of every sentence, or of some
+    altered_references: Count = 0  # references that lost words outside the dictionary
+    untranslated: Count = 0  # sentences longer than the model's positions
+    left_out: Count = 0  # sentences without output of fairseq-generate
+    hypotheses_sha256: Text = ""  # of the file of hypotheses
     spbleu: Figure | None = None  # BLEU over the pieces of a SentencePiece model
     spbleu_signature: Text = ""
-    metrics: Mapping[Text, Figure] = field(default_factory=dict)  # that are not sacreBLEU's (COMET from 0 to 1)
+    metrics: Mapping[Text, Figure] = field(default_factory=dict)  # other than sacreBLEU's (COMET from 0 to 1)
     metric_signatures: Mapping[Text, Text] = field(default_factory=dict)
 
     @property
     def direction(self) -> str:
-        """From which language into which."""
+        """Source and target language, such as `ha-zu`."""
         codes = self.pair.split("-")
         return f"{codes[0]}-{codes[-1]}"
 
     @property
     def pivot(self) -> str:
-        """The language between two steps, or none."""
+        """The language between two steps, or ""."""
         return "-".join(self.pair.split("-")[1:-1])
 
     @property
@@ -75,13 +75,13 @@ class PairScore:
 
     @property
     def signatures(self) -> dict[str, str]:
-        """The signatures by metric, of those that have one."""
+        """The signatures by metric, where there is one."""
         own = {name: getattr(self, of) for name, (_, of) in FIELDS.items()}
         return {name: value for name, value in {**own, **self.metric_signatures}.items() if value}
 
     @property
     def remarks(self) -> list[str]:
-        """What makes this pair's scores other than a reader thinks."""
+        """Remarks on sentences and references that the scores do not fully cover."""
         altered = f"{self.altered_references} of {self.sentences} references lost words that the dictionary does not "
         found = {
             altered + "have": self.altered_references,
@@ -92,7 +92,7 @@ class PairScore:
 
     @property
     def fields(self) -> dict[str, object]:
-        """What JSON has of it beside its pair, without what was not asked for."""
+        """The JSON fields except the pair, without optional ones that are empty."""
         optional = ("left_out", "more_references", "hypotheses_sha256", "spbleu", "spbleu_signature", "metrics",
                     "metric_signatures")  # fmt: skip
         found = {name: value for name, value in asdict(self).items() if name != "pair"}
@@ -100,7 +100,7 @@ class PairScore:
 
 
 def score_of(fields: dict[str, Any]) -> PairScore:
-    """The score with these fields. Raises `ValueError` where they are none of a score."""
+    """Return the score with these fields (ValueError: they are not a score's)."""
     found = fault(fields, PairScore)
     more = fields.keys() - PairScore.__dataclass_fields__.keys()
     if found is not None or more:
@@ -109,9 +109,9 @@ def score_of(fields: dict[str, Any]) -> PairScore:
 
 
 def bleu_tokenizer(language: str) -> str:
-    """The name of sacreBLEU's tokeniser for a target language such as `de`, `zh_CN`, `ja_XX` or `kor`.
+    """Return sacreBLEU's tokeniser for a language: `de`, `zh_CN`, `ja_XX`, `kor`, ….
 
-    Without the dictionaries that Japanese and Korean need, `sacrebleu[ja,ko]`, it is `char`.
+    It is `char` for Japanese and Korean without their dictionaries, `sacrebleu[ja,ko]`.
     """
     code = language.replace("-", "_").split("_")[0].lower()
     name, modules = _TOKENIZERS.get(_THREE_LETTERS.get(code, code), ("13a", ()))
@@ -119,13 +119,16 @@ def bleu_tokenizer(language: str) -> str:
 
 
 def scorer_of(metric: str, pair: str) -> Any:
-    """sacreBLEU's metric for a pair, without warnings about ends in " ."; spBLEU's takes texts that `PieceBleu` cut."""
+    """Return sacreBLEU's metric for a pair; spBLEU's expects texts cut by `PieceBleu`.
+
+    It does not warn about sentences that end in " .".
+    """
     tokenizer = "none" if metric == SPBLEU else bleu_tokenizer(pair.rpartition("-")[2])
     return CHRF(word_order=2) if metric == "chrF++" else BLEU(tokenize=tokenizer, force=True)
 
 
 class PieceBleu:
-    """The pieces of one SentencePiece model, such as Flores-200's. Raises `UserError` where the file is none."""
+    """Cuts texts into a SentencePiece model's pieces (UserError: it is no model)."""
 
     def __init__(self, path: Path) -> None:
         content = read_bytes(path, "a SentencePiece model")
@@ -137,12 +140,12 @@ class PieceBleu:
         self.name = f"spm-{path.name}-{hashlib.sha256(content).hexdigest()[:8]}"
 
     def cut(self, lines: Sequence[str | None]) -> list[Any]:
-        """Sentences as pieces with spaces between them; None where a sentence has no further reference."""
-        # sacreBLEU takes the spaces at a line's end away before it looks for pieces.
+        """Return sentences as pieces joined by spaces; None stays None."""
+        # sacreBLEU removes spaces at a line's end before it cuts.
         return [None if line is None else " ".join(self._model.encode_as_pieces(line.rstrip())) for line in lines]
 
     def signature(self, bleu: BLEU) -> str:
-        """That of sacreBLEU's metric, which has scored texts that were cut."""
+        """Return the signature of a sacreBLEU metric that has scored cut texts."""
         found = bleu.get_signature()
         found.update("tok", self.name)
         return str(found)
@@ -152,16 +155,16 @@ def score_pair(
     pair: str, hypotheses: Sequence[str], references: Sequence[str], tier: str = "",
     more_references: Sequence[Sequence[str]] = (), pieces: PieceBleu | None = None,
 ) -> PairScore:  # fmt: skip
-    """BLEU and chrF++ of detokenised sentences of one language pair, written `en-de`; with `pieces` spBLEU, too.
+    """Score a pair's detokenised sentences: BLEU, chrF++; spBLEU with `pieces`.
 
     BLEU equals that of `fairseq-generate --scoring sacrebleu --sacrebleu-tokenizer T` with this language's T.
-    `more_references` are further lists, with "" where a sentence has no further reference.
+    `more_references` are further lists; "" where a sentence has no further reference.
     """
     if not references:
         raise UserError(f"The test set of {pair} holds no sentence to score: prepare the data again.")
     if len(hypotheses) != len(references):
         raise_invalid(f"hypotheses of {pair}", f"{len(references)} sentences, one for each reference", len(hypotheses))
-    # sacreBLEU takes None for a reference that is not there, which its types do not say.
+    # sacreBLEU accepts None for a missing reference, although its types do not.
     together: list[Any] = [list(references), *([line or None for line in lines] for lines in more_references)]
     found: dict[str, Any] = {}
     for metric, (score, signature) in FIELDS.items():

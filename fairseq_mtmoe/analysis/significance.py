@@ -1,9 +1,9 @@
-"""Whether a system's translations are better than another's, or chance in drawing the test set could say so.
+"""Significance tests of two systems on a test set, by sacreBLEU.
 
-The tests are sacreBLEU's (`sacrebleu.significance`): the paired bootstrap (Koehn 2004, "Statistical Significance Tests
-for Machine Translation Evaluation") and approximate randomisation (Riezler and Maxwell 2005). Here a metric stands in
-for its own that notes the scores of resamples and trials, so that a tier is tested by the same draws: resample (trial)
-i of the tier is the mean over its pairs of their scores in resample (trial) i.
+The tests (`sacrebleu.significance`) are the paired bootstrap (Koehn 2004, "Statistical Significance Tests for Machine
+Translation Evaluation") and approximate randomisation (Riezler and Maxwell 2005). A stand-in for the metric records the
+scores of resamples and trials. So a tier is tested on the same draws: its resample (trial) i is the mean over its
+pairs' scores in resample (trial) i.
 """
 
 from collections.abc import Sequence
@@ -16,36 +16,36 @@ from sacrebleu import significance
 from sacrebleu.metrics.base import Score
 
 SAMPLES, TRIALS = 1000, 10_000
-"""Resamples of the bootstrap and trials of the randomisation, if nobody says how many: sacreBLEU's own numbers."""
+"""Default number of the bootstrap's resamples and the randomisation's trials: sacreBLEU's."""
 LEVEL = 0.05
-"""Differences whose p is below this one are called significant."""
+"""Differences with a p below this level are significant."""
 Values = NDArray[np.float64]
 
 
 class SystemOutput(NamedTuple):
-    """A system's score on one test set, and (sentences, numbers) what the metric sums up over sentences."""
+    """A system's score on one test set, and statistics (sentences, numbers)."""
 
     score: float
     statistics: Values
 
 
 class Draws(NamedTuple):
-    """The scores of two systems, the first one's above, on one test set, or their means over several."""
+    """Scores of two systems, the first in row 0, on one test set or a mean of several."""
 
     scores: Values  # (2, 1), over all sentences
-    resamples: Values  # (2, samples), on sentences that the bootstrap drew with replacement, the same for both
-    trials: Values  # (2, trials), with sentences' translations exchanged between them by chance
+    resamples: Values  # (2, samples), on sentences drawn with replacement, the same for both
+    trials: Values  # (2, trials), with randomly swapped translations
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """By how much a system is above the first one.
+    """A system's difference from the first one.
 
     Attributes:
         first_error, other_error: half the width of the scores' 95% confidence intervals, by the bootstrap.
-        interval: the middle 95% of the differences in the bootstrap's resamples.
-        p_bootstrap, p_randomisation: how often chance alone gives such a difference, of either sign; 1 where there is
-            no difference (for which sacreBLEU gives the smallest p).
+        interval: the middle 95% of the differences over bootstrap resamples.
+        p_bootstrap, p_randomisation: two-sided probability of such a difference by chance; 1 without a difference (for
+            which sacreBLEU gives the smallest p).
     """
 
     first: float
@@ -59,12 +59,12 @@ class Comparison:
 
     @property
     def is_significant(self) -> bool:
-        """Whether approximate randomisation tells the difference from chance."""
+        """Whether approximate randomisation finds the difference significant."""
         return self.p_randomisation < LEVEL
 
 
 class SentenceMean:
-    """A metric that is the mean of figures of sentences, such as COMET, as sacreBLEU's tests take metrics."""
+    """A metric for sacreBLEU's tests: the mean of sentences' figures, as of COMET."""
 
     def _extract_corpus_statistics(self, figures: Sequence[float], references: object) -> Values:
         return np.stack([np.asarray(figures, np.float64), np.ones(len(figures))], axis=1)
@@ -77,7 +77,7 @@ class SentenceMean:
 
 
 class _NotingMetric(SentenceMean):
-    """A metric for sacreBLEU's tests that knows the other system's statistics already, and notes the scores."""
+    """A metric for sacreBLEU's tests that has the other's statistics, records scores."""
 
     def __init__(self, metric: Any, statistics: Values) -> None:
         self._metric, self._statistics = metric, statistics
@@ -93,7 +93,10 @@ class _NotingMetric(SentenceMean):
 
 
 def output_of(metric: Any, hypotheses: Sequence[Any], references: Sequence[Sequence[str | None]] = ()) -> SystemOutput:
-    """What a metric says of one system's translations (or figures of these), and leaves `metric` with its signature."""
+    """Return a system's score and statistics; `metric` then has its signature.
+
+    hypotheses: translations, or their figures.
+    """
     statistics = metric._extract_corpus_statistics(hypotheses, references)
     score = float(metric._aggregate_and_compute(statistics).score)
     return SystemOutput(score, np.asarray(statistics, np.float64))  # whole numbers are exact in float64
@@ -102,32 +105,35 @@ def output_of(metric: Any, hypotheses: Sequence[Any], references: Sequence[Seque
 def draw(
     metric: Any, first: SystemOutput, other: SystemOutput, seed: int, samples: int = SAMPLES, trials: int = TRIALS
 ) -> Draws:
-    """Run both of sacreBLEU's tests of two systems on one test set; `seed` is its `SACREBLEU_SEED`."""
+    """Run sacreBLEU's two tests on one test set; `seed` is its `SACREBLEU_SEED`."""
 
     def noted(test: Any, number: int) -> Values:
         noting = _NotingMetric(metric, other.statistics)
         known = {"metric": (first.statistics, significance.Result(first.score))}
         test(known, "", range(len(other.statistics)), None, {"metric": noting}, number, seed=seed)
-        return np.array(noting.noted[-2 * number :]).reshape(2, number)  # the last that each test computes
+        return np.array(noting.noted[-2 * number :]).reshape(2, number)  # the last scores that each test computes
 
     scores = np.array([[first.score], [other.score]])
     return Draws(scores, noted(significance._paired_bs_test, samples), noted(significance._paired_ar_test, trials))
 
 
 def resampled(metric: Any, output: SystemOutput, seed: int, samples: int = SAMPLES) -> Values:
-    """(samples,) a system's scores on sentences that the bootstrap of `draw` drew, without another system."""
+    """(samples,) Return one system's scores on the bootstrap's resamples."""
     size = len(output.statistics)
     drawn = np.random.default_rng(seed).choice(size, size=(samples, size), replace=True)
     return np.array([metric._compute_score_from_stats(output.statistics[row].sum(0)).score for row in drawn])
 
 
 def half_interval(scores: Values) -> float:
-    """Half the width of the 95% confidence interval that resamples' scores give."""
+    """Return half the width of the resamples' 95% confidence interval."""
     return float(significance.estimate_ci(scores)[1])
 
 
 def compared(draws: Sequence[Draws]) -> Comparison:
-    """What the draws of a test set say, or of several with as many draws, each of which counts the same."""
+    """Compare two systems by draws of one test set, or by their mean over several.
+
+    All have the same number of draws, and each test set counts the same.
+    """
     scores, resamples, trials = (np.mean(of, axis=0) for of in zip(*draws, strict=True))
     first, other = map(float, scores[:, 0])
     between = resamples[1] - resamples[0]

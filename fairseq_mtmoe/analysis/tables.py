@@ -1,4 +1,4 @@
-"""A table that is shown on the screen and written to Markdown and LaTeX with the same cells, and what is around it."""
+"""A table with the same cells on the screen, in Markdown and in LaTeX."""
 
 import json
 import math
@@ -12,23 +12,23 @@ from tabulate import SEPARATING_LINE, tabulate
 from fairseq_mtmoe.analysis.run_log import plain
 from fairseq_mtmoe.io.pages import markdown_table
 
-# What stands for bold type while LaTeX's own signs are escaped; Unicode gives these to no character.
+# Private characters that stand for bold type while LaTeX's special characters are escaped.
 _BOLD, _END = "\ue000", "\ue001"
 _SIGNS = {"±": r"$\pm$", "−": "$-$", _BOLD: r"\textbf{", _END: "}"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells, and others below a line."""
+    """Rows of cells, and further rows below a line."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     below: Sequence[Sequence[str]] = ()
-    texts: int = 1  # the number of first columns that hold text; numbers are aligned to the right
-    bold: bool = True  # whether the rows below the line sum up, and are bold
+    texts: int = 1  # number of leading columns with text; numbers are aligned to the right
+    bold: bool = True  # whether the rows below the line are bold
 
     def on_screen(self, title: str = "") -> ScreenTable:
-        """For rich's console."""
+        """Return the table for rich's console."""
         table = ScreenTable(title=escape(title) or None, title_justify="left", title_style="bold")
         for index, column in enumerate(self.columns):
             table.add_column(escape(column), justify="left" if index < self.texts else "right")
@@ -40,11 +40,11 @@ class Table:
         return table
 
     def in_markdown(self) -> str:
-        """In one table, which has no lines."""
+        """Return one Markdown table, which has no lines."""
         return markdown_table(self.columns, [*self.rows, *self._marked("**", "**")], self.texts)
 
     def in_latex(self) -> str:
-        """A `tabular` for a page with `\\usepackage{booktabs}`, in which every sign of a cell stands for itself."""
+        """Return a `tabular` for `\\usepackage{booktabs}`, with special characters escaped."""
         below = self._marked(_BOLD, _END)
         text: str = tabulate(
             [*self.rows, *([SEPARATING_LINE] if below else []), *below],
@@ -62,20 +62,20 @@ class Table:
 
 
 def with_error(score: float, error: float, digits: int = 2) -> str:
-    """Such as `70.40 ±2.74`; without an error that is not known."""
+    """Format a score such as `70.40 ±2.74`; without the error if it is NaN."""
     return f"{score:.{digits}f}" + ("" if math.isnan(error) else f" ±{error:.{digits}f}")
 
 
 def bullets(settings: Mapping[str, object]) -> list[str]:
-    """Lines of a list in Markdown."""
+    """Return a Markdown list of settings."""
     return [f"- {name}: {value}" for name, value in settings.items()]
 
 
 def document(parts: Iterable[str], lines: Iterable[str]) -> str:
-    """Paragraphs and, below them, a list."""
+    """Join paragraphs, and a list below them."""
     return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
 
 
 def as_json(content: object) -> str:
-    """JSON for people too, with null for what is not finite."""
+    """Return indented JSON, with null for numbers that are not finite."""
     return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

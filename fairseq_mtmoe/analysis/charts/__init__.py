@@ -1,4 +1,4 @@
-"""Charts from rows: one description each, by Altair, that is a file of `mtmoe plot` and a part of the report's page."""
+"""Charts from rows, in Altair: files of `mtmoe plot`, parts of the report's page."""
 
 from fairseq_mtmoe.analysis.charts.look import save
 

@@ -1,7 +1,7 @@
-"""What all charts share: shapes, palette, and files. Sizes are in pixels of a screen.
+"""Shapes, palette and files that all charts share. Sizes are in pixels.
 
-A chart's points are mappings: `x` and `y`, the `line` that they belong to, the `panel` that it is in, and others.
-Colours are Okabe and Ito's, or viridis where there are many lines: both can be told apart with any colour vision.
+A chart's points are mappings with `x`, `y`, `line` (the line's name), `panel` (the panel's name) and other fields.
+Colours are Okabe and Ito's, or viridis for many lines: both palettes are safe for every kind of colour vision.
 """
 
 import math
@@ -21,32 +21,32 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 1])
 EARLY_TO_LATE = ("#E69F00", "#0072B2", "#000000")  # from light to dark
 GREY = "#737373"
-FEW = 12  # up to so many points of a line are marked one by one
+FEW = 12  # a line with at most this number of points marks each of them
 LARGEST, LEGEND_LINE = 20_000, 13  # pixels
-WIDTH = 110  # signs in a line of a note
+WIDTH = 110  # characters in a line of a note
 
 Point = dict[str, Any]
-Chart = Any  # of Altair, whose classes differ by what is in a chart
+Chart = Any  # an Altair chart; its class depends on its content
 Sides = Literal["shared", "independent"]
 
 
 def known(value: float) -> float | None:
-    """A number for JSON, which has none that is not finite."""
+    """Return a number for JSON: None if it is not finite."""
     return float(value) if math.isfinite(value) else None
 
 
 def number(value: float) -> str:
-    """A figure in a few signs: `12.34`, `1,234`."""
+    """Format a figure in a few characters: `12.34`, `1,234`."""
     return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def percent(share: float) -> str:
-    """A share with two digits or so: `26%`, `4.4%`, `0.42%`."""
+    """Format a share with about two digits: `26%`, `4.4%`, `0.42%`."""
     return f"{100 * share:.{0 if share >= 0.1 else 1 if share >= 0.01 else 2}f}%"
 
 
 def data_of(points: list[Point] | str) -> alt.NamedData | alt.InlineData:
-    """Points as a chart's data; a name where a page brings them."""
+    """Return points as a chart's data; a text names data that a page provides."""
     return alt.NamedData(points) if isinstance(points, str) else alt.InlineData(points)
 
 
@@ -55,10 +55,11 @@ def lines(
     size: tuple[int, int] = (420, 260), columns: int = 2, low: float | None = None, high: float | None = None,
     sides: Sides = "independent", hover: bool = False,
 ) -> Chart:  # fmt: skip
-    """Lines over moments, in a panel for each `panel`; where a point is `sparse`, a vertical line with this text.
+    """Draw lines over `x`, in a panel per `panel`.
 
-    The vertical axis has numbers in d3's format `axis`, and ends at `low` and `high`; `sides` says whether each panel
-    has its own. With `hover` every point says its values to a mouse near it.
+    A point that is `sparse` becomes a vertical line with this label. The vertical axis shows numbers in d3's format
+    `axis` and ends at `low` and `high`; `sides` says whether the panels share it. With `hover`, a point shows its
+    values when the mouse is near.
     """
     names = order_of(points, "line")
     short = "~s" if isinstance(points, list) and any((point["x"] or 0) >= 10_000 for point in points) else ",~f"
@@ -82,30 +83,33 @@ def lines(
     )  # fmt: skip
     marked: Any = {"filled": True, "size": 28} if moments <= FEW else False
     became_sparse = base.transform_filter("datum.sparse").mark_rule().encode(tooltip="sparse:N")
-    said = base.transform_filter("datum.sparse").mark_text(align="left", dx=3, y=6, fontSize=9).encode(text="sparse:N")
+    text = base.transform_filter("datum.sparse").mark_text(align="left", dx=3, y=6, fontSize=9).encode(text="sparse:N")
     near = [drawn.mark_point(opacity=0, size=90)] if hover else []
     line = drawn.mark_line(point=marked, clip=low is not None)
-    chart = alt.layer(line, became_sparse, said, *near, data=data_of(points)).properties(width=size[0], height=size[1])
+    chart = alt.layer(line, became_sparse, text, *near, data=data_of(points)).properties(width=size[0], height=size[1])
     return panels(chart, columns, order_of(points, "panel")).resolve_scale(y=sides)
 
 
 def order_of(points: list[Point] | str, field: str) -> list[str]:
-    """The values of a field in the order in which they come, which is no order for Vega-Lite; none of a page's data."""
+    """Return a field's values in order of appearance; empty for a page's data.
+
+    Vega-Lite needs them, as it sorts by default.
+    """
     return [] if isinstance(points, str) else list(dict.fromkeys(point[field] for point in points if field in point))
 
 
 def colors(names: Sequence[str], few: Sequence[str] = PALETTE, extent: tuple[float, float] = (0, 0.85)) -> alt.Scale:
-    """One of few for each name, or else of viridis, without its end that is unreadable on white."""
+    """Return a colour per name: of `few`, or of viridis without its pale end."""
     domain = list(names) or alt.Undefined
     if len(names) <= len(few):
         return alt.Scale(domain=domain, range=list(few))
-    step = (extent[1] - extent[0]) / max(1, len(names) - 1)  # Vega leaves out both ends of what it is given
+    step = (extent[1] - extent[0]) / max(1, len(names) - 1)  # Vega leaves out both ends of the extent
     ends = [extent[0] - step, extent[1] + step]
     return alt.Scale(domain=domain, scheme=alt.SchemeParams("viridis", extent=ends))
 
 
 def panels(chart: Chart, columns: int, order: Sequence[str]) -> Chart:
-    """A panel for each `panel` of the points, under its name."""
+    """Facet the chart: one panel per `panel` of the points, under its name."""
     header = alt.Header(title=None, labelFontSize=11, labelFontWeight="bold", labelAnchor="start", labelPadding=4)
     return chart.facet(alt.Facet("panel:N", title=None, sort=list(order), header=header), columns=columns, spacing=18)
 
@@ -114,9 +118,10 @@ def heat(
     cells: list[Point] | str, *, scheme: Any = "viridis", domain: tuple[float, float] | None = None,
     middle: float | None = None, axis: str = ".2f", step: int = 26, written: bool = False,
 ) -> Chart:  # fmt: skip
-    """A map of `value` over `column` and `row` in cells of `step` pixels, in a panel for each `panel`.
+    """Draw a heat map of `value` over `column` and `row`, in a panel per `panel`.
 
-    `middle` has the scheme's middle colour; values, in d3's format `axis`, stand in the cells if they are `written`.
+    Cells are `step` pixels wide and high. The scheme's middle colour is at `middle`. With `written`, cells show
+    their values in d3's format `axis`.
     """
     scale = alt.Scale(scheme=scheme, domain=list(domain) if domain else alt.Undefined,
                       domainMid=alt.Undefined if middle is None else middle)  # fmt: skip
@@ -139,14 +144,14 @@ def heat(
 
 
 def most(points: list[Point] | str, field: str) -> int:
-    """Different values of a field in the panel that has the most."""
+    """Return the largest number of distinct values of a field in a panel."""
     found = [] if isinstance(points, str) else points
     of = {panel: {point[field] for point in found if point["panel"] == panel} for panel in order_of(points, "panel")}
     return max(map(len, of.values()), default=1)
 
 
 def finished(chart: Chart, title: str, *notes: str) -> Chart:
-    """The chart with its title, notes below it, and the look that all have."""
+    """Return the chart with its title, its notes and the common style."""
     subtitle = [line for note in notes for line in textwrap.wrap(note, WIDTH, break_on_hyphens=False)]
     text = alt.TitleParams(title, subtitle=subtitle, anchor="start", fontSize=14, subtitleFontSize=10,
                            subtitleColor=GREY, offset=8)  # fmt: skip
@@ -162,7 +167,10 @@ def finished(chart: Chart, title: str, *notes: str) -> Chart:
 
 
 def save(chart: Chart, path: str | Path) -> None:
-    """Write a chart as PNG, SVG or PDF, as the path's suffix says, completely or not at all; one not too large."""
+    """Write a chart as PNG, SVG or PDF by the path's suffix, whole or not at all.
+
+    Raises `UserError` if it is too large.
+    """
     import vl_convert
 
     spec, suffix = shown(chart.to_dict()), Path(path).suffix[1:].lower()
@@ -175,7 +183,7 @@ def save(chart: Chart, path: str | Path) -> None:
 
 
 def check_size(*sides: float) -> None:
-    """Raise `UserError` where a chart has such a side."""
+    """Raise `UserError` if a side of a chart is too long."""
     if max(sides) > LARGEST:
         raise UserError(
             f"A picture must be at most {LARGEST:,} pixels wide and high, but this one would be {max(sides):,.0f}: "
@@ -184,7 +192,10 @@ def check_size(*sides: float) -> None:
 
 
 def shown(value: Any) -> Any:
-    """A value of JSON whose texts have no sign that cannot be seen, which vl-convert would take for the end of all."""
+    """Return a JSON value with invisible characters spelled out.
+
+    vl-convert would end its input at a NUL.
+    """
     if isinstance(value, dict):
         return {visible(name): shown(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -193,6 +204,6 @@ def shown(value: Any) -> Any:
 
 
 def with_last(name: str, values: Iterable[float], shown: Any = number) -> str:
-    """A line's name with its last value."""
+    """Return a line's name with its last finite value."""
     last = [value for value in values if math.isfinite(value)][-1:]
     return f"{name} {shown(last[0])}" if last else name

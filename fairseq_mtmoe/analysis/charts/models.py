@@ -1,4 +1,7 @@
-"""Charts of checkpoints and evaluations: gates, task embeddings, similarities (CA-MTL, figure 6), and differences."""
+"""Charts of checkpoints and evaluations.
+
+Gates, task embeddings, similarities (CA-MTL, figure 6) and differences of scores.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,29 +18,35 @@ from fairseq_mtmoe.analysis.similarity import ModelSimilarities
 
 Matrix = NDArray[np.float64]
 Array = NDArray[np.floating]
-Panels = Mapping[str, tuple[Sequence[str], Matrix]]  # by its title, the tasks and what there is between them
-MOST_WRITTEN = 12  # tasks, up to which cells have room for numbers
-LEAST_COSINE, LEAST_SIMILARITY = 0.25, 0.05  # of the scales: chance stays pale, and what differs less looks alike
+Panels = Mapping[str, tuple[Sequence[str], Matrix]]  # tasks and the matrix between them, by the panel's title
+MOST_WRITTEN = 12  # number of tasks up to which cells have room for numbers
+LEAST_COSINE, LEAST_SIMILARITY = 0.25, 0.05  # least extents of the scales: chance stays pale
 GATES_NOTE = (
-    "Cosine between the weights of two tasks' gates, without what all experts' rows have in common, which chooses "
-    "nothing. Near 0: the gates have nothing to do with each other, as at the start."
+    "Cosine between the weights of two tasks' gates, after subtracting the mean of all experts' rows, which does not "
+    "affect routing. Near 0: the gates are unrelated, as at the start."
 )
 EMBEDDINGS_NOTE = "The first two principal components of the tasks' embeddings, with their shares of the variance."
 SIMILARITY_NOTE = (
-    "CovSim of two tasks' inputs of the first block (equation 7 of CA-MTL): 0 in orthogonal subspaces, 1 along one "
-    "line."
+    "Covariance similarity (CovSim) of two tasks' inputs of the first block (CA-MTL, equation 7): 0 in orthogonal "
+    "subspaces, 1 along one line."
 )
 GAINED_NOTE = (
-    "Each task in a model of all tasks: its mean covariance similarity to the others, and its score beside that of the "
-    "model that was trained on it alone. At 0: the same similarity between these models, each of one task."
+    "Each task in a multi-task model: its mean covariance similarity to the other tasks, and its score relative to its "
+    "single-task model. Points at 0%: the same similarity between the single-task models."
 )
 DIFFERENCES_NOTE = (
-    f"Lines: the middle 95% of differences in bootstrap resamples. Filled: p < {LEVEL:g} by approximate randomisation."
+    f"Lines: middle 95% of differences over bootstrap resamples. Filled: p < {LEVEL:g} by approximate randomisation."
 )
 
 
 def gates(runs: Mapping[str, tuple[Sequence[str], Mapping[str, Array]]]) -> Chart:
-    """Of one run, tasks and weights (T, N, H) by layer, a panel for the mean and each layer; of several the means."""
+    """Draw cosines between tasks' gates.
+
+    One run has a panel for the mean and for each layer; several runs have one panel each, with the mean.
+
+    Args:
+        runs: tasks, and weights (T, N, H) by layer, of each run.
+    """
     found: dict[str, tuple[Sequence[str], Matrix]] = {}
     for name, (tasks, weights) in runs.items():
         layers = {layer: gate_similarities(weight) for layer, weight in weights.items()}
@@ -45,27 +54,27 @@ def gates(runs: Mapping[str, tuple[Sequence[str], Mapping[str, Array]]]) -> Char
         if len(runs) == 1 and len(layers) > 1:
             found |= {layer: (tasks, matrix) for layer, matrix in layers.items()}
     limit = max([LEAST_COSINE, *np.abs(_apart(found))])
-    # Orange and purple can be told apart with any colour vision; in grey the numbers say the sign.
+    # Orange and purple are safe for every colour vision; in grey the numbers show the sign.
     chart = _matrices(found, "purpleorange", (-limit, limit), middle=0)
-    return finished(chart, "How alike the tasks' gates are", GATES_NOTE)
+    return finished(chart, "Similarity of the tasks' gates", GATES_NOTE)
 
 
 def similarity(models: Sequence[ModelSimilarities]) -> Chart:
-    """A panel of the tasks with each other for each model."""
+    """Draw the similarities between tasks, in a panel per model."""
     found = {model.name: (model.tasks, model.between(model)) for model in models}
     low, high = min(_apart(found)), max(_apart(found))
     chart = _matrices(found, "viridis", (min(low, high - LEAST_SIMILARITY), high))
-    return finished(chart, "How alike tasks look to the first block", SIMILARITY_NOTE)
+    return finished(chart, "Similarity of the tasks' inputs of the first block", SIMILARITY_NOTE)
 
 
 def _apart(found: Panels) -> list[float]:
-    """The finite numbers between different tasks."""
+    """Return the finite numbers between different tasks."""
     values = np.concatenate([matrix[~np.eye(len(matrix), dtype=bool)] for _, matrix in found.values()])
     return [value for value in values.tolist() if np.isfinite(value)]
 
 
 def _matrices(found: Panels, scheme: str, domain: tuple[float, float], middle: float | None = None) -> Chart:
-    """A square for each panel; a task with itself is not asked for."""
+    """Draw a square per panel; its diagonal is empty."""
     low, high = domain
     cells: list[Point] = []
     for panel, (tasks, matrix) in found.items():
@@ -80,7 +89,7 @@ def _matrices(found: Panels, scheme: str, domain: tuple[float, float], middle: f
 
 
 def embeddings(runs: Mapping[str, tuple[Sequence[str], Array]]) -> Chart:
-    """Where each of K tasks' embeddings (K, D) lies, in a panel for each run."""
+    """Draw K tasks' embeddings (K, D) on two principal components, a panel per run."""
     found: list[Point] = []
     for name, (tasks, table_KD) in runs.items():
         points_K2, shares = plane_of(table_KD)
@@ -94,11 +103,11 @@ def embeddings(runs: Mapping[str, tuple[Sequence[str], Array]]) -> Chart:
     chart = alt.layer(base.mark_point(filled=True, color=look.PALETTE[0]), text, data=look.data_of(found))
     sized = look.panels(chart.properties(width=320, height=320), 3, look.order_of(found, "panel"))
     separate = sized.resolve_scale(x="independent", y="independent")
-    return finished(separate, "Map of the task embeddings", EMBEDDINGS_NOTE)
+    return finished(separate, "Task embeddings", EMBEDDINGS_NOTE)
 
 
 def improvement(together: Sequence[ModelSimilarities], alone: ModelSimilarities) -> Chart:
-    """What tasks gained over their mean similarity to the others, in models of all tasks beside those of one each."""
+    """Draw each task's gain over its single-task model by its mean similarity."""
     found = [
         {"x": means[task], "y": gain, "task": task, "line": model.name, "order": order}
         for order, model in enumerate(together, start=1)
@@ -120,11 +129,14 @@ def improvement(together: Sequence[ModelSimilarities], alone: ModelSimilarities)
     names = base.transform_filter(f"datum.order == {len(together)}").mark_text(align="left", dx=6, fontSize=9)
     points = [*(point for point in starts if point["task"] in gained), *found]
     chart = alt.layer(path, dots, names.encode(text="task:N"), data=look.data_of(points))
-    return finished(chart.properties(width=500, height=340), "What tasks gained, and how alike they look", GAINED_NOTE)
+    return finished(chart.properties(width=500, height=340), "Gain over single-task models, by similarity", GAINED_NOTE)
 
 
 def differences(found: Sequence[Differences]) -> Chart:
-    """A panel for each metric, a line for each pair and tier: a dot for each other system with its interval."""
+    """Draw differences from the first system with their intervals.
+
+    There is a panel per metric, a row per pair and tier, and a dot per system.
+    """
     points = [
         {"row": name, "y": of.difference, "low": of.interval[0], "high": of.interval[1], "line": one.other.name,
          "stands": of.is_significant, "panel": one.metric}
@@ -138,7 +150,10 @@ def differences(found: Sequence[Differences]) -> Chart:
 
 
 def dots(points: list[Point] | str, step: int = 18) -> Chart:
-    """Differences, `y` with `low` and `high`: a line for each `row`, a dot for each `line`, filled if one `stands`."""
+    """Draw differences: a row per `row`, a dot per `line`.
+
+    A dot is at `y` with a bar from `low` to `high`; it is filled if it `stands`.
+    """
     base = alt.Chart().encode(
         y=alt.Y("row:N", title=None, sort=look.order_of(points, "row") or None, axis=alt.Axis(grid=True)),
         yOffset=alt.YOffset("line:N", sort=None),

@@ -1,5 +1,7 @@
-"""Charts of run logs: figures 1 to 4 of "Tricks for Training Sparse Translation Models", a benchmark's metrics, what
-uncertainty sampling trains on (CA-MTL, figures 5 and 8), what is borrowed (PEMT, figure 4), how far gates moved.
+"""Charts of run logs.
+
+Figures 1 to 4 of "Tricks for Training Sparse Translation Models", a benchmark's metrics, examples chosen by uncertainty
+sampling (CA-MTL, figures 5 and 8), weights of sources (PEMT, figure 4) and the gates' distance from their start.
 """
 
 import math
@@ -14,27 +16,27 @@ from fairseq_mtmoe.analysis.questions import FIGURES, first_metric, moments, sha
 from fairseq_mtmoe.analysis.rows import ALL, TIERS, Row, Run, Values
 from fairseq_mtmoe.analysis.score_files import SMALL, TITLES
 
-STEEP = 0.12  # this first part of the x axis does not count for the y axis of perplexity
+STEEP = 0.12  # first part of the x axis that the y axis of perplexity ignores
 ALL_LAYERS = "all layers"
 SELECTION_NOTE = (
-    "Above: of which tasks the examples are that were trained on since the point before. Below: how uncertain the "
-    "model is of a task's candidates, entropy in shares of the most that it can be."
+    "Above: each task's share of the examples trained on since the previous point. Below: the model's uncertainty "
+    "about a task's candidates, as entropy relative to its maximum."
 )
-SOURCES_NOTE = "Each bar: the weights that a layer's gates give the sources, in the mean over validation sentences."
+SOURCES_NOTE = "Bars: the weights that a layer's gates give the sources, averaged over validation sentences."
 MOVED_NOTE = (
-    "Moved: the least share of these tokens that changed their expert from the first to the last update shown (total "
+    "Moved: the least share of these tokens that changed experts between the first and last update shown (total "
     "variation distance)."
 )
 
 
 def points_of(row: Row, x: Values, line: str, panel: str = "") -> list[Point]:
-    """A row's points at known positions on the x axis."""
+    """Return a row's points at finite positions on the x axis."""
     both = [(known(at), known(value)) for at, value in zip(x, row.value, strict=True)]
     return [{"x": at, "y": value, "line": line, "panel": panel} for at, value in both if at is not None]
 
 
 def sampling(runs: Sequence[Run]) -> Chart:
-    """Sampling probability of every language pair over time, and below it the temperature; runs side by side."""
+    """Draw sampling probabilities, and the temperature below; runs side by side."""
     above: list[Point] = []
     below: list[Point] = []
     over, most = "epoch", 0
@@ -51,8 +53,8 @@ def sampling(runs: Sequence[Run]) -> Chart:
                    size=(380, max(220, 12 * most)), columns=len(runs), sides="shared")] if above else []  # fmt: skip
     if below:
         parts.append(lines(below, over, "temperature", size=(380, 80), columns=len(runs), sides="shared"))
-    what = "task" if runs[0].unit == "task" else "language pair"
-    return finished(_stacked(parts), f"How often each {what} is drawn")
+    unit = "task" if runs[0].unit == "task" else "language pair"
+    return finished(_stacked(parts), f"Sampling probability by {unit}")
 
 
 def _stacked(parts: Iterable[Chart]) -> Chart:
@@ -60,7 +62,10 @@ def _stacked(parts: Iterable[Chart]) -> Chart:
 
 
 def sampling_axis(rows: Sequence[Row]) -> tuple[str, Values]:
-    """What values are drawn over, and their positions on it: updates where epochs have several values, else epochs."""
+    """Return the x axis and the positions on it.
+
+    It is updates if an epoch has several values, else epochs.
+    """
     epochs, updates = rows[0].moments.epoch, rows[0].moments.update
     is_within = len(set(epochs.tolist())) < len(epochs) and not np.isnan(updates).any()
     return ("update", updates) if is_within else ("epoch", epochs)
@@ -70,7 +75,10 @@ def experts(
     runs: Sequence[Run], tasks: Sequence[str] = (), layers: Sequence[str] = (), updates: Sequence[int] = (), *,
     named: bool = False,
 ) -> Chart:  # fmt: skip
-    """Each expert's share of a task's validation tokens: a row per task, a column per layer (and run, if `named`)."""
+    """Draw experts' shares of validation tokens: a row per task, a column per layer.
+
+    With several runs, or `named`, columns name the run, too.
+    """
     rows = list(tasks) or shown_tasks(runs[0])
     data = {task: f"{task}, {percent(share)} of data" if (share := runs[0].data.get(task)) else task for task in rows}
     bars = [
@@ -92,25 +100,25 @@ def experts(
     )  # fmt: skip
     even = alt.Chart().mark_rule(color=look.GREY, strokeDash=[2, 2]).encode(y="even:Q")
     text = alt.Chart().mark_text(align="right", baseline="top", fontSize=9, y=2)
-    said = text.encode(x=alt.value(250), text="moved:N")
-    chart = alt.layer(bar, even, said, data=look.data_of(bars)).properties(width=250, height=100)
+    label = text.encode(x=alt.value(250), text="moved:N")
+    chart = alt.layer(bar, even, label, data=look.data_of(bars)).properties(width=250, height=100)
     header = alt.Header(title=None, labelFontWeight="bold", labelFontSize=10)
     grid = chart.facet(
         row=alt.Row("row:N", sort=look.order_of(bars, "row"), header=header),
         column=alt.Column("column:N", sort=look.order_of(bars, "column"), header=header), spacing=12,
     )  # fmt: skip
     unit, subset = runs[0].unit, next((row.subset for row in runs[0].of("experts")), "")
-    what, sides = ("examples", "") if unit == "task" else (
+    units, sides = ("examples", "") if unit == "task" else (
         "sentences", ", of the source in encoder layers and of the target in decoder layers")  # fmt: skip
-    counted = f"Counted: the tokens of the {unit}'s validation {what}{f' ({subset})' if subset else ''} without padding"
+    counted = f"Counted: tokens of the {unit}'s validation {units}{f' ({subset})' if subset else ''} without padding"
     notes = [f"{counted}{sides}. Dashed: equal shares.", *([MOVED_NOTE] if any(bar["moved"] for bar in bars) else [])]
     return finished(
-        grid.resolve_scale(x="independent", xOffset="independent"), f"Which experts a {unit}'s tokens go to", *notes
+        grid.resolve_scale(x="independent", xOffset="independent"), f"Experts' shares of a {unit}'s tokens", *notes
     )
 
 
 def _bars(run: Run, layer: str, task: str, updates: Sequence[int], named: bool, several: bool) -> list[Point]:
-    """Of one panel: experts have no order, so each has a group of bars, one for each moment."""
+    """Return one panel's bars: a group per expert with a bar per moment."""
     found = run.of("experts", layer=layer, task=task)
     at = run.of("experts")[0].moments.update
     shown = moments(at, updates)
@@ -134,11 +142,15 @@ def _bars(run: Run, layer: str, task: str, updates: Sequence[int], named: bool, 
 
 
 def _over(row: Row, over: str) -> Values:
+    """Return a row's positions on the x axis `over`."""
     return row.moments.update if over == "updates" else row.moments.minutes
 
 
 def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
-    """Perplexity of every tier and of all pairs over updates or minutes, in a panel per tier for several runs."""
+    """Draw perplexity of each tier and all pairs over updates or minutes.
+
+    Several runs have a panel per tier.
+    """
     rows = {(run.name, row.task): row for run in runs for row in run.of("tier", "all", metric="ppl")}
     found: list[Point] = []
     for group in (*TIERS, ALL):
@@ -148,7 +160,7 @@ def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
                 line = with_last(group, row.value) if len(runs) == 1 else run.name
                 found += points_of(row, _over(row, over), line, panel)
                 found += _sparse(run, row, over, {"y": None, "line": line, "panel": panel})
-    # The first perplexities are hundreds of times the last ones: of long lines they may leave the panel at its top.
+    # The first perplexities are hundreds of times the last ones: long lines may leave the panel at its top.
     xs = [point["x"] for point in found]
     steep = min(xs) + STEEP * (max(xs) - min(xs)) * (len(set(xs)) > look.FEW * len(runs))
     values = [point["y"] for point in found if point["y"] and point["x"] >= steep]
@@ -159,7 +171,7 @@ def perplexity(runs: Sequence[Run], over: str = "updates") -> Chart:
 
 
 def _sparse(run: Run, row: Row, over: str, common: Mapping[str, object]) -> list[Point]:
-    """Where a dense model became sparse."""
+    """Return a point at the update at which a dense model became sparse."""
     updates = np.array([update for update, _ in run.sparsified[-1:]], np.float64)
     xs = np.interp(updates, row.moments.update, _over(row, over)) if over == "minutes" else updates
     found = [known(x) for x in xs.tolist()]
@@ -167,7 +179,10 @@ def _sparse(run: Run, row: Row, over: str, common: Mapping[str, object]) -> list
 
 
 def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
-    """The metric of every task's set and the averages, in percent: lines of one run, or a panel each of several."""
+    """Draw tasks' metrics and their averages in percent.
+
+    Several runs have a panel per metric.
+    """
     found: list[Point] = []
     measured = [(run, row, _title(row)) for run in runs for row in _measured(run)]
     order = list(dict.fromkeys(title for _, _, title in measured))
@@ -179,7 +194,7 @@ def metrics(runs: Sequence[Run], over: str = "updates") -> Chart:
 
 
 def _measured(run: Run) -> list[Row]:
-    """A row for each set, by its own metric, and those of the averages."""
+    """Return a row for each set by its main metric, and the rows of the averages."""
     means = [row for row in run.of("group", metric="mean") if row.task in (SMALL, ALL)]
     return [row for row in run.of("task") if row.metric == first_metric(run, row.task) != "loss"] + means
 
@@ -189,9 +204,9 @@ def _title(row: Row) -> str:
 
 
 def selection(runs: Sequence[Run]) -> Chart:
-    """Each task's share of what was trained on over updates, and its candidates' entropy; runs side by side."""
+    """Draw tasks' shares of trained examples and their candidates' entropy."""
     parts = []
-    for metric, title in (("share", "share of what was trained on"), ("entropy", "relative entropy")):
+    for metric, title in (("share", "share of trained examples"), ("entropy", "relative entropy")):
         found: list[Point] = []
         for run in runs:
             seen = [row.figure for row in run.of("selection", metric="share_of_data") if math.isfinite(row.figure)]
@@ -202,12 +217,15 @@ def selection(runs: Sequence[Run]) -> Chart:
         high = max((point["y"] or 0.0 for point in found), default=0.0) or 1.0
         parts.append(lines(found, "updates", title, axis="%", size=(380, 240), columns=len(runs), low=0.0, high=high,
                            sides="shared"))  # fmt: skip
-    return finished(_stacked(parts), "What uncertainty sampling trains on", SELECTION_NOTE)
+    return finished(_stacked(parts), "Examples chosen by uncertainty sampling", SELECTION_NOTE)
 
 
 def sources(runs: Sequence[Run]) -> Chart:
-    """Of each run a panel with a bar for each layer, and the mean over all; of several one before with these means."""
-    mean = f"the mean over {ALL_LAYERS}"
+    """Draw the sources' weights: a panel per run, with a bar per layer and the mean.
+
+    For several runs a first panel compares the means.
+    """
+    mean = f"mean over {ALL_LAYERS}"
     weights = [
         (row, run.name, mean) for run in runs if len(runs) > 1 for row in run.of("sources", metric="mean weight")
     ]
@@ -226,15 +244,15 @@ def sources(runs: Sequence[Run]) -> Chart:
         tooltip=["line:N", alt.Tooltip("y:Q", format=".1%")],
     ).properties(width=alt.Step(26), height=170)  # fmt: skip
     panels = look.panels(chart, 1, look.order_of(bars, "panel")).resolve_scale(x="independent")
-    return finished(panels, "What is borrowed from which source", SOURCES_NOTE)
+    return finished(panels, "Weights of the sources", SOURCES_NOTE)
 
 
 def movement(runs: Sequence[Run]) -> Chart:
-    """Over updates a line for each layer, of `blend`, of the weights and of the tokens; runs side by side."""
+    """Draw each layer's `blend`, gate movement and changed tokens over updates."""
     found: list[Point] = []
     for metric, title in FIGURES.items():
         for run in runs:
             panel = title if len(runs) == 1 else f"{run.name}: {title}"
             for row in run.of("gates", metric=metric):
                 found += points_of(row, row.moments.update, row.layer, panel)
-    return finished(lines(found, "updates", columns=len(runs), size=(420, 150)), "How far gates are from their start")
+    return finished(lines(found, "updates", columns=len(runs), size=(420, 150)), "Change of the gates since the start")

@@ -1,1 +1,1 @@
-"""The page of `mtmoe report`: what runs did, as one HTML file that opens from the disk without a network."""
+"""The page of `mtmoe report`: one HTML file that needs no network."""

@@ -1,4 +1,4 @@
-"""What a page shows of runs, read from their folders; again and again where they are watched."""
+"""Gather the facts of a report's page from runs' folders, repeatedly if watched."""
 
 import json
 import math
@@ -26,7 +26,7 @@ from fairseq_mtmoe.io.files import text_lines
 
 Compared = list[tuple[str, str, Differences]]
 MOST_MOMENTS = {"experts": 30, "entropy": 100, "gates": 100, "sampling": 300, "selection": 300, "exchange": 300}
-"""Of heat maps of experts, and of epochs."""
+"""Largest number of moments that a page shows, by group of rows."""
 FIRST = ("data", "commit", "hardware", "started", "seed")
 NOT_OPTIONS = {
     *("event", "sizes", "tiers", "task_names", "task_ids", "options", "versions", "command", "folder"),
@@ -34,16 +34,16 @@ NOT_OPTIONS = {
 }
 SIZES = {"parameters": "parameters", "multiplications": "multiplications per token"}
 SAMPLING = Sampling(SEED, SAMPLES, 1000)
-"""Fewer trials than `mtmoe compare` makes, for a page that may be made anew again and again."""
+"""The page takes fewer trials than `mtmoe compare`, as it may be written many times."""
 Z_95 = 1.96
 OF_A_PAIR = 5
 LONGEST = 600
-"""Characters of a text; what is longer is cut."""
+"""Characters of a text; longer texts are cut."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One translation; `line` of the test set is from 1."""
+    """One translation; `line` is its line in the test set, from 1."""
 
     pair: str
     line: int
@@ -54,17 +54,17 @@ class Sample:
 
 @dataclass
 class ScoresOfRun:
-    """What a folder of scores says of a run."""
+    """A run's scores, as a page shows them."""
 
     scores: Scores = field(default_factory=lambda: Scores([], {}, {}))
-    rows: list[Row] = field(default_factory=list)  # of pairs or tasks, then of tiers or groups, with their confidence
+    rows: list[Row] = field(default_factory=list)  # of pairs or tasks, then averages; `stderr`: half the interval
     samples: list[Sample] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass
 class RunReport:
-    """What a page shows of one run; its rows have as many moments as are shown, notes say what is not."""
+    """A page's facts of one run: rows with the moments shown, notes on omissions."""
 
     name: str
     unit: str
@@ -82,39 +82,42 @@ class Facts:
     """Everything that a page shows."""
 
     made: dict[str, str | None]
-    watched: float | None  # seconds between two looks; None of a page that does not change
+    watched: float | None  # seconds between refreshes; None for a static page
     runs: list[RunReport]
-    comparisons: Compared  # the names of two runs with the same test sets, and how far they are apart
+    comparisons: Compared  # names of two runs with the same test sets, and their differences
     notes: list[str]
 
 
 class Gatherer:
-    """Reads runs' folders or logs into facts; what takes long is not done again as long as its files are the same.
+    """Reads runs' folders or logs into facts, and reuses results of unchanged files.
 
-    Without `score_folders` scores are those in the runs' folders; `advance` is told the pairs that are resampled.
+    Without `score_folders`, scores come from the runs' folders. `advance` is called with each pair that was resampled.
     """
 
     def __init__(
         self, runs: Sequence[Path], score_folders: Sequence[Path] = (), advance: Callable[[str], None] = lambda _: None
     ) -> None:
         self.runs, self._score_folders, self._advance = list(runs), list(score_folders), advance
-        self.latest: Facts | None = None  # what was gathered last
+        self.latest: Facts | None = None  # the facts gathered last
         self._scores: dict[Path, tuple[object, ScoresOfRun]] = {}
         self._comparisons: tuple[object, tuple[Compared, list[str]]] = (None, ([], []))
 
     def stamp(self) -> object:
-        """Changes when there is something new to show."""
+        """Return a value that changes with the runs' logs and scores."""
         logs = [run / FILE_NAME if run.is_dir() else run for run in self.runs]
         scores = [files[0] for files in self._score_files() if len(files) == 1]
         return [_stamp(path) for path in (*logs, *scores)]
 
     def gather(self, watched: float | None = None) -> Facts:
-        """All that is known now; somebody looks again after `watched` seconds (UserError: something is damaged)."""
+        """Gather the current facts (UserError: a file is damaged).
+
+        watched: seconds until the page refreshes.
+        """
         found, unnamed = [], []
         for path, name, files in zip(self.runs, run_names(self.runs), self._score_files(), strict=True):
             found.append(run_report(read_run(path, name), self._of_run(*files) if len(files) == 1 else ScoresOfRun()))
             if len(files) > 1:
-                there = f"there are {len(files)} folders of them, and `--scores` names none"
+                there = f"it has {len(files)} folders of scores, and `--scores` names none"
                 unnamed.append(f"Scores of `{path}` are not shown: {there}.")
         comparisons, notes = self._compared(found)
         made = {**provenance(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
@@ -122,7 +125,7 @@ class Gatherer:
         return self.latest
 
     def _score_files(self) -> list[list[Path]]:
-        """Of each run; several where nobody says which are meant."""
+        """Return each run's files of scores; several if `--scores` should choose."""
         if self._score_folders:
             return [[score_file(folder)] for folder in self._score_folders]
         return [score_files(run) if run.is_dir() else [] for run in self.runs]
@@ -134,7 +137,7 @@ class Gatherer:
         return self._scores[file][1]
 
     def _compared(self, runs: Sequence[RunReport]) -> tuple[Compared, list[str]]:
-        """Every run with texts but the first beside the first, by every metric; or why not."""
+        """Compare every run with texts to the first one, by every metric; or say why not."""
         folders = {run.name: Path(run.scores.scores.folders[0]) for run in runs if run.scores.scores.pairs}
         stamp = [_stamp(folder / JSON_FILE) for folder in folders.values()]
         if len(folders) < 2:
@@ -152,16 +155,16 @@ class Gatherer:
 
 
 def run_report(run: Run, scores: ScoresOfRun) -> RunReport:
-    """What a page shows of one run, with no more moments of experts and epochs than it has room for."""
+    """Return a page's facts of one run, with no more moments than a page has room for."""
     setup = setup_of(run)
     spread = [replace(row, group="entropy", metric="entropy", value=entropies(row.value)) for row in run.of("experts")]
     rows = [row.at(evenly(len(row.value), MOST_MOMENTS.get(row.group, len(row.value)))) for row in run.rows + spread]
     notes = {
-        "The run has logged nothing yet.": not run.events,
-        "Options, versions and hardware are not shown: the run log is of before 0.1.10.":
+        "The run log has no events yet.": not run.events,
+        "Options, versions and hardware are not shown: the run log is older than 0.1.10.":
             bool(run.events) and not setup["versions"],
-        "Nothing is shown of training between validations: the run has not made `--log-interval` updates, or its log "
-        "is of before 0.1.10.": bool(run.events) and not run.of("train"),
+        "Training between validations is not shown: the run made fewer updates than `--log-interval`, or its log is "
+        "older than 0.1.10.": bool(run.events) and not run.of("train"),
     }  # fmt: skip
     said = [note for note, holds in notes.items() if holds]
     return RunReport(run.name, run.unit, setup, progress_of(run), rows, run.sparsified, scores, warnings_of(run),
@@ -177,7 +180,10 @@ def _stamp(path: Path) -> tuple[str, int, int] | None:
 
 
 def progress_of(run: Run) -> dict[str, Any]:
-    """How far it is, by the last events that say so; `best` is the update, metric and value of the best validation."""
+    """Return the run's progress by its last events.
+
+    `best` is the update, metric and value of the best validation.
+    """
     events, trained = run.events, of_kind(run.events, "train")
     measured = [event for event in events if event["event"] in ("train", "valid")]
     updates = max((int(event["update"]) for event in events if "update" in event), default=0)
@@ -196,16 +202,19 @@ def progress_of(run: Run) -> dict[str, Any]:
 
 
 def _last(events: Sequence[Event], name: str) -> Any:
-    """The last value of a field that is not None; None where there is none."""
+    """Return a field's last value that is not None; None if there is none."""
     return next((event[name] for event in reversed(events) if event.get(name) is not None), None)
 
 
 def setup_of(run: Run) -> dict[str, Any]:
-    """What the run's last start said of it; until 0.1.9 a log had its sampling alone for options."""
+    """Return the settings of the run's last start.
+
+    Before 0.1.10, a log had only the options of sampling.
+    """
     start: Event = next(reversed(of_kind(run.events, "run")), {})
     sampling = {name: value for name, value in start.items()
                 if name not in NOT_OPTIONS and value is not None and is_plain(value)}  # fmt: skip
-    # The last word on the model's size is that of the moment at which it became sparse.
+    # A model that became sparse logged its new size then.
     sized = [event for event in run.events if event["event"] in ("run", "sparsified") and "parameters" in event]
     return {
         **{name: start.get(name) for name in ("command", "folder", *FIRST)},
@@ -217,9 +226,9 @@ def setup_of(run: Run) -> dict[str, Any]:
 
 
 def compare_setups(setups: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
-    """Settings of `setup_of` that differ, with a value for each run, and those in common: of one run all that it has.
+    """Return settings of `setup_of` that differ, a value per run, and common ones.
 
-    A value that a run does not have, or that is a default, is empty.
+    With one run, all its settings are common. A value that a run does not have is empty, as is a default.
     """
     differing, common, settings = [], [], [_settings(setup) for setup in setups]
     folders = [setup.get("folder") or "" for setup in setups]
@@ -233,7 +242,7 @@ def compare_setups(setups: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str,
 
 
 def _settings(setup: Mapping[str, Any]) -> dict[str, str]:
-    """Everything of a setup that has one value, what was asked for first, then options, then versions."""
+    """Return a setup's single-valued settings: `FIRST`, then options, then versions."""
     found = {name: setup.get(name) for name in FIRST}
     found |= {title: None if (size := setup.get(name)) is None else f"{int(size):,}" for name, title in SIZES.items()}
     sizes = setup.get("sizes") or {}
@@ -250,18 +259,18 @@ def _text(value: Any) -> str:
 
 
 def _meant(name: str, value: str, folder: str) -> str:
-    """A value in which spellings of one path are alike, as far as the folder is known in which it begins."""
+    """Return a value with equal paths spelled alike, as far as its folder is known."""
     if not value or (name != "data" and os.sep not in value):
         return value
     return ":".join(os.path.normpath(os.path.join(folder, part)) for part in value.split(":"))
 
 
 def shown_scores(file: Path, advance: Callable[[str], None]) -> ScoresOfRun:
-    """A folder's scores, with confidence and some translations where its texts are there."""
+    """Return a folder's scores; with its texts, also intervals and translations."""
     scores, rows = read_scores(file), []
     for row in (*scores.of("task"), *scores.averages) if scores.tasks else ():
         task = row.task if row.group == "group" else f"{scores.title(row.task)} ({row.metric})"
-        metric = MAJORITY if row.run else "score"  # all metrics of tasks are one column, and the majority class another
+        metric = MAJORITY if row.run else "score"  # all tasks' metrics share a column; the majority class has another
         rows.append(replace(row, run="", task=task, metric=metric, stderr=Z_95 * row.stderr))
     if scores.tasks:
         return ScoresOfRun(scores, rows)
@@ -272,7 +281,10 @@ def shown_scores(file: Path, advance: Callable[[str], None]) -> ScoresOfRun:
 
 
 def errors_of(evaluation: Evaluation, advance: Callable[[str], None]) -> dict[tuple[str, str], float]:
-    """Half of the 95% confidence interval of each score, by sacreBLEU's bootstrap; nothing of spBLEU."""
+    """Return half the 95% confidence interval of each score, by sacreBLEU's bootstrap.
+
+    spBLEU has none.
+    """
     draws: dict[str, dict[str, Values]] = {name: {} for name in metrics_of([evaluation]) if name != SPBLEU}
     for pair in evaluation.texts:
         for metric, of in draws.items():
@@ -288,7 +300,7 @@ def errors_of(evaluation: Evaluation, advance: Callable[[str], None]) -> dict[tu
 
 
 def samples_of(evaluation: Evaluation) -> tuple[list[Sample], list[str]]:
-    """Some translations of each pair, and what to say of sources that `raw/` of the data directory does not have."""
+    """Return sample translations of each pair, and a note on sources missing in `raw/`."""
     found: list[Sample] = []
     missing: dict[str, Path] = {}
     data = evaluation.scores.settings.get("data")
@@ -297,18 +309,18 @@ def samples_of(evaluation: Evaluation) -> tuple[list[Sample], list[str]]:
         file = Path(data if isinstance(data, str) else "DATA") / "raw" / name
         with suppress(UserError):
             sources = text_lines(file) if isinstance(data, str) else []
-        if len(sources) != len(texts.hypotheses):  # there is another test set by now
+        if len(sources) != len(texts.hypotheses):  # the test set has changed since
             missing[pair], sources = file, []
         lengths = [len(line or "") for line in texts.references[0]]
         ordered = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
-        number = min(OF_A_PAIR, len(ordered))  # in the middle of the first fifth by length, of the second, and so on
+        number = min(OF_A_PAIR, len(ordered))  # by length: from the middle of each fifth
         for index in (ordered[(2 * part + 1) * len(ordered) // (2 * number)] for part in range(number)):
             references = tuple(_cut(lines[index] or "") for lines in texts.references if lines[index])
             source = _cut(sources[index]) if sources else None
             found.append(Sample(pair, index + 1, source, references, _cut(texts.hypotheses[index])))
-    more = f" (and of {len(missing) - 1} pairs more)" if len(missing) > 1 else ""
-    said = [f"Sources of translations are not shown of {pair}{more}: there is no {file} to read them from."
-            for pair, file in missing.items()]  # fmt: skip
+    more = f" (and {len(missing) - 1} more pairs)" if len(missing) > 1 else ""
+    said = [f"Sources of translations are not shown of {pair}{more}: {file} is missing or of another test set."
+             for pair, file in missing.items()]  # fmt: skip
     return found, said[:1]
 
 

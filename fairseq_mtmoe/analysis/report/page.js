@@ -1,6 +1,6 @@
 'use strict';
 (() => {
-// The page's script: what a reader chooses becomes the points of a chart, whose shape is in `facts.specs`.
+// The page's script: it turns a reader's choices into the points of charts, whose shapes are in `facts.specs`.
 const facts = JSON.parse(document.getElementById('facts').textContent);
 const KEY = `mtmoe report ${location.pathname}`;
 const INK = {light: ['#0072B2', '#D55E00', '#00835f', '#b0568c', '#b87a00', '#2f9fd8', '#222a33', '#7a5cc0'],
@@ -9,7 +9,7 @@ const DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 1]];
 const AXES = {update: 'updates', tokens: 'target tokens', minutes: 'minutes of training', epoch: 'epochs'};
 const NOTHING = 65535, WHOLE = 10000, FEW = 12, MOST_LINES = 6, PAGE = 20, QUIET = 3000;
 
-// ---- elements: they are made here and nowhere else, and whatever text comes in stays text
+// ---- elements: all are made here; text is never interpreted as HTML
 const el = (tag, properties = {}, ...children) => {
   const one = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -27,7 +27,7 @@ const number = value => !known(value) ? '' : Math.abs(value) >= 1e4 ? Math.round
 const percent = share => known(share) ? `${(100 * share).toFixed(1)} %` : '';
 const runMark = run => el('b', {class: `run r${run % 8}`}, el('bdi', {}, facts.runs[run].name));
 
-// A table whose columns sort by a button in their heads. A cell is text, a number, or {show, by}.
+// A table whose column heads sort it. A cell is text, a number, or {show, by}: shown content and sort key.
 const tableOf = (caption, heads, rows, foot = []) => {
   const worth = cell => cell?.by === undefined ? cell : cell.by;
   const isText = heads.map((_, at) => rows.some(row => typeof worth(row[at]) === 'string'));
@@ -56,7 +56,7 @@ const tableOf = (caption, heads, rows, foot = []) => {
       foot.length ? el('tfoot', {}, foot.map(rowOf)) : null));
 };
 
-// ---- what the reader chose: it outlives a reload of the page in this window
+// ---- the reader's choices: they outlive a reload of the page in this window
 const remembered = () => { try { return JSON.parse(sessionStorage.getItem(KEY)) ?? {}; } catch { return {}; } };
 const state = {theme: 'auto', x: 'update', from: 0, hidden: [], open: {}, choices: {}, ...remembered()};
 const keep = () => {
@@ -88,7 +88,7 @@ const slider = (id, label, names, at, onmove) => {
 };
 const search = (id, label, oninput) =>
   el('input', {type: 'search', id, placeholder: 'search', 'aria-label': label, oninput});
-// Boxes of many names, of which some are shown; a search leaves those whose name has the text.
+// Checkboxes for names; a search hides names that do not contain its text.
 const pills = (id, names, labelOf, picked, onpick) => {
   const boxes = names.map((name, at) => el('label', {class: 'pill'}, el('input', {type: 'checkbox', id: `${id}-${at}`,
     checked: picked.includes(name), onchange: () => onpick(names.filter((_, box) => boxes[box].firstChild.checked))}),
@@ -102,11 +102,11 @@ const pills = (id, names, labelOf, picked, onpick) => {
     onpick(of());
   }}, label);
   return el('div', {class: 'chooser'},
-    el('div', {class: 'row'}, names.length > FEW ? [text, button('only what is found', found)] : null,
+    el('div', {class: 'row'}, names.length > FEW ? [text, button('only the found ones', found)] : null,
     button('all', () => names), button('none', () => [])), el('div', {class: 'pills'}, boxes));
 };
 
-// ---- charts: each is drawn when it comes into view, and again when a choice, the theme or the width changes
+// ---- charts: drawn when they come into view, and redrawn when a choice, the theme or the width changes
 const charts = [];
 const isDark = () => state.theme === 'dark' || (state.theme === 'auto'
   && matchMedia('(prefers-color-scheme: dark)').matches);
@@ -127,7 +127,7 @@ const config = () => {
     text: {color: soft}, line: {strokeWidth: 1.9}, rule: {color: soft}};
 };
 class Chart {
-  // spec(width): Vega-Lite's, or null where there is nothing to draw. table(): what is behind the button.
+  // spec(width): for Vega-Lite, or null if there is nothing to draw. table(): the table under the chart.
   constructor(id, label, spec, table) {
     Object.assign(this, {id, spec, table, stale: true, inView: false, turn: 0});
     this.plot = el('div', {class: 'plot', id: `${id}-plot`, role: 'img',
@@ -144,7 +144,7 @@ class Chart {
     this.stale = false;
     const spec = this.spec(width);
     if (!spec) { this.view?.finalize();
-      this.plot.replaceChildren(el('p', {class: 'soft'}, 'Nothing is chosen, or there are no values.')); return; }
+      this.plot.replaceChildren(el('p', {class: 'soft'}, 'Nothing is selected, or there are no values.')); return; }
     const holder = el('div');
     const made = await vegaEmbed(holder, spec,
       {ast: true, actions: false, defaultStyle: false, renderer: printing ? 'svg' : 'canvas',
@@ -177,7 +177,7 @@ const section = (id, title, ...children) => document.getElementById('charts').ap
   el('section', {id, 'aria-labelledby': `${id}-title`, 'data-part': title}, el('h2', {id: `${id}-title`}, title),
     ...children));
 
-// ---- lines: rows of some groups, over updates, tokens, minutes or epochs
+// ---- line charts: rows of some groups, over updates, tokens, minutes or epochs
 const LOG = {ppl: true, probability: true};
 const titleOf = metric => facts.titles[metric] ?? metric;
 const linesSpec = (view, width) => {
@@ -296,7 +296,7 @@ const lineSection = ({id, title, groups, by, only, x: ownAxis}) => {
   section(id, title, controls, names, chart.figure);
 };
 
-// ---- heat maps: who uses which expert, and what is borrowed from which source
+// ---- heat maps: experts' shares of tokens, and weights of the sources
 const heatSpec = (cells, width, column, unit) => {
   if (!cells.length) return null;
   const spec = structuredClone(facts.specs.heat), columns = unique(cells.map(cell => cell.column)),
@@ -324,7 +324,7 @@ const heatTable = (caption, cells) => {
     return [String(row), ...columns.map(column => ({show: percent(of.get(column)), by: of.get(column) ?? null}))];
   }));
 };
-// shares(moment, layer, task) are those of the experts, or null where nothing was counted.
+// shares(moment, layer, task): the experts' shares, or null if no token was counted.
 const unpacked = ({packed, layers, tasks, sizes}) => {
   const bytes = new DataView(Uint8Array.from(atob(packed), sign => sign.charCodeAt(0)).buffer);
   const starts = [...layers, ''].map((_, at) => tasks.length * sizes.slice(0, at).reduce((a, b) => a + b, 0));
@@ -381,7 +381,7 @@ const expertSection = ({id, title}) => {
   };
   show();
   section(id, title, el('p', {class: 'soft'},
-    'Which share of the validation tokens each expert gets. Experts of different layers have nothing in common.'),
+    "Each expert's share of the validation tokens. Experts of different layers are unrelated."),
     controls, sliders, chart.figure);
 };
 const sourceSection = ({id, title}) => {
@@ -392,7 +392,7 @@ const sourceSection = ({id, title}) => {
     .map(row => ({row: row.l || 'all layers', column: row.t, value: row.v[0], panel: ''}));
   const chart = new Chart('sources-chart', 'Weights of the sources',
     width => heatSpec(cells(), width, 'source', 'weight'), () => heatTable('Weights of the sources', cells()));
-  section(id, title, el('p', {class: 'soft'}, 'What is borrowed from which source, at the last validation.'),
+  section(id, title, el('p', {class: 'soft'}, 'Weights that the gates give the sources, at the last validation.'),
     runChoice('sources', with_, run(), value => { choose('sources.run', value); chart.renew(); }), chart.figure);
 };
 
@@ -406,7 +406,7 @@ const scoreSection = () => {
   const against = () => differences.filter(one => one.metric === metric()
     && [one.first, one.second].every(name => isShown(facts.runs.findIndex(run => run.name === name))));
   const fixed = (value, digits = 2) => known(value) ? value.toFixed(digits) : '';
-  // What would be shown as nothing, and is not, has as many digits more as it takes.
+  // A small difference gets more digits, so that it is not shown as 0.
   const digits = value => value && Math.abs(value) < 0.005 ? Math.ceil(-Math.log10(2 * Math.abs(value))) : 2;
   const signed = value => `${value > 0 ? '+' : ''}${fixed(value, digits(value))}`;
   const runs = () => shownRuns().filter(run => Object.values(values[metric()]).some(of => of[run]));
@@ -422,9 +422,9 @@ const scoreSection = () => {
       return {show: known(value) ? el('span', {class: p < level ? 'stands' : 'soft'},
         `${signed(value)}${p < level ? ' *' : ''}`) : '', by: value ?? null};
     })];
-  const told = ` * stands out of chance, p < ${level} by approximate randomisation`;
+  const told = ` * significant, p < ${level} by approximate randomisation`;
   const table = wanted => tableOf(against().length ? `${metric()};${told}` : metric(),
-    ['of', 'tier', ...(values.majority ? ['majority class'] : []), ...runs().map(run => facts.runs[run].name),
+    ['test set', 'tier', ...(values.majority ? ['majority class'] : []), ...runs().map(run => facts.runs[run].name),
       ...against().map(one => `${one.second} − ${one.first}`)],
     sets.filter(set => !set.mean && wanted(set)).map(cellsOf), sets.filter(set => set.mean).map(cellsOf));
   const holder = el('div'), points = () => against().flatMap(one => sets.filter(set => one.of[set.key]).map(set => {
@@ -457,7 +457,7 @@ const scoreSection = () => {
     metrics.length > 1 ? choice('scores-metric', 'of', metrics.map(one => [one, one]), metric(),
       value => { choose('scores.metric', value); show(); chart?.renew(); }) : null,
     sets.length > FEW ? text : null), holder,
-      chart ? [el('h3', {}, 'Differences, with 95% intervals; filled: out of chance'), chart.figure] : null);
+      chart ? [el('h3', {}, 'Differences, with 95% intervals; filled: significant'), chart.figure] : null);
   show();
   document.getElementById('scores').append(...document.querySelectorAll('.about'));
 };
@@ -499,12 +499,12 @@ const textSection = () => {
   show();
 };
 
-// ---- the bar at the top, and what goes on around the page
+// ---- the bar at the top, and the page's events
 const showTheme = () => {
   if (state.theme === 'auto') delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = state.theme;
 };
-const follow = () => {  // looks for a newer page while a run goes on, but not while somebody types or looks closely
+const follow = () => {  // reloads the page of a running training, but not while the reader is active
   if (facts.watched == null) return null;
   let last = 0;
   ['keydown', 'pointerdown', 'pointermove',

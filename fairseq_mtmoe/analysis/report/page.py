@@ -1,7 +1,8 @@
-"""The page: facts of runs in one HTML file (`page.html.j2`, `page.css`, `page.js`, and Vega, which draws the charts).
+"""The report's page: facts of runs in one HTML file.
 
-A section is a list of rows of some groups; `SECTIONS` says which. Charts are the shapes of `charts/look.py`, whose
-points the page's script takes from the rows that a reader chose. Text of a log or a translation stays text.
+It joins `page.html.j2`, `page.css`, `page.js` and Vega, which draws the charts. A section is a list of rows of some
+groups (`SECTIONS`). Charts have the shapes of `charts/look.py`; the page's script takes their points from the rows that
+a reader chose. Text of a log or a translation is never interpreted as HTML.
 """
 
 import base64
@@ -24,40 +25,40 @@ from fairseq_mtmoe.analysis.significance import LEVEL
 from fairseq_mtmoe.io.pages import policy_hash, templates, visible
 
 HERE = Path(__file__).parent
-# On a page, of all runs together: shares of experts (1.3 MB), numbers of curves (1.5 MB), bytes of translations.
+# Limits of a page, over all runs: shares of experts (1.3 MB), numbers of curves (1.5 MB), bytes of translations.
 CELLS, NUMBERS, TEXTS = 500_000, 250_000, 900_000
-MOST_POINTS = 2000  # of training
-NOTHING, WHOLE = 65_535, 10_000  # a packed share where no token was counted, and one of 1
+MOST_POINTS = 2000  # of a training curve
+NOTHING, WHOLE = 65_535, 10_000  # packed shares: no token was counted; 1
 SPEED = ("wps", "ups", "wpb", "bsz", "padding", "gb_free", "expert_comm_ms")
 SECTIONS: list[dict[str, Any]] = [
     {"id": "curves", "title": "Validation", "groups": VALIDATION, "by": "task"},
     {"id": "training", "title": "Training", "groups": ["train"], "by": "metric",
      "only": ["loss", "nll_loss", "gnorm", "lr", "clip", "skipped", "loss_scale"]},
     {"id": "sampling", "title": "Sampling", "groups": ["sampling"], "by": "task", "x": "epoch"},
-    {"id": "selection", "title": "What uncertainty sampling trains on", "groups": ["selection"], "by": "task"},
+    {"id": "selection", "title": "Uncertainty sampling", "groups": ["selection"], "by": "task"},
     {"id": "experts", "title": "Experts", "heat": "experts"},
-    {"id": "entropy", "title": "How evenly tokens are spread", "groups": ["entropy"], "by": "task"},
+    {"id": "entropy", "title": "Balance of experts", "groups": ["entropy"], "by": "task"},
     {"id": "gates", "title": "Gates", "groups": ["gates"], "by": "layer"},
     {"id": "sources", "title": "Sources", "heat": "sources"},
     {"id": "speed", "title": "Speed", "groups": ["train"], "by": "metric", "only": list(SPEED)},
-    {"id": "exchange", "title": "Exchange of tokens", "groups": ["exchange"], "by": "layer"},
+    {"id": "exchange", "title": "All-to-all", "groups": ["exchange"], "by": "layer"},
 ]  # fmt: skip
 TITLES = {
-    "ppl": "perplexity", "loss": "loss", "nll_loss": "loss without smoothing", "lr": "learning rate",
-    "gnorm": "norm of gradients", "clip": "clipped updates, %", "wps": "tokens per second", "ups": "updates per second",
+    "ppl": "perplexity", "loss": "loss", "nll_loss": "loss without label smoothing", "lr": "learning rate",
+    "gnorm": "gradient norm", "clip": "clipped updates, %", "wps": "tokens per second", "ups": "updates per second",
     "wpb": "tokens per update", "bsz": "examples per update", "padding": "padding, share of positions",
-    "skipped": "left out updates so far", "loss_scale": "loss scale", "gb_free": "free memory, GB",
-    "expert_comm_ms": "exchange of tokens, ms per update", "probability": "sampling probability",
-    "share": "share of what was trained on", "entropy": "entropy, 1 is even", "share_of_data": "share of the data seen",
+    "skipped": "skipped updates so far", "loss_scale": "loss scale", "gb_free": "free memory, GB",
+    "expert_comm_ms": "all-to-all, ms per update", "probability": "sampling probability",
+    "share": "share of trained examples", "entropy": "entropy (1 is uniform)", "share_of_data": "share of data seen",
     "seconds": "seconds per update", "megabytes": "megabytes per update", **FIGURES,
 }  # fmt: skip
 PERCENT = ("probability", "share", "share_of_data", "changed", "padding")
-# In JSON: no sign can end the `<script>` element or a line of a program.
+# In JSON: no character can end the `<script>` element or a line of the script.
 _SPELLED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def page_of(facts: Facts) -> str:
-    """A report as HTML: the same bytes for the same facts."""
+    """Return the report as HTML; the same facts give the same bytes."""
     data, left_out = data_of(facts)
     look = templates(HERE)
     style = look.from_string('{% include "basics.css" %}\n{% include "page.css" %}').render()
@@ -77,7 +78,7 @@ def page_of(facts: Facts) -> str:
 
 
 def data_of(facts: Facts) -> tuple[dict[str, Any], list[str]]:
-    """What the page's script shows, and what to say of what there was no room for."""
+    """Return the facts for the page's script, and notes on omissions for lack of room."""
     rows, experts = thinned([run.rows for run in facts.runs]), pack_experts(facts.runs)
     samples, left_out = _with_room([run.scores.samples for run in facts.runs])
     index_of: dict[bytes, int] = {}
@@ -90,9 +91,9 @@ def data_of(facts: Facts) -> tuple[dict[str, Any], list[str]]:
         found.append({"r": number, "g": row.group, "m": row.metric, "t": visible(row.task), "l": visible(row.layer),
                       "a": index_of[key], "v": numbers(row.value)})  # fmt: skip
     notes = {
-        "There was no room for every validation; the best one of each line is shown.":
+        "There was no room for every validation; each line keeps its best one.":
             _size(rows, VALIDATION) < _size([run.rows for run in facts.runs], VALIDATION),
-        "Not all validations are among the moments at which experts are shown: the page would be too large.":
+        "Experts are shown at some validations only: with all, the page would be too large.":
             any(one and one["thinned"] for one in experts),
         f"There was no room for {left_out} translations.": left_out,
     }  # fmt: skip
@@ -105,7 +106,7 @@ def data_of(facts: Facts) -> tuple[dict[str, Any], list[str]]:
 
 
 def numbers(values: Values | Sequence[float], digits: int = 5) -> list[float | int | None]:
-    """With so many significant digits; None for what is no finite number."""
+    """Round to `digits` significant digits; None for numbers that are not finite."""
     short = (float(f"{value:.{digits}g}") for value in np.asarray(values).tolist())
     return [
         None if not math.isfinite(value) else int(value) if value.is_integer() and abs(value) < 2**53 else value
@@ -115,7 +116,7 @@ def numbers(values: Values | Sequence[float], digits: int = 5) -> list[float | i
 
 @cache
 def specs() -> dict[str, Any]:
-    """The shapes of charts, whose points the page brings."""
+    """Return the charts' Vega-Lite specifications; the page provides their points."""
     from fairseq_mtmoe.analysis.charts import look, models
 
     heat, lines = look.heat("points", axis=".1%"), look.lines("points", "x", hover=True)
@@ -131,14 +132,17 @@ def _vega() -> str:
 
 
 def _figure(value: float | None, digits: int = 0) -> str:
-    """A number for people: a large one in millions, a smaller one in thousands; empty if nobody knows."""
+    """Format a number: in millions or thousands if large, empty if it is None."""
     if value is None or abs(value) < 10_000:
         return "" if value is None else f"{value:,.{digits}f}"
     return f"{value / 1e6:,.1f} M" if abs(value) >= 1e6 else f"{value / 1e3:,.0f} k"
 
 
 def _spark(rows: Sequence[Row]) -> str:
-    """The corners of a small line of 118 by 22 pixels: a run's first curve, in logarithms; empty if it has none."""
+    """Return a sparkline's corners in 118 × 22 pixels: log of a run's first curve.
+
+    Empty if the run has no curve.
+    """
     values = next((row.value for row in rows if row.group in VALIDATION), np.zeros(0))
     logs = np.log(np.maximum(values[np.isfinite(values)], 1e-9))[:: max(1, len(values) // 118)]
     if len(logs) < 2:
@@ -148,11 +152,11 @@ def _spark(rows: Sequence[Row]) -> str:
 
 
 def thinned(runs: Sequence[Sequence[Row]]) -> list[list[Row]]:
-    """The rows of runs, of whose validation and training moments are left out until there is room."""
+    """Return the runs' rows, validation and training thinned until there is room."""
     step, found = 1, [_each(rows, 1) for rows in runs]
     most = max((len(row.value) for rows in runs for row in rows if row.group in VALIDATION), default=0)
     while step < max(most, MOST_POINTS // 2) and _size(found, (*VALIDATION, "train")) > NUMBERS:
-        step += max(1, step // 4)  # of thousands of moments soon few
+        step += max(1, step // 4)  # grow the step faster for long runs
         found = [_each(rows, step) for rows in runs]
     return found
 
@@ -162,7 +166,10 @@ def _size(runs: Sequence[Sequence[Row]], groups: Sequence[str]) -> int:
 
 
 def _each(rows: Sequence[Row], step: int) -> list[Row]:
-    """Each step-th moment of validation, the last, and the best ones; of training at most `MOST_POINTS` // step."""
+    """Keep each step-th, the last and the best moments of validation; thin training.
+
+    Training keeps at most `MOST_POINTS` // step moments.
+    """
     validated = [row for row in rows if row.group in VALIDATION]
     count = len(validated[0].value) if validated else 0
     kept = {*range(0, count, step), *([count - 1] if count else [])}
@@ -175,7 +182,7 @@ def _each(rows: Sequence[Row], step: int) -> list[Row]:
 
 
 def peaks(row: Row, most: int) -> Row:
-    """At most so many moments: the first and last of each stretch, with its lowest and highest value in their order."""
+    """Thin a row to `most` moments: each stretch keeps its minimum and maximum."""
     if len(row.value) <= most:
         return row
     ends, values = [], []
@@ -188,12 +195,13 @@ def peaks(row: Row, most: int) -> Row:
 
 
 def pack_experts(runs: Sequence[RunReport]) -> list[dict[str, Any] | None]:
-    """Shares in base64, two bytes each (little-endian, in 1/10,000), by update, layer, task and expert.
+    """Pack shares of experts in base64, by update, layer, task and expert.
 
-    There are as many moments as there is room for in all runs, but two at least.
+    Each takes two bytes (little-endian, in 1/10,000). The number of moments, at least two, is limited by the room for
+    all runs.
     """
     of_runs = [[row for row in run.rows if row.group == "experts"] for run in runs]
-    # Every layer has cells for every task, also for those of which it has no row.
+    # Every layer has cells for every task, even without a row of that task.
     cells = sum(
         len({row.task for row in rows}) * sum({row.layer: row.value.shape[1] for row in rows}.values())
         for rows in of_runs
@@ -220,7 +228,7 @@ def _packed(rows: Sequence[Row], most: int) -> dict[str, Any]:
 
 
 def _scores(facts: Facts) -> dict[str, Any]:
-    """By metric and test set, each run's score and the half of its interval; differences with significance."""
+    """Return scores and half intervals by metric and test set, and differences."""
     rows = [(number, row) for number, run in enumerate(facts.runs) for row in run.scores.rows]
     tiers = {pair: score.tier for run in facts.runs for pair, score in run.scores.scores.pairs.items()}
     sets: dict[str, dict[str, Any]] = {}
@@ -241,7 +249,7 @@ def _scores(facts: Facts) -> dict[str, Any]:
 
 
 def _with_room(samples: Sequence[list[Sample]]) -> tuple[list[list[Sample]], int]:
-    """As many translations of each pair as there is room for, and how many were left out."""
+    """Return as many translations per pair as fit, and the number of those left out."""
     ranked = [[(sum(one.pair == before.pair for before in of[:index]), one) for index, one in enumerate(of)]
               for of in samples]  # fmt: skip
     most = max((rank + 1 for of in ranked for rank, _ in of), default=0)
@@ -254,7 +262,7 @@ def _with_room(samples: Sequence[list[Sample]]) -> tuple[list[list[Sample]], int
 
 
 def _texts(samples: Sequence[Sequence[Sample]]) -> list[dict[str, Any]]:
-    """Each sentence once, with the translations of all runs."""
+    """Return each sentence once, with the translations of all runs."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, one in ((number, one) for number, of in enumerate(samples) for one in of):
         text = {"pair": visible(one.pair), "line": one.line, "source": one.source and visible(one.source),

@@ -1,4 +1,4 @@
-"""What a reader of a report should know first: rules, whose bounds are said in the sentences that they make."""
+"""Warnings of a report: rules whose bounds are named in the sentences they make."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +13,12 @@ from fairseq_mtmoe.analysis.rows import EVERYBODY, Row, Run, Values, of_first_su
 from fairseq_mtmoe.analysis.run_log import Event
 
 LEAST_TOKENS = 20
-"""Tokens for each expert on average: with fewer, that one got none may be chance."""
+"""Tokens per expert on average; with fewer, an expert without tokens may be chance."""
 MANY_DEAD = 0.25
 FEW_EFFECTIVE, LEAST_EFFECTIVE = 0.25, 1.5
-"""Of the experts, and in number: when the tokens' spread is that of so few, routing has collapsed."""
+"""Share and number of experts: with fewer effective experts, routing has collapsed."""
 NOISE_TIMES, LEAST_RISE = 4.0, 0.01
-"""The best of many validations is below its neighbours by chance, too: hence not three times."""
+"""Over many validations, the best one is below its neighbours by chance, too: hence 4 times the noise, not 3."""
 MUCH_RISE = 0.05
 MUCH_PADDING, MOST_PADDING = 0.10, 0.30
 MANY_SKIPPED = 0.01
@@ -28,7 +28,7 @@ RANK: tuple[Severity, ...] = ("high", "mid", "low")
 
 @dataclass(frozen=True)
 class Warned:
-    """What, where, since when, by which rule, and what to do; `where` has the `layer`, `task` and `update`."""
+    """A rule's finding and advice; `where` has the `layer`, `task` and `update`."""
 
     kind: str
     severity: Severity
@@ -37,7 +37,7 @@ class Warned:
 
 
 def warnings_of(run: Run) -> list[Warned]:
-    """All that the rules find, the most severe first."""
+    """Return the findings of all rules, the most severe first."""
     rules: tuple[Callable[[Run], Iterator[Warned]], ...] = (
         not_finite, dead_experts, collapsed_routing, unmoved_gates, worse_languages, past_best, skipped_updates,
         padding_share, still_temperature,
@@ -46,7 +46,7 @@ def warnings_of(run: Run) -> list[Warned]:
 
 
 def _layers(run: Run) -> Iterator[tuple[str, Values, list[Values]]]:
-    """Layers with their updates, and at each of these (T, N) the tokens of the tasks that had some."""
+    """Yield layers with their updates and, at each, the counts (T, N) of tasks with tokens."""
     for layer in dict.fromkeys(row.layer for row in run.of("experts")):
         rows = run.of("experts", layer=layer)
         counts_MTN = np.stack([row.value for row in rows], axis=1)
@@ -58,8 +58,11 @@ def _enough(counts_TN: Values) -> bool:
 
 
 def dead_experts(run: Run) -> Iterator[Warned]:
-    """Experts that in all of the last validations got less of every task than a tenth of a fair share, 1/N."""
-    what = "token" if {row.task for row in run.of("experts")} == {EVERYBODY} else "task"
+    """Warn of experts that got under a tenth of a fair share, 1/N, of every task.
+
+    This must hold in all of the last validations.
+    """
+    unit = "token" if {row.task for row in run.of("experts")} == {EVERYBODY} else "task"
     for layer, updates, counts in _layers(run):
         unused = [set(np.flatnonzero(~used_experts(of)).tolist()) if _enough(of) else set() for of in counts]
         dead = set.intersection(*unused[-LAST:])
@@ -67,14 +70,17 @@ def dead_experts(run: Run) -> Iterator[Warned]:
             size, update = counts[0].shape[1], int(updates[_since([dead <= one for one in unused])])
             yield Warned("dead_expert", "high" if len(dead) >= MANY_DEAD * size else "mid", (
                 f"{len(dead)} of {size} experts of {layer} are hardly used: {_listed(map(str, sorted(dead)), 8)} got "
-                f"less than {LEAST_SHARE:.0%} of a fair share (1/{size}) of every {what}'s tokens in {_last(unused)} "
-                f"(since update {update:,}). Take fewer experts, more tokens per update, or gates that balance "
+                f"less than {LEAST_SHARE:.0%} of a fair share (1/{size}) of every {unit}'s tokens in {_last(unused)} "
+                f"(since update {update:,}). Use fewer experts, more tokens per update, or gates that balance "
                 "(`--expert-gates base`)."
             ), {"layer": layer, "update": update})  # fmt: skip
 
 
 def collapsed_routing(run: Run) -> Iterator[Warned]:
-    """Layers whose tokens are spread as over a quarter of the experts or fewer, by the exponential of the entropy."""
+    """Warn of layers whose tokens spread as over a quarter of the experts or fewer.
+
+    The effective number of experts is the exponential of the entropy.
+    """
     for layer, updates, counts in _layers(run):
         size = counts[0].shape[1]
         evenness = [entropies(of.sum(axis=0, keepdims=True))[0] if _enough(of) else math.inf for of in counts]
@@ -84,31 +90,33 @@ def collapsed_routing(run: Run) -> Iterator[Warned]:
         if size > 1 and all(low[-LAST:]):
             update = int(updates[_since(low)])
             yield Warned("collapsed_routing", "high" if effective[-1] < LEAST_EFFECTIVE else "mid", (
-                f"Routing of {layer} has collapsed: its tokens are spread as if it had {effective[-1]:.1f} experts and "
-                f"not {size} (exponential of the entropy of their shares; below {bound:.3g} in {_last(low)}, since "
-                f"update {update:,}). Take gates that balance (`--expert-gates base`), a larger balance loss or fewer "
-                "experts."
+                f"Routing of {layer} has collapsed: its tokens are spread as over {effective[-1]:.1f} experts and not "
+                f"{size} (exponential of the entropy of their shares; below {bound:.3g} in {_last(low)}, since update "
+                f"{update:,}). Use gates that balance (`--expert-gates base`), a larger balance loss or fewer experts."
             ), {"layer": layer, "update": update})  # fmt: skip
 
 
 def _since(holds: Sequence[bool]) -> int:
-    """The first index from which on it holds everywhere."""
+    """Return the first index from which on all values are true."""
     return next(index for index in range(len(holds)) if all(holds[index:]))
 
 
 def unmoved_gates(run: Run) -> Iterator[Warned]:
-    """Gates that are where they began, or whose `blend` is near 0, in all of the last validations."""
+    """Warn of gates that barely moved or have a `blend` near 0 in the last validations."""
     chosen = of_first_subset(run.events, "gates")
     for reason, layers in unmoved([event.get("layers", {}) for event in chosen[-LAST:]]).items():
         yield Warned("unmoved_gate", "mid", (
             f"Gates of {len(layers)} of {len(chosen[-1]['layers'])} layers have hardly learned: {reason} in "
-            f"{_last(chosen)} ({_listed(layers, 4)}). Their routing is about what it began with; raise "
+            f"{_last(chosen)} ({_listed(layers, 4)}). They still route about as at the start; raise "
             "`--gate-lr-factor`."
         ), {"layer": layers[0], "update": int(chosen[-1]["update"])})  # fmt: skip
 
 
 def worse_languages(run: Run) -> Iterator[Warned]:
-    """Pairs whose perplexity rose by more than four times its noise, and 1%, while the others' fell in the median."""
+    """Warn of pairs that got worse while the median pair improved.
+
+    Worse: perplexity rose by more than four times its noise, and by more than 1%.
+    """
     rows = run.of("pair", metric="ppl")
     for row in rows:
         best, by, noise = _rise(row)
@@ -120,13 +128,13 @@ def worse_languages(run: Run) -> Iterator[Warned]:
             yield Warned("language_worse", "high" if by > MUCH_RISE else "mid", (
                 f"{row.task} got worse: its perplexity rose by {math.expm1(by):.1%} since update {update:,}, over "
                 f"{NOISE_TIMES:g} times the {noise:.1%} by which means of {LAST} validations vary, while the other "
-                f"pairs' changed by {math.expm1(median(others)):.1%} in the median. Sample it less often (a lower "
-                "temperature, or heating that ends sooner), or stop earlier."
+                f"pairs' changed by {math.expm1(median(others)):.1%} in the median. Sample the pair less often (a "
+                "lower temperature, or heating that ends sooner), or stop earlier."
             ), {"task": row.task, "update": update})  # fmt: skip
 
 
 def past_best(run: Run) -> Iterator[Warned]:
-    """The perplexity of everything rose likewise: the run goes on past its best."""
+    """Warn of a run past its best: the perplexity of all pairs rose by the same rule."""
     for row in run.of("all", metric="ppl"):
         best, by, noise = _rise(row)
         if by:
@@ -139,11 +147,11 @@ def past_best(run: Run) -> Iterator[Warned]:
 
 
 def _rise(row: Row) -> tuple[int, float, float]:
-    """Where the best three validations in a row begin, by how much the last three are above them, and the noise.
+    """Return the start of the best three validations, the rise since, and the noise.
 
-    All in logarithms of perplexity; 0 where it did not rise by more than the noise explains, or nobody can tell. Noise
-    is by second differences, in which a slope is nothing, and which have 6 times its variance: the median is not moved
-    by single jumps, as where a dense model becomes sparse.
+    All are in logarithms of perplexity. They are 0 if noise explains the rise, or if there are too few validations.
+    Noise comes from second differences: they cancel a slope and have 6 times its variance. Their median is robust to
+    single jumps, as when a dense model becomes sparse.
     """
     if len(row.value) < 3 * LAST or not (row.value > 0).all():
         return 0, 0.0, 0.0
@@ -156,32 +164,35 @@ def _rise(row: Row) -> tuple[int, float, float]:
 
 
 def skipped_updates(run: Run) -> Iterator[Warned]:
-    """Updates that were left out because their loss or gradients were not finite."""
+    """Warn of updates that were skipped because loss or gradients were not finite."""
     chosen = of_kind(run.events, "train")
     some = [event for event in chosen if event.get("skipped")]
     if some:
         skipped, first, updates = (int(value) for value in (
             max(event["skipped"] for event in some), some[0]["update"], chosen[-1]["update"]))  # fmt: skip
         yield Warned("skipped_updates", "high" if skipped > MANY_SKIPPED * updates else "low", (
-            f"{skipped:,} update{'s were' if skipped > 1 else ' was'} left out of {updates:,}, because loss or "
-            f"gradients were not finite, the first before update {first:,} ({MANY_SKIPPED:.0%} or fewer do no harm). "
-            "Lower `--lr`, raise `--warmup-updates` or set `--clip-norm`."
+            f"{skipped:,} of {updates:,} updates {'were' if skipped > 1 else 'was'} skipped because loss or gradients "
+            f"were not finite, the first before update {first:,} ({MANY_SKIPPED:.0%} or fewer do no harm). Lower "
+            "`--lr`, raise `--warmup-updates` or set `--clip-norm`."
         ), {"update": first})  # fmt: skip
 
 
 def padding_share(run: Run) -> Iterator[Warned]:
-    """More than a tenth of what was trained on is padding."""
+    """Warn if more than a tenth of the trained positions is padding."""
     share = max((fmean(row.value[np.isfinite(row.value)]) for row in run.of("train", metric="padding")), default=0.0)
     if share > MUCH_PADDING:
         yield Warned("padding", "mid" if share > MOST_PADDING else "low", (
-            f"{share:.1%} of what was trained on is padding, and more than {MUCH_PADDING:.0%} costs time: batches have "
-            "sentences of very different lengths. Give them more tokens (`--max-tokens`), so that more are of one "
+            f"{share:.1%} of the trained positions are padding; more than {MUCH_PADDING:.0%} costs time. Batches mix "
+            "sentences of very different lengths. Raise `--max-tokens`, so that a batch has more sentences of one "
             "length."
         ))  # fmt: skip
 
 
 def still_temperature(run: Run) -> Iterator[Warned]:
-    """Heating was asked for, the run is over or past its heating updates, and the temperature did not move."""
+    """Warn if the temperature never rose although heating was requested.
+
+    The run must be over or past its heating updates.
+    """
     events, epochs = run.events, of_kind(run.events, "sampling")
     start: Event = next(reversed(of_kind(events, "run")), {"event": "run"})
     options: dict[str, Any] = start.get("options", {})
@@ -193,23 +204,23 @@ def still_temperature(run: Run) -> Iterator[Warned]:
     heat = start.get("heating_coefficient")
     if is_over and isinstance(heat, int | float) and heat > 0 and len(known) == 1 and None not in known:
         yield Warned("still_temperature", "high", (
-            f"The temperature was to rise (`--heating-coefficient {heat:g}`) and stayed at {known.pop():g} in all "
-            f"{updates:,} updates, because the run had one epoch. Give `--heating-updates`, with which it rises within "
-            "an epoch, or smaller epochs (`--virtual-epoch-size`)."
+            f"The temperature should have risen (`--heating-coefficient {heat:g}`), but stayed at {known.pop():g} in "
+            f"all {updates:,} updates, because the run had one epoch. Set `--heating-updates`, so that it rises within "
+            "an epoch, or use smaller epochs (`--virtual-epoch-size`)."
         ))  # fmt: skip
 
 
 def not_finite(run: Run) -> Iterator[Warned]:
-    """The loss of training, or the perplexity of a validation, is no number or infinite."""
+    """Warn of a training loss or validation perplexity that is not finite."""
     of_training = [(event, event) for event in of_kind(run.events, "train")]
     of_validation = [(event, event.get("all", {})) for event in of_first_subset(run.events, "valid")]
-    for what, told in (("training", of_training), ("validation", of_validation)):
+    for kind, told in (("training", of_training), ("validation", of_validation)):
         updates = [int(event["update"]) for event, figures in told if figures.get("loss", 0.0) is None]
         if updates:
-            more = f" and {len(updates) - 1:,} times more" if len(updates) > 1 else ""
+            more = f" and {later:,} time{'s' if later > 1 else ''} after it" if (later := len(updates) - 1) else ""
             yield Warned("loss_not_finite", "high", (
-                f"The loss of {what} was not finite at update {updates[0]:,}{more}. Lower `--lr`, raise "
-                "`--warmup-updates` or set `--clip-norm`, and go on from an earlier checkpoint."
+                f"The {kind} loss was not finite at update {updates[0]:,}{more}. Lower `--lr`, raise "
+                "`--warmup-updates` or set `--clip-norm`, and resume from an earlier checkpoint."
             ), {"update": updates[0]})  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def test_sources_show_the_weight_of_each_in_each_layer_and_the_means_of_several_
     assert of_source["all layers", "mnli"] == pytest.approx(0.525) and of_source["c", "qnli"] is None
     assert {bar["panel"] for bar in bars} == {"one: rte, update 450"}
     both = charts.sources([one, run_of(translation(), "two")]).to_dict()["facet"]["sort"]
-    assert both == ["the mean over all layers", "one: rte, update 450", "two: rte, update 450"]
+    assert both == ["mean over all layers", "one: rte, update 450", "two: rte, update 450"]
 
 
 def test_gates_are_alike_where_they_score_experts_alike():

@@ -78,7 +78,7 @@ def test_experts_have_fewer_moments_and_entropy_says_how_even_they_are(tmp_path)
 def test_a_run_of_an_old_version_says_what_it_does_not_know():
     (run,) = Gatherer([OLD / "sparse"]).gather().runs
     assert run.rows and run.setup["commit"] is None and run.progress["tokens"] is None
-    assert sum("before 0.1.10" in note for note in run.notes) == 2
+    assert sum("older than 0.1.10" in note for note in run.notes) == 2
 
 
 # ---- warnings ----
@@ -163,7 +163,7 @@ def test_routing_that_sends_nearly_all_to_one_expert_has_collapsed():
     first = found[1]
     assert first["severity"] == "high" and first["where"] == {"layer": "encoder.layers.1", "update": 200}
     effective = math.exp(-sum(p * math.log(p) for p in (0.96, 0.02, 0.01, 0.01)))
-    assert f"as if it had {effective:.1f} experts and not 4" in first["text"] and "below 1.5 in" in first["text"]
+    assert f"as over {effective:.1f} experts and not 4" in first["text"] and "below 1.5 in" in first["text"]
     assert "collapsed_routing" not in kinds(routed([[800, 100, 100, 50]] * 3))
 
 
@@ -210,14 +210,14 @@ def test_a_run_that_goes_on_past_its_best_is_told():
 def test_updates_that_were_left_out_are_counted():
     (few,), (many,) = warnings(trained(skipped=10)), warnings(trained(skipped=11))
     assert (few["kind"], few["severity"], many["severity"]) == ("skipped_updates", "low", "high")
-    assert many["text"].startswith("11 updates were left out of 1,000, because loss or gradients were not finite")
+    assert many["text"].startswith("11 of 1,000 updates were skipped because loss or gradients were not finite")
     assert few["where"] == {"update": 50}
 
 
 def test_padding_is_told_above_a_tenth():
     (found,) = warnings(trained(padding=0.142))
     assert (found["kind"], found["severity"]) == ("padding", "low")
-    assert found["text"].startswith("14.2% of what was trained on is padding, and more than 10% costs time")
+    assert found["text"].startswith("14.2% of the trained positions are padding; more than 10% costs time")
     assert warnings(trained(padding=0.31))[0]["severity"] == "mid"
 
 
@@ -228,7 +228,7 @@ def test_a_loss_that_is_no_number_comes_first():
         train=lambda event: {"padding": 0.2} | ({"loss": None} if event["update"] >= 950 else {}),
     ))  # fmt: skip
     assert [one["kind"] for one in found] == ["loss_not_finite", "loss_not_finite", "padding"]
-    assert found[0]["text"].startswith("The loss of training was not finite at update 950 and 1 times more")
+    assert found[0]["text"].startswith("The training loss was not finite at update 950 and 1 time after it")
     assert found[1]["where"] == {"update": 700}
 
 

@@ -180,7 +180,7 @@ def test_the_whole_page_by_keyboard_alone(opened):
         if seen and last == seen[0]:
             break
         seen.append(last)
-    assert seen[0] == "To the figures" and len(seen) < 145  # the end is reached: nothing holds the focus
+    assert seen[0] == "Skip to the content" and len(seen) < 145  # the end is reached: nothing holds the focus
     assert {"theme", "curves-metric", "experts-layer", "As a table", "texts-search"} <= set(seen)
 
 

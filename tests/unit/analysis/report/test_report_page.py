@@ -81,7 +81,7 @@ def test_layers_of_several_sizes_are_packed_with_as_many_moments_as_there_is_roo
     for one in data["experts"]:  # of 2 layers of 4 experts
         found = (len(one["updates"]), one["updates"][0], one["updates"][-1], one["thinned"])
         assert found == (12, 500, 10_000, True)
-    assert any("Not all validations are among the moments" in note for note in notes)
+    assert any("Experts are shown at some validations only" in note for note in notes)
 
 
 @pytest.mark.parametrize("room", [6000, 10])
@@ -119,7 +119,7 @@ def test_a_run_that_said_nothing_has_a_page():
     facts = made_up_facts()
     facts.runs[0] = run_report(run_of([], "run"), ScoresOfRun())
     text = parsed(facts).text_content()
-    assert "Nothing of note" in text and "do not say how the runs were started" in text
+    assert "No warnings." in text and "have no options, versions or commands" in text
 
 
 def test_setups_say_where_runs_differ():
