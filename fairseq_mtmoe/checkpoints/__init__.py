@@ -1,1 +1,1 @@
-"""Checkpoints: reading and writing them safely, and making sparse ones of dense ones."""
+"""Checkpoints: safe reading and writing, shards, and sparse ones from dense ones."""

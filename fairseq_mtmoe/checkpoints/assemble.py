@@ -1,4 +1,4 @@
-"""A checkpoint's state put together from its files: for a process with some of the experts, or with all in it."""
+"""Assemble a checkpoint's state from its files, with some or all of the experts."""
 
 import copy
 from collections.abc import Collection
@@ -17,7 +17,10 @@ from fairseq_mtmoe.optim.state import Parameters
 
 
 def write_shard(folder: str | Path, content: Content) -> sharding.ShardEntry:
-    """Write one process's experts into the folder of an id, completely or not at all; return the shard's entry."""
+    """Write one process's experts into the folder of an id; return the shard's entry.
+
+    The file appears whole or not at all.
+    """
     first, count = content["first"], content["count"]
     name = sharding.shard_name(first, count)
     digest = file_io.save(sharding.compact(content), str(Path(folder) / name))
@@ -25,14 +28,17 @@ def write_shard(folder: str | Path, content: Content) -> sharding.ShardEntry:
 
 
 class ShardReader:
-    """Reads experts of the checkpoint `path` out of mapped shards, and holds those that are asked for (UserError)."""
+    """Reads experts of the checkpoint `path` from mapped shards."""
 
     def __init__(self, path: str | Path, shared_part: State) -> None:
         self._path, self._shards = Path(path), sharding.shards_of(path, shared_part)
         self._last: tuple[Path, Content] = (Path(), {})
 
     def read(self, first: int, count: int, parts: Collection[str] = sharding.PARTS) -> Content:
-        """Parts of experts `first` to `first + count` (UserError: a shard is missing, damaged or foreign)."""
+        """Return parts of experts `first` to `first + count`.
+
+        Raises `UserError` if a shard is missing, damaged or of another save.
+        """
         result: Content = {}
         for file, entry in self._shards.items():
             start, end = max(first, entry["first"]), min(first + count, entry["first"] + entry["count"])
@@ -46,14 +52,13 @@ class ShardReader:
         return result
 
     def _open(self, path: Path, entry: sharding.ShardEntry) -> Content:
-        """The content of one shard, mapped; the last one's is kept for the next experts."""
+        """Return one shard's content, mapped; it is kept for the next experts."""
         if self._last[0] == path:
             return self._last[1]
         if not path.is_file():
-            remedy = (
-                f"copy the folder `{path.parents[1].name}`, too, or use an older one{suggested_fallback(self._path)}"
-            )
-            raise UserError(f"`{path}` must be there, as experts of `{self._path}`, but is missing; {remedy}.")
+            folder = path.parents[1].name
+            remedy = f"copy the folder `{folder}`, too, or use an older one{suggested_fallback(self._path)}"
+            raise UserError(f"`{path}` must exist with the experts of `{self._path}`, but is missing; {remedy}.")
         with CheckpointFile(path) as file:
             if file.verify() != entry["sha256"]:
                 raise self._foreign(path)
@@ -75,15 +80,20 @@ class ShardReader:
     def _foreign(self, path: Path) -> UserError:
         folder = path.parents[1].name
         return UserError(
-            f"`{path}` must be saved with `{self._path}`, but is another file; copy the folder `{folder}` again from "
+            f"`{path}` must belong to `{self._path}`, but is of another save; copy the folder `{folder}` again from "
             "where the checkpoint was saved."
         )
 
 
 def load_shared_part(path: str | Path, file: CheckpointFile | None = None, mapped: bool = False) -> State:
-    """A checkpoint's state, `mapped` if asked for, but for experts in shards (UserError: missing or damaged).
+    """Return a checkpoint's state without experts that are in shards.
 
-    file: the checkpoint, where it is open already.
+    Raises `UserError` if it is missing or damaged.
+
+    Args:
+        path: of the checkpoint.
+        file: the checkpoint, if it is open already.
+        mapped: whether tensors are read when they are used.
     """
     state = file_io.load(str(path), mapped) if file is None else file.load(mapped)
     if sharding.is_shared_part(state):
@@ -94,14 +104,14 @@ def load_shared_part(path: str | Path, file: CheckpointFile | None = None, mappe
 def load_local(
     path: str | Path, placement: ExpertPlacement, parameters: Parameters, flat: bool, file: CheckpointFile | None = None
 ) -> State:
-    """The state that a process would have saved itself, with its own experts alone.
+    """Return the state that a process would have saved itself, with its own experts.
 
     Args:
-        path: of a shared part, whose shards lie beside it, a whole checkpoint, or a dense one.
-        placement: the process's experts (UserError: some are missing, or others than the model's).
+        path: a shared part with its shards beside it, a whole checkpoint, or a dense one.
+        placement: the process's experts (UserError: some are missing, or the model has another number).
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
         flat: whether the process's optimizer keeps one vector for all parameters, as fairseq's does with `--fp16`.
-        file: the checkpoint, where it is open already.
+        file: the checkpoint, if it is open already.
     """
     if file is None:
         with CheckpointFile(path) as opened:
@@ -113,7 +123,7 @@ def load_local(
     if not num_experts:
         return state
     if num_experts != placement.num_experts:
-        raise_invalid("--num-experts", f"{num_experts} to go on from `{path}`", placement.num_experts)
+        raise_invalid("--num-experts", f"{num_experts} to load `{path}`", placement.num_experts)
     if sharding.is_shared_part(state):
         return sharding.join(state, ShardReader(path, state).read(placement.first, placement.count), parameters, flat)
     shapes = sharding.whole_shapes(parameters, num_experts)
@@ -123,7 +133,10 @@ def load_local(
 
 
 def whole(path: str | Path, state: State, parts: Collection[str] = sharding.PARTS) -> State:
-    """A checkpoint's state with all experts, as one process would have saved it; without "optimizer" for generation."""
+    """Return a checkpoint's state with all experts, as of a single process.
+
+    Generation passes `parts` without "optimizer".
+    """
     if "optimizer" not in parts:
         state = {key: value for key, value in state.items() if key != "last_optimizer_state"}
     if not sharding.is_shared_part(state):

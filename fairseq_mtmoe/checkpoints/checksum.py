@@ -1,8 +1,8 @@
-"""Checkpoint files that say whether they are whole: a sha256 of their bytes in the zip archive's comment.
+"""Checksums of checkpoint files: a SHA-256 in the zip archive's comment.
 
-It is `mtmoe sha256:<64 lower-case hex digits>` in the archive's last record (EOCD), so that stock torch still reads the
-file; hashed is every byte before the comment, with the comment's final length. Without a comment the CRC-32 of each
-record must be right. Of files from before torch 1.6, which are no archives, nothing can be checked.
+The comment is `mtmoe sha256:<64 lower-case hex digits>` in the archive's last record (EOCD), so stock torch still reads
+the file. The digest covers every byte before the comment, with the comment's final length. Without a comment, the
+CRC-32 of each record must be right. Files from before torch 1.6 are no archives and cannot be checked.
 """
 
 import errno
@@ -13,19 +13,19 @@ import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
-ARCHIVE = b"PK\x03\x04"  # how an archive begins, by which torch, too, tells them from its files of before 1.6
+ARCHIVE = b"PK\x03\x04"  # start of an archive; torch, too, tells them from older files by it
 _PREFIX = b"mtmoe sha256:"
 _COMMENT_SIZE = len(_PREFIX) + 64
-_LENGTH = struct.Struct("<H")  # an EOCD record's last field: how long the comment is
+_LENGTH = struct.Struct("<H")  # an EOCD record's last field: the comment's length
 _EOCD = b"PK\x05\x06"
 _EOCD_SIZE = 22
-_FOLDER = 0x10  # the attribute of a zip record that makes torch's reader skip its content
-_LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # torch's magic number, pickled: files before 1.6 begin so
+_FOLDER = 0x10  # attribute of a zip record whose content torch's reader skips
+_LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")  # torch's pickled magic number: start of files before 1.6
 _BLOCK = 1 << 20
 
 
 class Damaged(Exception):
-    """A file is not what was written."""
+    """A file differs from what was written."""
 
 
 def write_checksum(path: str | Path) -> str:
@@ -41,7 +41,10 @@ def write_checksum(path: str | Path) -> str:
 
 
 def verify(file: BinaryIO) -> str | None:
-    """Compare an open file with its checksum, or its records'; return the digest in hex, None without one (Damaged)."""
+    """Verify an open file by its checksum or its records (Damaged).
+
+    Returns the digest in hex, or None if the file has none.
+    """
     if is_legacy(file):
         return None
     if _comment_length(file) == 0:
@@ -60,7 +63,7 @@ def verify(file: BinaryIO) -> str | None:
 
 
 def identity(path: str | Path) -> str:
-    """A digest that tells a checkpoint from others: its checksum's, not compared, or else its bytes'."""
+    """Return a checkpoint's identity: its unverified checksum, or its bytes' digest."""
     with open(path, "rb") as file:
         if _comment_length(file, before_end=_COMMENT_SIZE) == _COMMENT_SIZE:
             file.seek(-_COMMENT_SIZE, os.SEEK_END)
@@ -72,19 +75,22 @@ def identity(path: str | Path) -> str:
 
 
 def is_legacy(file: BinaryIO) -> bool:
-    """Whether the file is of the format that torch wrote before 1.6."""
+    """Return whether the file has torch's format from before 1.6."""
     file.seek(0)
     return _LEGACY_MAGIC in file.read(32)
 
 
 def is_archive(file: BinaryIO) -> bool:
-    """Whether the file is of today's format."""
+    """Return whether the file has torch's current format."""
     file.seek(0)
     return file.read(len(ARCHIVE)) == ARCHIVE
 
 
 def _comment_length(file: BinaryIO, before_end: int = 0) -> int | None:
-    """The comment's length in the EOCD record that ends `before_end` bytes before the file; None: no record."""
+    """Return the comment's length in the EOCD record; None without a record.
+
+    The record ends `before_end` bytes before the file does.
+    """
     start = os.fstat(file.fileno()).st_size - before_end - _EOCD_SIZE
     if start < 0:
         return None
@@ -94,7 +100,10 @@ def _comment_length(file: BinaryIO, before_end: int = 0) -> int | None:
 
 
 def _check_records(file: BinaryIO) -> None:
-    """Compare each record with its CRC, and refuse what torch and Python read apart: packed, skipped, of one name."""
+    """Verify each record's CRC (Damaged).
+
+    Compressed, skipped and duplicate records are refused, as torch and Python read them differently.
+    """
     if not is_archive(file):
         raise Damaged
     try:

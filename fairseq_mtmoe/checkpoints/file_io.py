@@ -1,8 +1,8 @@
-"""Reading and writing checkpoints so that nothing is lost and nothing is executed.
+"""Read and write checkpoints without losing data or executing a file's code.
 
-A file appears under its name only when it is complete, has its checksum (`checksum.py`) and is on the disk; loading and
-copying read all of it first. It is opened once, and what is checked are the bytes that are loaded: whoever saves
-replaces files.
+A file gets its name only when it is complete, has its checksum (`checksum.py`) and is on the disk. Loading and copying
+verify all of it first. It is opened once, so that the verified bytes are the loaded ones even if a run replaces the
+file.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from fairseq_mtmoe.io.files import regular_file, replacing
 
 
 class CheckpointFile:
-    """An open file of `torch.save`, whose name is looked up once (UserError: there is none, or it cannot be read).
+    """An open file of `torch.save` (UserError: it is missing or unreadable).
 
-    remedy: what to do where it is damaged, for a sentence; by default to use another checkpoint of the run.
+    remedy: advice for a damaged file, as the end of a sentence; by default to use another checkpoint of the run.
     """
 
     def __init__(self, path: str | Path, remedy: str | None = None) -> None:
@@ -37,14 +37,15 @@ class CheckpointFile:
             self._file = open(regular_file(path, "a checkpoint file"), "rb")  # noqa: SIM115 (`__exit__` closes it)
 
     def __enter__(self) -> CheckpointFile:
+        """Return the open file."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file; tensors that are mapped stay."""
+        """Close the file; mapped tensors stay valid."""
         self._file.close()
 
     def verify(self) -> str | None:
-        """Compare all of it with its checksums, the first time; see `checksum.verify` (UserError: it is damaged)."""
+        """Verify the file once and return its digest (UserError: it is damaged)."""
         return self._verified_digest
 
     @functools.cached_property
@@ -54,26 +55,26 @@ class CheckpointFile:
                 return checksum.verify(self._file)
             except checksum.Damaged as error:
                 remedy = self._remedy or f"use an older one{suggested_fallback(self._path)}"
-                what = "checkpoint" if self._remedy is None else "file"
+                noun = "checkpoint" if self._remedy is None else "file"
                 raise UserError(
-                    f"`{self._path}` must be a whole {what}, but is truncated or damaged; {remedy}."
+                    f"`{self._path}` must be a whole {noun}, but is truncated or damaged; {remedy}."
                 ) from error
 
     def load(self, mapped: bool = False) -> State:
-        """The content, once it is verified; `mapped`: tensors are read when they are touched (UserError)."""
+        """Verify the file and return its content; `mapped` tensors are read when used."""
         has_checksum = self.verify() is not None
         with readable(self._path, is_whole=has_checksum):
             return validation.read(self._path, self._file, mapped)
 
     def peek(self) -> State | None:
-        """The content, not verified, without reading its tensors; None if that fails: loading will say why."""
+        """Return the unverified content without reading tensors; None if that fails."""
         try:
             return validation.read(self._path, self._file, mapped=True)
         except Exception:
             return None
 
     def copy_to(self, target: str) -> None:
-        """Copy it with its checksum over `target`, completely or not at all (UserError: it is damaged)."""
+        """Verify the file and copy it over `target`, completely or not at all (UserError)."""
         self.verify()
         with complete_or_absent(target) as partial, open(partial, "wb") as duplicate:
             self._file.seek(0)
@@ -81,7 +82,7 @@ class CheckpointFile:
 
 
 def peek(path: str | Path) -> State | None:
-    """`CheckpointFile.peek` of a file; None also where there is none."""
+    """Return `CheckpointFile.peek` of a file; None if there is none."""
     try:
         with CheckpointFile(path) as file:
             return file.peek()
@@ -91,7 +92,7 @@ def peek(path: str | Path) -> State | None:
 
 @contextlib.contextmanager
 def readable(path: str, is_whole: bool | None = None) -> Iterator[None]:
-    """Turn what torch raises while it reads `path`, or handles what it read, into a `UserError` of one sentence.
+    """Turn torch's errors about the file `path` into a `UserError` of one sentence.
 
     is_whole: whether the checksum is known to be right; None: it is not known.
     """
@@ -99,25 +100,25 @@ def readable(path: str, is_whole: bool | None = None) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:  # whatever damaged bytes lead torch to
+    except Exception as error:  # damaged bytes can raise anything in torch
         own = (None, path, str(Path(path)))
         if isinstance(error, OSError) and error.filename not in own and "/proc/self/fd/" not in str(error.filename):
-            raise  # it is of a file that options name
+            raise  # it is about a file that options name
         if isinstance(error, FileNotFoundError):
             raise UserError(f"`{path}` must be a checkpoint file, but there is none.") from error
         refused = isinstance(error, pickle.UnpicklingError)
         if refused and ("GLOBAL" in str(error) or "Unsupported class" in str(error)):
             raise UserError(
-                f"`{path}` must hold tensors, plain containers and `argparse.Namespace` alone, but holds other Python "
-                "objects, which loading could execute; it was not loaded."
+                f"`{path}` must hold only tensors, plain containers and `argparse.Namespace`, but holds other Python "
+                "objects, whose loading could run code; it was not loaded."
             ) from error
-        # EINVAL is torch's word for an archive that ends too early.
+        # torch raises EINVAL for an archive that ends too early.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise UserError(f"`{path}` must be a readable checkpoint file, but: {error.strerror or error}.") from error
         if is_whole is None:
             with CheckpointFile(path) as file:
                 is_whole = file.verify() is not None
-        # torch's own advice for a pickle that it cannot read is to execute it.
+        # torch would advise to execute a pickle that it cannot read.
         reason = "" if refused else f"{error}".partition("\n")[0]
         raise UserError(
             f"`{path}` must be a checkpoint that can be loaded; it "
@@ -128,12 +129,12 @@ def readable(path: str, is_whole: bool | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def complete_or_absent(path: str) -> Iterator[Path]:
-    """A file to write, which gets its name `path` at the end (UserError: the system cannot write it)."""
+    """Yield a file to write, which gets the name `path` at the end (UserError)."""
     with replacing(path) as partial:
         try:
             yield partial
         except RuntimeError as error:
-            # torch hides what the system said in an error of its own.
+            # torch hides the system's error in one of its own.
             cause = error.__cause__ or error.__context__
             if isinstance(cause, KeyboardInterrupt | SystemExit):  # in the middle of a file
                 raise cause from None
@@ -145,7 +146,7 @@ def complete_or_absent(path: str) -> Iterator[Path]:
 
 
 def save(obj: Any, path: str) -> str:
-    """Write a checkpoint with its checksum, completely or not at all; return the digest."""
+    """Write a checkpoint with its checksum, whole or not at all; return the digest."""
     with complete_or_absent(path) as partial:
         with open(partial, "wb") as file:
             torch.save(obj, file)
@@ -153,18 +154,19 @@ def save(obj: Any, path: str) -> str:
 
 
 def copy(source: str, target: str) -> None:
+    """Verify a checkpoint file and copy it, completely or not at all (UserError)."""
     with CheckpointFile(source) as file:
         file.copy_to(target)
 
 
 def load(path: str, mapped: bool = False, remedy: str | None = None) -> State:
-    """The content of a checkpoint file, on the CPU; see `CheckpointFile`."""
+    """Return a checkpoint file's content on the CPU; see `CheckpointFile`."""
     with CheckpointFile(path, remedy) as file:
         return file.load(mapped)
 
 
 def save_anywhere(state: State, path: str, in_background: bool = False) -> None:
-    """`save` on this machine's disks; elsewhere as fairseq does, `in_background` if it can."""
+    """Save by `save` on local disks, else as fairseq, `in_background` if possible."""
     from fairseq.checkpoint_utils import torch_persistent_save
     from fairseq.file_io import PathManager
 
@@ -175,7 +177,7 @@ def save_anywhere(state: State, path: str, in_background: bool = False) -> None:
 
 
 def expect_writable(save_dir: str) -> None:
-    """Make the folder that checkpoints go to, if there is none (UserError: no file can be written there)."""
+    """Make the checkpoints' folder if needed (UserError: it is not writable)."""
     from fairseq.checkpoint_utils import verify_checkpoint_directory
 
     try:
@@ -186,20 +188,20 @@ def expect_writable(save_dir: str) -> None:
 
 
 def suggested_fallback(path: str | Path) -> str:
-    """The end of a sentence that suggests another checkpoint of the folder of `path`, or of its shared part."""
+    """Return the end of a sentence that suggests another checkpoint beside `path`."""
     given = shared_part_of(Path(path))
     other = newest_good_in(given.parent, without=given.name)
     return f": the newest good one beside it is `{other}`" if other else ", there is no good one beside it"
 
 
 def newest_good_in(folder: str | Path, without: str = "") -> Path | None:
-    """The newest checkpoint in a folder that is whole and has finite weights; None where there is none."""
+    """Return a folder's newest intact checkpoint with finite weights, or None."""
     files = [file for file in Path(folder).glob("checkpoint*.pt") if file.name != without]
     return next(filter(_is_good, sorted(files, key=_age)), None)
 
 
 def _age(file: Path) -> float:
-    """For sorting, the newest first; the run may delete a file meanwhile."""
+    """Return a sort key, the newest first; the run may delete a file meanwhile."""
     try:
         return -file.stat().st_mtime
     except OSError:
@@ -207,16 +209,19 @@ def _age(file: Path) -> float:
 
 
 def _is_good(path: Path, digest: str | None = None) -> bool:
-    """Whether a file and its shards are whole, of one save (a shard's `digest`), and have finite weights."""
+    """Return whether a file and its shards are intact, of one save, and finite.
+
+    digest: that the shared part names for this shard.
+    """
     try:
         with CheckpointFile(path, remedy="use another") as file:
             content = file.load(mapped=True)
-            if digest not in (None, file.verify()) or checksum.is_legacy(file._file):  # which nobody can check
+            if digest not in (None, file.verify()) or checksum.is_legacy(file._file):  # older files have no checksum
                 return False
         weights = (value for value in content.get("model", {}).values() if torch.is_tensor(value) and value.numel())
         norms = (torch.linalg.vector_norm(value, math.inf) for value in weights if value.is_floating_point())
         shards = shards_of(path, content) if digest is None and is_shared_part(content) else {}
         shards_are_good = (_is_good(shard, entry["sha256"]) for shard, entry in shards.items())
         return all(bool(norm.isfinite()) for norm in norms) and all(shards_are_good)
-    except Exception:  # whatever is wrong with it, it is nothing to go on from
+    except Exception:  # no run can resume from it, whatever the error
         return False

@@ -1,7 +1,7 @@
-"""Names in checkpoints, as tables: of a sparse model's parameters, in a dense model's, and in older versions.
+"""Names in checkpoints as tables: of sparse models, dense models, older versions.
 
-A dense block's feed-forward layer becomes its experts' stacked parameters; all else keeps its name, and gates start
-afresh. A checkpoint need not have the running prices of BASE gates.
+A dense block's feed-forward layer becomes its experts' stacked parameters. All other names stay, and gates start
+afresh. A checkpoint may lack the running prices of BASE gates.
 """
 
 import copy
@@ -10,43 +10,43 @@ from typing import Any
 
 from torch import Tensor
 
-# Within the names of a sparse model's state, after the block's path:
-MOE = ".moe."  # the layer that took the place of the feed-forward one
+# In the names of a sparse model's state, after the block's path:
+MOE = ".moe."  # the layer that replaces the feed-forward layer
 EXPERTS = ".moe.experts."  # its experts, stacked
-SHARED = ".moe.shared."  # the expert of all tokens, which has no bias of the output
+SHARED = ".moe.shared."  # the expert of all tokens; it has no output bias
 GATE = ".moe.gate.weight"
 PRICES = (".prices.total", ".prices.weight")  # of BASE gates, instead of `.weight`
-# Within those of one that adapts to tasks: the table, and by which part of `--conditional` the others are
+# In names of a model with conditional parts: the table, and the marks by part of `--conditional`
 TASK_EMBEDDINGS = "task_embeddings.weight"
-VOCABULARY = ("embed_tokens.weight", "output_projection.weight")  # which can be one tensor
+VOCABULARY = ("embed_tokens.weight", "output_projection.weight")  # the two can be one tensor
 CONDITIONS = {
     "attention": ".attention_bias.", "norm": "_layer_norm.film.", "alignment": ".alignment.",
     "bottleneck": ".bottleneck.",
 }  # fmt: skip
-MIXTURE = ".mixture."  # what stands beside the feed-forward layer of a block with adapters
+MIXTURE = ".mixture."  # the adapters beside a block's feed-forward layer
 SIDE_CHAIN = ".side_chain."  # the bottlenecks of an encoder in the large form
 # In a checkpoint's `extra_state`:
-GATE_RATE = "gate_rate"  # at which rate the gates learn
+GATE_RATE = "gate_rate"  # the gates' learning rate
 AVERAGES = ("ema", "ema_fp32_params")  # moving averages of the weights
 
-# name within a block of the dense model -> name within the experts, and the shared one, of the same block of the sparse
+# name in a block of the dense model -> name in the experts and the shared expert of the sparse block
 DENSE_TO_EXPERTS = {name: name.replace(".", "_") for name in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")}
 FIRST_WEIGHT = EXPERTS + DENSE_TO_EXPERTS["fc1.weight"]  # of all experts of a block, (N, F, H)
-FIRST_SHARED = SHARED + DENSE_TO_EXPERTS["fc1.weight"]  # of the shared one, (D, H)
+FIRST_SHARED = SHARED + DENSE_TO_EXPERTS["fc1.weight"]  # of the shared expert, (D, H)
 
-# criterion's class in the optimizer's history: of 0.1.0 -> since then
+# criterion's class in the optimizer's history: in 0.1.0 -> since then
 CRITERIONS = {"MoELabelSmoothedCrossEntropyCriterion": "LabelSmoothedCrossEntropyCriterion"}
 
 
 def rename_criterions(state: dict[str, Any]) -> None:
-    """Give the criterions of a checkpoint the names that they have now, in place."""
+    """Rename criterions of older versions in a checkpoint, in place."""
     for entry in state.get("optimizer_history", ()):
         name = entry.get("criterion_name")
         entry["criterion_name"] = CRITERIONS.get(name, name)
 
 
 def without(named: dict[str, Any], *marks: str) -> dict[str, Any]:
-    """A model's state, with its attributes, but for keys with one of the marks in them."""
+    """Return a model's state, with its attributes, without keys that contain a mark."""
     rest = copy.copy(named)
     for key in named:
         if any(mark in key for mark in marks):
@@ -55,15 +55,17 @@ def without(named: dict[str, Any], *marks: str) -> dict[str, Any]:
 
 
 def prices_of(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the running prices in a model's state."""
     return {key: value for key, value in named.items() if key.endswith(PRICES)}
 
 
 def without_prices(named: dict[str, Any]) -> dict[str, Any]:
+    """Return a model's state without running prices."""
     return without(named, *PRICES)
 
 
 def with_prices(named: dict[str, Any], prices: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's state with these prices alone, each behind its gate's weight, where the model has them."""
+    """Return a model's state with these prices alone, each behind its gate's weight."""
     rest, result = without_prices(named), copy.copy(named)
     result.clear()
     for key, value in rest.items():
@@ -77,10 +79,13 @@ def with_prices(named: dict[str, Any], prices: Mapping[str, Any]) -> dict[str, A
 def put_prices(
     state: dict[str, Any], prices: Mapping[str, Tensor], average: Mapping[str, Tensor] | None = None
 ) -> dict[str, Any]:
-    """A copy of a checkpoint, whole or a shared part, with other prices; `average`: those of its moving average."""
+    """Return a copy of a checkpoint, whole or a shared part, with other prices.
+
+    average: prices for the moving average of its weights.
+    """
     result = {**state, "model": with_prices(state["model"], prices)}
     options = (state.get("cfg") or {}).get("model")
-    if isinstance(options, dict):  # `--model-overrides` overrides what is there
+    if isinstance(options, dict):  # `--model-overrides` changes only existing options
         way = options.get("base_evaluation", "prices")
         result["cfg"] = {**state["cfg"], "model": {**options, "base_evaluation": way}}
     if "experts" in state:

@@ -1,7 +1,7 @@
-"""What fairseq's own commands read: whole models, wherever their experts lie.
+"""Load whole models for fairseq's commands and ours, wherever their experts lie.
 
-By these functions `fairseq-generate`, `fairseq-interactive`, `fairseq-validate` and our commands build models with all
-experts. A training process reads its own share instead, by `LoadContext.read`.
+`fairseq-generate`, `fairseq-interactive`, `fairseq-validate` and our commands build models with all experts by these
+functions. A training process instead reads its own experts by `LoadContext.read`.
 """
 
 import functools
@@ -32,21 +32,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class LoadContext:
-    """What a caller wants of the checkpoints that it loads, and what was loaded."""
+    """A caller's wishes for the checkpoints that it loads, and the loaded checkpoints."""
 
     read: Callable[[str], dict[str, Any]] | None = None  # by path; None: by `file_io.load`, with all experts
-    kinds: Sequence[str] | None = None  # what files may choose, such as `model`; None: nothing is built of them
+    kinds: Sequence[str] | None = None  # kinds that files may choose, such as `model`; None: nothing is built
     expect: Callable[[str, mismatch.State], None] | None = None  # refuses a checkpoint by path and content
     loaded: list[tuple[mismatch.Origin, mismatch.State]] = field(default_factory=list)
 
 
-# The boundary to fairseq, which calls `load_checkpoint_to_cpu` and knows of no context.
+# fairseq calls `load_checkpoint_to_cpu` without a context.
 _context: ContextVar[LoadContext | None] = ContextVar("load_context", default=None)
 
 
 @contextmanager
 def within(**changes: Any) -> Iterator[LoadContext]:
-    """Inside, fairseq loads checkpoints by the context around it with these fields changed."""
+    """Let fairseq load checkpoints by the outer context with these fields changed."""
     outer = _context.get()
     context = LoadContext(**changes) if outer is None else replace(outer, **changes)
     token = _context.set(context)
@@ -57,16 +57,19 @@ def within(**changes: Any) -> Iterator[LoadContext]:
 
 
 def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> Any:
-    """See `load`, which takes the place of fairseq's function of that name."""
+    """Replace fairseq's function of this name by `load`."""
     return load(path, _context.get() or LoadContext(), arg_overrides, load_on_all_ranks)
 
 
 def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: bool = False) -> dict[str, Any]:
-    """A checkpoint as `context` wants it, with options of today and `overrides` (UserError: damaged or refused)."""
+    """Return a checkpoint as `context` asks, with current options and `overrides`.
+
+    Raises `UserError` if it is damaged or refused.
+    """
     if context.read is not None:
         state = _upgraded(path, context.read(path), context, overrides)
     else:
-        parts = ("model", *AVERAGES) if are_whole() else PARTS  # moments are for training
+        parts = ("model", *AVERAGES) if are_whole() else PARTS  # only training needs moments
         local = _local(path, on_all_ranks)
         state = _whole_state(path, lambda: _upgraded(path, file_io.load(local), context, overrides), parts)
     rename_criterions(state)
@@ -78,7 +81,7 @@ def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: b
 
 
 def _keep_options_with_position(state: dict[str, Any]) -> None:
-    """Put the task's options beside the position in the data of version 0.1.0, which has no plan."""
+    """Add the task's options to a data position of version 0.1.0, which has no plan."""
     position, cfg = (state.get("extra_state") or {}).get("train_iterator"), state.get("cfg")
     if cfg is None or not isinstance(position, dict) or "sampling" in position or "batches_in_epoch" not in position:
         return
@@ -88,7 +91,7 @@ def _keep_options_with_position(state: dict[str, Any]) -> None:
 
 
 def _local(path: str, load_on_all_ranks: bool) -> str:
-    """The file to read; of one that is elsewhere a fresh copy, as in fairseq."""
+    """Return the local file to read; of a remote file a fresh copy, as in fairseq."""
     from fairseq.file_io import PathManager
 
     local: str = PathManager.get_local_path(path)
@@ -102,7 +105,10 @@ def _local(path: str, load_on_all_ranks: bool) -> str:
 
 
 def load_ema(path: str) -> dict[str, Any]:
-    """A checkpoint with its moving average as the model, as by fairseq's `load_ema_from_checkpoint`."""
+    """Return a checkpoint with its moving average as the model.
+
+    It replaces fairseq's `load_ema_from_checkpoint`.
+    """
     parts = ("model", *AVERAGES)
     state: dict[str, Any] = _whole_state(path, lambda: file_io.load(path), parts)
     average = (state.get("extra_state") or {}).get("ema")
@@ -114,7 +120,7 @@ def load_ema(path: str) -> dict[str, Any]:
 
 
 def _whole_state(path: str, load: Callable[[], Any], parts: tuple[str, ...]) -> Any:
-    """A checkpoint with all experts; read once more if a run has replaced it meanwhile."""
+    """Return a checkpoint with all experts; read again if a run replaced it meanwhile."""
     state = load()
     try:
         return assemble.whole(path, state, parts)
@@ -126,18 +132,18 @@ def _whole_state(path: str, load: Callable[[], Any], parts: tuple[str, ...]) -> 
 
 
 def _upgraded(path: str, state: dict[str, Any], context: LoadContext, overrides: Any) -> dict[str, Any]:
-    """A state as fairseq's `load_checkpoint_to_cpu` hands it out."""
+    """Return a state as fairseq's `load_checkpoint_to_cpu` does."""
     from fairseq import checkpoint_utils
     from fairseq.dataclass.utils import overwrite_args_by_name
     from omegaconf import OmegaConf
 
     if not {"optimizer_history", "best_loss"} & state.keys():  # in all versions of fairseq
         raise UserError(
-            f"`{path}` must be a checkpoint of a run, but is none; a file of `mtmoe import-hf` is what a run begins "
-            "with, and a source's file is for `--pemt-sources`."
+            f"`{path}` must be a checkpoint of a run, but is none; files of `mtmoe import-hf` only start runs, and a "
+            "source's file is for `--pemt-sources`."
         )
-    if "optimizer_history" in state and state.get("extra_state") is None and "epoch" not in state:  # as old ones have
-        raise UserError(f"`{path}` must be a whole checkpoint, but has no `extra_state`, which fairseq saves with all.")
+    if "optimizer_history" in state and state.get("extra_state") is None and "epoch" not in state:  # old ones have it
+        raise UserError(f"`{path}` must be a whole checkpoint, but has no `extra_state`, which fairseq always saves.")
     with readable(path):
         if context.kinds is not None:
             rebuild.check(path, state, context.kinds)
@@ -152,7 +158,10 @@ def _upgraded(path: str, state: dict[str, Any], context: LoadContext, overrides:
 
 
 def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq's `load_model_ensemble_and_task`, with whole models that `rebuild.py` allows; not for its own shards."""
+    """Wrap fairseq's `load_model_ensemble_and_task` to build whole, allowed models.
+
+    `rebuild.py` says which models a file may choose. fairseq's own shards are loaded as before.
+    """
 
     @functools.wraps(original)
     def load_model_ensemble_and_task(
@@ -175,7 +184,7 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
                     rebuild.check(path, state, kinds)
                 loaded = load(path, context, arg_overrides) if state is None else state
                 model, options, task = _built(path, loaded, task, strict)
-                context.loaded.clear()  # which is large
+                context.loaded.clear()  # it is large
                 models.append(model)
                 _say_without_prices(path, model)
         return models, options, task
@@ -184,7 +193,7 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _files(paths: Sequence[str], suffix: str) -> list[str]:
-    """The files of checkpoints, with `suffix` before their `.pt`; local ones are there."""
+    """Return the checkpoints' files, with `suffix` before `.pt` (UserError: missing)."""
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
@@ -196,16 +205,17 @@ def _files(paths: Sequence[str], suffix: str) -> list[str]:
 
 
 def _say_without_prices(path: str, model: Any) -> None:
+    """Warn if a model's BASE layers have no prices for evaluation."""
     gates = [gate for gate in base_gates(model) if gate.routing.evaluation == "prices"]
     if gates and not any(gate.prices.known for gate in gates):
         logger.warning(
-            f"`{path}` has no prices for its BASE layers, which therefore choose experts by scores alone, otherwise "
-            f"than in training; `mtmoe calibrate {path} OUT DATA` gives it some."
+            f"`{path}` has no prices for its BASE layers, so they route by scores alone, unlike in training; "
+            f"`mtmoe calibrate {path} OUT DATA` adds them."
         )
 
 
 def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[Any, Any, Any]:
-    """A checkpoint's model with its weights, its options, and the task, set up if there was none."""
+    """Return a checkpoint's model with weights, its options, and the task."""
     from fairseq import tasks
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 

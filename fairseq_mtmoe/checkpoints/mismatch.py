@@ -1,7 +1,7 @@
-"""A checkpoint that is not this model's: what differs, in one sentence with the option that decides it.
+"""Explain in one sentence why a checkpoint does not fit a model.
 
-The sizes are in the parameters' names and shapes, in the checkpoint as in the model; the languages are in its task's
-state. What loads a model inside `explained` says which of them differ.
+Sizes are in the parameters' names and shapes, languages in the task's state. Code that loads a model inside `explained`
+gets a `UserError` that names the differing options.
 """
 
 import re
@@ -21,8 +21,8 @@ State = Mapping[str, Any]
 
 _SIDES = {"encoder": "source", "decoder": "target"}
 _SHARING = ("share_all_embeddings", "share_decoder_input_output_embed")
-_BEGIN_ANEW = "another instead; to train all weights, begin with those that its run began with"
-# What a name in a checkpoint needs of the model, and what is said of one without.
+_BEGIN_ANEW = "another instead; to train all weights, start from the weights that its run started from"
+# A mark in a checkpoint's names, the architecture that it needs, and the word for one without it.
 _ARCHITECTURES = (
     (keys.MOE, "experts, such as base_moe or mt_tag", "a dense one instead"),
     (keys.MIXTURE, "adapters, such as pemt_t5", _BEGIN_ANEW),
@@ -36,7 +36,7 @@ _NO_POSITIONS = 2  # fairseq's learned positions begin after the padding's index
 
 @dataclass(frozen=True)
 class Origin:
-    """The checkpoint that is loaded: its name, the options of the model that it was saved from, its languages."""
+    """A loaded checkpoint: its name, the options of its model, and its languages."""
 
     name: str = "the checkpoint"
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -47,12 +47,15 @@ NAMELESS = Origin()
 
 
 class Mismatch(UserError):
-    """A checkpoint, whose name is not known, is of another model."""
+    """A checkpoint without a known name does not fit the model."""
 
 
 @contextmanager
 def explained(model: Any, read: Sequence[tuple[Origin, State]]) -> Iterator[None]:
-    """Inside, a model loads the last of the checkpoints that were `read`; what differs is a `UserError`."""
+    """Explain errors while a model loads the last of the checkpoints that were `read`.
+
+    Raises `UserError` with the differences.
+    """
     try:
         yield
         sentence = _about_options(*_unseen_options(model, read[-1][0]), read[-1][0]) if read else None
@@ -65,14 +68,14 @@ def explained(model: Any, read: Sequence[tuple[Origin, State]]) -> Iterator[None
         origin, state = read[-1]
         if state.get("model") is not None:
             raise refusal(model, state["model"], origin) or error from error
-        sentence = _about_options(*_unseen_options(model, origin), origin)  # fairseq's trainer let go of the weights
+        sentence = _about_options(*_unseen_options(model, origin), origin)  # fairseq's trainer has freed the weights
         raise (UserError(sentence) if sentence else error) from error
 
 
 def refusal(model: Any, state: Mapping[str, Any], origin: Origin = NAMELESS) -> Mismatch | None:
-    """What differs between a model and the state of another one; None where nothing does."""
+    """Return how another model's state differs from a model; None if it fits."""
     own, theirs = _shapes_of(model.state_dict()), _shapes_of(state)
-    own = {name: own[name] for name in own if name in theirs or not name.endswith(keys.PRICES)}  # need not be there
+    own = {name: own[name] for name in own if name in theirs or not name.endswith(keys.PRICES)}  # prices are optional
     unseen_theirs, unseen_own = _unseen_options(model, origin)
     sentence = (
         _about_architecture(own, theirs, origin)
@@ -86,18 +89,19 @@ def refusal(model: Any, state: Mapping[str, Any], origin: Origin = NAMELESS) -> 
 
 
 def refusal_of(model: Any, path: str, state: Mapping[str, Any]) -> UserError | None:
-    """As `refusal`, by sizes and vocabulary alone, of a checkpoint that a process could not take its experts of."""
+    """Return `refusal` by sizes and vocabulary, for a process that has no experts yet."""
     own, theirs, origin = _shapes_of(model.state_dict()), _shapes_of(state["model"]), origin_of(path, state)
     sentence = _about_options(sizes(theirs), sizes(own), origin) or _about_vocabulary(model, own, theirs, origin)
     return UserError(sentence) if sentence else None
 
 
 def _shapes_of(state: Mapping[str, Any]) -> Shapes:
+    """Return the shapes by name."""
     return {name: tuple(value.shape) for name, value in state.items()}
 
 
 def sizes(shapes: Shapes) -> dict[str, Any]:
-    """The options of transformer, experts and conditional parts that names and shapes tell of."""
+    """Return the options of stacks, experts and conditional parts that shapes show."""
     found: dict[str, Any] = {}
     for side, text in _SIDES.items():
         names = [name for name in shapes if name.startswith(side)]
@@ -132,7 +136,7 @@ def _conditional_options(shapes: Shapes) -> dict[str, Any]:
 
 
 def _inner_size(name: str, shapes: Shapes) -> int:
-    """A block's inner size: that of an expert and the shared one together."""
+    """Return a block's inner size: one expert and the shared expert together."""
     return shapes[name][-2] + shapes.get(name.removesuffix(keys.FIRST_WEIGHT) + keys.FIRST_SHARED, (0,))[0]
 
 
@@ -148,16 +152,16 @@ def _about_architecture(own: Shapes, theirs: Shapes, origin: Origin) -> str | No
 
 
 def _about_options(theirs: Mapping[str, Any], own: Mapping[str, Any], origin: Origin) -> str | None:
-    """One sentence with all options that differ."""
+    """Return one sentence with all options that differ."""
     names = [name for name in theirs if name in own and theirs[name] != own[name]]
-    names = [name for name in names if theirs[name] != _NO_CONDITIONS]  # they can begin anew in any model
+    names = [name for name in names if theirs[name] != _NO_CONDITIONS]  # they can start afresh in any model
     if not names:
         return None
     wanted, here = ([str(_SWITCH.get(str(side[name]), side[name])) for name in names] for side in (theirs, own))
     first, *others = (f"`--{name.replace('_', '-')}`" for name in names)
     rules = [f"{first} must be {wanted[0]}", *map(" ".join, zip(others, wanted[1:], strict=True))]
     verb = "is" if len(names) == 1 else "they are"
-    hint = "; base_moe, base_dense and transformer are an `--arch` that leaves it off" * ("off" in wanted)
+    hint = "; `--arch` base_moe, base_dense or transformer leaves it off" * ("off" in wanted)
     return f"{_listed(rules)} to load {origin.name}, but {verb} {_listed(here)} instead{hint}."
 
 
@@ -187,7 +191,7 @@ def _about_languages(langs: Sequence[str], origin: Origin) -> str:
     parts = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(others)}"] * bool(others)
     return (
         f"`--langs` must be {','.join(origin.langs)} to load {origin.name}, but is {','.join(langs)} instead, "
-        f"{' and '.join(parts)}; where it is not given, the languages are those of `--lang-pairs`"
+        f"{' and '.join(parts)}; by default the languages are those of `--lang-pairs`"
         f"{', and `mtmoe add-task` adds one to a checkpoint' if not missing else ''}."
     )
 
@@ -197,7 +201,7 @@ def _with_languages(langs: Sequence[str]) -> str:
 
 
 def _languages(dictionary: Any) -> list[str]:
-    """The languages whose tokens end a dictionary, as in fairseq's multilingual tasks."""
+    """Return the languages whose tokens end a dictionary, as in fairseq's tasks."""
     found: list[str] = []
     for symbol in reversed(getattr(dictionary, "symbols", ())):
         match = _LANGUAGE_TOKEN.fullmatch(symbol)
@@ -209,7 +213,7 @@ def _languages(dictionary: Any) -> list[str]:
 
 
 def _about_gates(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
-    """Another kind of gate: those of tasks have one more dimension."""
+    """Return a sentence on another kind of gate: task gates have one more dimension."""
     for name in own:
         if name.endswith(keys.GATE) and len(own[name]) != len(theirs.get(name, own[name])):
             wanted = origin.model.get("expert_gates", "the checkpoint's")
@@ -225,41 +229,41 @@ def _about_tasks(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -> str
     if all(own[name] == theirs.get(name) for name in tables) or not here or not there:
         return None
     return (
-        f"The tasks that the model tells apart must be {there} to load {origin.name}, but are {','.join(here)} "
-        "instead: `--task-ids`, `--langs` and `--lang-pairs` decide them."
+        f"The model's tasks must be {there} to load {origin.name}, but are {','.join(here)} "
+        "instead: `--task-ids`, `--langs` and `--lang-pairs` set them."
     )
 
 
 def _about_names(own: Shapes, theirs: Shapes, origin: Origin) -> str | None:
-    """The first parameter that is not the same, where none of the options above explains it."""
+    """Return a sentence on the first different parameter that no option explains."""
     name = next((name for name in (*own, *theirs) if own.get(name) != theirs.get(name)), None)
     if name is None:
         return None
     here, there = own.get(name), theirs.get(name)
     if here is None:
-        return f"{origin.name} must be of this model, but has a parameter that it has not, `{name}`."
+        return f"{origin.name} must be of this model, but has another parameter, `{name}`."
     if there is None:
-        return f"{origin.name} must be of this model, but has no `{name}`."
+        return f"{origin.name} must be of this model, but lacks `{name}`."
     return f"{origin.name} must be of this model, whose `{name}` has the shape {here}, but it has {there}."
 
 
 def _unseen_options(model: Any, origin: Origin) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The checkpoint's and the model's options that no shape shows: heads, and embeddings that become one tensor."""
+    """Return the two models' options that no shape shows: heads, and tied embeddings."""
     cfg = getattr(model, "cfg", None)
     stacks = {side: getattr(cfg, side, None) for side in _SIDES}
     own = {f"{side}_attention_heads": stack.attention_heads for side, stack in stacks.items() if stack is not None}
-    shared = [name for name in _SHARING if getattr(cfg, name, False)][:1]  # the first brings the second with it
+    shared = [name for name in _SHARING if getattr(cfg, name, False)][:1]  # the first implies the second
     if not origin.model.get("share_all_embeddings", False):
         own |= dict.fromkeys(shared, True)
     return {name: origin.model[name] for name in own if name in origin.model}, own
 
 
 def origin_of(path: str, state: State) -> Origin:
-    """A checkpoint that is loaded, for sentences."""
+    """Return the origin of a loaded checkpoint, for sentences."""
     cfg = state.get("cfg") or {}
     task = plain(cfg.get("task"))
     langs = (state.get("task_state") or {}).get("langs") or task.get("langs")
     pairs = task.get("lang_pairs")
-    if not langs:  # of a run of fairseq's task, as it infers them; a run of ours remembers its own
+    if not langs:  # fairseq's task infers them; our tasks store them
         langs = sorted({lang for pair in pairs for lang in pair.split("-")}) if isinstance(pairs, list) else ()
     return Origin(f"`{path}`", plain(cfg.get("model")), tuple(langs.split(",") if isinstance(langs, str) else langs))

@@ -1,4 +1,4 @@
-"""A checkpoint whose vocabulary has more symbols: rows at the end of its matrices, each the mean of others."""
+"""Add symbols to a checkpoint's vocabulary: rows that are means of existing rows."""
 
 import copy
 from collections.abc import Sequence
@@ -11,16 +11,21 @@ from fairseq_mtmoe.checkpoints.key_maps import AVERAGES
 from fairseq_mtmoe.checkpoints.sharding import State
 from fairseq_mtmoe.errors import UserError
 
-Means = Sequence[Sequence[int]]  # for each new row the old ones whose mean it is
-_AT_ONCE = 1 << 14  # rows that are copied for a sum: a mean can be of all
+Means = Sequence[Sequence[int]]  # for each new row, the old rows to average
+_AT_ONCE = 1 << 14  # rows copied for one sum: a mean can be over all rows
 SOURCE, TARGET = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 OUTPUT = "decoder.output_projection.weight", "decoder.output_projection.bias"
 
 
 def with_rows(state: State, source: Means, target: Means) -> State:
-    """A copy of a checkpoint, whole or a shared part, with new rows of sources' and targets' symbols.
+    """Return a copy of a checkpoint, whole or a shared part, with new embedding rows.
 
-    Types stay, tensors that are one stay one, and an optimizer's state, which is of the old matrices, is left out.
+    Types and tied tensors stay. The optimizer's state is dropped, as it has the old shapes.
+
+    Args:
+        state: the checkpoint.
+        source: for each new symbol of the source vocabulary, the old rows to average.
+        target: the same for the target vocabulary.
     """
     means = {SOURCE: source, **dict.fromkeys((TARGET, *OUTPUT), target)}
     result: State = {**state, "model": _grown(state["model"], means)}
@@ -31,16 +36,16 @@ def with_rows(state: State, source: Means, target: Means) -> State:
 
 
 def expect_rows(path: object, model: dict[str, Tensor], source: int, target: int) -> None:
-    """Raise a `UserError` where a model's matrices have not as many rows as its vocabularies have symbols."""
+    """Raise a `UserError` if a model's matrices do not have a row per symbol."""
     for name, symbols in ((SOURCE, source), (TARGET, target)):
         if name not in model or len(model[name]) != symbols:
             rows = len(model[name]) if name in model else "no"
             raise UserError(
-                f"`{path}` must have a row of `{name}` for each symbol of its vocabulary, {symbols:,} in all, but has "
+                f"`{path}` must have a row of `{name}` for each of the {symbols:,} symbols of its vocabulary, but has "
                 f"{rows} rows."
             )
     if any("adaptive_softmax" in name for name in model):
-        raise UserError(f"`{path}` must be without `--adaptive-softmax-cutoff` to get more symbols, but is not.")
+        raise UserError(f"`{path}` must have no `--adaptive-softmax-cutoff` to get more symbols, but has one.")
 
 
 def _grown(named: dict[str, Any], means: dict[str, Means]) -> dict[str, Any]:
@@ -56,8 +61,8 @@ def _grown(named: dict[str, Any], means: dict[str, Means]) -> dict[str, Any]:
 
 
 def _means(old: Tensor, means: Means) -> Tensor:
-    """(new rows, …) of a matrix or a bias."""
-    found: dict[tuple[int, ...], Tensor] = {}  # many letters have one and the same
+    """(new rows, …) Return means of a matrix's or bias's rows."""
+    found: dict[tuple[int, ...], Tensor] = {}  # many new symbols share the same rows
     for rows in map(tuple, means):
         if rows not in found:
             parts = (list(rows[at : at + _AT_ONCE]) for at in range(0, len(rows), _AT_ONCE))

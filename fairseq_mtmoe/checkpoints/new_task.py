@@ -1,7 +1,7 @@
-"""A checkpoint with one more task: a row more of all that has one for each task, and a head where tasks have heads.
+"""Add a task to a checkpoint: a row in each table with a row per task, and a head.
 
-CA-MTL, §4.4 and table 8: the table of task embeddings grows by a row, which begins as another task's, as the mean of
-all, or is drawn. So does whatever else grows when the model's options name a task more, such as task gates.
+CA-MTL, §4.4 and table 8: the table of task embeddings gets a row, which starts as another task's row, as the mean of
+all, or at random. So does every other tensor that grows with the number of tasks, such as task gates.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
 from fairseq_mtmoe.optim.state import OptimizerState, Parameters, is_flat, map_entry, shapes_of, trained_parameters
 
 RANDOM, XAVIER, MEAN = "random", "xavier", "mean"
-RANDOM_STD = 0.02  # BERT's, of embeddings
+RANDOM_STD = 0.02  # BERT's standard deviation of embeddings
 
 
 @dataclass(frozen=True)
 class Described:
-    """What a model has, in its order: parameters and buffers, and which of them are trained."""
+    """Shapes of a model's state in its order, and its trained parameters."""
 
     shapes: Mapping[str, torch.Size]
     parameters: Parameters
 
     @classmethod
     def of(cls, model: nn.Module) -> Described:
-        """Of a model, which may have no memory."""
+        """Return a model's shapes and parameters; it may be on the meta device."""
         shapes = {name: value.shape for name, value in model.state_dict().items()}
         return cls(shapes, shapes_of(trained_parameters(model)))
 
 
 @dataclass(frozen=True)
 class NewTask:
-    """What is added.
+    """The task to add.
 
     Attributes:
-        tasks: those that the checkpoint has, in the order of their ids; a larger table's last rows are theirs.
-        begins_as: names of some of them, between commas, whose mean the new one's rows begin as; or `mean`, of all;
-            `random`, from N(0, 0.02²), or `xavier`, Xavier's uniform distribution: then gates are those of a new model.
+        tasks: the checkpoint's tasks in the order of their ids; they own a larger table's last rows.
+        begins_as: comma-separated names of tasks whose mean row the new row starts as; or `mean`, of all tasks; or
+            `random`, from N(0, 0.02²), or `xavier`, Xavier's uniform distribution: then gates start as in a new model.
         head: parameters that only the new task has, by name.
-        seed: of what is drawn.
+        seed: of the random numbers.
     """
 
     tasks: Sequence[str]
@@ -57,14 +57,16 @@ class NewTask:
 
 
 def with_task(state: State, new: NewTask, before: Described, after: Described) -> State:
-    """A copy of a checkpoint, whole or a shared part, for the model with the new task; options are left as they are.
+    """Return a copy of a checkpoint for the model with the new task.
 
-    Moments of new rows are 0; an optimizer's state of other shapes is left out (UserError: the weights do not fit).
+    It may be whole or a shared part; options are unchanged. Moments of new rows are 0; an optimizer's state of other
+    shapes is dropped (UserError: the weights do not fit).
     """
     rows = _NewRows(new, before, after)
     for name in rows.grown:
         if name not in state["model"] or state["model"][name].shape != before.shapes[name]:
-            raise UserError(f"The checkpoint's `{name}` must be as its options say, {tuple(before.shapes[name])}.")
+            shape = tuple(before.shapes[name])
+            raise UserError(f"The checkpoint's `{name}` must have the shape that its options give, {shape}.")
     result: State = {**state, "model": rows.added_to(state["model"])}
     result["extra_state"] = extra = dict(state.get("extra_state") or {})
     extra |= {name: rows.added_to(extra[name]) for name in AVERAGES if extra.get(name)}
@@ -81,15 +83,15 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
 
 
 class _NewRows:
-    """The rows of a new task, alike for the model and its averages; `grown`: what gets one."""
+    """Rows of a new task, equal in model and averages; `grown`: tensors that get one."""
 
     def __init__(self, new: NewTask, before: Described, after: Described) -> None:
         self._new, self._order = new, list(after.shapes)
         self.grown = [name for name in before.shapes if before.shapes[name] != after.shapes.get(name)]
         if not self.grown:
             raise UserError(
-                "The checkpoint must have task embeddings or gates, but has neither: `--finetune-from-model` takes it "
-                "as it is."
+                "The checkpoint must have task embeddings or gates, but has neither: use it unchanged with "
+                "`--finetune-from-model`."
             )
         self._sources = list(new.tasks) if new.begins_as == MEAN else new.begins_as.split(",")
         self._is_drawn = new.begins_as in (RANDOM, XAVIER)
@@ -101,7 +103,7 @@ class _NewRows:
         self._generator = torch.Generator().manual_seed(new.seed)
 
     def added_to(self, named: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A model's state with the rows and the head, in the new model's order."""
+        """Return a model's state with the rows and the head, in the new model's order."""
         like = next(value for value in named.values() if value.is_floating_point())
         values = dict(named) | {name: self._with_row(name, named[name]) for name in self.grown if name in named}
         values |= {name: value.to(like.dtype) for name, value in self._new.head.items()}
@@ -131,7 +133,7 @@ class _NewRows:
 def _moments(
     saved: Mapping[str, Any], grown: Sequence[str], before: Parameters, after: Parameters
 ) -> dict[str, Any] | None:
-    """The optimizer's state for the new parameters; None where it does not fit the old ones."""
+    """Return the optimizer's state for the new parameters; None if it does not fit."""
     try:
         named = OptimizerState.from_saved(saved, before)
     except UserError:

@@ -1,7 +1,7 @@
-"""The model that a checkpoint describes: of known kinds alone, which do no more than they say.
+"""Build the model that a checkpoint describes, if its kind is known to be safe.
 
-Some of fairseq's models evaluate a file's options, or open what they name. A file may therefore choose the models of
-this package and stock translation transformers alone, whose code was read for that; a user can trust others by name.
+Some of fairseq's models evaluate a file's options, or open files that they name. So a file may only choose models of
+this package and stock translation transformers, whose code was reviewed; a user can trust others by name.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from fairseq_mtmoe.io.typed import shown
 from fairseq_mtmoe.moe.parallel.placement import whole_models
 from fairseq_mtmoe.protocols import BecomesSparse
 
-TRUST = "MTMOE_TRUST"  # the environment variable with names that a user adds
+TRUST = "MTMOE_TRUST"  # environment variable with names that a user trusts
 OURS = "fairseq_mtmoe."
 KNOWN = {
     "model": {"transformer", "transformer_align"},
@@ -40,7 +40,10 @@ _SIZES = ("layers", "dim", "experts", "heads")
 
 
 def check(path: str | Path, state: State, kinds: Sequence[str]) -> None:
-    """Refuse options of these kinds that are not known to be safe, nor trusted, or too large; forget paths in them."""
+    """Refuse unsafe or too large options of these kinds; remove paths in them.
+
+    Options are safe if they are known or trusted (UserError).
+    """
     for kind in kinds:
         check_name(path, state, kind)
     if "model" in kinds:
@@ -49,34 +52,34 @@ def check(path: str | Path, state: State, kinds: Sequence[str]) -> None:
 
 
 def check_name(path: str | Path, state: State, kind: str) -> None:
-    """Refuse a checkpoint that chooses something of a kind that is neither known nor trusted (UserError)."""
-    # fairseq takes the first of these that it finds, which is another one in different functions.
+    """Refuse a checkpoint that chooses an unknown and untrusted name (UserError)."""
+    # fairseq takes the first of these that it finds; the order differs between its functions.
     named_by = ("_name", "arch") if kind == "model" else ("_name", kind)
     names = _names(state.get("args"), named_by[1:]) + _names(plain(state.get("cfg")).get(kind), named_by)
     if kind == "model" and not names:
-        raise UserError(f"`{path}` must name the model that it is of, but does not.")
+        raise UserError(f"`{path}` must name its model, but does not.")
     trusted = {name.strip() for name in os.environ.get(TRUST, "").split(",")}
     for name in names:
         if not isinstance(name, str) or not (_is_known(kind, name) or name in trusted):
             raise UserError(
-                f"`{path}` must be of a {kind} that is known to execute nothing of a file, but is of {name!r}; where "
-                f"you trust whoever made the file, set the environment variable `{TRUST}={name}`."
+                f"`{path}` must have a {kind} that is known to run no code of a file, but has {name!r}; if you trust "
+                f"the file's author, set the environment variable `{TRUST}={name}`."
             )
 
 
 def _check_sizes(path: str | Path, state: State) -> None:
-    """Refuse a model with a size that is larger than all weights together: damage that would take hours to build."""
+    """Refuse a model with a size above its number of weights: damage builds for hours."""
     held = sum(value.numel() for value in (state.get("model") or {}).values())
     for name, value in leaves([plain(state.get("cfg")).get("model"), state.get("args")]):
         if name.endswith(_SIZES) and isinstance(value, int) and value > held:
             raise UserError(
-                f"`{path}` must hold the weights of the model that it describes, but that one has {shown(value)} as "
-                f"`{name}`, and the file {held} numbers."
+                f"`{path}` must hold the weights of the model that it describes, but `{name}` is {shown(value)} and "
+                f"the file has {held} numbers."
             )
 
 
 def plain(options: Any) -> dict[str, Any]:
-    """Options of any of fairseq's kinds as a dictionary; empty where they are none."""
+    """Return fairseq's options of any kind as a dictionary; empty if there are none."""
     from omegaconf import OmegaConf
 
     if OmegaConf.is_config(options):
@@ -93,7 +96,7 @@ def _names(options: Any, keys: tuple[str, ...]) -> list[Any]:
 
 
 def _is_known(kind: str, name: str) -> bool:
-    """Whether this is ours, or stock and known; a model also by the name of one of its architectures."""
+    """Return whether the name is ours, or stock and known; or an architecture's."""
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
@@ -114,18 +117,21 @@ def _forget_paths(options: Any) -> None:
 
 
 def model_options(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The options of a checkpoint's model by name; None where it has none of fairseq 0.12 or later."""
+    """Return a checkpoint's model options by name; None before fairseq 0.12."""
     return plain((checkpoint.get("cfg") or {}).get("model")) or None
 
 
 def configuration(kind: type, options: Mapping[str, Any]) -> Any:
-    """A model's dataclass with those of the options that it knows."""
+    """Return a model's dataclass with the options that it knows."""
     names = {field.name for field in dataclasses.fields(kind)} - {"_name"}
     return kind(**{name: value for name, value in options.items() if name in names})
 
 
 def stand_in_task(weights: Mapping[str, Tensor], more_symbols: int = 0) -> SimpleNamespace:
-    """What `build_model` wants of a task: dictionaries `more_symbols` larger than the embeddings, one for equals."""
+    """Return a task for `build_model` with dictionaries as large as the embeddings.
+
+    more_symbols: number of further symbols. Vocabularies of equal size share one dictionary.
+    """
     if "decoder.embed_tokens.weight" not in weights:
         return SimpleNamespace(pretrained=None)
     from fairseq.data import Dictionary
@@ -144,9 +150,13 @@ def stand_in_task(weights: Mapping[str, Tensor], more_symbols: int = 0) -> Simpl
 
 
 def without_memory(path: Path, state: State, options: Mapping[str, Any], more_symbols: int = 0) -> nn.Module:
-    """The model of a checkpoint that was checked, whose tensors have names and shapes alone.
+    """Return a checked checkpoint's model on the meta device, without weights.
 
-    options: of its model, or others in their place. more_symbols: by which its vocabularies are larger.
+    Args:
+        path: of the checkpoint, for errors.
+        state: its content.
+        options: of its model, or others instead.
+        more_symbols: number of symbols by which vocabularies grow.
     """
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 

@@ -1,7 +1,7 @@
-"""Checkpoints written from others: copied, with experts in other files, or their mean.
+"""Write checkpoints from others: copies, other shards, or averages.
 
-Shards that no shared part names, which a killed or failed save leaves behind, are removed, unless a shared part cannot
-be read; files that this package did not write stay.
+Shards without a shared part, which a killed or failed save leaves behind, are removed unless a shared part is
+unreadable. Files that this package did not write stay.
 """
 
 import os
@@ -26,19 +26,19 @@ from fairseq_mtmoe.optim.state import OptimizerState, Parameters
 
 EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
 UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
-_DELETED = re.compile(r"checkpoint(\d+|_\d+_\d+|\.best_.*)\.pt")  # what `--keep-…` has fairseq delete
-_SHARD = re.compile(r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+\.pt")  # also what `replacing` leaves of a killed process
-# Buffers: the number of a format, a tensor whose type tells fairseq's sines of positions the model's, running prices.
+_DELETED = re.compile(r"checkpoint(\d+|_\d+_\d+|\.best_.*)\.pt")  # names that fairseq deletes with `--keep-…`
+_SHARD = re.compile(r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+\.pt")  # with partial files of killed processes
+# Buffers: a format's version, a tensor that gives fairseq's sinusoidal positions their type, running prices.
 _BUFFERS = (".version", "._float_tensor", *PRICES)
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def remove_orphans(path: str | Path) -> None:
-    """Remove shards that no shared part names: of the one at `path`, or of a run's checkpoints in that folder.
+    """Remove shards that no shared part names, of a checkpoint or of a run's folder.
 
-    Shards without a shared part are removed if a run itself deletes such names: another may be on its way.
+    Shards without a shared part are removed only if the run itself deletes such names: a save may be in progress.
     """
-    with suppress(OSError):  # what cannot be looked at stays
+    with suppress(OSError):  # unreadable files stay
         _remove_orphans(Path(path))
 
 
@@ -69,37 +69,40 @@ def _remove_saves(folder: Path, keep: str | None) -> None:
 
 
 def copy_with_experts(source: str | Path, target: str | Path) -> None:
-    """Copy a checkpoint over `target`, completely or not at all; shards become hard links (UserError: damaged)."""
+    """Copy a checkpoint over `target`, whole or not at all; shards become hard links.
+
+    Raises `UserError` if it is damaged.
+    """
     with CheckpointFile(source) as file, _shards_beside(target, source, file.peek() or {}):
         file.copy_to(str(target))
 
 
 def save_whole(state: State, target: str | Path) -> None:
-    """Write a state with all its experts over `target` and its shards, completely or not at all (UserError)."""
+    """Write a whole state over `target` and its shards, completely or not at all."""
     file_io.save(state, str(target))
     remove_orphans(target)
 
 
 def save_with_experts(state: State, source: str | Path, target: str | Path) -> None:
-    """Write a state over `target`, completely or not at all, with the shards beside `source` that it names."""
+    """Write a state over `target`, with the shards beside `source` that it names."""
     with _shards_beside(target, source, state):
         file_io.save(state, str(target))
 
 
 @contextmanager
 def _shards_beside(target: str | Path, source: str | Path, state: State) -> Iterator[None]:
-    """Inside, the shards of `source` lie beside `target`, too; later those that `target` names."""
+    """Put the shards of `source` beside `target`; at the end, keep those it names."""
     try:
         if sharding.is_shared_part(state):
             for here, there in zip(sharding.shards_of(source, state), sharding.shards_of(target, state), strict=True):
                 _link(here, there)
         yield
     finally:
-        remove_orphans(target)  # which opens the target anew: after an error it is what it was before
+        remove_orphans(target)  # it reads the target again, which an error left unchanged
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it where that cannot be done."""
+    """Give a file a second name, or copy it if that fails."""
     try:
         with replacing(target) as partial:
             os.link(source, partial)
@@ -110,9 +113,10 @@ def _link(source: Path, target: Path) -> None:
 def write_in_parts(
     source: Path, target: Path, experts_per_file: int, track: Callable[[Iterable[int]], Iterable[int]] = iter
 ) -> int:
-    """Write `source` to `target` with `experts_per_file` in each file, one at a time; return the number of files.
+    """Write `source` to `target` with `experts_per_file` experts per file.
 
-    `track` wraps the loop over the files, to show how far it is (UserError: no experts, or fewer, or damaged).
+    It reads one shard at a time and returns the number of shards. `track` wraps the loop over them to show progress.
+    Raises `UserError` if there are no experts or fewer, or the checkpoint is damaged.
     """
     state = load_shared_part(source, mapped=True)
     num_experts = _num_experts(source, state)
@@ -132,21 +136,21 @@ def write_in_parts(
 
 
 def write_whole(source: Path, target: Path) -> None:
-    """Write to `target` the checkpoint `source` with all experts in that file (UserError: none, or damaged ones)."""
+    """Write the checkpoint `source` with all experts in the file `target` (UserError)."""
     state = load_shared_part(source, mapped=True)
     _num_experts(source, state)
     save_whole(whole(source, state), target)
 
 
 def parameters_of(model: dict[str, Tensor]) -> Parameters:
-    """Names and shapes of the trained parameters in a model's whole state, in the optimizer's order."""
+    """Return names and shapes of trained parameters in a model's state, in order."""
     embeddings: list[Tensor] = []
     parameters = []
     for name, value in model.items():
         if name.endswith(_BUFFERS):
             continue
         if name.endswith(VOCABULARY):
-            # Values are compared because fairseq's copy from a GPU to the CPU makes several tensors of a shared one.
+            # Compare values: fairseq's copy from a GPU to the CPU splits a shared tensor.
             if any(torch.equal(value, other) for other in embeddings):
                 continue
             embeddings.append(value)
@@ -162,7 +166,7 @@ def _num_experts(source: Path, state: State) -> int:
 
 
 def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callable[[int, int], Content]]:
-    """The shared part, and how to read some of the experts."""
+    """Return the shared part, and a function that reads some of the experts."""
     if sharding.is_shared_part(state):
         return state, ShardReader(source, state).read
     parameters = parameters_of(state["model"])
@@ -173,22 +177,23 @@ def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callabl
             raise UserError("Moments have other shapes than their parameters.")
     except UserError as error:
         raise UserError(
-            f"`{source}` must hold the optimizer's moments of all parameters of its model for its experts to be told "
-            "apart, but does not; go on from it in several processes, and their checkpoints will be in parts."
+            f"`{source}` must hold the optimizer's moments of all its model's parameters, so that its experts can be "
+            "split off, but does not; resume it with several processes, whose checkpoints are in shards."
         ) from error
     return shared_part, lambda first, count: sharding.narrow(content, first, count)
 
 
 def average(paths: Iterable[Path]) -> State:
-    """The first checkpoint, without an optimizer's state, with the means of all parameters (UserError: they differ).
+    """Return the first checkpoint with the mean of all parameters (UserError).
 
-    As fairseq's `scripts/average_checkpoints.py`: half precision is summed, and stays, in float32. Prices' mean is of
-    those checkpoints that have some. Holds the sum and one checkpoint's parameters at a time.
+    It has no optimizer's state. As in fairseq's `scripts/average_checkpoints.py`, half precision is summed, and stays,
+    in float32. Prices are averaged over the checkpoints that have some. It holds the sum and one checkpoint's
+    parameters at a time.
     """
     result: State = {}
     total: dict[str, Tensor] = OrderedDict()
     first, count = Path(), 0
-    for count, path in enumerate(paths, start=1):  # noqa: B007 (it is how many there were)
+    for count, path in enumerate(paths, start=1):  # noqa: B007 (it is their number)
         parts = ("model",) if result else ("model", *AVERAGES)
         state = whole(path, load_shared_part(path, mapped=True), parts)
         model = state.get("model")
@@ -211,11 +216,14 @@ def average(paths: Iterable[Path]) -> State:
 
 
 def newest(folder: Path, name: re.Pattern[str], count: int, upper_bound: int | None) -> list[Path]:
-    """The `count` checkpoints with the highest numbers up to a bound, the highest first; `name`: EPOCHS or UPDATES."""
+    """Return the `count` checkpoints with the highest numbers up to a bound.
+
+    name: EPOCHS or UPDATES.
+    """
     try:
         matches = [match for file in os.listdir(folder) if (match := name.fullmatch(file))]
     except OSError as error:
-        raise UserError(f"`--inputs` must be one folder to find checkpoints in, but `{folder}` is none.") from error
+        raise UserError(f"`--inputs` must be one folder with checkpoints, but `{folder}` is none.") from error
     numbers = {int(match[1]): match[0] for match in matches if upper_bound is None or int(match[1]) <= upper_bound}
     option, example = "--num-epoch-checkpoints", "checkpoint3.pt"
     if name is UPDATES:

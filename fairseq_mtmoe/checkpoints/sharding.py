@@ -1,10 +1,10 @@
-"""A checkpoint in parts: what each part holds, what its file is called, and all of them in one state again.
+"""Checkpoints in parts: shared part and expert shards, their names, and joining.
 
-A checkpoint is one file, `X.pt`, or a *shared part* of that name, fairseq's checkpoint without the experts, with
-*expert shards* beside it: `X.experts/<id>/0-3.pt` holds experts 0 to 3 of the checkpoint whose shared part names
-`<id>`, whatever processes wrote it. Shards are written first, under a new id: until the shared part has its name, the
-checkpoint before it is whole. A shard's *content* is `{"first", "count", "model", "ema", "ema_fp32_params",
-"optimizer"}`, every tensor with experts `first` to `first + count` in its first dimension.
+A checkpoint is one file, `X.pt`, or a *shared part* of that name with *expert shards* beside it. The shared part is
+fairseq's checkpoint without experts. `X.experts/<id>/0-3.pt` holds experts 0 to 3 of the checkpoint whose shared part
+names `<id>`, whichever processes wrote it. Shards are written first, under a new id: until the shared part gets its
+name, the previous checkpoint is whole. A shard's *content* is `{"first", "count", "model", "ema", "ema_fp32_params",
+"optimizer"}`; every tensor has experts `first` to `first + count` in its first dimension.
 """
 
 import copy
@@ -40,17 +40,17 @@ _EXPERTS: Any = {
 
 
 def new_id() -> str:
-    """A name that no other save has; all processes of one save need the same."""
+    """Return a unique name for a save; all its processes must use the same."""
     return secrets.token_hex(8)
 
 
 def shard_name(first: int, count: int) -> str:
-    """The name of the file of experts `first` to `first + count`."""
+    """Return the name of the file of experts `first` to `first + count`."""
     return f"{first}-{first + count - 1}.pt"
 
 
 def expert_folder(path: str | Path) -> Path:
-    """The folder of the shards of `path`, with a folder for each id (UserError: no name in `.pt`)."""
+    """Return the folder of the shards of `path` (UserError: it does not end in `.pt`)."""
     path = Path(path)
     if path.suffix != ".pt":
         raise UserError(f"`{path}` must end in `.pt`: its experts are in a folder of that name with `.experts`.")
@@ -58,26 +58,29 @@ def expert_folder(path: str | Path) -> Path:
 
 
 def shared_part_of(path: Path) -> Path:
-    """A shard's shared part, or the file itself."""
+    """Return a shard's shared part, or the file itself."""
     is_in_folder = len(path.parents) > 2 and path.parents[1].suffix == FOLDER_SUFFIX
     return path.parents[1].with_suffix(".pt") if is_in_folder else path
 
 
 def shards_of(path: str | Path, shared_part: State) -> dict[Path, ShardEntry]:
-    """The shards of the shared part at `path`, with their entries, in the experts' order; see `check_shard_list`."""
+    """Return the shards of a shared part with their entries, in the experts' order.
+
+    See `check_shard_list` for errors.
+    """
     check_shard_list(path, shared_part)
     folder = expert_folder(path) / shared_part["experts"]["id"]
     return {folder / entry["name"]: entry for entry in shared_part["experts"]["files"]}
 
 
 def with_shard_list(shared_part: State, save_id: str, shards: Iterable[ShardEntry]) -> State:
-    """The shared part to save once all shards are written: it names them."""
+    """Return the shared part that names these shards; save it after them."""
     entries = sorted(shards, key=lambda entry: int(entry["first"]))
     return {**shared_part, "experts": {**shared_part["experts"], "id": save_id, "files": entries}}
 
 
 def check_shard_list(path: str | Path, shared_part: State) -> None:
-    """Refuse a shared part whose `"experts"` is of a newer format, or names files that this package does not write."""
+    """Refuse a shared part with a damaged list of shards, or of a newer format."""
     experts = shared_part["experts"]
     if isinstance(experts, dict) and isinstance(experts.get("version"), int) and experts["version"] > VERSION:
         raise UserError(f"`{path}` must be read with a newer version of fairseq_mtmoe, which wrote it.")
@@ -97,24 +100,24 @@ def _is_well_formed(experts: Any) -> bool:
 
 
 def is_shared_part(state: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint's experts are in shards."""
+    """Return whether a checkpoint's experts are in shards."""
     return "experts" in state
 
 
 def count_experts(state: Mapping[str, Any]) -> int:
-    """N, of a checkpoint, whole or in parts; 0 of a dense one."""
+    """Return a checkpoint's number of experts, whole or in parts; 0 if it is dense."""
     if is_shared_part(state):
         return int(state["experts"]["num_experts"])
     return next((len(value) for key, value in (state.get("model") or {}).items() if EXPERTS in key), 0)
 
 
 def has_experts(state: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint, whole or in parts, is of a model with experts."""
+    """Return whether a checkpoint, whole or in parts, has experts."""
     return is_shared_part(state) or count_experts(state) > 0
 
 
 def has_rows(content: Content) -> bool:
-    """Whether every tensor of a content has as many rows as it has experts."""
+    """Return whether every tensor of a content has a row per expert."""
 
     def fits(value: Any) -> bool:
         if isinstance(value, dict):
@@ -125,17 +128,19 @@ def has_rows(content: Content) -> bool:
 
 
 def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> tuple[State, Content]:
-    """The shared part of one process's state, still without a list of shards, and the content of its shard, as views.
+    """Split one process's state into a shared part and its shard's content, as views.
+
+    The shared part has no list of shards yet.
 
     Args:
-        state: what fairseq would save, with this process's experts (UserError: tensors of others).
-        placement: which experts those are.
+        state: the state that fairseq would save, with this process's experts (UserError: tensors do not match).
+        placement: the process's experts.
         parameters: names and (local) shapes of the trained parameters, in the optimizer's order.
     """
     content = content_of(state, placement, parameters)
     if not has_rows(content):
         count = placement.count
-        raise UserError(f"Every tensor of experts in the checkpoint must have {count} of them, but one has not.")
+        raise UserError(f"Every tensor of experts in the checkpoint must have {count} experts, but one has not.")
     shared_part: State = {**state, "model": without(state["model"], EXPERTS)}
     shared_part["extra_state"] = dict(state.get("extra_state") or {})
     shared_part["extra_state"] |= {name: without(part, EXPERTS) for name, part in _averages(state).items()}
@@ -155,7 +160,7 @@ def split(state: State, placement: ExpertPlacement, parameters: Parameters) -> t
 
 
 def content_of(state: State, placement: ExpertPlacement, parameters: Parameters) -> Content:
-    """The second half alone of what `split` returns: all views, and no more than the experts."""
+    """Return only the content that `split` returns: views of the experts."""
     parts = {"model": state["model"], **_averages(state)}
     saved = state.get("last_optimizer_state")
     if isinstance(saved, Mapping):
@@ -163,8 +168,8 @@ def content_of(state: State, placement: ExpertPlacement, parameters: Parameters)
         wrong = named.misfit([(name, shape) for name, shape in parameters if EXPERTS in name])
         if wrong is not None:
             raise UserError(
-                "Experts in several processes must be trained by an `--optimizer` whose state has the shapes of the "
-                f"parameters, such as adam, but that of `{wrong}` has others."
+                "With experts in several processes, the state of `--optimizer` must have the shapes of the parameters, "
+                f"as adam's does, but that of `{wrong}` has others."
             )
         parts["optimizer"] = named
     content = {name: {key: v for key, v in part.items() if EXPERTS in key} for name, part in parts.items()}
@@ -172,9 +177,9 @@ def content_of(state: State, placement: ExpertPlacement, parameters: Parameters)
 
 
 def join(shared_part: State, content: Content, parameters: Parameters | None = None, flat: bool | None = None) -> State:
-    """The state of a shared part and some or all experts, as a process with these would have saved it.
+    """Return the state of a shared part and some or all experts, as of one process.
 
-    parameters, flat: as the optimizer has them now (see `load_local`); by default as it had them.
+    parameters, flat: of the current optimizer (see `load_local`); by default as they were saved.
     """
     experts = shared_part["experts"]
     state = {key: value for key, value in shared_part.items() if key != "experts"}
@@ -194,12 +199,12 @@ def join(shared_part: State, content: Content, parameters: Parameters | None = N
 
 
 def whole_shapes(parameters: Parameters, num_experts: int) -> Parameters:
-    """The parameters of a process with all experts, given those of one with some."""
+    """Return the parameters of a process with all experts from those of one with some."""
     return [(name, (num_experts, *shape[1:]) if EXPERTS in name else tuple(shape)) for name, shape in parameters]
 
 
 def narrow(content: Content, first: int, count: int, parts: Iterable[str] = PARTS) -> Content:
-    """Experts `first` to `first + count` of a content that has them, as views."""
+    """Return experts `first` to `first + count` of a content, as views."""
     start = first - content["first"]
     assert start >= 0 and start + count <= content["count"]
     found = (part for part in parts if part in content)
@@ -208,7 +213,7 @@ def narrow(content: Content, first: int, count: int, parts: Iterable[str] = PART
 
 
 def map_experts(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A part of a content, with `change` applied to every tensor with experts."""
+    """Return a part of a content with `change` applied to every tensor with experts."""
     if isinstance(value, dict):
         return {key: map_experts(item, change) for key, item in value.items()}
     if torch.is_tensor(value):
@@ -217,7 +222,7 @@ def map_experts(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def compact(value: Any) -> Any:
-    """Nested dicts with copies of tensors that are part of larger ones: a file would hold all of these."""
+    """Return nested dicts with views copied: a file would hold their whole storage."""
     if isinstance(value, dict):
         return {key: compact(item) for key, item in value.items()}
     if torch.is_tensor(value) and value.untyped_storage().nbytes() > value.nbytes:
@@ -231,7 +236,7 @@ def _averages(state: State) -> dict[str, Any]:
 
 
 def _merged(rest: dict[str, Tensor], experts: dict[str, Tensor], keys: list[str]) -> dict[str, Tensor]:
-    """Both in one, in the order of `keys`, which averaging relies on."""
+    """Return both in one, in the order of `keys`, which averaging relies on."""
     merged = copy.copy(rest)
     for key in keys:
         if key in experts:
@@ -242,5 +247,5 @@ def _merged(rest: dict[str, Tensor], experts: dict[str, Tensor], keys: list[str]
 
 
 def _shape(entry: Mapping[str, Any]) -> torch.Size:
-    """The shape of an entry's parameter; () if the entry is empty."""
+    """Return the shape of an entry's parameter; () if the entry is empty."""
     return next((value.shape for value in entry.values() if torch.is_tensor(value) and value.dim()), torch.Size())

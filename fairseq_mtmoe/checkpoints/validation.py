@@ -1,8 +1,8 @@
-"""Whether what a checkpoint file holds may be loaded, whoever wrote it: tensors and plain containers.
+"""Check that a checkpoint file is safe to load: tensors and plain containers only.
 
-`read` is the one way in. torch's `weights_only` runs no code of a file. fairseq, however, hands options to OmegaConf,
-which fills in `${oc.env:HOME}`, and `eval`s some texts: an option of a file must refer to nothing, and be a literal
-where it would be evaluated. Every other value that somebody relies on is described here, as annotations.
+`read` is the only entry. torch's `weights_only` runs no code of a file. fairseq, however, hands options to OmegaConf,
+which fills in `${oc.env:HOME}`, and it calls `eval` on some texts. So an option of a file must refer to nothing, and an
+evaluated one must be a literal. The annotations here describe every other value that code relies on.
 """
 
 import ast
@@ -21,12 +21,12 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.typed import Name, Rule, Text, between, fault
 
 _GROWTH = 8  # times the file's size: tied weights are three tensors over one storage
-_SMALL = 1 << 20  # bytes that do no harm
-# What fairseq evaluates of the options of models and tasks that are built from a file; `encoder_` may stand before it.
+_SMALL = 1 << 20  # bytes that are always accepted
+# Options that fairseq evaluates when it builds a file's model or task; `encoder_` may precede the name.
 _EVALUATED = ("xformers_att_config", "adaptive_softmax_cutoff", "left_pad_source", "left_pad_target")
-# `mtmoe upcycle` of 0.1.0 wrote the defaults of options that follow others as they are declared.
+# `mtmoe upcycle` of 0.1.0 wrote such defaults, which refer to another option.
 _FOLLOWING = re.compile(r"\$\{model\.(encoder|decoder)[._](ffn_)?embed_dim\}")
-# fairseq looks for a file of the name that one of these has.
+# fairseq looks for a file with the name in one of these options.
 _REGISTRIES = ("scoring", "tokenizer", "bpe", "optimizer", "lr_scheduler", "criterion", "simul_type")
 _NAME = re.compile(r"[\w-]*")
 
@@ -42,23 +42,23 @@ Bytes = Annotated[Tensor, Rule("a row of bytes", lambda value: value.dim() == 1 
 Tensors = dict[str, Tensor]
 
 
-# fairseq makes an object of whatever class is named.
+# fairseq instantiates the named class.
 Meters = Literal["AverageMeter", "SumMeter", "TimeMeter", "StopwatchMeter", "ConcatTensorMeter"]
 Meter = tuple[int, Text, Meters, dict[str, Any]]
 
-# Dictionaries by the names in them, of which none must be there but those that are `Required`; in parentheses: one of.
+# Dictionaries by their keys, which are optional unless `Required`; a tuple is a union.
 Schedule: Any = {"lr": Number, "best": Number | None, "last_epoch": int}
-Seen: Any = {"size": Required[Count], "bits": Required[Bytes]}  # which of a task's examples were trained on
-Selection: Any = {  # what uncertainty sampling chose
+Seen: Any = {"size": Required[Count], "bits": Required[Bytes]}  # bits of a task's examples that were trained on
+Selection: Any = {  # choices of uncertainty sampling
     "seen": Required[dict[str, Seen]], "names": Required[list[Name]], "sums": Required[list[list[float]]],
     "updates": Required[Count],
 }  # fmt: skip
-Gates: Any = {"since": Required[Count | None], "start": Required[Tensors]}  # first weights, and until when
+Gates: Any = {"since": Required[Count | None], "start": Required[Tensors]}  # the gates' first weights, and their update
 Trained: Any = {
     "training_seconds": Required[Amount], "training_tokens": Count | None, "selection": (Selection, None),
     "gates": (Gates, None),
 }  # fmt: skip
-# In the training data, fairseq's and ours; of `sampling` `data/sampling/saved_plans.py` is the reader.
+# Position in the training data, fairseq's and ours; `data/sampling/saved_plans.py` reads `sampling`.
 Position: Any = {
     "epoch": Required[Epoch], "iterations_in_epoch": Count, "batches_in_epoch": Count, "group_size": Some,
     "shuffle": bool, "num_processes": Some, "drawn_in_epoch": Epoch | None,
@@ -75,10 +75,10 @@ Extra: Any = {
 History: Any = {
     "criterion_name": Text, "optimizer_name": Text, "lr_scheduler_state": (Schedule, None), "num_updates": Count
 }  # fmt: skip
-Entry: Any = {"step": Amount, "exp_avg": Tensor, "exp_avg_sq": Tensor}  # whether shapes fit is for who loads them
+Entry: Any = {"step": Amount, "exp_avg": Tensor, "exp_avg_sq": Tensor}  # the loader checks shapes
 Group: Any = {
     "params": Required[list[Count]], "lr": Number | None, "betas": tuple[Share, Share], "weight_decay": Number,
-    "eps": Amount | tuple[Amount | None, Amount | None],  # of Adafactor two, of which torch's chooses one itself
+    "eps": Amount | tuple[Amount | None, Amount | None],  # Adafactor has two; torch's sets one itself
     "amsgrad": bool,
 }  # fmt: skip
 Optimizer: Any = {"state": Required[dict[Any, Entry]], "param_groups": Required[list[Group]]}
@@ -86,7 +86,7 @@ End = tuple[Annotated[int, between(5, 10**9)], Some]  # rows and bytes
 VocabularySide: Any = {"symbols": Required[list[Name]], "model": Required[Bytes]}
 Ids = list[Count]
 Factor = Annotated[float, between(-1e6, 1e6)]
-Generation: Any = {  # what `generate` of `transformers` does by default, by its names of these; ids of tokens are ours
+Generation: Any = {  # defaults of `generate` in `transformers`, with its names; ids of tokens are ours
     **dict.fromkeys(("max_length", "max_new_tokens", "min_length", "min_new_tokens"), Count),
     **dict.fromkeys(("num_beams", "num_return_sequences", "no_repeat_ngram_size", "top_k"), Count),
     **dict.fromkeys(("length_penalty", "repetition_penalty", "temperature", "top_p"), Factor),
@@ -108,7 +108,7 @@ TaskState: Any = {
     "generation": (Generation, None), "vocabulary_ends": dict[Name, tuple[End, End]],
     "vocabulary": Annotated[list[VocabularySide], Rule("one or two vocabularies", lambda value: 1 <= len(value) <= 2)],
 }  # fmt: skip
-Checkpoint: Any = {  # an expert shard has its experts' part of the tensors
+Checkpoint: Any = {  # an expert shard has its experts' rows of the tensors
     "args": Namespace | None, "cfg": dict[str, Any] | None, "model": Tensors | None,
     "criterion": dict[str, Any] | None, "task_state": (TaskState, None), "extra_state": (Extra, None),
     "optimizer_history": (
@@ -120,11 +120,16 @@ Checkpoint: Any = {  # an expert shard has its experts' part of the tensors
 
 
 def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, Any]:
-    """The content of an open file of `torch.save`, named `path`, on the CPU; `mapped`: read when it is touched.
+    """Return the content of an open file of `torch.save` on the CPU.
+
+    Args:
+        path: the file's name, for errors.
+        file: the open file.
+        mapped: whether tensors are read when they are used.
 
     Raises:
-        UserError: no dictionary, larger than such a file should be, or a value or option that is not allowed.
-        Exception: what torch raises where a file is damaged, or would execute something.
+        UserError: it is no dictionary, is larger than its file allows, or has a forbidden value or option.
+        Exception: torch's, for a file that is damaged or would execute something.
     """
     state = _loaded(path, file, mapped and is_archive(file))
     if not isinstance(state, dict):
@@ -133,10 +138,10 @@ def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, An
     for _, value in leaves(state):
         if isinstance(value, Tensor):
             if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
-                _refuse(path, "tensors with all their values", "some without")
+                _refuse(path, "plain dense tensors", "others")
             size += value.numel() * value.element_size()
     if size > _GROWTH * os.fstat(file.fileno()).st_size + _SMALL:
-        _refuse(path, "about as much as it is large", "what becomes many times that when it is used")
+        _refuse(path, "tensors of about its own size", "tensors that take many times as much")
     _check_options(path, state)
     found = fault(state, _form_of(state))
     if found is not None:
@@ -145,7 +150,7 @@ def read(path: str | Path, file: BinaryIO, mapped: bool = False) -> dict[str, An
 
 
 def _loaded(path: str | Path, file: BinaryIO, mapped: bool) -> Any:
-    """What torch loads of an open file, which it maps by the descriptor's name, where it has one."""
+    """Load an open file by torch; mapped files are opened by the descriptor's name."""
     file.seek(0)
     if not mapped:
         return torch.load(file, map_location="cpu", weights_only=True)
@@ -153,7 +158,7 @@ def _loaded(path: str | Path, file: BinaryIO, mapped: bool) -> Any:
     name = descriptor if os.path.exists(descriptor) else str(path)
     try:
         return torch.load(name, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError as error:  # which says the name that torch was given
+    except RuntimeError as error:  # it names the descriptor
         error.args = (str(error).replace(name, str(path)),)
         raise
 
@@ -163,7 +168,7 @@ def _refuse(path: str | Path, rule: str, found: str) -> NoReturn:
 
 
 def leaves(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """Each value in nested containers, with its name, and each name; what several names lead to comes once."""
+    """Yield each value in nested containers with its name, and keys; shared ones once."""
     seen = set() if seen is None else seen
     if isinstance(value, Namespace):
         value = vars(value)
@@ -178,7 +183,7 @@ def leaves(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator
 
 
 def _check_options(path: str | Path, state: dict[str, Any]) -> None:
-    """Refuse options that refer to something, or would be evaluated and are no literals."""
+    """Refuse options that refer to something, or are evaluated and no literals."""
     for name, value in leaves([state.get("cfg"), state.get("args")]):
         if not isinstance(value, str):
             continue
@@ -189,7 +194,7 @@ def _check_options(path: str | Path, state: dict[str, Any]) -> None:
         }.items():
             if is_wrong:
                 rule = f"its `{name}` must be a {kind}, but is {value[:80]!r}"
-                raise UserError(f"`{path}` must not be trusted with its options: {rule}; it was not loaded.")
+                raise UserError(f"`{path}` must have options that run no code: {rule}; it was not loaded.")
 
 
 def _is_literal(text: str) -> bool:
@@ -201,7 +206,7 @@ def _is_literal(text: str) -> bool:
 
 
 def _form_of(state: Mapping[str, Any]) -> Any:
-    """What a checkpoint must be; `--optimizer composite` has the state of several optimizers."""
+    """Return a checkpoint's form; `--optimizer composite` has several states."""
     optimizer = state.get("last_optimizer_state")
     parts = optimizer.values() if isinstance(optimizer, dict) else ()
     if any(isinstance(one, dict) and "param_groups" in one for one in parts):

@@ -1,1 +1,1 @@
-"""Files: complete or absent, read only for what they are; tables for people."""
+"""Files written whole or not at all, checked readers, tables and pages."""

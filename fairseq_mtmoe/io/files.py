@@ -1,4 +1,4 @@
-"""Files that are complete or absent, and files that are read only if they are files, and hold what they must."""
+"""Write files completely or not at all; read only regular and valid files."""
 
 import errno
 import json
@@ -23,12 +23,15 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 
-_CHUNK = 1 << 18  # bytes: what a processor keeps near it
+_CHUNK = 1 << 18  # bytes: about a core's cache
 _LONGEST_LINE = 64 << 20
 
 
 def regular_file(path: str | Path, what: str = "a file") -> Path:
-    """`path`, which can be read to an end (UserError: it is none, or a folder, pipe or device); `what` it must be."""
+    """Return `path` if it is a regular file (UserError: it is missing, a folder, …).
+
+    what: noun phrase for the error, such as `a recipe`.
+    """
     path = Path(path)
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)
@@ -45,7 +48,10 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
 
 
 def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
-    """`path`, which the argument `name` may write: nothing, or a file to `overwrite`; none of `inputs` (UserError)."""
+    """Return `path` if the argument `name` may write it (UserError).
+
+    It must not exist, or be a file to `overwrite`, and must differ from all `inputs`.
+    """
     for source_name, source in inputs.items():
         is_same = os.path.exists(path) and os.path.exists(source) and path.samefile(source)
         if is_same or os.path.realpath(path) == os.path.realpath(source):
@@ -58,7 +64,7 @@ def output_file(name: str, path: Path, overwrite: bool, **inputs: Path) -> Path:
 
 
 def read_bytes(path: str | Path, what: str = "a file") -> bytes:
-    """The content of a file (UserError: see `regular_file`, or it cannot be read)."""
+    """Return a file's bytes (UserError: see `regular_file`, or it cannot be read)."""
     with _readable(path, what):
         return regular_file(path, what).read_bytes()
 
@@ -72,7 +78,10 @@ def _readable(path: str | Path, what: str) -> Iterator[None]:
 
 
 def read_text(path: str | Path, what: str = "a text file") -> str:
-    """The content of a file in UTF-8, with its line ends as they are (UserError: see `read_bytes`, or the encoding)."""
+    """Return a UTF-8 file's text, with its line ends unchanged.
+
+    Raises `UserError` as `read_bytes` does, and for another encoding.
+    """
     return _decoded(read_bytes(path, what), 0, path)
 
 
@@ -85,17 +94,22 @@ def _decoded(data: bytes, offset: int, path: str | Path) -> str:
 
 
 def text_lines(path: str | Path, what: str = "a text file") -> list[str]:
-    """The lines of a UTF-8 file; see `text_batches`."""
+    """Return the lines of a UTF-8 file; see `text_batches`."""
     return [line for lines in text_batches(path, what) for line in lines]
 
 
 def text_batches(
     path: str | Path, what: str = "a text file", span: tuple[int, int | None] = (0, None)
 ) -> Iterator[list[str]]:
-    """The lines of a UTF-8 file of any size, some thousands at a time: as many as `wc -l` counts.
+    """Yield the lines of a UTF-8 file of any size, some thousands at a time.
 
-    A line feed ends a line, and nothing else that Python or Unicode call a break; a carriage return before it is no
-    part of the line. `span`: the bytes to read, from … to before … (None: to the end), whole lines.
+    There are as many lines as `wc -l` counts: only a line feed ends a line, no other break of Python or Unicode. A
+    carriage return before it is not part of the line.
+
+    Args:
+        path: the file.
+        what: noun phrase for errors.
+        span: start and end in bytes (None: the file's end), on line boundaries.
 
     Raises:
         UserError: it cannot be read, is in another encoding, has a line of over 64 MiB, or carriage returns alone.
@@ -127,18 +141,18 @@ def _chunks(path: str | Path, what: str, span: tuple[int, int | None]) -> Iterat
 
 
 def _decoded_lines(data: bytes, offset: int, path: str | Path) -> list[str]:
-    """The lines of `data`, which begins at `offset` in the file and lacks the last line's end."""
+    """Return the lines of `data`, from `offset`, without the last line's end."""
     text = _decoded(data, offset, path)
     return (text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text).split("\n")
 
 
 def _check_line_ends(path: str | Path, line: bytes, any_feed: bool) -> None:
     if b"\r" in line[:-1] and not any_feed:  # at its end it may be half of Windows' line end
-        raise UserError(f"`{path}` must have lines that end in line feeds, but has carriage returns alone; convert it.")
+        raise UserError(f"`{path}` must have lines that end in line feeds, but has only carriage returns; convert it.")
 
 
 def read_json(path: str | Path, what: str = "a JSON file") -> Any:
-    """The value in a JSON file (UserError: see `read_text`, or it holds something else)."""
+    """Return a JSON file's value (UserError: see `read_text`, or it is no JSON)."""
     try:
         return json.loads(read_text(path, what))
     except UserError:
@@ -149,7 +163,7 @@ def read_json(path: str | Path, what: str = "a JSON file") -> Any:
 
 
 def check_writable(folder: str | Path) -> None:
-    """Raise a `UserError` if no file can be written to `folder`, which is left as it was."""
+    """Raise a `UserError` if no file can be written to `folder`; leave it as it was."""
     folder = Path(folder)
     missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     try:
@@ -158,7 +172,7 @@ def check_writable(folder: str | Path) -> None:
             file.write(b"\n")
             file.flush()
     except OSError as error:
-        raise UserError(f"`{folder}` must be a folder that can be written to, but is not: {error.strerror}.") from error
+        raise UserError(f"`{folder}` must be a writable folder, but is not: {error.strerror}.") from error
     finally:
         for path in missing:
             with suppress(OSError):
@@ -167,7 +181,7 @@ def check_writable(folder: str | Path) -> None:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Give a path to write to, which becomes `path` if the block ends well (UserError: it cannot be written)."""
+    """Yield a path to write, which becomes `path` if the block succeeds (UserError)."""
     target = Path(path)
     with _partial(target, "what was there before is as it was") as partial:
         yield partial
@@ -176,9 +190,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def _partial(target: Path, outcome: str) -> Iterator[Path]:
-    """Where this process writes what becomes `target`: removed in the end, as what killed processes have left.
+    """Yield a temporary path beside `target`, and remove it and dead processes' paths.
 
-    The host is named because each knows only its own processes. Libraries pick a format by the suffix.
+    The name has the host, as a host knows only its own processes, and the suffix, by which libraries pick a format.
     """
     host = re.sub(r"[^\w-]", "-", socket.gethostname())
     before = f".{target.stem}.{host}."
@@ -188,7 +202,7 @@ def _partial(target: Path, outcome: str) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         for path in made:
             with suppress(OSError):
-                _flush(path.parent)  # a power cut would take the files with the folder's name
+                _flush(path.parent)  # or a power cut would lose the folder's name and its files
         with suppress(OSError):
             _remove_left(target.parent, re.compile(f"{re.escape(before)}([0-9]+){re.escape(target.suffix)}"))
         yield partial
@@ -200,7 +214,7 @@ def _partial(target: Path, outcome: str) -> Iterator[Path]:
 
 
 def _remove_left(folder: Path, pattern: re.Pattern[str]) -> None:
-    """Remove the partial files whose process, by its number in their names, is gone from this host."""
+    """Remove partial files whose process, named in them, no longer runs on this host."""
     for name in os.listdir(folder):
         found = pattern.fullmatch(name)
         if found and not _is_running(int(found[1])):
@@ -215,19 +229,19 @@ def _remove(path: Path) -> None:
 
 
 def move_into_place(partial: Path, target: Path) -> None:
-    """Let a complete file become `target`, and wait until the disk has it."""
+    """Rename a complete file to `target`, and wait until it is on the disk."""
     _flush(partial)
     os.replace(partial, target)
-    # Some network file systems refuse to flush a folder. A whole file is there by then, be it the new or the old one.
+    # Some network file systems cannot flush a folder. By then the file is whole, the new or the old one.
     with suppress(OSError):
         _flush(target.parent)
 
 
 @contextmanager
 def new_folder(path: str | Path, replaceable: Collection[str] | None = None) -> Iterator[Path]:
-    """As `replacing`, an empty folder to fill with files.
+    """Yield an empty folder to fill, which becomes `path` if the block succeeds.
 
-    replaceable: names of files that a folder there may have and lose; None: there must be none (UserError).
+    replaceable: names of files that an existing folder may have and lose; None: it must not exist (UserError).
     """
     target = Path(os.path.realpath(path)) if replaceable is not None else Path(path)
     if os.path.lexists(target):
@@ -247,12 +261,12 @@ def _check_replaceable(folder: Path, names: Collection[str] | None) -> None:
         raise_invalid("the output folder", "one that does not exist yet", str(folder))
     others = [file.name for file in folder.iterdir() if file.is_dir() or file.name not in names]
     if others:
-        rule = f"one that has nothing else to lose, such as {others[0]}"
+        rule = f"one without other files, such as {others[0]}"
         raise_invalid("the output folder", rule if names else "empty, or given with --overwrite", str(folder))
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
-    """Let a folder become `target`; one that is there is moved aside first, and removed afterwards."""
+    """Rename a folder to `target`; an existing one is moved aside first, then removed."""
     if not target.exists():
         os.rename(partial, target)
         return
@@ -267,7 +281,7 @@ def _put_in_place(partial: Path, target: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Whether this host has a process of that number."""
+    """Return whether this host runs a process of that number."""
     try:
         os.kill(process, 0)  # the signal 0 is not sent
     except (ProcessLookupError, OverflowError):
@@ -278,7 +292,7 @@ def _is_running(process: int) -> bool:
 
 
 def _flush(path: Path) -> None:
-    """Wait until the disk has the file, or a folder's names."""
+    """Wait until the file, or a folder's names, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,7 @@
-"""Calls in a process of their own, for libraries in C++ or Rust: a crafted file may crash them, or fill the memory."""
+"""Calls in a separate process, for C++ and Rust libraries that files may crash.
+
+The process also limits memory and time.
+"""
 
 import contextlib
 import os
@@ -18,21 +21,27 @@ _BEGIN = "import sys; sys.path[:] = sys.argv[1:]; from fairseq_mtmoe.io.isolated
 
 
 class Lost(Exception):
-    """The call has no result. The message says why, as the end of a sentence."""
+    """The call has no result; the message says why, as the end of a sentence."""
 
 
 def isolated(function: Callable[..., Result], *arguments: object, memory: int, seconds: int = 60) -> Result:
-    """What `function(*arguments)` returns in another process, which may use `memory` bytes and `seconds`.
+    """Return `function(*arguments)` from another process with limits.
+
+    Args:
+        function: importable by its name.
+        arguments: picklable.
+        memory: limit in bytes.
+        seconds: limit of time.
 
     Raises:
         UserError: as the function does.
-        Lost: the process ended, or was ended, without an answer.
+        Lost: the process ended without an answer.
     """
     call = pickle.dumps((memory, seconds)) + pickle.dumps((function, arguments))
     done = subprocess.run([sys.executable, "-c", _BEGIN, *sys.path], input=call, stdout=subprocess.PIPE)
     try:
         kind, value = pickle.loads(done.stdout)
-    except (EOFError, pickle.UnpicklingError) as error:  # it ended before, or while, it wrote an answer
+    except (EOFError, pickle.UnpicklingError) as error:  # it ended before it wrote an answer
         raise Lost(_ending(done.returncode, seconds)) from error
     if kind is not None:
         raise kind(value)
@@ -41,7 +50,7 @@ def isolated(function: Callable[..., Result], *arguments: object, memory: int, s
 
 
 def _ending(code: int, seconds: int) -> str:
-    """Why a process ended that did not say so."""
+    """Return why a process ended without an answer."""
     if code == -signal.SIGALRM:
         return f"reading it takes over {seconds} seconds"
     if code == -signal.SIGKILL:
@@ -50,15 +59,15 @@ def _ending(code: int, seconds: int) -> str:
 
 
 def serve() -> None:
-    """In the other process: do the call that stands on standard input, and write what comes of it."""
+    """Run the call on standard input in the other process, and write its result."""
     results = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (1, 2):  # what a library prints, and the traces of its crashes
+    for descriptor in (1, 2):  # output and crash traces of libraries
         os.dup2(nowhere, descriptor)
     memory, seconds = pickle.load(sys.stdin.buffer)
-    function, arguments = pickle.load(sys.stdin.buffer)  # imports the module, before there are limits
+    function, arguments = pickle.load(sys.stdin.buffer)  # imports the module, before limits apply
     _limit(memory)
-    signal.alarm(seconds)  # nobody handles it, so that it ends this process even within the library
+    signal.alarm(seconds)  # without a handler it ends this process even inside the library
     answer: tuple[type[Exception] | None, object]
     try:
         answer = None, function(*arguments)
@@ -70,13 +79,13 @@ def serve() -> None:
         answer = Lost, first_line(error)[:300] or type(error).__name__
     pickle.dump(answer, results)
     results.flush()
-    os._exit(0)  # what a library does at the end may crash as well
+    os._exit(0)  # a library's exit handlers may crash, too
 
 
 def _limit(memory: int) -> None:
-    """Let this process take so many bytes more than it has."""
+    """Limit this process to `memory` more bytes than it has."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError, ValueError):  # systems without /proc, and limits that are lower already
+    with contextlib.suppress(OSError, ValueError):  # systems without /proc, or with lower limits
         with open("/proc/self/statm", encoding="ascii") as file:
             taken = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + memory, taken + memory))

@@ -1,4 +1,7 @@
-"""A file of lines with checksums, so that a killed process can go on: a torn line ends it, and is written over."""
+"""A file of lines with checksums, by which a killed process resumes.
+
+A torn line ends the journal and is overwritten.
+"""
 
 import fcntl
 import json
@@ -14,7 +17,10 @@ from fairseq_mtmoe.io.typed import fault
 
 
 def entries(path: Path, kind: Any = Any) -> list[Any]:
-    """What the lines hold up to the first torn one; nothing without a file (UserError: a line is not of `kind`)."""
+    """Return the values before the first torn line (UserError: one is not of `kind`).
+
+    Without a file there are none.
+    """
     values = [value for value, _ in _whole_lines(read_bytes(path, "a journal"))] if os.path.lexists(path) else []
     for number, value in enumerate(values, start=1):
         found = fault(value, kind)
@@ -24,10 +30,13 @@ def entries(path: Path, kind: Any = Any) -> list[Any]:
 
 
 class Journal:
-    """A journal to add to, of one process at a time (UserError); what follows its last whole line is removed."""
+    """A journal to append to, for one process at a time (UserError).
+
+    A torn end is removed.
+    """
 
     def __init__(self, path: Path, in_use: str | None = None) -> None:
-        """`in_use` is the sentence where another process has it; None: it is about the folder."""
+        """Open the journal; `in_use` is the error if another process has it open."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +53,7 @@ class Journal:
             raise UserError(f"`{path}` cannot be written: {error.strerror or error}.") from error
 
     def add(self, value: object) -> None:
-        """Write a value of JSON's, and wait until the disk has it (UserError: it cannot be written)."""
+        """Append a JSON value, and wait until it is on the disk (UserError: it fails)."""
         text = json.dumps(value, ensure_ascii=False).encode()
         try:
             self._file.write(b"%08x %s\n" % (zlib.crc32(text), text))
@@ -54,29 +63,31 @@ class Journal:
             raise UserError(f"`{self.path}` cannot be written: {error.strerror or error}.") from error
 
     def replace(self, value: object) -> None:
-        """Write a value in the place of all: whenever the process is killed, the journal begins with this or the last.
+        """Replace all values by one; a kill leaves this or the last value at the start.
 
-        What a killed one leaves behind the new value is torn, or lines of before.
+        Behind the new value, a killed process leaves a torn line or old lines.
         """
         self._file.seek(0)
         self.add(value)
         self._file.truncate()
 
     def clear(self) -> None:
+        """Remove all lines."""
         self._file.seek(0)
         self._file.truncate()
 
     def remove(self) -> None:
-        """Take the file away: everything is done."""
+        """Delete the file: the work is done."""
         self.path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 
 def _whole_lines(content: bytes) -> Iterator[tuple[Any, int]]:
-    """The values of whole lines, each with where it ends."""
+    """Yield the values of whole lines, each with its end's offset."""
     offset = 0
     for line in content.splitlines(keepends=True):
         offset += len(line)

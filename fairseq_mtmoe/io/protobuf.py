@@ -1,7 +1,6 @@
-"""Protocol Buffers' encoding, as far as a model of SentencePiece needs it; no schema and no library.
+"""Protocol Buffers' encoding as SentencePiece models need it, without schemas.
 
-A message is a run of fields, each with its number. Messages that stand one behind the other are one message: fields
-that may be there several times are joined.
+A message is a sequence of numbered fields. Concatenated messages are one message: their repeated fields are joined.
 """
 
 import struct
@@ -9,25 +8,27 @@ from collections.abc import Iterator
 
 from fairseq_mtmoe.errors import UserError
 
-_NUMBER, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5  # how a field's value is written
+_NUMBER, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5  # encodings of a field's value
 _SIZES = {_DOUBLE: 8, _FLOAT: 4}
 
 
 def number(field: int, value: int) -> bytes:
+    """Encode a field with a whole number."""
     return _varint(field << 3 | _NUMBER) + _varint(value)
 
 
 def real(field: int, value: float) -> bytes:
+    """Encode a field with a float."""
     return _varint(field << 3 | _FLOAT) + struct.pack("<f", value)
 
 
 def binary(field: int, value: bytes) -> bytes:
-    """A field with text in UTF-8, or with a message."""
+    """Encode a field with UTF-8 text or a message."""
     return _varint(field << 3 | _BYTES) + _varint(len(value)) + value
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message in their order: whole numbers, and the bytes of all else (UserError: it is cut off)."""
+    """Yield a message's fields: whole numbers, else bytes (UserError: it is damaged)."""
     at = 0
     try:
         while at < len(message):

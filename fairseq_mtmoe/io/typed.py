@@ -1,8 +1,8 @@
-"""Whether what a file holds is what an annotation says.
+"""Check a file's values against annotations.
 
-`fault` finds the first value that is not. A whole number is also a number, a list also a tuple of its length. A
-dictionary of annotations stands for dictionaries, and a dataclass for one of its fields: what is `Required` must be
-there, and what is not named may be anything. A tuple of annotations is their union.
+`fault` finds the first value that does not match. A whole number is also a number, and a list also a tuple of its
+length. A dictionary of annotations, or a dataclass, stands for dictionaries: `Required` keys must exist, and other keys
+may have any value. A tuple of annotations is their union.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must be besides its type, in words and as a test: metadata of `Annotated`."""
+    """A test of a value besides its type, with its words; metadata of `Annotated`."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -38,18 +38,21 @@ class Fault:
         return f"must have {self.rule} as `{self.path}`, but has {self.found}"
 
 
-# Text without halves of characters, which JSON can spell and nobody can write.
+# Text without lone surrogates, which JSON can spell but UTF-8 cannot.
 Text = Annotated[str, Rule("text", lambda value: not any("\ud800" <= letter <= "\udfff" for letter in value))]
 Name = Annotated[Text, Rule("a name", lambda value: value != "")]
 
 
 def between(least: float, most: float) -> Rule:
-    """The rule of a number within bounds."""
+    """Return the rule of a number within bounds."""
     return Rule(f"a number from {least:,} to {most:,}", lambda value: least <= value <= most)
 
 
 def fault(value: Any, kind: Any, path: str = "") -> Fault | None:
-    """The first value in `value`, which is called `path`, that is not what an annotation says; None where all are."""
+    """Return the first value in `value` that breaks an annotation, or None.
+
+    path: the value's name.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return None
@@ -81,7 +84,7 @@ def _is_union(kind: Any) -> bool:
 
 
 def _is_of(value: Any, kind: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
-    """Whether a value is of a type, whatever lies in it."""
+    """Return whether a value is of a type, apart from its content."""
     if kind is None:
         return value is None
     if origin is Literal:
@@ -95,7 +98,7 @@ def _is_of(value: Any, kind: Any, origin: Any, arguments: tuple[Any, ...]) -> bo
 
 
 def _parts(value: Any, fields: dict[str, Any], origin: Any, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """What lies in a value, with its name and what it must be."""
+    """Yield the values inside a value, with their names and annotations."""
     if fields:
         yield from ((name, value[name], inner) for name, inner in fields.items() if name in value)
     elif isinstance(value, dict) and arguments:
@@ -108,7 +111,7 @@ def _parts(value: Any, fields: dict[str, Any], origin: Any, arguments: tuple[Any
 
 
 def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """The names of a dictionary or dataclass with their annotations, and which of them must be there."""
+    """Return the annotations of a dictionary or dataclass, and the required names."""
     if isinstance(kind, dict):
         return kind, frozenset(name for name, inner in kind.items() if getattr(inner, "__origin__", None) is Required)
     return _fields_of_class(kind) if _is_dataclass(kind) else ({}, frozenset())
@@ -126,7 +129,7 @@ def _fields_of_class(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
 
 
 def words(kind: Any) -> str:
-    """What an annotation asks for, for a sentence."""
+    """Return an annotation in words, for a sentence."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Required:
         return words(arguments[0])
@@ -144,7 +147,7 @@ def words(kind: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value for a sentence: a short one itself, of others what they are."""
+    """Return a value for a sentence: a short one itself, others by their type."""
     if isinstance(value, int) and abs(value) >= _LARGEST_SHOWN:
         return "a number of more than 40 digits"
     if isinstance(value, str | int | float):

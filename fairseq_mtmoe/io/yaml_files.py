@@ -1,7 +1,7 @@
-"""What users write in YAML: names and their values, a dataclass for each part, and a sentence for each mistake.
+"""Users' YAML files: a dataclass for each part, a sentence for each mistake.
 
-PyYAML's safe loader runs nothing, but takes the last of two equal names, values that have themselves in them, and a few
-lines that stand for a billion values.
+PyYAML's safe loader runs no code. But it accepts duplicate names, values that contain themselves, and a few lines whose
+aliases stand for a billion values.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -19,14 +19,14 @@ from fairseq_mtmoe.io.files import read_text
 
 Fields = TypeVar("Fields")
 
-MAX_CHARACTERS = 2_000_000  # of a file: PyYAML takes 10 s for them
-MAX_VALUES, MAX_DEPTH, MAX_DIGITS = 100_000, 30, 40  # with each alias as what it stands for; of a number
+MAX_CHARACTERS = 2_000_000  # of a file: PyYAML needs 10 s for them
+MAX_VALUES, MAX_DEPTH, MAX_DIGITS = 100_000, 30, 40  # values with aliases expanded; levels; digits of a number
 PREFIX = "tag:yaml.org,2002:"
-NO_VALUES = ("binary", "timestamp", "omap", "pairs", "set")  # types of YAML that no setting has
+NO_VALUES = ("binary", "timestamp", "omap", "pairs", "set")  # YAML types that no setting has
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """PyYAML's safe loader, with limits. What looks like a date is a text, as in YAML 1.2."""
+    """PyYAML's safe loader with limits; dates are text, as in YAML 1.2."""
 
     yaml_implicit_resolvers = {
         first: [one for one in resolvers if one[0] != f"{PREFIX}timestamp"]
@@ -35,15 +35,15 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
-        self._around: list[str | None] = []  # the anchors of the values that are being read
+        self._around: list[str | None] = []  # anchors of the values being read
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) and event.anchor in self._around:
-            raise yaml.YAMLError(f"line {line} has `*{event.anchor}` within what that stands for")
+            raise yaml.YAMLError(f"line {line} has `*{event.anchor}` inside its own value")
         if len(self._around) > MAX_DEPTH:
-            raise yaml.YAMLError(f"line {line} has values within values more than {MAX_DEPTH} deep")
+            raise yaml.YAMLError(f"line {line} nests values more than {MAX_DEPTH} deep")
         self._around.append(event.anchor)
         node = super().compose_node(parent, index)
         self._around.pop()
@@ -58,7 +58,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice is not None:
-            raise yaml.YAMLError(f"line {node.start_mark.line + 1} begins what has `{twice}` twice")
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1} begins a value with `{twice}` twice")
         content: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return content
 
@@ -76,7 +76,7 @@ for _name in NO_VALUES:
 
 
 def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
-    """The number of values in a node, with aliases as what they stand for."""
+    """Return the number of values in a node, with aliases expanded."""
     if isinstance(node, yaml.ScalarNode):
         return 1
     if id(node) not in known:
@@ -86,7 +86,10 @@ def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def read_mapping(path: Path, what: str, form: str) -> dict[str, Any]:
-    """The names and values in a YAML file, which must be `what`, such as `a recipe`, with `form` in it (UserError)."""
+    """Return a YAML file's names and values (UserError).
+
+    what, form: noun phrases for errors, such as `a recipe` and its names.
+    """
     text = read_text(path, what)
     if len(text) > MAX_CHARACTERS:
         raise_invalid(str(path), f"{what} of at most {MAX_CHARACTERS:,} characters", len(text))
@@ -101,7 +104,7 @@ def read_mapping(path: Path, what: str, form: str) -> dict[str, Any]:
 
 
 def check_names(where: str, content: Any, known: Sequence[str]) -> None:
-    """Refuse content that has no names, or others than the known ones."""
+    """Refuse content that is no mapping, or has unknown names (UserError)."""
     if not isinstance(content, dict):
         raise_invalid(where, "names and their values", content)
     for name in content:
@@ -110,12 +113,13 @@ def check_names(where: str, content: Any, known: Sequence[str]) -> None:
 
 
 def structured(form: type[Fields], where: str, content: Any, other: Fields | None = None) -> Fields:
-    """The dataclass `form` with the names and values of `content` (UserError: they are not its own).
+    """Return the dataclass `form` with the values of `content` (UserError).
 
     Args:
         form: a dataclass that OmegaConf reads; fields without a default are `MISSING`.
-        where: the content stands, for sentences.
-        other: whose fields stand where content has none; by default the dataclass's own.
+        where: the content's place, for errors.
+        content: names and values.
+        other: provides values that content lacks; by default the dataclass does.
     """
     content = {} if content is None else content
     _check_fields(form, where, content)
@@ -126,13 +130,13 @@ def structured(form: type[Fields], where: str, content: Any, other: Fields | Non
     except MissingMandatoryValue as error:
         fields = fields_of(form)  # type: ignore[arg-type]
         missing = [field.name for field in fields if field.default == MISSING and field.name not in content]
-        raise UserError(f"`{where}` must have `{missing[0] if missing else error.key}`, but has not.") from error
+        raise UserError(f"`{where}` must have `{missing[0] if missing else error.key}`, but does not.") from error
     except OmegaConfBaseException as error:
         raise UserError(f"`{where}: {error.full_key}` is wrong: {_shown(first_line(error))}.") from error
 
 
 def _check_fields(form: type[Any], where: str, content: Any) -> None:
-    """See that names are known, and that no list of texts or numbers has a list in it, which OmegaConf takes."""
+    """Check names, and that lists of texts or numbers have no lists inside."""
     check_names(where, content, [field.name for field in fields_of(form)])
     hints = get_type_hints(form)
     for name, value in content.items():
@@ -146,17 +150,17 @@ def _check_fields(form: type[Any], where: str, content: Any) -> None:
 
 
 def _hidden(text: str) -> str:
-    """A text in which OmegaConf finds nothing to fill in (`${oc.env:HOME}`) or missing (`???`)."""
+    """Return a text that OmegaConf leaves alone: `${oc.env:HOME}` and `???`."""
     return text.replace("${", "$\0{") if text != MISSING else f"\0{MISSING}"
 
 
 def _shown(text: str) -> str:
-    """What `_hidden` was given."""
+    """Undo `_hidden`."""
     return text.replace("$\0{", "${").replace(f"\0{MISSING}", MISSING)
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """A value with each text in it changed, but for names."""
+    """Return a value with each text in it changed, except names."""
     if isinstance(value, dict):
         return {key: _with_texts(part, change) for key, part in value.items()}
     if isinstance(value, list):

@@ -47,7 +47,7 @@ def test_an_unknown_language_and_checkpoints_that_are_damaged_or_would_execute(t
     options = ("fairseq-generate", OLD / "data", *PLUGIN, "--task", "translation_heated", "-s", "en", "--cpu")
     for path, language, words in (
         (last, "zz", "zz"), (broken, "aa", "truncated or damaged"),
-        (evil, "aa", "is of 'wav2vec2'; where you trust whoever made the file, set the environment"),
+        (evil, "aa", "has 'wav2vec2'; if you trust the file's author, set the environment"),
     ):  # fmt: skip
         assert words in sentence_of(run(*options, "-t", language, "--path", path, check=False))
     assert not (tmp_path / "executed").exists()

@@ -1,4 +1,7 @@
-"""Tables in Markdown, and pages in HTML from a room's Jinja2 templates, with the look that all have (`basics.css`)."""
+"""Markdown tables, and HTML pages from Jinja2 templates with a common style.
+
+The style is `basics.css`.
+"""
 
 import base64
 import hashlib
@@ -12,12 +15,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from tabulate import tabulate
 
-_JOINERS = "\u200c\u200d"  # are part of the spelling of Persian and many languages of India
+_JOINERS = "\u200c\u200d"  # part of the spelling of Persian and many Indian languages
 _SPELLED = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: int | Sequence[int] = 1) -> str:
-    """A table whose cells are shown as they are; `texts`: so many columns, or these, stand on the left, numbers not."""
+    """Return a Markdown table; pipes in cells are escaped.
+
+    texts: number of leading text columns, or their indices; they are left-aligned, numbers right-aligned.
+    """
     of_text = range(texts) if isinstance(texts, int) else texts
     head, *body = ([str(cell).replace("|", "\\|") for cell in row] for row in (columns, *rows))
     sides = ["left" if index in of_text else "right" for index in range(len(columns))]
@@ -26,7 +32,7 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]], tex
 
 @cache
 def templates(folder: Path) -> Environment:
-    """The templates of a folder, which may include its other files and `basics.css`; values are escaped.
+    """Return a folder's templates, which escape values and may include `basics.css`.
 
     Filters: `visible`, `coded` for sentences with code between backticks, `policy_hash`, and `n` for whole numbers.
     """
@@ -39,12 +45,12 @@ def templates(folder: Path) -> Environment:
 
 
 def policy_hash(text: str) -> str:
-    """What the policy of a page calls a script or style, so that no other is used."""
+    """Return the hash that allows a script or style in a page's content policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def visible(text: object) -> str:
-    """The text with controls, marks of direction, lone surrogates and private characters as `⟨U+202E⟩`."""
+    """Return the text with invisible and private characters spelled as `⟨U+202E⟩`."""
     line = str(text)
     if line.isascii() and line.isprintable():
         return line
@@ -55,5 +61,5 @@ def visible(text: object) -> str:
 
 
 def _coded(text: object) -> Markup:
-    """A sentence in HTML: what stands between backticks is code."""
+    """Return a sentence in HTML, with text between backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))

@@ -192,7 +192,7 @@ WAV2VEC = {"_name": "wav2vec2", "conv_feature_layers": FCONV}
 
 @pytest.mark.parametrize(("change", "words"), [
     (instead("model", WAV2VEC), "is of 'wav2vec2'"),
-    (instead("model", {"wav2vec2": WAV2VEC}), "must name the model"),
+    (instead("model", {"wav2vec2": WAV2VEC}), "must name its model"),
     (instead("model", Namespace(_name="transformer", arch="fconv")), "is of 'fconv'"),
     (as_namespace(arch="fconv", encoder_layers=FCONV), "is of 'fconv'"),
     (as_namespace(arch=["transformer"]), "is of ['transformer']"),

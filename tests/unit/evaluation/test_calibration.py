@@ -227,7 +227,7 @@ def priced(tmp_path):
 def test_a_checkpoint_without_prices_is_evaluated_greedily_and_says_so(caplog):
     assert translated(SPARSE) == translated(SPARSE, "prices")
     (said, *_) = [message for message in caplog.messages if "has no prices" in message]
-    assert f"`mtmoe calibrate {SPARSE} OUT DATA` gives it some" in said
+    assert f"`mtmoe calibrate {SPARSE} OUT DATA` adds them" in said
 
 
 def test_base_layers_route_as_the_checkpoint_says_or_as_asked(priced, caplog):

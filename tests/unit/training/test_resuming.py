@@ -173,7 +173,7 @@ MODELS = (  # the run, its options, how the sentence begins
     ("sparse", "--expert-combine paper", "`--expert-combine` must be preserving to load"),
     ("sparse", "--shared-expert-dim 8", "`--shared-expert-dim` must be 0 to load"),
     ("sparse", "--arch base_dense_tiny", "`--arch` must be one with experts"),
-    ("sparse", "--task-ids pair", "The tasks that the model tells apart must be aa,bb,cc,en to load"),
+    ("sparse", "--task-ids pair", "The model's tasks must be aa,bb,cc,en to load"),
     ("dense", "--decoder-layers 3", "`--decoder-layers` must be 2 to load"),
     ("dense", "--lang-pairs en-aa,en-bb --langs en,aa,bb,dd,ee", "`--langs` must be aa,bb,cc,en to load"),
 )
