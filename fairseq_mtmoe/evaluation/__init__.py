@@ -1,1 +1,1 @@
-"""Models that are loaded once: translating test sets as fairseq-generate would, predicting a benchmark's."""
+"""Models that translate test sets and text, and predict benchmarks' sets."""

@@ -1,10 +1,10 @@
-"""fairseq's beam search for the best hypotheses of each sentence, most often one alone, which it finds for less.
+"""fairseq's beam search, faster, for a few best hypotheses of each sentence.
 
-Up to its first free word a sentence has one row. Scores of all words are made for some hundred rows at a time, in the
-same memory, and read once, a few rows at a time that fit into a cache. Each sentence has the limit of its own length.
+A sentence has one row up to its first free word. Scores of all words are computed for some hundred rows at a time in
+reused memory, and read once, a few rows at a time that fit into a cache. Each sentence has a limit by its own length.
 
-Letters: `S` sentences, `N` of them that are left, `B` hypotheses of each (the beam; 1 at first), `R` = N·B rows, `L`
-words so far, `V` words of the dictionary, `C` columns of them, `K` candidates.
+Letters: `S` sentences, `N` sentences that are left, `B` hypotheses per sentence (the beam; 1 at first), `R` = N·B rows,
+`L` words so far, `V` words of the dictionary, `C` columns of words, `K` candidates.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,19 +18,22 @@ from torch import Tensor, nn
 from fairseq_mtmoe.backbones.translation.stacks import Decoder
 from fairseq_mtmoe.moe.device_kind import device_kind
 
-NO_LAYER = -1  # whose attention fairseq's decoders give
+NO_LAYER = -1  # fairseq's decoders return no layer's attention
 NEVER = float("-inf")
 _DEEP = 64  # words in a column: the best words of a row are in its best columns
-_MANY = 4096  # words, from which on columns are worth it
-_ROWS = 512  # of which all words have scores at a time
+_MANY = 4096  # number of words from which columns pay off
+_ROWS = 512  # rows whose words are scored at a time
 _AT_ONCE = 1 << 18  # scores that fit into a core's own cache
 
 
 class BeamSearch:
-    """Takes the place of fairseq's `generator`, which has a plain search, in a task's `inference_step`.
+    """Replaces fairseq's plain search, `generator`, in a task's `inference_step`.
 
-    `goes_on`: whether any process, all of which read equally often, has a sentence left. None: this one is alone.
-    `n_best`: so many hypotheses of each sentence are wanted, at most as many as the beam is wide.
+    Args:
+        generator: fairseq's.
+        goes_on: returns whether any process has a sentence left, as all must call the model equally often; None: there
+            is one process.
+        n_best: hypotheses to return for each sentence, at most the beam's width.
     """
 
     def __init__(self, generator: Any, goes_on: Callable[[bool], bool] | None = None, n_best: int = 1) -> None:
@@ -38,11 +41,11 @@ class BeamSearch:
         self._ensemble, self._beam = generator.model, int(generator.beam_size)
         self._eos, self._penalty = generator.eos, generator.len_penalty
         self._a, self._b, self._longest = generator.max_len_a, generator.max_len_b, generator.max_len - 1
-        # As fairseq: of twice as many candidates as the beam is wide one half may end.
+        # As in fairseq: there are 2 * beam candidates, of which the first half may end.
         self._memory = _Memory(2 * self._beam, generator.pad, generator.eos)
 
     def limits(self, lengths_S: Tensor) -> Tensor:
-        """The most words of each sentence's translation, without its end, by the lengths of sources."""
+        """(S,) Return the limit of words of each translation, without its end."""
         limit_S: Tensor = (self._a * lengths_S.double() + self._b).long().clamp(1, self._longest)
         return limit_S
 
@@ -51,10 +54,10 @@ class BeamSearch:
         self, models: Sequence[Any], sample: dict[str, Any], prefix_tokens: Tensor | None = None,
         constraints: None = None, bos_token: int | None = None,
     ) -> list[list[dict[str, Tensor]]]:  # fmt: skip
-        """The best hypotheses of each sentence, in the form of fairseq's generators, by whose `models` it searches.
+        """Return the best hypotheses of each sentence, in fairseq's generators' form.
 
-        Each has `tokens` and a `score`, its log-probability by its length as fairseq has it. Of `prefix_tokens` (S, 1)
-        each sentence must begin with one; `bos_token` is what the decoder reads first.
+        Each has `tokens` and a `score`: its log-probability, normalised by length as in fairseq. Translations begin
+        with `prefix_tokens` (S, 1); `bos_token` is the decoder's first input.
         """
         lengths_S = sample["net_input"]["src_lengths"]
         limit_S = self.limits(lengths_S)
@@ -79,7 +82,7 @@ class BeamSearch:
 
 @dataclass(frozen=True)
 class Scores:
-    """Log-probabilities of the next word of each row: the K highest, whose they are, and that of a word asked for."""
+    """Each row's next word: the K best log-probabilities, words, and the asked one."""
 
     values_RK: Tensor
     words_RK: Tensor
@@ -87,14 +90,14 @@ class Scores:
 
 
 class _ChoosesWords(Protocol):
-    """Takes some of all words, by their logits or their log-probabilities."""
+    """Chooses words by the logits or log-probabilities of all."""
 
     def projected(self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool) -> Scores: ...
     def given(self, log_probs_RV: Tensor, asked_R: Tensor, may_end: bool) -> Scores: ...
 
 
 class _Memory:
-    """Finds the `count` best of all words, always in the same memory; none is `pad`, nor the first `eos`."""
+    """Finds the `count` best words in reused memory, never `pad`, nor `eos` at first."""
 
     def __init__(self, count: int, pad: int, eos: int) -> None:
         self._count, self._pad, self._eos = count, pad, eos
@@ -114,7 +117,7 @@ class _Memory:
     def _of_rows(
         self, features_RH: Tensor, layer: nn.Linear, asked_R: Tensor, may_end: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        words, width = len(layer.weight), -(-len(layer.weight) // _DEEP)  # what is beyond the words is never the best
+        words, width = len(layer.weight), -(-len(layer.weight) // _DEEP)  # columns beyond the words are never the best
         if len(self._room) < len(features_RH) * width * _DEEP:
             self._room = features_RH.new_empty(len(features_RH) * width * _DEEP)
         logits_RV = self._room[: len(features_RH) * width * _DEEP].view(-1, width * _DEEP)
@@ -133,11 +136,12 @@ class _Memory:
         return values_RK - log_sum_R.unsqueeze(1), words_RK, of_asked_R - log_sum_R
 
     def _forbidden(self, may_end: bool) -> list[int]:
+        """Return the words that may not come next."""
         return [self._pad] if may_end else [self._pad, self._eos]
 
 
 def _highest(logits_RV: Tensor, columns_RC: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """(R, K) as `topk`: the highest are in the columns that have the highest; word `w` is in column `w % C`."""
+    """(R, K) Return `topk` by the best columns; word `w` is in column `w % C`."""
     width = columns_RC.shape[1]
     columns_RK = columns_RC.topk(min(count, width)).indices
     deep = columns_RK.unsqueeze(1).expand(-1, _DEEP, -1)
@@ -146,7 +150,7 @@ def _highest(logits_RV: Tensor, columns_RC: Tensor, count: int) -> tuple[Tensor,
 
 
 def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """(R,) the logarithm of each row's sum of exponentials, and (R, C) the highest of its columns."""
+    """Return (R,) each row's logsumexp, and (R, C) the maxima of its columns."""
     rows = max(1, _AT_ONCE // logits_RV.shape[1])
     columns_RC, sum_R = logits_RV.new_empty(len(logits_RV), width), logits_RV.new_empty(len(logits_RV))
     room = logits_RV.new_empty(rows, logits_RV.shape[1])
@@ -159,7 +163,7 @@ def _summed(logits_RV: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 class Reader:
-    """The models, and their states of a batch; a sentence has one row at first, if the models can part it later."""
+    """The models with their states of a batch; at first one row per sentence if able."""
 
     def __init__(self, ensemble: Any, net_input: dict[str, Any], beam: int, memory: _ChoosesWords) -> None:
         self._ensemble, self._beam, self._memory = ensemble, beam, memory
@@ -172,6 +176,7 @@ class Reader:
             self._share_source()
 
     def read(self, tokens_RL: Tensor, asked_R: Tensor) -> Scores:
+        """Return scores of the next words, and of the words `asked_R`."""
         may_end = tokens_RL.shape[1] > 1
         if self._projection is not None:
             (encoded,), (state,) = self._encoded, self._states
@@ -183,7 +188,7 @@ class Reader:
         return self._memory.given(log_probs_RV, asked_R, may_end)
 
     def reorder(self, order_R: Tensor) -> None:
-        """Let rows go on from the rows `order_R`, of as many for each sentence as the beam is wide."""
+        """Continue rows from the rows `order_R`, which are beam-wide for each sentence."""
         if self.width < self._beam:
             self._share_source()
             for model, state in zip(self._ensemble.models, self._states, strict=True):
@@ -198,52 +203,55 @@ class Reader:
 
 
 class _Beams:
-    """The hypotheses of a batch, which end at `eos`; scores are divided by the length to the power of `penalty`."""
+    """A batch's hypotheses, ended by `eos`; scores are divided by length^`penalty`."""
 
     def __init__(
         self, limit_S: Tensor, width: int, beam: int, first: int, eos: int, penalty: float, n_best: int = 1
     ) -> None:
-        # `limit_S`: most words of each sentence, without its end. It begins with `width` rows; only the first counts.
+        # `limit_S`: limit of words without the end. Sentences begin with `width` rows; only the first counts.
         self._beam, self._eos, self._penalty, self._limit_N = beam, eos, penalty, limit_S
         sentences = len(limit_S)
-        self.tokens_RL = limit_S.new_full((sentences * width, 1), first)  # what the decoder reads
+        self.tokens_RL = limit_S.new_full((sentences * width, 1), first)  # the decoder's input
         self._total_NB = torch.full((sentences, width), NEVER, device=limit_S.device)
         self._total_NB[:, 0] = 0
         self._sentence_N = torch.arange(sentences, device=limit_S.device)
         self._ended_N = torch.zeros_like(limit_S)
         self._best_S = torch.full((sentences,), NEVER, device=limit_S.device)
-        self._best: list[Tensor] = [limit_S.new_full((1,), eos)] * sentences  # each one's best hypothesis, with its end
+        self._best: list[Tensor] = [limit_S.new_full((1,), eos)] * sentences  # the best hypotheses, with their ends
         self._n_best = n_best
-        self._all: list[list[dict[str, Tensor]]] = [[] for _ in range(sentences)]  # of each, where several are wanted
+        self._all: list[list[dict[str, Tensor]]] = [[] for _ in range(sentences)]  # all hypotheses, if n_best > 1
 
     def found(self) -> list[list[dict[str, Tensor]]]:
-        """The best hypotheses of each sentence that ended, the best first, or nothing but its end."""
+        """Return each sentence's best finished hypotheses, or one of nothing but the end."""
         best = [[{"tokens": tokens, "score": self._best_S[number]}] for number, tokens in enumerate(self._best)]
         several = [sorted(each, key=lambda one: -float(one["score"]))[: self._n_best] for each in self._all]
         return [more or one for more, one in zip(several, best, strict=True)]
 
     @property
     def is_growing(self) -> bool:
+        """Whether a sentence is left."""
         return len(self._sentence_N) > 0
 
     @property
     def length(self) -> int:
+        """Number of tokens so far, with the first."""
         return self.tokens_RL.shape[1]
 
     def append(self, words_R: Tensor, scores_R: Tensor) -> None:
+        """Append given words with their scores."""
         self.tokens_RL = torch.cat([self.tokens_RL, words_R.unsqueeze(1)], 1)
         self._total_NB = self._total_NB + scores_R.view_as(self._total_NB)
 
     def grow(self, scores: Scores) -> Tensor:
-        """Take the best words that may come next; `scores` were asked of the end.
+        """Extend hypotheses by the best next words; `scores` were asked of the end.
 
-        Returns the rows (R,) that the new ones go on from, as if each sentence had had as many as the beam is wide.
+        Returns the rows (R,) that the new ones continue, as if all sentences had been beam-wide.
         """
         total_NK, words_NK, parents_NK = self._candidates(scores)
         ends_NK = (words_NK == self._eos) & (total_NK > NEVER)
         self._end(ends_NK[:, : self._beam], total_NK[:, : self._beam], parents_NK[:, : self._beam])
         left_N = (self._ended_N < self._beam) & (self.length <= self._limit_N)
-        # of the candidates that are no ends the first ones
+        # the first candidates that do not end
         rank_NK = torch.arange(total_NK.shape[1], device=total_NK.device) + ends_NK * total_NK.shape[1]
         index_N = _without_holes(left_N)
         chosen_NB = rank_NK.topk(self._beam, largest=False).indices[index_N]
@@ -257,12 +265,12 @@ class _Beams:
         return (index_N.unsqueeze(1) * self._beam + parents_NB).flatten()
 
     def _candidates(self, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
-        """(N, K) the best next words of a sentence: scores with the words before, words, and hypotheses before them."""
+        """(N, K) Return the best candidates: total scores, words, and parent hypotheses."""
         shape = *self._total_NB.shape, -1
         total_NBK = scores.values_RK.view(shape) + self._total_NB.unsqueeze(2)
         words_NBK = scores.words_RK.view(shape)
         at_end_N = self.length > self._limit_N
-        if at_end_N.any():  # nothing but the end
+        if at_end_N.any():  # only the end may follow
             total_NBK[at_end_N] = NEVER
             total_NBK[at_end_N, :, 0] = (scores.asked_R.view_as(self._total_NB) + self._total_NB)[at_end_N]
             words_NBK[at_end_N, :, 0] = self._eos
@@ -270,7 +278,7 @@ class _Beams:
         return total_NK, words_NBK.flatten(1).gather(1, index_NK), index_NK // words_NBK.shape[2]
 
     def _end(self, ends_NB: Tensor, total_NB: Tensor, parents_NB: Tensor) -> None:
-        """Keep the hypotheses that end, where they are a sentence's best, up to as many as the beam is wide."""
+        """Keep ended hypotheses that are a sentence's best, up to the beam's width."""
         if not ends_NB.any():
             return
         counted_NB = ends_NB & (ends_NB.cumsum(1) + self._ended_N.unsqueeze(1) <= self._beam)
@@ -288,7 +296,7 @@ class _Beams:
         self._best_S[self._sentence_N[indices]] = value_N[indices]
 
     def _keep(self, counted_NB: Tensor, value_NB: Tensor, parents_NB: Tensor) -> None:
-        """Keep all hypotheses that end and count."""
+        """Keep all ended hypotheses that count."""
         indices, places = counted_NB.nonzero(as_tuple=True)
         rows = indices * (len(self.tokens_RL) // len(counted_NB)) + parents_NB[indices, places]
         ended = nn.functional.pad(self.tokens_RL[rows, 1:], (0, 1), value=self._eos)
@@ -298,7 +306,7 @@ class _Beams:
 
 
 def _without_holes(left_N: Tensor) -> Tensor:
-    """The indices of those that are left, the last of them in the holes of those that are not: most stay."""
+    """Return the indices of those left, moving the last into gaps: most rows stay."""
     indices = left_N.nonzero().squeeze(1)
     front_N = left_N[: len(indices)]
     holes = (~front_N).nonzero().squeeze(1)
@@ -308,7 +316,7 @@ def _without_holes(left_N: Tensor) -> Tensor:
 
 
 def projection(model: Any) -> nn.Linear | None:
-    """The layer that alone makes logits of the decoder's features, on a CPU; None where other parts do, too."""
+    """Return the layer that alone makes the decoder's logits, on a CPU, or None."""
     if not isinstance(model, TransformerModelBase):
         return None
     own = type(model).get_normalized_probs, type(model.decoder).output_layer, type(model.decoder).forward
@@ -323,5 +331,6 @@ def projection(model: Any) -> nn.Linear | None:
 
 
 def can_widen(model: Any) -> bool:
+    """Return whether the model's decoder can share states between hypotheses."""
     decoder = getattr(model, "decoder", None)
     return isinstance(decoder, Decoder) and decoder.shares_beams

@@ -1,7 +1,8 @@
-"""Prices for a checkpoint that was trained without them: what its run would have kept had its weights stood still.
+"""Compute running prices for a checkpoint that was trained without them.
 
-The model takes the run's own training steps, with its batches and dropout, but without gradients: after each update the
-running means of prices move, as in training. A moving average of the weights gets prices of its own.
+They are the prices that its run would have kept if its weights had stood still. The model takes the run's own training
+steps, with its batches and dropout, but without gradients. After each update the running means of prices move, as in
+training. A moving average of the weights gets its own prices.
 """
 
 import copy
@@ -32,9 +33,9 @@ from fairseq_mtmoe.protocols import FollowsUpdates, NamesTasks
 
 Samples = list[dict[str, Any]]
 
-_LOOKED_AT = 8  # updates: the last one of an epoch may have hardly a token
-_NO_OPTIMIZER = SimpleNamespace(backward=lambda loss: None)  # what a training step ends with
-_DRAWN = "drawn_in_epoch"  # what stock tasks made their batches for: see `training/resuming.py`
+_LOOKED_AT = 8  # updates: the last one of an epoch may have few tokens
+_NO_OPTIMIZER = SimpleNamespace(backward=lambda loss: None)  # a training step's last call
+_DRAWN = "drawn_in_epoch"  # epoch for which stock tasks made batches: see `training/resuming.py`
 _DEFAULTS = {
     "common": CommonConfig(),
     "dataset": DatasetConfig(),
@@ -45,7 +46,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class LayerPrices:
-    """What calibration gave to one `layer`: the range of its prices, whose mean is 0, in units of the scores."""
+    """Prices of one `layer`: their range around the mean 0, in units of the scores."""
 
     layer: str
     lowest: float
@@ -56,7 +57,7 @@ class LayerPrices:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A checkpoint with new prices, for `rewriting.save_with_experts`, and what they are like."""
+    """A checkpoint with new prices, for `rewriting.save_with_experts`, and a summary."""
 
     state: State
     layers: list[LayerPrices]
@@ -66,8 +67,11 @@ def calibrate(
     checkpoint: str, data: str, updates: int, max_tokens: int | None = None, cpu: bool = False,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> Calibrated:  # fmt: skip
-    """Return a checkpoint with the prices of so many further updates; `advance` is called after each."""
-    # Opened twice, as it is in its file and as fairseq upgrades it; whether it was the same is for the caller to see.
+    """Return a checkpoint with the prices of `updates` further updates.
+
+    `advance` is called after each update with the number done and the total.
+    """
+    # Open it twice: as it is in its file, and as fairseq upgrades it. The caller checks that it did not change.
     original = load_shared_part(stored.existing(checkpoint), mapped=True)
     state = stored.read(checkpoint)
     run = _Run(checkpoint, state, data, max_tokens, torch.cuda.is_available() and not cpu)
@@ -88,7 +92,7 @@ def calibrate(
 
 
 class _Run:
-    """The run of a checkpoint: its model, without prices, its task on some data, and its criterion."""
+    """A checkpoint's run: its model without prices, task, data and criterion."""
 
     def __init__(self, path: str, state: dict[str, Any], data: str, max_tokens: int | None, use_cuda: bool) -> None:
         self._path, self._data, self._use_cuda = path, with_shards(data), use_cuda
@@ -106,10 +110,10 @@ class _Run:
         self._criterion = self._task.build_criterion(self._cfg.criterion)
 
     def price(self, updates: int, advance: Callable[[], None]) -> Samples:
-        """Let the model's prices be those of so many updates; returns the batches of the next few."""
+        """Set the prices by `updates` updates; return the next few updates' batches."""
         before, self._task = self._task, self._new_task()
         if isinstance(before, NamesTasks):
-            self._task.task_names = before.task_names  # the model's
+            self._task.task_names = before.task_names  # as the model's
         drawn = self._updates()
         seed, prices = self._option("common", "seed"), running_prices(self.model)
         with torch.no_grad(), self._naming_missing_files():
@@ -122,9 +126,11 @@ class _Run:
             return [sample for _, samples in itertools.islice(drawn, _LOOKED_AT) for sample in samples]
 
     def prices(self) -> dict[str, Tensor]:
+        """Return the model's running prices on the CPU."""
         return {key: value.cpu().clone() for key, value in prices_of(self.model.state_dict()).items()}
 
     def look_at(self, samples: Samples) -> list[LayerPrices]:
+        """Return the range of prices and the experts' loads in each BASE layer."""
         layers = {
             name.removesuffix(".moe"): (module, module.gate)
             for name, module in self.model.named_modules()
@@ -151,14 +157,14 @@ class _Run:
         return [utils.move_to_cuda(sample) if self._use_cuda else sample for sample in samples if sample]
 
     def _option(self, group: str, name: str) -> Any:
-        """An option of the run; fairseq's default where its version did not have it."""
+        """Return an option of the run; fairseq's default if its version lacked it."""
         return (self._cfg.get(group) or {}).get(name, getattr(_DEFAULTS[group], name))
 
     def _updates(self) -> Iterator[tuple[int, Samples]]:
-        """The number of updates before each one, and its batches, from the beginning of the run's epoch on."""
+        """Yield each update's number and batches, from the start of the run's epoch."""
         position, number = _beginning(self._position), self._num_updates
         epoch = self._epoch(position.get(_DRAWN) or position["epoch"], number, load=True)
-        _ = epoch.frozen_batches  # before it learns which epoch it is for
+        _ = epoch.frozen_batches  # cache them before the epoch is set
         epoch.load_state_dict(position)
         while True:
             before = number
@@ -172,7 +178,7 @@ class _Run:
             epoch = self._epoch(epoch.next_epoch_idx, number, load=self._task.has_sharded_data(self._subset))
 
     def _epoch(self, number: int, num_updates: int, load: bool) -> Any:
-        """As the trainer's `get_train_iterator`."""
+        """Return an epoch's iterator, as the trainer's `get_train_iterator` does."""
         task = self._task
         if isinstance(task, FollowsUpdates):
             task.num_updates = num_updates
@@ -213,31 +219,31 @@ class _Run:
         return task
 
     def _check_data(self) -> None:
-        """Ours does it itself when it loads data; stock fairseq's tasks take any number for an id."""
+        """Check ids of stock fairseq's tasks, which accept any; ours check when they load."""
         if not type(self._task).__module__.startswith("fairseq."):
             return
         for pair, dictionaries in _dictionaries_of_pairs(self._task).items():
             folders = utils.split_paths(self._data)
             found = [stored.check_pair(folder, self._subset, pair, dictionaries) for folder in folders]
             if not any(found):
-                raise self._missing(f"{self._subset}.{pair} is not there")
+                raise self._missing(f"{self._subset}.{pair} is missing")
 
     def _built(self, state: dict[str, Any]) -> Any:
-        # Without a word on the prices that are still to come.
+        # "greedy" avoids a warning about missing prices.
         stored.change(self._cfg.model, base_evaluation="greedy")
         model = stored.build_model(self._task, {**state, "model": without_prices(state["model"])}, self._path)
         if not base_gates(model):
             raise self._without_layers()
         bf16, fp16 = self._option("common", "bf16"), self._option("common", "fp16")
-        # Half on a CPU would take long, and gates compute in float32 anyway.
+        # Half precision is slow on a CPU, and gates compute in float32 anyway.
         return stored.placed(model, fp16 and not bf16 and self._use_cuda, bf16, self._use_cuda)
 
     def _without_layers(self) -> UserError:
-        return UserError(f"`{self._path}` must be of a model with BASE layers to be given prices, but has none.")
+        return UserError(f"`{self._path}` must be of a model with BASE layers to get prices, but has none.")
 
     @contextmanager
     def _naming_missing_files(self) -> Iterator[None]:
-        """Stock fairseq's word for data that is not there."""
+        """Turn stock fairseq's error about missing data into a `UserError`."""
         try:
             yield
         except FileNotFoundError as error:
@@ -248,7 +254,7 @@ class _Run:
 
 
 def _beginning(position: Mapping[str, Any]) -> dict[str, Any]:
-    """The beginning of the epoch that a position is in, with what was saved of the draws up to there."""
+    """Return the start of a position's epoch, with the saved state of earlier draws."""
     epoch = position.get("epoch")
     if not isinstance(epoch, int) or epoch < 1:
         return {"epoch": 1}
@@ -257,7 +263,7 @@ def _beginning(position: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dictionaries_of_pairs(task: Any) -> dict[str, tuple[Dictionary, Dictionary]]:
-    """The pairs of one of fairseq's own tasks, each with its source's and its target's dictionary."""
+    """Return the pairs of one of fairseq's own tasks with both sides' dictionaries."""
     if isinstance(task, TranslationMultiSimpleEpochTask):
         sides = {pair: pair.split("-") for pair in task.lang_pairs}
         return {pair: (task.dicts[source], task.dicts[target]) for pair, (source, target) in sides.items()}
@@ -265,7 +271,7 @@ def _dictionaries_of_pairs(task: Any) -> dict[str, tuple[Dictionary, Dictionary]
 
 
 def _training_settings(state: dict[str, Any], path: str, data: str) -> Any:
-    """The checkpoint's task settings on other data; what came from files of the run is as the task remembers it."""
+    """Return the task's settings for other data; the task's state replaces files."""
     settings = stored.task_settings(state, path)
     rebuild.check_name(path, state, "criterion")
     stored.change(settings, data=data)

@@ -1,4 +1,4 @@
-"""COMET (Rei et al. 2020), by unbabel-comet and a model that is there: nothing is downloaded."""
+"""COMET (Rei et al. 2020), by unbabel-comet and a local model; no downloads."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from fairseq_mtmoe.io.files import regular_file
 
 
 class Comet:
-    """A model of COMET's, from a `checkpoints/model.ckpt` that `comet-score` and its like download."""
+    """A COMET model, from a `checkpoints/model.ckpt` that `comet-score` downloads."""
 
     name = "COMET"
 
@@ -20,18 +20,18 @@ class Comet:
         try:
             from comet import load_from_checkpoint
         except ModuleNotFoundError as error:
-            raise UserError("`--comet` needs unbabel-comet: `pip install unbabel-comet` brings it.") from error
+            raise UserError("`--comet` needs unbabel-comet: install it by `pip install unbabel-comet`.") from error
         self.signature = signature_of(path)
         try:
             # Its tokenizer is a pretrained encoder's, which must be in Hugging Face's cache.
             self._model = load_from_checkpoint(str(path), local_files_only=True)
-        except Exception as error:  # whatever unbabel-comet, Lightning and Hugging Face raise
+        except Exception as error:  # unbabel-comet, Lightning and Hugging Face raise anything
             raise UserError(f"`{path}` must be a checkpoint of COMET, but cannot be loaded: {error}.") from error
         self._gpus = int(torch.cuda.is_available()) if gpus is None else gpus
         self._batch_size = batch_size
 
     def __call__(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-        """The score of each sentence, about 0 to 1, by the first reference."""
+        """Return each sentence's score, about 0 to 1, by the first reference."""
         texts = zip(sources, hypotheses, references, strict=True)
         rows = [{"src": source, "mt": hypothesis, "ref": reference} for source, hypothesis, reference in texts]
         found = self._model.predict(rows, batch_size=self._batch_size, gpus=self._gpus, progress_bar=False)
@@ -39,7 +39,7 @@ class Comet:
 
 
 def signature_of(path: Path) -> str:
-    """Return what a model's scores are to be quoted with; `UserError` where there is no such file."""
+    """Return a model's signature, to quote with its scores (UserError: no such file)."""
     with open(regular_file(path, "a checkpoint of COMET"), "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     try:

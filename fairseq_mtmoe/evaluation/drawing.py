@@ -1,7 +1,7 @@
-"""Translations drawn by the model's probabilities, in the place of a search: fairseq's `--sampling`.
+"""Sampled translations instead of a search: fairseq's `--sampling`.
 
-A translation follows from the seed and its sentence alone, in whatever batch, process or run it is drawn: each sentence
-has random numbers of its own, one for each word. Letters are those of `beam_search.py`.
+A translation depends only on the seed and its sentence, not on batch, process or run: each sentence has its own random
+numbers, one for each word. Letters are those of `beam_search.py`.
 """
 
 import random
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.evaluation.beam_search import NEVER, BeamSearch, Reader, Scores
 
-_AT_ONCE = 1 << 22  # scores of words, of which sums are made
+_AT_ONCE = 1 << 22  # scores of words that are summed at a time
 
 
 class Drawing(BeamSearch):
-    """Takes the place of `BeamSearch`; hypotheses are as many draws as its beam is wide, the most probable first.
+    """Replaces `BeamSearch`: draws one hypothesis per beam, the most probable first.
 
-    `topk`: of how many of the most probable words each is drawn; None: of all.
+    topk: number of the most probable words to draw from; None: all.
     """
 
     def __init__(self, generator: Any, seed: int, topk: int | None = None, n_best: int = 1) -> None:
@@ -32,7 +32,7 @@ class Drawing(BeamSearch):
         self, models: Sequence[Any], sample: dict[str, Any], prefix_tokens: Tensor | None = None,
         constraints: None = None, bos_token: int | None = None,
     ) -> list[list[dict[str, Tensor]]]:  # fmt: skip
-        """As `BeamSearch.generate`."""
+        """Return hypotheses as `BeamSearch.generate` does."""
         pad = self._words.pad
         given = sample["net_input"]["src_tokens"].tolist()
         begins = [bos_token] * len(given) if prefix_tokens is None else prefix_tokens[:, 0].tolist()
@@ -45,7 +45,7 @@ class Drawing(BeamSearch):
         self, sample: dict[str, Any], texts: Sequence[object], prefix_tokens: Tensor | None, bos_token: int | None,
         draw: int,
     ) -> list[dict[str, Tensor]]:  # fmt: skip
-        """One hypothesis of each sentence."""
+        """Draw one hypothesis of each sentence."""
         numbers = [random.Random(xxhash.xxh3_64_intdigest(repr((self._seed, draw, text)).encode())) for text in texts]
         limit_R = self.limits(sample["net_input"]["src_lengths"])
         reader = Reader(self._ensemble, sample["net_input"], 1, self._words)
@@ -74,7 +74,7 @@ class Drawing(BeamSearch):
 
 
 class _Words:
-    """Draws a word for each row by `uniform_R`, numbers from 0 to 1; none is `pad`, nor the first `eos`."""
+    """Draws a word per row by `uniform_R` in [0, 1), never `pad`, nor `eos` at first."""
 
     def __init__(self, topk: int | None, pad: int, eos: int) -> None:
         self.pad, self._topk, self._eos = pad, topk, eos
@@ -93,7 +93,7 @@ class _Words:
         return Scores(log_probs_RV.gather(1, words_R1), words_R1, of_asked_R)
 
     def _chosen(self, log_probs_RV: Tensor, uniform_R: Tensor) -> Tensor:
-        """(R, 1) the word at which the sum of probabilities exceeds that share of the whole."""
+        """(R, 1) Return the word at which cumulative probability exceeds that share."""
         words = log_probs_RV.shape[1]
         best = None if self._topk is None else log_probs_RV.topk(min(self._topk, words))
         sums_RK = (log_probs_RV if best is None else best.values).double().exp().cumsum(1)

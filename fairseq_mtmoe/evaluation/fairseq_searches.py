@@ -1,4 +1,4 @@
-"""fairseq's searches where they do not take what a multilingual task gives, or do not do what they are for."""
+"""Repairs of fairseq's searches that fail for multilingual tasks."""
 
 import math
 from typing import Any
@@ -11,8 +11,8 @@ Found = tuple[Tensor, Tensor, Tensor]  # scores, words and hypotheses of the can
 
 
 def mend(generator: Any, forced: int) -> None:
-    """Replace parts of a generator by ours, where there are such; `forced` words begin every hypothesis."""
-    search = getattr(generator, "search", None)  # a scorer of references has none
+    """Replace a generator's faulty parts; `forced` words begin every hypothesis."""
+    search = getattr(generator, "search", None)  # a scorer of references has no search
     if isinstance(search, LexicallyConstrainedBeamSearch):
         generator.search = ConstrainedSearch(generator.tgt_dict, search.representation, forced)
     elif isinstance(search, DiverseBeamSearch):
@@ -23,23 +23,23 @@ def mend(generator: Any, forced: int) -> None:
 
 
 class NoRepeats(NGramRepeatBlock):  # type: ignore[misc]
-    """fairseq's, which on a CPU compares with what stands behind the words so far, and so blocks nothing."""
+    """fairseq's blocker of n-grams, repaired for a CPU, where it blocked nothing."""
 
     def forward(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
-        """As fairseq's."""
+        """Block n-grams as fairseq does."""
         tokens = tokens if self.use_extension else tokens[:, : step + 1]
         blocked: Tensor = super().forward(tokens, lprobs, bsz, beam_size, step)
         return blocked
 
 
 class DiverseSearch(DiverseBeamSearch):  # type: ignore[misc]
-    """Diverse beams of any sentences; fairseq's takes a sentence's number in the data set for its row."""
+    """Diverse beam search; fairseq's confuses a sentence's number with its row."""
 
     def step(
         self, step: int, lprobs: Tensor, scores: Tensor, prev_output_tokens: Tensor | None = None,
         original_batch_idxs: Tensor | None = None,
     ) -> Found:  # fmt: skip
-        """As fairseq's."""
+        """Take a step as fairseq does."""
         assert original_batch_idxs is not None
         if step == 0:
             self._numbers = original_batch_idxs
@@ -49,11 +49,11 @@ class DiverseSearch(DiverseBeamSearch):  # type: ignore[misc]
 
 
 class ConstrainedSearch(LexicallyConstrainedBeamSearch):  # type: ignore[misc]
-    """Lexical constraints (Post & Vilar 2018) on what follows the forced words.
+    """Lexical constraints (Post & Vilar 2018) on the words after the forced ones.
 
-    While a word is forced all others have probability 0. fairseq would put constraints there, and fill the beam with
-    these impossible hypotheses. Here constraints begin after the forced words, with one hypothesis. At the limit of
-    the length a sentence has the hypotheses that are complete; fairseq fails where these are fewer than the beam.
+    While a word is forced, all others have probability 0. fairseq would place constraints there, and fill the beam with
+    these impossible hypotheses. Here constraints begin after the forced words, with one hypothesis. At the length
+    limit, a sentence keeps its complete hypotheses; fairseq fails if they are fewer than the beam.
     """
 
     constraint_states: Any  # of each sentence's hypotheses
@@ -67,12 +67,12 @@ class ConstrainedSearch(LexicallyConstrainedBeamSearch):  # type: ignore[misc]
         self, step: int, lprobs: Tensor, scores: Tensor, prev_output_tokens: Tensor | None = None,
         original_batch_idxs: Tensor | None = None,
     ) -> Found:  # fmt: skip
-        """As fairseq's."""
+        """Take a step as fairseq does."""
         if step < self._forced:
             found: Found = self._plain.step(step, lprobs, scores)
             self.constraint_states = [states[:1] * found[0].shape[1] for states in self.constraint_states]
             return found
-        if step == self._forced > 0:  # the first of the hypotheses is the only one that is possible
+        if step == self._forced > 0:  # only the first hypothesis is possible
             lprobs = lprobs + scores[:, :, step - 1 : step]
             for row, (state, *_) in enumerate(self.constraint_states):
                 if not state.finished:

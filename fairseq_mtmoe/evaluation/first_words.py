@@ -1,6 +1,6 @@
-"""A search among a dictionary's first words: those that there were when the language of its targets was the newest.
+"""Search among the words that existed when the target language was the newest.
 
-The output layer loses its later rows, so that products and sums are bit for bit those of the model before it grew.
+The output layer loses its later rows, so that products and sums equal the older model's bit for bit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ NEVER = float("-inf")
 
 @contextmanager
 def first_words(models: Sequence[Any], end: End | None, padded: bool = False) -> Iterator[None]:
-    """Within it decoders score the words before a vocabulary's `end` alone, or all where it is None.
+    """Let decoders score only the words before a vocabulary's `end`, or all if None.
 
     `padded`: later words have the logit -inf, for fairseq's generators, which ask for all of the dictionary.
     """
@@ -34,7 +34,7 @@ def first_words(models: Sequence[Any], end: End | None, padded: bool = False) ->
 
 
 class _Padded(nn.Linear):
-    """A layer of which others expect more features than it has."""
+    """A layer that pads its output to the expected number of features."""
 
     missing = 0
 
@@ -43,7 +43,7 @@ class _Padded(nn.Linear):
 
 
 def _cut(layer: nn.Linear, count: int, padded: bool) -> nn.Linear:
-    """The layer's first `count` features, in the same memory."""
+    """Return the layer's first `count` features, in the same memory."""
     cut = (_Padded if padded else nn.Linear)(layer.in_features, count, layer.bias is not None, device="meta")
     for name, value in layer.named_parameters():
         setattr(cut, name, nn.Parameter(value[:count], requires_grad=False))

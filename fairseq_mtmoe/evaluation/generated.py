@@ -1,4 +1,7 @@
-"""What fairseq-generate leaves: lines `S-`, `T-`, `H-` and `D-` with the numbers of sentences, among any others."""
+"""Read fairseq-generate's output: lines `S-`, `T-`, `H-` and `D-` with numbers.
+
+Other lines may stand between them.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -18,8 +21,8 @@ _LANGUAGE = re.compile(r"^(__\S+__|\[\S+\])\s*")
 _PAIR = re.compile(r"(?<![\w-])([a-z]{2,3}(?:_\w+)?-[a-z]{2,3}(?:_\w+)?)(?![\w-])")
 _TWO_LETTERS = re.compile(r"[a-z]{2}(?:_\w+)?-[a-z]{2}(?:_|$)")
 
-Scored = tuple[float, str]  # a text, with the score before it; of sources and references 0
-Found = dict[str, dict[int, Scored]]  # by kind of line and sentence
+Scored = tuple[float, str]  # score and text; the score of sources and references is 0
+Found = dict[str, dict[int, Scored]]  # by kind of line and number of the sentence
 
 
 @dataclass(frozen=True)
@@ -29,24 +32,24 @@ class Generated:
     sources: list[str]
     hypotheses: list[str]
     references: list[str]
-    altered: int  # references that have `<<unk>>`
+    altered: int  # references with `<<unk>>`
     missing: int  # sentences between the first and the last that fairseq-generate left out
-    unended: list[Path]  # files without fairseq-generate's last line, which may not be whole
+    unended: list[Path]  # files without fairseq-generate's last line; they may be truncated
 
 
 def read_generated(files: Sequence[Path], joining: str | None = None) -> Generated:
-    """Return a direction's best hypotheses (UserError: files are torn, or differ about a sentence)."""
+    """Return a direction's best hypotheses (UserError: torn or inconsistent files)."""
     found: Found = {kind: {} for kind in "STHD"}
     unended = [file for file in files if not _read(file, found)]
     names, references = ", ".join(map(str, files)), found["T"]
     has_detokenized = found["D"] and (not found["H"] or found["D"].keys() == found["H"].keys())
     hypotheses = found["D" if has_detokenized else "H"]
     if not hypotheses:
-        raise UserError(f"`{names}` must be what fairseq-generate wrote, but has no line such as `H-0`.")
+        raise UserError(f"`{names}` must be output of fairseq-generate, but has no line such as `H-0`.")
     lonely = sorted(hypotheses.keys() ^ references.keys())
     if lonely:
         which = "hypothesis" if lonely[0] in references else "reference"
-        raise UserError(f"`{names}` must have both of each sentence, but has no {which} of {lonely[0]}: it is torn.")
+        raise UserError(f"`{names}` must have H and T of each sentence, but has no {which} of {lonely[0]}: it is torn.")
     numbers = sorted(hypotheses)
     missing = numbers[-1] + 1 - len(numbers)
     if missing and unended:
@@ -63,7 +66,7 @@ def read_generated(files: Sequence[Path], joining: str | None = None) -> Generat
 
 
 def named_files(arguments: Iterable[str]) -> dict[str, list[Path]]:
-    """Return the files of each pair, of arguments such as `en-de=FILE,FILE` or of paths that name one pair."""
+    """Return each pair's files from arguments `en-de=FILE,FILE`, or paths with a pair."""
     found: dict[str, list[Path]] = {}
     for argument in arguments:
         name, sign, paths = argument.partition("=")
@@ -77,20 +80,20 @@ def named_files(arguments: Iterable[str]) -> dict[str, list[Path]]:
 
 
 def _pair_in(path: str) -> str:
-    """The one pair that a path names. Of several parts that look like one (`gen-out`) those with two letters count."""
+    """Return the pair in a path; of several such parts, those with two letters count."""
     pairs: set[str] = set(_PAIR.findall(path))
     if len(pairs) > 1:
         pairs = set(filter(_TWO_LETTERS.match, pairs))
     if len(pairs) != 1:
-        rule = "given as en-de=FILE where its path does not name en-de alone"
+        rule = "given as en-de=FILE unless its path names exactly one pair"
         raise_invalid("a file of fairseq-generate", rule, path)
     return pairs.pop()
 
 
 def _read(file: Path, found: Found) -> bool:
-    """Add what a file has, of a sentence's hypotheses the best; returns whether the file's last line is there."""
+    """Add a file's texts, the best hypotheses; return whether it has its last line."""
     is_ended = False
-    for line in text_lines(file, "what fairseq-generate wrote"):
+    for line in text_lines(file, "output of fairseq-generate"):
         match = _LINE.fullmatch(line)
         if match is None:
             is_ended = is_ended or _END.fullmatch(line) is not None
@@ -99,7 +102,7 @@ def _read(file: Path, found: Found) -> bool:
         text = (0.0, match[3]) if kind in "ST" else _scored(file, number, match[3])
         before = found[kind].setdefault(number, text)
         if kind in "ST" and before != text:
-            raise UserError(f"`{file}` must be of the same test set as those before, but {kind}-{number} differs.")
+            raise UserError(f"`{file}` must be of the same test set as the files before, but {kind}-{number} differs.")
         if text[0] > before[0]:
             found[kind][number] = text
     return is_ended

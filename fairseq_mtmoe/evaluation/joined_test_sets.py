@@ -1,7 +1,7 @@
-"""Test sets of directions that a data directory has none of, from two that have a third language in common.
+"""Make missing test sets by joining two that share a third language.
 
-Of `test.en-ha` and `test.en-zu` the lines whose English side is equal make a test set of ha-zu, as in multi-parallel
-sets such as FLORES-200.
+Lines of `test.en-ha` and `test.en-zu` with equal English sides make a test set of ha-zu, as in multi-parallel sets such
+as FLORES-200.
 """
 
 import os
@@ -20,27 +20,28 @@ from fairseq_mtmoe.data.translation.recorded_sizes import FILE_NAME as SIZES
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation.test_sets import folders, lines_of, size_of, sizes_of
 
-LEAST = 10  # lines of a test set that is worth a figure
-FIRST = "en"  # of several languages that have as many lines in common
+LEAST = 10  # least number of lines of a test set
+FIRST = "en"  # preferred among languages with equally many common lines
 
 Rows = list[tuple[int, int]]  # numbers of lines in two test sets
 
 
 @dataclass(frozen=True)
 class Half:
-    """One of two test sets that are joined: what it has in common with the other, and the side that it gives."""
+    """One of two joined test sets: its shared side, and the side that it provides."""
 
     shared: Path  # without suffix
     own: Path
 
     @property
     def name(self) -> str:
+        """The test set's name."""
         return self.own.name.rpartition(".")[0]
 
 
 @contextmanager
 def with_joined(data: str, subset: str, wanted: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Within it, a data directory with a test set of every wanted pair, and a sentence about each that was joined.
+    """Yield a data directory with all wanted pairs' test sets, and notes on joins.
 
     Raises:
         UserError: a pair has no test set and no two to join, or these have too few lines in common.
@@ -68,13 +69,13 @@ def with_joined(data: str, subset: str, wanted: Sequence[str]) -> Iterator[tuple
 
 
 def _joined(folder: Path, subset: str, pair: str, sizes: Mapping[str, int]) -> tuple[str, list[Half], Rows]:
-    """The language that joins a pair, what is joined, and its lines: of several languages the one with most lines."""
+    """Return the joining language with most common lines, both test sets, and lines."""
     source, _, target = pair.partition("-")
     third = {lang for one in sizes for lang in one.split("-")} - {source, target}
     able = [lang for lang in sorted(third) if all(size_of(f"{lang}-{side}", sizes) for side in (source, target))]
     if not able or source == target:
-        rule = f"pairs that the data directory has ({', '.join(sorted(sizes))}), or of two languages that have a third"
-        raise_invalid("--lang-pairs", f"{rule} in common there", pair)
+        rule = f"pairs that the data directory has ({', '.join(sorted(sizes))}), or of two languages that share a third"
+        raise_invalid("--lang-pairs", f"{rule} there", pair)
     found = []
     for lang in sorted(able, key=lambda lang: lang != FIRST):
         halves = [Half(*_sides(folder, subset, lang, side)) for side in (source, target)]
@@ -83,7 +84,7 @@ def _joined(folder: Path, subset: str, pair: str, sizes: Mapping[str, int]) -> t
     if len(rows) < LEAST:
         sets = " and ".join(half.name for half in halves)
         raise UserError(
-            f"`--lang-pairs` has {pair}, of which DATA has no test set: {sets} must have at least {LEAST} lines of "
+            f"`--lang-pairs` has {pair}, which has no test set in DATA: {sets} must have at least {LEAST} lines of "
             f"{lang} in common to make one, but have {len(rows)}."
         )
     return lang, halves, rows
@@ -98,7 +99,7 @@ def _sides(folder: Path, subset: str, shared: str, own: str) -> tuple[Path, Path
 
 
 def _equal(one: Path, other: Path) -> Rows:
-    """The numbers of lines with the same text, or tokens where one has no text: of several the n-th with the n-th."""
+    """Return the numbers of lines with equal text (or tokens), the n-th with the n-th."""
     keys: list[Any] = [_text(path) for path in (one, other)]
     if None in keys:
         keys = [[tuple(ids.tolist()) for ids in _sentences(path)] for path in (one, other)]
@@ -113,7 +114,7 @@ def _raw(prefix: Path) -> Path:
 
 
 def _text(prefix: Path) -> list[str] | None:
-    """The lines of a side's text, None without it (UserError: they are not as many as were binarized)."""
+    """Return a side's text, None without it (UserError: its length is wrong)."""
     raw = _raw(prefix)
     if not raw.exists():
         return None
@@ -125,13 +126,13 @@ def _text(prefix: Path) -> list[str] | None:
 
 def _sentences(prefix: Path) -> Any:
     dataset = data_utils.load_indexed_dataset(str(prefix), None)
-    if dataset.supports_prefetch:  # the older formats read nothing before
+    if dataset.supports_prefetch:  # older formats read nothing without it
         dataset.prefetch(range(len(dataset)))
     return dataset
 
 
 def _write(prefix: Path, target: Path, numbers: Sequence[int]) -> None:
-    """Write these lines of a side, as ids and, where they are there, as text with further references."""
+    """Write these lines of a side as ids and, if it exists, as text with references."""
     sentences = _sentences(prefix)
     builder = indexed_dataset.make_builder(f"{target}.bin", "mmap", vocab_size=None)
     for number in numbers:

@@ -1,8 +1,8 @@
-"""Translating the test sets of several pairs together: a batch holds sentences of like lengths, of whatever pairs.
+"""Translate several pairs' test sets together, in batches of similar lengths.
 
-What belongs to a pair goes with its rows: language tokens, ids, and fairseq's prefix tokens. No layer looks from one
-sentence to another, so hypotheses are those of `Translator.translate`, but with `--max-len-a`, where fairseq counts the
-longest source of a batch: here each sentence has the limit of its own length.
+Language tokens, ids and fairseq's prefix tokens go with each row. No layer mixes sentences, so hypotheses equal those
+of `Translator.translate`. An exception is `--max-len-a`: fairseq takes the longest source of a batch, while here each
+sentence has the limit of its own length.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,31 +22,33 @@ from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.translator import Batch, Decoding, Direction, Sentence, Translation, Translator
 
-# In a batch, where no option says how large it is. Of 50 test sets together thousands of sentences are so short that
-# one batch would hold them all, with room for all their hypotheses.
+# Limit of a batch without options. Otherwise thousands of short sentences of 50 test sets would share a batch, and its
+# hypotheses would fill the memory.
 MOST_SENTENCES = 1000
 
 
 class Mixture:
-    """The test sets of several pairs, each once, ready to be translated together."""
+    """The test sets of several pairs, ready to be translated together."""
 
     def __init__(self, translator: Translator, pairs: Sequence[str], subset: str) -> None:
         self._translator = translator
         self._directions = {pair: translator.direction(pair, subset) for pair in pairs}
-        self._search = BeamSearch(self._directions[pairs[0]].generator)  # all have one target dictionary
+        self._search = BeamSearch(self._directions[pairs[0]].generator)  # all share a target dictionary
         self._batches = _batches(self._directions.values(), translator.decoding)
         self.sentences = sum(map(len, self._batches))
 
     def __len__(self) -> int:
+        """Return the number of batches."""
         return len(self._batches)
 
     def translate(
         self, note: Callable[[Batch], object] = lambda batch: None, known: Batch = MappingProxyType({})
     ) -> Iterator[Translation]:
+        """Yield the translations of each pair; see `Translator.translations`."""
         return self._translator.translations(self._directions, self._batches, self.translate_batch, note, known)
 
     def translate_batch(self, number: int) -> Batch:
-        """The hypotheses of a batch; the first has the longest sentences."""
+        """Return the hypotheses of a batch; the first batch has the longest sentences."""
         batch = self._batches[number]
         rows, sample = _collated(self._directions, batch)
         sample = self._translator.moved(sample)
@@ -62,11 +64,14 @@ class Mixture:
 
 
 def _batches(directions: Iterable[Direction], decoding: Decoding) -> list[list[Sentence]]:
-    """All sentences that are not too long, in batches, the longest first, so that what does not fit shows at once."""
+    """Return batches of all sentences that fit the model, the longest first.
+
+    So a batch that does not fit the memory fails at once.
+    """
     sentences: dict[tuple[Any, ...], list[Sentence]] = {}
     for direction in directions:
         kept = direction.fitting(np.arange(len(direction.dataset)))
-        # A search has one token in the place of ends, and the same first words, for a whole batch
+        # In a batch, a search has one token instead of ends, and one vocabulary.
         alone = direction.pair if _replaces_ends(direction.task) else None
         ends = ends_of(direction.task.state.state_dict, direction.pair.partition("-")[2])
         together = sentences.setdefault((alone, ends), [])
@@ -81,6 +86,7 @@ def _batches(directions: Iterable[Direction], decoding: Decoding) -> list[list[S
 
 
 def cut(sentences: list[Sentence], max_tokens: int | None, max_sentences: int | None) -> Iterator[list[Sentence]]:
+    """Yield batches of sentences of similar lengths within both limits."""
     ordered = sorted(sentences, key=lambda one: (one.source, one.tokens))
     tokens = np.array([sentence.tokens for sentence in ordered], dtype=np.int64)
     if max_tokens is not None and tokens.max() > max_tokens:
@@ -91,7 +97,7 @@ def cut(sentences: list[Sentence], max_tokens: int | None, max_sentences: int | 
 
 
 def _collated(directions: Mapping[str, Direction], batch: Sequence[Sentence]) -> tuple[list[Sentence], dict[str, Any]]:
-    """The sentences, longest source first, and their batch, collated to the same lengths by each direction's data."""
+    """Return the sentences, longest source first, and their padded batch."""
     pad_to = {"source": max(one.source for one in batch), "target": max(one.tokens for one in batch)}
     rank = {pair: index for index, pair in enumerate(directions)}
     parts, sentences = [], []
@@ -105,7 +111,7 @@ def _collated(directions: Mapping[str, Direction], batch: Sequence[Sentence]) ->
 
 
 def _prefix(task: Any) -> int | None:
-    """The token of the target language that fairseq's multilingual tasks have the decoder write first."""
+    """Return the target's language token that fairseq's tasks force first, if any."""
     if not isinstance(task, TranslationMultiSimpleEpochTask) or _replaces_ends(task):
         return None
     spec = task.args.langtoks["main"][1]
@@ -113,5 +119,5 @@ def _prefix(task: Any) -> int | None:
 
 
 def _replaces_ends(task: Any) -> bool:
-    """Whether language tokens stand in the place of the sentences' ends, of which a search of fairseq's knows one."""
+    """Return whether language tokens replace sentences' ends; a search knows one end."""
     return bool(getattr(getattr(task, "args", None), "lang_tok_replacing_bos_eos", False))

@@ -1,4 +1,4 @@
-"""Translation in two steps, through a language that a model, or each of two, was trained with."""
+"""Translation in two steps through a pivot language, by one model or two."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,13 +9,19 @@ from fairseq_mtmoe.evaluation.text_batches import Forms
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 from fairseq_mtmoe.evaluation.translator import Batch, Decoding, Translation, Translator
 
-OPTIONS = "--lang-pairs", "--pivot"  # that name the languages of the first step
+OPTIONS = "--lang-pairs", "--pivot"  # options that name the languages of the first step
 
 
 class Pivot:
-    """A language between two steps, the models (several are an ensemble) of each, and the pairs that take both.
+    """A pivot language, each step's models (several are an ensemble), and the pairs.
 
-    `sizes` are the sentences of all pairs, `data` has the vocabulary of older files of the first step.
+    Args:
+        lang: the pivot language.
+        first: checkpoints of the first step.
+        second: checkpoints of the second step; empty: the same.
+        sizes: numbers of sentences by pair.
+        data: directory with the vocabulary of older checkpoints of the first step.
+        decoding: the search's options.
 
     Raises:
         UserError: no pair has two other languages, or a model lacks a language or the vocabulary.
@@ -42,16 +48,16 @@ class Pivot:
         return [(source, self.lang), (self.lang, target)]
 
     def name(self, pair: str) -> str:
-        """What a pair is called in two steps, `ha-en-zu`."""
+        """Return a pair's name in two steps, `ha-en-zu`."""
         return "-".join([pair.partition("-")[0], self.lang, pair.partition("-")[2]])
 
     def beside(
         self, texts: Iterable[Translation], translator: Translator, subset: str, note: Callable[[Batch], object],
         known: Mapping[str, Mapping[int, str]],
     ) -> Iterator[Translation]:  # fmt: skip
-        """Give direct translations as they come, then those of the same sentences in two steps.
+        """Yield direct translations, then those of the same sentences in two steps.
 
-        The direct model is given back before others are loaded. `note` and `known` are as in `Translator`.
+        The direct model is released before others are loaded. `note` and `known` are as in `Translator`.
         """
         direct = {}
         for text in texts:
@@ -77,7 +83,7 @@ class Pivot:
 def _through(
     steps: Sequence[TextTranslator], ways: Sequence[tuple[str, str]], lines: Sequence[str]
 ) -> Mapping[int, str]:
-    """Translate lines step by step, without those that are too long for a model, as in direct translation."""
+    """Translate lines step by step, without those too long for a model."""
     texts = dict(enumerate(lines))
     for step, (source, target) in zip(steps, ways, strict=True):
         pieces = step.forms.source(source).encode(list(texts.values()))

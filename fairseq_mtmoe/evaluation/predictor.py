@@ -1,6 +1,6 @@
-"""A model of `--task glue` or `text_to_text` that is loaded once and predicts the sets of a data directory.
+"""A model of `--task glue` or `text_to_text` that predicts a directory's sets.
 
-Labels are not looked at. Steps and batches are fairseq-validate's: a file of predictions has the score that it gives.
+It ignores labels. Steps and batches are fairseq-validate's, so predictions have the score that it reports.
 """
 
 import logging
@@ -33,7 +33,7 @@ BATCH_MULTIPLE = 8  # fairseq-validate's default for --required-batch-size-multi
 
 @dataclass(frozen=True)
 class PredictedSet:
-    """A set that is predicted, by its `key` (`mnli/mismatched`): its task and row, and the task whose head does it."""
+    """A set to predict, such as `mnli/mismatched`; `head` names the head's task."""
 
     key: str
     name: str
@@ -43,12 +43,13 @@ class PredictedSet:
 
     @property
     def submission(self) -> Submission:
+        """The file of predictions."""
         return submission_of(self.name, self.row, self.split)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a model predicts: `sets` in the table's order; `headless` tasks with data, and `absent` sets without."""
+    """A model's sets to predict; `headless` tasks have data, `absent` sets have none."""
 
     sets: list[PredictedSet]
     headless: list[str]
@@ -59,7 +60,10 @@ def choose_sets(
     root: Path, rows: Mapping[str, TaskRow], heads: Mapping[str, object], subset: str,
     shape_of: Callable[[TaskRow], object],
 ) -> Choice:  # fmt: skip
-    """Return the sets that are there and that a head of the same shape predicts: the task's own, or its row's."""
+    """Return the sets with data that a head of the same shape predicts.
+
+    The head is the task's own, or the one that its row names.
+    """
     choice = Choice([], [], [])
     for name, row in rows.items():
         keys = {split: split.replace(subset, name, 1) for split in row.sets(subset)}
@@ -85,7 +89,7 @@ def choose_sets(
 
 
 class Predictor:
-    """A checkpoint's model and task on some data; `task_table` replaces the run's tables of tasks."""
+    """A checkpoint's model and task on data; `task_table` replaces the run's tables."""
 
     def __init__(self, data: str, checkpoint: str, inference: Inference, task_table: str | None = None) -> None:
         self.inference, self.checkpoint, self._root = inference, checkpoint, Path(data)
@@ -94,16 +98,17 @@ class Predictor:
         stored.change(settings, data=data, **({} if task_table is None else {"task_table": task_table}))
         self._task: Any = tasks.setup_task(settings)
         self._task.load_state_dict(state["task_state"])
-        self.table: Mapping[str, TaskRow] = self._task.table  # all tasks that are known, by their names
+        self.table: Mapping[str, TaskRow] = self._task.table  # all known tasks, by name
         model = stored.build_model(self._task, state, checkpoint).eval()
         self.model = stored.placed(model, inference.fp16, inference.bf16, inference.use_cuda)
         self._sets = _BY_TASK[stored.setting(settings, "_name")](self._task, self.model)
 
     def choose(self, subset: str) -> Choice:
+        """Return the sets that the model can predict; see `choose_sets`."""
         return choose_sets(self._root, self.table, self._sets.shapes, subset, self._sets.shape_of)
 
     def read(self, sets: Sequence[PredictedSet]) -> list[Any]:
-        """The examples of sets, tokenized."""
+        """Return the tokenized examples of sets."""
         task = self._task
         return [
             task.read_split(
@@ -114,7 +119,7 @@ class Predictor:
 
     @torch.no_grad()
     def predict(self, chosen: PredictedSet, examples: Any, advance: Callable[[int], None] = lambda count: None) -> str:
-        """Return the file of predictions of a set; `advance` is told the number of examples of every finished batch."""
+        """Return a set's predictions file; `advance` gets each batch's number of examples."""
         parts: list[tuple[Tensor, Tensor]] = []
         for sample in self.batches(chosen, examples):
             predictions = self._sets.predictions(sample, chosen.row, chosen.head)
@@ -131,6 +136,7 @@ class Predictor:
         return written(chosen.submission, examples.keys_E.tolist(), texts)
 
     def batches(self, chosen: PredictedSet, examples: Any) -> Iterator[dict[str, Any]]:
+        """Yield the batches of a set on the model's device."""
         task_id = self._task.id_of(chosen.head, "a task of the model")
         data, collate = self._task.dataset_of(examples), self._task.collate_of([chosen.head])
         batches = self._task.get_batch_iterator(
@@ -144,42 +150,46 @@ class Predictor:
 
 
 class _ByHeads:
-    """How models of `--task glue` predict: each task of the run has a head, of which the size is compared."""
+    """Prediction by models of `--task glue`: a head per task, compared by its size."""
 
     def __init__(self, task: Any, model: Any) -> None:
         self.task, self.model = task, model
 
     @property
     def shapes(self) -> Mapping[str, object]:
-        """What the model predicts, by the tasks that it was trained on, as `shape_of` has it."""
+        """Shapes of the model's outputs (`shape_of`), by the tasks that it was trained on."""
         return {task: head.size for task, head in self.model.heads.items()}
 
     def shape_of(self, row: TaskRow) -> object:
-        """Equal where one task's predictions can be another's."""
+        """Return a shape; tasks with equal shapes can share a head."""
         return task_type_of(row).head
 
     def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
-        """The predictions of a batch, (E, …), filled up with NaN; None where the model gives no finite numbers."""
+        """(E, …) Return a batch's predictions, padded with NaN; None if any is not finite."""
         numbers = self.model(**sample["net_input"])[head]
         return task_type_of(row).predictions(numbers) if numbers.isfinite().all() else None
 
     def scored(self, row: TaskRow) -> Scored:
+        """Return the task's scoring."""
         return task_type_of(row)
 
 
 class _ByWriting(_ByHeads):
-    """How those of `--task text_to_text` do: the task of the run, and others that are asked and answered alike."""
+    """Prediction by `--task text_to_text`: tasks with the same questions and answers."""
 
     @property
     def shapes(self) -> Mapping[str, object]:
         return {self.task.name: self.shape_of(self.task.row)}
 
     def shape_of(self, row: TaskRow) -> object:
-        """The kind of answer, and the texts of its labels; nothing of a task without a text form."""
+        """Return the kind of answer and the labels' texts; None without a text form."""
         return (row.kind, tuple(label_texts(row))) if row.text_form is not None else None
 
     def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
-        """A search makes something of any numbers: it is the weights that are looked at."""
+        """(E, …) Return a batch's predictions; None if weights are not finite.
+
+        The weights are checked because a search gives an output for any numbers.
+        """
         is_finite = all(parameter.isfinite().all() for parameter in self.model.parameters())
         return self.task.write(self.model, sample) if is_finite else None
 

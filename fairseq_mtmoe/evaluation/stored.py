@@ -1,4 +1,4 @@
-"""A checkpoint's model and settings for commands that use it with other data; nothing in it is executed."""
+"""A checkpoint's model and settings for use with other data; nothing is executed."""
 
 import copy
 from argparse import Namespace
@@ -21,13 +21,13 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import whole_models
 
-TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")  # at inference of one pair at a time
-OF_BENCHMARKS = ("glue", "text_to_text")  # scored by the metrics of the table of tasks
+TASKS = ("translation_heated", "translation_multi_simple_epoch", "translation")  # tasks that translate one pair
+OF_BENCHMARKS = ("glue", "text_to_text")  # tasks scored by the task table's metrics
 
 
 @dataclass(frozen=True)
 class Inference:
-    """How to compute, in fairseq's words; `UserError` for two types of half precision at once."""
+    """Options of computation with fairseq's names (UserError: fp16 with bf16)."""
 
     batch_size: int | None = None
     max_tokens: int | None = None
@@ -42,39 +42,40 @@ class Inference:
 
     @property
     def use_cuda(self) -> bool:
+        """Whether to compute on a GPU."""
         return torch.cuda.is_available() and not self.cpu
 
     def moved(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """A batch on the model's device."""
+        """Return a batch on the model's device."""
         moved: dict[str, Any] = utils.move_to_cuda(sample) if self.use_cuda else sample
         return moved
 
 
 def expect_counts(**values: object) -> None:
-    """Raise `UserError` for an option that is no count; None is as good as any."""
+    """Raise `UserError` for an option that is no positive whole number or None."""
     for name, value in values.items():
         if value is not None and (not isinstance(value, int) or value < 1):
             raise_invalid(f"--{name.replace('_', '-')}", "a whole number of at least 1", value)
 
 
 def existing(path: str) -> str:
-    """The path of a checkpoint that is there; fairseq would look a relative one up elsewhere too."""
+    """Return an existing checkpoint's path; fairseq would search further places."""
     return str(regular_file(path, "a checkpoint file"))
 
 
 def read(path: str) -> dict[str, Any]:
-    """Return a checkpoint with all experts, without the optimizer's state (UserError: see `load_checkpoint_to_cpu`)."""
-    with whole_models():  # the task is checked below, and the model when it is built
+    """Return a checkpoint with all experts, without the optimizer's state (UserError)."""
+    with whole_models():  # `task_settings` checks the task, `build_model` the model
         state = loading.load(existing(path), loading.LoadContext(kinds=()))
     state.pop("last_optimizer_state", None)
     return state
 
 
 def settings_in(path: str) -> dict[str, Any]:
-    """Return a checkpoint as `read` does, but not verified, and its tensors only when they are used."""
+    """Return an unverified checkpoint whose tensors are read when they are used."""
     state = peek(existing(path))
     if state is None:
-        return read(path)  # which says why
+        return read(path)  # it raises the error
     if isinstance(state.get("cfg"), dict):
         state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
     return state
@@ -83,7 +84,10 @@ def settings_in(path: str) -> dict[str, Any]:
 def task_settings(
     state: dict[str, Any], path: str, tasks: Sequence[str] = TASKS, what: str = "a task that translates"
 ) -> Any:
-    """Return a copy of a checkpoint's task settings, for `change` and `setup_task`, without scoring by BLEU."""
+    """Return a copy of a checkpoint's task settings without scoring by BLEU.
+
+    It is for `change` and `setup_task` (UserError: the task is not one of `tasks`).
+    """
     cfg = convert_namespace_to_omegaconf(state["args"]) if state.get("args") is not None else state.get("cfg")
     task = cfg.get("task") if cfg is not None else None
     name = getattr(task, "task", None) if isinstance(task, Namespace) else (task or {}).get("_name")
@@ -93,19 +97,19 @@ def task_settings(
         raise UserError(f"`{path}` must be {rule}, but is one of {name}: {advice}.")
     if name not in tasks:
         raise_invalid(path, rule, name)
-    rebuild.check_name(path, state, "task")  # fairseq may find another name in it
+    rebuild.check_name(path, state, "task")  # fairseq may find another name in them
     settings = _completed(task) if isinstance(task, DictConfig) else copy.deepcopy(task)
     if setting(settings, "eval_bleu"):
         change(settings, eval_bleu=False)
     for side in ("left_pad_source", "left_pad_target"):
         if isinstance(settings, Namespace) and hasattr(settings, side):
-            # fairseq's multilingual task evaluates a string, and takes what it made of it for False the next time.
+            # fairseq's multilingual task evaluates a string, and would read the result as False the next time.
             setattr(settings, side, str(getattr(settings, side)))
     return settings
 
 
 def _completed(task: DictConfig) -> DictConfig:
-    """A copy, with fairseq's defaults in the place of what a file of `mtmoe import-hf` leaves open."""
+    """Return a copy with fairseq's defaults for values that `mtmoe import-hf` leaves."""
     values: Any = OmegaConf.to_container(task, resolve=True)
     cfg = OmegaConf.structured(FairseqConfig())
     with open_dict(cfg):
@@ -115,13 +119,13 @@ def _completed(task: DictConfig) -> DictConfig:
 
 
 def build_model(task: Any, state: dict[str, Any], path: str) -> Any:
-    """Return the model of a checkpoint that was read (UserError: it is unknown, or does not fit the task's data)."""
+    """Build the model of a loaded checkpoint (UserError: unknown, or of other data)."""
     models, _, _ = checkpoint_utils.load_model_ensemble_and_task([path], task=task, state=state)
     return models[0]
 
 
 def placed(model: Any, fp16: bool, bf16: bool, use_cuda: bool) -> Any:
-    """A model in the precision and on the device that it is to compute in."""
+    """Return the model in the precision and on the device to compute with."""
     if fp16:
         model.half()
     if bf16:
@@ -130,11 +134,12 @@ def placed(model: Any, fp16: bool, bf16: bool, use_cuda: bool) -> Any:
 
 
 def setting(settings: Any, name: str) -> Any:
-    """A value of settings of either of fairseq's two kinds; None where there is none."""
+    """Return a value of fairseq's settings of either kind; None if it is missing."""
     return settings.get(name) if isinstance(settings, DictConfig) else getattr(settings, name, None)
 
 
 def change(settings: Any, **values: Any) -> None:
+    """Set values of fairseq's settings of either kind."""
     if isinstance(settings, DictConfig):
         with open_dict(settings):
             settings.update(values)
@@ -143,7 +148,7 @@ def change(settings: Any, **values: Any) -> None:
 
 
 def check_pair(folder: str, subset: str, pair: str, dictionaries: Sequence[Dictionary]) -> bool:
-    """Whether a pair's files are there (UserError: ids beyond a dictionary, which stock fairseq's tasks take)."""
+    """Return whether a pair's files exist (UserError: ids beyond a dictionary)."""
     source, target = pair.split("-")
     prefixes = [find_side(folder, subset, source, target, lang) for lang in (source, target)]
     for prefix, dictionary in zip(prefixes, dictionaries, strict=True):

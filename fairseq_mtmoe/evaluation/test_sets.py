@@ -1,8 +1,8 @@
-"""The test sets of a data directory: its pairs, their tiers, their source text and their references.
+"""The test sets of a data directory: pairs, tiers, source text and references.
 
-References are the text of a test set where the data directory has it: `raw/test.en-de.de` beside `test.en-de.de.bin`,
-and further ones in `raw/test.en-de.de.1`, `.2` and so on. A binarized file has lost the words that are not in the
-dictionary, and fairseq-generate compares with `<<unk>>` in their place.
+References are the test set's text if the data directory has it: `raw/test.en-de.de` beside `test.en-de.de.bin`, and
+further ones in `raw/test.en-de.de.1`, `.2` and so on. A binarized file has lost the words outside the dictionary;
+fairseq-generate compares with `<<unk>>` instead.
 """
 
 import os
@@ -22,13 +22,13 @@ from fairseq_mtmoe.data.translation.tiers import FILE_NAME, load_tiers
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import text_lines
 
-TEXT, FAIRSEQ = "text", "fairseq"  # what is compared: the text, or what fairseq-generate compares
+TEXT, FAIRSEQ = "text", "fairseq"  # kinds of references: text, or as fairseq-generate's
 
-_ANYTHING = "\ue000"  # stands for an unknown word; Unicode gives it to no character
+_ANYTHING = "\ue000"  # a private character for an unknown word
 
 
 def folders(data: str) -> list[Path]:
-    """Return the folders of a fairseq data argument: one, or shards, with colons or in a directory of their own."""
+    """Return the folders of a data argument: one, or shards by colons or subfolders."""
     paths = [Path(path) for path in utils.split_paths(with_shards(data))]
     for path in paths:
         if not path.is_dir():
@@ -37,7 +37,10 @@ def folders(data: str) -> list[Path]:
 
 
 def sizes_of(data: str, subset: str) -> dict[str, int]:
-    """Return the sentences of every pair with a file `<subset>.<source>-<target>.<target>.idx` in the first shard."""
+    """Return the sentences of every pair in the first shard.
+
+    A pair has a file `<subset>.<source>-<target>.<target>.idx`.
+    """
     folder = folders(data)[0]
     sizes = _sizes(folder, subset)
     if not sizes:
@@ -45,14 +48,14 @@ def sizes_of(data: str, subset: str) -> dict[str, int]:
         if not subsets:
             raise UserError(
                 f"The data directory {folder} must have files of `fairseq-preprocess` or `mtmoe prepare`, but has "
-                "none; those of a benchmark are for checkpoints of its tasks."
+                "none; a benchmark's files are for checkpoints of its tasks."
             )
         raise_invalid("--subset", f"one that the data directory {folder} has ({', '.join(subsets)})", subset)
     return sizes
 
 
 def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
-    """Return the tiers of pairs, by the directory's tiers.json or by training sentences over all its shards."""
+    """Return pairs' tiers by tiers.json, or by training sentences over all shards."""
     training: dict[str, int] = {}
     for folder in folders(data):
         for pair, size in _sizes(folder, "train").items():
@@ -66,7 +69,7 @@ def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
 
 
 def choose_pairs(sizes: Mapping[str, int], trained: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Return the pairs to evaluate: the wanted ones, else those of the directory that were trained on, else all."""
+    """Return the wanted pairs, else the directory's pairs that were trained, else all."""
     for pair in wanted:
         if size_of(pair, sizes) is None:
             raise_invalid("--lang-pairs", f"pairs that the data directory has ({', '.join(sorted(sizes))})", pair)
@@ -75,7 +78,7 @@ def choose_pairs(sizes: Mapping[str, int], trained: Sequence[str], wanted: Seque
 
 
 def size_of(pair: str, sizes: Mapping[str, int]) -> int | None:
-    """Sentences of a pair, from the files of either direction; None if there are none."""
+    """Return a pair's sentences, from files of either direction; None without any."""
     source, _, target = pair.partition("-")
     return sizes.get(pair, sizes.get(f"{target}-{source}"))
 
@@ -86,7 +89,7 @@ def _sizes(folder: Path, subset: str) -> dict[str, int]:
 
 
 class Speller:
-    """From tokens to text, as fairseq-generate does it; tokens of `ignored` are no text."""
+    """Converts tokens to text as fairseq-generate does; `ignored` tokens are dropped."""
 
     def __init__(self, dictionary: Dictionary, post_process: str | None, ignored: Iterable[int] = ()) -> None:
         self.dictionary, self._post_process, self._ignored = dictionary, post_process, set(ignored)
@@ -100,14 +103,16 @@ class Speller:
 
 @dataclass(frozen=True)
 class References:
+    """References of a test set."""
+
     lines: list[str]
-    file: str  # where they are from, in the data directory
-    altered: int  # lines that are not the text, because the dictionary does not have some of their words
-    more: tuple[list[str], ...] = ()  # further references of every line, "" where it has none
+    file: str  # their file in the data directory
+    altered: int  # lines that lost words outside the dictionary
+    more: tuple[list[str], ...] = ()  # further references of every line, or ""
 
 
 def load_references(data: str, subset: str, pair: str, spell: Speller, way: str) -> References:
-    """Return a pair's references: those in `raw/` if there are any, by `FAIRSEQ` always the binarized words."""
+    """Return a pair's references: `raw/` if it exists; binarized words for `FAIRSEQ`."""
     side = _Side(data, subset, pair, pair.partition("-")[2], spell)
     if way == TEXT and side.raw.exists():
         lines = side.text()
@@ -118,13 +123,16 @@ def load_references(data: str, subset: str, pair: str, spell: Speller, way: str)
 
 
 def load_sources(data: str, subset: str, pair: str, spell: Speller) -> list[str]:
-    """Return the source text of a pair's test set: in `raw/`, else the binarized words."""
+    """Return a pair's source text: in `raw/`, else the binarized words."""
     side = _Side(data, subset, pair, pair.partition("-")[0], spell)
     return side.text() if side.raw.exists() else side.spelled(spell.dictionary.unk_string())
 
 
 class _Side:
-    """A language of a test set, whose files serve both directions of a pair: its sentences, and its text if any."""
+    """One language of a pair's test set: sentences, and text if it exists.
+
+    Its files serve both directions of the pair.
+    """
 
     def __init__(self, data: str, subset: str, pair: str, lang: str, spell: Speller) -> None:
         source, _, target = pair.partition("-")
@@ -133,15 +141,16 @@ class _Side:
         self.raw = self.prefix.parent / TEXT_FOLDER / self.prefix.name
         self._spell = spell
         dataset = data_utils.load_indexed_dataset(str(self.prefix), spell.dictionary)
-        if dataset.supports_prefetch:  # the older formats read nothing before
+        if dataset.supports_prefetch:  # older formats read nothing without it
             dataset.prefetch(range(len(dataset)))
         self.sentences: list[torch.Tensor] = [dataset[number] for number in range(len(dataset))]
 
     def spelled(self, unknown: str) -> list[str]:
+        """Return the sentences as text, with this for unknown words."""
         return [self._spell(tokens, unknown) for tokens in self.sentences]
 
     def text(self) -> list[str]:
-        """The lines in `raw/`; `UserError` where they cannot be what was binarized, line by line."""
+        """Return the lines in `raw/` (UserError: they do not match the binarized lines)."""
         raw, lines, advice = self.raw, lines_of(self.raw), "put the right text there, or give `--references fairseq`"
         if len(lines) != len(self.sentences):
             found = f"({len(self.sentences)} lines), but has {len(lines)}"
@@ -154,30 +163,31 @@ class _Side:
 
 
 def lines_of(path: Path) -> list[str]:
+    """Return a file's lines without further line breaks inside."""
     return [" ".join(line.splitlines()) for line in text_lines(path)]
 
 
 def _further(raw: Path, count: int) -> tuple[list[str], ...]:
-    """The further references beside the first ones: files with numbers from 1 on."""
+    """Return further references: files with numbers from 1 on."""
     found: list[list[str]] = []
     while (path := raw.with_name(f"{raw.name}.{len(found) + 1}")).exists():
         found.append(lines_of(path))
         if len(found[-1]) != count:
             raise UserError(
-                f"`{path}` must have a line for each of the {count} of `{raw.name}`, empty where there is no further "
+                f"`{path}` must have a line for each of the {count} of `{raw.name}`, empty if there is no further "
                 f"reference, but has {len(found[-1])}."
             )
     return tuple(found)
 
 
 def _letters(text: str) -> str:
-    """The letters and digits of a line, which tokenizing, lower-casing and SentencePiece's normalisation leave."""
+    """Return a line's letters and digits, which tokenizing and normalisation keep."""
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     return "".join(character for character in folded if character.isalnum() or character == _ANYTHING)
 
 
 def _fits(text: str, parts: Sequence[str]) -> bool:
-    """Whether `text` is these parts in this order, with anything between them."""
+    """Return whether `text` is these parts in order, with anything between them."""
     first, *others = parts
     if not others:
         return text == first

@@ -1,7 +1,7 @@
-"""From lines of text to batches of tokens, and from hypotheses back to lines: what needs no model's weights.
+"""Batches of tokens from lines of text, and lines from hypotheses; no model.
 
-One line in is one line out, whatever is in it. A line that is too long for the model is split after the marks that end
-sentences, in whatever script, and its translations are put together again.
+Every line gives one line. A line that is too long for the model is split at the ends of sentences, in any script, and
+its translations are joined.
 """
 
 import difflib
@@ -33,9 +33,9 @@ from fairseq_mtmoe.io.files import text_lines
 
 TASKS = ("translation_heated", "translation_multi_simple_epoch")
 HEATED = TASKS[0]
-MANY, SHOWN = 12, 4  # languages that a sentence lists, and the nearest ones of more
+MANY, SHOWN = 12, 4  # languages that an error lists; of more, only the nearest
 
-# After the marks that end sentences, and what closes after them: at a space, or after other marks than ASCII's at once.
+# After marks that end sentences, with closing brackets: at a space, or directly after marks other than ASCII's.
 _ENDS = regex.compile(
     r"(?V1)(?<=\p{Sentence_Terminal}[\p{Pe}\p{Pf}\p{Pi}\"']*)\s+"
     r"|(?<=[\p{Sentence_Terminal}--\p{ASCII}][\p{Pe}\p{Pf}]*)(?![\p{Sentence_Terminal}\p{Pe}\p{Pf}\s]|$)"
@@ -44,7 +44,7 @@ _BYTE = regex.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Row(NamedTuple):
-    """A sentence to translate: a part of a line, counted in its group, with the tokens that the encoder reads."""
+    """A sentence to translate: a part of a line, by numbers, and the input's tokens."""
 
     line: int
     part: int
@@ -54,9 +54,9 @@ class Row(NamedTuple):
 
 
 class Hypothesis(NamedTuple):
-    """A translation, its score as fairseq-generate gives it (to the base 2), and its tokens with their end.
+    """A translation, its score to the base 2 (as in fairseq-generate), and its length.
 
-    `is_cut`: it has as many tokens as it may have.
+    Its length counts tokens, with the end. `is_cut`: it reached the limit of tokens.
     """
 
     text: str
@@ -70,7 +70,7 @@ NOTHING = Hypothesis("", 0.0, 0)
 
 @dataclass
 class Group:
-    """Lines that are translated together, into each target language; `batches` have the longest rows first."""
+    """Lines translated together into all targets; batches have the longest rows first."""
 
     lines: int
     targets: Sequence[str]
@@ -80,13 +80,13 @@ class Group:
     _parts: dict[tuple[str, int], dict[int, list[Hypothesis]]] = field(default_factory=dict)
 
     def add(self, batch: int, found: Sequence[Sequence[Sequence[Any]]]) -> None:
-        """Take the hypotheses of a batch's rows, which may be as JSON has them."""
+        """Store the hypotheses of a batch's rows, which may come from JSON."""
         for row, hypotheses in zip(self.batches[batch], found, strict=True):
             of_line = self._parts.setdefault((row.target, row.line), {})
             of_line[row.part] = [Hypothesis(*hypothesis) for hypothesis in hypotheses]
 
     def finished(self, target: str) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each line, the best first; of an empty line empty ones."""
+        """Return each line's hypotheses, the best first; an empty line has empty ones."""
         return [self._joined(self._parts.get((target, line), {})) for line in range(self.lines)]
 
     def _joined(self, parts: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
@@ -96,11 +96,11 @@ class Group:
 
 
 def joined(parts: Sequence[Hypothesis], lenpen: float) -> Hypothesis:
-    """Put the translations of a line's parts together, with the score that they have as one."""
+    """Join the translations of a line's parts, with the score of one hypothesis."""
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
     text = ""
-    for part in parts:  # scripts of wide characters have no spaces
+    for part in parts:  # scripts with wide characters have no spaces
         is_wide = bool(text) and unicodedata.east_asian_width(text[-1]) in "WF"
         text += part.text if is_wide or not text else f" {part.text}"
     length = sum(part.length for part in parts)
@@ -117,7 +117,7 @@ class Pieces:
         ids = [dictionary.index(name) for name in names]
         ids[self._processor.unk_id()] = dictionary.unk()
         self._ids: NDArray[np.int64] = np.array(ids, dtype=np.int64)
-        # These are bytes of characters, which SentencePiece alone puts together.
+        # Only SentencePiece joins byte pieces to characters.
         self._has_bytes = any(map(_BYTE.fullmatch, names))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
@@ -125,11 +125,12 @@ class Pieces:
         return [self._ids[pieces].tolist() if pieces else [] for pieces in self._processor.encode(list(lines))]
 
     def speller(self, ignored: Sequence[int]) -> "Spelled":
+        """Return a converter of tokens to text."""
         return Spelled(self._dictionary, ignored, self._processor if self._has_bytes else None)
 
 
 class Spelled:
-    """From tokens to a line of text, as `mtmoe evaluate` spells hypotheses; `processor` of those with bytes."""
+    """Converts tokens to a line as `mtmoe evaluate` does; byte pieces need a model."""
 
     def __init__(self, dictionary: Dictionary, ignored: Sequence[int], processor: Any = None) -> None:
         self._processor = processor
@@ -139,11 +140,14 @@ class Spelled:
         text = self._spell(tokens, UNKNOWN)
         if self._processor is not None:
             text = self._processor.decode(text.split(" "))
-        return " ".join(text.replace("\t", " ").splitlines())  # no sign of it ends a line
+        return " ".join(text.replace("\t", " ").splitlines())  # no character in it ends a line
 
 
 class Forms:
-    """A model's languages, vocabulary and forms of sentences, of its file; `data` has the vocabulary of older files."""
+    """A model file's languages, vocabulary and forms of sentences.
+
+    data: directory with the vocabulary of older files.
+    """
 
     def __init__(self, state: Mapping[str, Any], path: str, data: str | None = None) -> None:
         settings = stored.task_settings(dict(state), path, TASKS, "a task that translates by SentencePiece's pieces")
@@ -167,22 +171,22 @@ class Forms:
         self.longest: int = min(filter(None, (self.task.args.max_source_positions, limit)))
         self._pieces = functools.cache(self._pieces_until)
         for of_lang in (self.source, self.target):
-            of_lang(langs[0])  # a damaged one is refused before the model is built
+            of_lang(langs[0])  # refuses a damaged one before the model is built
         self._specs: tuple[str | None, str | None] = tuple(self.task.args.langtoks["main"])
         self.replaces_ends: bool = self.task.args.lang_tok_replacing_bos_eos
-        # Pieces of a source, beside its end and a language token
+        # Number of a source's pieces, without its end and language token
         self.room = self.longest - 1 - (self._specs[0] is not None and not self.replaces_ends)
 
     def ends(self, lang: str) -> tuple[End | None, End | None]:
-        """Where the vocabularies of sources and targets end for a language: see `ends_of`."""
+        """Return the ends of source and target vocabularies for a language: `ends_of`."""
         return ends_of(self.task.state.state_dict, lang)
 
     def source(self, lang: str) -> Pieces:
-        """What cuts text of a language."""
+        """Return the pieces that cut text of a language."""
         return self._pieces("source", self.ends(lang)[0])
 
     def target(self, lang: str) -> Pieces:
-        """What joins pieces to text of a language."""
+        """Return the pieces that are joined to text of a language."""
         return self._pieces("target", self.ends(lang)[1])
 
     def _pieces_until(self, name: str, end: End | None) -> Pieces:
@@ -193,16 +197,19 @@ class Forms:
         return Pieces(old, old.dictionary())
 
     def check(self, source: str, targets: Sequence[str], names: tuple[str, str] = ("--from", "--to")) -> None:
-        """Refuse languages that the model has not (UserError, with the nearest ones); `names` are the arguments'."""
+        """Refuse unknown languages (UserError, with the nearest ones).
+
+        names: of the arguments, for errors.
+        """
         for option, lang in ((names[0], source), *((names[1], target) for target in targets)):
             if lang not in self.langs:
                 few = ", ".join(self.langs) if len(self.langs) <= MANY else f"such as {', '.join(self.nearest(lang))}"
                 raise_invalid(option, f"a language of {self.path} ({few})", lang)
         for target in targets:
-            self.task.task_id(f"{source}-{target}")  # which refuses a pair that a model of pairs has not
+            self.task.task_id(f"{source}-{target}")  # refuses pairs that a model of pairs does not have
 
     def nearest(self, lang: str) -> list[str]:
-        """Return the codes that are most like one that is unknown."""
+        """Return the known codes most similar to an unknown one."""
         wanted = lang.lower()
 
         def likeness(code: str) -> tuple[bool, float]:
@@ -215,7 +222,10 @@ class Forms:
         self, lines: Sequence[str], source: str, targets: Sequence[str], decoding: Decoding, n_best: int = 1,
         name: str = "the text", first: int = 1,
     ) -> Group:  # fmt: skip
-        """Return the batches of some lines (UserError: one is too long, by its number in what has this `name`)."""
+        """Return the batches of lines (UserError: one is too long).
+
+        name, first: the text and its first line's number, for errors.
+        """
         parts = self._split(lines, source, name, first)
         rows = [
             Row(line, part, source, target, self.tokens(pieces, source, target))
@@ -226,16 +236,16 @@ class Forms:
         return Group(len(lines), targets, self._batches(rows, decoding), decoding.lenpen, n_best)
 
     def expect_short(self, lines: Sequence[str], source: str, name: str, first: int) -> None:
-        """Refuse lines with a sentence that is too long (UserError), where a look at their characters lets fear that.
+        """Refuse lines with a sentence that is too long (UserError).
 
-        `group` refuses them all; this is for a look at much text before it is translated.
+        Only lines with many characters are cut. `group` refuses all; this checks much text before it is translated.
         """
         for number, line in enumerate(lines, start=first):
             if len(line) > self.longest // 4:
                 self._split([line], source, name, number)
 
     def _split(self, lines: Sequence[str], source: str, name: str, first: int) -> list[list[list[int]]]:
-        """Return the tokens of each part of each line: of most there is one, of empty ones none."""
+        """Return the tokens of each part of each line: mostly one part; none if empty."""
         encode = self.source(source).encode
         found = [[pieces] if pieces else [] for pieces in encode(lines)]
         for number, parts in enumerate(found):
@@ -252,7 +262,7 @@ class Forms:
         return found
 
     def tokens(self, pieces: list[int], source: str, target: str) -> list[int]:
-        """What the encoder reads, by the forms of fairseq's multilingual data and ours."""
+        """Return the encoder's input, in the form of fairseq's multilingual data or ours."""
         end = self.task.source_dictionary.eos()
         token = self.task.data_manager.get_encoder_langtok(source, target, self._specs[0])
         if token is None:
@@ -262,23 +272,23 @@ class Forms:
         return [*pieces, end, token] if self.task.args.encoder_langtok_last else [token, *pieces, end]
 
     def first_token(self, target: str) -> int | None:
-        """The language token that the decoder writes first, or reads in the place of an end."""
+        """Return the language token that the decoder writes first, or reads as an end."""
         token: int | None = self.task.data_manager.get_decoder_langtok(target, self._specs[1])
         return token
 
     @functools.cached_property
     def language_tokens(self) -> list[int]:
-        """The ids of all languages' tokens among targets, which are no text wherever they stand."""
+        """Ids of all languages' tokens among targets; they are never text."""
         dictionary, settings = self.task.target_dictionary, vars(self.task.args)
         symbols = (symbol for lang in self.langs for symbol in codes_of(lang, settings))
         return [dictionary.index(symbol) for symbol in symbols if symbol in dictionary]
 
     def language_id(self, lang: str) -> int | None:
-        """The id of a language for models with `--enable-lang-ids`."""
+        """Return a language's id for models with `--enable-lang-ids`, else None."""
         return self.task.data_manager.lang_dict.index(lang) if self.task.args.enable_lang_ids else None
 
     def _batches(self, rows: Sequence[Row], decoding: Decoding) -> list[list[Row]]:
-        """As those of `Mixture`: rows of like lengths, whatever their targets, if one search can have these."""
+        """Return batches of rows of similar lengths, with all targets of one search."""
         apart: dict[tuple[Any, ...], list[Sentence]] = {}
         for number, row in enumerate(rows):
             alone = row.target if self.replaces_ends else ""
@@ -290,7 +300,7 @@ class Forms:
 
 
 def limits_of(decoding: Decoding) -> tuple[int | None, int | None]:
-    """Return the most tokens and sentences of a batch."""
+    """Return the limits of tokens and sentences of a batch."""
     is_free = (decoding.max_tokens, decoding.batch_size) == (None, None)
     return decoding.tokens_of_a_batch, MOST_SENTENCES if is_free else decoding.batch_size
 
@@ -300,7 +310,7 @@ def _names(value: str | Sequence[str] | None) -> list[str]:
 
 
 def _languages(settings: Any, pairs: Sequence[str]) -> list[str]:
-    """The languages of a checkpoint that has none in the task's state, as fairseq's: of a file, an option, or pairs."""
+    """Return a checkpoint's languages as fairseq does: from a file, option or pairs."""
     file = stored.setting(settings, "lang_dict")
     if file:
         return [line.strip() for line in text_lines(file, "the run's `--lang-dict`") if line.strip()]
@@ -308,7 +318,7 @@ def _languages(settings: Any, pairs: Sequence[str]) -> list[str]:
 
 
 def _of_data(path: str, data: str | None, langs: Sequence[str]) -> Vocabulary:
-    """The vocabulary of a data directory, for a checkpoint that has none (UserError: there is none either)."""
+    """Return a data directory's vocabulary, for a checkpoint without (UserError)."""
     if not data:
         raise UserError(f"`{path}` must have a vocabulary, but has none: give the run's data directory as `--data`.")
     folder = utils.split_paths(with_shards(data))[0]
@@ -324,5 +334,5 @@ def _of_data(path: str, data: str | None, langs: Sequence[str]) -> Vocabulary:
 
 
 def bits(score: float) -> float:
-    """A logarithm to the base 2 of a natural one."""
+    """Convert a natural logarithm to the base 2."""
     return score / math.log(2)

@@ -1,7 +1,8 @@
-"""Forced decoding: log-probabilities of translations that are there already, as fairseq-generate's `--score-reference`.
+"""Forced decoding: log-probabilities of given translations.
 
-Lines are cut as `mtmoe translate` cuts them, and a target has the tokens that a search would write: a language token
-where the model's decoder begins with one, pieces, and the end. No line is split: its score would be none of the line.
+This is fairseq-generate's `--score-reference`. Lines are cut as in `mtmoe translate`. A target has the tokens that a
+search would write: a language token if the decoder begins with one, pieces, and the end. No line is split, as the
+parts' score would not be the line's.
 
 Letters: `B` sentences, `T` places, `N` tokens of all sentences, `H` width of the features.
 """
@@ -19,12 +20,12 @@ from fairseq_mtmoe.evaluation.mixing import cut
 from fairseq_mtmoe.evaluation.text_batches import Forms, Pieces, Row, limits_of
 from fairseq_mtmoe.evaluation.translator import Decoding, Sentence
 
-_LOGITS = 1 << 24  # at a time: a batch of a large vocabulary has gigabytes of them
-_CHARACTERS = 4  # a shorter line than so many to a token of the limit may be too long, and is looked at
+_LOGITS = 1 << 24  # computed at a time: a batch with a large vocabulary has gigabytes
+_CHARACTERS = 4  # per token of the limit: only longer lines are cut by `expect_short`
 
 
 class Given(NamedTuple):
-    """A source sentence with the tokens of its translation, from the language token, if there is one, to the end."""
+    """A source sentence and its translation's tokens, from language token to end."""
 
     row: Row
     written: list[int]
@@ -32,24 +33,24 @@ class Given(NamedTuple):
 
 @dataclass
 class Pairs:
-    """Pairs of lines that are scored together; `batches` have the longest sources first."""
+    """Pairs of lines scored together; `batches` have the longest sources first."""
 
     lines: int
     batches: list[list[Given]]
     _found: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
 
     def add(self, batch: int, found: Sequence[Sequence[float]]) -> None:
-        """Take the log-probabilities of a batch's tokens."""
+        """Store the log-probabilities of a batch's tokens."""
         for one, values in zip(self.batches[batch], found, strict=True):
             self._found[one.row.line] = list(zip(one.written, values, strict=True))
 
     def finished(self) -> list[list[tuple[int, float]]]:
-        """Return each line's tokens with their log-probabilities; none where both lines are empty."""
+        """Return each line's tokens with log-probabilities; none if both lines are empty."""
         return [self._found.get(line, []) for line in range(self.lines)]
 
 
 class Forced:
-    """What makes batches of pairs of lines in two languages; `longest` is of the decoder, in tokens."""
+    """Makes batches of pairs of lines; `longest` is the decoder's limit in tokens."""
 
     def __init__(self, forms: Forms, source: str, target: str, longest: int) -> None:
         self._forms, self._langs = forms, (source, target)
@@ -59,9 +60,9 @@ class Forced:
         self._rooms = forms.room, longest - 1 - len(self._begin)
 
     def expect_short(self, side: int, lines: Sequence[str], name: str, first: int) -> None:
-        """Refuse sources (0) or targets (1) that are too long (UserError), where their characters let fear that.
+        """Refuse sources (0) or targets (1) that are too long (UserError).
 
-        `group` refuses them all; this is for a look at much text before it is scored.
+        Only lines with many characters are cut. `group` refuses all; this checks much text before it is scored.
         """
         for number, line in enumerate(lines, start=first):
             if len(line) > self._rooms[side] // _CHARACTERS:
@@ -71,10 +72,10 @@ class Forced:
         self, sources: Sequence[str], targets: Sequence[str], decoding: Decoding,
         names: tuple[str, str] = ("the sources", "the targets"), first: int = 1,
     ) -> Pairs:  # fmt: skip
-        """Return the batches of as many sources as targets.
+        """Return the batches of equally many sources and targets.
 
         Raises:
-            UserError: a line is too long for the model, by its number in what has one of these `names`.
+            UserError: a line is too long for the model; `names` and `first` say which.
         """
         read, written = (
             self._encoded(side, lines, names[side], first) for side, lines in enumerate((sources, targets))
@@ -113,9 +114,14 @@ class Forced:
 def log_probs(
     models: Sequence[Any], net_input: dict[str, Any], written: Sequence[Sequence[int]], begins: int, pad: int
 ) -> list[list[float]]:
-    """Return the natural logarithm of each written token's probability, given the source and the tokens before it.
+    """Return each written token's natural log-probability, given source and prefix.
 
-    `begins` is what the decoder reads first. An ensemble's probability is the mean of its models'.
+    Args:
+        models: several are an ensemble, whose probability is their mean.
+        net_input: the sources' batch.
+        written: tokens of each translation.
+        begins: the decoder's first input.
+        pad: id of padding.
     """
     lengths = torch.tensor([len(tokens) for tokens in written])
     is_written_BT = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
@@ -134,7 +140,7 @@ def log_probs(
 
 
 def _of_model(model: Any, inputs: dict[str, Any], places_BT: Tensor, wanted_N: Tensor) -> Tensor:
-    """(N,) log-probabilities in float32, without ever holding those of all words for all tokens."""
+    """(N,) Return log-probabilities in float32; all words' never exist at once."""
     features_NH = model(**inputs, features_only=True)[0][places_BT]
     rows = max(1, _LOGITS // len(model.decoder.dictionary))
     found = []

@@ -1,6 +1,6 @@
-"""A model that is loaded once and translates or scores lines of text in any of its languages, without a data directory.
+"""A model that translates or scores text without a data directory.
 
-Search and spelling are those of `mtmoe evaluate`; sentences into several languages share batches, each with its own
+Search and spelling are those of `mtmoe evaluate`. Sentences into several languages share batches, each with its own
 language tokens and ids.
 """
 
@@ -26,10 +26,10 @@ _ARGUMENTS = "source", "target"
 
 
 class TextTranslator:
-    """Models (several are an ensemble), in the precision and on the device of `decoding`, which also says the search.
+    """Models (several are an ensemble) with `decoding`: search, precision and device.
 
     Raises:
-        UserError: a file is no checkpoint of a translator, or lacks what makes text of tokens; see `Forms` for `data`.
+        UserError: a file is no translator's checkpoint, or lacks a vocabulary; see `Forms` for `data`.
     """
 
     def __init__(self, checkpoints: Sequence[str], decoding: Decoding = Decoding(), data: str | None = None) -> None:  # noqa: B008 (frozen)
@@ -44,6 +44,7 @@ class TextTranslator:
 
     @property
     def langs(self) -> list[str]:
+        """The model's languages."""
         return self.forms.langs
 
     def translate(
@@ -51,13 +52,13 @@ class TextTranslator:
         max_len_a: float | None = None, max_len_b: int | None = None, max_tokens: int | None = None,
         batch_size: int | None = None,
     ) -> list[str]:  # fmt: skip
-        """Return the translation of each line, in their order; an empty one of an empty line.
+        """Return the translation of each line, in order; empty lines stay empty.
 
         Args:
-            lines: Sentences, or some together; one that is too long for the model is split after marks that end some.
-            source: The language of the lines, as `langs` has it.
-            target: The language to translate into.
-            beam: Hypotheses of the search, 5 by default; 1 is greedy.
+            lines: One or more sentences each; a line that is too long for the model is split at ends of sentences.
+            source: Language of the lines, as in `langs`.
+            target: Language to translate into.
+            beam: Width of the beam, 5 by default; 1 is greedy.
             lenpen: Length penalty, 1 by default: higher values favour longer translations.
             max_len_a: With `max_len_b`, a translation has at most a · source tokens + b tokens; 0 by default.
             max_len_b: See `max_len_a`; 200 by default.
@@ -81,9 +82,9 @@ class TextTranslator:
     def score(self, sources: Iterable[str], targets: Iterable[str], *, source: str, target: str) -> list[float]:
         """Return the log-probability of each target, given its source: forced decoding.
 
-        It is the natural logarithm, summed over all tokens that the decoder writes: a language token where the model
-        has one, the pieces of the target, and the end. An ensemble's probability of a token is the mean of its models'.
-        Two empty lines have 0.0, as `translate` writes nothing for nothing.
+        It is the natural logarithm, summed over all tokens that the decoder writes: a language token if the model has
+        one, the target's pieces, and the end. An ensemble's probability of a token is the mean of its models'. Two
+        empty lines score 0.0, as the empty line translates to itself.
 
         Raises:
             UserError: a language is unknown, there are not as many targets as sources, or a line is too long.
@@ -94,7 +95,7 @@ class TextTranslator:
     def score_tokens(
         self, sources: Iterable[str], targets: Iterable[str], *, source: str, target: str
     ) -> list[list[tuple[str, float]]]:
-        """Return each target's tokens with their log-probabilities; see `score`, which has their sums."""
+        """Return each target's tokens with their log-probabilities, which `score` sums."""
         texts = _texts("sources", sources), _texts("targets", targets)
         if len(texts[1]) != len(texts[0]):
             rule = f"as many lines as there are sources, {len(texts[0]):,}"
@@ -106,12 +107,18 @@ class TextTranslator:
         return [[(symbols[token], value) for token, value in tokens] for tokens in pairs.finished()]
 
     def forced(self, source: str, target: str, names: tuple[str, str] = ("--from", "--to")) -> Forced:
-        """Return what makes batches of pairs in two languages (UserError: one is unknown, by the arguments' names)."""
+        """Return a maker of batches of pairs (UserError: a language is unknown).
+
+        names: of the arguments, for errors.
+        """
         self.forms.check(source, [target], names)
         return Forced(self.forms, source, target, min(model.max_decoder_positions() for model in self._models))
 
     def score_batch(self, given: Sequence[Given]) -> list[list[float]]:
-        """Return the log-probability of each token of the translations in a batch, the longest source first."""
+        """Return the log-probability of each token of a batch's translations.
+
+        The longest source is first.
+        """
         target, dictionary = given[0].row.target, self._task.target_dictionary
         sample = self._for_models([one.row for one in given])
         begins = self.forms.first_token(target) if self.forms.replaces_ends else None
@@ -147,7 +154,7 @@ class TextTranslator:
         return sample
 
     def _sample(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """A batch as fairseq's tasks collate it, of rows that are in order."""
+        """Return a batch of ordered rows, as fairseq's tasks collate it."""
         dictionary, left = self._task.source_dictionary, self._task.args.left_pad_source
         tokens = [torch.tensor(row.tokens) for row in rows]
         net_input = {
@@ -174,14 +181,14 @@ class TextTranslator:
 
     def _load(self, states: list[dict[str, Any]], paths: Sequence[str]) -> None:
         generation = GenerationConfig(beam=self.decoding.beam)
-        while states:  # each is as large as its model
+        while states:  # free each: it is as large as its model
             model = stored.build_model(self._task, states[0], paths[len(self._models)])
             del states[0]
             self._models.append(ready(model, self.decoding, generation))
 
 
 def _texts(name: str, lines: Iterable[str]) -> list[str]:
-    """The lines (UserError: they are one string, which has characters, or one of them is none)."""
+    """Return the lines (UserError: one string, or a line that is no string)."""
     found = [] if isinstance(lines, str) else list(lines)
     wrong = [lines] if isinstance(lines, str) else [line for line in found if not isinstance(line, str)]
     if wrong:

@@ -1,7 +1,7 @@
-"""A model that is loaded once and translates any language pair of its data directory.
+"""A model that translates any language pair of its data directory.
 
-Batches, generator, inference step and spelling are fairseq-generate's, and so hypotheses are, too, and references and
-scores where that is asked for. `mixing.py` has the same with sentences of several pairs in a batch.
+Batches, generator, inference step and spelling are fairseq-generate's, and so hypotheses are equal; with an option,
+references and scores, too. `mixing.py` does the same with several pairs in a batch.
 """
 
 import copy
@@ -30,14 +30,17 @@ from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Spelle
 from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.protocols import NamesTasks
 
-# An unknown word of a hypothesis. Pieces of `<unk>` would be found in references, in their `<<unk>>` above all.
+# An unknown word of a hypothesis. Parts of `<unk>` would match references, above all their `<<unk>>`.
 UNKNOWN = "⁇"
 
-Batch = Mapping[str, Mapping[int, str]]  # hypotheses by pair and by their sentences' numbers in the pair's files
+Batch = Mapping[str, Mapping[int, str]]  # hypotheses by pair and by number in the pair's files
 
 
 class Sentence(NamedTuple):
-    """One to translate: its pair and line; where batches go by them the lengths of its source and its longer side."""
+    """A sentence to translate: pair, line, and lengths of source and longer side.
+
+    Lengths are set if batches depend on them.
+    """
 
     pair: str
     number: int
@@ -47,16 +50,16 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True)
 class Decoding(Inference):
-    """Options of fairseq-generate, with its names and defaults; and how BASE layers route, as trained if None."""
+    """fairseq-generate's options, and BASE layers' routing; None: as trained."""
 
     beam: int = 5
     lenpen: float = 1.0
     max_len_a: float = 0.0
     max_len_b: int = 200
     base_evaluation: str | None = None
-    sampling: bool = False  # draws words, where a search would take the best
+    sampling: bool = False  # draw words instead of searching for the best
     sampling_topk: int | None = None
-    seed: int = 1  # of draws
+    seed: int = 1  # of random draws
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,58 +74,60 @@ class Decoding(Inference):
 
     @property
     def tokens_of_a_batch(self) -> int | None:
-        """At most so many: 12000 where nothing else limits a batch, as in fairseq."""
+        """Limit of tokens: 12000 if nothing else limits a batch, as in fairseq."""
         return 12000 if self.max_tokens is None and self.batch_size is None else self.max_tokens
 
 
 @dataclass(frozen=True)
 class Translation:
-    pair: str  # or, in two steps, ha-en-zu
+    """Hypotheses and references of a pair's test set."""
+
+    pair: str  # in two steps ha-en-zu
     hypotheses: list[str]
     references: list[str]
-    reference_file: str  # where the references are from, in the data directory
-    altered: int  # references that lost words which the dictionary does not have
-    untranslated: int  # sentences beyond the model's positions: their hypotheses are empty, or as fairseq does absent
-    more_references: tuple[list[str], ...] = ()  # further ones of every sentence, "" where it has none
-    numbers: Sequence[int] = ()  # of the sentences, in the test set
-    left_out: int = 0  # sentences of which fairseq-generate wrote nothing, for whatever reason
+    reference_file: str  # the references' file in the data directory
+    altered: int  # references that lost words outside the dictionary
+    untranslated: int  # sentences longer than the model's positions: hypotheses are empty or, for fairseq, absent
+    more_references: tuple[list[str], ...] = ()  # further references of every sentence, or ""
+    numbers: Sequence[int] = ()  # numbers of the sentences in the test set
+    left_out: int = 0  # sentences without output of fairseq-generate
 
     @property
     def direction(self) -> str:
-        """From which language into which, in however many steps."""
+        """Source and target language, such as `ha-zu`, also with a pivot."""
         codes = self.pair.split("-")
         return f"{codes[0]}-{codes[-1]}"
 
 
 @dataclass(frozen=True)
 class Direction:
-    """The test set of one pair with what translates it: fairseq's task, data set and generator."""
+    """A pair's test set with fairseq's task, data set and generator."""
 
     pair: str
     task: Any
     dataset: Any
     generator: Any
-    limits: Any  # the positions of task and models
+    limits: Any  # positions of task and models
     references: References
     spell: Speller
     compares: str  # `TEXT` or `FAIRSEQ`
 
     def fitting(self, order: np.ndarray) -> np.ndarray:
-        """The sentences of `order` that are not too long, which are read where the data set reads ahead."""
+        """Return the sentences of `order` that fit the model; prefetch them if needed."""
         kept: np.ndarray = self.task.filter_indices_by_size(
             order, self.dataset, self.limits, ignore_invalid_inputs=True
         )
-        if len(kept) and self.dataset.supports_prefetch:  # the older formats read nothing before
+        if len(kept) and self.dataset.supports_prefetch:  # older formats read nothing without it
             self.dataset.prefetch(kept)
         return kept
 
     def text(self, output: Sequence[Mapping[str, Any]]) -> str:
-        """The best of a sentence's hypotheses."""
+        """Return the best hypothesis of a sentence as text."""
         unknown = str(self.task.target_dictionary.unk_string()) if self.compares == FAIRSEQ else UNKNOWN
         return self.spell(output[0]["tokens"], unknown)
 
     def translation(self, hypotheses: Mapping[int, str]) -> Translation:
-        """What is compared, of the hypotheses of all sentences that were not too long."""
+        """Return the translation to compare, from hypotheses of all sentences that fit."""
         references = self.references
         compared = sorted(hypotheses) if self.compares == FAIRSEQ else range(len(references.lines))
         return Translation(
@@ -138,10 +143,16 @@ class Direction:
 
 
 class Translator:
-    """Models (several are an ensemble) and their settings; `langs` replaces the checkpoint's list of languages.
+    """Models (several are an ensemble) that translate a data directory's test sets.
 
-    `post_process` is how fairseq puts words together, found out if None; `references` are `text`, or `fairseq` for what
-    fairseq-generate compares: binarized ones, `<unk>` in hypotheses, and no sentences that it leaves out.
+    Args:
+        data: the directory.
+        checkpoints: the models' files.
+        decoding: the search's options.
+        langs: languages instead of the checkpoint's list.
+        post_process: how fairseq joins words; None: found out from the data.
+        references: `text`; or `fairseq`: as in fairseq-generate, binarized references, `<unk>` in hypotheses, and
+            without the sentences that it leaves out.
     """
 
     def __init__(
@@ -162,13 +173,13 @@ class Translator:
         if langs:
             as_text = not isinstance(self._task_cfg, Namespace) or isinstance(setting(self._task_cfg, "langs"), str)
             change(self._task_cfg, langs=",".join(langs) if as_text else list(langs), lang_dict=None)
-        self.models: list[Any] = []  # from the first direction on
+        self.models: list[Any] = []  # built with the first direction
         self._task_names: list[str] | None = None
         self._dictionaries: list[Dictionary] = []
 
     @property
     def trained_pairs(self) -> list[str]:
-        """The language pairs that the first checkpoint says it was trained on."""
+        """Language pairs that the first checkpoint names as trained."""
         pairs = (self._task_state or {}).get("lang_pairs") or setting(self._task_cfg, "lang_pairs")
         if pairs:
             return pairs.split(",") if isinstance(pairs, str) else list(pairs)
@@ -179,7 +190,7 @@ class Translator:
         self, pair: str, subset: str, note: Callable[[Batch], object] = lambda batch: None,
         known: Mapping[int, str] = MappingProxyType({}),
     ) -> Translation:  # fmt: skip
-        """Translate the test set of one pair, in fairseq-generate's batches; see `translations`."""
+        """Translate one pair's test set in fairseq-generate's batches; see `translations`."""
         direction = self.direction(pair, subset)
         batches = [[Sentence(pair, number) for number in numbers] for numbers in self._batches(direction)]
 
@@ -194,7 +205,7 @@ class Translator:
         return text
 
     def direction(self, pair: str, subset: str) -> Direction:
-        """Return what is needed to translate a pair's test set (UserError: it is of another dictionary)."""
+        """Return a pair's test set with task and generator (UserError: wrong dictionary)."""
         task = self._task(pair)
         self._load_models(task)
         dictionary = task.target_dictionary
@@ -211,9 +222,14 @@ class Translator:
         directions: Mapping[str, Direction], batches: Sequence[Sequence[Sentence]], translate: Callable[[int], Batch],
         note: Callable[[Batch], object], known: Mapping[str, Mapping[int, str]],
     ) -> Iterator[Translation]:  # fmt: skip
-        """The translations of each pair as soon as its last sentence is there, but for those that are `known`.
+        """Yield each pair's translation as soon as its last sentence is translated.
 
-        `translate` gives the hypotheses of a batch by its number, and `note` is told them.
+        Args:
+            directions: by pair.
+            batches: of sentences.
+            translate: returns the hypotheses of a batch, by its number.
+            note: is called with each batch's hypotheses.
+            known: hypotheses that need no translation.
         """
         hypotheses = {pair: dict(known.get(pair, {})) for pair in directions}
         left = Counter(sentence.pair for batch in batches for sentence in batch)
@@ -231,11 +247,13 @@ class Translator:
                     yield directions[pair].translation(hypotheses[pair])
 
     def release(self) -> None:
+        """Free the models' memory."""
         self.models = []
         if self.decoding.use_cuda:
             torch.cuda.empty_cache()
 
     def sources(self, pair: str, subset: str) -> list[str]:
+        """Return the source text of a pair's test set."""
         return load_sources(self.data, subset, pair, self._speller(self._task(pair).source_dictionary))
 
     def _speller(self, dictionary: Dictionary, ignored: Sequence[int] = ()) -> Speller:
@@ -256,13 +274,13 @@ class Translator:
         return task
 
     def _kept(self, dictionary: Dictionary) -> Dictionary:
-        """The same dictionary, once for all tasks: of 50 directions it would take gigabytes."""
+        """Return one shared copy of equal dictionaries: 50 pairs would need gigabytes."""
         if dictionary not in self._dictionaries:
             self._dictionaries.append(dictionary)
         return self._dictionaries[self._dictionaries.index(dictionary)]
 
     def _load_models(self, task: Any) -> None:
-        """Build the models, with the first task, and learn from them which tasks they tell apart."""
+        """Build the models with the first task, and keep the tasks that they know."""
         if self.models:
             return
         models = []
@@ -272,10 +290,13 @@ class Translator:
         self._task_names = task.task_names if isinstance(task, NamesTasks) else None
 
     def _batches(self, direction: Direction) -> Iterator[list[int]]:
-        """The sentences of fairseq-generate's batches, which decide translations, and of the last one that it drops."""
+        """Yield the sentences of fairseq-generate's batches, which affect translations.
+
+        The last one has the sentences that it drops.
+        """
         dataset = direction.dataset
         dataset.set_epoch(1)
-        with data_utils.numpy_seed(2):  # seed + epoch, for tasks that shuffle the sentences of one length
+        with data_utils.numpy_seed(2):  # seed + epoch, for tasks that shuffle sentences of equal length
             order = direction.fitting(dataset.ordered_indices())
         if len(order) == 0:
             return
@@ -290,7 +311,7 @@ class Translator:
 
 
 def ready(model: Any, decoding: Decoding, generation: GenerationConfig) -> Any:
-    """A model that is to generate as these say."""
+    """Return the model ready to generate with these options."""
     if decoding.base_evaluation is not None:
         for gate in base_gates(model):
             gate.routing = replace(gate.routing, evaluation=decoding.base_evaluation)
@@ -300,13 +321,13 @@ def ready(model: Any, decoding: Decoding, generation: GenerationConfig) -> Any:
 
 
 def joining_of(data: str, dictionary: Dictionary) -> str | None:
-    """How the symbols of a data directory's dictionary form words; see `subword_marks`."""
+    """Return how a data directory's symbols form words; see `subword_marks`."""
     has_model = os.path.exists(os.path.join(utils.split_paths(data)[0], SENTENCEPIECE))
     return "sentencepiece" if has_model else subword_marks(dictionary.symbols)
 
 
 def subword_marks(symbols: Sequence[str]) -> str | None:
-    """How symbols form words: `sentencepiece` (▁), `subword_nmt` (@@), or None: each is a word."""
+    """Return the subword format: `sentencepiece` (▁), `subword_nmt` (@@), or None."""
     few = 0.01 * len(symbols)
     if sum(symbol.startswith("▁") for symbol in symbols) > few:
         return "sentencepiece"
