@@ -172,7 +172,7 @@ def test_a_run_without_scores_names_the_command_that_makes_them_and_one_with_sev
         compare(f"mt_tag={runs}/tag-*", f"other={runs}/unscored")
     for subset in ("valid", "test"):
         shutil.copytree(runs / "tag-1" / "scores", runs / "both" / "scores" / f"best-{subset}")
-    with pytest.raises(UserError, match=r"but has 2: name one of .*best-test.*best-valid"):
+    with pytest.raises(UserError, match=r"but has 2: choose one of .*best-test.*best-valid"):
         compare(f"a={runs}/both")
     assert "CoLA" in compare(f"a={runs}/both/scores/best-test")
 

@@ -143,9 +143,9 @@ DAMAGE = {
         lambda b: change_scores(b, lambda of: of["settings"].update(references="fairseq")),
     "en-gu is in tier low in .*a and none in .*b": lambda b: change_pair(b, "en-gu", tier=""),
     r"`.*en-de\.hyp` must be the texts of en-de, but there is none": lambda b: (b / "en-de.hyp").unlink(),
-    "must hold the scores of mtmoe evaluate, whose texts": lambda b: change_pair(b, "en-de", bleu="much"),
+    "must hold the scores of mtmoe evaluate, with the texts": lambda b: change_pair(b, "en-de", bleu="much"),
     r"`.*en-de\.comet` must have a number for each of the 30": lambda b: change_line(b / "en-de.comet", 3, "nan"),
-    r"but en-de\.comet gives COMET 0\.\d{4} where": lambda b: change_line(b / "en-de.comet", 3, "0.9"),
+    r"but en-de\.comet gives COMET 0\.\d{4} and": lambda b: change_line(b / "en-de.comet", 3, "0.9"),
     r"en-de has COMET model:wmt22\|version:2 in .*a and model:x in .*b":
         lambda b: change_pair(b, "en-de", metric_signatures={"COMET": "model:x"}),
 }  # fmt: skip
@@ -217,7 +217,7 @@ def test_spbleu_is_compared_with_its_model(copies):
             found = score_pair(pair, *texts, pieces=pieces)
             change_pair(folder, pair, spbleu=found.spbleu, spbleu_signature=found.spbleu_signature)
     shown = compare(copies / "a", copies / "b", *FEW)
-    assert shown.count("spBLEU") == 1 and "spBLEU is left out: it takes --spm FILE" in shown
+    assert shown.count("spBLEU") == 1 and "spBLEU is left out: it needs --spm FILE" in shown
     shown = compare(copies / "a", copies / "b", *FEW, "--spm", model, "--out", copies / "out")
     assert "left out" not in shown
     found = differences_of(copies / "out")

@@ -191,15 +191,15 @@ WAV2VEC = {"_name": "wav2vec2", "conv_feature_layers": FCONV}
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    (instead("model", WAV2VEC), "is of 'wav2vec2'"),
+    (instead("model", WAV2VEC), "has 'wav2vec2'"),
     (instead("model", {"wav2vec2": WAV2VEC}), "must name its model"),
-    (instead("model", Namespace(_name="transformer", arch="fconv")), "is of 'fconv'"),
-    (as_namespace(arch="fconv", encoder_layers=FCONV), "is of 'fconv'"),
-    (as_namespace(arch=["transformer"]), "is of ['transformer']"),
-    (as_namespace(task="audio_pretraining"), "must be of a task that is known"),
-    (in_task(_name="language_modeling"), "must be of a task that is known"),
-    (instead("criterion", {"_name": "ctc", "wer_args": FCONV}), "must be of a criterion that is known"),
-    (instead("tokenizer", "unheard"), "must be of a tokenizer that is known"),
+    (instead("model", Namespace(_name="transformer", arch="fconv")), "has 'fconv'"),
+    (as_namespace(arch="fconv", encoder_layers=FCONV), "has 'fconv'"),
+    (as_namespace(arch=["transformer"]), "has ['transformer']"),
+    (as_namespace(task="audio_pretraining"), "must have a task that is known"),
+    (in_task(_name="language_modeling"), "must have a task that is known"),
+    (instead("criterion", {"_name": "ctc", "wer_args": FCONV}), "must have a criterion that is known"),
+    (instead("tokenizer", "unheard"), "must have a tokenizer that is known"),
     (in_model(decoder={"xformers_att_config": FCONV}), "`xformers_att_config`"),
     (in_model(adaptive_softmax_cutoff="(" * 10_000), "`adaptive_softmax_cutoff`"),
     (as_namespace(scoring="../../evil"), "`scoring`"),
@@ -207,7 +207,7 @@ WAV2VEC = {"_name": "wav2vec2", "conv_feature_layers": FCONV}
     (in_task(source_lang="${oc.env:HOME}"), "`source_lang`"),
     (instead("${oc.env:HOME}", 1), "must be a plain value"),
     (in_task(lang_pairs=["${model.encoder_embed_dim}", "${task}${task}"]), "`lang_pairs`"),
-    (in_model(encoder={"layers": 10**7}), "as `layers`"),
+    (in_model(encoder={"layers": 10**7}), "`layers` is 10000000"),
     (in_model(encoder_attention_heads=0), "loading it ends in 'ZeroDivisionError"),
 ])  # fmt: skip
 def test_what_a_file_may_not_choose(stock, monkeypatch, change, words):
@@ -219,7 +219,7 @@ def test_what_a_file_may_not_choose(stock, monkeypatch, change, words):
 def test_a_command_with_a_task_of_its_own_builds_the_model_alone_from_the_file(stock):
     task = tasks.setup_task(Namespace(**stock.state["cfg"]["task"], task="translation"))
     assert load(stock.write(instead("criterion", {"_name": "somebodys"})), task=task)[0]
-    not_built(stock.write(instead("model", WAV2VEC)), "is of 'wav2vec2'", task=task)
+    not_built(stock.write(instead("model", WAV2VEC)), "has 'wav2vec2'", task=task)
 
 
 def test_mtmoe_evaluate_and_upcycle_refuse_the_same(stock):

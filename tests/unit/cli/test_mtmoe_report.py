@@ -100,5 +100,5 @@ def test_several_folders_of_scores_are_said_not_to_be_shown(run, tmp_path):
     for name in ("a", "b"):
         write_evaluation(run / "scores" / name, 0.3, sentences=10)
     (note,) = Gatherer([run]).gather().notes
-    assert "there are 2 folders of them" in note
+    assert "it has 2 folders of scores" in note
     assert Gatherer([run], [run / "scores" / "a"]).gather().notes == []

@@ -162,7 +162,7 @@ def test_a_validation_is_made_up_for_by_a_run_that_goes_on_and_by_no_other(tmp_p
 
 WIDTHS = (
     "`--encoder-embed-dim` must be 8, `--decoder-embed-dim` 8, `--layernorm-embedding` off and "
-    "`--decoder-attention-heads` 2 to load `{path}`, but they are 12, 12, on and 1 instead; base_moe, base_dense "
+    "`--decoder-attention-heads` 2 to load `{path}`, but they are 12, 12, on and 1 instead; `--arch` "
 )
 MODELS = (  # the run, its options, how the sentence begins
     ("sparse", "--encoder-embed-dim 12 --decoder-attention-heads 1 --layernorm-embedding", WIDTHS),
