@@ -11,18 +11,22 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from socketserver import StreamRequestHandler, UnixStreamServer
+from typing import Any
 
 from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
 from tests.helpers.warm_start import run_forked
 
 FORKED = ("fairseq-train", "fairseq-validate", "mtmoe")
 SECONDS = 600
-# Stands in the script's path for a command, and asks the test for it. Without `site`, which is as long as all the rest.
+# Stands in the script's path for a command, and asks the test for it, with the text of a file that the shell redirects
+# to it. Without `site`, which is as long as all the rest.
 COMMAND = """#!{python} -SE
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as asked:
     asked.connect({address!r})
-    request = os.path.basename(sys.argv[0]), sys.argv[1:], os.getcwd(), dict(os.environ)
+    given = os.path.realpath("/dev/stdin")
+    text = open(given, encoding="utf-8").read() if os.path.isfile(given) else ""
+    request = os.path.basename(sys.argv[0]), sys.argv[1:], os.getcwd(), dict(os.environ), text
     asked.sendall(json.dumps(request).encode() + b"\\n")
     code, out, err = json.load(asked.makefile(encoding="utf-8"))
 for stream, text in (sys.stdout, out), (sys.stderr, err):
@@ -45,6 +49,21 @@ def write_commands(folder: Path, **texts: str) -> str:
 def run_script(path: Path, *arguments: object, **variables: object) -> str:
     """Run a script of the repository in bash with these variables; what it printed. A failure is shown."""
     return _run(path, arguments, variables, REPOSITORY, FORKED, _forked)[0]
+
+
+def run_text(text: str, folder: Path, change: Callable[[str, list[str]], list[str]], **variables: object) -> str:
+    """Run a script's text in a folder, which stands for the repository; what it printed. A failure is shown.
+
+    change: the arguments that a command gets, from its name and those that the text gives it.
+    """
+
+    def changed(command: str, arguments: list[str], *where: Any) -> tuple[int, str, str]:
+        return _forked(command, change(command, arguments), *where)
+
+    script = folder / "script.sh"
+    script.write_text(text, encoding="utf-8")
+    names = (*FORKED, "fairseq-generate", "ct2-transformers-converter")
+    return _run(script, (), {"PYTHONPATH": folder, **variables}, folder, names, changed)[0]
 
 
 def called_by(path: Path, *arguments: object, **variables: object) -> list[list[str]]:
@@ -82,12 +101,14 @@ def _run(
     return done.stdout, called
 
 
-def _forked(command: str, arguments: list[str], folder: str, environment: dict[str, str]) -> tuple[int, str, str]:
-    done = run_forked(command, arguments, None, Path(folder), environment, SECONDS)
+def _forked(
+    command: str, arguments: list[str], folder: str, environment: dict[str, str], stdin: str
+) -> tuple[int, str, str]:
+    done = run_forked(command, arguments, stdin, Path(folder), environment, SECONDS)
     return done.returncode, done.stdout, done.stderr
 
 
-def _passed_over(command: str, arguments: list[str], folder: str, environment: object) -> tuple[int, str, str]:
+def _passed_over(command: str, arguments: list[str], folder: str, *given: object) -> tuple[int, str, str]:
     """What trains makes its folder, after which scripts look."""
     if command == "fairseq-train":
         Path(folder, arguments[arguments.index("--save-dir") + 1]).mkdir(parents=True, exist_ok=True)
