@@ -6,6 +6,7 @@ import random
 import re
 import shlex
 import zipfile
+from itertools import starmap
 
 import pytest
 
@@ -23,7 +24,7 @@ from tests.helpers.translators import CASES, write_folder
 
 TUTORIALS = REPOSITORY / "docs" / "tutorials"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SERVES = "serves until it is ended; tests/unit/cli has the page"
+SERVES = "serves until it is ended; tests/unit/cli/test_translate.py asks its page"
 INSTALLED = "the tests' environment has it"
 # Lines that are not run, and why.
 SKIPPED = {
@@ -51,7 +52,7 @@ SMALL = {
 
 
 def small(command, arguments):
-    """Return the page's arguments with options behind them that need seconds."""
+    """Return the page's arguments, and behind them options with which the command takes seconds."""
     if command == "fairseq-train":
         arguments = [FITTED.sub(lambda found: found[1] + SIZES[found[2]], one) for one in arguments]
         task = arguments[arguments.index("--task") + 1]
@@ -67,8 +68,8 @@ def small(command, arguments):
 
 
 def script_of(text):
-    """The page's blocks as lines of bash: Python has its interpreter, YAML goes into the file that it names."""
-    return "".join(map(block_of, *zip(*BLOCK.findall(text), strict=True)))
+    """Return the page's blocks as one script: Python is piped to its interpreter, YAML to the file that it names."""
+    return "".join(starmap(block_of, BLOCK.findall(text)))
 
 
 def block_of(language, block):
@@ -76,7 +77,8 @@ def block_of(language, block):
         return f"python - <<'END'\n{block}END\n"
     if language == "yaml":
         return f"cat > {block.split()[1]} <<'END'\n{block}END\n"
-    assert language == "", f"what is {language}?"
+    assert language == "", f"no rule runs a block of {language}"
+    # One seed shows that the loop runs.
     block = re.sub("for seed in .*;", "for seed in 1;", block)
     return "".join(f"{line}\n" for line in block.splitlines() if command_of(line) not in SKIPPED)
 
@@ -92,7 +94,8 @@ PREPARED = "mtmoe prepare corpora {raw} {data} --recipe folder"
 TRAINED = (
     "fairseq-train {data} --user-dir fairseq_mtmoe --task translation_heated --lang-dict {data}/langs.txt"
     " --lang-pairs {data}/lang_pairs.txt --encoder-langtok {token} --decoder-langtok --arch base_dense_tiny"
-    " --criterion label_smoothed_cross_entropy --optimizer adam --lr 0.001 --lr-scheduler inverse_sqrt --warmup-updates 9 --max-tokens 2000 --no-epoch-checkpoints --save-dir {run}"
+    " --criterion label_smoothed_cross_entropy --optimizer adam --lr 0.001"
+    " --lr-scheduler inverse_sqrt --warmup-updates 9 --max-tokens 2000 --no-epoch-checkpoints --save-dir {run}"
 )
 
 
