@@ -67,7 +67,7 @@ def _show(items: Sequence[Item], raw: Path) -> None:
         size = path.stat().st_size if is_there else item.size
         begun = f"{decimal(part.stat().st_size)} so far" if os.path.exists(part) else "no"
         state = "yes" if is_there else begun
-        origin = item.address or f"by hand: {item.by_hand}"
+        origin = item.address or (f"by hand: {item.by_hand}" if item.by_hand else "your own file")
         table.add_row(item.file, "?" if size is None else decimal(size), item.licence, origin, state)
     Console(width=None if Console().is_terminal else 250).print(table)
 

@@ -91,6 +91,13 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
             yield
     except AssertionError as error:
         raise _refusal(trainer, path) or error from error
+    except KeyError as error:
+        if error.args != ("best",):  # which the state of `--lr-scheduler fixed` lacks
+            raise
+        raise UserError(
+            f"`--lr-scheduler` must be fixed to continue from `{path}`, but is {trainer.cfg.lr_scheduler._name} "
+            "instead; `--reset-lr-scheduler` begins the schedule anew."
+        ) from error
     except ValueError as error:
         if "loaded state dict" not in str(error):  # torch's error for a parameter group of another size
             raise

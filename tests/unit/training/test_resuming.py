@@ -247,6 +247,15 @@ def test_another_criterion_or_optimizer_is_named(tmp_path, changes, option, word
     assert trainer.get_num_updates() == 0
 
 
+def test_a_schedule_whose_state_says_nothing_to_another_is_named(tmp_path):
+    state, fixed = torch.load(DENSE), tmp_path / "fixed.pt"
+    state["optimizer_history"][-1]["lr_scheduler_state"] = {"lr": 0.01}  # as of `--lr-scheduler fixed`
+    torch.save(state, fixed)
+    with refused("--lr-scheduler", "--reset-lr-scheduler"):
+        go_on(tmp_path, "dense", "--restore-file", fixed)
+    assert go_on(tmp_path, "dense", "--restore-file", fixed, "--reset-lr-scheduler").get_num_updates() == 8
+
+
 def test_embeddings_that_are_shared_or_not(tmp_path):
     """Two that were trained apart cannot become one; one that becomes two has no moments for the second."""
     plain = ("--arch", "base_dense", "--encoder-attention-heads", 2, "--decoder-attention-heads", 2)
