@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 import yaml
-from omegaconf import MISSING, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.io.files import read_text
 
 Fields = TypeVar("Fields")
+MISSING: Any = "???"  # OmegaConf's, for a required field; its import would add 0.1 s to each `--help`
 
 MAX_CHARACTERS = 2_000_000  # of a file: PyYAML needs 10 s for them
 MAX_VALUES, MAX_DEPTH, MAX_DIGITS = 100_000, 30, 40  # values with aliases expanded; levels; digits of a number
@@ -121,6 +120,9 @@ def structured(form: type[Fields], where: str, content: Any, other: Fields | Non
         content: names and values.
         other: provides values that content lacks; by default the dataclass does.
     """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
     content = {} if content is None else content
     _check_fields(form, where, content)
     try:

@@ -9,8 +9,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fsspec.compression import compr
-
 from fairseq_mtmoe.data.corpora.blocks import Content, Fault, excerpt_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file, replacing
@@ -118,6 +116,8 @@ def _faults() -> Iterator[None]:
 
 def _decompressed(file: BinaryIO, stack: ExitStack) -> BinaryIO:
     """Return a file decompressed by its first bytes, also if it is compressed several times."""
+    from fsspec.compression import compr  # takes 0.1 s to import
+
     for _ in range(_PACKED_TWICE):
         codec = _codec(_head(file))
         if codec is None:

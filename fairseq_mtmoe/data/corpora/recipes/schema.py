@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any, Optional
 from urllib.parse import urlsplit
 
-from omegaconf import MISSING
+from fairseq_mtmoe.io.yaml_files import MISSING
 
 ARCHIVE = "!"  # `archive.tgz!path/inside` is a member of an archive
 HOLES = SOURCE, TARGET = "{source}", "{target}"  # placeholders for language codes in a corpus of several pairs
