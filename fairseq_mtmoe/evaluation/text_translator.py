@@ -50,7 +50,8 @@ class TextTranslator:
     def translate(
         self, lines: Iterable[str], *, source: str, target: str, beam: int | None = None, lenpen: float | None = None,
         max_len_a: float | None = None, max_len_b: int | None = None, max_tokens: int | None = None,
-        batch_size: int | None = None,
+        batch_size: int | None = None, sampling: bool = False, sampling_topk: int | None = None,
+        seed: int | None = None,
     ) -> list[str]:  # fmt: skip
         """Return the translation of each line, in order; empty lines stay empty.
 
@@ -64,14 +65,20 @@ class TextTranslator:
             max_len_b: See `max_len_a`; 200 by default.
             max_tokens: Tokens in a batch, 12000 by default.
             batch_size: Sentences in a batch.
+            sampling: Sample from the model's distribution instead of beam search; `beam` samples, 1 by default, of
+                which the most probable is returned.
+            sampling_topk: Sample each token from this many most probable ones.
+            seed: Seed of the samples, 1 by default; a sentence's translation does not depend on its batch.
 
         Raises:
             UserError: a language is unknown, an option is out of range, or a line has a sentence that is too long.
         """
         given: dict[str, Any] = dict(
             beam=beam, lenpen=lenpen, max_len_a=max_len_a, max_len_b=max_len_b, max_tokens=max_tokens,
-            batch_size=batch_size,
+            batch_size=batch_size, sampling_topk=sampling_topk, seed=seed,
         )  # fmt: skip
+        if sampling:
+            given |= {"sampling": True, "beam": beam or 1}
         decoding = replace(self.decoding, **{name: value for name, value in given.items() if value is not None})
         self.forms.check(source, [target], _ARGUMENTS)
         group = self.forms.group(_texts("lines", lines), source, [target], decoding)

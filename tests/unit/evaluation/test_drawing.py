@@ -64,6 +64,16 @@ def test_a_sentence_has_one_draw_in_any_batch_and_another_with_another_seed(tran
     assert len(set(together)) > len(set(TEXT)) / 2
 
 
+def test_python_draws_as_the_command_does(model):
+    translator = TextTranslator([str(model)], replace(DRAWN, sampling=False, beam=5, seed=1))
+    given = dict(source="en", target="aa")
+    for options in ({"seed": 3}, {"seed": 3, "sampling_topk": 2, "beam": 3}):
+        expected = [best.text for best, *_ in drawn(translator, TEXT, **options)]
+        assert translator.translate(TEXT, **given, sampling=True, **options) == expected
+    with refused("--sampling-topk"):
+        translator.translate(TEXT, **given, sampling_topk=2)
+
+
 def test_scores_are_those_of_forced_decoding_and_the_only_word_is_the_best(translator):
     several = drawn(translator, TEXT[:4], n_best=3, beam=3)
     assert all(len({one.text for one in of}) > 1 for of in several)
