@@ -39,7 +39,7 @@ class SamplingConfig(MultitaskConfig):
 
     sampling_method: str = option(
         "concat",
-        "how tasks or language pairs share an epoch: concat (natural, by size), temperature, uniform, RoundRobin, "
+        "how tasks share an epoch: concat (natural, by size), temperature, uniform, RoundRobin, "
         "uniform-then-natural, or uncertainty (draw equally many candidates of each, and train on those that the model "
         "is most uncertain of)",
     )

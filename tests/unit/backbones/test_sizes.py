@@ -12,7 +12,7 @@ from fairseq_mtmoe.backbones.bert.model import SIZES
 from fairseq_mtmoe.backbones.sizes import noted_sizes
 from fairseq_mtmoe.errors import UserError
 
-ANY = "`--arch ca_mtl` takes the encoder's sizes, whatever they are"
+ANY = "`--arch ca_mtl` takes the sizes of any encoder"
 
 
 @pytest.mark.parametrize(

@@ -311,7 +311,7 @@ def test_a_pair_of_which_nothing_is_left_ends_the_run_at_once(raw, tmp_path):
     change(raw / "recipe.yaml", corpora=[copies, *entries(raw)])
     workers = Counting()
     for _ in range(2):  # the second time nothing is read, now that it is known
-        with pytest.raises(UserError, match=r"`en-fi` must have .* none of copies \(40 by copy, 5 by wrong_script\)"):
+        with pytest.raises(UserError, match=r"`en-fi` must have .* none in copies \(40 by copy, 5 by wrong_script\)"):
             prepare_small(raw, tmp_path / "data", workers)
         assert workers.done["clean_part"] == 2 + 3  # test sets, and `copies`
     assert not (tmp_path / "data").exists()
