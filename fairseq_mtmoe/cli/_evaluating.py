@@ -163,7 +163,8 @@ class ScoreFolder:
                  if name not in _PATHS and settings.get(name) != self.settings.get(name)]  # fmt: skip
         if not all(name in settings for name in _DIGESTS):
             return ["another version of fairseq_mtmoe"]
-        return [_DIGESTS.get(name, f"{name} {settings.get(name)} (now {self.settings.get(name)})") for name in names]
+        before, now = ({**of, "lang_pairs": of.get("lang_pairs") or "all"} for of in (settings, self.settings))
+        return [_DIGESTS.get(name, f"{name} {before.get(name)} (now {now.get(name)})") for name in names]
 
 
 def as_file(lines: Sequence[str]) -> str:

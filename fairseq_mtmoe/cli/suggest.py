@@ -108,11 +108,14 @@ def data_options(data: str, size: Size, sizes: Mapping[str, int], lang_pairs: st
     task = ["--task", "translation_heated", "--lang-pairs", named, "--encoder-langtok", "tgt", "--decoder-langtok"]
     if not file.with_name("langs.txt").is_file():
         task += ["--langs", ",".join(sorted({lang for pair in sizes for lang in pair.split("-")}))]
-    sampling = ["--sampling-method", "temperature", "--sampling-temperature", "1.5"]
     epoch = ["--virtual-epoch-size", str(min(sum(sizes.values()), 1_000_000))]
+    sampling: Part = ("An epoch is one pass, and at most a million pairs.", epoch)
+    if len(sizes) > 1:
+        temperature = ["--sampling-method", "temperature", "--sampling-temperature", "1.5"]
+        sampling = ("Small language pairs are drawn more often: by size^(1/1.5).", temperature + epoch)
     return [
         ("Both sides name the target language.", task),
-        ("Small pairs are drawn more often: by size^(1/1.5).", sampling + epoch if len(sizes) > 1 else epoch),
+        sampling,
         ("The fast loss and Adam.", ["--criterion", "moe_label_smoothed_cross_entropy", "--label-smoothing", "0.1",
                                      "--optimizer", "fused_adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", "1"]),
         ("Tokens of a batch, padding included. Lower it if memory runs out.", ["--max-tokens", str(size.max_tokens)]),
@@ -129,7 +132,7 @@ def length_options(size: Size, found: Plan, save_dir: str) -> list[Part]:
         (f"The rate is {size.reason}.", rate),
         (f"{found.passes:.1f} passes over the data.", ["--max-update", str(found.updates)]),
         (f"{VALIDATIONS} validations. `mtmoe average` takes the mean of the last 5 checkpoints.", saved),
-        ("A second start resumes here.", ["--save-dir", save_dir]),
+        ("A second start resumes here.", ["--save-dir", save_dir, "--log-format", "rich", "--log-interval", "25"]),
     ]
 
 
@@ -179,8 +182,9 @@ def head(sizes: Mapping[str, int], trial: Trial, found: Plan, hours: float | Non
     memory = f"{trial.memory:.1f} GiB of memory"
     if trial.gpu_left is not None:
         memory += f"; it leaves {trial.gpu_left:.1f} GiB of the GPU free"
+    pairs = f"{len(sizes)} language pair{'s' * (len(sizes) > 1)}"
     lines = [
-        f"Suggested by mtmoe {__version__} for {sum(sizes.values()):,} sentence pairs in {len(sizes)} language pairs.",
+        f"Suggested by mtmoe {__version__} for {sum(sizes.values()):,} sentence pairs in {pairs}.",
         f"Estimate: {found.updates:,} updates in {spelled(found.hours)}, of {trial.seconds:.2f} s each; {memory}.",
     ]
     if found.passes < LEAST_PASSES and hours is not None:
@@ -196,5 +200,5 @@ def spelled(hours: float) -> str:
 def script(data: str, options: Sequence[Part], first: str) -> str:
     """Return the lines of a shell script with a comment above each group of options."""
     groups = "".join(f"    # {comment}\n    {shlex.join(words)}\n" for comment, words in options)
-    run = f'fairseq-train {shlex.quote(data)} --user-dir "$(mtmoe user-dir)" "${{options[@]}}"'
+    run = f'fairseq-train {shlex.quote(data)} --user-dir "$(mtmoe user-dir)" "${{options[@]}}" "$@"'
     return f"{first}options=(\n{groups})\n{run}\n"

@@ -173,6 +173,9 @@ class Translator:
         if langs:
             as_text = not isinstance(self._task_cfg, Namespace) or isinstance(setting(self._task_cfg, "langs"), str)
             change(self._task_cfg, langs=",".join(langs) if as_text else list(langs), lang_dict=None)
+        pairs = (self._task_state or {}).get("lang_pairs")
+        if pairs and not setting(self._task_cfg, "extra_lang_pairs"):  # the option may name a file of another folder
+            change(self._task_cfg, lang_pairs=",".join(pairs))
         self.models: list[Any] = []  # built with the first direction
         self._task_names: list[str] | None = None
         self._dictionaries: list[Dictionary] = []

@@ -71,8 +71,8 @@ def dead_experts(run: Run) -> Iterator[Warned]:
             yield Warned("dead_expert", "high" if len(dead) >= MANY_DEAD * size else "mid", (
                 f"{len(dead)} of {size} experts of {layer} are hardly used: {_listed(map(str, sorted(dead)), 8)} got "
                 f"less than {LEAST_SHARE:.0%} of a fair share (1/{size}) of every {unit}'s tokens in {_last(unused)} "
-                f"(since update {update:,}). Use fewer experts, more tokens per update, or gates that balance "
-                "(`--expert-gates base`)."
+                f"(since update {update:,}). Use fewer experts or more tokens per update; in translation, "
+                "`--expert-gates base` balances."
             ), {"layer": layer, "update": update})  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def collapsed_routing(run: Run) -> Iterator[Warned]:
             yield Warned("collapsed_routing", "high" if effective[-1] < LEAST_EFFECTIVE else "mid", (
                 f"Routing of {layer} has collapsed: its tokens are spread as over {effective[-1]:.1f} experts and not "
                 f"{size} (exponential of the entropy of their shares; below {bound:.3g} in {_last(low)}, since update "
-                f"{update:,}). Use gates that balance (`--expert-gates base`), a larger balance loss or fewer experts."
+                f"{update:,}). Use fewer experts; in translation, `--expert-gates base` balances."
             ), {"layer": layer, "update": update})  # fmt: skip
 
 
