@@ -119,7 +119,7 @@ def test_a_directory_of_shards_is_evaluated_by_its_name(model, result, tmp_path)
 @pytest.mark.parametrize(
     ("arguments", "changed", "words"),
     [(["--beam", 4], None, r"beam 3 \(now 4\);"),
-     (["--lang-pairs", "en-aa"], None, r"lang_pairs \[\] \(now \['en-aa'\]\);"),
+     (["--lang-pairs", "en-aa"], None, r"lang_pairs all \(now \['en-aa'\]\);"),
      ([], "checkpoint.pt", "another checkpoint;"), ([], "data/raw/test.en-aa.aa", "other data;"),
      ([], SCORES / "scores.json", "another version of fairseq_mtmoe;")],
 )  # fmt: skip
