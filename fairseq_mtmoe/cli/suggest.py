@@ -19,7 +19,9 @@ from fairseq_mtmoe.cli._shared import PATH
 from fairseq_mtmoe.cli._sizes import LEAST_PASSES, SIZES, VALIDATIONS, Plan, Size, Trial, first_choice, plan
 from fairseq_mtmoe.data.indexed_files import count_sentences
 from fairseq_mtmoe.data.translation.file_names import indexed_sides, joined_dictionary, side_name
+from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.files import read_text
 
 UPDATES, UNTIMED = 30, 6  # of a trial; the first ones allocate memory
 MINUTES = 3  # after which a trial stops, however few its updates
@@ -44,7 +46,7 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
     mtmoe suggest DATA --hours 8 > train.sh
     bash train.sh
     """
-    train, held_out = (sizes_of(data, split, lang_pairs) for split in ("train", "valid"))
+    train, held_out = (sizes_of(data, split, lang_pairs or listed_pairs(data)) for split in ("train", "valid"))
     if not train:
         raise_invalid("DATA", "a data directory with training data", data)
     pairs = sum(train.values())
@@ -60,6 +62,17 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
     click.echo(script(data, options, head(train, trial, found, hours)), nl=False)
 
 
+def list_of_pairs(data: str) -> Path:
+    """Return the file in which `mtmoe prepare` lists the directions to train, if it wrote the data."""
+    return Path(data.split(os.pathsep)[0], "lang_pairs.txt")
+
+
+def listed_pairs(data: str) -> str | None:
+    """Return the directions in that file, which may be more than there are files; None without it."""
+    file = list_of_pairs(data)
+    return ",".join(read_text(file).replace(",", "\n").split()) if file.is_file() else None
+
+
 def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
     """Return the number of sentences of each language pair, over all shards; `lang_pairs` selects pairs.
 
@@ -67,7 +80,8 @@ def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
         UserError: a folder is missing, or has no training data of a selected pair.
     """
     found: Counter[str] = Counter()
-    for folder in data.split(os.pathsep):
+    shards = with_shards(data).split(os.pathsep)
+    for folder in shards if split == "train" else shards[:1]:  # validation reads the first alone
         if not Path(folder).is_dir():
             raise_invalid("DATA", "a data directory of `mtmoe prepare corpora`", folder)
         for side in indexed_sides(folder):
@@ -90,7 +104,8 @@ def model_options(data: str, size: Size, sizes: Mapping[str, int]) -> list[Part]
         chosen = ["--arch", "base_moe", "--num-experts", str(NUM_EXPERTS), "--expert-gates", "task"]
         experts = (f"{len(targets)} target languages: experts, and a gate of each language chooses among them.", chosen)
     normalized = [f"--{side}-normalize-before" for side in ("encoder", "decoder")]
-    shared = ["--share-all-embeddings"] * (joined_dictionary(data.split(os.pathsep)[0]) is not None)
+    first, *_ = with_shards(data).split(os.pathsep)
+    shared = ["--share-all-embeddings"] * (joined_dictionary(first) is not None)
     words = [word for side in ("encoder", "decoder") for name, value in shape.items()
              for word in (f"--{side}-{name}", str(value))]  # fmt: skip
     return [
@@ -103,7 +118,7 @@ def model_options(data: str, size: Size, sizes: Mapping[str, int]) -> list[Part]
 
 def data_options(data: str, size: Size, sizes: Mapping[str, int], lang_pairs: str | None, cpu: bool) -> list[Part]:
     """Return the options of the task, loss and batches."""
-    file = Path(data.split(os.pathsep)[0], "lang_pairs.txt")
+    file = list_of_pairs(data)
     named = str(file) if lang_pairs is None and file.is_file() else ",".join(sizes)
     task = ["--task", "translation_heated", "--lang-pairs", named, "--encoder-langtok", "tgt", "--decoder-langtok"]
     if not file.with_name("langs.txt").is_file():

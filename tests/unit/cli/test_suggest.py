@@ -1,12 +1,13 @@
 """What `mtmoe suggest` prints for a data directory: sizes, updates, and a command that trains."""
 
 import os
+import shutil
 import subprocess
 
 import pytest
 
 from fairseq_mtmoe.cli._sizes import SIZES, Plan, Trial, first_choice, plan
-from fairseq_mtmoe.cli.suggest import data_options, measured, model_options, sizes_of
+from fairseq_mtmoe.cli.suggest import data_options, listed_pairs, measured, model_options, sizes_of
 from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
 from tests.helpers.invoked import invoked
 from tests.helpers.refused import refused
@@ -66,6 +67,21 @@ def test_pairs_are_those_that_are_asked_for_in_either_direction(digits):
     words = [word for _, words in data_options(str(digits), SIZES[0], {back: 1}, back, True) for word in words]
     assert words[words.index("--lang-pairs") + 1] == back
     assert sizes_of(f"{digits}:{digits}", "train", pair) == {pair: 2 * sizes[pair]}
+
+
+def test_shards_count_together_and_listed_directions_in_both_ways(digits, tmp_path):
+    data, pair = tmp_path / "data", "en-aa"
+    for shard in ("shard0", "shard1"):
+        shutil.copytree(digits, data / shard)
+    (data / "lang_pairs.txt").write_text("en-aa\naa-en\n")
+    alone = {split: sizes_of(str(digits), split, pair)[pair] for split in ("train", "valid")}
+    both = listed_pairs(str(data))
+    assert sizes_of(str(data), "train", both) == {pair: 2 * alone["train"], "aa-en": 2 * alone["train"]}
+    assert sizes_of(str(data), "valid", both) == {pair: alone["valid"], "aa-en": alone["valid"]}
+    words = [
+        word for _, words in model_options(str(data), SIZES[0], dict.fromkeys(both.split(","), 1)) for word in words
+    ]
+    assert "base_moe" in words and "--share-all-embeddings" in words
 
 
 def test_what_is_no_data_is_refused(digits, tmp_path):
