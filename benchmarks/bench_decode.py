@@ -76,7 +76,7 @@ def batches(data: LanguagePairDataset, words: int, batch_size: int, count: int) 
     return [data.collater([data[int(i)] for i in chosen[at::count]]) for at in range(count)]
 
 
-def check(running: dict[str, System], sample: Sample) -> str:
+def check_equal(running: dict[str, System], sample: Sample) -> str:
     """Assert that equal models find equal hypotheses; says how equal."""
     for system in running.values():
         system.feed([sample])
@@ -111,7 +111,7 @@ def main(batch_sizes: str, words: int, repetitions: int, small: bool, check: boo
         f"{size}; beam {BEAM}, {words} words per hypothesis, as many steps for every system; {torch.get_num_threads()} "
         "threads, float32, BASE gates (greedy)."
     )
-    report.text(check(running, batches(data, words, chosen[0], 1)[0]))
+    report.text(check_equal(running, batches(data, words, chosen[0], 1)[0]))
     for batch_size in chosen:
         samples = batches(data, words, batch_size, repetitions)
         for system in running.values():
