@@ -6,6 +6,7 @@ its translations are joined.
 
 import difflib
 import functools
+import logging
 import math
 import unicodedata
 from argparse import Namespace
@@ -34,6 +35,8 @@ from fairseq_mtmoe.io.files import text_lines
 TASKS = ("translation_heated", "translation_multi_simple_epoch")
 HEATED = TASKS[0]
 MANY, SHOWN = 12, 4  # languages that an error lists; of more, only the nearest
+
+logger = logging.getLogger(__name__)
 
 # After marks that end sentences, with closing brackets: at a space, or directly after marks other than ASCII's.
 _ENDS = regex.compile(
@@ -163,6 +166,7 @@ class Forms:
             **{"task" if isinstance(settings, Namespace) else "_name": HEATED},
         )  # fmt: skip
         self.path = path
+        self._trained = pairs
         self.task: Any = tasks.setup_task(settings, vocabulary=self.vocabulary)
         if saved:
             self.task.load_state_dict(dict(saved))
@@ -170,6 +174,7 @@ class Forms:
         limit = (model_options(state) or plain(state.get("args"))).get("max_source_positions")
         self.longest: int = min(filter(None, (self.task.args.max_source_positions, limit)))
         self._pieces = functools.cache(self._pieces_until)
+        self._warn = functools.cache(self._warn_of_untrained)  # once for each direction
         for of_lang in (self.source, self.target):
             of_lang(langs[0])  # refuses a damaged one before the model is built
         self._specs: tuple[str | None, str | None] = tuple(self.task.args.langtoks["main"])
@@ -207,6 +212,14 @@ class Forms:
                 raise_invalid(option, f"a language of {self.path} ({few})", lang)
         for target in targets:
             self.task.task_id(f"{source}-{target}")  # refuses pairs that a model of pairs does not have
+            self._warn(f"{source}-{target}")
+
+    def _warn_of_untrained(self, direction: str) -> None:
+        """Log a warning if the checkpoint names its training's directions, and this one is not among them."""
+        if self._trained and direction not in self._trained:
+            more = f" and {len(self._trained) - SHOWN} more" if len(self._trained) > SHOWN else ""
+            trained = ", ".join(self._trained[:SHOWN]) + more
+            logger.warning(f"{self.path} was last trained on {trained}, not on {direction}: its output may be poor")
 
     def nearest(self, lang: str) -> list[str]:
         """Return the known codes most similar to an unknown one."""

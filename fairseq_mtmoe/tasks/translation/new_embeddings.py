@@ -6,6 +6,7 @@ The new rows belong to matrices that the optimizer updates as a whole. The gradi
 weight decay or moments still make to them are undone after each update.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -18,6 +19,8 @@ _TABLES = (
     ("encoder.embed_tokens.weight", 0), ("decoder.embed_tokens.weight", 1),
     ("decoder.output_projection.weight", 1), ("decoder.output_projection.bias", 1),
 )  # fmt: skip
+
+logger = logging.getLogger(__name__)
 
 
 class NewEmbeddings:
@@ -36,6 +39,8 @@ class NewEmbeddings:
             table.requires_grad_(True)
             table.register_hook(lambda gradient, old=old: _of_new_rows(gradient, old))
         self._kept: list[Tensor] = []
+        new = sum(table[old:].numel() for table, old in self._old.items())
+        logger.info(f"{new:,} parameters of new symbols are trained; fairseq counts their tables whole (num. trained)")
 
     @contextmanager
     def kept(self) -> Iterator[None]:

@@ -184,3 +184,11 @@ def test_other_files_are_refused(data, tmp_path):
     for name in ("one.pt", "text.pt", "nothing.pt"):
         with refused(name):
             TextTranslator([str(tmp_path / name)], SHORT)
+
+
+def test_a_direction_that_training_did_not_have_is_a_warning_once(translator, caplog):
+    for _ in range(2):
+        translator.translate(["a b"], source="en", target="aa")
+        translator.translate(["a b"], source="aa", target="en")
+    (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said.endswith(f"was last trained on {', '.join(PAIRS)}, not on aa-en: its output may be poor")
