@@ -265,6 +265,9 @@ def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
             f"--expert-reinit-ratio {ratio} has no effect: the experts of this run do not start as copies of "
             "feed-forward layers (--dense-updates, or mtmoe upcycle --expert-reinit-ratio)"
         )
+    dense, most = getattr(cfg.model, "dense_updates", 0), cfg.optimization.max_update
+    if 0 < most <= dense:
+        logger.warning(f"--dense-updates {dense} is not below --max-update {most}: this run ends with a dense model")
     criterion = getattr(cfg.criterion, "_name", None)
     if getattr(cfg.model, "pemt_sources", "") and criterion != "pemt":
         logger.warning(

@@ -68,7 +68,7 @@ def dead_experts(run: Run) -> Iterator[Warned]:
         dead = set.intersection(*unused[-LAST:])
         if dead:
             size, update = counts[0].shape[1], int(updates[_since([dead <= one for one in unused])])
-            yield Warned("dead_expert", "high" if len(dead) >= MANY_DEAD * size else "mid", (
+            yield Warned("dead_expert", _severity(len(dead) >= MANY_DEAD * size, unused), (
                 f"{len(dead)} of {size} experts of {layer} are hardly used: {_listed(map(str, sorted(dead)), 8)} got "
                 f"less than {LEAST_SHARE:.0%} of a fair share (1/{size}) of every {unit}'s tokens in {_last(unused)} "
                 f"(since update {update:,}). Use fewer experts or more tokens per update; in translation, "
@@ -89,7 +89,7 @@ def collapsed_routing(run: Run) -> Iterator[Warned]:
         low = [value < bound for value in effective]
         if size > 1 and all(low[-LAST:]):
             update = int(updates[_since(low)])
-            yield Warned("collapsed_routing", "high" if effective[-1] < LEAST_EFFECTIVE else "mid", (
+            yield Warned("collapsed_routing", _severity(effective[-1] < LEAST_EFFECTIVE, low), (
                 f"Routing of {layer} has collapsed: its tokens are spread as over {effective[-1]:.1f} experts and not "
                 f"{size} (exponential of the entropy of their shares; below {bound:.3g} in {_last(low)}, since update "
                 f"{update:,}). Use fewer experts; in translation, `--expert-gates base` balances."
@@ -222,6 +222,11 @@ def not_finite(run: Run) -> Iterator[Warned]:
                 f"The {kind} loss was not finite at update {updates[0]:,}{more}. Lower `--lr`, raise "
                 "`--warmup-updates` or set `--clip-norm`, and resume from an earlier checkpoint."
             ), {"update": updates[0]})  # fmt: skip
+
+
+def _severity(is_high: bool, validations: Sequence[object]) -> Severity:
+    """Return "mid" for a finding that is not high, or that fewer than three validations show."""
+    return "high" if is_high and len(validations) >= LAST else "mid"
 
 
 def _last(of: Sequence[object]) -> str:

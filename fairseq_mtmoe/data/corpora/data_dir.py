@@ -187,6 +187,7 @@ def _find_damaged(
 
 def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object], overwriting: str) -> str:
     """Return the message that `out` is not replaced; a stamp of 0.1.0 lacks the settings."""
+    before, now = _flat(before), _flat(now)
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     how = "from other text" if before else "from other text or with other settings"
     if before and names:
@@ -195,3 +196,11 @@ def _refusal(out: Path, before: Mapping[str, object], now: Mapping[str, object],
         f"`{out}` was made {how}, and models trained on it would not fit its replacement; give another output folder,"
         f" or --overwrite {overwriting}."
     )
+
+
+def _flat(values: Mapping[str, object], start: str = "") -> dict[str, object]:
+    """Return settings without nested ones: `{"filters": {"max_ratio": 2.0}}` becomes `{"filters.max_ratio": 2.0}`."""
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{start}{name}.") if isinstance(value, dict) and value else {f"{start}{name}": value}
+    return flat

@@ -132,19 +132,20 @@ def _vocabulary(report: Report) -> Table:
 
 def _corpora(report: Report) -> Table:
     rows, are_alike = [], not any({"kind", "weight"} & corpus.keys() for corpus in report["corpora"].values())
+    counts = ["drawn", "kept"] if any(corpus.get("drawn") for corpus in report["corpora"].values()) else ["kept"]
     for pair, corpora in figures.by_pair(report).items():
         total = max(1, sum(map(figures.copies, corpora.values())))
         for name, corpus in corpora.items():
             bad, dropped = (_counted(corpus[kind]) for kind in ("bad", "dropped"))
-            numbers = [f"{corpus.get(key, 0):,}" for key in ("drawn", "kept")]
+            numbers = [f"{corpus.get(key, 0):,}" for key in counts]
             if not are_alike:
                 numbers += [corpus.get("kind", ""), f"{corpus.get('weight', 1)}"]
                 numbers.append(_percent(figures.copies(corpus) / total) if corpus["role"] == figures.TRAIN else "")
             rows.append([name, pair, corpus["role"], f"{corpus['read']:,}", bad, dropped, *numbers])
-    head = ["corpus", "pair", "role", "read", "bad lines", "left out", "drawn", "kept"]
+    head = ["corpus", "pair", "role", "read", "bad lines", "left out", *counts]
     head += [] if are_alike else ["kind", "weight", "share"]
     notes = [] if are_alike else ["`share`: of the pair's training data, which has each corpus `weight` times."]
-    return Table("corpora", "Corpora", head, rows, (0, 1, 2, 4, 5, 8), notes)
+    return Table("corpora", "Corpora", head, rows, (0, 1, 2, 4, 5, 6 + len(counts)), notes)
 
 
 def _changes(report: Report) -> Table:

@@ -157,6 +157,11 @@ def test_an_expert_must_be_unused_in_each_of_the_last_validations():
     assert kinds(routed(DEAD, since=400)) == kinds(routed(DEAD, validations=1)) == ["dead_expert"]
 
 
+def test_one_validation_is_not_enough_for_the_highest_severity():
+    severities = [[one["severity"] for one in warnings(routed(COLLAPSED, validations=n))] for n in (1, 2, 3)]
+    assert severities == [["mid", "mid"], ["mid", "mid"], ["high", "high"]]
+
+
 def test_routing_that_sends_nearly_all_to_one_expert_has_collapsed():
     found = warnings(routed(COLLAPSED, since=200))
     assert [one["kind"] for one in found] == ["dead_expert", "collapsed_routing"]

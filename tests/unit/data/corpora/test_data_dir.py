@@ -62,6 +62,14 @@ def with_manifest(folder):
     data_dir.write_manifest(folder, {})
 
 
+def test_a_refusal_names_only_what_differs(tmp_path):
+    settings = {"filters": {"max_ratio": 2.0, "max_words": 200}, "seed": 1}
+    write_once(tmp_path / "out", "one", partial(make, "one"), settings)
+    with refused("out") as caught:
+        write_once(tmp_path / "out", "two", unreachable, {**settings, "filters": {"max_ratio": 3.0, "max_words": 200}})
+    assert "made with filters.max_ratio 2.0 (now 3.0), and" in str(caught.value)
+
+
 @pytest.mark.parametrize("damage", ["missing", "changed", "no manifest", "a link to nothing"])
 def test_a_damaged_directory_is_made_again(tmp_path, damage, caplog):
     out = tmp_path / "out"

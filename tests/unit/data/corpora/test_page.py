@@ -49,6 +49,8 @@ def test_what_was_drawn_for_validation_is_neither_kept_nor_lost():
     assert not [sentence for sentence in findings(found) if "were kept" in sentence]
     assert table_of(parsed(page_of(found)), "raw")[1][:5] == ["en-aa", "1,007", "600", "355", "87%"]  # of 407
     assert "- `drawn`: taken for validation and test" in markdown_of(found)
+    heads = [table_of(parsed(page_of(one)), "corpora")[0] for one in (found, report(1, 1))]
+    assert [("drawn" in head, "kept" in head) for head in heads] == [(True, True), (False, True)]
     corpus.update(drawn=500, kept=155)
     assert "corpus-0 (en-aa): 31.0% of its pairs were kept; the rule " in "".join(findings(found))
 
