@@ -246,7 +246,7 @@ def _settings(setup: Mapping[str, Any]) -> dict[str, str]:
     found = {name: setup.get(name) for name in FIRST}
     found |= {title: None if (size := setup.get(name)) is None else f"{int(size):,}" for name, title in SIZES.items()}
     sizes = setup.get("sizes") or {}
-    found["training sentences"] = f"{int(sum(sizes.values())):,} in {len(sizes)} sets" if sizes else None
+    found["training sentences"] = f"{int(sum(sizes.values())):,} in {len(sizes)} set{"s" * (len(sizes) > 1)}" if sizes else None
     found |= {f"--{name.replace('_', '-')}": value for name, value in sorted((setup.get("options") or {}).items())}
     found |= {f"{name} (version)": value for name, value in sorted((setup.get("versions") or {}).items())}
     return {name: _text(value) for name, value in found.items()}
