@@ -30,6 +30,11 @@ def first_line(error: object) -> str:
     return str(error).strip().partition("\n")[0]
 
 
+def flag(name: str) -> str:
+    """Return an option as the command line spells it: `--max-update` of `max_update`."""
+    return f"--{name.replace('_', '-')}"
+
+
 def raise_invalid(name: str, rule: str, value: object) -> NoReturn:
     """Raise the `UserError` "`name` must be `rule`, but is `value` instead."."""
     try:

@@ -12,7 +12,7 @@ from fairseq.models import (
     register_model_architecture,
 )
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, flag
 
 Architecture = Callable[[Any], None]  # sets the options that have no value
 
@@ -54,8 +54,7 @@ def noted_sizes(cfg: Any, option: str, fields: Mapping[str, str], kind: str, tas
         if given is not None and given != known[field]:
             hint = _architectures_with(known, fields, kind, getattr(cfg, "_name", None))
             raise UserError(
-                f"`--{name.replace('_', '-')}` must be {known[field]}, as in the pretrained {kind}, but is {given} "
-                f"instead{hint}."
+                f"`{flag(name)}` must be {known[field]}, as in the pretrained {kind}, but is {given} instead{hint}."
             )
     return known
 

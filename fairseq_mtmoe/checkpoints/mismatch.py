@@ -12,7 +12,7 @@ from typing import Any
 
 from fairseq_mtmoe.checkpoints import key_maps as keys
 from fairseq_mtmoe.checkpoints.rebuild import plain
-from fairseq_mtmoe.errors import UserError, find_user_error
+from fairseq_mtmoe.errors import UserError, find_user_error, flag
 from fairseq_mtmoe.moe.layer import COMBINES
 from fairseq_mtmoe.protocols import NamesTasks
 
@@ -158,7 +158,7 @@ def _about_options(theirs: Mapping[str, Any], own: Mapping[str, Any], origin: Or
     if not names:
         return None
     wanted, here = ([str(_SWITCH.get(str(side[name]), side[name])) for name in names] for side in (theirs, own))
-    first, *others = (f"`--{name.replace('_', '-')}`" for name in names)
+    first, *others = (f"`{flag(name)}`" for name in names)
     rules = [f"{first} must be {wanted[0]}", *map(" ".join, zip(others, wanted[1:], strict=True))]
     verb = "is" if len(names) == 1 else "they are"
     hint = "; `--arch` base_moe, base_dense or transformer leaves it off" * ("off" in wanted)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.errors import flag, raise_invalid
 
 FILE = Path(__file__).parent / "registered.json"
 
@@ -107,7 +107,7 @@ def choice_of(name: str) -> Choice:
 
 def flag_of(name: str) -> str:
     """Return an option as typed on the command line."""
-    return "DATA" if name == "data" else "--" + name.replace("_", "-")
+    return "DATA" if name == "data" else flag(name)
 
 
 def shown(default: Any) -> str:

@@ -19,7 +19,7 @@ from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli._lines import Files, Screen, Sink, output_paths, read, survey
 from fairseq_mtmoe.cli._shared import PATH, names, of_batches, of_precision, of_text, progress_bar, quiet_fairseq
 from fairseq_mtmoe.cli._workers import Here, Models, Processes, workers_of
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.text_batches import Forms, Group, Hypothesis, Row
@@ -103,7 +103,7 @@ def _complete_sampling(search: dict[str, Any], n_best: int) -> None:
     """Set defaults of sampling options (UserError: one is given without `--sampling`)."""
     for name in () if search["sampling"] else ("sampling_topk", "seed"):
         if search[name] is not None:
-            raise_invalid(f"--{name.replace('_', '-')}", "absent without `--sampling`", search[name])
+            raise_invalid(flag(name), "absent without `--sampling`", search[name])
     search["seed"] = 1 if search["seed"] is None else search["seed"]
     if search["sampling"] and click.get_current_context().get_parameter_source("beam") is ParameterSource.DEFAULT:
         search["beam"] = n_best

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_mtmoe.criterions import add_weighted, log_weighted
 from fairseq_mtmoe.criterions.multitask import HasTaskTypes, MultitaskCriterion
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.errors import flag, raise_invalid
 from fairseq_mtmoe.slots import SPARSITY
 from fairseq_mtmoe.slots.slot import unwrapped
 
@@ -73,7 +73,7 @@ class PemtCriterion(_SparsityLoss, LabelSmoothedCrossEntropyCriterion):
             return super().build_criterion(cfg, task)
         for name in ("label_smoothing", "ignore_prefix_size", "report_accuracy"):
             if value := getattr(cfg, name):
-                raise_invalid(f"--{name.replace('_', '-')}", "left out with a task that generates no text", value)
+                raise_invalid(flag(name), "left out with a task that generates no text", value)
         return PemtMultitaskCriterion(task, sparsity_weight=cfg.sparsity_weight)
 
     def compute_loss(self, model: Any, net_output: Any, sample: Dict[str, Any], reduce: bool = True) -> Any:

@@ -17,7 +17,7 @@ from fairseq_mtmoe.checkpoints import loading, rebuild
 from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.data.indexed_files import check_ids
 from fairseq_mtmoe.data.translation.file_names import find_side
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import whole_models
 
@@ -55,7 +55,7 @@ def expect_counts(**values: object) -> None:
     """Raise `UserError` for an option that is no positive whole number or None."""
     for name, value in values.items():
         if value is not None and (not isinstance(value, int) or value < 1):
-            raise_invalid(f"--{name.replace('_', '-')}", "a whole number of at least 1", value)
+            raise_invalid(flag(name), "a whole number of at least 1", value)
 
 
 def existing(path: str) -> str:

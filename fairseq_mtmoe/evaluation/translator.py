@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.errors import flag, raise_invalid
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.stored import Inference, change, expect_counts, setting
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references, load_sources
@@ -70,7 +70,7 @@ class Decoding(Inference):
             value = getattr(self, name)
             if not math.isfinite(value) or (name != "lenpen" and value < 0):
                 rule = "a finite number" if name == "lenpen" else "a finite number of at least 0"
-                raise_invalid(f"--{name.replace('_', '-')}", rule, value)
+                raise_invalid(flag(name), rule, value)
 
     @property
     def tokens_of_a_batch(self) -> int | None:

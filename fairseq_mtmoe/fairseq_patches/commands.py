@@ -13,7 +13,7 @@ from fairseq.logging import progress_bar
 from fairseq.trainer import Trainer
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.errors import flag, raise_invalid
 from fairseq_mtmoe.fairseq_patches.patch import apply_to_commands
 from fairseq_mtmoe.protocols import ChecksGiven
 from fairseq_mtmoe.training.option_check import refuse_what_cannot_work
@@ -87,7 +87,7 @@ def _add_chosen(parser: argparse.ArgumentParser, chosen: Mapping[str, Any]) -> N
         kind = registered.get(chosen.get(option))
         if kind is None:
             continue
-        group = parser.add_argument_group(f"options of --{option.replace('_', '-')} {chosen[option]}")
+        group = parser.add_argument_group(f"options of {flag(option)} {chosen[option]}")
         if hasattr(kind, "add_args"):
             kind.add_args(group)
         elif getattr(kind, "__dataclass", None) is not None:

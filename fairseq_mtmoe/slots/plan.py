@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from itertools import cycle
 from typing import Any
 
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.moe import BaseRouting
 from fairseq_mtmoe.moe.gates import EVALUATIONS, GATES, TRAININGS, FixedGate, Gate
 from fairseq_mtmoe.moe.layer import COMBINES
@@ -43,7 +43,7 @@ def check_experts(cfg: Any, kinds: Mapping[str, type[Gate]] = GATES) -> None:
     """
     for name, (holds, rule) in _RULES.items():
         if not holds(value := value_of(cfg, ExpertOptions, name)):
-            raise_invalid(_shown(name), rule, value)
+            raise_invalid(flag(name), rule, value)
     gates = cfg.expert_gates.split(",")
     if any(gate not in kinds for gate in gates):
         rule = f"one of {', '.join(kinds)}, or a comma-separated pattern of them"
@@ -63,7 +63,7 @@ def check_blocks(cfg: Any) -> None:
     """Check the options of a transformer with experts (UserError)."""
     for name in ("cross_self_attention", "quant_noise_pq", "base_layers"):
         if getattr(cfg, name, False):
-            raise_invalid(_shown(name), "off in a model with experts", getattr(cfg, name))
+            raise_invalid(flag(name), "off in a model with experts", getattr(cfg, name))
     if min(cfg.encoder_layers, cfg.decoder_layers) < cfg.expert_interval:
         raise_invalid("--expert-interval", "at most the number of blocks of either stack", cfg.expert_interval)
 
@@ -98,7 +98,3 @@ def plan_experts(
         )
         for index, kind in zip(indices, cycle(gates), strict=False)
     }
-
-
-def _shown(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

@@ -10,7 +10,7 @@ from torch import nn
 
 from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE, MOE
 from fairseq_mtmoe.checkpoints.rebuild import configuration, model_options, stand_in_task
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.optim.state import OptimizerState, shapes_of, trained_parameters
 from fairseq_mtmoe.slots.sparse_model import SparseModel
 from fairseq_mtmoe.sparsify.in_training import sparsify_with_state
@@ -64,7 +64,7 @@ def _check_options(model_name: str, options: dict[str, Any]) -> None:
     if model_name not in models:
         raise_invalid("--model", f"one of {', '.join(models)}", model_name)
     for name in options.keys() - {field.name for field in dataclasses.fields(models[model_name])}:
-        option = f"--{name.replace('_', '-')}"
+        option = flag(name)
         raise UserError(f"`{option}` must be an option of {model_name}; `mtmoe options {model_name}` lists them.")
 
 

@@ -23,7 +23,7 @@ from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5, load
 from fairseq_mtmoe.data.nlu import text_split
 from fairseq_mtmoe.data.nlu.loader import drawn_examples
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.task_types.text import NO_LABEL, TextTaskType, has_labels, metrics_of_text
 from fairseq_mtmoe.tasks._benchmark.config import TextToTextConfig
@@ -51,7 +51,7 @@ class TextToTextTask(BenchmarkTask):
         self.is_source = args.source_task is not None
         for option in ("max_source_positions", "max_target_positions"):
             if getattr(args, option) < 2:
-                raise_invalid(f"--{option.replace('_', '-')}", "at least 2, a token and an end", getattr(args, option))
+                raise_invalid(flag(option), "at least 2, a token and an end", getattr(args, option))
         if args.train_examples is not None and args.train_examples < 1:
             raise_invalid("--train-examples", "at least 1", args.train_examples)
         self.set_up_rows({self.name: self.row}, {self.name: metrics_of_text(self.row)})
@@ -175,7 +175,7 @@ def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, Tas
             f"`--task text_to_text` must have either `--source-task` or `--target-task`, but has {len(named)} of them."
         )
     ((option, name),) = named.items()
-    shown = f"--{option.replace('_', '-')}"
+    shown = flag(option)
     known = [other for other, row in table.items() if row.text_form is not None and row.sets("train")]
     if name not in known:
         raise_invalid(shown, f"a task with a text form and training data ({', '.join(known)})", name)

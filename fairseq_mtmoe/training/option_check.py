@@ -21,7 +21,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf, open_dict
 from torch import nn
 
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.protocols import BecomesSparse
 from fairseq_mtmoe.slots import expert_layers, expert_slots
@@ -64,7 +64,7 @@ def shared_options(cfg: Any) -> Options:
         for name, value in _options_of(group, getattr(cfg, group, None)):
             if name not in _OWN:
                 is_plain = value is None or isinstance(value, int | float)
-                found.setdefault(_flag(name), value if is_plain else str(value).rsplit(os.sep, 1)[-1])
+                found.setdefault(flag(name), value if is_plain else str(value).rsplit(os.sep, 1)[-1])
     checkpoint = getattr(cfg, "checkpoint", None)
     return found if checkpoint is None else found | _restored(checkpoint)
 
@@ -106,10 +106,6 @@ def _leaves(values: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]
             yield from _leaves(value, f"{at}{name}.")
         else:
             yield at + name, value
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 # ---- options that are not the default ----
@@ -185,7 +181,7 @@ def check_run_options(model: Any) -> None:
     for name, least in (("distributed_timeout", 1), ("max_nonfinite", 0)):
         value = getattr(model, name, None)
         if value is not None and value < least:
-            raise_invalid(_flag(name), f"at least {least}", value)
+            raise_invalid(flag(name), f"at least {least}", value)
 
 
 def refuse_full_sharding(cfg: Any) -> None:
@@ -236,7 +232,7 @@ def _refuse_with_exchange(cfg: Any) -> None:
         raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} {where}", distributed.ddp_backend)
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
         if value := getattr(cfg.model, name, 0.0):
-            raise_invalid(_flag(name), f"0 {where}, which would wait for each other's layers", value)
+            raise_invalid(flag(name), f"0 {where}, which would wait for each other's layers", value)
     scores = (
         getattr(cfg.task, "eval_bleu", False) and "eval_chrf" not in cfg.task
     )  # our task's search waits for other ranks
@@ -248,7 +244,7 @@ def _refuse_with_exchange(cfg: Any) -> None:
         ("amp", cfg.common.amp, "whose loss scales would differ; use `--fp16` or `--bf16`"),
     ):
         if is_on:
-            raise UserError(f"`{_flag(name)}` must be off {where}{', ' * bool(why)}{why}.")
+            raise UserError(f"`{flag(name)}` must be off {where}{', ' * bool(why)}{why}.")
 
 
 def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:

@@ -20,7 +20,7 @@ from fairseq.optim import OPTIMIZER_REGISTRY
 from fairseq_mtmoe.checkpoints import assemble, loading, mismatch
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile
 from fairseq_mtmoe.checkpoints.sharding import has_experts, is_shared_part
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.state import Parameters, trained_parameters
@@ -68,7 +68,7 @@ def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
     for name in ("continue_once", "finetune_from_model"):
         path = getattr(cfg, name, None)
         if path is not None:
-            return path, f"--{name.replace('_', '-')}"
+            return path, flag(name)
     return None
 
 

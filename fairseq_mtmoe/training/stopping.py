@@ -30,6 +30,7 @@ from fairseq.data.iterators import BufferedIterator
 from torch import distributed as dist
 from torch.multiprocessing.spawn import ProcessExitedException
 
+from fairseq_mtmoe.errors import flag
 from fairseq_mtmoe.protocols import RunObserver
 from fairseq_mtmoe.training import failures
 
@@ -296,8 +297,8 @@ def _save_and_end(cfg: Any, trainer: Any, epoch_itr: Any, number: signal.Signals
 def _how_to_go_on(cfg: Any, suffix: str) -> str:
     for name in ("no_save", "no_last_checkpoints"):
         if getattr(cfg, name):
-            return f"with `--{name.replace('_', '-')}` there is no checkpoint to continue from"
-    once = [f"`--{name.replace('_', '-')}`" for name in _RESETS if getattr(cfg, name)]
+            return f"with `{flag(name)}` there is no checkpoint to continue from"
+    once = [f"`{flag(name)}`" for name in _RESETS if getattr(cfg, name)]
     if cfg.restore_file != "checkpoint_last.pt":
         once.insert(0, "`--restore-file`")
     command = f"the same command without {', '.join(once)}" if once else "the same command"

@@ -21,7 +21,7 @@ from fairseq_mtmoe.analysis.run_log import FILE_NAME, Event, is_plain, provenanc
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, MAJORITY, Scores, read_scores, score_file, score_files
 from fairseq_mtmoe.analysis.scores import SPBLEU
 from fairseq_mtmoe.analysis.significance import SAMPLES, Values, half_interval, resampled
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, flag
 from fairseq_mtmoe.io.files import text_lines
 
 Compared = list[tuple[str, str, Differences]]
@@ -246,8 +246,10 @@ def _settings(setup: Mapping[str, Any]) -> dict[str, str]:
     found = {name: setup.get(name) for name in FIRST}
     found |= {title: None if (size := setup.get(name)) is None else f"{int(size):,}" for name, title in SIZES.items()}
     sizes = setup.get("sizes") or {}
-    found["training sentences"] = f"{int(sum(sizes.values())):,} in {len(sizes)} set{"s" * (len(sizes) > 1)}" if sizes else None
-    found |= {f"--{name.replace('_', '-')}": value for name, value in sorted((setup.get("options") or {}).items())}
+    found["training sentences"] = (
+        f"{int(sum(sizes.values())):,} in {len(sizes)} set{'s' * (len(sizes) > 1)}" if sizes else None
+    )
+    found |= {flag(name): value for name, value in sorted((setup.get("options") or {}).items())}
     found |= {f"{name} (version)": value for name, value in sorted((setup.get("versions") or {}).items())}
     return {name: _text(value) for name, value in found.items()}
 

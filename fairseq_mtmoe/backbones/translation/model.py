@@ -13,7 +13,7 @@ from fairseq_mtmoe.backbones.blocks import Conditions, SlotPlans
 from fairseq_mtmoe.backbones.sizes import set_defaults
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
 from fairseq_mtmoe.conditioning import with_new_conditions
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.errors import flag, raise_invalid
 from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.options import names_of_tasks
@@ -31,7 +31,7 @@ def conditions_of(cfg: Any) -> Conditions | None:
         return None
     for name in ("cross_self_attention", "offload_activations"):
         if getattr(cfg, name):
-            raise_invalid(f"--{name.replace('_', '-')}", "off with --conditional", True)
+            raise_invalid(flag(name), "off with --conditional", True)
     return Conditions(parts, len(names_of_tasks(cfg)), cfg.encoder_embed_dim, cfg.conditional_positions)
 
 

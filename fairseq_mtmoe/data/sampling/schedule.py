@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 
 UNIFORM_FIRST, UNCERTAINTY = "uniform-then-natural", "uncertainty"
 METHODS = ("uniform", "temperature", "concat", "RoundRobin", UNIFORM_FIRST, UNCERTAINTY)
@@ -91,7 +91,7 @@ class Schedule:
             *((name, value is None or value >= 1, "at least 1") for name, value in sizes.items()),
         ):
             if not holds:
-                raise_invalid(f"--{name.replace('_', '-')}", rule, getattr(self, name))
+                raise_invalid(flag(name), rule, getattr(self, name))
         uncertain = f"with `--sampling-method {UNCERTAINTY}`, which chooses examples by the model's uncertainty"
         heats, has_weights, durations = k > 0, weights is not None, (self.heating_epochs, self.heating_updates)
         for is_wrong, sentence in (

@@ -8,7 +8,7 @@ from typing import Any, List, Optional
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_mtmoe.checkpoints.key_maps import MIXTURE
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.options import option
 from fairseq_mtmoe.options.conditional import ConditionalOptions
 from fairseq_mtmoe.options.experts import RunOptions
@@ -84,7 +84,7 @@ def check_options(cfg: Any) -> None:
     choices = {"pemt_stage": STAGES, "adapter": ADAPTERS, "prompt_init": INITS, "gate_input": (None, *GATE_INPUTS)}
     for name, known in choices.items():
         if getattr(cfg, name) not in known:
-            raise_invalid(f"--{name.replace('_', '-')}", f"one of {', '.join(filter(None, known))}", getattr(cfg, name))
+            raise_invalid(flag(name), f"one of {', '.join(filter(None, known))}", getattr(cfg, name))
     paths, is_source = source_paths(cfg), cfg.pemt_stage == SOURCE
     size, has_scale = cfg.target_adapter_size, cfg.adapter != BOTTLENECK
     for is_wrong, name, rule in (
@@ -99,7 +99,7 @@ def check_options(cfg: Any) -> None:
         (cfg.prompt_init != DESCRIPTION and not has_prompt(cfg), "prompt_init", f"{DESCRIPTION} without a prompt"),
     ):
         if is_wrong:
-            raise_invalid(f"--{name.replace('_', '-')}", rule, getattr(cfg, name))
+            raise_invalid(flag(name), rule, getattr(cfg, name))
     twice = [path for path in paths if paths.count(path) > 1]
     if twice:
         raise UserError(f"`--pemt-sources` must name each file once, but names `{twice[0]}` twice.")

@@ -26,7 +26,7 @@ from fairseq_mtmoe.backbones.t5 import model as t5
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
 from fairseq_mtmoe.backbones.translation.model import SIZES, Transformer, conditions_of
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.errors import flag, raise_invalid
 from fairseq_mtmoe.models.pemt.base_model import GuidedMixin, PemtModel, PromptMixin, SearchedMixin, adapter_plan
 from fairseq_mtmoe.models.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig
 from fairseq_mtmoe.models.pemt.sources import load_sources
@@ -206,7 +206,7 @@ class PemtTranslationModel(PemtModel, Transformer):
         no_recomputing = ("checkpoint_activations", "offload_activations")
         for name in ("cross_self_attention", "quant_noise_pq", "base_layers", *no_recomputing):
             if getattr(cfg, name):
-                raise_invalid(f"--{name.replace('_', '-')}", "off with PEMT", getattr(cfg, name))
+                raise_invalid(flag(name), "off with PEMT", getattr(cfg, name))
         begun = load_sources(cfg, task)
         conditions = conditions_of(cfg)
         plan = adapter_plan(cfg, begun.metadata, cfg.encoder_embed_dim)

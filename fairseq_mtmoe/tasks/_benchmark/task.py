@@ -27,7 +27,7 @@ from fairseq_mtmoe.data.mixtures.training import TrainingMixture
 from fairseq_mtmoe.data.nlu.loader import BenchmarkLoader
 from fairseq_mtmoe.data.nlu.reading import expect_files
 from fairseq_mtmoe.data.nlu.table import TaskRow, load_tables
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.protocols import TaskDescription
 from fairseq_mtmoe.task_types.task_type import Predictions, Scored, flattened, only_answer
@@ -184,7 +184,7 @@ class BenchmarkTask(Multitask):
         if path is None:
             for option in ("continue_once", "finetune_from_model"):
                 if named := getattr(self.args, option):
-                    regular_file(named, f"a checkpoint to begin with (`--{option.replace('_', '-')}`)")
+                    regular_file(named, f"a checkpoint to begin with (`{flag(option)}`)")
             raise UserError(
                 f"`{self.backbone_option}` must name a file of `mtmoe import-hf`, or `--finetune-from-model` a "
                 f"checkpoint of `--task {self.name_of_task}`, but both are missing."

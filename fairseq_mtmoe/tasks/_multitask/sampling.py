@@ -14,7 +14,7 @@ from fairseq_mtmoe.data.mixtures.training import TaskLoader, TrainingMixture
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
 from fairseq_mtmoe.data.sampling.saved_plans import options_of
 from fairseq_mtmoe.data.sampling.schedule import UNCERTAINTY, Schedule
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.tasks._multitask.run_log import TrainingRunLog
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ def plan_of(args: Namespace, loader: TaskLoader) -> SamplingPlan:
     given = [name for name in ("heating_epochs", "heating_updates") if options[name] is not None]
     if given and options["sampling_method"] == UNCERTAINTY:
         raise UserError(
-            f"`--{given[0].replace('_', '-')}` must be left out with `--sampling-method {UNCERTAINTY}`: the model "
+            f"`{flag(given[0])}` must be left out with `--sampling-method {UNCERTAINTY}`: the model "
             "decides how often each task trains, and there is no temperature."
         )
     if not given:

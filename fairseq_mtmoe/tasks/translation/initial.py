@@ -16,7 +16,7 @@ from fairseq_mtmoe.checkpoints.key_maps import MOE
 from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
 from fairseq_mtmoe.data.translation.new_language import with_codes
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Vocabulary
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, flag
 from fairseq_mtmoe.options.transformer import TranslatorForm
 from fairseq_mtmoe.sparsify.in_training import begin_with
 from fairseq_mtmoe.tasks.translation import options
@@ -91,8 +91,7 @@ def expect_sizes(path: str, given: Mapping[str, Any]) -> None:
         is_limit = name in LIMITS and isinstance(size, int) and value <= size  # shorter sentences fit, too
         if str(value) != str(size) and not is_limit:
             raise UserError(
-                f"`--{name.replace('_', '-')}` must be {size}, as in the model of `--init-model`, or be left out, but "
-                f"is {value}."
+                f"`{flag(name)}` must be {size}, as in the model of `--init-model`, or be left out, but is {value}."
             )
 
 

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS
-from fairseq_mtmoe.errors import UserError, raise_invalid, unknown_language
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid, unknown_language
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
 from fairseq_mtmoe.io.typed import Rule, fault
 
@@ -137,7 +137,7 @@ def _check_choices(args: Namespace) -> None:
     ):
         value = getattr(args, name)
         if value not in choices:
-            raise_invalid(_flag(name), f"one of {', '.join(c for c in choices if c)}", value)
+            raise_invalid(flag(name), f"one of {', '.join(c for c in choices if c)}", value)
     style = os.path.join(utils.split_paths(args.data)[0], TOKEN_STYLE)
     if is_training(args) and os.path.isfile(style) and args.lang_tok_style != (wanted := read_text(style).strip()):
         raise_invalid("--lang-tok-style", f"{wanted}, the style of the data's recipe in {style}", args.lang_tok_style)
@@ -161,7 +161,7 @@ def _read_dictionaries(args: Namespace) -> None:
     for name, (rule, kind) in _VALUES.items():
         for key, value in (getattr(args, name) or {}).items():
             if fault(value, kind) is not None:
-                raise_invalid(f"the value of {key} in --{name.replace('_', '-')}", rule, value)
+                raise_invalid(f"the value of {key} in {flag(name)}", rule, value)
 
 
 def _dictionary(name: str, text: str | None) -> dict[str, Any] | None:
@@ -172,7 +172,7 @@ def _dictionary(name: str, text: str | None) -> dict[str, Any] | None:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # a list as a key, a thousand brackets
         value = None
     if not isinstance(value, dict):
-        raise_invalid(f"--{name.replace('_', '-')}", "a Python dictionary", text)
+        raise_invalid(flag(name), "a Python dictionary", text)
     return value
 
 
@@ -239,7 +239,7 @@ def _check_dictionaries(args: Namespace) -> None:
     for name in ("source_dict", "target_dict", "fixed_dictionary"):
         path = getattr(args, name)
         if path and not os.path.isfile(path):
-            raise_invalid(f"--{name.replace('_', '-')}", "an existing file", path)
+            raise_invalid(flag(name), "an existing file", path)
     if args.fixed_dictionary:
         return
     for pair in _pairs_to_load(args):
@@ -285,7 +285,7 @@ def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
     for name in ("source_lang", "target_lang") if changed else ():
         lang, known = getattr(args, name), args.langs
         if lang not in known:
-            raise_invalid(_flag(name), f"one of the model's languages {', '.join(known)}", lang)
+            raise_invalid(flag(name), f"one of the model's languages {', '.join(known)}", lang)
     return bool(changed)
 
 
@@ -364,9 +364,9 @@ def check_decoding(args: Namespace) -> None:
     elif args.constraints:
         left_out["constraints"] = "except in `fairseq-interactive`, whose lines have them after tabs"
     for name, why in left_out.items():
-        raise UserError(f"`{_flag(name)}` must be left out, {why}.")
+        raise UserError(f"`{flag(name)}` must be left out, {why}.")
     if len(searches) > 1:
-        raise UserError(f"`{_flag(searches[0])}` must be given without `{_flag(searches[1])}`: these are two searches.")
+        raise UserError(f"`{flag(searches[0])}` must be given without `{flag(searches[1])}`: these are two searches.")
     if args.sampling and args.nbest != args.beam:
         raise_invalid("--nbest", f"{args.beam}, the --beam, with `--sampling`", args.nbest)
     if args.diverse_beam_groups > 0 and args.beam % args.diverse_beam_groups:
@@ -379,8 +379,4 @@ def check_decoding(args: Namespace) -> None:
         raise_invalid("--print-alignment", "hard with `--score-reference`", "soft")
     for name in ("sampling_topk", "sampling_topp"):
         if getattr(args, name) > 0 and not args.sampling:
-            raise UserError(f"`--sampling` must be given with `{_flag(name)}`, but is not.")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+            raise UserError(f"`--sampling` must be given with `{flag(name)}`, but is not.")
