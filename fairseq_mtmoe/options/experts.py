@@ -6,17 +6,18 @@ from typing import Optional
 from fairseq_mtmoe.moe.assignment.running_prices import MEMORY
 from fairseq_mtmoe.options import TaskOptions, option
 
+EXPERT_GATES = (
+    "gate of the expert layers: base, task, switch or fixed (one expert per task), or a repeating pattern such as "
+    "base,task"
+)
+
 
 @dataclass
 class ExpertOptions(TaskOptions):
     """Options of every model with experts; `slots/` reads them."""
 
     num_experts: int = option(16, "number of experts per expert layer, independent of the number of processes")
-    expert_gates: str = option(
-        "base",
-        "gate of the expert layers: base, task, switch or fixed (one expert per task), or a repeating "
-        "pattern such as base,task",
-    )
+    expert_gates: str = option("base", EXPERT_GATES)
     expert_interval: int = option(2, "put experts into every Nth block of encoder and decoder")
     expert_combine: str = option(
         "preserving",

@@ -285,7 +285,9 @@ def ours(extra: Extra) -> str:
             f"{getattr(one, 'help', '')} {getattr(one, 'metavar', '')}" for one in (command, *command.params)
         )
         has_ensembles = "FILE:FILE" in shown or "FILE[:FILE" in shown
-        names = [one for one in extra.ours if one in options or (one == "FILE:FILE" and has_ensembles)]
+        ensembles = "--path FILE:FILE" if "--path" in options else "FILE:FILE"
+        names = [one for one in extra.ours if one in options]
+        names += [ensembles] if "FILE:FILE" in extra.ours and has_ensembles else []
         found += [f"`{' '.join([name, *names])}`"] if names or name in extra.ours else []
     return ", ".join(found)
 

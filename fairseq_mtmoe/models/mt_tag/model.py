@@ -16,7 +16,7 @@ from fairseq_mtmoe.backbones.sizes import register_sizes
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.options import option
 from fairseq_mtmoe.options.conditional import EncoderConditionalOptions
-from fairseq_mtmoe.options.experts import ExpertOptions, RunOptions
+from fairseq_mtmoe.options.experts import EXPERT_GATES, ExpertOptions, RunOptions
 from fairseq_mtmoe.options.transformer import EncoderOptions
 from fairseq_mtmoe.slots.plan import check_experts, plan_experts
 from fairseq_mtmoe.slots.sparse_model import SparseModel
@@ -35,7 +35,7 @@ class MTTaGConfig(EncoderConditionalOptions, ExpertOptions, RunOptions, EncoderO
     """
 
     num_experts: int = option(4, "number of experts per expert layer, which start as copies of the feed-forward layer")
-    expert_gates: str = option("task", "gate of the expert layers: task (one gate per task), switch or base")
+    expert_gates: str = option("task", EXPERT_GATES)
     expert_interval: int = option(1, "put experts into every Nth block")
     reuse_gate: Optional[str] = option(  # noqa: UP045  # fairseq reads it
         None,
@@ -49,7 +49,7 @@ class MTTaGConfig(EncoderConditionalOptions, ExpertOptions, RunOptions, EncoderO
 class MTSwitchConfig(MTTaGConfig):
     """Options of MT-Switch. By default all tasks share one gate."""
 
-    expert_gates: str = option("switch", "gate of the expert layers: task (one gate per task), switch or base")
+    expert_gates: str = option("switch", EXPERT_GATES)
 
 
 @register_model("mt_dense", dataclass=MTDenseConfig)

@@ -30,7 +30,8 @@ class GlueConfig(BenchmarkConfig, SamplingConfig):
     """Options of language understanding."""
 
     glue_tasks: str = option(
-        "all", "comma-separated tasks of the table, or groups of tasks: all (GLUE without WNLI), glue, superglue, mrqa"
+        "all",
+        "comma-separated tasks of the table, or groups of tasks: all (GLUE without WNLI), glue, superglue, mrqa, mtl24",
     )
     init_encoder: Optional[str] = option(None, "pretrained encoder: a file written by `mtmoe import-hf`")
     max_positions: int = option(
