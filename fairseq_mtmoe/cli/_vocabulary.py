@@ -1,24 +1,24 @@
 """The vocabulary in a translator's file, for commands that prepare data with it or extend it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from fairseq_mtmoe.data.corpora.binarize import write_dictionary
-from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES
 from fairseq_mtmoe.data.corpora.recipes.schema import Spelling
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
 from fairseq_mtmoe.errors import UserError
 
 if TYPE_CHECKING:
+    from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
     from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 
 _FORMS = ("langs", "langtoks", "langtoks_specs", "lang_tok_style")
 
 
-def vocabulary_in(path: Path, state: Mapping[str, Any]) -> "Vocabulary":
+def vocabulary_in(path: Path, state: Mapping[str, Any]) -> Vocabulary:
     """Return a checkpoint's vocabulary with all symbols of its model (UserError: it has none)."""
     from fairseq_mtmoe.data.translation.new_language import with_codes
     from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
@@ -40,6 +40,9 @@ def given_by_model(path: Path, codes: Mapping[str, str]) -> Iterator[GivenVocabu
 
     register()
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
+    from fairseq_mtmoe.data.corpora.binarize import write_dictionary
+    from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES
+    from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
 
     state = load_shared_part(path, mapped=True)
     vocabulary, settings = vocabulary_in(path, state), state["task_state"]

@@ -1,9 +1,12 @@
 """`mtmoe download`: the openly available corpora of a recipe."""
 
+from __future__ import annotations
+
 import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich import progress as bars
@@ -12,10 +15,12 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fairseq_mtmoe.cli._shared import PATH, say
-from fairseq_mtmoe.data.corpora.raw_files import Item, items_of
-from fairseq_mtmoe.data.corpora.recipes.recipe import SHIPPED, load_recipe
+from fairseq_mtmoe.data.corpora.recipes.schema import SHIPPED
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable
+
+if TYPE_CHECKING:
+    from fairseq_mtmoe.data.corpora.raw_files import Item
 
 
 @click.command(
@@ -30,7 +35,12 @@ that you must get by hand.
 @click.argument("raw", type=PATH)
 @click.option("--list", "only_list", is_flag=True, help="List files, sizes, licences and state; download nothing.")
 def command(recipe_name: str, raw: Path, only_list: bool) -> None:
-    items = items_of(load_recipe(recipe_name, "RECIPE").corpora)
+    from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
+
+    recipe = load_recipe(recipe_name, "RECIPE")
+    from fairseq_mtmoe.data.corpora.raw_files import items_of
+
+    items = items_of(recipe.corpora)
     if not items:
         click.echo(f"The recipe {recipe_name} takes text of your own: there is nothing to download.")
         return

@@ -16,16 +16,14 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from fairseq_mtmoe.analysis.scores import PieceBleu
 from fairseq_mtmoe.checkpoints import checksum
-from fairseq_mtmoe.cli import _evaluating as evaluating
-from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, ScoreFolder
 from fairseq_mtmoe.cli._shared import PATH, names, of_batches, of_precision, quiet_fairseq, say
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import read_bytes
+from fairseq_mtmoe.io.files import read_bytes, regular_file
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.analysis.score_files import Scores
+    from fairseq_mtmoe.cli._evaluating import Measures, ScoreFolder
     from fairseq_mtmoe.evaluation.translator import Decoding
 
 BENCHMARK_BATCH = 32
@@ -104,29 +102,33 @@ def command(
     mtmoe evaluate GLUE_DIR --path rte/checkpoint_best.pt --batch-size 64
     mtmoe evaluate --from-generate results/en-de/generate-test.txt --out results/stock
     """
-    from fairseq_mtmoe import register
-
+    if settings["pivot_path"] is not None and settings["pivot"] is None:
+        raise_invalid("--pivot-path", "absent without --pivot", settings["pivot_path"])
     if not from_generate:
         _expect_counts(inputs, models, outs)
+        for path in [path for several in (*models, settings["pivot_path"]) for path in _files(several)]:
+            regular_file(path, "a checkpoint file")
+    elif models or len(outs) != 1:
+        raise_invalid("--from-generate", "given with one --out and no --path", " ".join([*models, *map(str, outs)]))
+    elif settings["pivot"] is not None:
+        raise_invalid("--pivot", "absent with --from-generate, which translates nothing", settings["pivot"])
+    from fairseq_mtmoe import register
+
     register()
     benchmark = None if from_generate else _benchmark_of(models)
     if benchmark is not None:
         _evaluate_benchmark(benchmark, ctx)
         return
-    if settings["pivot_path"] is not None and settings["pivot"] is None:
-        raise_invalid("--pivot-path", "absent without --pivot", settings["pivot_path"])
-    # Loaded first, so that errors come before any translation.
-    named, pieces = None if tiers is None else NamedTiers(tiers), None if spm is None else PieceBleu(spm)
-    measures = Measures(named, pieces, comet, settings["cpu"])
-    if from_generate:
-        if models or len(outs) != 1:
-            raise_invalid("--from-generate", "given with one --out and no --path", " ".join([*models, *map(str, outs)]))
-        if settings["pivot"] is not None:
-            raise_invalid("--pivot", "absent with --from-generate, which translates nothing", settings["pivot"])
-        _score_generated(inputs, outs[0], subset, settings["post_process"], measures, overwrite)
-        return
+    from fairseq_mtmoe.analysis.scores import PieceBleu
+    from fairseq_mtmoe.cli import _evaluating as evaluating
     from fairseq_mtmoe.evaluation.joined_test_sets import with_joined
 
+    # Loaded first, so that errors come before any translation.
+    named = None if tiers is None else evaluating.NamedTiers(tiers)
+    measures = evaluating.Measures(named, None if spm is None else PieceBleu(spm), comet, settings["cpu"])
+    if from_generate:
+        _score_generated(inputs, outs[0], subset, settings["post_process"], measures, overwrite)
+        return
     folders = _folders(inputs[0], models, subset, outs, {**settings, **measures.settings}, overwrite)
     found = [folder.finished() for folder in folders]
     with with_joined(inputs[0], subset, settings["lang_pairs"]) as (data, said):
@@ -151,8 +153,8 @@ def _folders(
 ) -> list[ScoreFolder]:
     """Return the output folder of each model or ensemble."""
     from fairseq_mtmoe import __version__
+    from fairseq_mtmoe.cli import _evaluating as evaluating
     from fairseq_mtmoe.evaluation import test_sets
-    from fairseq_mtmoe.evaluation.stored import existing
 
     test_sets.sizes_of(data, subset)  # raises if DATA has no such subset
     named = ("references", "lang_pairs", "langs", "post_process", "tiers", "spm", "comet")
@@ -162,13 +164,13 @@ def _folders(
     }  # fmt: skip
     if settings["pivot"] is not None:
         second = settings["pivot_path"]
-        digests = [checksum.identity(existing(path)) for path in _files(second)]
+        digests = [checksum.identity(path) for path in _files(second)]
         decided |= {"pivot": settings["pivot"], "pivot_checkpoint": second, "pivot_checkpoint_sha256": digests}
     found = []
     for model, folder in zip(models, _result_folders(models, subset, outs), strict=True):
-        digests = [checksum.identity(existing(path)) for path in model.split(":")]
+        digests = [checksum.identity(path) for path in model.split(":")]
         own = {"checkpoint": model, "checkpoint_sha256": digests}
-        found.append(ScoreFolder(folder, {**own, **decided}, overwrite))
+        found.append(evaluating.ScoreFolder(folder, {**own, **decided}, overwrite))
     return found
 
 
@@ -177,6 +179,7 @@ def _evaluate(
     folder: ScoreFolder,
 ) -> Scores:  # fmt: skip
     """Translate and score all pairs with one model or ensemble; `given` has the training data for `data`."""
+    from fairseq_mtmoe.cli import _evaluating as evaluating
     from fairseq_mtmoe.evaluation import test_sets
     from fairseq_mtmoe.evaluation.pivot import Pivot
     from fairseq_mtmoe.evaluation.translator import Translator
@@ -214,6 +217,7 @@ def _score_generated(
 ) -> None:
     """Score output files of fairseq-generate; names such as `generate-valid.txt` tell the subset."""
     from fairseq_mtmoe import __version__
+    from fairseq_mtmoe.cli import _evaluating as evaluating
     from fairseq_mtmoe.evaluation.generated import named_files, read_generated
     from fairseq_mtmoe.evaluation.translator import Translation
 
@@ -231,7 +235,7 @@ def _score_generated(
         "checkpoint_sha256": [hashlib.sha256(read_bytes(path)).hexdigest() for path in paths],
         "data_sha256": hashlib.sha256(references.encode()).hexdigest(),
     }  # fmt: skip
-    folder = ScoreFolder(out, settings, overwrite)
+    folder = evaluating.ScoreFolder(out, settings, overwrite)
     scores = folder.finished()
     if scores is None:
         tiers, results = measures.tiers.of(list(found)) if measures.tiers else {}, []
@@ -250,11 +254,11 @@ def _score_generated(
 def _benchmark_of(models: Sequence[str]) -> str | None:
     """Return the benchmark task of all checkpoints, `glue` or `text_to_text`; None for translation."""
     from fairseq_mtmoe.checkpoints.file_io import peek
-    from fairseq_mtmoe.evaluation.stored import OF_BENCHMARKS, existing
+    from fairseq_mtmoe.evaluation.stored import OF_BENCHMARKS
 
     found = {}
     for model in models:
-        cfg = (peek(existing(model.split(":")[0])) or {}).get("cfg")
+        cfg = (peek(model.split(":")[0]) or {}).get("cfg")
         task = cfg.get("task") if isinstance(cfg, Mapping) else None
         found[model] = str(task.get("_name", "")) if isinstance(task, Mapping) else ""
     names = set(found.values())

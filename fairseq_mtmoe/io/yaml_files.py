@@ -14,9 +14,9 @@ import yaml
 
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.io.files import read_text
+from fairseq_mtmoe.io.typed import MISSING
 
 Fields = TypeVar("Fields")
-MISSING: Any = "???"  # OmegaConf's, for a required field; its import would add 0.1 s to each `--help`
 
 MAX_CHARACTERS = 2_000_000  # of a file: PyYAML needs 10 s for them
 MAX_VALUES, MAX_DEPTH, MAX_DIGITS = 100_000, 30, 40  # values with aliases expanded; levels; digits of a number

@@ -3,7 +3,6 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
 
@@ -20,43 +19,20 @@ from fairseq_mtmoe.data.corpora.engine.selecting import Selection, joined_keys
 from fairseq_mtmoe.data.corpora.engine.store import Saved, summary_of
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import LARGEST_SIZE, LEAST_COVERAGE, Corpus, Role, Shards, Vocabulary
+from fairseq_mtmoe.data.corpora.recipes.schema import BuildOptions, Corpus, Role, Shards, Vocabulary
 from fairseq_mtmoe.data.corpora.report import SPLITS, Report, pair_figures
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
 from fairseq_mtmoe.data.corpora.vocabulary.training import OPTIONS
 from fairseq_mtmoe.data.translation.file_names import read_side_name, side_name
 from fairseq_mtmoe.data.translation.tiers import read_tiers
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True)
-class BuildOptions:
-    """Settings of a data directory; each field affects the bytes written."""
-
-    vocab_size: int = 8000
-    character_coverage: float = 0.9995
-    temperature: float = 5.0
-    seed: int = 1
-    shards: int = 1
-
-    def __post_init__(self) -> None:
-        if not 8 <= self.vocab_size <= LARGEST_SIZE:
-            raise_invalid("--vocab-size", f"from 8 to {LARGEST_SIZE:,}", self.vocab_size)
-        if not LEAST_COVERAGE <= self.character_coverage <= 1:
-            raise_invalid("--character-coverage", f"from {LEAST_COVERAGE} to 1", self.character_coverage)
-        if not self.temperature > 0:
-            raise_invalid("--temperature", "above 0", self.temperature)
-        if self.shards < 1:
-            raise_invalid("--shards", "at least 1", self.shards)
-
-
 def find_text_files(raw: Path) -> dict[str, dict[str, tuple[Path, Path]]]:
-    """Return the (source, target) files of each split of each language pair (UserError: some are missing)."""
-    if not raw.is_dir():
-        raise UserError(f"`{raw}` must be a folder of text files such as `train.en-de.de`, but is no folder.")
+    """Return the (source, target) files of each split of each language pair in a folder (UserError: one is missing)."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in sorted(raw.iterdir()):
         side = read_side_name(path.name)

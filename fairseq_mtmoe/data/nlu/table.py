@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.yaml_files import MISSING, read_mapping, structured
+from fairseq_mtmoe.io.typed import MISSING
+from fairseq_mtmoe.io.yaml_files import read_mapping, structured
 
 OWN = Path(__file__).with_name("tasks.yaml")
 NAME = re.compile(r"[A-Za-z0-9_-]+")

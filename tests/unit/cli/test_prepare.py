@@ -12,7 +12,7 @@ from itertools import chain, islice
 
 import pytest
 
-from fairseq_mtmoe.cli import prepare
+from fairseq_mtmoe.cli import _preparing as preparing
 from fairseq_mtmoe.data.corpora.data_dir import content_hash, fingerprint
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.catalogs import write_catalog
@@ -85,7 +85,7 @@ def test_a_rerun_does_nothing_until_something_changes(tmp_path, folder):
 
 def test_default_packages_are_read_unless_a_folder_is_given(tmp_path, folder, monkeypatch):
     asked = []
-    monkeypatch.setattr("fairseq_mtmoe.cli.prepare.find_catalogs", lambda *args: asked.append(args[:2]) or 1 / 0)
+    monkeypatch.setattr("fairseq_mtmoe.cli._preparing.find_catalogs", lambda *args: asked.append(args[:2]) or 1 / 0)
     for options in ([], ["--packages", ""], ["--folder", folder], ["--folder", folder, "--packages", "sphinx"]):
         with pytest.raises(ZeroDivisionError):
             run("catalogs", tmp_path / "out", *options)
@@ -180,10 +180,10 @@ def test_a_run_that_was_stopped_goes_on_and_leaves_nothing_but_what_it_made(tmp_
 
 def test_large_text_is_prepared_by_all_cores(tmp_path, raw, monkeypatch):
     asked = []
-    monkeypatch.setattr(prepare, "local_workers", lambda count: asked.append(count) or 1 / 0)
-    monkeypatch.setattr(prepare, "cores", lambda: 3)
+    monkeypatch.setattr(preparing, "local_workers", lambda count: asked.append(count) or 1 / 0)
+    monkeypatch.setattr(preparing, "cores", lambda: 3)
     for size in (1 << 30, 1):
-        monkeypatch.setattr(prepare, "BYTES_FOR_A_PROCESS", size)
+        monkeypatch.setattr(preparing, "BYTES_FOR_A_PROCESS", size)
         with pytest.raises(ZeroDivisionError):
             run("text", raw, tmp_path / "out", *SMALL)
     assert asked == [1, 3]

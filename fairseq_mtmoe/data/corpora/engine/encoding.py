@@ -20,8 +20,9 @@ from fairseq_mtmoe.data.corpora.engine.selecting import SIDES, Mask, Selections
 from fairseq_mtmoe.data.corpora.engine.store import Saved, Stage, is_saved, save, summary_of
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
+from fairseq_mtmoe.data.corpora.recipes.schema import SIZE_RULE
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import Pieces, count_characters, known_characters, load, with_tag
-from fairseq_mtmoe.data.corpora.vocabulary.training import SIZE_RULE, sample_lines, train
+from fairseq_mtmoe.data.corpora.vocabulary.training import sample_lines, train
 from fairseq_mtmoe.data.translation.file_names import TAG
 from fairseq_mtmoe.io.files import read_bytes, read_text, replacing
 

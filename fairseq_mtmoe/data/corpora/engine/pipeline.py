@@ -21,9 +21,9 @@ from fairseq_mtmoe.data.corpora.engine.store import WorkFolder, hash_of, plain
 from fairseq_mtmoe.data.corpora.engine.workers import Tools, Workers, shown
 from fairseq_mtmoe.data.corpora.raw_files import Digests, check_file, items_of
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
+from fairseq_mtmoe.data.corpora.recipes.schema import MOST_PIECES, Filters, Role
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import expect_tag
-from fairseq_mtmoe.data.corpora.vocabulary.training import MOST_PIECES, OPTIONS
+from fairseq_mtmoe.data.corpora.vocabulary.training import OPTIONS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, regular_file
 

@@ -8,15 +8,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
 from fairseq_mtmoe.data.corpora.recipes import schema
-from fairseq_mtmoe.data.corpora.recipes.schema import Corpus, Filters, Role, Spelling, Vocabulary
+from fairseq_mtmoe.data.corpora.recipes.schema import SHIPPED, Corpus, Filters, Role, Spelling, Vocabulary
 from fairseq_mtmoe.data.translation.tiers import TIERS
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.io.yaml_files import check_names, read_mapping, structured
+
+if TYPE_CHECKING:
+    from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
 
 SOURCE_FILES = ("source model", "source dictionary")  # keys of a given vocabulary's files for sources
 _SEED = schema.rule("an integer from 0 to 2³²-1", lambda seed: type(seed) is int and 0 <= seed < 2**32)
@@ -173,6 +175,8 @@ class Recipe:
 
     def files_of(self, corpus: Corpus, raw: Path, allow_unequal: bool = False) -> CorpusFiles:
         """Return a corpus' files below `raw`, with their format (UserError: one is missing; it names the origin)."""
+        from fairseq_mtmoe.data.corpora.blocks import CorpusFiles
+
         for file in corpus.downloads:
             if not (raw / file).exists():
                 lacking = f"{len(self.missing(raw))} of {len(self.corpora)} corpora have missing files"
@@ -267,7 +271,6 @@ def _with_codes(corpus: Corpus, plain: tuple[str, str], spelling: tuple[str, str
     return Corpus(**{**values, "name": fill(name, plain), "pair": "-".join(plain)})
 
 
-SHIPPED = ("wmt15", "ml50", "catalogs", "folder", "flores200", "ntrex")
 _PARTS: dict[str, type[Any]] = {
     "held_out": schema.HeldOut,
     "filters": Filters,

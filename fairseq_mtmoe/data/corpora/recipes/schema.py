@@ -9,14 +9,22 @@ from pathlib import PurePosixPath
 from typing import Any, Optional
 from urllib.parse import urlsplit
 
-from fairseq_mtmoe.io.yaml_files import MISSING
+from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.io.typed import MISSING
 
+SHIPPED = ("wmt15", "ml50", "catalogs", "folder", "flores200", "ntrex")  # recipes of this package
 ARCHIVE = "!"  # `archive.tgz!path/inside` is a member of an archive
 HOLES = SOURCE, TARGET = "{source}", "{target}"  # placeholders for language codes in a corpus of several pairs
 OF_DOWNLOADS = ("address", "sha256", "md5", "bytes")  # fields with a value per download
 OPEN = ("xx", "yy")  # any language, in a pair
 LEAST_COVERAGE = 0.98  # smallest character coverage that SentencePiece accepts
 LARGEST_SIZE = 1_000_000  # of a vocabulary; no model has more
+LEAST_PIECES, MOST_PIECES = 1000, 32_000  # limits of the default size
+CHARACTERS_PER_PIECE = 4000
+SIZE_RULE = (
+    f"two pieces for each different character and one for every {CHARACTERS_PER_PIECE:,} characters of text, from"
+    f" {LEAST_PIECES:,} to {MOST_PIECES:,}, as far as the text allows"
+)
 PARALLEL, BACK_TRANSLATED = "parallel", "back-translated"
 MOST_COPIES = 100  # largest weight of a corpus, as its copies are written to disk
 
@@ -270,3 +278,27 @@ class Shards:
 
     pairs: int = field(default=1_000_000, metadata=_AT_LEAST_1)
     most: int = field(default=16, metadata=_AT_LEAST_1)
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """Settings of a data directory without a recipe; each field affects the bytes written."""
+
+    vocab_size: int = 8000
+    character_coverage: float = 0.9995
+    temperature: float = 5.0
+    seed: int = 1
+    shards: int = 1
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.vocab_size <= LARGEST_SIZE:
+            raise_invalid("--vocab-size", f"from 8 to {LARGEST_SIZE:,}", self.vocab_size)
+        if not LEAST_COVERAGE <= self.character_coverage <= 1:
+            raise_invalid("--character-coverage", f"from {LEAST_COVERAGE} to 1", self.character_coverage)
+        if not self.temperature > 0:
+            raise_invalid("--temperature", "above 0", self.temperature)
+        if self.shards < 1:
+            raise_invalid("--shards", "at least 1", self.shards)
+
+
+OF_TRAINED = ("vocab_size", "character_coverage", "temperature")  # options without meaning for a given vocabulary

@@ -160,7 +160,6 @@ def _warnings(lang: str, length: float | None, unknown: float | None, is_given: 
 
 
 LANGS = "langs.txt"
-OF_TRAINED = ("vocab_size", "character_coverage", "temperature")  # options without meaning for a given vocabulary
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns, scripts
 from fairseq_mtmoe.data.corpora.cleaning.keys import mixed
-from fairseq_mtmoe.data.corpora.recipes.schema import Vocabulary
+from fairseq_mtmoe.data.corpora.recipes.schema import CHARACTERS_PER_PIECE, LEAST_PIECES, MOST_PIECES, Vocabulary
 from fairseq_mtmoe.data.sampling.schedule import apportion, temperature_probabilities
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.isolated import Lost, isolated
@@ -24,12 +24,6 @@ MAX_LINES = 400_000  # lines to train on; more do not change vocabularies of thi
 THREADS = 8  # fixed, as the sums depend on it and the model records it
 OPTIONS = ("--vocab-size", "--character-coverage")  # names of size and coverage on the command line
 RECIPE_NAMES = ("vocabulary.size", "vocabulary.character_coverage")  # their names in a recipe
-LEAST_PIECES, MOST_PIECES = 1000, 32_000  # limits of the default size
-CHARACTERS_PER_PIECE = 4000
-SIZE_RULE = (
-    f"two pieces for each different character and one for every {CHARACTERS_PER_PIECE:,} characters of text, from"
-    f" {LEAST_PIECES:,} to {MOST_PIECES:,}, as far as the text allows"
-)
 
 _LINES_AT_ONCE = 10_000
 _INDICES_AT_ONCE = 1 << 20

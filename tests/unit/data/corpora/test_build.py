@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from fairseq_mtmoe.data.corpora import build as build_module
-from fairseq_mtmoe.data.corpora.build import BuildOptions, build, corpora_of, find_text_files
+from fairseq_mtmoe.data.corpora.build import build, corpora_of, find_text_files
 from fairseq_mtmoe.data.corpora.cleaning.characters import normalise
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.readers import parts_of, read
+from fairseq_mtmoe.data.corpora.recipes.schema import BuildOptions
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.catalogs import MESSAGES, translate
 from tests.helpers.raw_corpora import text_of, tools_for, write_corpus
@@ -206,9 +207,8 @@ def test_lone_carriage_returns_are_found(text_folder, monkeypatch):
 
 def test_bad_folders(tmp_path, text_folder):
     (tmp_path / "bare").mkdir()
-    for name in ("nowhere", "bare"):
-        with refused(name):
-            find_text_files(tmp_path / name)
+    with refused("bare"):
+        find_text_files(tmp_path / "bare")
     path = text_folder / "valid.en-fr.fr"
     for make in (Path.unlink, os.mkfifo):
         make(path)

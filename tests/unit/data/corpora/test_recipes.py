@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from fairseq_mtmoe.data.corpora.recipes import schema
-from fairseq_mtmoe.data.corpora.recipes.recipe import SHIPPED, Recipe, load_recipe
-from fairseq_mtmoe.data.corpora.recipes.schema import MBART, Role, mbart_code, plain_code
+from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe, load_recipe
+from fairseq_mtmoe.data.corpora.recipes.schema import MBART, SHIPPED, Role, mbart_code, plain_code
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.refused import refused
 
