@@ -1,5 +1,7 @@
 """`mtmoe report`: one HTML page on runs, which opens without a server and follows runs while they train."""
 
+from __future__ import annotations
+
 import math
 import os
 import time
@@ -7,15 +9,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer
 from fairseq_mtmoe.cli._shared import PATH, check_drawing, stopped_by_sigterm
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import check_writable, output_file, write_text
+
+if TYPE_CHECKING:
+    from fairseq_mtmoe.analysis.report.gathering import Facts, Gatherer
 
 SUFFIXES = (".html", ".htm")
 
@@ -52,6 +57,8 @@ def command(runs: tuple[Path, ...], out: Path, scores: tuple[Path, ...], watch: 
         raise_invalid("RUN…", "different runs", ", ".join(sorted(twice)))
     output_file("OUT.html", out, overwrite, **{f"RUN `{run}`": run for run in runs})
     check_writable(out.parent)
+    from fairseq_mtmoe.analysis.report.gathering import Gatherer
+
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}")
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
