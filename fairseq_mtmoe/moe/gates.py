@@ -18,9 +18,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.moe.assignment import priced_assignment
+from fairseq_mtmoe.moe.assignment import assigned
 from fairseq_mtmoe.moe.assignment.running_prices import MEMORY, RunningPrices
-from fairseq_mtmoe.moe.assignment.triton_form import assignment_on_gpu
 from fairseq_mtmoe.moe.device_kind import device_kind
 from fairseq_mtmoe.moe.dispatch import LocalDispatcher
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
@@ -366,32 +365,6 @@ class SwitchGate(Gate):
         load_N = real_T.new_zeros(self.num_experts).scatter_add(0, expert_T, real_T) / num_tokens
         loss = self.num_experts * (load_N * (real_T @ share_TN / num_tokens)).sum()
         return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts, balance_loss=loss)
-
-
-@torch.library.custom_op("mtmoe::balanced_assignment", mutates_args=())
-def assigned(
-    scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Compute `priced_assignment` as one operator; padding gets the expert N."""
-    if padding_T is None:
-        expert_T, price_N = priced_assignment(scores_TN, start_N)
-        return expert_T, price_N
-    num_tokens, num_experts = scores_TN.shape
-    if num_experts == 1:
-        return padding_T.long(), scores_TN.new_zeros(1, dtype=torch.float32)
-    if num_tokens > 0 and not device_kind(scores_TN).can_sync:
-        expert_T, price_N = assignment_on_gpu(scores_TN, padding_T, start_N)
-        return expert_T, price_N
-    kept = (~padding_T).nonzero().squeeze(1)
-    nobody = padding_T.new_full((num_tokens,), num_experts, dtype=torch.long)
-    expert_K, price_N = priced_assignment(scores_TN[kept], start_N)
-    return nobody.index_copy_(0, kept, expert_K), price_N
-
-
-@assigned.register_fake
-def _(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    num_tokens, num_experts = scores_TN.shape
-    return scores_TN.new_empty(num_tokens, dtype=torch.long), scores_TN.new_empty(num_experts, dtype=torch.float32)
 
 
 def base_gates(model: nn.Module) -> list[BaseGate]:

@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.adapters import AdapterBank, BottleneckBank
+from fairseq_mtmoe.moe.assignment import assigned
 from fairseq_mtmoe.moe.experts import SharedExpert
-from fairseq_mtmoe.moe.gates import BaseGate, FixedGate, TaskGate, assigned
+from fairseq_mtmoe.moe.gates import BaseGate, FixedGate, TaskGate
 from fairseq_mtmoe.moe.layer import MoELayer
 
 

@@ -15,7 +15,7 @@ from fairseq_mtmoe.moe.assignment.stepwise import stepwise_assignment
 from fairseq_mtmoe.moe.assignment.triton_form import assignment_on_gpu
 from fairseq_mtmoe.moe.device_kind import device_kind
 
-__all__ = ["Assignment", "balanced_assignment", "priced_assignment"]
+__all__ = ["Assignment", "assigned", "balanced_assignment", "priced_assignment"]
 
 
 @torch.no_grad()
@@ -48,3 +48,29 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact
 def balanced_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
     """Return the expert of each token, (T,), by `priced_assignment`."""
     return priced_assignment(scores_TN, exact=exact).expert_T
+
+
+@torch.library.custom_op("mtmoe::balanced_assignment", mutates_args=())
+def assigned(
+    scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute `priced_assignment` as one operator; padding gets the expert N."""
+    if padding_T is None:
+        expert_T, price_N = priced_assignment(scores_TN, start_N)
+        return expert_T, price_N
+    num_tokens, num_experts = scores_TN.shape
+    if num_experts == 1:
+        return padding_T.long(), scores_TN.new_zeros(1, dtype=torch.float32)
+    if num_tokens > 0 and not device_kind(scores_TN).can_sync:
+        expert_T, price_N = assignment_on_gpu(scores_TN, padding_T, start_N)
+        return expert_T, price_N
+    kept = (~padding_T).nonzero().squeeze(1)
+    nobody = padding_T.new_full((num_tokens,), num_experts, dtype=torch.long)
+    expert_K, price_N = priced_assignment(scores_TN[kept], start_N)
+    return nobody.index_copy_(0, kept, expert_K), price_N
+
+
+@assigned.register_fake
+def _(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    num_tokens, num_experts = scores_TN.shape
+    return scores_TN.new_empty(num_tokens, dtype=torch.long), scores_TN.new_empty(num_experts, dtype=torch.float32)

@@ -5,9 +5,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fairseq_mtmoe.moe import balanced_assignment, priced_assignment
+from fairseq_mtmoe.moe.assignment import assigned
 from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
-from fairseq_mtmoe.moe.gates import assigned
 from tests.unit.moe.assignment import made_scores as made
 from tests.unit.moe.test_layer import Recorder
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.moe import BaseGate, BaseRouting, RunningPrices, forget_prices, remember_prices, running_prices
-from fairseq_mtmoe.moe.assignment import priced_assignment
-from fairseq_mtmoe.moe.gates import assigned
+from fairseq_mtmoe.moe.assignment import assigned, priced_assignment
 from tests.helpers.refused import refused
 
 N, H = 8, 16
