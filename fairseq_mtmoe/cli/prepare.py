@@ -22,7 +22,7 @@ from fairseq_mtmoe.data.corpora.recipes.schema import (
     BuildOptions,
     HeldOut,
 )
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
@@ -213,7 +213,7 @@ def _given_vocabulary(build_options: dict[str, Any]) -> AbstractContextManager[G
     for name in OF_TRAINED if folder or model else ():
         if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
             rule = "absent with `--vocabulary-from` or `--vocabulary-of`"
-            raise_invalid(f"--{name.replace('_', '-')}", rule, build_options[name])
+            raise_invalid(flag(name), rule, build_options[name])
     return _given(folder, model, codes)
 
 

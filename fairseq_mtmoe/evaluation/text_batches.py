@@ -167,6 +167,8 @@ class Forms:
         )  # fmt: skip
         self.path = path
         self._trained = pairs
+        adapts = bool((model_options(state) or {}).get("pemt_stage"))  # it trained adapters, too
+        self._only_new_rows = bool(stored.setting(settings, "train_only")) and not adapts
         self.task: Any = tasks.setup_task(settings, vocabulary=self.vocabulary)
         if saved:
             self.task.load_state_dict(dict(saved))
@@ -174,7 +176,6 @@ class Forms:
         limit = (model_options(state) or plain(state.get("args"))).get("max_source_positions")
         self.longest: int = min(filter(None, (self.task.args.max_source_positions, limit)))
         self._pieces = functools.cache(self._pieces_until)
-        self._warn = functools.cache(self._warn_of_untrained)  # once for each direction
         for of_lang in (self.source, self.target):
             of_lang(langs[0])  # refuses a damaged one before the model is built
         self._specs: tuple[str | None, str | None] = tuple(self.task.args.langtoks["main"])
@@ -212,14 +213,13 @@ class Forms:
                 raise_invalid(option, f"a language of {self.path} ({few})", lang)
         for target in targets:
             self.task.task_id(f"{source}-{target}")  # refuses pairs that a model of pairs does not have
-            self._warn(f"{source}-{target}")
+            if f"{source}-{target}" not in self._trained and not self._is_kept(source, target):
+                _warn_of_untrained(self.path, f"{source}-{target}", tuple(self._trained))
 
-    def _warn_of_untrained(self, direction: str) -> None:
-        """Log a warning if the checkpoint names its training's directions, and this one is not among them."""
-        if self._trained and direction not in self._trained:
-            more = f" and {len(self._trained) - SHOWN} more" if len(self._trained) > SHOWN else ""
-            trained = ", ".join(self._trained[:SHOWN]) + more
-            logger.warning(f"{self.path} was last trained on {trained}, not on {direction}: its output may be poor")
+    def _is_kept(self, source: str, target: str) -> bool:
+        """Whether training changed no weight that the direction uses: only a later language's new embeddings."""
+        is_old = self.ends(source)[0] is not None and self.ends(target)[1] is not None
+        return self._only_new_rows and is_old
 
     def nearest(self, lang: str) -> list[str]:
         """Return the known codes most similar to an unknown one."""
@@ -310,6 +310,15 @@ class Forms:
         batches = [batch for together in apart.values() for batch in cut(together, *limits_of(decoding))]
         in_order = [[rows[one.number] for one in sorted(batch, key=lambda one: -one.source)] for batch in batches]
         return sorted(in_order, key=lambda batch: -len(batch[0].tokens))
+
+
+@functools.cache
+def _warn_of_untrained(path: str, direction: str, trained: tuple[str, ...]) -> None:
+    """Log a warning, once for each direction of a checkpoint that names its training's directions."""
+    if trained:
+        more = f" and {len(trained) - SHOWN} more" if len(trained) > SHOWN else ""
+        shown = ", ".join(trained[:SHOWN]) + more
+        logger.warning(f"{path} was last trained on {shown}, not on {direction}: its output may be poor")
 
 
 def limits_of(decoding: Decoding) -> tuple[int | None, int | None]:

@@ -263,7 +263,10 @@ def warn_of_what_does_nothing(cfg: Any, model: nn.Module) -> None:
         )
     dense, most = getattr(cfg.model, "dense_updates", 0), cfg.optimization.max_update
     if 0 < most <= dense:
-        logger.warning(f"--dense-updates {dense} is not below --max-update {most}: this run ends with a dense model")
+        logger.warning(
+            f"--dense-updates {dense} is not below --max-update {most}: unless it begins with a sparse checkpoint, "
+            "this run ends with a dense model"
+        )
     criterion = getattr(cfg.criterion, "_name", None)
     if getattr(cfg.model, "pemt_sources", "") and criterion != "pemt":
         logger.warning(

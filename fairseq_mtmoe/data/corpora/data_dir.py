@@ -202,5 +202,5 @@ def _flat(values: Mapping[str, object], start: str = "") -> dict[str, object]:
     """Return settings without nested ones: `{"filters": {"max_ratio": 2.0}}` becomes `{"filters.max_ratio": 2.0}`."""
     flat: dict[str, object] = {}
     for name, value in values.items():
-        flat |= _flat(value, f"{start}{name}.") if isinstance(value, dict) and value else {f"{start}{name}": value}
+        flat |= _flat(value, f"{start}{name}.") if isinstance(value, dict) else {f"{start}{name}": value}
     return flat

@@ -12,7 +12,7 @@ from fairseq_mtmoe.data.translation.file_names import TAG
 from fairseq_mtmoe.data.translation.vocabulary import Side, Vocabulary
 from fairseq_mtmoe.errors import UserError, raise_invalid, unknown_language
 
-_SCRIPT = re.compile("_[A-Z][a-z]{3}$")  # the end of `swh_Latn`
+_SCRIPT = re.compile("_[A-Z][a-z]{3}(@|$)")  # of `swh_Latn`
 
 Rows = dict[str, tuple[str, ...]]  # new symbols in order, each with the symbols whose mean is its initial embedding
 
@@ -58,10 +58,8 @@ def expect_other_language(settings: Mapping[str, Any], lang: str, like: Sequence
         raise UserError(f"`MODEL` must have language tokens, so that one can be added, but only translates {alone}.")
     if lang in langs or not re.fullmatch(r"\w+(@\w+)?", lang):
         raise_invalid("--language", f"a code such as {langs[0]}, of a language that the model does not have", lang)
-    name_scripts = [re.search(_SCRIPT, known) is not None for known in langs]
-    if (re.search(_SCRIPT, lang) is not None) not in name_scripts:
-        form = "with a script" if name_scripts[0] else "without a script"
-        raise_invalid("--language", f"a code {form}, such as the model's {langs[0]}", lang)
+    if all(map(_SCRIPT.search, langs)) and not _SCRIPT.search(lang):
+        raise_invalid("--language", f"a code with a script, such as the model's {langs[0]}", lang)
     for relative in like:
         if relative not in langs:
             raise unknown_language("--like", relative, langs)

@@ -134,12 +134,14 @@ def test_a_code_that_nothing_taught_is_like_no_other(tmp_path):
     assert all(torch.equal(value, wanted[name]) for name, value in found.items())
 
 
-@pytest.mark.parametrize(("langs", "lang"), [(["eng_Latn", "swh_Latn"], "luo"), (["en", "sw"], "luo_Latn")])
-def test_a_code_has_a_script_if_the_models_codes_have_one(tmp_path, langs, lang):
-    save_translator(tmp_path / "model.pt", langs=langs)
+def test_a_code_has_a_script_if_all_of_the_models_codes_have_one(tmp_path):
+    save_translator(tmp_path / "model.pt", langs=["eng_Latn", "swh_Latn"])
     with refused("--language") as caught:
-        extend(tmp_path / "model.pt", tmp_path / "out.pt", lang=lang)
-    assert langs[0] in str(caught.value)
+        extend(tmp_path / "model.pt", tmp_path / "out.pt", lang="luo")
+    assert "eng_Latn" in str(caught.value)
+    extend(tmp_path / "model.pt", tmp_path / "out.pt", lang="luo_Latn@formal")
+    save_translator(tmp_path / "plain.pt", langs=["en", "sr"])
+    extend(tmp_path / "plain.pt", tmp_path / "both.pt", lang="sr_Latn")
 
 
 @pytest.mark.parametrize("lang", ["<s>", "../x", "{lang}", "a b", "luo\x01"])

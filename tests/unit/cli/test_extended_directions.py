@@ -76,6 +76,14 @@ def test_old_directions_are_what_they_were_bit_for_bit(folder):
     assert not new & {one.text for hypotheses in wanted["swh_Latn"] for one in hypotheses}
 
 
+def test_only_a_direction_whose_weights_training_changed_is_a_warning(folder, caplog):
+    forms = TextTranslator([str(folder / "trained.pt")], SEARCH).forms
+    forms.check("eng_Latn", [*OLD, "luo_Latn"])
+    assert not caplog.records
+    forms.check("eng_Latn", ["xho_Latn"])
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 def test_given_translations_into_old_languages_have_the_scores_that_they_had(folder):
     targets = [*TEXT[12:], *TEXT[:12]]
     for lang in OLD:

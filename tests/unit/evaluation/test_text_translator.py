@@ -186,7 +186,8 @@ def test_other_files_are_refused(data, tmp_path):
             TextTranslator([str(tmp_path / name)], SHORT)
 
 
-def test_a_direction_that_training_did_not_have_is_a_warning_once(translator, caplog):
+def test_a_direction_that_training_did_not_have_is_a_warning_once(model, caplog):
+    translator = TextTranslator([str(shutil.copy(model, model.with_name("copy.pt")))], SHORT)
     for _ in range(2):
         translator.translate(["a b"], source="en", target="aa")
         translator.translate(["a b"], source="aa", target="en")
