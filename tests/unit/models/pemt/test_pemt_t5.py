@@ -212,6 +212,9 @@ def test_a_description_must_have_words(monkeypatch):
     [("cross_entropy", "a.pt", True), ("pemt", "a.pt", False), ("cross_entropy", "", False)],
 )
 def test_another_criterion_is_said_to_lack_the_sparsity_loss(criterion, sources, warned, caplog):
-    cfg = SimpleNamespace(model=SimpleNamespace(pemt_sources=sources), criterion=SimpleNamespace(_name=criterion))
+    cfg = SimpleNamespace(
+        model=SimpleNamespace(pemt_sources=sources), criterion=SimpleNamespace(_name=criterion),
+        optimization=SimpleNamespace(max_update=0),
+    )  # fmt: skip
     warn_of_what_does_nothing(cfg, torch.nn.Module())
     assert ("--criterion cross_entropy has no task sparsity loss" in caplog.text) == warned
