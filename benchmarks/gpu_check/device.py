@@ -8,7 +8,10 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import torch
+from launches import count
 from timing import seconds_of
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 from gpu_check.rows import Setting
 
@@ -48,6 +51,18 @@ def count_waits(device: str, work: Callable[[], object]) -> int:
         finally:
             torch.cuda.set_sync_debug_mode(before)
     return sum("synchroniz" in str(warning.message) for warning in found)
+
+
+def count_launches(setting: Setting, work: Callable[[], object]) -> int:
+    """Kernels and copies that the GPU runs for a work; at toy sizes, operations that it would run."""
+    if setting.toy:
+        return count(work, has_triton=False).total
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        work()
+        torch.cuda.synchronize()
+    events = profiler.events() or []
+    return sum(event.device_type == DeviceType.CUDA and not event.is_user_annotation for event in events)
 
 
 def peak_bytes(device: str, work: Callable[[], object]) -> int | None:

@@ -23,6 +23,7 @@ class Part:
 PARTS = {
     "reference": Part("reference", "layers against moe/reference.py", 5),
     "waits": Part("waits", "what the host waits for", 3),
+    "launches": Part("launching", "kernels of one expert layer, and CUDA graphs", 3),
     "layer": Part("layer", "one expert layer, forward and backward", 6),
     "products": Part("products", "products of groups of rows, way by way", 4),
     "assignment": Part("assignment", "balanced assignment", 4),

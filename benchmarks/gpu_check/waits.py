@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind, has_triton
@@ -47,16 +50,35 @@ def waits_of(setting: Setting, name: str, work: Callable[[], object], nothing: b
 
 def passes(setting: Setting, kind: str, dtype: torch.dtype, training: bool) -> Callable[[], object]:
     """A pass of a batch with padding through a layer that exists."""
+    return batch_of(setting, kind, dtype, training).work
+
+
+@dataclass
+class Batch:
+    """A layer and a batch with padding, both on the device."""
+
+    layer: MoELayer
+    x: Tensor
+    mask: Tensor
+    ids: Tensor
+
+    def work(self) -> Tensor:
+        """Forward, and in training backward."""
+        output: Tensor = self.layer(self.x, self.x, self.mask, self.ids)
+        if self.layer.training:
+            output.sum().backward()
+        return output
+
+    def forget_gradients(self) -> None:
+        self.layer.zero_grad(set_to_none=True)
+        self.x.grad = None
+
+
+def batch_of(setting: Setting, kind: str, dtype: torch.dtype, training: bool, **settings: Any) -> Batch:
+    """210 tokens, of which every seventh is padding, and a new layer of `N` experts; `settings` are its gate's."""
     hidden = 64 if setting.toy else 512
-    layer = MoELayer(build_gate(kind, N, hidden, TASKS), ExpertBank(N, hidden, 2 * hidden))
+    layer = MoELayer(build_gate(kind, N, hidden, TASKS, **settings), ExpertBank(N, hidden, 2 * hidden))
     layer = layer.to(setting.device, dtype).train(training)
     numbers = torch.arange(210).view(30, 7)
     x = torch.randn(30, 7, hidden).to(setting.device, dtype).requires_grad_(training)
-    mask, ids = (numbers % 7 == 6).to(setting.device), (numbers % TASKS).to(setting.device)
-
-    def work() -> None:
-        output = layer(x, x, mask, ids)
-        if training:
-            output.sum().backward()
-
-    return work
+    return Batch(layer, x, (numbers % 7 == 6).to(setting.device), (numbers % TASKS).to(setting.device))
