@@ -17,9 +17,10 @@ from torch.nn import functional as F
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import T5Model, shifted
 from fairseq_mtmoe.models.pemt.base_model import adapter_plan
-from fairseq_mtmoe.models.pemt.config import BOTTLENECK, LORA, SOURCE, TARGET, PemtOptions
+from fairseq_mtmoe.models.pemt.config import SOURCE, TARGET, PemtOptions
 from fairseq_mtmoe.models.pemt.model import PemtT5Model
 from fairseq_mtmoe.models.pemt.sources import LoadedSources, Metadata, SourceMetadata
+from fairseq_mtmoe.moe.adapters import BOTTLENECK, LORA
 from fairseq_mtmoe.slots import adapter_blocks, merge_adapters
 
 RANK = 64  # and alpha, in the paper as here

@@ -19,6 +19,9 @@ PRICES = (".prices.total", ".prices.weight")  # of BASE gates, instead of `.weig
 # In names of a model with conditional parts: the table, and the marks by part of `--conditional`
 TASK_EMBEDDINGS = "task_embeddings.weight"
 VOCABULARY = ("embed_tokens.weight", "output_projection.weight")  # the two can be one tensor
+# In a translator's model, whole:
+EMBEDDINGS = ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+OUTPUT, OUTPUT_BIAS = "decoder.output_projection.weight", "decoder.output_projection.bias"
 CONDITIONS = {
     "attention": ".attention_bias.", "norm": "_layer_norm.film.", "alignment": ".alignment.",
     "bottleneck": ".bottleneck.",

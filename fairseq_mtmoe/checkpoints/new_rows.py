@@ -7,14 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints.key_maps import AVERAGES
+from fairseq_mtmoe.checkpoints.key_maps import (
+    AVERAGES,
+    DECODER_EMBEDDINGS,
+    EMBEDDINGS,
+    ENCODER_EMBEDDINGS,
+    OUTPUT,
+    OUTPUT_BIAS,
+)
 from fairseq_mtmoe.checkpoints.sharding import State
 from fairseq_mtmoe.errors import UserError
 
 Means = Sequence[Sequence[int]]  # for each new row, the old rows to average
 _AT_ONCE = 1 << 14  # rows copied for one sum: a mean can be over all rows
-SOURCE, TARGET = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
-OUTPUT = "decoder.output_projection.weight", "decoder.output_projection.bias"
 
 
 def with_rows(state: State, source: Means, target: Means) -> State:
@@ -27,7 +32,7 @@ def with_rows(state: State, source: Means, target: Means) -> State:
         source: for each new symbol of the source vocabulary, the old rows to average.
         target: the same for the target vocabulary.
     """
-    means = {SOURCE: source, **dict.fromkeys((TARGET, *OUTPUT), target)}
+    means = {ENCODER_EMBEDDINGS: source, **dict.fromkeys((DECODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS), target)}
     result: State = {**state, "model": _grown(state["model"], means)}
     result.pop("last_optimizer_state", None)
     extra = dict(state.get("extra_state") or {})
@@ -37,7 +42,7 @@ def with_rows(state: State, source: Means, target: Means) -> State:
 
 def expect_rows(path: object, model: dict[str, Tensor], source: int, target: int) -> None:
     """Raise a `UserError` if a model's matrices do not have a row per symbol."""
-    for name, symbols in ((SOURCE, source), (TARGET, target)):
+    for name, symbols in zip(EMBEDDINGS, (source, target), strict=True):
         if name not in model or len(model[name]) != symbols:
             rows = len(model[name]) if name in model else "no"
             raise UserError(

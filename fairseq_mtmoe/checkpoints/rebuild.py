@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.file_io import readable
+from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, EMBEDDINGS
 from fairseq_mtmoe.checkpoints.sharding import State, has_experts
 from fairseq_mtmoe.checkpoints.validation import leaves
 from fairseq_mtmoe.errors import UserError
@@ -132,7 +133,7 @@ def stand_in_task(weights: Mapping[str, Tensor], more_symbols: int = 0) -> Simpl
 
     more_symbols: number of further symbols. Vocabularies of equal size share one dictionary.
     """
-    if "decoder.embed_tokens.weight" not in weights:
+    if DECODER_EMBEDDINGS not in weights:
         return SimpleNamespace(pretrained=None)
     from fairseq.data import Dictionary
 
@@ -142,7 +143,7 @@ def stand_in_task(weights: Mapping[str, Tensor], more_symbols: int = 0) -> Simpl
             dictionary.add_symbol(f"symbol{index}")
         return dictionary
 
-    source, target = (len(weights[f"{side}.embed_tokens.weight"]) + more_symbols for side in ("encoder", "decoder"))
+    source, target = (len(weights[name]) + more_symbols for name in EMBEDDINGS)
     dictionary = sized(source)
     return SimpleNamespace(
         source_dictionary=dictionary, target_dictionary=dictionary if source == target else sized(target)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import check_writable, move_into_place, output_file, regular_file
+from fairseq_mtmoe.io.files import check_writable, decoded_line, move_into_place, output_file, regular_file
 from fairseq_mtmoe.io.journal import Journal, entries
 from fairseq_mtmoe.io.typed import Text
 
@@ -63,11 +63,7 @@ def _some(file: BinaryIO, count: int) -> Iterator[bytes]:
 def _decoded(line: bytes, name: str, number: int) -> str:
     if len(line) > LONGEST:
         raise UserError(f"Line {number} of {name} must have at most {LONGEST >> 20} MiB, but is longer.")
-    try:
-        text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        where = f"Line {number} of {name}"
-        raise UserError(f"{where} must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
+    text = decoded_line(line, number, name).removesuffix("\n").removesuffix("\r")
     return text.removeprefix("\ufeff") if number == 1 else text
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import active_children, connection, get_context, parent_process
+from multiprocessing import active_children, get_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fairseq_mtmoe.cli._shared import cores
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.isolated import begin_worker
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.evaluation.text_translator import TextTranslator
@@ -126,17 +125,8 @@ def _begin(work: Callable[[Sequence[Any]], list[Any]], threads: int) -> None:
     global _work
     _work = work
     torch.set_num_threads(threads)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent is killed, for which it would otherwise wait forever."""
-    parent = parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
-    os._exit(1)
+    begin_worker()
 
 
 def _nothing() -> None:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,6 @@ from fairseq_mtmoe.io.files import read_bytes, regular_file
 if TYPE_CHECKING:
     from fairseq_mtmoe.analysis.score_files import Scores
     from fairseq_mtmoe.cli._evaluating import Measures, ScoreFolder
-    from fairseq_mtmoe.evaluation.translator import Decoding
 
 BENCHMARK_BATCH = 32
 # Options that apply to benchmark tasks; the others are for translation.
@@ -155,11 +154,12 @@ def _folders(
     from fairseq_mtmoe import __version__
     from fairseq_mtmoe.cli import _evaluating as evaluating
     from fairseq_mtmoe.evaluation import test_sets
+    from fairseq_mtmoe.evaluation.translator import Decoding
 
     test_sets.sizes_of(data, subset)  # raises if DATA has no such subset
     named = ("references", "lang_pairs", "langs", "post_process", "tiers", "spm", "comet")
     decided = {
-        "data": data, "subset": subset, **asdict(_decoding(settings)), **{name: settings[name] for name in named},
+        "data": data, "subset": subset, **asdict(Decoding.of(settings)), **{name: settings[name] for name in named},
         "version": __version__, "data_sha256": evaluating.digest_of_data(test_sets.folders(data)[0], subset),
     }  # fmt: skip
     if settings["pivot"] is not None:
@@ -182,17 +182,18 @@ def _evaluate(
     from fairseq_mtmoe.cli import _evaluating as evaluating
     from fairseq_mtmoe.evaluation import test_sets
     from fairseq_mtmoe.evaluation.pivot import Pivot
-    from fairseq_mtmoe.evaluation.translator import Translator
+    from fairseq_mtmoe.evaluation.translator import Decoding, Translator
 
     sizes = test_sets.sizes_of(data, subset)
     how = {name: settings[name] for name in ("langs", "post_process", "references")}
-    translator = Translator(data, checkpoints, _decoding(settings), **how)
+    decoding = Decoding.of(settings)
+    translator = Translator(data, checkpoints, decoding, **how)
     pairs = test_sets.choose_pairs(sizes, translator.trained_pairs, settings["lang_pairs"])
     pivot = None
     if settings["pivot"] is not None:
         second = _files(settings["pivot_path"])
         chosen = {pair: test_sets.size_of(pair, sizes) or 0 for pair in pairs}
-        pivot = Pivot(settings["pivot"], checkpoints, second, chosen, data, _decoding(settings))
+        pivot = Pivot(settings["pivot"], checkpoints, second, chosen, data, decoding)
     named = measures.tiers.of(pairs) if measures.tiers else {}
     tiers = test_sets.tiers_of(given, [*translator.trained_pairs, *pairs]) | named
     measures.load()
@@ -204,12 +205,6 @@ def _evaluate(
 def _files(path: str | None) -> list[str]:
     """Return an ensemble's checkpoints; none if there is no path."""
     return [] if path is None else path.split(":")
-
-
-def _decoding(settings: Mapping[str, Any]) -> Decoding:
-    from fairseq_mtmoe.evaluation.translator import Decoding
-
-    return Decoding(**{one.name: settings[one.name] for one in fields(Decoding) if one.name in settings})
 
 
 def _score_generated(

@@ -93,14 +93,14 @@ def _with_codes_of_their_own(
 
     In Marian's models the code of a language that is only a source is a row of zeros.
     """
-    from fairseq_mtmoe.checkpoints.new_rows import SOURCE, TARGET
+    from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS
     from fairseq_mtmoe.data.translation.new_language import codes_of
 
     indices = [side.dictionary().indices for side in (old.source, old.target)]
 
     def has_learned(lang: str) -> bool:
         codes = codes_of(lang, settings)
-        sides = zip((SOURCE, TARGET), indices, strict=True)
+        sides = zip(EMBEDDINGS, indices, strict=True)
         return any(bool(weights[name][index[code]].any()) for name, index in sides for code in codes if code in index)
 
     for lang in like:

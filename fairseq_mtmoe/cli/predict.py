@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from fairseq_mtmoe.analysis.tables import Table
-from fairseq_mtmoe.cli._shared import PATH, progress_bar, quiet_fairseq, say
+from fairseq_mtmoe.cli._shared import PATH, of_precision, progress_bar, quiet_fairseq, say
 from fairseq_mtmoe.io.files import new_folder
 
 MOST_NAMES = 4  # tasks left out that are named
@@ -26,9 +26,7 @@ MOST_NAMES = 4  # tasks left out that are named
               help="Examples in a batch; 32 without --max-tokens.")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens in a batch.")
 @click.option("--overwrite", is_flag=True, help="Replace the folder if it has only predictions.")
-@click.option("--fp16", is_flag=True, help="Half precision.")
-@click.option("--bf16", is_flag=True, help="Half precision with float32's range; fastest on recent GPUs.")
-@click.option("--cpu", is_flag=True, help="Do not use a GPU.")
+@of_precision
 @quiet_fairseq()
 def command(
     data: str, checkpoint: str, subset: str, out: Path | None, task_table: str | None, overwrite: bool, **settings: Any

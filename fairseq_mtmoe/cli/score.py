@@ -6,7 +6,6 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +69,7 @@ def command(
     from fairseq_mtmoe.evaluation.stored import existing
     from fairseq_mtmoe.evaluation.translator import Decoding
 
-    decoding = Decoding(**{one.name: computing[one.name] for one in fields(Decoding) if one.name in computing})
+    decoding = Decoding.of(computing)
     if workers > 1 and decoding.use_cuda:
         raise_invalid("--workers", "1 on a GPU; `--cpu` scores on the CPU", workers)
     models = Models(tuple(map(existing, model.split(":"))), decoding, data, n_best=1)

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,7 @@ def command(
     from fairseq_mtmoe.evaluation.stored import existing
     from fairseq_mtmoe.evaluation.translator import Decoding
 
-    decoding = Decoding(**{one.name: search[one.name] for one in fields(Decoding) if one.name in search})
+    decoding = Decoding.of(search)
     if workers > 1 and decoding.use_cuda:
         raise_invalid("--workers", "1 on a GPU; `--cpu` translates on the CPU", workers)
     each = [Models(tuple(map(existing, model.split(":"))), decoding, data, n_best) for model in models]

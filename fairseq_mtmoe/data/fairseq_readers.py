@@ -14,7 +14,7 @@ from fairseq.file_io import PathManager
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import read_text, regular_file
+from fairseq_mtmoe.io.files import decoded_line, read_text, regular_file
 
 PIECE = "\u2581"  # begins SentencePiece's first piece of each word
 
@@ -89,13 +89,10 @@ def read_lines(input: str, buffer_size: int) -> Iterator[list[str]]:
 
 
 def _decoded(input: str) -> Iterator[str]:
-    name, number = "the standard input" if input == "-" else f"`{input}`", 0
+    name = "the standard input" if input == "-" else f"`{input}`"
     try:
         with nullcontext(sys.stdin.buffer) if input == "-" else open(input, "rb") as lines:
-            for number, line in enumerate(lines, start=1):  # noqa: B007 (the sentence below says which)
-                yield line.decode("utf-8").strip()
-    except UnicodeDecodeError as error:
-        where = f"Line {number} of {name}"
-        raise UserError(f"{where} must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
+            for number, line in enumerate(lines, start=1):
+                yield decoded_line(line, number, name).strip()
     except OSError as error:
         raise UserError(f"`--input` must be text to translate, but {name} cannot be read: {error.strerror}.") from error

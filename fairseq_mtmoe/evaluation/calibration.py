@@ -275,9 +275,5 @@ def _training_settings(state: dict[str, Any], path: str, data: str) -> Any:
     settings = stored.task_settings(state, path)
     rebuild.check_name(path, state, "criterion")
     stored.change(settings, data=data)
-    remembered = state.get("task_state") or {}
-    if "lang_pairs" in remembered and not stored.setting(settings, "extra_lang_pairs"):
-        stored.change(settings, lang_pairs=",".join(remembered["lang_pairs"]))
-    if "langs" in remembered:
-        stored.change(settings, langs=",".join(remembered["langs"]), lang_dict=None)
+    stored.remember(settings, state.get("task_state") or {})
     return settings

@@ -13,12 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fairseq.data import data_utils, indexed_dataset
+from fairseq.data import indexed_dataset
 
 from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, find_side, side_name
 from fairseq_mtmoe.data.translation.recorded_sizes import FILE_NAME as SIZES
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.evaluation.test_sets import folders, lines_of, size_of, sizes_of
+from fairseq_mtmoe.evaluation.test_sets import folders, lines_of, raw_of, sentences_in, size_of, sizes_of, text_of
 
 LEAST = 10  # least number of lines of a test set
 FIRST = "en"  # preferred among languages with equally many common lines
@@ -102,45 +102,29 @@ def _equal(one: Path, other: Path) -> Rows:
     """Return the numbers of lines with equal text (or tokens), the n-th with the n-th."""
     keys: list[Any] = [_text(path) for path in (one, other)]
     if None in keys:
-        keys = [[tuple(ids.tolist()) for ids in _sentences(path)] for path in (one, other)]
+        keys = [[tuple(ids.tolist()) for ids in sentences_in(path)] for path in (one, other)]
     numbers: dict[Any, list[int]] = defaultdict(list)
     for number, key in reversed(list(enumerate(keys[1]))):
         numbers[key].append(number)
     return [(number, numbers[key].pop()) for number, key in enumerate(keys[0]) if numbers[key]]
 
 
-def _raw(prefix: Path) -> Path:
-    return prefix.parent / TEXT_FOLDER / prefix.name
-
-
 def _text(prefix: Path) -> list[str] | None:
     """Return a side's text, None without it (UserError: its length is wrong)."""
-    raw = _raw(prefix)
-    if not raw.exists():
-        return None
-    lines, count = lines_of(raw), len(_sentences(prefix))
-    if len(lines) != count:
-        raise UserError(f"`{raw}` must be the text of `{raw.name}.bin` ({count} lines), but has {len(lines)}.")
-    return lines
-
-
-def _sentences(prefix: Path) -> Any:
-    dataset = data_utils.load_indexed_dataset(str(prefix), None)
-    if dataset.supports_prefetch:  # older formats read nothing without it
-        dataset.prefetch(range(len(dataset)))
-    return dataset
+    raw = raw_of(prefix)
+    return text_of(raw, len(sentences_in(prefix))) if raw.exists() else None
 
 
 def _write(prefix: Path, target: Path, numbers: Sequence[int]) -> None:
     """Write these lines of a side as ids and, if it exists, as text with references."""
-    sentences = _sentences(prefix)
+    sentences = sentences_in(prefix)
     builder = indexed_dataset.make_builder(f"{target}.bin", "mmap", vocab_size=None)
     for number in numbers:
         builder.add_item(sentences[number])
     builder.finalize(f"{target}.idx")
-    raw = _raw(prefix)
+    raw = raw_of(prefix)
     for path in (raw, *sorted(raw.parent.glob(f"{raw.name}.[0-9]*"))):
         if os.path.exists(path):
             lines = lines_of(path)
             kept = "".join(f"{lines[number]}\n" for number in numbers if number < len(lines))
-            (_raw(target).with_name(target.name + path.name.removeprefix(raw.name))).write_text(kept, encoding="utf-8")
+            raw_of(target).with_name(target.name + path.name.removeprefix(raw.name)).write_text(kept, encoding="utf-8")

@@ -79,10 +79,14 @@ def _batches(directions: Iterable[Direction], decoding: Decoding) -> list[list[S
         lengths = data.sizes_of(kept) if hasattr(data, "sizes_of") else sizes_of(data)[kept]
         for number, sizes in zip(kept.tolist(), lengths.tolist(), strict=True):
             together.append(Sentence(direction.pair, number, sizes[0], max(sizes)))
-    is_free = (decoding.max_tokens, decoding.batch_size) == (None, None)
-    limits = decoding.tokens_of_a_batch, MOST_SENTENCES if is_free else decoding.batch_size
-    batches = [batch for together in sentences.values() if together for batch in cut(together, *limits)]
+    batches = [batch for together in sentences.values() if together for batch in cut(together, *limits_of(decoding))]
     return sorted(batches, key=lambda batch: -max(sentence.source for sentence in batch))
+
+
+def limits_of(decoding: Decoding) -> tuple[int | None, int | None]:
+    """Return the limits of tokens and sentences of a batch."""
+    is_free = (decoding.max_tokens, decoding.batch_size) == (None, None)
+    return decoding.tokens_of_a_batch, MOST_SENTENCES if is_free else decoding.batch_size
 
 
 def cut(sentences: list[Sentence], max_tokens: int | None, max_sentences: int | None) -> Iterator[list[Sentence]]:

@@ -2,7 +2,7 @@
 
 import copy
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,6 +145,26 @@ def change(settings: Any, **values: Any) -> None:
             settings.update(values)
     else:
         vars(settings).update(values)
+
+
+def remember(settings: Any, state: Mapping[str, Any], langs: Sequence[str] = ()) -> None:
+    """Set the languages (or these) and pairs that a task's state has, in the place of files."""
+    if langs := langs or state.get("langs", ()):
+        as_text = not isinstance(settings, Namespace) or isinstance(setting(settings, "langs"), str)
+        change(settings, langs=",".join(langs) if as_text else list(langs), lang_dict=None)
+    pairs = state.get("lang_pairs")
+    if pairs and not setting(settings, "extra_lang_pairs"):  # the option may name a file of another folder
+        change(settings, lang_pairs=",".join(pairs))
+
+
+def pairs_of(settings: Any, state: Mapping[str, Any]) -> list[str]:
+    """Return the language pairs of a task's state, or else of its settings."""
+    return names_in(state.get("lang_pairs") or setting(settings, "lang_pairs"))
+
+
+def names_in(value: str | Sequence[str] | None) -> list[str]:
+    """Return the names in an option of fairseq's, which is a list or text with commas."""
+    return value.split(",") if isinstance(value, str) else list(value or ())
 
 
 def check_pair(folder: str, subset: str, pair: str, dictionaries: Sequence[Dictionary]) -> bool:

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from fairseq import utils
@@ -138,11 +139,9 @@ class _Side:
         source, _, target = pair.partition("-")
         folder = folders(data)[0]
         self.prefix = Path(find_side(folder, subset, source, target, lang) or folder / side_name(subset, pair, lang))
-        self.raw = self.prefix.parent / TEXT_FOLDER / self.prefix.name
+        self.raw = raw_of(self.prefix)
         self._spell = spell
-        dataset = data_utils.load_indexed_dataset(str(self.prefix), spell.dictionary)
-        if dataset.supports_prefetch:  # older formats read nothing without it
-            dataset.prefetch(range(len(dataset)))
+        dataset = sentences_in(self.prefix, spell.dictionary)
         self.sentences: list[torch.Tensor] = [dataset[number] for number in range(len(dataset))]
 
     def spelled(self, unknown: str) -> list[str]:
@@ -151,15 +150,35 @@ class _Side:
 
     def text(self) -> list[str]:
         """Return the lines in `raw/` (UserError: they do not match the binarized lines)."""
-        raw, lines, advice = self.raw, lines_of(self.raw), "put the right text there, or give `--references fairseq`"
-        if len(lines) != len(self.sentences):
-            found = f"({len(self.sentences)} lines), but has {len(lines)}"
-            raise UserError(f"`{raw}` must be the text of `{raw.name}.bin` {found}; {advice}.")
+        raw, advice = self.raw, "; put the right text there, or give `--references fairseq`"
+        lines = text_of(raw, len(self.sentences), advice)
         for number, (line, pattern) in enumerate(zip(lines, self.spelled(_ANYTHING), strict=True), start=1):
             if not _fits(_letters(line), _letters(pattern).split(_ANYTHING)):
                 found = f"line {number} is another there"
-                raise UserError(f"`{raw}` must be the text of `{raw.name}.bin`, but {found}; {advice}.")
+                raise UserError(f"`{raw}` must be the text of `{raw.name}.bin`, but {found}{advice}.")
         return lines
+
+
+def raw_of(prefix: Path) -> Path:
+    """Return the file for the text of a side, which need not exist."""
+    return prefix.parent / TEXT_FOLDER / prefix.name
+
+
+def sentences_in(prefix: Path, dictionary: Dictionary | None = None) -> Any:
+    """Return a side's binarized sentences."""
+    dataset = data_utils.load_indexed_dataset(str(prefix), dictionary)
+    if dataset.supports_prefetch:  # older formats read nothing without it
+        dataset.prefetch(range(len(dataset)))
+    return dataset
+
+
+def text_of(raw: Path, count: int, advice: str = "") -> list[str]:
+    """Return a side's text (UserError, with advice: it has another count of lines)."""
+    lines = lines_of(raw)
+    if len(lines) != count:
+        rule = f"the text of `{raw.name}.bin` ({count} lines)"
+        raise UserError(f"`{raw}` must be {rule}, but has {len(lines)}{advice}.")
+    return lines
 
 
 def lines_of(path: Path) -> list[str]:

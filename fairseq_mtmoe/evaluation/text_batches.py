@@ -27,7 +27,7 @@ from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.vocabulary import End, Side, Vocabulary, ends_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation import stored
-from fairseq_mtmoe.evaluation.mixing import MOST_SENTENCES, cut
+from fairseq_mtmoe.evaluation.mixing import cut, limits_of
 from fairseq_mtmoe.evaluation.test_sets import Speller
 from fairseq_mtmoe.evaluation.translator import UNKNOWN, Decoding, Sentence
 from fairseq_mtmoe.io.files import text_lines
@@ -155,8 +155,8 @@ class Forms:
     def __init__(self, state: Mapping[str, Any], path: str, data: str | None = None) -> None:
         settings = stored.task_settings(dict(state), path, TASKS, "a task that translates by SentencePiece's pieces")
         saved = state.get("task_state") or {}
-        pairs = _names(saved.get("lang_pairs") or stored.setting(settings, "lang_pairs"))
-        langs = _names(saved.get("langs")) or _languages(settings, pairs)
+        pairs = stored.pairs_of(settings, saved)
+        langs = stored.names_in(saved.get("langs")) or _languages(settings, pairs)
         if len(langs) < 2:
             raise UserError(f"`{path}` must name the languages that it translates, but names none.")
         self.vocabulary = Vocabulary.of_state(saved) or _of_data(path, data or stored.setting(settings, "data"), langs)
@@ -321,22 +321,13 @@ def _warn_of_untrained(path: str, direction: str, trained: tuple[str, ...]) -> N
         logger.warning(f"{path} was last trained on {shown}, not on {direction}: its output may be poor")
 
 
-def limits_of(decoding: Decoding) -> tuple[int | None, int | None]:
-    """Return the limits of tokens and sentences of a batch."""
-    is_free = (decoding.max_tokens, decoding.batch_size) == (None, None)
-    return decoding.tokens_of_a_batch, MOST_SENTENCES if is_free else decoding.batch_size
-
-
-def _names(value: str | Sequence[str] | None) -> list[str]:
-    return value.split(",") if isinstance(value, str) else list(value or ())
-
-
 def _languages(settings: Any, pairs: Sequence[str]) -> list[str]:
     """Return a checkpoint's languages as fairseq does: from a file, option or pairs."""
     file = stored.setting(settings, "lang_dict")
     if file:
         return [line.strip() for line in text_lines(file, "the run's `--lang-dict`") if line.strip()]
-    return _names(stored.setting(settings, "langs")) or sorted({lang for pair in pairs for lang in pair.split("-")})
+    named = stored.names_in(stored.setting(settings, "langs"))
+    return named or sorted({lang for pair in pairs for lang in pair.split("-")})
 
 
 def _of_data(path: str, data: str | None, langs: Sequence[str]) -> Vocabulary:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.evaluation.mixing import cut
-from fairseq_mtmoe.evaluation.text_batches import Forms, Pieces, Row, limits_of
+from fairseq_mtmoe.evaluation.mixing import cut, limits_of
+from fairseq_mtmoe.evaluation.text_batches import Forms, Pieces, Row
 from fairseq_mtmoe.evaluation.translator import Decoding, Sentence
 
 _LOGITS = 1 << 24  # computed at a time: a batch with a large vocabulary has gigabytes

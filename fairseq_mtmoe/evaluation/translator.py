@@ -7,12 +7,11 @@ references and scores, too. `mixing.py` does the same with several pairs in a ba
 import copy
 import math
 import os
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -71,6 +70,11 @@ class Decoding(Inference):
             if not math.isfinite(value) or (name != "lenpen" and value < 0):
                 rule = "a finite number" if name == "lenpen" else "a finite number of at least 0"
                 raise_invalid(flag(name), rule, value)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Return the decoding of a command's options; those that it lacks have their defaults."""
+        return cls(**{one.name: options[one.name] for one in fields(cls) if one.name in options})
 
     @property
     def tokens_of_a_batch(self) -> int | None:
@@ -169,13 +173,7 @@ class Translator:
         self._states = [stored.read(path) for path in checkpoints]
         self._task_cfg = stored.task_settings(self._states[0], checkpoints[0])
         self._task_state = self._states[0].get("task_state")
-        langs = langs or (self._task_state or {}).get("langs", ())
-        if langs:
-            as_text = not isinstance(self._task_cfg, Namespace) or isinstance(setting(self._task_cfg, "langs"), str)
-            change(self._task_cfg, langs=",".join(langs) if as_text else list(langs), lang_dict=None)
-        pairs = (self._task_state or {}).get("lang_pairs")
-        if pairs and not setting(self._task_cfg, "extra_lang_pairs"):  # the option may name a file of another folder
-            change(self._task_cfg, lang_pairs=",".join(pairs))
+        stored.remember(self._task_cfg, self._task_state or {}, langs)
         self.models: list[Any] = []  # built with the first direction
         self._task_names: list[str] | None = None
         self._dictionaries: list[Dictionary] = []
@@ -183,9 +181,8 @@ class Translator:
     @property
     def trained_pairs(self) -> list[str]:
         """Language pairs that the first checkpoint names as trained."""
-        pairs = (self._task_state or {}).get("lang_pairs") or setting(self._task_cfg, "lang_pairs")
-        if pairs:
-            return pairs.split(",") if isinstance(pairs, str) else list(pairs)
+        if pairs := stored.pairs_of(self._task_cfg, self._task_state or {}):
+            return pairs
         source, target = setting(self._task_cfg, "source_lang"), setting(self._task_cfg, "target_lang")
         return [f"{source}-{target}"] if source and target else []
 

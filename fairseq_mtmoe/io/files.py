@@ -93,6 +93,15 @@ def _decoded(data: bytes, offset: int, path: str | Path) -> str:
         raise UserError(f"`{path}` must be UTF-8 text, but {reason}.") from error
 
 
+def decoded_line(line: bytes, number: int, name: str) -> str:
+    """Return a line of a stream as text (UserError, with its number and the stream's name: it is not UTF-8)."""
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        where = f"Line {number} of {name}"
+        raise UserError(f"{where} must be UTF-8 text, but is not at byte {error.start}; convert it.") from error
+
+
 def text_lines(path: str | Path, what: str = "a text file") -> list[str]:
     """Return the lines of a UTF-8 file; see `text_batches`."""
     return [line for lines in text_batches(path, what) for line in lines]

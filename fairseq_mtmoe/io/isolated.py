@@ -1,4 +1,4 @@
-"""Calls in a separate process, for C++ and Rust libraries that files may crash.
+"""Calls in a separate process, for C++ and Rust libraries that files may crash; the start of worker processes.
 
 The process also limits memory and time.
 """
@@ -10,7 +10,10 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
 from typing import TypeVar
 
 from fairseq_mtmoe.errors import UserError, first_line
@@ -89,3 +92,11 @@ def _limit(memory: int) -> None:
         with open("/proc/self/statm", encoding="ascii") as file:
             taken = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + memory, taken + memory))
+
+
+def begin_worker() -> None:
+    """Prepare this worker process: ignore interrupts, which its parent handles, and end with the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: wait([parent.sentinel]) and os._exit(1), daemon=True).start()

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any, List, Optional
 
 
-def option(default: Any, meaning: str) -> Any:
-    """Return a dataclass field with a default and a `--help` text."""
-    return field(default=default, metadata={"help": meaning})
+def option(default: Any, meaning: Optional[str], **more: Any) -> Any:
+    """Return a dataclass field with a default and a `--help` text, and fairseq's `argparse_alias` and the like."""
+    return field(default=default, metadata={"help": meaning, **more})
 
 
 @dataclass

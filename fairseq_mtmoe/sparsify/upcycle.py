@@ -8,7 +8,7 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from torch import nn
 
-from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE, MOE
+from fairseq_mtmoe.checkpoints.key_maps import ENCODER_EMBEDDINGS, GATE_RATE, MOE
 from fairseq_mtmoe.checkpoints.rebuild import configuration, model_options, stand_in_task
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.optim.state import OptimizerState, shapes_of, trained_parameters
@@ -34,7 +34,7 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
     """
     _check_options(model_name, options)
     dense_options = model_options(checkpoint)
-    if dense_options is None or "encoder.embed_tokens.weight" not in checkpoint.get("model", {}):
+    if dense_options is None or ENCODER_EMBEDDINGS not in checkpoint.get("model", {}):
         raise UserError("The checkpoint to upcycle must hold a transformer of fairseq 0.12 or later, but does not.")
     names = options.get("task_names") or dense_options.get("task_names") or _task_names(dense_options, checkpoint)
     options = {**options, "task_names": names, "dense_updates": 1}

@@ -7,7 +7,6 @@ from functools import partial
 from statistics import fmean
 
 import pytest
-import sentencepiece
 
 from fairseq_mtmoe.analysis.charts import models
 from fairseq_mtmoe.analysis.differences import Sampling, find_differences
@@ -16,6 +15,7 @@ from fairseq_mtmoe.analysis.scores import PieceBleu, score_pair
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.invoked import mtmoe
+from tests.helpers.piece_models import trained_pieces
 from tests.helpers.refused import refused
 from tests.helpers.tables import unpadded
 
@@ -204,12 +204,9 @@ def test_metrics_by_sentence_are_tested_by_their_means(copies):
 
 
 def test_spbleu_is_compared_with_its_model(copies):
-    texts = iter((copies / "a" / "en-de.ref").read_text().splitlines())
+    texts = (copies / "a" / "en-de.ref").read_text().splitlines()
     model = copies / "pieces.model"
-    with open(model, "wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=texts, model_writer=file, model_type="char", minloglevel=2
-        )
+    model.write_bytes(trained_pieces(texts, "char", 8000))
     pieces = PieceBleu(model)
     for folder in (copies / "a", copies / "b"):
         for pair in ("en-gu", "en-de", "en-fr"):

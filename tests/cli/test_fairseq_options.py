@@ -12,16 +12,11 @@ from fairseq_mtmoe.checkpoints.assemble import load_shared_part
 from tests.golden.old_runs import OLD
 from tests.helpers.benchmark import save_before_training
 from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY, generate, training_arguments
-from tests.helpers.digits import make_digit_corpus
+from tests.helpers.digits import digit_fixture
 from tests.helpers.rare import rarely
 from tests.helpers.training import train_here
 
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=300, valid=4)
-
-
+corpus = digit_fixture(train=300, valid=4)
 HALF = ("--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", 4)
 CHOSEN = {
     "fp16": HALF,

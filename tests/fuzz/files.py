@@ -39,13 +39,14 @@ from fairseq_mtmoe.data.nlu import table
 from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from tests.fuzz.harness import Reader, fairseq, mtmoe
-from tests.fuzz.odd_values import ODD, TENSORS, damage, replace_one
+from tests.fuzz.odd_values import ODD, TENSORS, replace_one
 from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.benchmark import make_benchmark, make_encoder, task_arguments
 from tests.helpers.benchmark import serialized_tokenizer as tokenizer_of_letters
 from tests.helpers.benchmark_scores import set_of, task_of
 from tests.helpers.bert import TINY, pretrained
 from tests.helpers.commands import PLUGIN, training_arguments
+from tests.helpers.damage import damage
 from tests.helpers.evaluations import write_evaluation
 from tests.helpers.fasttext_files import write_model
 from tests.helpers.reading import corpus, found_in

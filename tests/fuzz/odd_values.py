@@ -50,19 +50,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{value.dtype}{list(value.shape)}"
     return f"{value.bit_length()} bits" if isinstance(value, int) and value > 2**64 else ascii(value)[:60]
-
-
-def damage(draw: random.Random, content: bytes) -> bytes:
-    """The content after one to four accidents: bytes changed, cut out, repeated or put in."""
-    for _ in range(draw.choice((1, 1, 2, 4))):
-        start = draw.randint(0, len(content))
-        end = min(len(content), start + draw.choice((0, 1, 2, 4, 8, 40, len(content))))
-        pieces = (draw.randbytes(draw.randint(0, 9)), content[start:end] * 2, draw.choice(_BYTES))
-        content = content[:start] + draw.choice(pieces) + content[end:]
-    return content
-
-
-_BYTES = (
-    b"\0" * 8, b"\xff" * 4, b"\xff" * 8, b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\r", b"\n", b"-1", b"NaN", b"1e999",
-    b"9" * 5000, b"null", b'"x"', b"[]", b"[" * 2000, b"&a [*a]", b"*", b"\xed\xa0\x80", b"\t", b": ",
-)  # fmt: skip

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from fairseq import options, tasks
@@ -171,13 +172,16 @@ def save_before_training(
     task = tasks.setup_task(cfg.task)
     model = task.build_model(cfg.model)
     change(model)
-    state = {
-        "args": None, "cfg": OmegaConf.to_container(cfg, resolve=True), "model": model.state_dict(),
-        "task_state": task.state_dict(),
+    save_new_model(path, OmegaConf.to_container(cfg, resolve=True), model, task.state_dict())
+
+
+def save_new_model(path: Path, cfg: Any, model: torch.nn.Module, task_state: dict[str, Any]) -> None:
+    """A checkpoint of a model before its first update."""
+    torch.save({
+        "args": None, "cfg": cfg, "model": model.state_dict(), "task_state": task_state,
         "optimizer_history": [{"num_updates": 0, "optimizer_name": "adam", "lr_scheduler_state": {}}],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-    }  # fmt: skip
-    torch.save(state, path)
+    }, path)  # fmt: skip
 
 
 def _write(path: Path, lines: Iterable[object]) -> None:

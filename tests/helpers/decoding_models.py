@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.data import indexed_dataset
 from torch.nn.functional import cross_entropy
 
 from fairseq_mtmoe import register
@@ -13,6 +12,7 @@ from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from tests.helpers.benchmark import save_before_training
 from tests.helpers.bert import perturb
+from tests.helpers.binarized import write_words
 from tests.helpers.generations import SOURCE, TARGET, Translating
 from tests.helpers.invoked import mtmoe
 from tests.helpers.translators import CASES, NLLB_CODES, lines, write_folder
@@ -42,17 +42,15 @@ class DecodingModels:
     def _data(self) -> Path:
         vocabulary = Vocabulary.of_state(file_io.load(str(self.folder / "imported.pt"))["task_state"])
         data, dictionary = self.folder / "data", vocabulary.source.dictionary()
+        processor = vocabulary.source.processor
         data.mkdir()
         (data / "spm.model").write_bytes(vocabulary.source.model)
         for seed, lang in enumerate((SOURCE, TARGET)):
             dictionary.save(str(data / f"dict.{lang}.txt"))
             for split in ("train", "test"):
-                prefix = str(data / f"{split}.{SOURCE}-{TARGET}.{lang}")
-                builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=len(dictionary))
-                for line in lines(seed=seed)[:SENTENCES]:
-                    pieces = vocabulary.source.processor.encode(line, out_type=str)[: 12 - 6 * seed]
-                    builder.add_item(dictionary.encode_line(" ".join(pieces), add_if_not_exist=False))
-                builder.finalize(f"{prefix}.idx")
+                pieces = processor.encode(list(lines(seed=seed)[:SENTENCES]), out_type=str)
+                texts = [" ".join(line[: 12 - 6 * seed]) for line in pieces]
+                write_words(data / f"{split}.{SOURCE}-{TARGET}.{lang}", texts, dictionary)
         return data
 
     def of(self, kind: str, *seeds: int) -> Translating:

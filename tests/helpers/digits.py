@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary, indexed_dataset
+from fairseq.data import Dictionary
 
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks.translation.task import TranslationHeatedTask
+from tests.helpers.binarized import write_ids
 
 TRANSLATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "aa": lambda digits: digits,
@@ -43,6 +44,16 @@ def make_digit_corpus(
     return folder
 
 
+def digit_fixture(**sizes: int) -> Any:
+    """A fixture: one corpus of these sizes for the tests of a session; tests that change files copy it."""
+    import pytest  # which benchmarks may lack
+
+    def folder(tmp_path_factory: Any) -> Path:
+        return make_digit_corpus(tmp_path_factory.mktemp("digits"), **sizes)
+
+    return pytest.fixture(scope="session")(folder)
+
+
 def digit_dictionary() -> Dictionary:
     dictionary = Dictionary()
     for digit in range(10):
@@ -51,12 +62,8 @@ def digit_dictionary() -> Dictionary:
 
 
 def write_digits(prefix: str, sentences: list[np.ndarray], dictionary: Dictionary) -> None:
-    """Binarize sentences to `prefix.bin` and `prefix.idx`."""
-    builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=len(dictionary))
-    for sentence in sentences:
-        tokens = [dictionary.index(str(digit)) for digit in sentence]
-        builder.add_item(torch.tensor([*tokens, dictionary.eos()]))
-    builder.finalize(f"{prefix}.idx")
+    numbers = ([*(dictionary.index(str(digit)) for digit in sentence), dictionary.eos()] for sentence in sentences)
+    write_ids(prefix, map(torch.tensor, numbers), len(dictionary))
 
 
 def digit_task(data: str | Path, **options: Any) -> TranslationHeatedTask:

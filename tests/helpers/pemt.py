@@ -21,13 +21,14 @@ from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import shifted
 from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
+from fairseq_mtmoe.moe.adapters import BOTTLENECK
 from fairseq_mtmoe.protocols import TaskDescription
 from tests.helpers import bert, encoders
 from tests.helpers.encoders import NO_DROPOUT, all_numbers, task_batch
 from tests.helpers.models import MARIAN, MBART, SIZES, TASKS, batch, dense_model, perturb, stub_task
 from tests.helpers.t5 import TINY, dictionary, pretrained, texts
 
-from fairseq_mtmoe.models.pemt.config import BOTTLENECK, PemtBertConfig, PemtT5Config, PemtTranslationConfig  # isort: skip
+from fairseq_mtmoe.models.pemt.config import PemtBertConfig, PemtT5Config, PemtTranslationConfig  # isort: skip
 from fairseq_mtmoe.models.pemt.model import PemtBertModel, PemtT5Model, PemtTranslationModel  # isort: skip
 from fairseq_mtmoe.models.pemt.sources import PROMPT, Source  # isort: skip
 

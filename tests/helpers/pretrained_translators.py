@@ -1,18 +1,18 @@
 """A tiny file as `mtmoe import-hf` writes of a translator, which knows nothing, and text in languages that it has."""
 
-import io
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import sentencepiece
 import torch
 
 from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.vocabulary import VOCABULARY, Side, Vocabulary
+from tests.helpers.benchmark import save_new_model
 from tests.helpers.models import SIZES, BaseDenseModel, DenseConfig, perturb
+from tests.helpers.piece_models import pieces_of, trained_pieces
 
 LANGS = ("eng_Latn", "swh_Latn", "fra_Latn")
 _SYLLABLES = {
@@ -26,20 +26,6 @@ def sentences(lang: str, count: int, seed: int = 1) -> list[str]:
     draw, syllables = random.Random(f"{lang} {seed}"), _SYLLABLES[lang]
     words = ["".join(draw.choices(syllables, k=draw.randint(1, 3))) for _ in range(60)]
     return [" ".join(draw.choices(words, k=draw.randint(3, 8))) + "." for _ in range(count)]
-
-
-def trained_pieces(text: Iterable[str], kind: str = "bpe", size: int = 60) -> bytes:
-    out = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(list(text)), model_writer=out, model_type=kind, vocab_size=size, minloglevel=2,
-        num_threads=1, hard_vocab_limit=False, character_coverage=1.0,
-    )  # fmt: skip
-    return out.getvalue()
-
-
-def pieces_of(model: bytes) -> list[str]:
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    return [processor.id_to_piece(number) for number in range(3, processor.get_piece_size())]
 
 
 def save_translator(
@@ -74,12 +60,8 @@ def save_translator(
     model = perturb(
         BaseDenseModel.build_model(cfg, SimpleNamespace(source_dictionary=source, target_dictionary=target))
     )
-    torch.save({
-        "args": None, "cfg": {"model": {**vars(cfg), "_name": "base_dense"}, "task": {"_name": "translation_heated"}},
-        "model": model.state_dict(), "task_state": {**settings, VOCABULARY: vocabulary.to_state()},
-        "optimizer_history": [{"num_updates": 0, "optimizer_name": "adam", "lr_scheduler_state": {}}],
-        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-    }, path)  # fmt: skip
+    saved = {"model": {**vars(cfg), "_name": "base_dense"}, "task": {"_name": "translation_heated"}}
+    save_new_model(path, saved, model, {**settings, VOCABULARY: vocabulary.to_state()})
     return vocabulary
 
 

@@ -32,6 +32,7 @@ ALL_CONFIGS = {
     "untied-scaled": dataclasses.replace(TINY, tie_word_embeddings=False, scale_decoder_outputs=True),
 }
 PIECES = b"\x00pieces\xff"
+SPECIAL_PIECES = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # SentencePiece's options for T5's ids
 
 
 def dictionary(config: T5Config = TINY) -> Dictionary:

@@ -2,11 +2,8 @@
 
 import dataclasses
 import functools
-import io
 import random
 from pathlib import Path
-
-import sentencepiece
 
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import bare_state
@@ -14,7 +11,8 @@ from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.data.nlu.text_split import Pieces
 from tests.helpers.benchmark import LETTERS, save_before_training
 from tests.helpers.commands import PLUGIN, run
-from tests.helpers.t5 import TINY, tiny_t5
+from tests.helpers.piece_models import trained_pieces
+from tests.helpers.t5 import SPECIAL_PIECES, TINY, tiny_t5
 
 # One piece each, so that what is to be learned is one choice.
 SYMBOLS = [
@@ -26,15 +24,10 @@ SYMBOLS = [
 @functools.cache
 def spiece() -> bytes:
     """A model of SentencePiece with T5's first pieces, of letters and of what T5's forms say."""
-    model = io.BytesIO()
     draw = random.Random(3)
     texts = [" ".join(draw.choices(LETTERS + LETTERS.upper(), k=9)) for _ in range(100)]
     texts += ["0.123456789 copa choice1: choice2: premise: * , : ? happened cause"] * 3
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=model, vocab_size=90, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
-        user_defined_symbols=SYMBOLS, minloglevel=3, hard_vocab_limit=False,
-    )  # fmt: skip
-    return model.getvalue()
+    return trained_pieces(texts, "unigram", 90, user_defined_symbols=SYMBOLS, **SPECIAL_PIECES)
 
 
 def tiny_config() -> T5Config:

@@ -1,15 +1,16 @@
 """Text of the languages of `untrained`, a data directory of it by a SentencePiece model, and models that babble."""
 
-import io
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
 import sentencepiece
-from fairseq.data import Dictionary, indexed_dataset
+from fairseq.data import Dictionary
 
 from fairseq_mtmoe import register
 from tests.helpers import untrained
+from tests.helpers.binarized import write_words
+from tests.helpers.piece_models import trained_pieces
 from tests.helpers.untrained import PAIRS, SYLLABLES, as_text
 
 LANGS = ("en", "aa", "bb", "cc")
@@ -25,18 +26,14 @@ def texts(count: int, seed: int) -> list[str]:
 
 
 def make_text_data(folder: Path, lines: Sequence[str] = (), **options: object) -> Path:
-    """A data directory with `test` sets and what models need of `train`; options are SentencePiece's.
+    """A data directory with `test` sets and what models need of `train`; options are of `trained_pieces`.
 
     `lines` are its text, and the source of each test set, in the place of few.
     """
     folder.mkdir()
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines or texts(400, 0)), model_writer=model, minloglevel=3,
-        **{"vocab_size": 90, "hard_vocab_limit": False, **options},
-    )  # fmt: skip
-    (folder / "spm.model").write_bytes(model.getvalue())
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    model = trained_pieces(lines or texts(400, 0), "unigram", **{"size": 90, **options})
+    (folder / "spm.model").write_bytes(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     dictionary = Dictionary()
     for piece in map(processor.id_to_piece, range(len(processor))):
         if not processor.is_unknown(processor.piece_to_id(piece)) and piece not in ("<s>", "</s>"):
@@ -62,11 +59,7 @@ def save_sparse_model(folder: Path) -> Path:
 def _write(folder: Path, name: str, lines: Sequence[str], processor: object, dictionary: Dictionary) -> None:
     (folder / "raw").mkdir(exist_ok=True)
     (folder / "raw" / name).write_text("".join(f"{line}\n" for line in lines))
-    builder = indexed_dataset.make_builder(str(folder / f"{name}.bin"), impl="mmap", vocab_size=len(dictionary))
-    for line in lines:
-        pieces = " ".join(processor.encode(line, out_type=str))
-        builder.add_item(dictionary.encode_line(pieces, add_if_not_exist=False))
-    builder.finalize(str(folder / f"{name}.idx"))
+    write_words(folder / name, (" ".join(processor.encode(line, out_type=str)) for line in lines), dictionary)
 
 
 def sources(data: Path, pair: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import random
 from pathlib import Path
@@ -11,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-import sentencepiece
 import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
@@ -26,6 +24,7 @@ from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from fairseq_mtmoe.sparsify.in_training import begin_with
 from tests.helpers.bert import perturb
 from tests.helpers.invoked import mtmoe
+from tests.helpers.piece_models import names_of, pieces_of, trained_pieces
 
 NLLB_CODES = ("ace_Arab", "deu_Latn", "eng_Latn", "ell_Grek", "kat_Geor", "zho_Hans")
 SCRIPTS = ((97, 123), (97, 123), (0x430, 0x450), (0x3B1, 0x3CA), (0x5D0, 0x5EB), (0x915, 0x93A), (0x4E00, 0x4E30))
@@ -52,12 +51,7 @@ def lines(number: int = 400, seed: int = 0) -> tuple[str, ...]:
 @functools.cache
 def pieces(kind: str = "bpe", size: int = 330, seed: int = 0) -> bytes:
     """A model of SentencePiece of these lines."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines(seed=seed)), model_writer=model, vocab_size=size, model_type=kind, minloglevel=3,
-        hard_vocab_limit=False, character_coverage=0.99,
-    )  # fmt: skip
-    return model.getvalue()
+    return trained_pieces(lines(seed=seed), kind, size, character_coverage=0.99)
 
 
 def taught(model: Any, pairs: list[tuple[list[int], list[int]]], updates: int = 100, lr: float = 5e-3) -> Any:
@@ -78,11 +72,6 @@ def taught(model: Any, pairs: list[tuple[list[int], list[int]]], updates: int = 
         optimizer.step()
     torch.set_rng_state(torch_state)
     return model.eval()
-
-
-def names_of(model: bytes) -> list[str]:
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    return [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
 
 
 class Case(NamedTuple):
@@ -157,7 +146,7 @@ def _tokenizer(folder: Path, case: Case, config: dict[str, Any]) -> tuple[tuple[
     count = len(names_of(model)) + 1
     if case.family == "m2m":
         codes = tuple(f"__{code}__" for code in OF_M2M)
-        names = ["<s>", "<pad>", "</s>", "<unk>", *names_of(model)[3:]]
+        names = ["<s>", "<pad>", "</s>", "<unk>", *pieces_of(model)]
         _write(folder / "vocab.json", {name: index for index, name in enumerate(names)})
         settings["num_madeup_words"] = padding
     else:
@@ -179,7 +168,7 @@ def _marian_tokenizer(folder: Path, case: Case, config: dict[str, Any]) -> tuple
     models = pieces("unigram", 270), pieces("unigram", 290, 1)
     for name, model in zip(("source.spm", "target.spm"), models, strict=True):
         (folder / name).write_bytes(model)
-    named = [names_of(model)[3:] for model in models]
+    named = [pieces_of(model) for model in models]
     codes = [f">>{code}<<" for code in config.get("codes", ())]
     is_joined = config.get("share_encoder_decoder_embeddings", True)
     smallest = min(map(len, named))

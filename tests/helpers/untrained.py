@@ -4,9 +4,10 @@ import random
 from pathlib import Path
 
 import torch
-from fairseq.data import Dictionary, indexed_dataset
+from fairseq.data import Dictionary
 
 from tests.helpers.benchmark import save_before_training
+from tests.helpers.binarized import write_words
 
 SYLLABLES = [mark + consonant + vowel for mark in ("▁", "") for consonant in "bdfgklmn" for vowel in "aeiou"]
 PAIRS = {"en-aa": 64, "en-bb": 12, "en-cc": 4}  # training sentences: a high, a mid and a low tier
@@ -27,11 +28,7 @@ def sentences(count: int, seed: int) -> list[str]:
 
 def write_split(folder: Path, split: str, pair: str, sources: list[str], targets: list[str]) -> None:
     for lang, lines in zip(pair.split("-"), (sources, targets), strict=True):
-        prefix = str(folder / f"{split}.{pair}.{lang}")
-        builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=len(SYLLABLES))
-        for line in lines:
-            builder.add_item(dictionary().encode_line(line, add_if_not_exist=False))
-        builder.finalize(f"{prefix}.idx")
+        write_words(folder / f"{split}.{pair}.{lang}", lines, dictionary())
 
 
 def as_text(line: str) -> str:

@@ -110,8 +110,7 @@ def read_config(values: Any) -> T5Config:
     return config_of(T5Config, {**optional, "num_decoder_layers": values.get("num_layers"), **given})
 
 
-# Published sizes of version 1.0, and one of 1.1
+# Published sizes of version 1.0
 T5_SMALL = T5Config(d_model=512, d_ff=2048, num_layers=6, num_decoder_layers=6, num_heads=8)
 T5_BASE = T5Config()
 T5_LARGE = T5Config(d_model=1024, d_ff=4096, num_layers=24, num_decoder_layers=24, num_heads=16)
-T5_1_1_BASE = T5Config(d_ff=2048, feed_forward_proj=GATED_GELU, tie_word_embeddings=False)

@@ -7,9 +7,6 @@ import re
 
 from fairseq_mtmoe.backbones.hugging_face import KeyMap
 
-OUR_EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # one tensor
-OUR_OUTPUT = "decoder.output_projection.weight"
-
 
 def _attention(theirs: str, norm: str, ours: str) -> dict[str, str]:
     projections = {f"{theirs}.{letter}": f"{ours}.{letter}_proj" for letter in "qkv"}

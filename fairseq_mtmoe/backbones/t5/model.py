@@ -13,8 +13,8 @@ from torch import LongTensor, Tensor, nn
 from fairseq_mtmoe.backbones.blocks import SlotPlans
 from fairseq_mtmoe.backbones.sizes import architecture_of, noted_sizes
 from fairseq_mtmoe.backbones.t5.config import T5_BASE, T5_LARGE, T5_SMALL, T5Config
-from fairseq_mtmoe.backbones.t5.key_map import OUR_EMBEDDINGS, OUR_OUTPUT
 from fairseq_mtmoe.backbones.t5.stacks import T5Decoder, T5Encoder
+from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS, OUTPUT
 from fairseq_mtmoe.errors import raise_invalid
 
 # fairseq's names of the options for a T5's sizes.
@@ -84,15 +84,15 @@ def shifted(answers: LongTensor, config: T5Config) -> Tensor:
 
 def whole_state(state: Mapping[str, Tensor], config: T5Config) -> dict[str, Tensor]:
     """Return a model's state with tied tensors under all their names."""
-    whole = {**state, **dict.fromkeys(OUR_EMBEDDINGS, state[OUR_EMBEDDINGS[0]])}
+    whole = {**state, **dict.fromkeys(EMBEDDINGS, state[EMBEDDINGS[0]])}
     if config.tie_word_embeddings:
-        whole[OUR_OUTPUT] = state[OUR_EMBEDDINGS[0]]
+        whole[OUTPUT] = state[EMBEDDINGS[0]]
     return whole
 
 
 def bare_state(state: Mapping[str, Any], config: T5Config) -> dict[str, Any]:
     """Return a state with each tied tensor once, the reverse of `whole_state`."""
-    twice = {*OUR_EMBEDDINGS[1:], *((OUR_OUTPUT,) if config.tie_word_embeddings else ())}
+    twice = {*EMBEDDINGS[1:], *((OUTPUT,) if config.tie_word_embeddings else ())}
     return {name: value for name, value in state.items() if name not in twice}
 
 

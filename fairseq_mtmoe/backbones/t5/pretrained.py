@@ -28,9 +28,10 @@ from fairseq_mtmoe.backbones.piece_models import (
     serialized,
 )  # fmt: skip
 from fairseq_mtmoe.backbones.t5.config import T5, T5Config, read_config
-from fairseq_mtmoe.backbones.t5.key_map import KEYS, OUR_EMBEDDINGS, OUR_OUTPUT
+from fairseq_mtmoe.backbones.t5.key_map import KEYS
 from fairseq_mtmoe.backbones.t5.model import T5Model, bare_state
 from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS, OUTPUT
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes, read_json
 
@@ -88,13 +89,13 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
     config = read_config(values)
     keys = KEYS[config.is_gated]
     state, left_out = hugging_face.read_state(folder, keys, "T5")
-    embeddings, output = state.get(OUR_EMBEDDINGS[0]), state.get(OUR_OUTPUT)
+    embeddings, output = state.get(EMBEDDINGS[0]), state.get(OUTPUT)
     if output is not None and embeddings is not None:
         # Version 5 marks every T5 as tied, but ties only if the two tensors are equal or one is missing
         of_version_5 = config.tie_word_embeddings or "scale_decoder_outputs" in values
         config = replace(config, tie_word_embeddings=of_version_5 and torch.equal(output, embeddings))
     elif embeddings is not None and not config.tie_word_embeddings:
-        state[OUR_OUTPUT] = embeddings.clone()
+        state[OUTPUT] = embeddings.clone()
     state = bare_state(state, config)
     hugging_face.check_tensors(folder, wanted_tensors(config), state, keys.hugging_face_key)
     hugging_face.check_finite(folder, state, keys.hugging_face_key)
@@ -105,7 +106,7 @@ def write_folder(model: PretrainedT5, folder: Path, *additions: hugging_face.Add
     """Write a folder that `transformers` loads; see `write_model`."""
     state, keys = dict(model.state), KEYS[model.config.is_gated]
     if model.config.has_own_output:
-        state.setdefault(OUR_OUTPUT, state[OUR_EMBEDDINGS[0]].clone())
+        state.setdefault(OUTPUT, state[EMBEDDINGS[0]].clone())
     tensors = {keys.hugging_face_key(name): value for name, value in state.items()}
     hugging_face.write_model(folder, model.config.for_hugging_face(), {PIECES: model.sentencepiece}, tensors, additions)
 

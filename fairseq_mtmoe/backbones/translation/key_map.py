@@ -2,8 +2,6 @@
 
 import re
 
-OUR_EMBEDDINGS = ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-OUR_OUTPUT, OUR_BIAS = "decoder.output_projection.weight", "decoder.output_projection.bias"
 THEIR_PREFIX = "model."
 SHARED, THEIR_OUTPUT, THEIR_BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
 # Marian's and M2M-100's position embeddings in old files, which are computed, not learned

@@ -15,7 +15,7 @@ Words = NDArray[Any]  # of a `word_type`
 ROUNDS = 6
 _MIN_BITS = 6  # halves of two bits are still biased after these rounds
 _CHUNK = 1 << 16  # keeps the temporaries in the processor's cache
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -29,7 +29,7 @@ def derive_key(*parts: int) -> int:
     """Return a 64-bit key from several integers; their order matters."""
     state = np.zeros(1, dtype=np.uint64)
     for part in parts:
-        state = mix((state ^ np.uint64(part % 2**64)) + _GOLDEN)
+        state = mix((state ^ np.uint64(part % 2**64)) + GOLDEN)
     return int(state[0])
 
 
@@ -62,7 +62,7 @@ class _Order:
         self.low_bits = max(_MIN_BITS, (size - 1).bit_length()) // 2
         # The smallest moduli that hold all items, so that few values fall outside the range.
         self.moduli = 1 << self.low_bits, max(1 << (_MIN_BITS // 2), -(-size >> self.low_bits))
-        constants: Words = mix(np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * _GOLDEN ^ np.uint64(key)).astype(
+        constants: Words = mix(np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * GOLDEN ^ np.uint64(key)).astype(
             self.word
         )
         self.factors = np.bitwise_or(constants[::2], 1)  # odd factors are invertible
@@ -108,7 +108,7 @@ class _Order:
         hashed += self.summands[number]
         np.right_shift(hashed, half_width, out=other)
         hashed ^= other
-        hashed *= self.word(0x85EBCA6B if self.word is np.uint32 else int(_GOLDEN))
+        hashed *= self.word(0x85EBCA6B if self.word is np.uint32 else int(GOLDEN))
         hashed >>= half_width
         hashed *= modulus
         hashed >>= half_width

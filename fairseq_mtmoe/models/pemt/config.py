@@ -9,13 +9,13 @@ from fairseq.dataclass import FairseqDataclass
 
 from fairseq_mtmoe.checkpoints.key_maps import MIXTURE
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.moe.adapters import ADAPTERS, BOTTLENECK, LORA
 from fairseq_mtmoe.options import option
 from fairseq_mtmoe.options.conditional import ConditionalOptions
 from fairseq_mtmoe.options.experts import RunOptions
 from fairseq_mtmoe.options.transformer import EncoderOptions, FlatTransformerConfig, T5Options, TranslatorForm
 
 SOURCE, TARGET = STAGES = ("source", "target")
-LORA, BOTTLENECK = ADAPTERS = ("lora", "bottleneck")
 DESCRIPTION, RANDOM = INITS = ("description", "random")
 ALPHA = 64.0  # the authors' code
 CORRELATION, ACTIVATIONS, HIDDEN = GATE_INPUTS = ("correlation", "activations", "hidden")

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from fairseq_mtmoe.backbones.hugging_face import Additions
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.models.pemt.base_model import CorrelatedPrompt
-from fairseq_mtmoe.models.pemt.config import CORRELATION, LORA, PROMPT, SOURCE, check_options, gate_input, is_added
+from fairseq_mtmoe.models.pemt.config import CORRELATION, PROMPT, SOURCE, check_options, gate_input, is_added
 from fairseq_mtmoe.models.pemt.sources import Made, Metadata
-from fairseq_mtmoe.moe.adapters import ADAPTERS, AdapterBank, BottleneckBank, LoraBank
+from fairseq_mtmoe.moe.adapters import ADAPTERS, LORA, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.moe.mixture import MixtureGate
 
 State = Mapping[str, Tensor]

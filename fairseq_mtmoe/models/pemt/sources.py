@@ -22,7 +22,8 @@ from fairseq_mtmoe.checkpoints.key_maps import TASK_EMBEDDINGS, VOCABULARY
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io import typed
-from fairseq_mtmoe.models.pemt.config import LORA, SOURCE, check_options, has_prompt, is_added, source_paths
+from fairseq_mtmoe.models.pemt.config import SOURCE, check_options, has_prompt, is_added, source_paths
+from fairseq_mtmoe.moe.adapters import LORA
 from fairseq_mtmoe.protocols import DescribesTask, GoesOn
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,8 @@ from typing import Optional
 
 from omegaconf import II
 
-from fairseq_mtmoe.tasks._multitask.config import MultitaskConfig, SamplingConfig, option
+from fairseq_mtmoe.options import option
+from fairseq_mtmoe.tasks._multitask.config import MultitaskConfig, SamplingConfig
 
 
 @dataclass

@@ -1,15 +1,12 @@
 """Options of multi-task tasks: how tasks share an epoch, and the options that they read from fairseq."""
 
 from dataclasses import dataclass, field
-from typing import Any, List, Optional
+from typing import List, Optional
 
 from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
 
-
-def option(default: Any, help: Optional[str], **more: Any) -> Any:
-    """Return a field with its help, and fairseq's `argparse_alias` or `argparse_const`."""
-    return field(default=default, metadata={"help": help, **more})
+from fairseq_mtmoe.options import option
 
 
 @dataclass

@@ -9,7 +9,8 @@ from typing import Optional
 
 from omegaconf import II
 
-from fairseq_mtmoe.tasks._multitask.config import SamplingConfig, option
+from fairseq_mtmoe.options import option
+from fairseq_mtmoe.tasks._multitask.config import SamplingConfig
 
 
 @dataclass

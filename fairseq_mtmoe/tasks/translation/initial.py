@@ -12,7 +12,7 @@ from omegaconf import open_dict
 from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints import file_io
-from fairseq_mtmoe.checkpoints.key_maps import MOE
+from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS, MOE
 from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
 from fairseq_mtmoe.data.translation.new_language import with_codes
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Vocabulary
@@ -33,9 +33,6 @@ SIZES = (
     *("no_decoder_final_norm", *LIMITS),
     *(own.name for own in fields(TranslatorForm)),
 )
-
-
-_EMBEDDINGS = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class InitialModel:
         """Check a data directory's dictionaries, with their language tokens (UserError)."""
         known = self.vocabulary
         sides = (None, None) if known is None else (known.source.symbols, known.target.symbols)
-        for dictionary, symbols, name in zip((source, target), sides, _EMBEDDINGS, strict=True):
+        for dictionary, symbols, name in zip((source, target), sides, EMBEDDINGS, strict=True):
             own, rows = tuple(dictionary.symbols[NUM_SPECIAL:]), len(self.weights[name])
             if len(dictionary) != rows or own != (symbols or own):
                 raise UserError(
@@ -99,7 +96,7 @@ def load(path: str) -> InitialModel:
     """Return the model in a file (UserError: no dense translator)."""
     state = file_io.load(path, mapped=True, remedy="write it anew")
     sizes, weights = _model_options(state), state.get("model") or {}
-    if not weights.keys() >= {*_EMBEDDINGS} or not sizes:
+    if not weights.keys() >= {*EMBEDDINGS} or not sizes:
         raise UserError(
             "`--init-model` must be a translator, in a file of `mtmoe import-hf` or a dense checkpoint, but "
             f"`{path}` has none."

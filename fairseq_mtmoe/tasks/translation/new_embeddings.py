@@ -13,12 +13,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS
 from fairseq_mtmoe.protocols import MixesSources
 
-_TABLES = (
-    ("encoder.embed_tokens.weight", 0), ("decoder.embed_tokens.weight", 1),
-    ("decoder.output_projection.weight", 1), ("decoder.output_projection.bias", 1),
-)  # fmt: skip
+_TABLES = (ENCODER_EMBEDDINGS, 0), (DECODER_EMBEDDINGS, 1), (OUTPUT, 1), (OUTPUT_BIAS, 1)
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import sacrebleu
-import sentencepiece
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_mtmoe import register
@@ -21,6 +20,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import mixing, translator
 from tests.helpers import untrained
 from tests.helpers.invoked import invoked
+from tests.helpers.piece_models import trained_pieces
 from tests.helpers.refused import refused
 
 evaluate = partial(invoked, "evaluate")
@@ -204,10 +204,7 @@ def test_further_references_and_further_metrics(model, result, tmp_path, monkeyp
     better = (model / SCORES / "en-aa.hyp").read_text().splitlines()
     better = [line if number % 2 else "" for number, line in enumerate(better)]
     (data / "raw" / "test.en-aa.aa.1").write_text("".join(f"{line}\n" for line in better))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(data / "raw" / "test.en-aa.aa"), model_prefix=str(tmp_path / "spm"), vocab_size=40, minloglevel=2,
-        hard_vocab_limit=False,
-    )  # fmt: skip
+    (tmp_path / "spm.model").write_bytes(trained_pieces(lines, "unigram", 40))
     (tmp_path / "model.ckpt").write_text("a model")
     asked = []
 

@@ -6,7 +6,8 @@ import torch
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from tests.helpers.invoked import mtmoe
-from tests.helpers.pretrained_translators import save_translator, sentences, trained_pieces, write_lines
+from tests.helpers.piece_models import trained_pieces
+from tests.helpers.pretrained_translators import save_translator, sentences, write_lines
 from tests.helpers.refused import refused
 from tests.helpers.translators import CASES, write_folder
 

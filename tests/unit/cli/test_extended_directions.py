@@ -11,7 +11,8 @@ from fairseq_mtmoe.evaluation.text_translator import TextTranslator
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 from tests.helpers.invoked import mtmoe
-from tests.helpers.pretrained_translators import save_translator, sentences, trained_pieces, write_lines
+from tests.helpers.piece_models import trained_pieces
+from tests.helpers.pretrained_translators import save_translator, sentences, write_lines
 from tests.helpers.training import train_here
 
 OLD = ("swh_Latn", "fra_Latn")

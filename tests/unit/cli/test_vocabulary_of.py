@@ -7,7 +7,8 @@ from fairseq.data import Dictionary, data_utils
 
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from tests.helpers.invoked import invoked, mtmoe
-from tests.helpers.pretrained_translators import save_translator, sentences, trained_pieces, write_lines
+from tests.helpers.piece_models import trained_pieces
+from tests.helpers.pretrained_translators import save_translator, sentences, write_lines
 from tests.helpers.refused import refused
 
 

@@ -1,10 +1,5 @@
-"""One small digit corpus for the tests of a session; tests that change files copy it."""
+"""One small digit corpus for the tests of a session."""
 
-import pytest
+from tests.helpers.digits import digit_fixture
 
-from tests.helpers.digits import make_digit_corpus
-
-
-@pytest.fixture(scope="session")
-def digits(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=200, valid=21, test=13)
+digits = digit_fixture(train=200, valid=21, test=13)

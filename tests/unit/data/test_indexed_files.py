@@ -14,30 +14,23 @@ from hypothesis import strategies as st
 
 from fairseq_mtmoe.data import indexed_files
 from fairseq_mtmoe.data.indexed_files import check_ids, count_sentences
+from tests.helpers.binarized import write_ids
 from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.refused import refused
 
 SENTENCES = [torch.arange(4, 4 + length) for length in (3, 1, 5, 2)]
 
 
-def write(prefix, sentences, impl="mmap", vocab_size=100):
-    builder = indexed_dataset.make_builder(f"{prefix}.bin", impl=impl, vocab_size=vocab_size)
-    for sentence in sentences:
-        builder.add_item(sentence)
-    builder.finalize(f"{prefix}.idx")
-    return str(prefix)
-
-
 @pytest.mark.parametrize(("impl", "vocab_size"), [("mmap", 100), ("mmap", 10**6), ("lazy", 100), ("cached", 10**6)])
 def test_it_counts_what_fairseq_wrote(impl, vocab_size, tmp_path):
-    prefix = write(tmp_path / "train.en-de.en", SENTENCES, impl, vocab_size)
+    prefix = write_ids(tmp_path / "train.en-de.en", SENTENCES, vocab_size, impl)
     assert count_sentences(prefix) == len(indexed_dataset.make_dataset(prefix, impl)) == 4
 
 
 @pytest.mark.parametrize("impl", ["mmap", "cached"])
 def test_an_empty_file_is_refused(impl, tmp_path):
     with refused("train.en-de.en.bin"):
-        count_sentences(write(tmp_path / "train.en-de.en", [], impl))
+        count_sentences(write_ids(tmp_path / "train.en-de.en", [], impl=impl))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +44,7 @@ def test_an_empty_file_is_refused(impl, tmp_path):
     ],
 )
 def test_a_truncated_or_unknown_file_is_refused(impl, suffix, damage, tmp_path):
-    prefix = write(tmp_path / "train.en-de.en", SENTENCES, impl)
+    prefix = write_ids(tmp_path / "train.en-de.en", SENTENCES, impl=impl)
     path = tmp_path / f"train.en-de.en.{suffix}"
     path.write_bytes(damage(path.read_bytes()))
     with refused(path.name):
@@ -64,7 +57,7 @@ def test_other_formats_have_no_count_and_the_format_must_be_that_of_the_option(t
     assert count_sentences(str(tmp_path / "x")) is None
     (tmp_path / "text").write_text("1 2\n3\n")
     assert count_sentences(str(tmp_path / "text"), "raw") is None
-    prefix = write(tmp_path / "x", SENTENCES, "cached")
+    prefix = write_ids(tmp_path / "x", SENTENCES, impl="cached")
     assert count_sentences(prefix, "cached") == count_sentences(prefix, "lazy") == 4
     for wrong in ((prefix, "mmap"), (str(tmp_path / "text"),)):
         with refused("--dataset-impl"):
@@ -73,7 +66,7 @@ def test_other_formats_have_no_count_and_the_format_must_be_that_of_the_option(t
 
 @pytest.mark.parametrize("suffix", ["idx", "bin"])
 def test_what_is_no_file_is_one_sentence(suffix, tmp_path):
-    prefix = write(tmp_path / "x", SENTENCES)
+    prefix = write_ids(tmp_path / "x", SENTENCES)
     path = tmp_path / f"x.{suffix}"
     path.unlink()
     with refused(path.name):
@@ -103,7 +96,7 @@ WRONG = [
 @pytest.mark.parametrize("impl", ["mmap", "cached"])
 @pytest.mark.parametrize(("part", "number", "value"), WRONG)
 def test_an_index_that_points_elsewhere_is_refused(impl, part, number, value, tmp_path):
-    prefix = write(tmp_path / "x", SENTENCES, impl)
+    prefix = write_ids(tmp_path / "x", SENTENCES, impl=impl)
     index = np.fromfile(f"{prefix}.idx", LAYOUTS[impl])
     assert index.tobytes() == Path(f"{prefix}.idx").read_bytes()
     index[part][0, number] = value
@@ -113,7 +106,7 @@ def test_an_index_that_points_elsewhere_is_refused(impl, part, number, value, tm
 
 
 def test_lists_of_alignments_may_be_empty(tmp_path):
-    prefix = write(tmp_path / "x", [*SENTENCES, torch.arange(0)])
+    prefix = write_ids(tmp_path / "x", [*SENTENCES, torch.arange(0)])
     assert count_sentences(prefix, may_be_empty=True) == 5
     with refused("x.idx"):
         count_sentences(prefix)
@@ -121,11 +114,11 @@ def test_lists_of_alignments_may_be_empty(tmp_path):
 
 @pytest.mark.parametrize(("impl", "vocab_size"), [("mmap", 100), ("mmap", 10**6), ("cached", 10**10)])
 def test_ids_outside_the_dictionary_are_refused(impl, vocab_size, tmp_path):
-    prefix = write(tmp_path / "x", SENTENCES, impl, vocab_size)  # ids 4 to 8
+    prefix = write_ids(tmp_path / "x", SENTENCES, vocab_size, impl)  # ids 4 to 8
     check_ids(prefix, 9)
     with refused("x.bin"):
         check_ids(prefix, 8)
-    negative = write(tmp_path / "negative", [*SENTENCES, torch.tensor([-1])], impl, 10**10)
+    negative = write_ids(tmp_path / "negative", [*SENTENCES, torch.tensor([-1])], 10**10, impl)
     with refused("negative.bin"):
         check_ids(negative, 100)
 
@@ -147,7 +140,7 @@ def test_millions_of_tokens_take_no_time(tmp_path, monkeypatch):
 @settings(max_examples=100, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_what_passes_can_be_read_and_all_else_is_a_sentence(tmp_path, data):
-    prefix = write(tmp_path / "x", SENTENCES, data.draw(st.sampled_from(["mmap", "cached"])))
+    prefix = write_ids(tmp_path / "x", SENTENCES, impl=data.draw(st.sampled_from(["mmap", "cached"])))
     suffix = data.draw(st.sampled_from(["idx", "idx", "bin"]))
     path = tmp_path / f"x.{suffix}"
     path.write_bytes(data.draw(damaged(path.read_bytes())))

@@ -6,12 +6,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from fairseq.data import Dictionary, indexed_dataset
+from fairseq.data import Dictionary
 
 from fairseq_mtmoe.evaluation import test_sets
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, Speller, load_references
 from tests.golden.old_runs import OLD
 from tests.helpers import untrained
+from tests.helpers.binarized import write_words
 from tests.helpers.refused import refused
 
 
@@ -84,10 +85,7 @@ def write_pieces(folder, lines, known=KNOWN, impl="mmap"):
     for piece in known:
         dictionary.add_symbol(piece)
     dictionary.save(str(folder / "dict.de.txt"))
-    builder = indexed_dataset.make_builder(str(folder / f"{NAME}.bin"), impl=impl, vocab_size=len(dictionary))
-    for line in lines:
-        builder.add_item(dictionary.encode_line(line, add_if_not_exist=False))
-    builder.finalize(str(folder / f"{NAME}.idx"))
+    write_words(folder / NAME, lines, dictionary, impl)
 
 
 def write_text(folder, lines):

@@ -168,7 +168,7 @@ def test_unknown_languages_are_refused_with_the_nearest(translator):
 
 
 def test_bytes_of_characters_are_put_together(tmp_path):
-    data = make_text_data(tmp_path / "data", byte_fallback=True, vocab_size=350)
+    data = make_text_data(tmp_path / "data", byte_fallback=True, size=350)
     untrained.save_model(data, tmp_path / "model.pt", *SPARSE)
     forms = TextTranslator([str(tmp_path / "model.pt")], SHORT).forms
     target = forms.target("aa")

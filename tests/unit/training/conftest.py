@@ -3,12 +3,9 @@
 import pytest
 
 from tests.helpers.benchmark import make_benchmark, make_encoder
-from tests.helpers.digits import make_digit_corpus
+from tests.helpers.digits import digit_fixture
 
-
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=200, valid=8, test=4)
+corpus = digit_fixture(train=200, valid=8, test=4)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_mtmoe.backbones import hugging_face
-from fairseq_mtmoe.backbones.translation.key_map import COUNTERS, DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUR_OUTPUT
+from fairseq_mtmoe.backbones.translation.key_map import COUNTERS
 from fairseq_mtmoe.backbones.translation.pretrained.families import config_of_options
 from fairseq_mtmoe.backbones.translation.pretrained.layout import PLAIN, Layout, language_name
 from fairseq_mtmoe.backbones.translation.pretrained.reading import (
@@ -24,6 +24,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.reading import (
 )  # fmt: skip
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import piece_model
 from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT
 from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
 from fairseq_mtmoe.data.translation.new_language import with_codes
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Vocabulary
@@ -46,7 +47,7 @@ def read_fairseq_folder(folder: Path) -> hugging_face.Imported[PretrainedTransla
     if ENCODER_EMBEDDINGS not in weights or DECODER_EMBEDDINGS not in weights or not given:
         raise UserError(f"`{folder / MODEL}` must hold one of fairseq's translators with its options, but does not.")
     check_types(folder / MODEL, weights)
-    weights.setdefault(OUR_OUTPUT, weights[DECODER_EMBEDDINGS])  # older versions save tied weights once
+    weights.setdefault(OUTPUT, weights[DECODER_EMBEDDINGS])  # older versions save tied weights once
     layout = _layout(folder, given)
     rows = weights[ENCODER_EMBEDDINGS].shape[:1].numel()
     symbols = with_codes(layout.vocabulary, layout.settings).source.size

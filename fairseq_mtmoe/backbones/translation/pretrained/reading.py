@@ -15,10 +15,6 @@ from torch import Tensor
 from fairseq_mtmoe.backbones import hugging_face
 from fairseq_mtmoe.backbones.translation.key_map import (
     COUNTERS,
-    DECODER_EMBEDDINGS,
-    ENCODER_EMBEDDINGS,
-    OUR_BIAS,
-    OUR_OUTPUT,
     SHARED,
     SINUSOIDS,
     THEIR_BIAS,
@@ -31,6 +27,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.generation import read_gener
 from fairseq_mtmoe.backbones.translation.pretrained.layout import NEVER, Layout
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import read_tokenizer
 from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS
 from fairseq_mtmoe.checkpoints.rebuild import stand_in_task
 from fairseq_mtmoe.data.translation.vocabulary import GENERATION
 from fairseq_mtmoe.errors import UserError
@@ -80,11 +77,11 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     left_out = tuple(name for name in weights if config.model_type != MBART and SINUSOIDS.fullmatch(name))
     own = {name: value for name, value in weights.items() if name not in left_out}
     state = _state(folder, own, config)
-    if config.model_type == MARIAN and OUR_OUTPUT in state:
-        state.setdefault(OUR_BIAS, state[OUR_OUTPUT].new_zeros(config.decoder_vocab_size))
-    elif OUR_BIAS in state and not state[OUR_BIAS].any():
-        del state[OUR_BIAS]
-    options = config.options(has_output_bias=OUR_BIAS in state)
+    if config.model_type == MARIAN and OUTPUT in state:
+        state.setdefault(OUTPUT_BIAS, state[OUTPUT].new_zeros(config.decoder_vocab_size))
+    elif OUTPUT_BIAS in state and not state[OUTPUT_BIAS].any():
+        del state[OUTPUT_BIAS]
+    options = config.options(has_output_bias=OUTPUT_BIAS in state)
     generation = read_generation(folder, values, layout, config.decoder_vocab_size)
     sizes = config.vocab_size, config.decoder_vocab_size
     hugging_face.check_tensors(folder, wanted_tensors(options, *sizes), state, their_key, TYPES)
@@ -95,7 +92,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
 
 def their_key(key: str) -> str:
     """Return Hugging Face's name of one of our parameters."""
-    return {OUR_OUTPUT: THEIR_OUTPUT, OUR_BIAS: THEIR_BIAS}.get(key, f"{THEIR_PREFIX}{key}")
+    return {OUTPUT: THEIR_OUTPUT, OUTPUT_BIAS: THEIR_BIAS}.get(key, f"{THEIR_PREFIX}{key}")
 
 
 def wanted_tensors(options: Mapping[str, Any], num_source: int, num_target: int) -> dict[str, Tensor]:
@@ -127,7 +124,7 @@ def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -
     state = {}
     for name, value in weights.items():
         if name == THEIR_BIAS:
-            state[OUR_BIAS] = value.flatten()
+            state[OUTPUT_BIAS] = value.flatten()
         elif name not in ties:
             if not name.startswith(THEIR_PREFIX):
                 raise UserError(f"`{folder}` must hold a translator, but holds the unknown tensor `{name}`.")
@@ -135,12 +132,12 @@ def _state(folder: Path, weights: Mapping[str, Any], config: TranslatorConfig) -
     encoder, decoder = (f"{THEIR_PREFIX}{name}" for name in (ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS))
     if config.share_encoder_decoder_embeddings:
         shared = _tied(folder, weights, (SHARED, encoder, decoder, THEIR_OUTPUT))
-        return state | dict.fromkeys((ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS, OUR_OUTPUT), shared)
+        return state | dict.fromkeys((ENCODER_EMBEDDINGS, DECODER_EMBEDDINGS, OUTPUT), shared)
     target = _tied(folder, weights, (decoder, THEIR_OUTPUT))
     return state | {
         ENCODER_EMBEDDINGS: _tied(folder, weights, (encoder,)),
         DECODER_EMBEDDINGS: target,
-        OUR_OUTPUT: target,
+        OUTPUT: target,
     }
 
 
@@ -171,9 +168,9 @@ def _laid_out(state: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
     result = dict(state)
     if layout.source_rows:
         result[ENCODER_EMBEDDINGS] = rows_of(ENCODER_EMBEDDINGS, layout.source_rows, 0.0)
-        for name in (DECODER_EMBEDDINGS, OUR_OUTPUT):
+        for name in (DECODER_EMBEDDINGS, OUTPUT):
             result[name] = rows_of(name, layout.target_rows, 0.0)
-        result[OUR_BIAS] = rows_of(OUR_BIAS, layout.target_rows, NEVER)
+        result[OUTPUT_BIAS] = rows_of(OUTPUT_BIAS, layout.target_rows, NEVER)
     return result | versions()
 
 

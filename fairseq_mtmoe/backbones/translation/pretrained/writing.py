@@ -13,11 +13,6 @@ from torch import Tensor
 from fairseq_mtmoe.backbones import hugging_face
 from fairseq_mtmoe.backbones.translation.key_map import (
     COUNTERS,
-    DECODER_EMBEDDINGS,
-    ENCODER_EMBEDDINGS,
-    OUR_BIAS,
-    OUR_EMBEDDINGS,
-    OUR_OUTPUT,
     SHARED,
     THEIR_BIAS,
     THEIR_PREFIX,
@@ -34,6 +29,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.layout import NEVER
 from fairseq_mtmoe.backbones.translation.pretrained.reading import TYPES, wanted_tensors
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizer_files import Tokenizer, tokenizer_for
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import SETTINGS
+from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS
 from fairseq_mtmoe.data.translation.new_language import with_codes
 from fairseq_mtmoe.data.translation.vocabulary import GENERATION, Vocabulary
 from fairseq_mtmoe.errors import UserError
@@ -90,7 +86,7 @@ def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping
     state = {name: value for name, value in content["model"].items() if not COUNTERS.fullmatch(name)}
     full = with_codes(vocabulary, settings)
     symbols = [side.dictionary().symbols for side in (full.source, full.target)]
-    sizes = tuple(len(state[name]) for name in OUR_EMBEDDINGS)
+    sizes = tuple(len(state[name]) for name in EMBEDDINGS)
     if sizes != (full.source.size, full.target.size):
         raise UserError(
             f"`{path}` must have a row for each symbol, but has {sizes[0]} and {sizes[1]} rows for "
@@ -98,13 +94,13 @@ def exported_translator(path: Path, content: Mapping[str, Any], options: Mapping
         )
     options = {**options, **all_options(options)}
     config = config_of_options(path, options, *sizes)
-    if config.model_type == M2M_100 and OUR_BIAS in state:
-        if state[OUR_BIAS].any():
+    if config.model_type == M2M_100 and OUTPUT_BIAS in state:
+        if state[OUTPUT_BIAS].any():
             raise UserError(f"`{path}` must have no output bias for `transformers` to compute it, but has one.")
-        del state[OUR_BIAS]
-    wanted = wanted_tensors(config.options(OUR_BIAS in state), *sizes)
+        del state[OUTPUT_BIAS]
+    wanted = wanted_tensors(config.options(OUTPUT_BIAS in state), *sizes)
     hugging_face.check_tensors(path, wanted, state, types=TYPES)
-    bias = state.get(OUR_BIAS)
+    bias = state.get(OUTPUT_BIAS)
     never = frozenset(
         name for name, one in zip(symbols[1], [] if bias is None else bias.tolist(), strict=bias is not None)
         if one < NEVER / 2
@@ -130,7 +126,7 @@ def _tensors(
     source = _in_order(state[ENCODER_EMBEDDINGS], tokenizer.source_rows)
     tensors = {
         f"{THEIR_PREFIX}{name}": value for name, value in state.items()
-        if name not in (*OUR_EMBEDDINGS, OUR_OUTPUT, OUR_BIAS)
+        if name not in (*EMBEDDINGS, OUTPUT, OUTPUT_BIAS)
     }  # fmt: skip
     if config.share_encoder_decoder_embeddings:
         tensors[SHARED] = source
@@ -138,7 +134,7 @@ def _tensors(
         tensors[f"{THEIR_PREFIX}{ENCODER_EMBEDDINGS}"] = source
         tensors[f"{THEIR_PREFIX}{DECODER_EMBEDDINGS}"] = _in_order(state[DECODER_EMBEDDINGS], tokenizer.target_rows)
     if config.model_type != M2M_100:
-        bias = state.get(OUR_BIAS)
+        bias = state.get(OUTPUT_BIAS)
         bias = source.new_zeros(config.decoder_vocab_size) if bias is None else _in_order(bias, tokenizer.target_rows)
         tensors[THEIR_BIAS] = bias.unsqueeze(0)
     if config.model_type == MARIAN and options.get("sinusoids", FAIRSEQ) == FAIRSEQ:

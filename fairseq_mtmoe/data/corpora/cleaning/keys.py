@@ -17,6 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.corpora.cleaning.characters import ASSIGNED, CODES, Columns, table
+from fairseq_mtmoe.data.sampling.permutation import GOLDEN, mix
 
 Keys = NDArray[np.uint64]
 
@@ -100,12 +101,8 @@ def exact_keys(source: Sequence[str], target: Sequence[str]) -> Keys:
 
 
 def mixed(first: Keys, second: Keys) -> Keys:
-    """Return a key for each pair of keys, in order: SplitMix64's finaliser (Steele et al. 2014)."""
-    bits = second + first * np.uint64(0x9E3779B97F4A7C15)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    key: Keys = bits ^ (bits >> np.uint64(31))
-    return key
+    """Return a key for each pair of keys, in order; see `mix`."""
+    return mix(second + first * GOLDEN)
 
 
 def are_among(keys: Keys, known: Keys) -> NDArray[np.bool_]:

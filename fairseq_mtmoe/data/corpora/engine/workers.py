@@ -5,8 +5,6 @@ A job is a call that says where something is, never the text itself; another may
 
 import itertools
 import multiprocessing
-import os
-import signal
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -18,7 +16,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -27,6 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
+from fairseq_mtmoe.io.isolated import begin_worker
 
 Result = TypeVar("Result")
 
@@ -208,7 +206,7 @@ class Processes(_Pool):
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self._executor: ProcessPoolExecutor = ProcessPoolExecutor(self._count, context, _begin_worker)
+        self._executor: ProcessPoolExecutor = ProcessPoolExecutor(self._count, context, begin_worker)
 
     def _room(self) -> int:
         return self._count * AT_ONCE
@@ -233,14 +231,6 @@ class Processes(_Pool):
             process.kill()
         for process in processes:
             process.join()
-
-
-def _begin_worker() -> None:
-    """Prepare a worker: ignore interrupts, which its parent handles, and end with the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=lambda: wait([parent.sentinel]) and os._exit(1), daemon=True).start()
 
 
 class Cluster(_Pool):

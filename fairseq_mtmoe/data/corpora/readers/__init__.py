@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +28,6 @@ _SEGMENTS: dict[str, Callable[[CorpusFiles], Iterator[Segment]]] = {
 _NUM_FILES = {"moses": (2,), "text": (2,), "iwslt": (2,), "sgm": (1, 2)}  # files of a corpus; other formats have 1
 _OF_LINES = ("moses", "text", "tsv", "jsonl")  # formats with a pair per line
 FORMATS = ("auto", *_PAIRS, *_SEGMENTS)  # values of `CorpusFiles.format`; `auto` detects the format by content
-
-ON_BAD_LINE: tuple[OnBadLine, ...] = get_args(OnBadLine)
 
 
 def read(files: CorpusFiles, block: int = BLOCK, on_bad_line: OnBadLine = "drop") -> Iterator[Block | BadLine]:

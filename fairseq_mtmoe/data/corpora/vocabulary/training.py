@@ -23,7 +23,6 @@ from fairseq_mtmoe.io.isolated import Lost, isolated
 MAX_LINES = 400_000  # lines to train on; more do not change vocabularies of this size, and take minutes
 THREADS = 8  # fixed, as the sums depend on it and the model records it
 OPTIONS = ("--vocab-size", "--character-coverage")  # names of size and coverage on the command line
-RECIPE_NAMES = ("vocabulary.size", "vocabulary.character_coverage")  # their names in a recipe
 
 _LINES_AT_ONCE = 10_000
 _INDICES_AT_ONCE = 1 << 20
@@ -76,12 +75,11 @@ def default_size(sentences: int, lines: Sequence[str], characters: int) -> int:
     return min(max(pieces, LEAST_PIECES), MOST_PIECES)
 
 
-def train(
-    lines: Sequence[str], vocabulary: Vocabulary, sentences: int, names: tuple[str, str] = RECIPE_NAMES
-) -> tuple[bytes, int]:
+def train(lines: Sequence[str], vocabulary: Vocabulary, sentences: int, names: tuple[str, str]) -> tuple[bytes, int]:
     """Return a serialized model, and the requested number of pieces: `vocabulary.size`, else `default_size`.
 
-    `character_coverage` also holds for each script. `lines` are a sample of the `sentences`.
+    `character_coverage` also holds for each script. `lines` are a sample of the `sentences`. Errors use the `names`
+    of size and coverage.
     """
     required = required_characters(lines, vocabulary.character_coverage)
     size = vocabulary.size or default_size(sentences, lines, len(required))

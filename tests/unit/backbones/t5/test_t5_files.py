@@ -1,13 +1,11 @@
 """Folders of Hugging Face's and our files of T5s: what they hold comes back, and nothing else is taken."""
 
 import dataclasses
-import io
 import json
 import shutil
 from pathlib import Path
 
 import pytest
-import sentencepiece
 import torch
 
 from fairseq_mtmoe.backbones.t5 import pretrained as files
@@ -17,8 +15,19 @@ from fairseq_mtmoe.backbones.t5.model import T5Model, whole_state
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.nlu.text_split import Pieces
 from fairseq_mtmoe.io.files import read_json
+from tests.helpers.piece_models import trained_pieces
 from tests.helpers.refused import refused
-from tests.helpers.t5 import ALL_CONFIGS, PIECES, TINY, TINY_1_1, dictionary, hugging_face_model, pretrained, texts
+from tests.helpers.t5 import (
+    ALL_CONFIGS,
+    PIECES,
+    SPECIAL_PIECES,
+    TINY,
+    TINY_1_1,
+    dictionary,
+    hugging_face_model,
+    pretrained,
+    texts,
+)
 
 OF_VERSION_4 = Path(__file__).parents[3] / "golden" / "t5_1_1_transformers_4"
 all_kinds = pytest.mark.parametrize("config", ALL_CONFIGS.values(), ids=ALL_CONFIGS)
@@ -26,12 +35,7 @@ all_kinds = pytest.mark.parametrize("config", ALL_CONFIGS.values(), ids=ALL_CONF
 
 def spiece(lines):
     """A model of SentencePiece as T5's are made."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, vocab_size=200, hard_vocab_limit=False, minloglevel=3,
-        pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
-    )  # fmt: skip
-    return model.getvalue()
+    return trained_pieces(lines, "unigram", 200, **SPECIAL_PIECES)
 
 
 def assert_same(found, wanted):

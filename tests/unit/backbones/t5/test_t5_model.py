@@ -7,11 +7,12 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_mtmoe.backbones.t5.blocks import buckets_of
-from fairseq_mtmoe.backbones.t5.config import T5_1_1_BASE, T5_BASE
+from fairseq_mtmoe.backbones.t5.config import GATED_GELU, T5_BASE, T5Config
 from fairseq_mtmoe.backbones.t5.model import T5Model, shifted
 from tests.helpers.decoding import decode
 from tests.helpers.t5 import ALL_CONFIGS, CONFIGS, TINY, dictionary, hugging_face_model, ours_of, texts, tiny_t5
 
+T5_1_1_BASE = T5Config(d_ff=2048, feed_forward_proj=GATED_GELU, tie_word_embeddings=False)
 both = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 

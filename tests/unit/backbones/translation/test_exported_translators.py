@@ -11,8 +11,9 @@ from fairseq_mtmoe.data.translation.vocabulary import VOCABULARY, Vocabulary
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.bert import perturb
 from tests.helpers.invoked import mtmoe
+from tests.helpers.piece_models import names_of, pieces_of
 from tests.helpers.refused import refused
-from tests.helpers.translators import CASES, built, lines, names_of, padded, pieces, write_folder
+from tests.helpers.translators import CASES, built, lines, padded, pieces, write_folder
 
 transformers = pytest.importorskip("transformers")
 
@@ -98,7 +99,7 @@ FORMS = {
 def trained(arch_options, langs=("en", "de"), style="multilingual", langtoks=("src", "tgt"), kind="unigram"):
     """A checkpoint of a run on a data directory of `mtmoe prepare`, as far as it matters here."""
     model = pieces(kind)
-    vocabulary = Vocabulary.joined(names_of(model)[3:], model)
+    vocabulary = Vocabulary.joined(pieces_of(model), model)
     settings = {
         "langs": list(langs), "langtoks": {"main": langtoks}, "langtoks_specs": ["main"], "lang_tok_style": style,
         "lang_tok_replacing_bos_eos": False, "enable_lang_ids": False, "encoder_langtok_last": False,

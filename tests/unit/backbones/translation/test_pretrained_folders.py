@@ -11,8 +11,9 @@ from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from tests.helpers.invoked import mtmoe
+from tests.helpers.piece_models import names_of
 from tests.helpers.refused import refused
-from tests.helpers.translators import CASES, lines, names_of, pieces, write_folder
+from tests.helpers.translators import CASES, lines, pieces, write_folder
 
 transformers = pytest.importorskip("transformers")
 WEIGHTS, PIECES = "model.safetensors", "sentencepiece.bpe.model"

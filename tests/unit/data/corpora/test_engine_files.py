@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
-from fairseq.data import Dictionary, indexed_dataset
+from fairseq.data import Dictionary
 
 from fairseq_mtmoe.data.corpora import binarize
 from fairseq_mtmoe.data.corpora.binarize import write_dictionary, writer
@@ -14,6 +14,7 @@ from fairseq_mtmoe.data.corpora.engine.store import Saved, packed, save
 from fairseq_mtmoe.data.corpora.recipes.schema import Shards
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import load
 from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
+from tests.helpers.binarized import write_ids
 from tests.helpers.raw_corpora import sentences
 
 
@@ -22,10 +23,7 @@ def test_files_are_those_of_fairseqs_builder(symbols, tmp_path, monkeypatch):
     monkeypatch.setattr(binarize, "_LENGTHS_AT_ONCE", 7)
     draw = np.random.default_rng(1)
     expected = [draw.integers(4, symbols, draw.integers(1, 12)) for _ in range(50)]
-    builder = indexed_dataset.make_builder(str(tmp_path / "theirs.bin"), impl="mmap", vocab_size=symbols)
-    for sentence in expected:
-        builder.add_item(torch.IntTensor(sentence))
-    builder.finalize(str(tmp_path / "theirs.idx"))
+    write_ids(tmp_path / "theirs", map(torch.IntTensor, expected), symbols)
     with writer(tmp_path / "ours", symbols) as add:
         for part in (expected[:3], expected[3:4], [], expected[4:30], expected[30:]):
             add(np.concatenate([np.zeros(0, np.int64), *part]), np.array(list(map(len, part)), np.int32))

@@ -10,7 +10,8 @@ import pytest
 import sentencepiece
 
 from fairseq_mtmoe.data.translation.new_pieces import LEAST_JOINS, changed, figures, grow, model_type
-from tests.helpers.pretrained_translators import pieces_of, sentences, trained_pieces
+from tests.helpers.piece_models import pieces_of, trained_pieces
+from tests.helpers.pretrained_translators import sentences
 
 KINDS = {"unigram": 1, "bpe": 2}
 OLD = ("en", "sw", "fr")

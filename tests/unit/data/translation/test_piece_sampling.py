@@ -1,6 +1,5 @@
 """Sentences are drawn in other pieces, and stay the same text."""
 
-import io
 import math
 import pickle
 import random
@@ -9,13 +8,13 @@ import sys
 from collections import Counter
 
 import pytest
-import sentencepiece
 import torch
 from fairseq.data import Dictionary
 
 from fairseq_mtmoe.data.translation.new_pieces import BPE, model_type
 from fairseq_mtmoe.data.translation.piece_sampling import PieceSampling, SampledSide, _Bpe, _Unigram
 from fairseq_mtmoe.data.translation.vocabulary import Side
+from tests.helpers.piece_models import pieces_of, trained_pieces
 from tests.helpers.refused import refused
 from tests.helpers.translated_text import texts
 
@@ -25,14 +24,8 @@ CODE, LONGEST = "__aa__", 1000
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def side(request):
     draw = random.Random(1)
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([" ".join(draw.choices(texts(40, 0), k=3)) for _ in range(300)]), model_writer=model,
-        minloglevel=3, vocab_size=150, model_type=request.param, hard_vocab_limit=False,
-    )  # fmt: skip
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    names = [processor.id_to_piece(piece) for piece in range(len(processor))]
-    return Side((*(name for name in names if name not in ("<unk>", "<s>", "</s>")), CODE), model.getvalue())
+    model = trained_pieces([" ".join(draw.choices(texts(40, 0), k=3)) for _ in range(300)], request.param, 150)
+    return Side((*pieces_of(model), CODE), model)
 
 
 def encoded(side, line, *before):

@@ -106,26 +106,6 @@ def test_padding_takes_no_part():
     assert (gpu_assignment(scores, torch.ones_like(padding)).expert_T == 16).all()
 
 
-def test_no_finite_score_at_all():
-    for value in (torch.nan, torch.inf, 0.0):
-        found = gpu_assignment(torch.full((11, 4), value))
-        made.assert_fair(found.expert_T, 11, 4)
-        assert found.price_N.abs().max() < 1e-6
-
-
-def test_infinite_scores_count_as_the_highest_and_lowest_finite_one():
-    found, right = (gpu_assignment(scores).expert_T for scores in made.with_odd_ones(400))
-    assert torch.equal(found, right) and found[3] == 2
-
-
-@pytest.mark.parametrize("scale", [1e-38, 3e37])
-def test_scores_of_extreme_size(scale):
-    scores = made.make(made.random_scores, 640, 4).clamp(-3, 3)
-    expert = gpu_assignment((scores.double() * scale).float()).expert_T
-    made.assert_fair(expert, 640, 4)
-    assert made.gap(scores, expert) <= made.FAST_GAP
-
-
 SCORES, PADDING = made.make(made.random_scores, 512, 8).float(), torch.arange(512) % 7 == 0
 
 

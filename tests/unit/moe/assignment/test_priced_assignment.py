@@ -1,4 +1,4 @@
-"""Balanced assignment against scipy, compiled and step by step: shares, gap, prices, odd scores and starts."""
+"""Balanced assignment against scipy, compiled and step by step: shares, gap, prices and starts."""
 
 import itertools
 from functools import cache
@@ -143,12 +143,6 @@ def test_scores_that_differ_little_or_in_few_tokens(exact, most):
     made.assert_fair(balanced_assignment(indivisible, exact=exact), 1000, 4)
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_infinite_scores_count_as_the_highest_and_lowest_finite_one(exact):
-    found, right = (balanced_assignment(scores, exact=exact) for scores in made.with_odd_ones(40))
-    assert torch.equal(found, right) and found[3] == 2
-
-
 @pytest.mark.parametrize(("scale", "offset"), [(1e200, 0.0), (1.0, 1e9)])
 def test_float64_is_not_rounded_to_float32(scale, offset):
     scores = scale * made.make(made.random_scores, 50, 4).double() + offset
@@ -165,10 +159,7 @@ def test_other_types_give_what_float32_gives(dtype):
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 7.0])
-def test_equal_scores_have_no_prices(value):
-    found = priced_assignment(torch.full((11, 4), value), exact=True)
-    made.assert_fair(found.expert_T, 11, 4)
-    assert (found.price_N == 0).all()
+def test_equal_scores_have_no_prices_from_any_start(value):
     start = torch.tensor([0.0, 1.0, -1.0, 0.0, 2.0])
     assert (priced_assignment(torch.full((7, 5), value), start).price_N == 0).all()
 

@@ -17,7 +17,7 @@ from fairseq_mtmoe.tasks._multitask import run_log, validation
 from fairseq_mtmoe.tasks._multitask.run_log import LINES, Stopwatch, TrainingRecord, TrainingRunLog
 from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks._multitask.validation import GateMovement, Group, add_task_sums, group_values, log_groups
-from tests.helpers.digits import make_digit_corpus
+from tests.helpers.digits import digit_fixture
 from tests.helpers.models import batch, moe_model, perturb
 from tests.helpers.pemt import pemt_translator, target_model
 from tests.helpers.pretended_gpu import pretended_gpu
@@ -121,11 +121,7 @@ GATED = {"num_experts": 4, "expert_gates": "base,task,switch", "expert_interval"
          "decoder_layers": 3}  # fmt: skip
 OPTIONS = ("--max-tokens", 200, "--validate-interval-updates", 2, "--save-interval-updates", 2,
            *(part for name, value in GATED.items() for part in (f"--{name.replace('_', '-')}", value)))  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=60, valid=10, test=5)
+corpus = digit_fixture(train=60, valid=10, test=5)
 
 
 @torch.no_grad()

@@ -26,7 +26,7 @@ UPDATES = 18
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     register()
-    return make_text_data(tmp_path_factory.mktemp("sampled") / "data", vocab_size=200)
+    return make_text_data(tmp_path_factory.mktemp("sampled") / "data", size=200)
 
 
 def run(data, folder, *options):

@@ -19,7 +19,7 @@ from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.translator import Decoding, Translator
 from fairseq_mtmoe.slots import expert_layers
-from tests.helpers.digits import PAIRS, digit_dictionary, digit_task, make_digit_corpus
+from tests.helpers.digits import PAIRS, digit_dictionary, digit_fixture, digit_task
 from tests.helpers.models import SIZES, BaseDenseModel, BaseMoEConfig, DenseConfig, perturb
 from tests.helpers.processes import run_processes
 from tests.helpers.refused import refused
@@ -304,11 +304,7 @@ def test_pairs_of_extra_data_are_tasks_too(digits):
 
 SCORED = ("--eval-bleu", "--eval-chrf", "--eval-bleu-args", '{"beam": 3, "max_len_b": 20}', "--num-experts", 4,
           "--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return make_digit_corpus(tmp_path_factory.mktemp("digits"), train=600, valid=20)
+data = digit_fixture(train=600, valid=20)
 
 
 @pytest.fixture(scope="module")

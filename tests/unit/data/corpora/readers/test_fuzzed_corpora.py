@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fairseq_mtmoe.errors import UserError
-from tests.fuzz.odd_values import damage
+from tests.helpers.damage import damage
 from tests.helpers.reading import all_lines, found_in, split_lines, written
 from tests.unit.data.corpora.readers.test_markup import REFERENCE, SOURCE, TMX, WMT
 from tests.unit.data.corpora.readers.test_message_catalogs import PO

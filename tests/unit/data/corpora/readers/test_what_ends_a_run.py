@@ -2,11 +2,12 @@
 
 import gzip
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, HARMLESS, OF_FILES, BadLine
-from fairseq_mtmoe.data.corpora.readers import ON_BAD_LINE, read
+from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS, HARMLESS, OF_FILES, BadLine, OnBadLine
+from fairseq_mtmoe.data.corpora.readers import read
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.reading import unpacked, written
 
@@ -63,7 +64,7 @@ def test_what_ends_a_run(reason, broken):
     passes = {"stop": reason in HARMLESS, "drop": reason not in {*OF_FILES, "unequal"}, "salvage": reason != "unequal"}
     if reason == "line ends":  # a file without lines is shorter than its translation, too
         files = replace(files, allow_unequal=True)
-    for on_bad_line in ON_BAD_LINE:
+    for on_bad_line in get_args(OnBadLine):
         result = result_of(files, on_bad_line)
         if passes[on_bad_line]:
             assert result - {"unequal"} == {reason} - {"unequal"}
@@ -79,7 +80,7 @@ def test_what_ends_a_run(reason, broken):
 
 def test_evaluation_sets_are_read_whole_or_not_at_all(broken):
     for reason, files in broken.items():
-        for on_bad_line in ON_BAD_LINE:
+        for on_bad_line in get_args(OnBadLine):
             result = result_of(replace(files, is_evaluation=True), on_bad_line)
             if reason in HARMLESS:
                 assert result == {reason}

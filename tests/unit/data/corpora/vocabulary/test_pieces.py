@@ -1,6 +1,5 @@
 """A model and a dictionary, given or ours, and what they have of each language."""
 
-import io
 from collections import Counter
 
 import numpy as np
@@ -15,6 +14,7 @@ from fairseq_mtmoe.data.corpora.cleaning.characters import table as table_of
 from fairseq_mtmoe.data.corpora.recipes.schema import Vocabulary
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import count_characters, known_characters, load, table
 from fairseq_mtmoe.data.corpora.vocabulary.training import required_characters, train, train_model
+from tests.helpers.piece_models import trained_pieces
 from tests.helpers.refused import refused
 
 TEXT = [f"{a}{b} {c}{a} {b}" for a in ("mor", "gel", "tir") for b in ("dan", "sup") for c in ("ak", "ne", "ol")] * 20
@@ -29,9 +29,7 @@ def ours() -> bytes:
 @pytest.fixture(scope="module")
 def mbarts() -> bytes:
     """A model with SentencePiece's own ids of special pieces, as mBART's has them."""
-    model, options = io.BytesIO(), {"vocab_size": SIZE, "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXT), model_writer=model, **options)
-    return model.getvalue()
+    return trained_pieces(TEXT, "unigram", SIZE)
 
 
 def pieces_of(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str]]:
@@ -117,9 +115,10 @@ def test_a_rare_script_keeps_its_characters_in_a_trained_model():
         assert count_characters(["ქართული ენა"], known) == {"characters Geor": 10, **covered}
 
 
-def test_sentences_name_the_recipes_fields():
-    with refused("vocabulary.size", "vocabulary.character_coverage"):
-        train(["a few words of text", "more"] * 20, Vocabulary(size=9), 40)
+def test_sentences_name_the_settings_as_they_are_given():
+    names = ("vocabulary.size", "vocabulary.character_coverage")
+    with refused(*names):
+        train(["a few words of text", "more"] * 20, Vocabulary(size=9), 40, names)
 
 
 def counts(**changed) -> dict[str, int]:
