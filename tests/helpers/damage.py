@@ -11,23 +11,24 @@ from fairseq_mtmoe.errors import UserError
 # Numbers at the ends of their ranges, and what text, JSON, YAML and tables of numbers stumble over.
 ODD = (
     b"\0" * 8, b"\xff" * 4, b"\xff" * 8, b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\1" + b"\0" * 7, b"\r", b"\n", b"\n\n",
-    b"\t", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"-1", b"NaN", b"1e999", b"1" * 30, b"9" * 5000, b"null", b"true", b'"x"',
-    b"[]", b"{}", b"[" * 2000, b'"\\ud800"', b"&a [*a]", b"*", b": ",
+    b"\t", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"-1", b"NaN", b"1e999", b"1" * 30, b"null", b"true", b'"x"', b"[]", b"{}",
+    b"[[[[", b'"\\ud800"', b"&a [*a]", b"*", b": ",
 )  # fmt: skip
+LONG = (b"9" * 5000, b"[" * 2000)  # sentences that repeat them are long, too
 
 
 def damaged(*contents: bytes) -> st.SearchStrategy[bytes]:
     """One of the contents after a few accidents, or any bytes."""
-    accidents = st.builds(damage, st.randoms(use_true_random=False), st.sampled_from(contents))
+    accidents = st.builds(damage, st.randoms(use_true_random=False), st.sampled_from(contents), st.just(ODD))
     return st.one_of(accidents, st.binary(max_size=300))
 
 
-def damage(draw: random.Random, content: bytes) -> bytes:
+def damage(draw: random.Random, content: bytes, odd: tuple[bytes, ...] = (*ODD, *LONG)) -> bytes:
     """The content after one to four accidents: bytes changed, cut out, repeated or put in."""
     for _ in range(draw.choice((1, 1, 2, 4))):
         start = draw.randint(0, len(content))
         end = min(len(content), start + draw.choice((0, 1, 2, 4, 8, 40, len(content))))
-        pieces = (draw.randbytes(draw.randint(0, 9)), content[start:end] * 2, draw.choice(ODD))
+        pieces = (draw.randbytes(draw.randint(0, 9)), content[start:end] * 2, draw.choice(odd))
         content = content[:start] + draw.choice(pieces) + content[end:]
     return content
 
