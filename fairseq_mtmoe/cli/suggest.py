@@ -17,7 +17,6 @@ from fairseq_mtmoe import __version__
 from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.cli._shared import PATH
 from fairseq_mtmoe.cli._sizes import LEAST_PASSES, SIZES, VALIDATIONS, Plan, Size, Trial, first_choice, plan
-from fairseq_mtmoe.data.indexed_files import count_sentences
 from fairseq_mtmoe.data.translation.file_names import indexed_sides, joined_dictionary, side_name
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import UserError, raise_invalid
@@ -79,6 +78,8 @@ def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
     Raises:
         UserError: a folder is missing, or has no training data of a selected pair.
     """
+    from fairseq_mtmoe.data.indexed_files import count_sentences  # loads numpy, which --help does without
+
     found: Counter[str] = Counter()
     shards = with_shards(data).split(os.pathsep)
     for folder in shards if split == "train" else shards[:1]:  # validation reads the first alone

@@ -16,7 +16,7 @@ from fairseq_mtmoe.cli.main import COMMANDS, commands
 assert CliRunner().invoke(commands, ["--help"]).exit_code == 0
 print(*(name for name in sys.modules if name.startswith("fairseq_mtmoe.cli.")))
 groups = "prepare", "prepare corpora", "prepare text", "prepare catalogs"
-for line in (*groups, "evaluate", "download", "extend", "report"):
+for line in (*groups, "evaluate", "download", "extend", "report", "suggest"):
     for arguments, code in (["--help"], 0), (["--nonsense"], 2):
         assert CliRunner().invoke(commands, [*line.split(), *arguments]).exit_code == code, line
 print(*({"numpy", "sacrebleu", "fontTools", "yaml", "torch"} & sys.modules.keys()))
