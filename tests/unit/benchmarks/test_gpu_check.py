@@ -1,9 +1,10 @@
 """The GPU check: every part at toy sizes, on a CPU and on a pretended GPU; what is interrupted goes on."""
 
 import importlib
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import pytest
+import torch
 from gpu_check import __main__ as main
 from gpu_check import driver, parts
 from gpu_check.rows import Setting
@@ -49,6 +50,38 @@ def test_parts_run_where_mixing_devices_fails(outcomes, name):
 def test_parts_that_no_pretended_gpu_can_run_do_on_a_cpu(outcomes, name):
     found = outcomes(name, "cpu")
     assert "failed" not in found and found["passed"], found
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_a_graph_that_computes_nothing_new_is_found(training, is_stale, tmp_path, monkeypatch):
+    """With stand-ins for torch's graphs, which a CPU does not have: a replay does the pass again, or nothing."""
+    from gpu_check import launching
+    from gpu_check.rows import PASSED
+
+    captured = []
+
+    class Graph:
+        def replay(self):
+            if not is_stale:
+                batch.forget_gradients()
+                captured[0].detach().copy_(work().detach())
+
+    setting = Setting("cpu", False, tmp_path)
+    batch = launching.in_training(setting, "task", training)
+    work = batch.work
+    monkeypatch.setattr(batch, "work", lambda: captured.append(work()) or captured[-1])
+    monkeypatch.setattr(launching, "in_training", lambda *_: batch)
+    monkeypatch.setattr(launching, "WARMUPS", 0)
+    nothing = MagicMock()  # streams, and waiting for them
+    for name in ("Stream", "current_stream", "stream", "graph", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, nothing)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    if is_stale:
+        with pytest.raises(AssertionError, match="output differs"):
+            launching.graph_is_right(setting, "graph", "task", training)
+    else:
+        assert launching.graph_is_right(setting, "graph", "task", training)[0].outcome == PASSED
 
 
 def import_what_keeps_functions():

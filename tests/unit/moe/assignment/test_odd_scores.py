@@ -28,13 +28,19 @@ def forms(request, monkeypatch):
     return [partial(priced_assignment, exact=exact) for exact in (False, True)]
 
 
+def is_fast(form):
+    return getattr(form, "keywords", {}).get("exact") is False
+
+
 def test_infinite_scores_count_as_the_highest_and_lowest_finite_one(forms):
-    few, (odd, finite) = made.with_odd_ones(40), made.with_odd_ones(400)
     for form in forms:
-        found, right = (form(scores).expert_T for scores in few)
-        assert torch.equal(found, right) and found[3] == 2
-        found = form(odd).expert_T  # which may differ from the finite ones', within the gap
-        assert made.gap(finite, found) <= made.FAST_GAP and found[3] == 2
+        for odd, finite in made.with_odd_ones(40), made.with_odd_ones(400):
+            found, right = form(odd).expert_T, form(finite).expert_T
+            if is_fast(form) and len(odd) == 400:  # its answers may differ, within the gap
+                assert made.gap(finite, found) <= made.FAST_GAP
+            else:
+                assert torch.equal(found, right)
+            assert found[3] == 2
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 0.0, 7.0])
@@ -42,7 +48,8 @@ def test_equal_scores_have_no_prices(forms, value):
     for form in forms:
         found = form(torch.full((11, 4), value))
         made.assert_fair(found.expert_T, 11, 4)
-        assert found.price_N.abs().max() < 1e-6
+        is_exact = getattr(form, "keywords", {}).get("exact") is True
+        assert found.price_N.abs().max() <= (0 if is_exact else 1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e-38, 3e37])
