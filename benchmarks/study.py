@@ -45,6 +45,8 @@ COLUMNS = (
     "study", "row", "seed", "task", "tier", "metric", "update", "value", "n", "commit", "version", "processor", "date",
 )  # fmt: skip
 PERPLEXITY, SCORE = "valid perplexity", "score"
+PARAMETERS, MULTIPLICATIONS = "parameters", "multiplications per token"
+STEP = ("step / dense", "step / dense, first quartile", "step / dense, third quartile")
 
 
 @click.group(context_settings={"show_default": True})
@@ -264,12 +266,14 @@ def _execute(command: list[object], log: Path) -> None:
 def _finish(run: Path, options: list[str], **own: object) -> None:
     if (run / FINISHED).exists():
         return
-    facts = {
-        "commit": _git("rev-parse", "--short", "HEAD"), "version": __version__, "processor": _processor(),
-        "date": datetime.now(UTC).date().isoformat(), "options": options, **own,
-    }  # fmt: skip
-    write_text(run / FINISHED, json.dumps(facts, indent=1) + "\n")
+    write_text(run / FINISHED, json.dumps({**made_by(), "options": options, **own}, indent=1) + "\n")
     _say(f"{run.name}: finished")
+
+
+def made_by() -> dict[str, str]:
+    """What the table says of how a figure came about: code, machine and day."""
+    commit, date = _git("rev-parse", "--short", "HEAD"), datetime.now(UTC).date().isoformat()
+    return {"commit": commit, "version": __version__, "processor": _processor(), "date": date}
 
 
 def _check_committed(path: Path) -> None:

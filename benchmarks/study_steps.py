@@ -1,9 +1,10 @@
 """What a step of each of a study's shapes costs beside its dense row's: one process, the same batches, in turns.
 
-    python benchmarks/study_steps.py captions DATA --inner 384,416,448,480
+    python benchmarks/study_steps.py captions DATA --inner 384,416,448,480   # before the study is registered
+    python benchmarks/study_steps.py captions DATA --record                  # afterwards, into results/results.csv
 
-Rows that differ in no option of the model are one shape. `--inner` adds dense shapes of other inner sizes, to choose
-the one that costs as much as experts do before the study is registered.
+Rows that differ in no option of the model are one shape, which has the name of the first of them. `--inner` adds dense
+shapes of other inner sizes, to choose the one that costs as much as experts do.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import study_plan
 import torch
 from fairseq import optim, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from study import COLUMNS, MULTIPLICATIONS, PARAMETERS, RATED, RESULTS, STEP, made_by, read_results, write_results
 from study_plan import STUDIES, Study
 from timing import Ratio, interleaved
 
 from fairseq_mtmoe import register
+from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.slots.sparse_model import model_size
 
 BATCHES, TURNS = 3, 15
 # Options that change no model, or, like groups of task ids, only how many gates it has.
@@ -72,12 +76,34 @@ def shapes(study: Study, inner: list[str]) -> dict[str, list[str]]:
     return found
 
 
+def costs_of(study: str, shape: str, size: dict[str, int], step: Ratio) -> list[dict[str, str]]:
+    """The table's lines of a shape: its size, and its step over the dense row's, with quartiles, of 15 turns."""
+    figures: dict[str, int | float] = {
+        PARAMETERS: size["parameters"], MULTIPLICATIONS: size["multiplications"],
+        **dict(zip(STEP, (step.median, step.low, step.high), strict=True)),
+    }  # fmt: skip
+    same = {"study": study, "row": shape, "seed": RATED, "tier": "all", "n": str(TURNS), **made_by()}
+    lines = [{**same, "metric": metric, "value": f"{value:g}" if isinstance(value, float) else str(value)}
+             for metric, value in figures.items()]  # fmt: skip
+    return [{column: line.get(column, "") for column in COLUMNS} for line in lines]
+
+
+def record(new: list[dict[str, str]], results: Path, study: str) -> None:
+    """Put the costs of a study into the table, in the place of those that it has."""
+    metrics = {line["metric"] for line in new}
+    others = [line for line in read_results(results) if line["study"] != study or line["metric"] not in metrics]
+    write_results(results, [*others, *new])
+
+
 @click.command()
 @click.argument("name")
 @click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--inner", default="", metavar="N,…", help="Inner sizes of further dense shapes.")
-def main(name: str, data: Path, inner: str) -> None:
+@click.option("--record", "is_recorded", is_flag=True, help="Put the study's shapes into the table of results.")
+def main(name: str, data: Path, inner: str, is_recorded: bool) -> None:
     """Time a step of every shape of the study NAME on batches of the data directory DATA."""
+    if inner and is_recorded:
+        raise_invalid("--inner", "empty with `--record`, since its shapes are no rows of the study", inner)
     register()
     torch.set_num_threads(1)
     study = study_plan.load(STUDIES / f"{name}.yaml")
@@ -86,10 +112,21 @@ def main(name: str, data: Path, inner: str) -> None:
         first = next(iter(trained.values()), None)
         trained[shape] = Training(given, data, first.batches if first else None)
     seconds = interleaved({shape: one.step for shape, one in trained.items()}, TURNS)
+    lines: list[dict[str, str]] = []
     for shape, times in seconds.items():
-        count = sum(parameter.numel() for parameter in trained[shape].model.parameters())
-        click.echo(f"{shape}: {Ratio.of(times, seconds['dense'])} of dense; {count / 1e6:.2f} million parameters")
+        size, step = model_size(trained[shape].model), Ratio.of(times, seconds["dense"])
+        lines += costs_of(name, shape, size, step)
+        million, multiplications = size["parameters"] / 1e6, size["multiplications"] / 1e6
+        click.echo(
+            f"{shape}: step {step} of dense; {multiplications:.2f} million multiplications per token; "
+            f"{million:.2f} million parameters"
+        )
+    if is_recorded:
+        record(lines, RESULTS, name)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from error

@@ -22,7 +22,7 @@ import contrasts
 import study_plan
 from contrasts import HIGHER, NONE, ONE_SEED, Difference, PooledError, Values
 from omegaconf import MISSING, OmegaConf
-from study import PERPLEXITY, RESULTS, ROOT, SCORE, read_results
+from study import MULTIPLICATIONS, PARAMETERS, PERPLEXITY, RATED, RESULTS, ROOT, SCORE, STEP, read_results
 from study_plan import STUDIES, Entry
 
 from fairseq_mtmoe.errors import UserError
@@ -251,6 +251,7 @@ def page(name: str, study: Described, lines: Lines) -> str:
         compared = compare(lines, study.compared(metric), metric)
         if compared:
             parts += [_contrast_table(study, compared, metric)]
+    parts += _costs(study, lines)
     parts += _rates(lines, SCORE if study.metric == SCORE else PERPLEXITY)
     if study.facts:
         parts += ["## How it was made", "\n".join(f"- {fact}" for fact in study.facts)]
@@ -288,6 +289,27 @@ def _contrast_table(study: Described, compared: Sequence[tuple[Compared, Differe
     rows = [[study.rows.get(row, row), study.rows.get(control, control), *(of.get(group, "") for group in columns)]
             for (row, control), of in cells.items()]  # fmt: skip
     return markdown_table(["row", "control", *columns], rows, 2 + len(columns))
+
+
+def _costs(study: Described, lines: Lines) -> list[str]:
+    """What each shape costs; rows that differ in no option of the model are one shape."""
+    figures = {metric: lines.values(metric, "all") for metric in (PARAMETERS, MULTIPLICATIONS, *STEP)}
+    rows = []
+    for row, title in study.rows.items():
+        if row not in figures[MULTIPLICATIONS]:
+            continue
+        parameters, multiplications, *step = (of[row][int(RATED)] for of in figures.values())
+        median, low, high = (f"{ratio:.2f}" for ratio in step)
+        rows.append([title, f"{parameters / 1e6:.2f}", f"{multiplications / 1e6:.2f}", f"{median} ({low} to {high})"])
+    if not rows:
+        return []
+    said = (
+        "Multiplications are those of one source and one target token, in millions, without attention's products. A "
+        "step is forward, backward and Adam on one thread; all shapes in turn in one process, 15 turns: median and "
+        "quartiles. Rows that are not here have the shape of one that is."
+    )
+    head = ["row", "million parameters", "multiplications", "step / dense"]
+    return ["## Cost", said, markdown_table(head, rows, (0, 3))]
 
 
 def _rates(lines: Lines, metric: str) -> list[str]:

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import tables
 from scipy import stats
+from study import COLUMNS, write_results
+from study_steps import costs_of, record
+from timing import Ratio
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MADE = {"study": "one", "n": "1", "commit": "abc", "version": "0.1.9", "processor": "P", "date": "2026-01-01"}
@@ -99,6 +102,19 @@ def test_a_registered_study_shows_what_dense_reaches_and_its_learning_rates():
     assert re.search(r"shuffled sources / with its own +\| at least 2 +\| +1\.50 \| no", text)
     assert re.search(r"source-free trigrams +\| at most 0\.5 +\| +0\.20 \| yes", text)
     assert re.search(r"dense +\| +3e-3 +\| +9\.50 \|", text)
+
+
+def test_costs_of_shapes_take_the_place_of_older_ones_and_are_shown(lines, tmp_path):
+    results = tmp_path / "results.csv"
+    write_results(results, [{**dict.fromkeys(COLUMNS, ""), **one} for one in lines.lines])
+    for median in (1.5, 1.02):
+        size = {"parameters": 5_070_000, "multiplications": 2_980_000}
+        record(costs_of("one", "base", size, Ratio(median, 0.98, 1.07)), results, "one")
+    found = tables.lines_of("one", tables.read_results(results))
+    study = tables.Described(title="One", metric="bleu", rows={"dense": "the dense one", "base": "BASE"})
+    assert re.search(r"BASE +\| +5\.07 \| +2\.98 \| 1\.02 \(0\.98 to 1\.07\)", tables.page("one", study, found))
+    assert found.values("bleu", "all") == lines.values("bleu", "all")
+    assert len(found.lines) == len(lines.lines) + 5
 
 
 # ---- statistics ----
