@@ -33,7 +33,7 @@ from fairseq_mtmoe.evaluation.translator import UNKNOWN, Decoding, Sentence
 from fairseq_mtmoe.io.files import text_lines
 
 TASKS = ("translation_heated", "translation_multi_simple_epoch")
-HEATED = TASKS[0]
+HEATED, KIND = TASKS[0], "a task that translates by SentencePiece's pieces"
 MANY, SHOWN = 12, 4  # languages that an error lists; of more, only the nearest
 
 logger = logging.getLogger(__name__)
@@ -146,6 +146,26 @@ class Spelled:
         return " ".join(text.replace("\t", " ").splitlines())  # no character in it ends a line
 
 
+@dataclass(frozen=True)
+class Trained:
+    """The directions that a checkpoint was last trained on.
+
+    only_new_rows: whether training changed nothing but the embeddings of a later language.
+    """
+
+    path: str
+    pairs: tuple[str, ...]
+    only_new_rows: bool
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any], path: str) -> "Trained":
+        """Return what a checkpoint's state says (UserError: it is of another task)."""
+        settings = stored.task_settings(dict(state), path, TASKS, KIND)
+        adapts = bool((model_options(state) or {}).get("pemt_stage"))  # it trained adapters, too
+        pairs = stored.pairs_of(settings, state.get("task_state") or {})
+        return cls(path, tuple(pairs), bool(stored.setting(settings, "train_only")) and not adapts)
+
+
 class Forms:
     """A model file's languages, vocabulary and forms of sentences.
 
@@ -153,7 +173,7 @@ class Forms:
     """
 
     def __init__(self, state: Mapping[str, Any], path: str, data: str | None = None) -> None:
-        settings = stored.task_settings(dict(state), path, TASKS, "a task that translates by SentencePiece's pieces")
+        settings = stored.task_settings(dict(state), path, TASKS, KIND)
         saved = state.get("task_state") or {}
         pairs = stored.pairs_of(settings, saved)
         langs = stored.names_in(saved.get("langs")) or _languages(settings, pairs)
@@ -166,9 +186,7 @@ class Forms:
             **{"task" if isinstance(settings, Namespace) else "_name": HEATED},
         )  # fmt: skip
         self.path = path
-        self._trained = pairs
-        adapts = bool((model_options(state) or {}).get("pemt_stage"))  # it trained adapters, too
-        self._only_new_rows = bool(stored.setting(settings, "train_only")) and not adapts
+        self.trained = [Trained.of(state, path)]  # of each model of an ensemble
         self.task: Any = tasks.setup_task(settings, vocabulary=self.vocabulary)
         if saved:
             self.task.load_state_dict(dict(saved))
@@ -213,13 +231,10 @@ class Forms:
                 raise_invalid(option, f"a language of {self.path} ({few})", lang)
         for target in targets:
             self.task.task_id(f"{source}-{target}")  # refuses pairs that a model of pairs does not have
-            if f"{source}-{target}" not in self._trained and not self._is_kept(source, target):
-                _warn_of_untrained(self.path, f"{source}-{target}", tuple(self._trained))
-
-    def _is_kept(self, source: str, target: str) -> bool:
-        """Whether training changed no weight that the direction uses: only a later language's new embeddings."""
-        is_old = self.ends(source)[0] is not None and self.ends(target)[1] is not None
-        return self._only_new_rows and is_old
+            is_old = self.ends(source)[0] is not None and self.ends(target)[1] is not None
+            for model in self.trained:
+                if f"{source}-{target}" not in model.pairs and not (model.only_new_rows and is_old):
+                    _warn_of_untrained(model.path, f"{source}-{target}", model.pairs)
 
     def nearest(self, lang: str) -> list[str]:
         """Return the known codes most similar to an unknown one."""

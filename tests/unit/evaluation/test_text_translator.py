@@ -193,3 +193,13 @@ def test_a_direction_that_training_did_not_have_is_a_warning_once(model, caplog)
         translator.translate(["a b"], source="aa", target="en")
     (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert said.endswith(f"was last trained on {', '.join(PAIRS)}, not on aa-en: its output may be poor")
+
+
+def test_each_model_of_an_ensemble_is_asked_for_its_directions(data, model, tmp_path, caplog):
+    state = torch.load(model)
+    state["task_state"]["lang_pairs"] = PAIRS[1:]
+    torch.save(state, tmp_path / "fewer.pt")
+    source, target = PAIRS[0].split("-")
+    TextTranslator([str(model), str(tmp_path / "fewer.pt")], SHORT).translate(["a b"], source=source, target=target)
+    (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith(f"{tmp_path / 'fewer.pt'} was last trained on {', '.join(PAIRS[1:])}, not on {PAIRS[0]}:")
