@@ -343,8 +343,10 @@ def _entry(entry: Entry, lines: Lines) -> list[str]:
 
 
 def draw(panels: Sequence[Panel], lines: Sequence[dict[str, str]], known: dict[str, Described], path: Path) -> None:
-    """Options beside their control, with 95% intervals; rows of one seed are hollow."""
-    alt.hconcat(*(_panel(panel, lines, known) for panel in panels)).save(path, scale_factor=1.5)
+    """Options beside their control, with 95% intervals; rows of one seed are hollow. Rows are named once."""
+    before = [None, *(panel.rows for panel in panels)]
+    charts = [_panel(panel, lines, known, panel.rows != rows) for panel, rows in zip(panels, before, strict=False)]
+    alt.hconcat(*charts).save(path, scale_factor=1.5)
 
 
 def points_of(panel: Panel, lines: Sequence[dict[str, str]], titles: dict[str, str]) -> list[dict[str, str | float]]:
@@ -358,14 +360,17 @@ def points_of(panel: Panel, lines: Sequence[dict[str, str]], titles: dict[str, s
     return points
 
 
-def _panel(panel: Panel, lines: Sequence[dict[str, str]], known: dict[str, Described]) -> alt.LayerChart:
+def _panel(
+    panel: Panel, lines: Sequence[dict[str, str]], known: dict[str, Described], names_rows: bool
+) -> alt.LayerChart:  # fmt: skip
     titles = known[panel.study].rows
     unit = "%" if is_relative(panel.metric) else TITLES.get(panel.metric, panel.metric)
     base = alt.Chart(alt.InlineData(points_of(panel, lines, titles))).encode(
-        y=alt.Y("row:N", title=None, sort=[titles[row] for row in panel.rows], axis=alt.Axis(labelLimit=400)),
+        y=alt.Y("row:N", title=None, sort=[titles[row] for row in panel.rows],
+                axis=alt.Axis(labelLimit=400, labels=names_rows)),
         yOffset=alt.YOffset("group:N", sort=panel.groups),
         color=alt.Color("group:N", title=None, sort=panel.groups, legend=alt.Legend(orient="bottom")),
-    )
+    )  # fmt: skip
     axis = alt.X("mean:Q", title=f"beside {titles[panel.control]}, {unit}")
     zero = alt.Chart(alt.InlineData([{"mean": 0}])).mark_rule(color="gray").encode(x="mean:Q")
     intervals = base.transform_filter("isValid(datum.low)").mark_rule().encode(x="low:Q", x2="high:Q")
