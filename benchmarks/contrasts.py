@@ -2,7 +2,8 @@
 
 Rows and seeds are taken to add up: a figure is its row's plus its seed's plus chance. What is left over in all rows
 of several seeds gives one standard deviation, with which each difference of two rows is judged (a randomised block
-design).
+design). Rows whose figures vary by other amounts, such as those trained on 4 examples and on all, are not pooled:
+they are strata (`of_stratum`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import numpy as np
 from scipy.stats import t as student
 
 LEVEL = 0.95
-HIGHER, LOWER, NONE, ONE_SEED = "higher", "lower", "no difference shown", "one seed"
+LEAST_FREEDOM = 2  # degrees of freedom below which nothing is said of chance: two rows of three seeds have them
+HIGHER, LOWER, NONE = "higher", "lower", "no difference shown"
+ONE_SEED, FEW_RUNS = "one seed", "too few runs"
 Values = Mapping[str, Mapping[int, float]]  # of a row, by seed
 
 
@@ -40,9 +43,9 @@ class Difference:
 
     Attributes:
         mean: over the seeds that both have.
-        half_width: of the 95% interval, NaN of one seed.
+        half_width: of the 95% interval, NaN of one seed or too few runs.
         seeds: their number.
-        p: of no difference, two-sided; after Holm where the contrast is one of a family; NaN of one seed.
+        p: of no difference, two-sided; after Holm where the contrast is one of a family; NaN as `half_width`.
     """
 
     mean: float
@@ -62,10 +65,27 @@ class Difference:
     def word(self) -> str:
         """`higher` or `lower` where the interval leaves 0 out and p is below 0.05; nothing is said of one seed."""
         if math.isnan(self.half_width):
-            return ONE_SEED
+            return ONE_SEED if self.seeds == 1 else FEW_RUNS
         if self.p >= 1 - LEVEL or self.low <= 0 <= self.high:
             return NONE
         return HIGHER if self.mean > 0 else LOWER
+
+
+def of_stratum(values: Values, strata: Sequence[str], *compared: str) -> Values:
+    """The rows whose error is that of the compared ones: those of their stratum, or of several strata only themselves.
+
+    Args:
+        values: by row, then by seed.
+        strata: parts of rows' names; a row is of the first one that its name contains, others are one stratum.
+        compared: one row, or a row and its control.
+    """
+
+    def stratum(row: str) -> str:
+        return next((part for part in strata if part in row), "")
+
+    own = {stratum(row) for row in compared}
+    return {row: of_row for row, of_row in values.items()
+            if (stratum(row) in own if len(own) == 1 else row in compared)}  # fmt: skip
 
 
 def pooled_error(values: Values) -> PooledError:
@@ -86,7 +106,9 @@ def pooled_error(values: Values) -> PooledError:
     fitted, _, rank, _ = np.linalg.lstsq(design, figures, rcond=None)
     freedom = len(cells) - int(rank)
     left = figures - design @ fitted
-    return PooledError(math.sqrt(float(left @ left) / freedom) if freedom else math.nan, freedom)
+    if freedom < LEAST_FREEDOM:
+        return PooledError(math.nan, 0)
+    return PooledError(math.sqrt(float(left @ left) / freedom), freedom)
 
 
 def difference(row: Mapping[int, float], control: Mapping[int, float], error: PooledError) -> Difference | None:
@@ -104,10 +126,13 @@ def difference(row: Mapping[int, float], control: Mapping[int, float], error: Po
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """The p-values of a family, adjusted by Holm's method, in their order; those that are NaN do not count."""
+    """The p-values of a family, adjusted by Holm's method, in their order.
+
+    NaN stands for a member that has no runs yet. It counts as the largest: the family is as large as it was declared.
+    """
     adjusted, so_far = list(values), 0.0
     known = sorted((p, at) for at, p in enumerate(values) if not math.isnan(p))
     for rank, (p, at) in enumerate(known):
-        so_far = max(so_far, min(1.0, (len(known) - rank) * p))
+        so_far = max(so_far, min(1.0, (len(values) - rank) * p))
         adjusted[at] = so_far
     return adjusted

@@ -112,6 +112,7 @@ class Study:
     metric: str = "bleu"
     tasks: list[str] = field(default_factory=list)
     groups: dict[str, list[str]] = field(default_factory=dict)  # further means than that over all tasks
+    strata: list[str] = field(default_factory=list)  # parts of the names of rows that share an error
     prepare: str = MISSING
     updates: int = MISSING
     averaged: int = 5
@@ -212,6 +213,11 @@ def register(path: Path, amend: str = "", record: Path = REGISTERED) -> None:
             table.writeheader()
         date = datetime.now(UTC).date().isoformat()
         table.writerow({"study": path.stem, "sha256": now, "date": date, "reason": amend or "first run"})
+
+
+def amendments(study: str, record: Path = REGISTERED) -> list[str]:
+    """When and why a study has changed since its first run."""
+    return [f"{line['date']}: {line['reason']}" for line in _lines(record) if line["study"] == study][1:]
 
 
 def _lines(record: Path) -> list[dict[str, str]]:

@@ -20,7 +20,7 @@ import altair as alt
 import click
 import contrasts
 import study_plan
-from contrasts import HIGHER, NONE, ONE_SEED, Difference, PooledError, Values
+from contrasts import HIGHER, NONE, Difference, Values
 from omegaconf import MISSING, OmegaConf
 from study import MULTIPLICATIONS, PARAMETERS, PERPLEXITY, RATED, RESULTS, ROOT, SCORE, STEP, read_results
 from study_plan import STUDIES, Entry
@@ -39,9 +39,10 @@ DASH = "–"
 ROW = 36  # pixels of the picture
 READ = (
     "Differences are between runs of the same seed, in percent where the metric is a perplexity. In parentheses: 95% "
-    "intervals; their error is pooled over all rows of several seeds. *Higher* and *lower*: the interval leaves 0 out "
-    "and p is below 0.05, which is after Holm over the primary contrasts, where it says so. Rows of one seed have no "
-    "interval, and nothing is said of them."
+    "intervals; their error is pooled over {pooled}. *Higher* and *lower*: the interval leaves 0 out and p is below "
+    "0.05, which is after Holm over the primary contrasts, where it says so. Rows of one seed have no interval, and "
+    "nothing is said of them. ± is the 95% interval of a mean beside others of the same seeds, so that rows with other "
+    "seeds are compared by their differences alone."
 )
 
 
@@ -67,6 +68,7 @@ class Described:
         metric: of the first table and of contrasts.
         also: further metrics, a table each.
         groups: tiers or tasks, the tables' columns.
+        strata: parts of the names of rows that share an error, see `contrasts.of_stratum`.
         rows: titles by name, in the tables' order.
         beside: controls: every row is compared with each, in every group, and those over all pairs are primary.
         contrasts: others.
@@ -80,6 +82,7 @@ class Described:
     metric: str = PERPLEXITY
     also: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=lambda: list(TIERS))
+    strata: list[str] = field(default_factory=list)
     rows: dict[str, str] = field(default_factory=dict)
     beside: list[str] = field(default_factory=list)
     contrasts: list[Compared] = field(default_factory=list)
@@ -174,11 +177,12 @@ def _registered(path: Path) -> Described:
     facts += [f"{study.updates} updates, the mean of the last {study.averaged} checkpoints. Options of all rows: "
               f"`{study.options}`"]  # fmt: skip
     facts += [f"{row.title}: `{row.options or 'nothing else'}`" for row in study.rows.values()]
+    facts += [f"Amended after its first run, {amendment}" for amendment in study_plan.amendments(path.stem)]
     return Described(
         title=study.question, text=study.text, metric=study.metric,
         also=[] if study.tasks else [PERPLEXITY, *(["chrf"] if study.metric == "bleu" else [])],
         groups=["all", *study.groups, *study.tasks] if study.tasks else [*study.groups] or list(TIERS),
-        rows={name: row.title for name, row in study.rows.items()},
+        strata=study.strata, rows={name: row.title for name, row in study.rows.items()},
         contrasts=[Compared(one.row, one.control, one.group, primary=one.primary) for one in study.contrasts],
         facts=facts, entry=study.entry,
     )  # fmt: skip
@@ -199,19 +203,25 @@ def _scaled(values: Values, metric: str) -> Values:
     return {row: {seed: math.log(value) for seed, value in of_row.items()} for row, of_row in values.items()}
 
 
-def compare(lines: Lines, asked: Sequence[Compared], metric: str) -> list[tuple[Compared, Difference]]:
-    """The contrasts of which there are runs; primary ones with Holm's p."""
-    found = []
+def compare(
+    lines: Lines, asked: Sequence[Compared], metric: str, strata: Sequence[str] = ()
+) -> list[tuple[Compared, Difference]]:
+    """The contrasts of which there are runs; primary ones with Holm's p, over all primary ones that are asked."""
+    found: list[Difference | None] = []
     for one in asked:
         values = _scaled(lines.values(metric, one.group), metric)
-        error = contrasts.pooled_error(values)
-        of_one = contrasts.difference(values.get(one.row, {}), values.get(one.control, {}), error)
-        if of_one:
-            found.append((one, of_one))
-    primary = [at for at, (one, _) in enumerate(found) if one.primary]
-    for at, p in zip(primary, contrasts.holm([found[at][1].p for at in primary]), strict=True):
-        found[at] = found[at][0], replace(found[at][1], p=p)
-    return found
+        error = contrasts.pooled_error(contrasts.of_stratum(values, strata, one.row, one.control))
+        found.append(contrasts.difference(values.get(one.row, {}), values.get(one.control, {}), error))
+    family = [at for at, one in enumerate(asked) if one.primary]
+    adjusted = dict(zip(family, with_holm([found[at] for at in family]), strict=True))
+    found = [adjusted.get(at, of_one) for at, of_one in enumerate(found)]
+    return [(one, of_one) for one, of_one in zip(asked, found, strict=True) if of_one]
+
+
+def with_holm(family: Sequence[Difference | None]) -> list[Difference | None]:
+    """The differences of a family with Holm's p; None is one that has no runs."""
+    adjusted = contrasts.holm([one.p if one else math.nan for one in family])
+    return [one and replace(one, p=p) for one, p in zip(family, adjusted, strict=True)]
 
 
 def _percent(value: float) -> float:
@@ -222,12 +232,12 @@ def shown(found: Difference, metric: str) -> str:
     """Such as `-14.3% (-15.9 to -12.7)`, or `-6.3% (one seed)`."""
     scale, unit = (_percent, "%") if is_relative(metric) else (float, "")
     if math.isnan(found.half_width):
-        return f"{scale(found.mean):+.1f}{unit} ({ONE_SEED})"
+        return f"{scale(found.mean):+.1f}{unit} ({found.word})"
     return f"{scale(found.mean):+.1f}{unit} ({scale(found.low):+.1f} to {scale(found.high):+.1f})"
 
 
 def verdict(found: Difference, paper: float) -> str:
-    if found.word in (NONE, ONE_SEED):
+    if math.isnan(found.half_width) or found.word == NONE:
         return found.word
     return AGREES if (found.word == HIGHER) == (paper > 0) else DISAGREES
 
@@ -240,7 +250,8 @@ def page(name: str, study: Described, lines: Lines) -> str:
     if study.old:
         parts.append(f"**Old**: {study.old}")
     parts += [f"Made by `python benchmarks/tables.py write` of [results.csv](results.csv), study `{name}`: "
-              f"{lines.provenance()}.", READ]  # fmt: skip
+              f"{lines.provenance()}.",
+              READ.format(pooled=f"{'similar' if study.strata else 'all'} rows of several seeds")]  # fmt: skip
     if study.entry:
         parts += _entry(study.entry, lines)
     for metric in (study.metric, *study.also):
@@ -248,7 +259,7 @@ def page(name: str, study: Described, lines: Lines) -> str:
         if not table:
             continue
         parts += [f"## {TITLES.get(metric, metric.capitalize())}", table]
-        compared = compare(lines, study.compared(metric), metric)
+        compared = compare(lines, study.compared(metric), metric, study.strata)
         if compared:
             parts += [_contrast_table(study, compared, metric)]
     parts += _costs(study, lines)
@@ -262,19 +273,19 @@ def _means(study: Described, lines: Lines, metric: str) -> str:
     """A row for each system, a column for each group; intervals are of a row beside others of its seeds."""
     by_group = {group: lines.values(metric, group) for group in study.groups}
     by_group = {group: values for group, values in by_group.items() if values}
-    errors = {group: contrasts.pooled_error(values) for group, values in by_group.items()}
     rows = []
     for name, title in study.rows.items():
         seeds = max((len(values.get(name, {})) for values in by_group.values()), default=0)
         if seeds:
-            rows.append([title, seeds, *(_mean(values.get(name, {}), errors[group])
-                                         for group, values in by_group.items())])  # fmt: skip
+            rows.append([title, seeds, *(_mean(name, values, study.strata) for values in by_group.values())])
     return markdown_table(["row", "seeds", *by_group], rows) if rows else ""
 
 
-def _mean(of_row: dict[int, float], error: PooledError) -> str:
+def _mean(row: str, values: Values, strata: Sequence[str]) -> str:
+    of_row = values.get(row, {})
     if not of_row:
         return DASH
+    error = contrasts.pooled_error(contrasts.of_stratum(values, strata, row))
     half = error.half_width(1 / len(of_row)) if len(of_row) > 1 else math.nan
     return f"{fmean(of_row.values()):.1f}" + ("" if math.isnan(half) else f" ±{half:.1f}")
 
@@ -283,7 +294,7 @@ def _contrast_table(study: Described, compared: Sequence[tuple[Compared, Differe
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for one, found in compared:
         p = "" if math.isnan(found.p) else f", p {found.p:.3f}{' after Holm' if one.primary else ''}"
-        word = "" if found.word == ONE_SEED else f": {found.word}"
+        word = "" if math.isnan(found.half_width) else f": {found.word}"
         cells.setdefault((one.row, one.control), {})[one.group] = f"{shown(found, metric)}{word}{p}"
     columns = list(dict.fromkeys(one.group for one, _ in compared))
     rows = [[study.rows.get(row, row), study.rows.get(control, control), *(of.get(group, "") for group in columns)]
@@ -388,37 +399,63 @@ def load_pages(path: Path = QUOTED) -> Pages:
     return found
 
 
-def text_of(quoted: Quoted, lines: Sequence[dict[str, str]], known: dict[str, Described]) -> list[str]:
-    """What the line of the page must have: the figure, and the verdict where there is one.
+def differences(
+    quoted: Sequence[Quoted], lines: Sequence[dict[str, str]], known: dict[str, Described]
+) -> list[Difference | None]:  # fmt: skip
+    """The difference that each figure is, None of a mean or of what the table does not have.
+
+    Claims of a page that are no primary contrasts of their study are one family of Holm's.
+    """
+    found: list[Difference | None] = []
+    families: dict[str, list[int]] = {}
+    for at, one in enumerate(quoted):
+        study, asked = known[one.study], Compared(one.row, one.control, one.group)
+        metric = one.metric or study.metric
+        registered = {(each.row, each.control, each.group): each for each in study.compared(metric)}
+        same = registered.get((asked.row, asked.control, asked.group))
+        contrasts_of_study = [*registered.values(), *([] if same else [asked])]
+        compared = compare(lines_of(one.study, lines), contrasts_of_study, metric, study.strata)
+        found.append(next((of_one for each, of_one in compared if each is (same or asked)), None))
+        if one.paper is not None and not (same and same.primary):
+            families.setdefault(one.page, []).append(at)
+    for family in families.values():
+        for at, of_one in zip(family, with_holm([found[at] for at in family]), strict=True):
+            found[at] = of_one
+    return found
+
+
+def text_of(
+    quoted: Quoted, found: Difference | None, lines: Sequence[dict[str, str]], known: dict[str, Described]
+) -> list[str]:  # fmt: skip
+    """What the line of the page must have: the figure, and its word or verdict.
 
     Raises:
         UserError: the table has no such figure.
     """
-    study = known[quoted.study]
-    metric, of_study = quoted.metric or study.metric, lines_of(quoted.study, lines)
-    if not quoted.control:
-        values = of_study.values(metric, quoted.group).get(quoted.row)
-        if values:
-            return [f"{fmean(values.values()):.1f}"]
-    else:
-        asked = study.compared(metric)
-        key = (quoted.row, quoted.control, quoted.group)
-        if key not in {(one.row, one.control, one.group) for one in asked}:
-            asked = [*asked, Compared(*key)]
-        for one, found in compare(of_study, asked, metric):
-            if (one.row, one.control, one.group) == key:
-                judged = [] if quoted.paper is None else [verdict(found, quoted.paper)]
-                return [shown(found, metric), *judged]
-    raise UserError(f"`quoted.yaml` must name figures of the table, but {quoted} is none.")
+    metric = quoted.metric or known[quoted.study].metric
+    values = lines_of(quoted.study, lines).values(metric, quoted.group).get(quoted.row)
+    if not quoted.control and values:
+        return [f"{fmean(values.values()):.1f}"]
+    if found is None:
+        raise UserError(f"`quoted.yaml` must name figures of the table, but {quoted} is none.")
+    return [shown(found, metric), found.word if quoted.paper is None else verdict(found, quoted.paper)]
 
 
 def misquoted(root: Path = ROOT) -> Iterator[str]:
-    lines, known = read_results(RESULTS), studies()
-    for quoted in load_pages().quoted:
-        texts = text_of(quoted, lines, known)
-        page_lines = (root / quoted.page).read_text(encoding="utf-8").splitlines()
-        if not any(quoted.line in line and all(text in line for text in texts) for line in page_lines):
-            yield f"{quoted.page}: the line with `{quoted.line}` must have `{'`, `'.join(texts)}`, but has not."
+    lines, known, quoted = read_results(RESULTS), studies(), load_pages().quoted
+    for one, found in zip(quoted, differences(quoted, lines, known), strict=True):
+        figure, *words = text_of(one, found, lines, known)
+        page_lines = [line for line in (root / one.page).read_text(encoding="utf-8").splitlines() if one.line in line]
+        if not any(figure in line and all(_says(line, word, one) for word in words) for line in page_lines):
+            yield f"{one.page}: the line with `{one.line}` must have `{'`, `'.join([figure, *words])}`, but has not."
+
+
+def _says(line: str, word: str, quoted: Quoted) -> bool:
+    """Whether a line has a word: of a table a verdict is a cell, and where nothing is tested no word is needed."""
+    if not line.startswith("|"):
+        return quoted.paper is None or word in line
+    cells = [cell.strip() for cell in line.split("|")]
+    return word in cells or (quoted.paper is None and ("not tested" in cells or word in line))
 
 
 # ---- commands ----
@@ -450,8 +487,8 @@ def show(study: str, row: str, control: str, group: str, metric: str) -> None:
     """Show a contrast as pages quote it, and its word."""
     quoted = Quoted("", "", study, row, control, group, metric)
     lines, known = read_results(RESULTS), studies()
-    (text,) = text_of(quoted, lines, known)
-    click.echo(text)
+    (found,) = differences([quoted], lines, known)
+    click.echo(": ".join(text_of(quoted, found, lines, known)))
 
 
 @main.command()

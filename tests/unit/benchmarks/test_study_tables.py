@@ -39,7 +39,7 @@ def test_figures_are_the_last_of_a_run_by_tier_or_task(lines):
 
 
 def test_perplexities_are_compared_in_percent():
-    lines = of_rows({"a": (100, 200), "b": (110, 220)}, "valid perplexity")
+    lines = of_rows({"a": (100, 200, 150), "b": (110, 220, 165)}, "valid perplexity")
     ((_, found),) = tables.compare(tables.Lines(lines), [tables.Compared("b", "a")], "valid perplexity")
     assert tables.shown(found, "valid perplexity") == "+10.0% (+10.0 to +10.0)"
     assert (tables.verdict(found, -2), tables.verdict(found, 2)) == ("disagrees", "agrees")
@@ -71,8 +71,9 @@ def test_intervals_in_pages_are_quoted():
     """No difference with an interval stands in a page without an entry in quoted.yaml."""
     lines, studies = tables.read_results(tables.RESULTS), tables.studies()
     known: dict[str, set[str]] = {}
-    for one in tables.load_pages().quoted:
-        known.setdefault(one.page, set()).add(tables.text_of(one, lines, studies)[0])
+    quoted = tables.load_pages().quoted
+    for one, found in zip(quoted, tables.differences(quoted, lines, studies), strict=True):
+        known.setdefault(one.page, set()).add(tables.text_of(one, found, lines, studies)[0])
     difference = re.compile(r"[+-][\d.]+%? \((?:[+-][\d.]+ to [+-][\d.]+|one seed)\)")
     docs = REPOSITORY / "docs"
     for path in (REPOSITORY / "README.md", *(docs / "how_to").glob("*.md"), *(docs / "results").glob("*.md")):
@@ -154,16 +155,54 @@ def test_rows_of_one_seed_say_nothing_of_chance_and_rows_are_compared_by_seeds_i
     assert contrasts.pooled_error(values).freedom == 11 - 4 - 2  # figures less rows less seeds but one
 
 
+def test_rows_that_vary_otherwise_are_another_stratum():
+    few = {"a, 4 examples": {1: 1.0, 2: 30.0, 3: 9.0}, "b, 4 examples": {1: 20.0, 2: 3.0, 3: 40.0}}
+    values, strata = {**THREE, **few}, [", 4 examples"]
+    assert contrasts.of_stratum(values, strata, "a", "b") == THREE
+    assert contrasts.of_stratum(values, strata, "a, 4 examples") == few
+    across = contrasts.of_stratum(values, strata, "a", "a, 4 examples")
+    assert across.keys() == {"a", "a, 4 examples"}  # the paired test
+    lines = tables.Lines(of_rows({row: list(of.values()) for row, of in values.items()}))
+    ((_, found),) = tables.compare(lines, [tables.Compared("b", "a")], "bleu", strata)
+    assert found == contrasts.difference(THREE["b"], THREE["a"], contrasts.pooled_error(THREE))
+
+
+def test_an_error_of_one_degree_of_freedom_is_none():
+    values = {row: {1: of_row[1], 2: of_row[2]} for row, of_row in PAIRED.items()}
+    found = contrasts.difference(values["b"], values["a"], contrasts.pooled_error(values))
+    assert (found.seeds, found.word, found.mean) == (2, contrasts.FEW_RUNS, 1.0)
+    assert math.isnan(found.half_width) and tables.shown(found, "bleu") == "+1.0 (too few runs)"
+
+
 @pytest.mark.parametrize(("mean", "half", "p", "word"), [
     (2.0, 1.0, 0.01, "higher"), (-2.0, 1.0, 0.01, "lower"), (2.0, 1.0, 0.06, "no difference shown"),
-    (2.0, math.nan, math.nan, "one seed"),
+    (2.0, math.nan, math.nan, "too few runs"),
 ])  # fmt: skip
 def test_words_follow_the_rule(mean, half, p, word):
     assert contrasts.Difference(mean, half, 3, p).word == word
 
 
 def test_holm_by_hand():
-    """Of 0.01, 0.04, 0.03 and 0.20: 4·0.01, 3·0.03, then 2·0.04, which is raised to that before it."""
+    """Of 0.01, 0.04, 0.03, 0.20 and one without runs: 5·0.01, 4·0.03, then 3·0.04, and 2·0.20."""
     adjusted = contrasts.holm([0.04, 0.01, math.nan, 0.2, 0.03])
-    assert adjusted == pytest.approx([0.09, 0.04, math.nan, 0.2, 0.09], nan_ok=True)
+    assert adjusted == pytest.approx([0.12, 0.05, math.nan, 0.4, 0.12], nan_ok=True)
     assert contrasts.holm([0.6, 0.7]) == [1.0, 1.0]
+
+
+def test_primary_contrasts_without_runs_are_of_the_family():
+    lines = tables.Lines(of_rows({row: list(of.values()) for row, of in PAIRED.items()}))
+    asked = [tables.Compared("b", "a", primary=True), tables.Compared("unborn", "a", primary=True)]
+    ((_, found),) = tables.compare(lines, asked, "bleu")
+    alone = contrasts.difference(PAIRED["b"], PAIRED["a"], contrasts.pooled_error(PAIRED))
+    assert found.p == pytest.approx(2 * alone.p)
+
+
+def test_claims_of_a_page_are_one_family_and_verdicts_are_cells():
+    study = tables.Described(title="One", metric="bleu", rows={"a": "A", "b": "B", "c": "C"})
+    claims = [tables.Quoted("page.md", "a line", "one", row, "a", paper=-1) for row in ("b", "c")]
+    other = tables.Quoted("other.md", "a line", "one", "b", "a", paper=-1)
+    found = tables.differences([*claims, other], of_rows({row: list(of.values()) for row, of in THREE.items()}),
+                               {"one": study})  # fmt: skip
+    assert found[0].p == pytest.approx(2 * found[2].p)
+    line = "| a claim | +1.3 (-1.0 to +3.6) | disagrees |"
+    assert tables._says(line, "disagrees", other) and not tables._says(line, "agrees", other)
