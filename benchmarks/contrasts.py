@@ -128,7 +128,7 @@ def difference(row: Mapping[int, float], control: Mapping[int, float], error: Po
 def holm(values: Sequence[float]) -> list[float]:
     """The p-values of a family, adjusted by Holm's method, in their order.
 
-    NaN stands for a member that has no runs yet. It counts as the largest: the family is as large as it was declared.
+    NaN stands for a member with too few runs. It counts as the largest: the family is as large as it was declared.
     """
     adjusted, so_far = list(values), 0.0
     known = sorted((p, at) for at, p in enumerate(values) if not math.isnan(p))

@@ -39,7 +39,7 @@ from fairseq_mtmoe.io.files import read_json, write_text
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "results.csv"
 FINISHED, AVERAGED, ENTRY, LAST = "finished.json", "averaged.pt", "entry.json", "checkpoint_last.pt"
-RATED = "0"  # the seed that the table has for runs of the sweep of learning rates
+NO_SEED = "0"  # what the table has as seed of runs of the sweep of learning rates, and of costs
 Known = tuple[str, str, str]  # row, seed and task of a line of the table
 COLUMNS = (
     "study", "row", "seed", "task", "tier", "metric", "update", "value", "n", "commit", "version", "processor", "date",
@@ -81,7 +81,7 @@ def run(
     """Run what is missing of the study NAME on the data directory DATA: first learning rates, then by seed."""
     path = STUDIES / f"{name}.yaml"
     study = study_plan.load(path)
-    _check_committed(path)
+    check_committed(path)
     study_plan.register(path, amend)
     chosen = rows.split(",") if rows else [row for row, what in study.rows.items() if not what.own_data]
     if unknown := [row for row in chosen if row not in study.rows]:
@@ -115,7 +115,7 @@ def _sweep(
     seed = study.rates.seed
     for row in filter(rows.__contains__, study.rates.rows):
         for rate in study.rates.values:
-            if (rated_row(row, rate), RATED, "") in known:
+            if (rated_row(row, rate), NO_SEED, "") in known:
                 continue
             if study.tasks:
                 _run_tasks(study, row, data, folder, seed, pretrained, known, rate)
@@ -147,7 +147,7 @@ def _run_tasks(
         _train(options, updates, data, run, seed)
         validate = ["fairseq-validate", data, "--user-dir", ROOT / "fairseq_mtmoe", "--cpu", *score]
         _execute([*validate, "--path", run / LAST, "--results-path", run / "scores"], run / "score.log")
-        named = {"row": rated_row(row, rate), "seed": int(RATED)} if rate else {"row": row, "seed": seed}
+        named = {"row": rated_row(row, rate), "seed": int(NO_SEED)} if rate else {"row": row, "seed": seed}
         _finish(run, options, **named, update=updates)
 
 
@@ -276,7 +276,7 @@ def made_by() -> dict[str, str]:
     return {"commit": commit, "version": __version__, "processor": _processor(), "date": date}
 
 
-def _check_committed(path: Path) -> None:
+def check_committed(path: Path) -> None:
     """Raises UserError: the study or the code is not what the last commit has."""
     if _git("status", "--porcelain", "--", str(path), "fairseq_mtmoe") or not _git("ls-files", "--", str(path)):
         raise UserError(
@@ -316,7 +316,7 @@ def figures_of(study: str, run: Path) -> list[dict[str, str]]:
     facts = read_json(run / FINISHED)
     row, _, seed = run.name.rpartition("-")
     if row.startswith("rate_"):
-        row, seed = rated_row(seed, row.removeprefix("rate_")), RATED
+        row, seed = rated_row(seed, row.removeprefix("rate_")), NO_SEED
     row, seed = facts.get("row", row), str(facts.get("seed", seed))
     rows: list[dict[str, Any]] = []
     last, is_part = facts.get("update", 0), bool(facts.get("task"))  # of a row with a run for each pair

@@ -60,11 +60,15 @@ class Row:
 
 @dataclass
 class Contrast:
-    """A difference that a study is about: a row less its control, in the mean over a group's pairs."""
+    """A difference that a study is about: a row less its control, in the mean over a group's pairs.
+
+    Without `metric` it is of the study's own.
+    """
 
     row: str = MISSING
     control: str = MISSING
     group: str = "all"
+    metric: str = ""
     primary: bool = False
 
 

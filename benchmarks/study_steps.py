@@ -17,7 +17,18 @@ import study_plan
 import torch
 from fairseq import optim, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from study import COLUMNS, MULTIPLICATIONS, PARAMETERS, RATED, RESULTS, STEP, made_by, read_results, write_results
+from study import (
+    COLUMNS,
+    MULTIPLICATIONS,
+    NO_SEED,
+    PARAMETERS,
+    RESULTS,
+    STEP,
+    check_committed,
+    made_by,
+    read_results,
+    write_results,
+)
 from study_plan import STUDIES, Study
 from timing import Ratio, interleaved
 
@@ -82,8 +93,9 @@ def costs_of(study: str, shape: str, size: dict[str, int], step: Ratio) -> list[
         PARAMETERS: size["parameters"], MULTIPLICATIONS: size["multiplications"],
         **dict(zip(STEP, (step.median, step.low, step.high), strict=True)),
     }  # fmt: skip
-    same = {"study": study, "row": shape, "seed": RATED, "tier": "all", "n": str(TURNS), **made_by()}
-    lines = [{**same, "metric": metric, "value": f"{value:g}" if isinstance(value, float) else str(value)}
+    same = {"study": study, "row": shape, "seed": NO_SEED, "tier": "all", **made_by()}
+    turns = dict.fromkeys(STEP, str(TURNS))
+    lines = [{**same, "metric": metric, "n": turns.get(metric, ""), "value": f"{value:.10g}"}
              for metric, value in figures.items()]  # fmt: skip
     return [{column: line.get(column, "") for column in COLUMNS} for line in lines]
 
@@ -104,6 +116,8 @@ def main(name: str, data: Path, inner: str, is_recorded: bool) -> None:
     """Time a step of every shape of the study NAME on batches of the data directory DATA."""
     if inner and is_recorded:
         raise_invalid("--inner", "empty with `--record`, since its shapes are no rows of the study", inner)
+    if is_recorded:
+        check_committed(STUDIES / f"{name}.yaml")
     register()
     torch.set_num_threads(1)
     study = study_plan.load(STUDIES / f"{name}.yaml")

@@ -22,7 +22,7 @@ import contrasts
 import study_plan
 from contrasts import HIGHER, NONE, Difference, Values
 from omegaconf import MISSING, OmegaConf
-from study import MULTIPLICATIONS, PARAMETERS, PERPLEXITY, RATED, RESULTS, ROOT, SCORE, STEP, read_results
+from study import MULTIPLICATIONS, NO_SEED, PARAMETERS, PERPLEXITY, RESULTS, ROOT, SCORE, STEP, read_results
 from study_plan import STUDIES, Entry
 
 from fairseq_mtmoe.errors import UserError
@@ -34,15 +34,19 @@ EARLIER, QUOTED = BENCHMARKS / "earlier.yaml", BENCHMARKS / "quoted.yaml"
 PICTURE = RESULTS.with_name("options.png")
 TITLES = {"bleu": "BLEU", "chrf": "chrF++", PERPLEXITY: "Validation perplexity"}
 TIERS = ("all", "high", "mid", "low")
-AGREES, DISAGREES = "agrees", "disagrees"
+AGREES, DISAGREES, NOT_TESTED = "agrees", "disagrees", "not tested"
 DASH = "–"
 ROW = 36  # pixels of the picture
 READ = (
     "Differences are between runs of the same seed, in percent where the metric is a perplexity. In parentheses: 95% "
     "intervals; their error is pooled over {pooled}. *Higher* and *lower*: the interval leaves 0 out and p is below "
-    "0.05, which is after Holm over the primary contrasts, where it says so. Rows of one seed have no interval, and "
-    "nothing is said of them. ± is the 95% interval of a mean beside others of the same seeds, so that rows with other "
-    "seeds are compared by their differences alone."
+    "0.05. Of primary contrasts p is after Holm, of others it is not corrected. One seed or too few runs have no "
+    "interval, and nothing is said of them. ± is the 95% interval of a mean beside others of the same seeds, so that "
+    "rows with other seeds are compared by their differences alone."
+)
+ALIKE = (
+    "rows of several seeds that have the same of {strata} in their names, or none of them{since}; between such groups "
+    "it is that of the two rows"
 )
 
 
@@ -93,21 +97,21 @@ class Described:
         is_own = metric == self.metric
         found = [
             Compared(row, control, group, metric, is_own and group == self.groups[0])
-            for control in self.beside for group in self.groups for row in self.rows if row != control
+            for at, control in enumerate(self.beside) for group in self.groups
+            for row in self.rows if row not in self.beside[: at + 1]
         ]  # fmt: skip
         return found + [one for one in self.contrasts if (one.metric or self.metric) == metric]
 
 
 @dataclass
 class Panel:
-    """A part of the picture of docs/results: rows of a study beside a control."""
+    """A part of the picture: contrasts of a study by row, each with its control."""
 
     title: str = MISSING
     study: str = MISSING
-    control: str = MISSING
     metric: str = PERPLEXITY
     groups: list[str] = field(default_factory=list)
-    rows: list[str] = field(default_factory=list)
+    controls: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -177,13 +181,13 @@ def _registered(path: Path) -> Described:
     facts += [f"{study.updates} updates, the mean of the last {study.averaged} checkpoints. Options of all rows: "
               f"`{study.options}`"]  # fmt: skip
     facts += [f"{row.title}: `{row.options or 'nothing else'}`" for row in study.rows.values()]
-    facts += [f"Amended after its first run, {amendment}" for amendment in study_plan.amendments(path.stem)]
+    facts += [f"Amended on {amendment}" for amendment in study_plan.amendments(path.stem)]
     return Described(
         title=study.question, text=study.text, metric=study.metric,
         also=[] if study.tasks else [PERPLEXITY, *(["chrf"] if study.metric == "bleu" else [])],
         groups=["all", *study.groups, *study.tasks] if study.tasks else [*study.groups] or list(TIERS),
         strata=study.strata, rows={name: row.title for name, row in study.rows.items()},
-        contrasts=[Compared(one.row, one.control, one.group, primary=one.primary) for one in study.contrasts],
+        contrasts=[Compared(one.row, one.control, one.group, one.metric, one.primary) for one in study.contrasts],
         facts=facts, entry=study.entry,
     )  # fmt: skip
 
@@ -250,8 +254,7 @@ def page(name: str, study: Described, lines: Lines) -> str:
     if study.old:
         parts.append(f"**Old**: {study.old}")
     parts += [f"Made by `python benchmarks/tables.py write` of [results.csv](results.csv), study `{name}`: "
-              f"{lines.provenance()}.",
-              READ.format(pooled=f"{'similar' if study.strata else 'all'} rows of several seeds")]  # fmt: skip
+              f"{lines.provenance()}.", READ.format(pooled=_pooled(study))]  # fmt: skip
     if study.entry:
         parts += _entry(study.entry, lines)
     for metric in (study.metric, *study.also):
@@ -267,6 +270,13 @@ def page(name: str, study: Described, lines: Lines) -> str:
     if study.facts:
         parts += ["## How it was made", "\n".join(f"- {fact}" for fact in study.facts)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _pooled(study: Described) -> str:
+    if not study.strata:
+        return "all rows of several seeds"
+    strata = ", ".join(f"`{part.strip(', _')}`" for part in study.strata)
+    return ALIKE.format(strata=strata, since=", which was decided after the runs" if study.old else "")
 
 
 def _means(study: Described, lines: Lines, metric: str) -> str:
@@ -309,7 +319,7 @@ def _costs(study: Described, lines: Lines) -> list[str]:
     for row, title in study.rows.items():
         if row not in figures[MULTIPLICATIONS]:
             continue
-        parameters, multiplications, *step = (of[row][int(RATED)] for of in figures.values())
+        parameters, multiplications, *step = (of[row][int(NO_SEED)] for of in figures.values())
         median, low, high = (f"{ratio:.2f}" for ratio in step)
         rows.append([title, f"{parameters / 1e6:.2f}", f"{multiplications / 1e6:.2f}", f"{median} ({low} to {high})"])
     if not rows:
@@ -317,7 +327,7 @@ def _costs(study: Described, lines: Lines) -> list[str]:
     said = (
         "Multiplications are those of one source and one target token, in millions, without attention's products. A "
         "step is forward, backward and Adam on one thread; all shapes in turn in one process, 15 turns: median and "
-        "quartiles. Rows that are not here have the shape of one that is."
+        "quartiles. Rows that are not here have the shape of one that is, or were not timed."
     )
     head = ["row", "million parameters", "multiplications", "step / dense"]
     return ["## Cost", said, markdown_table(head, rows, (0, 3))]
@@ -354,35 +364,42 @@ def _entry(entry: Entry, lines: Lines) -> list[str]:
 
 
 def draw(panels: Sequence[Panel], lines: Sequence[dict[str, str]], known: dict[str, Described], path: Path) -> None:
-    """Options beside their control, with 95% intervals; rows of one seed are hollow. Rows are named once."""
-    before = [None, *(panel.rows for panel in panels)]
-    charts = [_panel(panel, lines, known, panel.rows != rows) for panel, rows in zip(panels, before, strict=False)]
+    """Contrasts with 95% intervals, hollow without one; panels have the same rows, which the first names."""
+    points = [points_of(panel, lines, known[panel.study]) for panel in panels]
+    drawn = {point["row"] for of_panel in points for point in of_panel}
+    names = [name for name in dict.fromkeys(label for panel in panels for label in labels(panel, known[panel.study]))
+             if name in drawn]  # fmt: skip
+    charts = [_panel(panel, of_panel, names, panel is panels[0])
+              for panel, of_panel in zip(panels, points, strict=True)]  # fmt: skip
     alt.hconcat(*charts).save(path, scale_factor=1.5)
 
 
-def points_of(panel: Panel, lines: Sequence[dict[str, str]], titles: dict[str, str]) -> list[dict[str, str | float]]:
-    """A point for each row and group of a panel that has runs; `low` and `high` are missing of one seed."""
+def labels(panel: Panel, study: Described) -> list[str]:
+    return [f"{study.rows[row]} beside {study.rows[control]}" for row, control in panel.controls.items()]
+
+
+def points_of(panel: Panel, lines: Sequence[dict[str, str]], study: Described) -> list[dict[str, str | float]]:
+    """A point for each contrast and group of a panel that has runs; `low` and `high` are missing without interval."""
     scale = _percent if is_relative(panel.metric) else float
-    asked = [Compared(row, panel.control, group) for group in panel.groups for row in panel.rows]
+    names = dict(zip(panel.controls, labels(panel, study), strict=True))
+    asked = [Compared(row, control, group) for group in panel.groups for row, control in panel.controls.items()]
     points: list[dict[str, str | float]] = []
-    for one, found in compare(lines_of(panel.study, lines), asked, panel.metric):
+    for one, found in compare(lines_of(panel.study, lines), asked, panel.metric, study.strata):
         ends = {} if math.isnan(found.half_width) else {"low": scale(found.low), "high": scale(found.high)}
-        points.append({"row": titles[one.row], "group": one.group, "mean": scale(found.mean), **ends})
+        points.append({"row": names[one.row], "group": one.group, "mean": scale(found.mean), **ends})
     return points
 
 
 def _panel(
-    panel: Panel, lines: Sequence[dict[str, str]], known: dict[str, Described], names_rows: bool
+    panel: Panel, points: list[dict[str, str | float]], names: list[str], is_first: bool
 ) -> alt.LayerChart:  # fmt: skip
-    titles = known[panel.study].rows
     unit = "%" if is_relative(panel.metric) else TITLES.get(panel.metric, panel.metric)
-    base = alt.Chart(alt.InlineData(points_of(panel, lines, titles))).encode(
-        y=alt.Y("row:N", title=None, sort=[titles[row] for row in panel.rows],
-                axis=alt.Axis(labelLimit=400, labels=names_rows)),
+    base = alt.Chart(alt.InlineData(points)).encode(
+        y=alt.Y("row:N", title=None, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=500, labels=is_first)),
         yOffset=alt.YOffset("group:N", sort=panel.groups),
         color=alt.Color("group:N", title=None, sort=panel.groups, legend=alt.Legend(orient="bottom")),
-    )  # fmt: skip
-    axis = alt.X("mean:Q", title=f"beside {titles[panel.control]}, {unit}")
+    )
+    axis = alt.X("mean:Q", title=f"difference, {unit}", scale=alt.Scale(padding=8))
     zero = alt.Chart(alt.InlineData([{"mean": 0}])).mark_rule(color="gray").encode(x="mean:Q")
     intervals = base.transform_filter("isValid(datum.low)").mark_rule().encode(x="low:Q", x2="high:Q")
     means = base.mark_point(size=28, opacity=1).encode(x=axis)
@@ -404,58 +421,82 @@ def differences(
 ) -> list[Difference | None]:  # fmt: skip
     """The difference that each figure is, None of a mean or of what the table does not have.
 
-    Claims of a page that are no primary contrasts of their study are one family of Holm's.
+    Those of a page that are no primary contrasts of their study are one family of Holm's.
     """
     found: list[Difference | None] = []
-    families: dict[str, list[int]] = {}
+    families: dict[str, dict[tuple[str, ...], list[int]]] = {}
     for at, one in enumerate(quoted):
-        study, asked = known[one.study], Compared(one.row, one.control, one.group)
-        metric = one.metric or study.metric
-        registered = {(each.row, each.control, each.group): each for each in study.compared(metric)}
-        same = registered.get((asked.row, asked.control, asked.group))
-        contrasts_of_study = [*registered.values(), *([] if same else [asked])]
-        compared = compare(lines_of(one.study, lines), contrasts_of_study, metric, study.strata)
-        found.append(next((of_one for each, of_one in compared if each is (same or asked)), None))
-        if one.paper is not None and not (same and same.primary):
-            families.setdefault(one.page, []).append(at)
-    for family in families.values():
-        for at, of_one in zip(family, with_holm([found[at] for at in family]), strict=True):
-            found[at] = of_one
+        study = known[one.study]
+        metric, key = one.metric or study.metric, (one.row, one.control, one.group)
+        same = [each for each in study.compared(metric) if (each.row, each.control, each.group) == key]
+        asked = next((each for each in same if each.primary), Compared(*key))
+        family = [each for each in study.compared(metric) if each.primary] if asked.primary else [asked]
+        compared = compare(lines_of(one.study, lines), family if one.control else [], metric, study.strata)
+        found.append(next((of_one for each, of_one in compared if each == asked), None))
+        if one.control and not asked.primary:
+            families.setdefault(one.page, {}).setdefault((one.study, metric, *key), []).append(at)
+    for family_of_page in families.values():
+        adjusted = with_holm([found[places[0]] for places in family_of_page.values()])
+        for places, of_one in zip(family_of_page.values(), adjusted, strict=True):
+            for at in places:
+                found[at] = of_one
     return found
 
 
 def text_of(
     quoted: Quoted, found: Difference | None, lines: Sequence[dict[str, str]], known: dict[str, Described]
 ) -> list[str]:  # fmt: skip
-    """What the line of the page must have: the figure, and its word or verdict.
+    """What the line of the page must have: the figure, and of a difference its word or verdict.
 
     Raises:
         UserError: the table has no such figure.
     """
     metric = quoted.metric or known[quoted.study].metric
+    if quoted.control and found:
+        return [shown(found, metric), found.word if quoted.paper is None else verdict(found, quoted.paper)]
     values = lines_of(quoted.study, lines).values(metric, quoted.group).get(quoted.row)
-    if not quoted.control and values:
-        return [f"{fmean(values.values()):.1f}"]
-    if found is None:
+    if quoted.control or not values:
         raise UserError(f"`quoted.yaml` must name figures of the table, but {quoted} is none.")
-    return [shown(found, metric), found.word if quoted.paper is None else verdict(found, quoted.paper)]
+    return [f"{fmean(values.values()):.1f}"]
 
 
-def misquoted(root: Path = ROOT) -> Iterator[str]:
-    lines, known, quoted = read_results(RESULTS), studies(), load_pages().quoted
+def misquoted(root: Path = ROOT, all_quoted: Sequence[Quoted] | None = None) -> Iterator[str]:
+    """What pages must say and do not: a sentence each."""
+    lines, known = read_results(RESULTS), studies()
+    quoted = load_pages().quoted if all_quoted is None else all_quoted
+    pages = {one.page: (root / one.page).read_text(encoding="utf-8").splitlines() for one in quoted}
+    judged: dict[tuple[str, int], list[tuple[Quoted, str, str]]] = {}
     for one, found in zip(quoted, differences(quoted, lines, known), strict=True):
         figure, *words = text_of(one, found, lines, known)
-        page_lines = [line for line in (root / one.page).read_text(encoding="utf-8").splitlines() if one.line in line]
-        if not any(figure in line and all(_says(line, word, one) for word in words) for line in page_lines):
-            yield f"{one.page}: the line with `{one.line}` must have `{'`, `'.join([figure, *words])}`, but has not."
+        places = [at for at, line in enumerate(pages[one.page]) if one.line in line and figure in line]
+        if not places:
+            yield f"{one.page}: the line with `{one.line}` must have `{figure}`, but has not."
+        elif words:
+            judged.setdefault((one.page, places[0]), []).append((one, figure, words[0]))
+    for (page_name, at), of_line in judged.items():
+        is_said, wanted = _says(pages[page_name], at, of_line)
+        if not is_said:
+            yield f"{page_name}: the line with `{of_line[0][0].line}` must have `{wanted}`, but has not."
 
 
-def _says(line: str, word: str, quoted: Quoted) -> bool:
-    """Whether a line has a word: of a table a verdict is a cell, and where nothing is tested no word is needed."""
-    if not line.startswith("|"):
-        return quoted.paper is None or word in line
-    cells = [cell.strip() for cell in line.split("|")]
-    return word in cells or (quoted.paper is None and ("not tested" in cells or word in line))
+def _says(page_lines: Sequence[str], at: int, of_line: Sequence[tuple[Quoted, str, str]]) -> tuple[bool, str]:
+    """Whether a line has the words of its figures: in its table's column `verdict`, else behind each figure."""
+    cell = _cell(page_lines, at, "verdict")
+    if cell is None:
+        wanted = [f"{figure}, {word}" for _, figure, word in of_line]
+        return all(text in page_lines[at] for text in wanted), "`, `".join(wanted)
+    words = "; ".join(word for *_, word in of_line)
+    is_untested = cell == NOT_TESTED and all(one.paper is None for one, *_ in of_line)
+    return cell == words or is_untested, words
+
+
+def _cell(page_lines: Sequence[str], at: int, column: str) -> str | None:
+    """The cell of a table's line in a column; None outside of tables, and where there is no such column."""
+    first = at
+    while first and page_lines[first - 1].startswith("|"):
+        first -= 1
+    head, cells = ([cell.strip() for cell in page_lines[row].split("|")] for row in (first, at))
+    return cells[head.index(column)] if column in head and first != at else None
 
 
 # ---- commands ----

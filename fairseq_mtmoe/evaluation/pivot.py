@@ -38,7 +38,7 @@ class Pivot:
         if not self.pairs:
             raise_invalid("--pivot", f"another language than those of each pair ({', '.join(sizes)})", lang)
         for step, (paths, folder) in enumerate(self._models):
-            forms = Forms(stored.settings_in(paths[0]), paths[0], folder)
+            forms = Forms([stored.settings_in(path) for path in paths], paths, folder)
             for pair in self.pairs:
                 source, target = self._ways(pair)[step]
                 forms.check(source, [target], OPTIONS[::-1] if step else OPTIONS)

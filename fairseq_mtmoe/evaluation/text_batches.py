@@ -33,7 +33,7 @@ from fairseq_mtmoe.evaluation.translator import UNKNOWN, Decoding, Sentence
 from fairseq_mtmoe.io.files import text_lines
 
 TASKS = ("translation_heated", "translation_multi_simple_epoch")
-HEATED, KIND = TASKS[0], "a task that translates by SentencePiece's pieces"
+HEATED, BY_PIECES = TASKS[0], "a task that translates by SentencePiece's pieces"
 MANY, SHOWN = 12, 4  # languages that an error lists; of more, only the nearest
 
 logger = logging.getLogger(__name__)
@@ -160,22 +160,23 @@ class Trained:
     @classmethod
     def of(cls, state: Mapping[str, Any], path: str) -> "Trained":
         """Return what a checkpoint's state says (UserError: it is of another task)."""
-        settings = stored.task_settings(dict(state), path, TASKS, KIND)
+        settings = stored.task_settings(dict(state), path, TASKS, BY_PIECES)
         adapts = bool((model_options(state) or {}).get("pemt_stage"))  # it trained adapters, too
         pairs = stored.pairs_of(settings, state.get("task_state") or {})
         return cls(path, tuple(pairs), bool(stored.setting(settings, "train_only")) and not adapts)
 
 
 class Forms:
-    """A model file's languages, vocabulary and forms of sentences.
+    """Languages, vocabulary and forms of sentences of model files: the first's, whose ensemble the others are of.
 
     data: directory with the vocabulary of older files.
     """
 
-    def __init__(self, state: Mapping[str, Any], path: str, data: str | None = None) -> None:
-        settings = stored.task_settings(dict(state), path, TASKS, KIND)
+    def __init__(self, states: Sequence[Mapping[str, Any]], paths: Sequence[str], data: str | None = None) -> None:
+        self._trained = [Trained.of(*model) for model in zip(states, paths, strict=True)]
+        state, path, pairs = states[0], paths[0], self._trained[0].pairs
+        settings = stored.task_settings(dict(state), path, TASKS, BY_PIECES)
         saved = state.get("task_state") or {}
-        pairs = stored.pairs_of(settings, saved)
         langs = stored.names_in(saved.get("langs")) or _languages(settings, pairs)
         if len(langs) < 2:
             raise UserError(f"`{path}` must name the languages that it translates, but names none.")
@@ -186,7 +187,6 @@ class Forms:
             **{"task" if isinstance(settings, Namespace) else "_name": HEATED},
         )  # fmt: skip
         self.path = path
-        self.trained = [Trained.of(state, path)]  # of each model of an ensemble
         self.task: Any = tasks.setup_task(settings, vocabulary=self.vocabulary)
         if saved:
             self.task.load_state_dict(dict(saved))
@@ -232,7 +232,7 @@ class Forms:
         for target in targets:
             self.task.task_id(f"{source}-{target}")  # refuses pairs that a model of pairs does not have
             is_old = self.ends(source)[0] is not None and self.ends(target)[1] is not None
-            for model in self.trained:
+            for model in self._trained:
                 if f"{source}-{target}" not in model.pairs and not (model.only_new_rows and is_old):
                     _warn_of_untrained(model.path, f"{source}-{target}", model.pairs)
 

@@ -18,7 +18,7 @@ from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.drawing import Drawing
 from fairseq_mtmoe.evaluation.first_words import first_words
-from fairseq_mtmoe.evaluation.text_batches import Forms, Hypothesis, Row, Spelled, Trained, bits
+from fairseq_mtmoe.evaluation.text_batches import Forms, Hypothesis, Row, Spelled, bits
 from fairseq_mtmoe.evaluation.text_scores import Forced, Given, log_probs
 from fairseq_mtmoe.evaluation.translator import Decoding, ready
 
@@ -35,8 +35,7 @@ class TextTranslator:
     def __init__(self, checkpoints: Sequence[str], decoding: Decoding = Decoding(), data: str | None = None) -> None:  # noqa: B008 (frozen)
         self.decoding = decoding
         states = [stored.read(path) for path in checkpoints]
-        self.forms = Forms(states[0], checkpoints[0], data)
-        self.forms.trained += map(Trained.of, states[1:], checkpoints[1:])
+        self.forms = Forms(states, checkpoints, data)
         self._task = self.forms.task
         self._models: list[Any] = []
         self._load(states, checkpoints)

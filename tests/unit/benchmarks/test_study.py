@@ -141,7 +141,7 @@ def study_of_tasks(tmp_path, monkeypatch):
     (tmp_path / "encoder.pt").touch()
     (tmp_path / "studies" / "glue.yaml").write_text(SAID + TASKS)
     monkeypatch.setattr(study, "STUDIES", tmp_path / "studies")
-    monkeypatch.setattr(study, "_check_committed", lambda path: None)
+    monkeypatch.setattr(study, "check_committed", lambda path: None)
     monkeypatch.setattr(study_plan, "register", lambda path, amend: None)
     commands = []
 

@@ -52,6 +52,13 @@ def test_rows_of_the_table_have_titles_and_contrasts_have_rows():
         rows = {one["row"] for one in of_study if ", rate " not in one["row"]}
         assert rows <= study.rows.keys(), name
         assert {row for one in study.contrasts for row in (one.row, one.control)} <= study.rows.keys()
+        for metric in (study.metric, *study.also):
+            asked = study.compared(metric)
+            pairs = [(frozenset({one.row, one.control}), one.group) for one in asked if one.primary]
+            assert len(pairs) == len(set(pairs)), name  # a family has each comparison once
+        of_strata = [[part for part in study.strata if part in row] for row in study.rows]
+        assert {part for parts in of_strata for part in parts} == set(study.strata), name
+        assert max(map(len, of_strata)) <= 1, name
     assert {one["study"] for one in lines} <= studies.keys()
 
 
@@ -74,7 +81,7 @@ def test_intervals_in_pages_are_quoted():
     quoted = tables.load_pages().quoted
     for one, found in zip(quoted, tables.differences(quoted, lines, studies), strict=True):
         known.setdefault(one.page, set()).add(tables.text_of(one, found, lines, studies)[0])
-    difference = re.compile(r"[+-][\d.]+%? \((?:[+-][\d.]+ to [+-][\d.]+|one seed)\)")
+    difference = re.compile(r"[+-][\d.]+%? \((?:[+-][\d.]+ to [+-][\d.]+|one seed|too few runs)\)")
     docs = REPOSITORY / "docs"
     for path in (REPOSITORY / "README.md", *(docs / "how_to").glob("*.md"), *(docs / "results").glob("*.md")):
         page = path.relative_to(REPOSITORY).as_posix()
@@ -84,8 +91,10 @@ def test_intervals_in_pages_are_quoted():
 def test_the_picture_is_hollow_for_one_seed(lines, tmp_path):
     study = tables.Described(title="One", text="A text.", metric="bleu", groups=["all"], beside=["dense"],
                              rows={"dense": "the dense one", "base": "BASE", "odd": "odd"})  # fmt: skip
-    panel = tables.Panel("t", "one", "dense", "bleu", ["all"], ["base", "odd"])
-    base, odd = tables.points_of(panel, lines.lines, study.rows)
+    panel = tables.Panel("t", "one", "bleu", ["all"], {"base": "dense", "odd": "dense", "base_heated": "base"})
+    study.rows["base_heated"] = "without runs"
+    base, odd = tables.points_of(panel, lines.lines, study)
+    assert (base["row"], odd["row"]) == ("BASE beside the dense one", "odd beside the dense one")
     assert base["low"] < base["mean"] < base["high"] and "low" not in odd
     tables.draw([panel], lines.lines, {"one": study}, tmp_path / "options.svg")
     svg = (tmp_path / "options.svg").read_text()
@@ -197,12 +206,40 @@ def test_primary_contrasts_without_runs_are_of_the_family():
     assert found.p == pytest.approx(2 * alone.p)
 
 
-def test_claims_of_a_page_are_one_family_and_verdicts_are_cells():
+def listed(of_rows_):
+    return {row: list(of.values()) for row, of in of_rows_.items()}
+
+
+def test_differences_of_a_page_are_one_family_without_primary_ones():
     study = tables.Described(title="One", metric="bleu", rows={"a": "A", "b": "B", "c": "C"})
-    claims = [tables.Quoted("page.md", "a line", "one", row, "a", paper=-1) for row in ("b", "c")]
-    other = tables.Quoted("other.md", "a line", "one", "b", "a", paper=-1)
-    found = tables.differences([*claims, other], of_rows({row: list(of.values()) for row, of in THREE.items()}),
-                               {"one": study})  # fmt: skip
-    assert found[0].p == pytest.approx(2 * found[2].p)
-    line = "| a claim | +1.3 (-1.0 to +3.6) | disagrees |"
-    assert tables._says(line, "disagrees", other) and not tables._says(line, "agrees", other)
+    study.contrasts = [tables.Compared("c", "b", primary=True)]
+    quoted = [tables.Quoted("page.md", "a line", "one", row, control)
+              for row, control in (("b", "a"), ("c", "a"), ("b", "a"), ("c", "b"))]  # fmt: skip
+    other = tables.Quoted("other.md", "a line", "one", "b", "a")
+    twice, _, again, primary, once = tables.differences([*quoted, other], of_rows(listed(THREE)), {"one": study})
+    assert twice.p == again.p == pytest.approx(2 * once.p)
+    error = contrasts.pooled_error(THREE)
+    assert primary.p == pytest.approx(contrasts.difference(THREE["c"], THREE["b"], error).p)
+
+
+TABLE = """| what | figure | verdict |
+|---|---|---|
+| a claim | +8.0% (+2.6 to +13.7) | {} |
+
+In prose +8.0% (+2.6 to +13.7), {}, too.
+"""
+
+
+@pytest.mark.parametrize(("verdict", "word", "wrong"), [
+    ("higher", "higher", 0), ("not tested", "higher", 0), ("lower", "higher", 1), ("higher; lower", "lower", 2),
+])  # fmt: skip
+def test_pages_that_say_something_else_are_found(tmp_path, verdict, word, wrong):
+    figure = {"study": "catalogs", "row": "pretrained_heated", "control": "pretrained", "group": "high"}
+    quoted = [tables.Quoted("page.md", line, **figure) for line in ("a claim", "In prose")]
+    (tmp_path / "page.md").write_text(TABLE.format(verdict, word))
+    assert len(list(tables.misquoted(tmp_path, quoted))) == wrong
+    (tmp_path / "page.md").write_text(TABLE.format(verdict, word).replace("+8.0%", "+8.1%"))
+    assert len(list(tables.misquoted(tmp_path, quoted))) == 2
+    agreed = [tables.Quoted("page.md", "a claim", **figure, paper=paper) for paper in (1, -1)]
+    (tmp_path / "page.md").write_text(TABLE.format("disagrees", ""))
+    assert [len(list(tables.misquoted(tmp_path, [one]))) for one in agreed] == [1, 0]
