@@ -23,7 +23,7 @@ import study_plan
 from contrasts import HIGHER, NONE, Difference, Values
 from omegaconf import MISSING, OmegaConf
 from study import MULTIPLICATIONS, NO_SEED, PARAMETERS, PERPLEXITY, RESULTS, ROOT, SCORE, STEP, read_results
-from study_plan import STUDIES, Entry
+from study_plan import STUDIES, Contrast, Entry
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import write_text
@@ -48,17 +48,6 @@ ALIKE = (
     "rows of several seeds that have the same of {strata} in their names, or none of them{since}; between such groups "
     "it is that of the two rows"
 )
-
-
-@dataclass
-class Compared:
-    """A contrast of a study's page; with `metric` empty it is the study's own."""
-
-    row: str = MISSING
-    control: str = MISSING
-    group: str = "all"
-    metric: str = ""
-    primary: bool = False
 
 
 @dataclass
@@ -89,14 +78,14 @@ class Described:
     strata: list[str] = field(default_factory=list)
     rows: dict[str, str] = field(default_factory=dict)
     beside: list[str] = field(default_factory=list)
-    contrasts: list[Compared] = field(default_factory=list)
+    contrasts: list[Contrast] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
     entry: Entry | None = None
 
-    def compared(self, metric: str) -> list[Compared]:
+    def compared(self, metric: str) -> list[Contrast]:
         is_own = metric == self.metric
         found = [
-            Compared(row, control, group, metric, is_own and group == self.groups[0])
+            Contrast(row, control, group, metric, is_own and group == self.groups[0])
             for at, control in enumerate(self.beside) for group in self.groups
             for row in self.rows if row not in self.beside[: at + 1]
         ]  # fmt: skip
@@ -187,7 +176,7 @@ def _registered(path: Path) -> Described:
         also=[] if study.tasks else [PERPLEXITY, *(["chrf"] if study.metric == "bleu" else [])],
         groups=["all", *study.groups, *study.tasks] if study.tasks else [*study.groups] or list(TIERS),
         strata=study.strata, rows={name: row.title for name, row in study.rows.items()},
-        contrasts=[Compared(one.row, one.control, one.group, one.metric, one.primary) for one in study.contrasts],
+        contrasts=study.contrasts,
         facts=facts, entry=study.entry,
     )  # fmt: skip
 
@@ -208,8 +197,8 @@ def _scaled(values: Values, metric: str) -> Values:
 
 
 def compare(
-    lines: Lines, asked: Sequence[Compared], metric: str, strata: Sequence[str] = ()
-) -> list[tuple[Compared, Difference]]:
+    lines: Lines, asked: Sequence[Contrast], metric: str, strata: Sequence[str] = ()
+) -> list[tuple[Contrast, Difference]]:
     """The contrasts of which there are runs; primary ones with Holm's p, over all primary ones that are asked."""
     found: list[Difference | None] = []
     for one in asked:
@@ -300,7 +289,7 @@ def _mean(row: str, values: Values, strata: Sequence[str]) -> str:
     return f"{fmean(of_row.values()):.1f}" + ("" if math.isnan(half) else f" ±{half:.1f}")
 
 
-def _contrast_table(study: Described, compared: Sequence[tuple[Compared, Difference]], metric: str) -> str:
+def _contrast_table(study: Described, compared: Sequence[tuple[Contrast, Difference]], metric: str) -> str:
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for one, found in compared:
         p = "" if math.isnan(found.p) else f", p {found.p:.3f}{' after Holm' if one.primary else ''}"
@@ -382,7 +371,7 @@ def points_of(panel: Panel, lines: Sequence[dict[str, str]], study: Described) -
     """A point for each contrast and group of a panel that has runs; `low` and `high` are missing without interval."""
     scale = _percent if is_relative(panel.metric) else float
     names = dict(zip(panel.controls, labels(panel, study), strict=True))
-    asked = [Compared(row, control, group) for group in panel.groups for row, control in panel.controls.items()]
+    asked = [Contrast(row, control, group) for group in panel.groups for row, control in panel.controls.items()]
     points: list[dict[str, str | float]] = []
     for one, found in compare(lines_of(panel.study, lines), asked, panel.metric, study.strata):
         ends = {} if math.isnan(found.half_width) else {"low": scale(found.low), "high": scale(found.high)}
@@ -429,7 +418,7 @@ def differences(
         study = known[one.study]
         metric, key = one.metric or study.metric, (one.row, one.control, one.group)
         same = [each for each in study.compared(metric) if (each.row, each.control, each.group) == key]
-        asked = next((each for each in same if each.primary), Compared(*key))
+        asked = next((each for each in same if each.primary), Contrast(*key))
         family = [each for each in study.compared(metric) if each.primary] if asked.primary else [asked]
         compared = compare(lines_of(one.study, lines), family if one.control else [], metric, study.strata)
         found.append(next((of_one for each, of_one in compared if each == asked), None))

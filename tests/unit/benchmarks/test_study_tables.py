@@ -40,7 +40,7 @@ def test_figures_are_the_last_of_a_run_by_tier_or_task(lines):
 
 def test_perplexities_are_compared_in_percent():
     lines = of_rows({"a": (100, 200, 150), "b": (110, 220, 165)}, "valid perplexity")
-    ((_, found),) = tables.compare(tables.Lines(lines), [tables.Compared("b", "a")], "valid perplexity")
+    ((_, found),) = tables.compare(tables.Lines(lines), [tables.Contrast("b", "a")], "valid perplexity")
     assert tables.shown(found, "valid perplexity") == "+10.0% (+10.0 to +10.0)"
     assert (tables.verdict(found, -2), tables.verdict(found, 2)) == ("disagrees", "agrees")
 
@@ -172,7 +172,7 @@ def test_rows_that_vary_otherwise_are_another_stratum():
     across = contrasts.of_stratum(values, strata, "a", "a, 4 examples")
     assert across.keys() == {"a", "a, 4 examples"}  # the paired test
     lines = tables.Lines(of_rows({row: list(of.values()) for row, of in values.items()}))
-    ((_, found),) = tables.compare(lines, [tables.Compared("b", "a")], "bleu", strata)
+    ((_, found),) = tables.compare(lines, [tables.Contrast("b", "a")], "bleu", strata)
     assert found == contrasts.difference(THREE["b"], THREE["a"], contrasts.pooled_error(THREE))
 
 
@@ -200,7 +200,7 @@ def test_holm_by_hand():
 
 def test_primary_contrasts_without_runs_are_of_the_family():
     lines = tables.Lines(of_rows({row: list(of.values()) for row, of in PAIRED.items()}))
-    asked = [tables.Compared("b", "a", primary=True), tables.Compared("unborn", "a", primary=True)]
+    asked = [tables.Contrast("b", "a", primary=True), tables.Contrast("unborn", "a", primary=True)]
     ((_, found),) = tables.compare(lines, asked, "bleu")
     alone = contrasts.difference(PAIRED["b"], PAIRED["a"], contrasts.pooled_error(PAIRED))
     assert found.p == pytest.approx(2 * alone.p)
@@ -212,7 +212,7 @@ def listed(of_rows_):
 
 def test_differences_of_a_page_are_one_family_without_primary_ones():
     study = tables.Described(title="One", metric="bleu", rows={"a": "A", "b": "B", "c": "C"})
-    study.contrasts = [tables.Compared("c", "b", primary=True)]
+    study.contrasts = [tables.Contrast("c", "b", primary=True)]
     quoted = [tables.Quoted("page.md", "a line", "one", row, control)
               for row, control in (("b", "a"), ("c", "a"), ("b", "a"), ("c", "b"))]  # fmt: skip
     other = tables.Quoted("other.md", "a line", "one", "b", "a")
