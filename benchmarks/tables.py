@@ -11,6 +11,7 @@ such a rule.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ import study_plan
 from contrasts import HIGHER, NONE, Difference, Values
 from omegaconf import MISSING, OmegaConf
 from study import MULTIPLICATIONS, NO_SEED, PARAMETERS, PERPLEXITY, RESULTS, ROOT, SCORE, STEP, read_results
-from study_plan import STUDIES, Contrast, Entry
+from study_plan import STUDIES, Contrast, Entry, Study
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import write_text
@@ -34,15 +35,19 @@ EARLIER, QUOTED = BENCHMARKS / "earlier.yaml", BENCHMARKS / "quoted.yaml"
 PICTURE = RESULTS.with_name("options.png")
 TITLES = {"bleu": "BLEU", "chrf": "chrF++", PERPLEXITY: "Validation perplexity"}
 TIERS = ("all", "high", "mid", "low")
-AGREES, DISAGREES, NOT_TESTED = "agrees", "disagrees", "not tested"
+AGREES, DISAGREES, NOT_JUDGED = "agrees", "disagrees", "not judged"
 DASH = "–"
 ROW = 36  # pixels of the picture
 READ = (
     "Differences are between runs of the same seed, in percent where the metric is a perplexity. In parentheses: 95% "
-    "intervals; their error is pooled over {pooled}. *Higher* and *lower*: the interval leaves 0 out and p is below "
-    "0.05. Of primary contrasts p is after Holm, of others it is not corrected. One seed or too few runs have no "
-    "interval, and nothing is said of them. ± is the 95% interval of a mean beside others of the same seeds, so that "
-    "rows with other seeds are compared by their differences alone."
+    "intervals; their error is pooled over {pooled}. Primary contrasts have p after Holm, and a word: *higher* or "
+    "*lower* where the interval leaves 0 out and p is below 0.05. Other contrasts have p without a correction, and no "
+    "word. ± is half of a mean's 95% interval, without what all rows share by having the same seed: compare rows of "
+    "different seeds by their differences alone. One seed has no interval."
+)
+SCORED = (
+    "Scores are by `mtmoe evaluate {study.score}` with the mean of the last {study.averaged} checkpoints; *all* is the "
+    "mean of the pairs. Validation perplexity is that of the last checkpoint; *all* is over all tokens."
 )
 ALIKE = (
     "rows of several seeds that have the same of {strata} in their names, or none of them{since}; between such groups "
@@ -166,19 +171,26 @@ def studies() -> dict[str, Described]:
 
 def _registered(path: Path) -> Described:
     study = study_plan.load(path)
-    facts = [f"Rule: {study.rule}", f"When a row is given up: {study.kill}", f"Data: `{study.prepare}`"]
-    facts += [f"{study.updates} updates, the mean of the last {study.averaged} checkpoints. Options of all rows: "
-              f"`{study.options}`"]  # fmt: skip
-    facts += [f"{row.title}: `{row.options or 'nothing else'}`" for row in study.rows.values()]
-    facts += [f"Amended on {amendment}" for amendment in study_plan.amendments(path.stem)]
     return Described(
         title=study.question, text=study.text, metric=study.metric,
         also=[] if study.tasks else [PERPLEXITY, *(["chrf"] if study.metric == "bleu" else [])],
         groups=["all", *study.groups, *study.tasks] if study.tasks else [*study.groups] or list(TIERS),
         strata=study.strata, rows={name: row.title for name, row in study.rows.items()},
         contrasts=study.contrasts,
-        facts=facts, entry=study.entry,
+        facts=[*_facts(study), *(f"Amended on {one}" for one in study_plan.amendments(path.stem))], entry=study.entry,
     )  # fmt: skip
+
+
+def _facts(study: Study) -> list[str]:
+    facts = [f"Rule: {study.rule}", f"When a row is given up: {study.kill}", f"Data: `{study.prepare}`"]
+    facts += [] if study.tasks else [SCORED.format(study=study)]
+    facts += [f"{study.updates} updates. Options of all rows: `{study.options}`"]
+    common = len(shlex.split(study.options))
+    for name, row in study.rows.items():
+        own = shlex.join(study.options_of(name)[common:]) or "nothing else"
+        rate = f", at the learning rate of {study.rows[row.rate].title}" if row.rate not in ("", name) else ""
+        facts.append(f"{row.title}: `{own}`{rate}")
+    return facts
 
 
 def lines_of(study: str, lines: Iterable[dict[str, str]]) -> Lines:
@@ -255,7 +267,7 @@ def page(name: str, study: Described, lines: Lines) -> str:
         if compared:
             parts += [_contrast_table(study, compared, metric)]
     parts += _costs(study, lines)
-    parts += _rates(lines, SCORE if study.metric == SCORE else PERPLEXITY)
+    parts += _rates(lines, SCORE if study.metric == SCORE else PERPLEXITY, study.rows)
     if study.facts:
         parts += ["## How it was made", "\n".join(f"- {fact}" for fact in study.facts)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -293,7 +305,7 @@ def _contrast_table(study: Described, compared: Sequence[tuple[Contrast, Differe
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for one, found in compared:
         p = "" if math.isnan(found.p) else f", p {found.p:.3f}{' after Holm' if one.primary else ''}"
-        word = "" if math.isnan(found.half_width) else f": {found.word}"
+        word = f": {found.word}" if one.primary and not math.isnan(found.half_width) else ""
         cells.setdefault((one.row, one.control), {})[one.group] = f"{shown(found, metric)}{word}{p}"
     columns = list(dict.fromkeys(one.group for one, _ in compared))
     rows = [[study.rows.get(row, row), study.rows.get(control, control), *(of.get(group, "") for group in columns)]
@@ -322,12 +334,21 @@ def _costs(study: Described, lines: Lines) -> list[str]:
     return ["## Cost", said, markdown_table(head, rows, (0, 3))]
 
 
-def _rates(lines: Lines, metric: str) -> list[str]:
+def _rates(lines: Lines, metric: str, titles: dict[str, str]) -> list[str]:
     """The sweep of learning rates, where the table has one: rows such as `dense, rate 3e-3`."""
-    swept = {row: of_row for row, of_row in lines.values(metric, "all").items() if ", rate " in row}
-    rows = [[*row.split(", rate "), f"{fmean(of_row.values()):.2f}"] for row, of_row in swept.items()]
-    head = ["row", "learning rate", f"{metric.replace('valid ', 'validation ')}, all"]
-    return ["## Learning rates", markdown_table(head, rows)] if rows else []
+    swept: dict[str, dict[str, float]] = {}
+    for name, of_seeds in lines.values(metric, "all").items():
+        row, is_swept, rate = name.partition(", rate ")
+        if is_swept:
+            swept.setdefault(row, {})[rate] = fmean(of_seeds.values())
+    best = {row: (max if metric == SCORE else min)(of_row, key=of_row.__getitem__) for row, of_row in swept.items()}
+    rows = [
+        [titles.get(row, row), rate, f"{value:.2f}", "yes" if rate == best[row] else ""]
+        for row, of_row in swept.items() for rate, value in sorted(of_row.items(), key=lambda one: float(one[0]))
+    ]  # fmt: skip
+    head = ["row", "learning rate", f"{metric.replace('valid ', 'validation ')}, all", "chosen"]
+    said = "Shorter runs of one other seed; the rate of the best one holds for all rows that name it below."
+    return ["## Learning rates", said, markdown_table(head, rows)] if rows else []
 
 
 def _entry(entry: Entry, lines: Lines) -> list[str]:
@@ -475,8 +496,8 @@ def _says(page_lines: Sequence[str], at: int, of_line: Sequence[tuple[Quoted, st
         wanted = [f"{figure}, {word}" for _, figure, word in of_line]
         return all(text in page_lines[at] for text in wanted), "`, `".join(wanted)
     words = "; ".join(word for *_, word in of_line)
-    is_untested = cell == NOT_TESTED and all(one.paper is None for one, *_ in of_line)
-    return cell == words or is_untested, words
+    is_unjudged = cell == NOT_JUDGED and all(one.paper is None for one, *_ in of_line)
+    return cell == words or is_unjudged, words
 
 
 def _cell(page_lines: Sequence[str], at: int, column: str) -> str | None:
