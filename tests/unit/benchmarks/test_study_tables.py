@@ -105,13 +105,17 @@ def test_the_picture_is_hollow_for_one_seed(lines, tmp_path):
 def test_a_registered_study_shows_what_dense_reaches_and_its_learning_rates():
     reached = {"model": 8, "shuffled": 12, "trigrams": 40}
     of_entry = [line("dense", 1, value, f"perplexity, {kind}") for kind, value in reached.items()]
-    rates = [line("dense, rate 3e-3", 0, 9.5, "valid perplexity")]
+    rates = [
+        line(f"dense, rate {rate}", 0, value, "valid perplexity") for rate, value in (("3e-3", 9.5), ("1e-3", 9.7))
+    ]
     study = tables.Described(title="One", metric="bleu", rows={"dense": "the dense one"}, entry=tables.Entry())
     text = tables.page("one", study, tables.Lines([line("dense", 1, 16), *of_entry, *rates]))
     assert re.search(r"BLEU, mean over all pairs +\| at least 15 +\| +16\.0 \| yes", text)
     assert re.search(r"shuffled sources / with its own +\| at least 2 +\| +1\.50 \| no", text)
     assert re.search(r"source-free trigrams +\| at most 0\.5 +\| +0\.20 \| yes", text)
-    assert re.search(r"dense +\| +3e-3 +\| +9\.50 \|", text)
+    assert re.search(
+        r"the dense one +\| +1e-3 +\| +9\.70 \| +\|\n.*the dense one +\| +3e-3 +\| +9\.50 \| +yes \|", text
+    )
 
 
 def test_costs_of_shapes_take_the_place_of_older_ones_and_are_shown(lines, tmp_path):
@@ -231,7 +235,7 @@ In prose +8.0% (+2.6 to +13.7), {}, too.
 
 
 @pytest.mark.parametrize(("verdict", "word", "wrong"), [
-    ("higher", "higher", 0), ("not tested", "higher", 0), ("lower", "higher", 1), ("higher; lower", "lower", 2),
+    ("higher", "higher", 0), ("not judged", "higher", 0), ("lower", "higher", 1), ("higher; lower", "lower", 2),
 ])  # fmt: skip
 def test_pages_that_say_something_else_are_found(tmp_path, verdict, word, wrong):
     figure = {"study": "catalogs", "row": "pretrained_heated", "control": "pretrained", "group": "high"}
