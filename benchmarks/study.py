@@ -32,6 +32,7 @@ import study_plan
 from study_plan import STUDIES, Study
 
 from fairseq_mtmoe import __version__
+from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.rows import Row, read_run
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json, write_text
@@ -47,6 +48,8 @@ COLUMNS = (
 PERPLEXITY, SCORE = "valid perplexity", "score"
 PARAMETERS, MULTIPLICATIONS = "parameters", "multiplications per token"
 STEP = ("step / dense", "step / dense, first quartile", "step / dense, third quartile")
+OF_GATES = {"blend": "gate blend, %", "moved": "gate movement", "changed": "tokens with another expert, %"}
+"""What the table calls the figures of gates in a run log: means over layers, of absolute values."""
 
 
 @click.group(context_settings={"show_default": True})
@@ -218,7 +221,7 @@ def best_rate(study: Study, folder: Path, row: str) -> str:
     def loss_after_sweep(rate: str) -> float:
         name, run = rated_row(row, rate), folder / f"rate_{rate}-{row}"
         if study.tasks:
-            return -(known[name] if name in known else fmean(float(one["value"]) for one in task_figures("", run)))
+            return -(known[name] if name in known else fmean(float(one["value"]) for one in task_scores("", run)))
         value = known[name] if name in known else perplexities(run)["all"].value[-1]
         return math.inf if math.isnan(value) else value
 
@@ -303,7 +306,8 @@ def record(name: str, runs: Path, results: Path) -> None:
     are_known = {tuple(line[part] for part in parts) for line in known}
     new: list[dict[str, str]] = []
     for finished in sorted((runs / name).glob(f"*/{FINISHED}")):
-        lines = task_figures(name, finished.parent) if study.tasks else figures_of(name, finished.parent)
+        run = finished.parent
+        lines = [*task_scores(name, run), *gate_figures(name, run)] if study.tasks else figures_of(name, run)
         new += filter(is_new, lines)
     of_study = [line for line in known if line["study"] == name]
     new += filter(is_new, means_of_tasks(study, [*of_study, *new]))
@@ -335,14 +339,30 @@ def figures_of(study: str, run: Path) -> list[dict[str, str]]:
     return [{column: str({**same, **line}.get(column, "")) for column in COLUMNS} for line in rows]
 
 
-def task_figures(study: str, run: Path) -> list[dict[str, str]]:
+def task_scores(study: str, run: Path) -> list[dict[str, str]]:
     """The lines of a finished run on a benchmark's tasks: a score, in percent, for each task that is scored."""
-    facts = read_json(run / FINISHED)
-    same = {"study": study, **{key: facts[key] for key in ("row", "seed", "update", *COLUMNS[-4:])}, "metric": SCORE}
     scores = read_json(run / "scores" / "scores.json")["tasks"]
-    of_tasks = [{**same, "task": task, "n": one["examples"], "value": f"{one['score']:.4f}"}
+    of_tasks = [{"task": task, "metric": SCORE, "n": one["examples"], "value": f"{one['score']:.4f}"}
                 for task, one in scores.items()]  # fmt: skip
-    return [{column: str(line.get(column, "")) for column in COLUMNS} for line in of_tasks]
+    return _with_facts(study, run, of_tasks)
+
+
+def gate_figures(study: str, run: Path) -> list[dict[str, str]]:
+    """The lines of a finished run on a benchmark's tasks that say how far its gates came, if it has any."""
+    if not (run / run_log.FILE_NAME).exists():
+        return []
+    gates, found = read_run(run).of("gates"), []
+    for metric, name in OF_GATES.items():
+        layers = [abs(row.figure) * (100 if "%" in name else 1) for row in gates if row.metric == metric]
+        if layers:
+            found.append({"tier": "all", "metric": name, "n": len(layers), "value": f"{fmean(layers):.4f}"})
+    return _with_facts(study, run, found)
+
+
+def _with_facts(study: str, run: Path, lines: list[dict[str, Any]]) -> list[dict[str, str]]:
+    facts = read_json(run / FINISHED)
+    same = {"study": study, **{key: facts[key] for key in ("row", "seed", "update", *COLUMNS[-4:])}}
+    return [{column: str({**same, **line}.get(column, "")) for column in COLUMNS} for line in lines]
 
 
 def means_of_tasks(study: Study, lines: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -23,7 +23,18 @@ import contrasts
 import study_plan
 from contrasts import HIGHER, NONE, Difference, Values
 from omegaconf import MISSING, OmegaConf
-from study import MULTIPLICATIONS, NO_SEED, PARAMETERS, PERPLEXITY, RESULTS, ROOT, SCORE, STEP, read_results
+from study import (
+    MULTIPLICATIONS,
+    NO_SEED,
+    OF_GATES,
+    PARAMETERS,
+    PERPLEXITY,
+    RESULTS,
+    ROOT,
+    SCORE,
+    STEP,
+    read_results,
+)
 from study_plan import STUDIES, Contrast, Entry, Study
 
 from fairseq_mtmoe.errors import UserError
@@ -173,7 +184,7 @@ def _registered(path: Path) -> Described:
     study = study_plan.load(path)
     return Described(
         title=study.question, text=study.text, metric=study.metric,
-        also=[] if study.tasks else [PERPLEXITY, *(["chrf"] if study.metric == "bleu" else [])],
+        also=[*OF_GATES.values()] if study.tasks else [PERPLEXITY, *(["chrf"] if study.metric == "bleu" else [])],
         groups=["all", *study.groups, *study.tasks] if study.tasks else [*study.groups] or list(TIERS),
         strata=study.strata, rows={name: row.title for name, row in study.rows.items()},
         contrasts=study.contrasts,

@@ -222,6 +222,20 @@ def test_scores_of_tasks_get_means_where_all_are_there(study_of_tasks):
     assert recorded() == alone and table.read_text() == before
 
 
+def test_gates_have_means_over_layers_in_the_table(study_of_tasks):
+    _, folder = study_of_tasks
+    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--rows", "many", "--seeds", "1")
+    table, run = folder / "results.csv", folder / "runs" / "glue" / "many-1"
+    layers = {"one": {"blend": -0.1, "moved": 30.0, "changed": 0.5}, "two": {"blend": 0.3, "moved": 40.0}}
+    gates = [{"event": "gates", "update": update, "epoch": 1, "subset": "valid", "since": 0, "layers": of}
+             for update, of in ((1, {"one": {"blend": 9.0, "moved": 9.0, "changed": 9.0}}), (2, layers))]  # fmt: skip
+    (run / "mtmoe.jsonl").write_text("".join(json.dumps(event) + "\n" for event in gates))
+    invoke("record", folder, "--results", table)
+    found = {line["metric"]: float(line["value"]) for line in study.read_results(table) if not line["task"]}
+    expected = {"gate blend, %": 20, "gate movement": 35, "tokens with another expert, %": 50}
+    assert {metric: found[metric] for metric in expected} == pytest.approx(expected)
+
+
 # ---- a study of translators with a run for each pair, and one that is not trained ----
 
 PAIRS = """
