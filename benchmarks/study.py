@@ -124,7 +124,8 @@ def _sweep(
                 _run_tasks(study, row, data, folder, seed, pretrained, known, rate)
                 continue
             options = [*study.options_of(row), "--lr", rate]
-            options = _filled(study, options, row, seed, next(iter(study.runs_of(row, seed))), folder, pretrained)
+            task = next(iter(study.runs_of(row, seed)))
+            options = _filled(study, options, row, seed, task, folder, pretrained, study.rates.updates)
             _train(options, study.rates.updates, data, folder / f"rate_{rate}-{row}", seed)
             _finish(folder / f"rate_{rate}-{row}", options)
 
@@ -141,11 +142,12 @@ def _run_tasks(
     """Train and score a row of a benchmark's tasks: one run, or one for each of its tasks; or one of its sweep."""
     seed = study.rows[row].seed or seed
     for task, run_name in study.runs_of(row, seed).items():
-        run, updates = folder / (f"rate_{rate}-{row}" if rate else run_name), study.updates_of(row, task)
+        run = folder / (f"rate_{rate}-{row}" if rate else run_name)
+        updates = study.rates.updates if rate else study.updates_of(row, task)
         if (run / FINISHED).exists() or _is_known(row, seed, task, known):
             continue
         own = [*study.options_of(row), "--lr", rate] if rate else options_with_rate(study, row, folder)
-        options = _filled(study, own, row, seed, task, folder, pretrained)
+        options = _filled(study, own, row, seed, task, folder, pretrained, updates)
         score = _filled(study, shlex.split(study.score), row, seed, task, folder, pretrained)
         _train(options, updates, data, run, seed)
         validate = ["fairseq-validate", data, "--user-dir", ROOT / "fairseq_mtmoe", "--cpu", *score]
@@ -181,10 +183,12 @@ def _run_one(study: Study, row: str, data: Path, run: Path, seed: int, pair: str
 
 
 def _filled(
-    study: Study, options: list[str], row: str, seed: int, task: str, folder: Path, pretrained: Path | None
+    study: Study, options: list[str], row: str, seed: int, task: str, folder: Path, pretrained: Path | None,
+    updates: int | None = None,
 ) -> list[str]:  # fmt: skip
     """Options of a run with its own names (UserError: they need `--pretrained`, which is not given)."""
     places = {"runs": folder, "pretrained": pretrained.resolve() if pretrained else "{pretrained}"}
+    places |= {"updates": updates} if updates else {}
     found = study.filled(options, row, seed, task, **places)
     if unknown := [word for word in found if "{pretrained}" in word]:
         raise UserError(f"`--pretrained` must be a file, which `{unknown[0]}` stands for, but is not given.")

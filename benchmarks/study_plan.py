@@ -149,7 +149,7 @@ class Study:
         Args:
             row: whose run it is.
             task: the only one, or empty where all are in one run.
-            places: files and folders by name.
+            places: files and folders by name; `updates` where they are not the row's.
         """
         own = {"task": task or ",".join(self.tasks), "seed": seed, "updates": self.updates_of(row, task)}
         for name, value in {**own, **places}.items():

@@ -124,7 +124,7 @@ groups: {inference: [rte, cb]}
 options: --task glue --glue-tasks {task} --init-encoder {pretrained} --total-num-update {updates}
 score: --task glue --glue-tasks {task}
 seeds: [1, 2]
-rates: {values: ["1e-5", "2e-5"], rows: [many], updates: 30, seed: 9}
+rates: {values: ["1e-5", "2e-5"], rows: [many], updates: 15, seed: 9}
 rows:
   source: {title: source, options: --source, each: [snli], seed: 7}
   many: {title: all in one, rate: many}
@@ -180,6 +180,7 @@ def test_tasks_are_trained_alone_or_together_and_sources_once(study_of_tasks):
     names = ("--glue-tasks", "--max-update", "--total-num-update", "--source-file", "--init-encoder")
     files = [str(folder / path) for path in ("runs/glue/source-snli-7/x.pt", "encoder.pt")]
     assert [value_of(trained[4], name) for name in names] == ["rte", "10", "10", *files]
+    assert [value_of(trained[0], name) for name in names[1:3]] == ["15", "15"]  # the sweep's own number of updates
     assert value_of(trained[3], "--glue-tasks") == "rte,cb"
     # The third has the rate of the second, whose score was higher.
     assert [value_of(trained[number], "--lr") for number in (0, 1, 3)] == ["1e-5", "2e-5", "2e-5"]
