@@ -3,6 +3,7 @@
     python benchmarks/tables.py write                                        # results/STUDY.md, and a picture
     python benchmarks/tables.py show catalogs dense_heated dense high bleu   # one contrast, as pages quote it
     python benchmarks/tables.py check                                        # figures that pages quote, by quoted.yaml
+    python benchmarks/tables.py update                                       # puts them and their words there
 
 Studies are described by `studies/*.yaml`, registered before they ran, and by `earlier.yaml`, which ran before there was
 such a rule.
@@ -11,6 +12,7 @@ such a rule.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +23,7 @@ import altair as alt
 import click
 import contrasts
 import study_plan
-from contrasts import HIGHER, NONE, Difference, Values
+from contrasts import FEW_RUNS, HIGHER, LOWER, NONE, ONE_SEED, Difference, Values
 from omegaconf import MISSING, OmegaConf
 from study import (
     MULTIPLICATIONS,
@@ -47,6 +49,8 @@ PICTURE = RESULTS.with_name("options.png")
 TITLES = {"bleu": "BLEU", "chrf": "chrF++", PERPLEXITY: "Validation perplexity"}
 TIERS = ("all", "high", "mid", "low")
 AGREES, DISAGREES, NOT_JUDGED = "agrees", "disagrees", "not judged"
+WORDS = "|".join((HIGHER, LOWER, NONE, AGREES, DISAGREES, ONE_SEED, FEW_RUNS))
+FIGURE = re.compile(rf"[+-][\d.]+%? \((?:[+-][\d.]+ to [+-][\d.]+|{ONE_SEED}|{FEW_RUNS})\)(, (?:{WORDS})\b)?")
 DASH = "–"
 ROW = 36  # pixels of the picture
 READ = (
@@ -138,6 +142,9 @@ class Quoted:
     group: str = "all"
     metric: str = ""
     paper: float | None = None
+
+
+Told = tuple[Quoted, str, str]  # with its figure and, of a difference, its word or verdict
 
 
 @dataclass
@@ -481,43 +488,86 @@ def text_of(
     return [f"{fmean(values.values()):.1f}"]
 
 
+def told(quoted: Sequence[Quoted]) -> list[Told]:
+    lines, known = read_results(RESULTS), studies()
+    found = [text_of(one, of_one, lines, known)
+             for one, of_one in zip(quoted, differences(quoted, lines, known), strict=True)]  # fmt: skip
+    return [(one, figure, "".join(words)) for one, (figure, *words) in zip(quoted, found, strict=True)]
+
+
 def misquoted(root: Path = ROOT, all_quoted: Sequence[Quoted] | None = None) -> Iterator[str]:
     """What pages must say and do not: a sentence each."""
-    lines, known = read_results(RESULTS), studies()
     quoted = load_pages().quoted if all_quoted is None else all_quoted
     pages = {one.page: (root / one.page).read_text(encoding="utf-8").splitlines() for one in quoted}
-    judged: dict[tuple[str, int], list[tuple[Quoted, str, str]]] = {}
-    for one, found in zip(quoted, differences(quoted, lines, known), strict=True):
-        figure, *words = text_of(one, found, lines, known)
+    judged: dict[tuple[str, int], list[Told]] = {}
+    for one, figure, word in told(quoted):
         places = [at for at, line in enumerate(pages[one.page]) if one.line in line and figure in line]
         if not places:
             yield f"{one.page}: the line with `{one.line}` must have `{figure}`, but has not."
-        elif words:
-            judged.setdefault((one.page, places[0]), []).append((one, figure, words[0]))
+        elif word:
+            judged.setdefault((one.page, places[0]), []).append((one, figure, word))
     for (page_name, at), of_line in judged.items():
         is_said, wanted = _says(pages[page_name], at, of_line)
         if not is_said:
             yield f"{page_name}: the line with `{of_line[0][0].line}` must have `{wanted}`, but has not."
 
 
-def _says(page_lines: Sequence[str], at: int, of_line: Sequence[tuple[Quoted, str, str]]) -> tuple[bool, str]:
+def updated(page_lines: Sequence[str], of_page: Sequence[Told]) -> list[str]:
+    """A page's lines with the differences that it quotes, and their words, as the table has them now.
+
+    Of figures named by the same words the first is in the first line that has these words, and so on; or all are in
+    the only such line. Means stay, and so do cells *not judged* of differences that no paper has.
+    """
+    found, by_words = list(page_lines), dict[str, list[Told]]()
+    for one in of_page:
+        by_words.setdefault(one[0].line, []).append(one)
+    for words, of_words in by_words.items():
+        places = [at for at, line in enumerate(page_lines) if words in line]
+        for at in places if len(places) in (1, len(of_words)) else ():
+            of_line = of_words if len(places) == 1 else [of_words[places.index(at)]]
+            of_line = [one for one in of_line if one[2]]
+            figures = iter(of_line)
+            found[at] = FIGURE.sub(lambda old, figures=figures: _said(old, next(figures, None)), found[at])
+            cells = [cell.strip() for cell in found[at].split("|")]
+            column = _column(found, at, "verdict")
+            if of_line and column and not _is_unjudged(cells[column], of_line):
+                cells[column] = _words(of_line)
+                found[at] = " | ".join(cells).strip()
+    return found
+
+
+def _said(old: re.Match[str], new: Told | None) -> str:
+    """What takes the place of a figure in a page, with its word if the old one has one."""
+    if not new:
+        return old[0]
+    return f"{new[1]}, {new[2]}" if old[1] else new[1]
+
+
+def _says(page_lines: Sequence[str], at: int, of_line: Sequence[Told]) -> tuple[bool, str]:
     """Whether a line has the words of its figures: in its table's column `verdict`, else behind each figure."""
-    cell = _cell(page_lines, at, "verdict")
-    if cell is None:
+    column = _column(page_lines, at, "verdict")
+    if not column:
         wanted = [f"{figure}, {word}" for _, figure, word in of_line]
         return all(text in page_lines[at] for text in wanted), "`, `".join(wanted)
-    words = "; ".join(word for *_, word in of_line)
-    is_unjudged = cell == NOT_JUDGED and all(one.paper is None for one, *_ in of_line)
-    return cell == words or is_unjudged, words
+    cell = page_lines[at].split("|")[column].strip()
+    return cell == _words(of_line) or _is_unjudged(cell, of_line), _words(of_line)
 
 
-def _cell(page_lines: Sequence[str], at: int, column: str) -> str | None:
-    """The cell of a table's line in a column; None outside of tables, and where there is no such column."""
+def _words(of_line: Sequence[Told]) -> str:
+    return "; ".join(word for *_, word in of_line)
+
+
+def _is_unjudged(cell: str, of_line: Sequence[Told]) -> bool:
+    return cell == NOT_JUDGED and all(one.paper is None for one, *_ in of_line)
+
+
+def _column(page_lines: Sequence[str], at: int, name: str) -> int:
+    """The place of a column among a table's cells; 0 outside of tables, and where there is no such column."""
     first = at
     while first and page_lines[first - 1].startswith("|"):
         first -= 1
-    head, cells = ([cell.strip() for cell in page_lines[row].split("|")] for row in (first, at))
-    return cells[head.index(column)] if column in head and first != at else None
+    head = [cell.strip() for cell in page_lines[first].split("|")]
+    return head.index(name) if name in head and first != at else 0
 
 
 # ---- commands ----
@@ -551,6 +601,23 @@ def show(study: str, row: str, control: str, group: str, metric: str) -> None:
     lines, known = read_results(RESULTS), studies()
     (found,) = differences([quoted], lines, known)
     click.echo(": ".join(text_of(quoted, found, lines, known)))
+
+
+@main.command()
+def update() -> None:
+    """Put differences and their words into the pages that quote them, and show the lines that change.
+
+    Then read these lines: what else they say may no longer hold.
+    """
+    quoted = load_pages().quoted
+    found = told(quoted)
+    for name in dict.fromkeys(one.page for one in quoted):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        new = updated(text.splitlines(), [one for one in found if one[0].page == name])
+        for before, after in zip(text.splitlines(), new, strict=True):
+            if before != after:
+                click.echo(f"{name}\n- {before}\n+ {after}")
+        write_text(ROOT / name, "\n".join(new) + "\n")
 
 
 @main.command()

@@ -247,3 +247,20 @@ def test_pages_that_say_something_else_are_found(tmp_path, verdict, word, wrong)
     agreed = [tables.Quoted("page.md", "a claim", **figure, paper=paper) for paper in (1, -1)]
     (tmp_path / "page.md").write_text(TABLE.format("disagrees", ""))
     assert [len(list(tables.misquoted(tmp_path, [one]))) for one in agreed] == [1, 0]
+
+
+def test_pages_get_the_figures_and_words_of_the_table():
+    page = [*TABLE.format("lower", "lower").splitlines(), "- twice: +1.0 (one seed)", "- twice: +2.0 (one seed)",
+            "Both: +1.0 (one seed), higher, and +2.0 (one seed).", "Mean: 3.0"]  # fmt: skip
+    lines = ("a claim", "In prose", "- twice", "- twice", "Both:", "Both:", "Mean:")
+    found = [(tables.Quoted("page.md", line), f"-{at}.0 (-9.0 to +9.0)", "higher" if line != "Mean:" else "")
+             for at, line in enumerate(lines)]  # fmt: skip
+    assert tables.updated(page, found) == [
+        *page[:2], "| a claim | -0.0 (-9.0 to +9.0) | higher |", "", "In prose -1.0 (-9.0 to +9.0), higher, too.",
+        "- twice: -2.0 (-9.0 to +9.0)", "- twice: -3.0 (-9.0 to +9.0)",
+        "Both: -4.0 (-9.0 to +9.0), higher, and -5.0 (-9.0 to +9.0).", "Mean: 3.0",
+    ]  # fmt: skip
+    unjudged = [one.replace("| lower |", "| not judged |") for one in page]
+    assert tables.updated(unjudged, found[:1])[2].endswith("| -0.0 (-9.0 to +9.0) | not judged |")
+    found[0][0].paper = -1.0
+    assert tables.updated(unjudged, found[:1])[2].endswith("| higher |")
