@@ -13,8 +13,6 @@ has changed since its first run.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
@@ -25,31 +23,34 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import click
 import study_plan
+from study_figures import (
+    ENTRY,
+    FINISHED,
+    NO_SEED,
+    PERPLEXITY,
+    RESULTS,
+    ROOT,
+    SCORE,
+    figures_of,
+    gate_figures,
+    means_of_tasks,
+    perplexities,
+    rated_row,
+    read_results,
+    task_scores,
+    write_results,
+)
 from study_plan import STUDIES, Study
 
 from fairseq_mtmoe import __version__
-from fairseq_mtmoe.analysis import run_log
-from fairseq_mtmoe.analysis.rows import Row, read_run
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import read_json, write_text
+from fairseq_mtmoe.io.files import write_text
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "results.csv"
-FINISHED, AVERAGED, ENTRY, LAST = "finished.json", "averaged.pt", "entry.json", "checkpoint_last.pt"
-NO_SEED = "0"  # what the table has as seed of runs of the sweep of learning rates, and of costs
+AVERAGED, LAST = "averaged.pt", "checkpoint_last.pt"
 Known = tuple[str, str, str]  # row, seed and task of a line of the table
-COLUMNS = (
-    "study", "row", "seed", "task", "tier", "metric", "update", "value", "n", "commit", "version", "processor", "date",
-)  # fmt: skip
-PERPLEXITY, SCORE = "valid perplexity", "score"
-PARAMETERS, MULTIPLICATIONS = "parameters", "multiplications per token"
-STEP = ("step / dense", "step / dense, first quartile", "step / dense, third quartile")
-OF_GATES = {"blend": "gate blend, %", "moved": "gate movement", "changed": "tokens with another expert, %"}
-"""What the table calls the figures of gates in a run log: means over layers, of absolute values."""
 
 
 @click.group(context_settings={"show_default": True})
@@ -232,16 +233,6 @@ def best_rate(study: Study, folder: Path, row: str) -> str:
     return min(study.rates.values, key=loss_after_sweep)
 
 
-def perplexities(run: Path) -> dict[str, Row]:
-    """The validation perplexity of each tier, and of all pairs, in a run's log."""
-    return {row.task: row for row in read_run(run).of("tier", "all", metric="ppl")}
-
-
-def rated_row(row: str, rate: str) -> str:
-    """The name in the table of a row's run with one of the learning rates of the sweep."""
-    return f"{row}, rate {rate}"
-
-
 def _train(options: list[str], updates: int, data: Path, run: Path, seed: int) -> None:
     if (run / FINISHED).exists() or (run / AVERAGED).exists():
         return
@@ -317,100 +308,6 @@ def record(name: str, runs: Path, results: Path) -> None:
     new += filter(is_new, means_of_tasks(study, [*of_study, *new]))
     write_results(results, [*known, *new])
     _say(f"{results}: {len(new)} figures more")
-
-
-def figures_of(study: str, run: Path) -> list[dict[str, str]]:
-    """The lines of a finished run: perplexity at every validation, scores of each pair and group, entry's figures."""
-    facts = read_json(run / FINISHED)
-    row, _, seed = run.name.rpartition("-")
-    if row.startswith("rate_"):
-        row, seed = rated_row(seed, row.removeprefix("rate_")), NO_SEED
-    row, seed = facts.get("row", row), str(facts.get("seed", seed))
-    rows: list[dict[str, Any]] = []
-    last, is_part = facts.get("update", 0), bool(facts.get("task"))  # of a row with a run for each pair
-    for tier, found in {} if is_part or not (run / "train.out").exists() else perplexities(run).items():
-        for last, value in zip(found.moments.update.astype(int), found.value, strict=True):
-            rows.append({"tier": tier, "metric": PERPLEXITY, "update": last, "value": f"{value:.4f}"})
-    if (run / "scores" / "scores.json").exists():
-        found_scores = _scores(read_json(run / "scores" / "scores.json"), last)
-        rows += [row for row in found_scores if "task" in row or not is_part]
-    if (run / ENTRY).exists():
-        for what, of_pairs in read_json(run / ENTRY).items():
-            for pair, value in of_pairs.items():
-                place = {"tier": "all"} if pair == "all" else {"task": pair}
-                rows.append({**place, "metric": f"perplexity, {what}", "update": last, "value": f"{value:.4f}"})
-    same = {"study": study, "row": row, "seed": seed, **{key: facts[key] for key in COLUMNS[-4:]}}
-    return [{column: str({**same, **line}.get(column, "")) for column in COLUMNS} for line in rows]
-
-
-def task_scores(study: str, run: Path) -> list[dict[str, str]]:
-    """The lines of a finished run on a benchmark's tasks: a score, in percent, for each task that is scored."""
-    scores = read_json(run / "scores" / "scores.json")["tasks"]
-    of_tasks = [{"task": task, "metric": SCORE, "n": one["examples"], "value": f"{one['score']:.4f}"}
-                for task, one in scores.items()]  # fmt: skip
-    return _with_facts(study, run, of_tasks)
-
-
-def gate_figures(study: str, run: Path) -> list[dict[str, str]]:
-    """The lines of a finished run on a benchmark's tasks that say how far its gates came, if it has any."""
-    if not (run / run_log.FILE_NAME).exists():
-        return []
-    gates, found = read_run(run).of("gates"), []
-    for metric, name in OF_GATES.items():
-        layers = [abs(row.figure) * (100 if "%" in name else 1) for row in gates if row.metric == metric]
-        if layers:
-            found.append({"tier": "all", "metric": name, "n": len(layers), "value": f"{fmean(layers):.4f}"})
-    return _with_facts(study, run, found)
-
-
-def _with_facts(study: str, run: Path, lines: list[dict[str, Any]]) -> list[dict[str, str]]:
-    facts = read_json(run / FINISHED)
-    same = {"study": study, **{key: facts[key] for key in ("row", "seed", "update", *COLUMNS[-4:])}}
-    return [{column: str({**same, **line}.get(column, "")) for column in COLUMNS} for line in lines]
-
-
-def means_of_tasks(study: Study, lines: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Lines with each row's mean over all tasks and over each of the study's groups, of seeds that have all of them."""
-    groups = {**({"all": study.tasks} if study.tasks else {}), **study.groups}
-    by_run: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
-    for line in lines:
-        if line["metric"] in (SCORE, "bleu", "chrf") and line["task"]:
-            by_run.setdefault((line["row"], line["seed"], line["metric"]), {})[line["task"]] = line
-    found = []
-    for of_run in by_run.values():
-        for group, tasks in groups.items():
-            if of_run.keys() >= set(tasks):
-                mean = fmean(float(of_run[task]["value"]) for task in tasks)
-                of_group = {"task": "", "tier": group, "n": str(len(tasks)), "value": f"{mean:.4f}"}
-                found.append({**of_run[tasks[0]], **of_group})
-    return found
-
-
-def _scores(scores: dict[str, Any], update: int) -> list[dict[str, Any]]:
-    rows = []
-    for metric in ("bleu", "chrf"):
-        for pair, one in scores["pairs"].items():
-            rows.append({"task": pair, "tier": one["tier"], "n": one["sentences"], "value": one[metric]})
-        for tier, one in scores["averages"].items():
-            rows.append({"tier": tier, "n": one["pairs"], "value": one[metric]})
-        for row in rows:
-            row.setdefault("metric", metric)
-    return [{**row, "update": update, "value": f"{row['value']:.4f}"} for row in rows]
-
-
-def read_results(path: Path) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def write_results(path: Path, lines: list[dict[str, str]]) -> None:
-    text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    table.writeheader()
-    table.writerows(lines)
-    write_text(path, text.getvalue())
 
 
 def _is_finished(folder: Path, study: Study, row: str, seed: int) -> bool:

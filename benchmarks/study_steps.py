@@ -17,15 +17,14 @@ import study_plan
 import torch
 from fairseq import optim, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from study import (
+from study import check_committed, made_by
+from study_figures import (
     COLUMNS,
     MULTIPLICATIONS,
     NO_SEED,
     PARAMETERS,
     RESULTS,
     STEP,
-    check_committed,
-    made_by,
     read_results,
     write_results,
 )

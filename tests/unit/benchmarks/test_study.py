@@ -7,6 +7,7 @@ from pathlib import Path
 import languages_text
 import pytest
 import study
+import study_figures
 import study_plan
 from click.testing import CliRunner
 from source_free import KneserNey
@@ -90,7 +91,7 @@ def test_rates_and_runs_that_the_table_has_are_not_run_again(file, tmp_path, mon
         for name, rate, value, update in (("one", "1e-3", "9.5", "5"), ("one", "2e-3", "9.4", "5"),
                                           ("other", "1e-3", "1", "5"), ("one", "1e-3", "2", "4"))
     ]  # fmt: skip
-    study.write_results(tmp_path / "results.csv", lines)
+    study_figures.write_results(tmp_path / "results.csv", lines)
     monkeypatch.setattr(study, "RESULTS", tmp_path / "results.csv")
     one = study_plan.load(file)
     assert study.best_rate(one, tmp_path / "one", "dense") == "2e-3"
@@ -210,7 +211,7 @@ def test_scores_of_tasks_get_means_where_all_are_there(study_of_tasks):
 
     def recorded():
         invoke("record", folder, "--results", table)
-        alone = [line for line in study.read_results(table) if line["row"] == "alone"]
+        alone = [line for line in study_figures.read_results(table) if line["row"] == "alone"]
         return {line["task"] or line["tier"]: float(line["value"]) for line in alone}
 
     moved = (runs / "alone-cb-1").rename(folder / "later")
@@ -232,7 +233,7 @@ def test_gates_have_means_over_layers_in_the_table(study_of_tasks):
              for update, of in ((1, {"one": {"blend": 9.0, "moved": 9.0, "changed": 9.0}}), (2, layers))]  # fmt: skip
     (run / "mtmoe.jsonl").write_text("".join(json.dumps(event) + "\n" for event in gates))
     invoke("record", folder, "--results", table)
-    found = {line["metric"]: float(line["value"]) for line in study.read_results(table) if not line["task"]}
+    found = {line["metric"]: float(line["value"]) for line in study_figures.read_results(table) if not line["task"]}
     expected = {"gate blend, %": 20, "gate movement": 35, "tokens with another expert, %": 50}
     assert {metric: found[metric] for metric in expected} == pytest.approx(expected)
 
@@ -286,7 +287,7 @@ def test_pairs_have_a_run_each_and_a_mean_of_their_own(study_of_tasks, monkeypat
     table = folder / "results.csv"
     invoke("record", folder, "--results", table)
     found = {(line["row"], line["task"] or line["tier"]): float(line["value"])
-             for line in study.read_results(table) if line["metric"] == "bleu"}  # fmt: skip
+             for line in study_figures.read_results(table) if line["metric"] == "bleu"}  # fmt: skip
     assert found["before", "en-de"] == 10 and found["full", "new"] == 11.5 and found["alone", "new"] == 10
     assert ("alone", "all") not in found
     done = len(commands)

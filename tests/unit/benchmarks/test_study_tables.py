@@ -5,11 +5,15 @@ import re
 from pathlib import Path
 
 import contrasts
+import described
 import numpy as np
 import pytest
+import quotes
+import study_figures
+import study_plan
 import tables
 from scipy import stats
-from study import COLUMNS, write_results
+from study_figures import COLUMNS, write_results
 from study_steps import costs_of, record
 from timing import Ratio
 
@@ -29,7 +33,7 @@ def of_rows(rows, metric="bleu"):
 @pytest.fixture
 def lines():
     of_bleu = of_rows({"dense": (10, 12, 11), "base": (13, 16, 14), "odd": (20,)})
-    return tables.Lines([*of_bleu, line("dense", 1, 99, update=50), line("dense", 1, 3, task="en-de", tier="high")])
+    return described.Lines([*of_bleu, line("dense", 1, 99, update=50), line("dense", 1, 3, task="en-de", tier="high")])
 
 
 def test_figures_are_the_last_of_a_run_by_tier_or_task(lines):
@@ -40,15 +44,15 @@ def test_figures_are_the_last_of_a_run_by_tier_or_task(lines):
 
 def test_perplexities_are_compared_in_percent():
     lines = of_rows({"a": (100, 200, 150), "b": (110, 220, 165)}, "valid perplexity")
-    ((_, found),) = tables.compare(tables.Lines(lines), [tables.Contrast("b", "a")], "valid perplexity")
-    assert tables.shown(found, "valid perplexity") == "+10.0% (+10.0 to +10.0)"
-    assert (tables.verdict(found, -2), tables.verdict(found, 2)) == ("disagrees", "agrees")
+    ((_, found),) = described.compare(described.Lines(lines), [study_plan.Contrast("b", "a")], "valid perplexity")
+    assert described.shown(found, "valid perplexity") == "+10.0% (+10.0 to +10.0)"
+    assert (quotes.verdict(found, -2), quotes.verdict(found, 2)) == ("disagrees", "agrees")
 
 
 def test_rows_of_the_table_have_titles_and_contrasts_have_rows():
-    lines, studies = tables.read_results(tables.RESULTS), tables.studies()
+    lines, studies = study_figures.read_results(study_figures.RESULTS), described.studies()
     for name, study in studies.items():
-        of_study = tables.lines_of(name, lines).lines
+        of_study = described.lines_of(name, lines).lines
         rows = {one["row"] for one in of_study if ", rate " not in one["row"]}
         assert rows <= study.rows.keys(), name
         assert {row for one in study.contrasts for row in (one.row, one.control)} <= study.rows.keys()
@@ -64,23 +68,24 @@ def test_rows_of_the_table_have_titles_and_contrasts_have_rows():
 
 def test_pages_are_those_of_the_table():
     """After a change of the table or of descriptions: `python benchmarks/tables.py write`."""
-    for name, study in tables.studies().items():
-        of_study = tables.lines_of(name, tables.read_results(tables.RESULTS))
+    for name, study in described.studies().items():
+        of_study = described.lines_of(name, study_figures.read_results(study_figures.RESULTS))
         if of_study.lines:
-            assert tables.RESULTS.with_name(f"{name}.md").read_text("utf-8") == tables.page(name, study, of_study), name
+            path = study_figures.RESULTS.with_name(f"{name}.md")
+            assert path.read_text("utf-8") == tables.page(name, study, of_study), name
 
 
 def test_pages_quote_the_table():
-    assert list(tables.misquoted()) == []
+    assert list(quotes.misquoted()) == []
 
 
 def test_intervals_in_pages_are_quoted():
     """No difference with an interval stands in a page without an entry in quoted.yaml."""
-    lines, studies = tables.read_results(tables.RESULTS), tables.studies()
+    lines, studies = study_figures.read_results(study_figures.RESULTS), described.studies()
     known: dict[str, set[str]] = {}
-    quoted = tables.load_pages().quoted
-    for one, found in zip(quoted, tables.differences(quoted, lines, studies), strict=True):
-        known.setdefault(one.page, set()).add(tables.text_of(one, found, lines, studies)[0])
+    quoted = quotes.load_pages().quoted
+    for one, found in zip(quoted, quotes.differences(quoted, lines, studies), strict=True):
+        known.setdefault(one.page, set()).add(quotes.text_of(one, found, lines, studies)[0])
     difference = re.compile(r"[+-][\d.]+%? \((?:[+-][\d.]+ to [+-][\d.]+|one seed|too few runs)\)")
     docs = REPOSITORY / "docs"
     for path in (REPOSITORY / "README.md", *(docs / "how_to").glob("*.md"), *(docs / "results").glob("*.md")):
@@ -89,9 +94,9 @@ def test_intervals_in_pages_are_quoted():
 
 
 def test_the_picture_is_hollow_for_one_seed(lines, tmp_path):
-    study = tables.Described(title="One", text="A text.", metric="bleu", groups=["all"], beside=["dense"],
+    study = described.Described(title="One", text="A text.", metric="bleu", groups=["all"], beside=["dense"],
                              rows={"dense": "the dense one", "base": "BASE", "odd": "odd"})  # fmt: skip
-    panel = tables.Panel("t", "one", "bleu", ["all"], {"base": "dense", "odd": "dense", "base_heated": "base"})
+    panel = quotes.Panel("t", "one", "bleu", ["all"], {"base": "dense", "odd": "dense", "base_heated": "base"})
     study.rows["base_heated"] = "without runs"
     base, odd = tables.points_of(panel, lines.lines, study)
     assert (base["row"], odd["row"]) == ("BASE beside the dense one", "odd beside the dense one")
@@ -108,8 +113,8 @@ def test_a_registered_study_shows_what_dense_reaches_and_its_learning_rates():
     rates = [
         line(f"dense, rate {rate}", 0, value, "valid perplexity") for rate, value in (("3e-3", 9.5), ("1e-3", 9.7))
     ]
-    study = tables.Described(title="One", metric="bleu", rows={"dense": "the dense one"}, entry=tables.Entry())
-    text = tables.page("one", study, tables.Lines([line("dense", 1, 16), *of_entry, *rates]))
+    study = described.Described(title="One", metric="bleu", rows={"dense": "the dense one"}, entry=study_plan.Entry())
+    text = tables.page("one", study, described.Lines([line("dense", 1, 16), *of_entry, *rates]))
     assert re.search(r"BLEU, mean over all pairs +\| at least 15 +\| +16\.0 \| yes", text)
     assert re.search(r"shuffled sources / with its own +\| at least 2 +\| +1\.50 \| no", text)
     assert re.search(r"source-free trigrams +\| at most 0\.5 +\| +0\.20 \| yes", text)
@@ -124,8 +129,8 @@ def test_costs_of_shapes_take_the_place_of_older_ones_and_are_shown(lines, tmp_p
     for median in (1.5, 1.02):
         size = {"parameters": 5_070_000, "multiplications": 2_980_000}
         record(costs_of("one", "base", size, Ratio(median, 0.98, 1.07)), results, "one")
-    found = tables.lines_of("one", tables.read_results(results))
-    study = tables.Described(title="One", metric="bleu", rows={"dense": "the dense one", "base": "BASE"})
+    found = described.lines_of("one", study_figures.read_results(results))
+    study = described.Described(title="One", metric="bleu", rows={"dense": "the dense one", "base": "BASE"})
     assert re.search(r"BASE +\| +5\.07 \| +2\.98 \| 1\.02 \(0\.98 to 1\.07\)", tables.page("one", study, found))
     assert found.values("bleu", "all") == lines.values("bleu", "all")
     assert len(found.lines) == len(lines.lines) + 5
@@ -175,8 +180,8 @@ def test_rows_that_vary_otherwise_are_another_stratum():
     assert contrasts.of_stratum(values, strata, "a, 4 examples") == few
     across = contrasts.of_stratum(values, strata, "a", "a, 4 examples")
     assert across.keys() == {"a", "a, 4 examples"}  # the paired test
-    lines = tables.Lines(of_rows({row: list(of.values()) for row, of in values.items()}))
-    ((_, found),) = tables.compare(lines, [tables.Contrast("b", "a")], "bleu", strata)
+    lines = described.Lines(of_rows({row: list(of.values()) for row, of in values.items()}))
+    ((_, found),) = described.compare(lines, [study_plan.Contrast("b", "a")], "bleu", strata)
     assert found == contrasts.difference(THREE["b"], THREE["a"], contrasts.pooled_error(THREE))
 
 
@@ -184,7 +189,7 @@ def test_an_error_of_one_degree_of_freedom_is_none():
     values = {row: {1: of_row[1], 2: of_row[2]} for row, of_row in PAIRED.items()}
     found = contrasts.difference(values["b"], values["a"], contrasts.pooled_error(values))
     assert (found.seeds, found.word, found.mean) == (2, contrasts.FEW_RUNS, 1.0)
-    assert math.isnan(found.half_width) and tables.shown(found, "bleu") == "+1.0 (too few runs)"
+    assert math.isnan(found.half_width) and described.shown(found, "bleu") == "+1.0 (too few runs)"
 
 
 @pytest.mark.parametrize(("mean", "half", "p", "word"), [
@@ -203,9 +208,9 @@ def test_holm_by_hand():
 
 
 def test_primary_contrasts_without_runs_are_of_the_family():
-    lines = tables.Lines(of_rows({row: list(of.values()) for row, of in PAIRED.items()}))
-    asked = [tables.Contrast("b", "a", primary=True), tables.Contrast("unborn", "a", primary=True)]
-    ((_, found),) = tables.compare(lines, asked, "bleu")
+    lines = described.Lines(of_rows({row: list(of.values()) for row, of in PAIRED.items()}))
+    asked = [study_plan.Contrast("b", "a", primary=True), study_plan.Contrast("unborn", "a", primary=True)]
+    ((_, found),) = described.compare(lines, asked, "bleu")
     alone = contrasts.difference(PAIRED["b"], PAIRED["a"], contrasts.pooled_error(PAIRED))
     assert found.p == pytest.approx(2 * alone.p)
 
@@ -215,12 +220,12 @@ def listed(of_rows_):
 
 
 def test_differences_of_a_page_are_one_family_without_primary_ones():
-    study = tables.Described(title="One", metric="bleu", rows={"a": "A", "b": "B", "c": "C"})
-    study.contrasts = [tables.Contrast("c", "b", primary=True)]
-    quoted = [tables.Quoted("page.md", "a line", "one", row, control)
+    study = described.Described(title="One", metric="bleu", rows={"a": "A", "b": "B", "c": "C"})
+    study.contrasts = [study_plan.Contrast("c", "b", primary=True)]
+    quoted = [quotes.Quoted("page.md", "a line", "one", row, control)
               for row, control in (("b", "a"), ("c", "a"), ("b", "a"), ("c", "b"))]  # fmt: skip
-    other = tables.Quoted("other.md", "a line", "one", "b", "a")
-    twice, _, again, primary, once = tables.differences([*quoted, other], of_rows(listed(THREE)), {"one": study})
+    other = quotes.Quoted("other.md", "a line", "one", "b", "a")
+    twice, _, again, primary, once = quotes.differences([*quoted, other], of_rows(listed(THREE)), {"one": study})
     assert twice.p == again.p == pytest.approx(2 * once.p)
     error = contrasts.pooled_error(THREE)
     assert primary.p == pytest.approx(contrasts.difference(THREE["c"], THREE["b"], error).p)
@@ -239,28 +244,28 @@ In prose +8.0% (+2.6 to +13.7), {}, too.
 ])  # fmt: skip
 def test_pages_that_say_something_else_are_found(tmp_path, verdict, word, wrong):
     figure = {"study": "catalogs", "row": "pretrained_heated", "control": "pretrained", "group": "high"}
-    quoted = [tables.Quoted("page.md", line, **figure) for line in ("a claim", "In prose")]
+    quoted = [quotes.Quoted("page.md", line, **figure) for line in ("a claim", "In prose")]
     (tmp_path / "page.md").write_text(TABLE.format(verdict, word))
-    assert len(list(tables.misquoted(tmp_path, quoted))) == wrong
+    assert len(list(quotes.misquoted(tmp_path, quoted))) == wrong
     (tmp_path / "page.md").write_text(TABLE.format(verdict, word).replace("+8.0%", "+8.1%"))
-    assert len(list(tables.misquoted(tmp_path, quoted))) == 2
-    agreed = [tables.Quoted("page.md", "a claim", **figure, paper=paper) for paper in (1, -1)]
+    assert len(list(quotes.misquoted(tmp_path, quoted))) == 2
+    agreed = [quotes.Quoted("page.md", "a claim", **figure, paper=paper) for paper in (1, -1)]
     (tmp_path / "page.md").write_text(TABLE.format("disagrees", ""))
-    assert [len(list(tables.misquoted(tmp_path, [one]))) for one in agreed] == [1, 0]
+    assert [len(list(quotes.misquoted(tmp_path, [one]))) for one in agreed] == [1, 0]
 
 
 def test_pages_get_the_figures_and_words_of_the_table():
     page = [*TABLE.format("lower", "lower").splitlines(), "- twice: +1.0 (one seed)", "- twice: +2.0 (one seed)",
             "Both: +1.0 (one seed), higher, and +2.0 (one seed).", "Mean: 3.0"]  # fmt: skip
     lines = ("a claim", "In prose", "- twice", "- twice", "Both:", "Both:", "Mean:")
-    found = [(tables.Quoted("page.md", line), f"-{at}.0 (-9.0 to +9.0)", "higher" if line != "Mean:" else "")
+    found = [(quotes.Quoted("page.md", line), f"-{at}.0 (-9.0 to +9.0)", "higher" if line != "Mean:" else "")
              for at, line in enumerate(lines)]  # fmt: skip
-    assert tables.updated(page, found) == [
+    assert quotes.updated(page, found) == [
         *page[:2], "| a claim | -0.0 (-9.0 to +9.0) | higher |", "", "In prose -1.0 (-9.0 to +9.0), higher, too.",
         "- twice: -2.0 (-9.0 to +9.0)", "- twice: -3.0 (-9.0 to +9.0)",
         "Both: -4.0 (-9.0 to +9.0), higher, and -5.0 (-9.0 to +9.0).", "Mean: 3.0",
     ]  # fmt: skip
     unjudged = [one.replace("| lower |", "| not judged |") for one in page]
-    assert tables.updated(unjudged, found[:1])[2].endswith("| -0.0 (-9.0 to +9.0) | not judged |")
+    assert quotes.updated(unjudged, found[:1])[2].endswith("| -0.0 (-9.0 to +9.0) | not judged |")
     found[0][0].paper = -1.0
-    assert tables.updated(unjudged, found[:1])[2].endswith("| higher |")
+    assert quotes.updated(unjudged, found[:1])[2].endswith("| higher |")

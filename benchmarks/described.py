@@ -1,0 +1,175 @@
+"""The studies as their pages describe them, and their contrasts in `results/results.csv`.
+
+Studies are described by `studies/*.yaml`, registered before they ran, and by `earlier.yaml`, which ran before there was
+such a rule.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import contrasts
+import study_plan
+from contrasts import Difference, Values
+from omegaconf import MISSING, OmegaConf
+from study_figures import OF_GATES, PERPLEXITY
+from study_plan import STUDIES, Contrast, Entry, Study
+
+EARLIER = STUDIES.with_name("earlier.yaml")
+TIERS = ("all", "high", "mid", "low")
+SCORED = (
+    "Scores are by `mtmoe evaluate {study.score}` with the mean of the last {study.averaged} checkpoints; *all* is the "
+    "mean of the pairs. Validation perplexity is that of the last checkpoint; *all* is over all tokens."
+)
+
+
+@dataclass
+class Described:
+    """What a page says of a study that is not in the table.
+
+    Attributes:
+        title: what was compared.
+        text: data, models, scale.
+        old: what has changed in the code since, if anything.
+        metric: of the first table and of contrasts.
+        also: further metrics, a table each.
+        groups: tiers or tasks, the tables' columns.
+        strata: parts of the names of rows that share an error, see `contrasts.of_stratum`.
+        rows: titles by name, in the tables' order.
+        beside: controls: every row is compared with each, in every group, and those over all pairs are primary.
+        contrasts: others.
+        facts: lines for the end of the page, such as commands.
+        entry: what the dense row must reach; registered studies have it.
+    """
+
+    title: str = MISSING
+    text: str = ""
+    old: str = ""
+    metric: str = PERPLEXITY
+    also: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=lambda: list(TIERS))
+    strata: list[str] = field(default_factory=list)
+    rows: dict[str, str] = field(default_factory=dict)
+    beside: list[str] = field(default_factory=list)
+    contrasts: list[Contrast] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    entry: Entry | None = None
+
+    def compared(self, metric: str) -> list[Contrast]:
+        is_own = metric == self.metric
+        found = [
+            Contrast(row, control, group, metric, is_own and group == self.groups[0])
+            for at, control in enumerate(self.beside) for group in self.groups
+            for row in self.rows if row not in self.beside[: at + 1]
+        ]  # fmt: skip
+        return found + [one for one in self.contrasts if (one.metric or self.metric) == metric]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines of the table, a study's."""
+
+    lines: Sequence[dict[str, str]]
+
+    def values(self, metric: str, group: str) -> dict[str, dict[int, float]]:
+        """By row and seed a tier's or task's figure, that of the last update."""
+        found: dict[str, dict[int, tuple[int, float]]] = {}
+        for line in self.lines:
+            if line["metric"] != metric or group != (line["task"] or line["tier"]):
+                continue
+            of_row, seed, update = found.setdefault(line["row"], {}), int(line["seed"]), int(line["update"] or 0)
+            if seed not in of_row or update >= of_row[seed][0]:
+                of_row[seed] = update, float(line["value"])
+        return {row: {seed: value for seed, (_, value) in of_row.items()} for row, of_row in found.items()}
+
+    def provenance(self) -> str:
+        """Commits with versions, processors and days, each in the table's order."""
+        commits = dict.fromkeys(f"{line['commit']} ({line['version']})" for line in self.lines)
+        parts = [f"commit {', '.join(commits)}"]
+        parts += [", ".join(dict.fromkeys(line[key] for line in self.lines)) for key in ("processor", "date")]
+        return "; ".join(parts)
+
+
+def studies() -> dict[str, Described]:
+    found = {path.stem: _registered(path) for path in sorted(STUDIES.glob("*.yaml"))}
+    schema = OmegaConf.structured(Described)
+    earlier = OmegaConf.load(EARLIER)
+    for name in earlier:
+        found[str(name)] = OmegaConf.to_object(OmegaConf.merge(schema, earlier[name]))  # type: ignore[assignment]
+    return found
+
+
+def _registered(path: Path) -> Described:
+    study = study_plan.load(path)
+    return Described(
+        title=study.question, text=study.text, metric=study.metric,
+        also=[*OF_GATES.values()] if study.tasks else [PERPLEXITY, *(["chrf"] if study.metric == "bleu" else [])],
+        groups=["all", *study.groups, *study.tasks] if study.tasks else [*study.groups] or list(TIERS),
+        strata=study.strata, rows={name: row.title for name, row in study.rows.items()},
+        contrasts=study.contrasts,
+        facts=[*_facts(study), *(f"Amended on {one}" for one in study_plan.amendments(path.stem))], entry=study.entry,
+    )  # fmt: skip
+
+
+def _facts(study: Study) -> list[str]:
+    facts = [f"Rule: {study.rule}", f"When a row is given up: {study.kill}", f"Data: `{study.prepare}`"]
+    facts += [] if study.tasks else [SCORED.format(study=study)]
+    facts += [f"{study.updates} updates. Options of all rows: `{study.options}`"]
+    common = len(shlex.split(study.options))
+    for name, row in study.rows.items():
+        own = shlex.join(study.options_of(name)[common:]) or "nothing else"
+        rate = f", at the learning rate of {study.rows[row.rate].title}" if row.rate not in ("", name) else ""
+        facts.append(f"{row.title}: `{own}`{rate}")
+    return facts
+
+
+def lines_of(study: str, lines: Iterable[dict[str, str]]) -> Lines:
+    return Lines([line for line in lines if line["study"] == study])
+
+
+def is_relative(metric: str) -> bool:
+    """Whether differences are in percent: of perplexities, whose logarithms are compared."""
+    return "perplexity" in metric
+
+
+def _scaled(values: Values, metric: str) -> Values:
+    if not is_relative(metric):
+        return values
+    return {row: {seed: math.log(value) for seed, value in of_row.items()} for row, of_row in values.items()}
+
+
+def compare(
+    lines: Lines, asked: Sequence[Contrast], metric: str, strata: Sequence[str] = ()
+) -> list[tuple[Contrast, Difference]]:
+    """The contrasts of which there are runs; primary ones with Holm's p, over all primary ones that are asked."""
+    found: list[Difference | None] = []
+    for one in asked:
+        values = _scaled(lines.values(metric, one.group), metric)
+        error = contrasts.pooled_error(contrasts.of_stratum(values, strata, one.row, one.control))
+        found.append(contrasts.difference(values.get(one.row, {}), values.get(one.control, {}), error))
+    family = [at for at, one in enumerate(asked) if one.primary]
+    adjusted = dict(zip(family, with_holm([found[at] for at in family]), strict=True))
+    found = [adjusted.get(at, of_one) for at, of_one in enumerate(found)]
+    return [(one, of_one) for one, of_one in zip(asked, found, strict=True) if of_one]
+
+
+def with_holm(family: Sequence[Difference | None]) -> list[Difference | None]:
+    """The differences of a family with Holm's p; None is one that has no runs."""
+    adjusted = contrasts.holm([one.p if one else math.nan for one in family])
+    return [one and replace(one, p=p) for one, p in zip(family, adjusted, strict=True)]
+
+
+def percent(value: float) -> float:
+    return 100 * math.expm1(value)
+
+
+def shown(found: Difference, metric: str) -> str:
+    """Such as `-14.3% (-15.9 to -12.7)`, or `-6.3% (one seed)`."""
+    scale, unit = (percent, "%") if is_relative(metric) else (float, "")
+    if math.isnan(found.half_width):
+        return f"{scale(found.mean):+.1f}{unit} ({found.word})"
+    return f"{scale(found.mean):+.1f}{unit} ({scale(found.low):+.1f} to {scale(found.high):+.1f})"

@@ -1,0 +1,201 @@
+"""Figures that README and docs quote, by `quoted.yaml`: whether they are those of the table, and how they get there."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+from contrasts import FEW_RUNS, HIGHER, LOWER, NONE, ONE_SEED, Difference
+from described import Described, compare, lines_of, shown, studies, with_holm
+from omegaconf import MISSING, OmegaConf
+from study_figures import PERPLEXITY, RESULTS, ROOT, read_results
+from study_plan import Contrast
+
+from fairseq_mtmoe.errors import UserError
+
+QUOTED = ROOT / "benchmarks" / "quoted.yaml"
+AGREES, DISAGREES, NOT_JUDGED = "agrees", "disagrees", "not judged"
+WORDS = "|".join((HIGHER, LOWER, NONE, AGREES, DISAGREES, ONE_SEED, FEW_RUNS))
+FIGURE = re.compile(rf"[+-][\d.]+%? \((?:[+-][\d.]+ to [+-][\d.]+|{ONE_SEED}|{FEW_RUNS})\)(, (?:{WORDS})\b)?")
+
+
+@dataclass
+class Panel:
+    """A part of the picture: contrasts of a study by row, each with its control."""
+
+    title: str = MISSING
+    study: str = MISSING
+    metric: str = PERPLEXITY
+    groups: list[str] = field(default_factory=list)
+    controls: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Quoted:
+    """A figure that a page quotes.
+
+    Attributes:
+        page: its path from the repository's root.
+        line: words of the line in which it stands.
+        control: empty for a mean instead of a difference.
+        paper: the paper's difference, or its sign; the line then has the verdict, too.
+    """
+
+    page: str = MISSING
+    line: str = MISSING
+    study: str = MISSING
+    row: str = MISSING
+    control: str = ""
+    group: str = "all"
+    metric: str = ""
+    paper: float | None = None
+
+
+Told = tuple[Quoted, str, str]  # with its figure and, of a difference, its word or verdict
+
+
+@dataclass
+class Pages:
+    picture: list[Panel] = field(default_factory=list)
+    quoted: list[Quoted] = field(default_factory=list)
+
+
+def verdict(found: Difference, paper: float) -> str:
+    if math.isnan(found.half_width) or found.word == NONE:
+        return found.word
+    return AGREES if (found.word == HIGHER) == (paper > 0) else DISAGREES
+
+
+def load_pages(path: Path = QUOTED) -> Pages:
+    found: Pages = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Pages), OmegaConf.load(path)))
+    return found
+
+
+def differences(
+    quoted: Sequence[Quoted], lines: Sequence[dict[str, str]], known: dict[str, Described]
+) -> list[Difference | None]:  # fmt: skip
+    """The difference that each figure is, None of a mean or of what the table does not have.
+
+    Those of a page that are no primary contrasts of their study are one family of Holm's.
+    """
+    found: list[Difference | None] = []
+    families: dict[str, dict[tuple[str, ...], list[int]]] = {}
+    for at, one in enumerate(quoted):
+        study = known[one.study]
+        metric, key = one.metric or study.metric, (one.row, one.control, one.group)
+        same = [each for each in study.compared(metric) if (each.row, each.control, each.group) == key]
+        asked = next((each for each in same if each.primary), Contrast(*key))
+        family = [each for each in study.compared(metric) if each.primary] if asked.primary else [asked]
+        compared = compare(lines_of(one.study, lines), family if one.control else [], metric, study.strata)
+        found.append(next((of_one for each, of_one in compared if each == asked), None))
+        if one.control and not asked.primary:
+            families.setdefault(one.page, {}).setdefault((one.study, metric, *key), []).append(at)
+    for family_of_page in families.values():
+        adjusted = with_holm([found[places[0]] for places in family_of_page.values()])
+        for places, of_one in zip(family_of_page.values(), adjusted, strict=True):
+            for at in places:
+                found[at] = of_one
+    return found
+
+
+def text_of(
+    quoted: Quoted, found: Difference | None, lines: Sequence[dict[str, str]], known: dict[str, Described]
+) -> list[str]:  # fmt: skip
+    """What the line of the page must have: the figure, and of a difference its word or verdict.
+
+    Raises:
+        UserError: the table has no such figure.
+    """
+    metric = quoted.metric or known[quoted.study].metric
+    if quoted.control and found:
+        return [shown(found, metric), found.word if quoted.paper is None else verdict(found, quoted.paper)]
+    values = lines_of(quoted.study, lines).values(metric, quoted.group).get(quoted.row)
+    if quoted.control or not values:
+        raise UserError(f"`quoted.yaml` must name figures of the table, but {quoted} is none.")
+    return [f"{fmean(values.values()):.1f}"]
+
+
+def told(quoted: Sequence[Quoted]) -> list[Told]:
+    lines, known = read_results(RESULTS), studies()
+    found = [text_of(one, of_one, lines, known)
+             for one, of_one in zip(quoted, differences(quoted, lines, known), strict=True)]  # fmt: skip
+    return [(one, figure, "".join(words)) for one, (figure, *words) in zip(quoted, found, strict=True)]
+
+
+def misquoted(root: Path = ROOT, all_quoted: Sequence[Quoted] | None = None) -> Iterator[str]:
+    """What pages must say and do not: a sentence each."""
+    quoted = load_pages().quoted if all_quoted is None else all_quoted
+    pages = {one.page: (root / one.page).read_text(encoding="utf-8").splitlines() for one in quoted}
+    judged: dict[tuple[str, int], list[Told]] = {}
+    for one, figure, word in told(quoted):
+        places = [at for at, line in enumerate(pages[one.page]) if one.line in line and figure in line]
+        if not places:
+            yield f"{one.page}: the line with `{one.line}` must have `{figure}`, but has not."
+        elif word:
+            judged.setdefault((one.page, places[0]), []).append((one, figure, word))
+    for (page_name, at), of_line in judged.items():
+        is_said, wanted = _says(pages[page_name], at, of_line)
+        if not is_said:
+            yield f"{page_name}: the line with `{of_line[0][0].line}` must have `{wanted}`, but has not."
+
+
+def updated(page_lines: Sequence[str], of_page: Sequence[Told]) -> list[str]:
+    """A page's lines with the differences that it quotes, and their words, as the table has them now.
+
+    Of figures named by the same words the first is in the first line that has these words, and so on; or all are in
+    the only such line. Means stay, and so do cells *not judged* of differences that no paper has.
+    """
+    found, by_words = list(page_lines), dict[str, list[Told]]()
+    for one in of_page:
+        by_words.setdefault(one[0].line, []).append(one)
+    for words, of_words in by_words.items():
+        places = [at for at, line in enumerate(page_lines) if words in line]
+        for at in places if len(places) in (1, len(of_words)) else ():
+            of_line = of_words if len(places) == 1 else [of_words[places.index(at)]]
+            of_line = [one for one in of_line if one[2]]
+            figures = iter(of_line)
+            found[at] = FIGURE.sub(lambda old, figures=figures: _said(old, next(figures, None)), found[at])
+            cells = [cell.strip() for cell in found[at].split("|")]
+            column = _column(found, at, "verdict")
+            if of_line and column and not _is_unjudged(cells[column], of_line):
+                cells[column] = _words(of_line)
+                found[at] = " | ".join(cells).strip()
+    return found
+
+
+def _said(old: re.Match[str], new: Told | None) -> str:
+    """What takes the place of a figure in a page, with its word if the old one has one."""
+    if not new:
+        return old[0]
+    return f"{new[1]}, {new[2]}" if old[1] else new[1]
+
+
+def _says(page_lines: Sequence[str], at: int, of_line: Sequence[Told]) -> tuple[bool, str]:
+    """Whether a line has the words of its figures: in its table's column `verdict`, else behind each figure."""
+    column = _column(page_lines, at, "verdict")
+    if not column:
+        wanted = [f"{figure}, {word}" for _, figure, word in of_line]
+        return all(text in page_lines[at] for text in wanted), "`, `".join(wanted)
+    cell = page_lines[at].split("|")[column].strip()
+    return cell == _words(of_line) or _is_unjudged(cell, of_line), _words(of_line)
+
+
+def _words(of_line: Sequence[Told]) -> str:
+    return "; ".join(word for *_, word in of_line)
+
+
+def _is_unjudged(cell: str, of_line: Sequence[Told]) -> bool:
+    return cell == NOT_JUDGED and all(one.paper is None for one, *_ in of_line)
+
+
+def _column(page_lines: Sequence[str], at: int, name: str) -> int:
+    """The place of a column among a table's cells; 0 outside of tables, and where there is no such column."""
+    first = at
+    while first and page_lines[first - 1].startswith("|"):
+        first -= 1
+    head = [cell.strip() for cell in page_lines[first].split("|")]
+    return head.index(name) if name in head and first != at else 0
