@@ -188,7 +188,7 @@ def _filled(
     updates: int | None = None,
 ) -> list[str]:  # fmt: skip
     """Options of a run with its own names (UserError: they need `--pretrained`, which is not given)."""
-    places = {"runs": folder, "pretrained": pretrained.resolve() if pretrained else "{pretrained}"}
+    places: dict[str, object] = {"runs": folder, "pretrained": pretrained.resolve() if pretrained else "{pretrained}"}
     places |= {"updates": updates} if updates else {}
     found = study.filled(options, row, seed, task, **places)
     if unknown := [word for word in found if "{pretrained}" in word]:

@@ -38,8 +38,8 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
     """Print a commented fairseq-train command for DATA, a directory of `mtmoe prepare corpora`.
 
     The model's size follows the number of sentence pairs. Several target languages get experts, one gets none. A trial
-    of 30 updates on this machine measures time and memory. With --hours, a smaller model takes the place of one that would see the
-    data fewer than 5 times.
+    of 30 updates on this machine measures time and memory. With --hours, a smaller model takes the place of one that
+    would see the data fewer than 5 times.
 
     \b
     mtmoe suggest DATA --hours 8 > train.sh
