@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq import utils
-from fairseq.data import Dictionary, FairseqDataset, data_utils
+from fairseq.data import AppendTokenDataset, Dictionary, FairseqDataset, data_utils
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 
 from fairseq_mtmoe.data.indexed_files import check_ids, count_sentences
@@ -20,6 +20,16 @@ from fairseq_mtmoe.data.translation.recorded_sizes import FILE_NAME as SIZES_FIL
 from fairseq_mtmoe.data.translation.recorded_sizes import SPLIT as RECORDED_SPLIT
 from fairseq_mtmoe.data.translation.recorded_sizes import read_sizes
 from fairseq_mtmoe.errors import UserError
+
+
+class DataManager(MultilingualDatasetManager):
+    """fairseq's data manager with `--encoder-langtok-last`."""
+
+    def src_dataset_tranform_func(self, src_lang: str, tgt_lang: str, dataset: Any, spec: str | None = None) -> Any:
+        """Put the language token before the source or after its end; called by fairseq."""
+        if not self.args.encoder_langtok_last or spec is None:
+            return super().src_dataset_tranform_func(src_lang, tgt_lang, dataset, spec)
+        return AppendTokenDataset(dataset, self.get_encoder_langtok(src_lang, tgt_lang, spec))
 
 
 @dataclass(frozen=True)

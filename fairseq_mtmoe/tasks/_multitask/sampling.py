@@ -4,7 +4,7 @@ import logging
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, NoReturn
 
 from fairseq import utils
 from fairseq.logging import metrics
@@ -93,6 +93,16 @@ def announce_part(
         metrics.log_scalar("sampling_temperature", temperature, weight=0, priority=900, round=4)
     for name, share in shares.items():
         metrics.log_scalar(f"{name}_probability", share, weight=0, priority=901, round=4)
+
+
+def refuse_too_long(shortest: int, max_tokens: int | None, max_positions: Any) -> NoReturn:
+    """Raise the `UserError` of an epoch of which all examples are too long; the shortest has so many tokens."""
+    if max_tokens is not None and shortest > max_tokens:
+        raise_invalid("--max-tokens", f"at least {shortest}, the length of the shortest training example", max_tokens)
+    raise UserError(
+        f"Training examples must have at most {max_positions} tokens, the limit of model and task, but the shortest of "
+        f"the epoch has {shortest}."
+    )
 
 
 def moved(sample: dict[str, Any], model: nn.Module) -> dict[str, Any]:

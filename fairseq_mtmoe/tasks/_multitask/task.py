@@ -31,7 +31,7 @@ from fairseq_mtmoe.protocols import MixesSources, NamesTasks, NeedsWeights, Note
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.slots.sparse_model import model_size
 from fairseq_mtmoe.tasks._multitask import run_log, selection, validation
-from fairseq_mtmoe.tasks._multitask.sampling import announce, announce_part, moved
+from fairseq_mtmoe.tasks._multitask.sampling import announce, announce_part, moved, refuse_too_long
 from fairseq_mtmoe.tasks._multitask.selection import REPORT_EVERY, Selection, SelectionRecord
 from fairseq_mtmoe.tasks._multitask.validation import GateMovement, Group, add_task_sums, log_groups, plain_numbers
 
@@ -183,14 +183,7 @@ class Multitask(FairseqTask, ABC):
             per_update = num_shards * freqs[min(epoch, len(freqs)) - 1]
             batches, too_long = dataset.epoch_batches(max_positions, *limits, per_update)
             if not batches:
-                shortest = dataset.num_tokens_vec(too_long).min()
-                if max_tokens is not None and shortest > max_tokens:
-                    rule = f"at least {shortest}, the length of the shortest training example"
-                    raise_invalid("--max-tokens", rule, max_tokens)
-                raise UserError(
-                    f"Training examples must have at most {max_positions} tokens, the limit of model and task, but the "
-                    f"shortest of the epoch has {shortest}."
-                )
+                refuse_too_long(int(dataset.num_tokens_vec(too_long).min()), max_tokens, max_positions)
             # Logs the examples that are skipped, or raises.
             self.filter_indices_by_size(too_long, dataset, max_positions, ignore_invalid_inputs)
             return batches

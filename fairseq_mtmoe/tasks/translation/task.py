@@ -15,8 +15,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from fairseq.data import AppendTokenDataset
-from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import FairseqTask, register_task
@@ -32,7 +30,7 @@ from fairseq_mtmoe.data.translation.collating import PairCollate
 from fairseq_mtmoe.data.translation.descriptions import description_of_pair, description_tokens
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, model_of_sources
 from fairseq_mtmoe.data.translation.new_language import codes_of
-from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
+from fairseq_mtmoe.data.translation.pairs import DataManager, PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.piece_sampling import PieceSampling, SampledSide
 from fairseq_mtmoe.data.translation.recorded_sizes import synthetic_shares
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
@@ -64,18 +62,6 @@ from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
 logger = logging.getLogger(__name__)
 
 SIDES = ("source", "target")  # of a vocabulary
-
-
-class DataManager(MultilingualDatasetManager):
-    """fairseq's data manager with `--encoder-langtok-last`."""
-
-    def src_dataset_tranform_func(self, src_lang: str, tgt_lang: str, dataset: Any, spec: str | None = None) -> Any:
-        """Put the language token before the source or after its end; called by fairseq."""
-        if not self.args.encoder_langtok_last or spec is None:
-            return super().src_dataset_tranform_func(src_lang, tgt_lang, dataset, spec)
-        return AppendTokenDataset(dataset, self.get_encoder_langtok(src_lang, tgt_lang, spec))
-
-
 MANY_UNKNOWN = 0.1  # fraction of unknown tokens in a batch of lines above which to warn
 
 
@@ -126,7 +112,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             sizes.setdefault(id(dictionary), len(dictionary))
             return dictionary
 
-        langs, dicts, training = MultilingualDatasetManager.prepare(load_dictionary, args)
+        langs, dicts, training = DataManager.prepare(load_dictionary, args)
         for dictionary in dicts.values():
             options.check_language_tokens(args, dictionary)
         task = cls(args, langs, dicts, training)
