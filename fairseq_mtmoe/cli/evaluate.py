@@ -101,16 +101,7 @@ def command(
     mtmoe evaluate GLUE_DIR --path rte/checkpoint_best.pt --batch-size 64
     mtmoe evaluate --from-generate results/en-de/generate-test.txt --out results/stock
     """
-    if settings["pivot_path"] is not None and settings["pivot"] is None:
-        raise_invalid("--pivot-path", "absent without --pivot", settings["pivot_path"])
-    if not from_generate:
-        _expect_counts(inputs, models, outs)
-        for path in [path for several in (*models, settings["pivot_path"]) for path in _files(several)]:
-            regular_file(path, "a checkpoint file")
-    elif models or len(outs) != 1:
-        raise_invalid("--from-generate", "given with one --out and no --path", " ".join([*models, *map(str, outs)]))
-    elif settings["pivot"] is not None:
-        raise_invalid("--pivot", "absent with --from-generate, which translates nothing", settings["pivot"])
+    _expect_inputs(inputs, models, outs, from_generate, settings)
     from fairseq_mtmoe import register
 
     register()
@@ -138,6 +129,23 @@ def command(
             else:
                 click.echo(f"{folder.folder} has the scores of this model, data and settings already.", err=True)
             evaluating.show(scores, folder.folder)
+
+
+def _expect_inputs(
+    inputs: Sequence[str], models: Sequence[str], outs: Sequence[Path], from_generate: bool,
+    settings: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """Raise the `UserError` of files that are not there, and of options that exclude each other."""
+    if settings["pivot_path"] is not None and settings["pivot"] is None:
+        raise_invalid("--pivot-path", "absent without --pivot", settings["pivot_path"])
+    if not from_generate:
+        _expect_counts(inputs, models, outs)
+        for path in [path for several in (*models, settings["pivot_path"]) for path in _files(several)]:
+            regular_file(path, "a checkpoint file")
+    elif models or len(outs) != 1:
+        raise_invalid("--from-generate", "given with one --out and no --path", " ".join([*models, *map(str, outs)]))
+    elif settings["pivot"] is not None:
+        raise_invalid("--pivot", "absent with --from-generate, which translates nothing", settings["pivot"])
 
 
 def _expect_counts(inputs: Sequence[str], models: Sequence[str], outs: Sequence[Path]) -> None:
