@@ -96,7 +96,7 @@ def announce_part(
 
 
 def refuse_too_long(shortest: int, max_tokens: int | None, max_positions: Any) -> NoReturn:
-    """Raise the `UserError` of an epoch of which all examples are too long; the shortest has so many tokens."""
+    """Raise the `UserError` of an epoch whose examples are all too long; `shortest`: tokens of the shortest one."""
     if max_tokens is not None and shortest > max_tokens:
         raise_invalid("--max-tokens", f"at least {shortest}, the length of the shortest training example", max_tokens)
     raise UserError(
