@@ -146,32 +146,50 @@ def misquoted(root: Path = ROOT, all_quoted: Sequence[Quoted] | None = None) -> 
 def updated(page_lines: Sequence[str], of_page: Sequence[Told]) -> list[str]:
     """A page's lines with the differences that it quotes, and their words, as the table has them now.
 
-    Of figures named by the same words the first is in the first line that has these words, and so on; or all are in
-    the only such line. Means stay, and so do cells *not judged* of differences that no paper has.
+    Means stay, and so do cells *not judged* of differences that no paper has.
     """
-    found, by_words = list(page_lines), dict[str, list[Told]]()
-    for one in of_page:
-        by_words.setdefault(one[0].line, []).append(one)
-    for words, of_words in by_words.items():
-        places = [at for at, line in enumerate(page_lines) if words in line]
-        for at in places if len(places) in (1, len(of_words)) else ():
-            of_line = of_words if len(places) == 1 else [of_words[places.index(at)]]
-            of_line = [one for one in of_line if one[2]]
-            figures = iter(of_line)
-            found[at] = FIGURE.sub(lambda old, figures=figures: _said(old, next(figures, None)), found[at])
-            cells = [cell.strip() for cell in found[at].split("|")]
-            column = _column(found, at, "verdict")
-            if of_line and column and not _is_unjudged(cells[column], of_line):
-                cells[column] = _words(of_line)
-                found[at] = " | ".join(cells).strip()
+    found = list(page_lines)
+    for at, of_line in _places(page_lines, of_page).items():
+        found[at] = _with_figures(found[at], of_line)
+        cells, column = _cells(found[at]), _column(found, at, "verdict")
+        if column and not _is_unjudged(cells[column], of_line):
+            cells[column] = _words(of_line)
+            found[at] = " | ".join(cells).strip()
     return found
 
 
-def _said(old: re.Match[str], new: Told | None) -> str:
-    """What takes the place of a figure in a page, with its word if the old one has one."""
-    if not new:
-        return old[0]
-    return f"{new[1]}, {new[2]}" if old[1] else new[1]
+def _places(page_lines: Sequence[str], of_page: Sequence[Told]) -> dict[int, list[Told]]:
+    """The differences of each line, in the order in which they stand there.
+
+    Of several with the same words the first is in the first line that has these words, and so on; or all are in the
+    only such line. Where there are more or fewer lines, none is placed.
+    """
+    by_words: dict[str, list[Told]] = {}
+    for one in of_page:
+        if one[2]:
+            by_words.setdefault(one[0].line, []).append(one)
+    found: dict[int, list[Told]] = {}
+    for words, of_words in by_words.items():
+        places = [at for at, line in enumerate(page_lines) if words in line]
+        if len(places) == 1:
+            places *= len(of_words)
+        if len(places) == len(of_words):
+            for at, one in zip(places, of_words, strict=True):
+                found.setdefault(at, []).append(one)
+    return found
+
+
+def _with_figures(line: str, of_line: Sequence[Told]) -> str:
+    """A line with new figures in the places of its first ones, and with their words where the old ones have some."""
+    new = iter(of_line)
+
+    def said(old: re.Match[str]) -> str:
+        one = next(new, None)
+        if one is None:
+            return old[0]
+        return f"{one[1]}, {one[2]}" if old[1] else one[1]
+
+    return FIGURE.sub(said, line)
 
 
 def _says(page_lines: Sequence[str], at: int, of_line: Sequence[Told]) -> tuple[bool, str]:
@@ -180,7 +198,7 @@ def _says(page_lines: Sequence[str], at: int, of_line: Sequence[Told]) -> tuple[
     if not column:
         wanted = [f"{figure}, {word}" for _, figure, word in of_line]
         return all(text in page_lines[at] for text in wanted), "`, `".join(wanted)
-    cell = page_lines[at].split("|")[column].strip()
+    cell = _cells(page_lines[at])[column]
     return cell == _words(of_line) or _is_unjudged(cell, of_line), _words(of_line)
 
 
@@ -192,10 +210,15 @@ def _is_unjudged(cell: str, of_line: Sequence[Told]) -> bool:
     return cell == NOT_JUDGED and all(one.paper is None for one, *_ in of_line)
 
 
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
+
+
 def _column(page_lines: Sequence[str], at: int, name: str) -> int:
-    """The place of a column among a table's cells; 0 outside of tables, and where there is no such column."""
+    """The place of a column among the cells of a table's line; 0 where there is no such cell."""
     first = at
     while first and page_lines[first - 1].startswith("|"):
         first -= 1
-    head = [cell.strip() for cell in page_lines[first].split("|")]
-    return head.index(name) if name in head and first != at else 0
+    head = _cells(page_lines[first])
+    column = head.index(name) if name in head and first != at else 0
+    return column if column < len(_cells(page_lines[at])) else 0

@@ -65,8 +65,8 @@ def show(name: str, runs: Path | None) -> None:
     """Show the rows of the study NAME, and their options."""
     study = study_plan.load(STUDIES / f"{name}.yaml")
     click.echo(f"{study.question}\n")
-    seeds = (*study.seeds, *study.more_seeds)
     for row, what in study.rows.items():
+        seeds = [what.seed] if what.seed else [*study.seeds, *study.more_seeds]
         done = [seed for seed in seeds if runs and _is_finished(runs / name, study, row, seed)]
         click.echo(f"{row}: {what.title}{f' (seeds {done} are finished)' if runs else ''}\n  {what.options}")
 

@@ -75,10 +75,12 @@ def gate_figures(study: str, run: Path) -> list[dict[str, str]]:
     if not (run / run_log.FILE_NAME).exists():
         return []
     gates, found = read_run(run).of("gates"), []
+    tasks = list(read_json(run / "scores" / "scores.json")["tasks"])
+    place = {"tier": "all"} if len(tasks) > 1 else {"task": tasks[0]}  # a row with a run for each task
     for metric, name in OF_GATES.items():
         layers = [abs(row.figure) * (100 if "%" in name else 1) for row in gates if row.metric == metric]
         if layers:
-            found.append({"tier": "all", "metric": name, "n": len(layers), "value": f"{fmean(layers):.4f}"})
+            found.append({**place, "metric": name, "n": len(layers), "value": f"{fmean(layers):.4f}"})
     return _with_facts(study, run, found)
 
 

@@ -22,6 +22,7 @@ from quotes import Panel, Quoted, differences, load_pages, misquoted, text_of, t
 from study_figures import (
     MULTIPLICATIONS,
     NO_SEED,
+    OF_GATES,
     PARAMETERS,
     PERPLEXITY,
     RESULTS,
@@ -94,16 +95,19 @@ def _means(study: Described, lines: Lines, metric: str) -> str:
     for name, title in study.rows.items():
         seeds = max((len(values.get(name, {})) for values in by_group.values()), default=0)
         if seeds:
-            rows.append([title, seeds, *(_mean(name, values, study.strata) for values in by_group.values())])
+            strata = None if metric in OF_GATES.values() else study.strata  # some gates are frozen
+            rows.append([title, seeds, *(_mean(name, values, strata) for values in by_group.values())])
     return markdown_table(["row", "seeds", *by_group], rows) if rows else ""
 
 
-def _mean(row: str, values: Values, strata: Sequence[str]) -> str:
+def _mean(row: str, values: Values, strata: Sequence[str] | None = None) -> str:
+    """A mean with half of its interval, or without `strata` alone."""
     of_row = values.get(row, {})
     if not of_row:
         return DASH
-    error = contrasts.pooled_error(contrasts.of_stratum(values, strata, row))
-    half = error.half_width(1 / len(of_row)) if len(of_row) > 1 else math.nan
+    half = math.nan
+    if strata is not None and len(of_row) > 1:
+        half = contrasts.pooled_error(contrasts.of_stratum(values, strata, row)).half_width(1 / len(of_row))
     return f"{fmean(of_row.values()):.1f}" + ("" if math.isnan(half) else f" ±{half:.1f}")
 
 
@@ -148,11 +152,14 @@ def _rates(lines: Lines, metric: str, titles: dict[str, str]) -> list[str]:
         if is_swept:
             swept.setdefault(row, {})[rate] = fmean(of_seeds.values())
     best = {row: (max if metric == SCORE else min)(of_row, key=of_row.__getitem__) for row, of_row in swept.items()}
+    of_gates = {name: lines.values(name, "all") for name in OF_GATES.values()}
+    of_gates = {name: values for name, values in of_gates.items() if any(", rate " in row for row in values)}
     rows = [
-        [titles.get(row, row), rate, f"{value:.2f}", "yes" if rate == best[row] else ""]
+        [titles.get(row, row), rate, f"{value:.2f}", *(_mean(f"{row}, rate {rate}", of) for of in of_gates.values()),
+         "yes" if rate == best[row] else ""]
         for row, of_row in swept.items() for rate, value in sorted(of_row.items(), key=lambda one: float(one[0]))
     ]  # fmt: skip
-    head = ["row", "learning rate", f"{metric.replace('valid ', 'validation ')}, all", "chosen"]
+    head = ["row", "learning rate", f"{metric.replace('valid ', 'validation ')}, all", *of_gates, "chosen"]
     said = "Shorter runs of one other seed; the rate of the best one holds for all rows that name it below."
     return ["## Learning rates", said, markdown_table(head, rows)] if rows else []
 
@@ -263,20 +270,24 @@ def update() -> None:
 
     Then read these lines: what else they say may no longer hold.
     """
-    quoted = load_pages().quoted
-    found = told(quoted)
-    for name in dict.fromkeys(one.page for one in quoted):
-        text = (ROOT / name).read_text(encoding="utf-8")
-        new = updated(text.splitlines(), [one for one in found if one[0].page == name])
-        for before, after in zip(text.splitlines(), new, strict=True):
-            if before != after:
-                click.echo(f"{name}\n- {before}\n+ {after}")
-        write_text(ROOT / name, "\n".join(new) + "\n")
+    found = told(load_pages().quoted)
+    for name in dict.fromkeys(one.page for one, *_ in found):
+        before = (ROOT / name).read_text(encoding="utf-8").split("\n")
+        after = updated(before, [one for one in found if one[0].page == name])
+        for old, new in zip(before, after, strict=True):
+            if old != new:
+                click.echo(f"{name}\n- {old}\n+ {new}")
+        write_text(ROOT / name, "\n".join(after))
+    _say_what_is_wrong()
 
 
 @main.command()
 def check() -> None:
     """Compare the figures that pages quote with the table."""
+    _say_what_is_wrong()
+
+
+def _say_what_is_wrong() -> None:
     wrong = list(misquoted())
     for sentence in wrong:
         click.echo(sentence)

@@ -123,6 +123,17 @@ def test_a_registered_study_shows_what_dense_reaches_and_its_learning_rates():
     )
 
 
+def test_a_sweep_shows_gates_and_gates_have_no_intervals():
+    metric = "gate blend, %"
+    rows = of_rows({"tag": (10, 12, 11), "frozen": (0, 0, 0), "dense": (1, 2, 4)}, metric)
+    swept = [line("tag, rate 1e-4", 0, value, name) for value, name in ((60, "score"), (4.4, metric))]
+    rows = {"tag": "TaG", "frozen": "TaG, frozen", "dense": "D"}, [*rows, *swept, line("tag", 1, 61, "score")]
+    study = described.Described(title="One", metric="score", also=[metric], groups=["all"], rows=rows[0])
+    text = tables.page("one", study, described.Lines(rows[1]))
+    assert re.search(r"\| TaG +\| +3 \| +11\.0 \|", text) and "±" not in text.split("## Gate blend")[1]
+    assert re.search(r"\| TaG +\| +1e-4 +\| +60\.00 \| +4\.4 \| +yes", text)
+
+
 def test_costs_of_shapes_take_the_place_of_older_ones_and_are_shown(lines, tmp_path):
     results = tmp_path / "results.csv"
     write_results(results, [{**dict.fromkeys(COLUMNS, ""), **one} for one in lines.lines])
@@ -265,6 +276,15 @@ def test_pages_get_the_figures_and_words_of_the_table():
         "- twice: -2.0 (-9.0 to +9.0)", "- twice: -3.0 (-9.0 to +9.0)",
         "Both: -4.0 (-9.0 to +9.0), higher, and -5.0 (-9.0 to +9.0).", "Mean: 3.0",
     ]  # fmt: skip
+    odd = [
+        "| a \\| b | +1.0 (one seed) | lower |",
+        "| short |",
+        "| a claim | +1.0 (one seed) and +2.0 (one seed) | lower |",
+    ]
+    keys = [quotes.Quoted("page.md", words) for words in ("a \\| b", "short", "a claim", "claim |")]
+    new = quotes.updated([*page[:2], *odd], [(key, f"+{at}.0 (one seed)", "higher") for at, key in enumerate(keys)])
+    assert new[2:] == ["| a \\| b | +0.0 (one seed) | higher |", "| short |",
+                       "| a claim | +2.0 (one seed) and +3.0 (one seed) | higher; higher |"]  # fmt: skip
     unjudged = [one.replace("| lower |", "| not judged |") for one in page]
     assert quotes.updated(unjudged, found[:1])[2].endswith("| -0.0 (-9.0 to +9.0) | not judged |")
     found[0][0].paper = -1.0
