@@ -220,13 +220,15 @@ def _panel(
     base = alt.Chart(alt.InlineData(points)).encode(
         y=alt.Y("row:N", title=None, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=500, labels=is_first)),
         yOffset=alt.YOffset("group:N", sort=panel.groups),
-        color=alt.Color("group:N", title=None, sort=panel.groups, legend=alt.Legend(orient="bottom")),
+        color=alt.Color("group:N", sort=panel.groups, legend=None),
     )
     axis = alt.X("mean:Q", title=f"difference, {unit}", scale=alt.Scale(padding=8))
     zero = alt.Chart(alt.InlineData([{"mean": 0}])).mark_rule(color="gray").encode(x="mean:Q")
     intervals = base.transform_filter("isValid(datum.low)").mark_rule().encode(x="low:Q", x2="high:Q")
     means = base.mark_point(size=28, opacity=1).encode(x=axis)
-    full = means.transform_filter("isValid(datum.low)").encode(fill=alt.Fill("group:N", legend=None))
+    full = means.transform_filter("isValid(datum.low)").encode(
+        fill=alt.Fill("group:N", title=None, sort=panel.groups, legend=alt.Legend(orient="bottom"))
+    )
     layers = alt.layer(zero, intervals, means, full)
     return layers.properties(title=panel.title, width=240, height=alt.Step(ROW, **{"for": "position"}))
 
