@@ -120,6 +120,7 @@ def text_of(
 
 
 def told(quoted: Sequence[Quoted]) -> list[Told]:
+    """What the table has for each quoted figure."""
     lines, known = read_results(RESULTS), studies()
     found = [text_of(one, of_one, lines, known)
              for one, of_one in zip(quoted, differences(quoted, lines, known), strict=True)]  # fmt: skip

@@ -183,7 +183,7 @@ def _entry(entry: Entry, lines: Lines) -> list[str]:
     return ["## Does the dense row translate?", markdown_table(["what", "asked", "found", "met"], cells, (0, 1, 3))]
 
 
-# ---- the picture of docs/results ----
+# ---- the picture of captions ----
 
 
 def draw(panels: Sequence[Panel], lines: Sequence[dict[str, str]], known: dict[str, Described], path: Path) -> None:
@@ -243,7 +243,7 @@ def main() -> None:
 
 @main.command()
 def write() -> None:
-    """Write the page of every study that has figures, and the picture of docs/results."""
+    """Write the page of every study that has figures, and the picture of captions."""
     lines, known = read_results(RESULTS), studies()
     for name, study in known.items():
         of_study = lines_of(name, lines)

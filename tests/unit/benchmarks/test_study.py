@@ -226,14 +226,17 @@ def test_scores_of_tasks_get_means_where_all_are_there(study_of_tasks):
 
 def test_gates_have_means_over_layers_in_the_table(study_of_tasks):
     _, folder = study_of_tasks
-    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--rows", "many", "--seeds", "1")
+    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--rows", "source,many,alone", "--seeds", "1")
     table, run = folder / "results.csv", folder / "runs" / "glue" / "many-1"
     layers = {"one": {"blend": -0.1, "moved": 30.0, "changed": 0.5}, "two": {"blend": 0.3, "moved": 40.0}}
     gates = [{"event": "gates", "update": update, "epoch": 1, "subset": "valid", "since": 0, "layers": of}
              for update, of in ((1, {"one": {"blend": 9.0, "moved": 9.0, "changed": 9.0}}), (2, layers))]  # fmt: skip
     (run / "mtmoe.jsonl").write_text("".join(json.dumps(event) + "\n" for event in gates))
+    shutil.copy(run / "mtmoe.jsonl", run.parent / "alone-rte-1")
     invoke("record", folder, "--results", table)
-    found = {line["metric"]: float(line["value"]) for line in study_figures.read_results(table) if not line["task"]}
+    lines = study_figures.read_results(table)
+    assert {line["task"] for line in lines if line["row"] == "alone" and line["metric"] == "gate movement"} == {"rte"}
+    found = {line["metric"]: float(line["value"]) for line in lines if not line["task"]}
     expected = {"gate blend, %": 20, "gate movement": 35, "tokens with another expert, %": 50}
     assert {metric: found[metric] for metric in expected} == pytest.approx(expected)
 
