@@ -26,10 +26,14 @@ TUTORIALS = REPOSITORY / "docs" / "tutorials"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SERVES = "serves until it is ended; tests/unit/cli/test_translate.py asks its page"
 INSTALLED = "the tests' environment has it"
+FETCHED = "needs a network; the test writes the folder"
 # Lines that are not run, and why.
 SKIPPED = {
     "pip install '.[nlu]'": INSTALLED,
     "pip install '.[serve]'": INSTALLED,
+    "hf download nreimers/MiniLM-L6-H384-uncased --local-dir FOLDER": FETCHED,
+    "hf download google-t5/t5-base --local-dir T5_FOLDER": FETCHED,
+    "hf download facebook/nllb-200-distilled-600M --local-dir nllb-200-distilled-600M": FETCHED,
     "make demo-glue": "tests/cli/test_glue_demo.py runs its commands",
     "mtmoe translate RUN/checkpoint_best.pt --web": SERVES,
     "mtmoe translate nllb.pt RUN/checkpoint_best.pt --web": SERVES,
