@@ -101,12 +101,13 @@ class GoesOn(Protocol):
 
     checkpoint_to_go_on_from: the checkpoint from which a run continues or starts, or None.
     options_to_go_on_with: the options of that checkpoint's model; empty without a checkpoint.
-    expect_same_run: raise a `UserError` if the checkpoint's run had other tasks or another backbone.
+    take_up: take over what a run keeps of the checkpoint that it begins with; if it `goes_on` with the optimizer's
+        state, raise a `UserError` if the checkpoint's run had other tasks or another backbone.
     """
 
     def checkpoint_to_go_on_from(self) -> str | None: ...
     def options_to_go_on_with(self) -> Mapping[str, Any]: ...
-    def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None: ...
+    def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None: ...
 
 
 class GivesEncoder(Protocol):

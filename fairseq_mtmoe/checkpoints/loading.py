@@ -36,7 +36,7 @@ class LoadContext:
 
     read: Callable[[str], dict[str, Any]] | None = None  # by path; None: by `file_io.load`, with all experts
     kinds: Sequence[str] | None = None  # kinds that files may choose, such as `model`; None: nothing is built
-    expect: Callable[[str, mismatch.State], None] | None = None  # refuses a checkpoint by path and content
+    receive: Callable[[str, mismatch.State], None] | None = None  # gets path and content, and may refuse them
     loaded: list[tuple[mismatch.Origin, mismatch.State]] = field(default_factory=list)
 
 
@@ -75,8 +75,8 @@ def load(path: str, context: LoadContext, overrides: Any = None, on_all_ranks: b
     rename_criterions(state)
     _keep_options_with_position(state)
     context.loaded.append((mismatch.origin_of(path, state), state))
-    if context.expect is not None:
-        context.expect(path, state)
+    if context.receive is not None:
+        context.receive(path, state)
     return state
 
 

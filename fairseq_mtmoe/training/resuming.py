@@ -79,8 +79,9 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
     fairseq would broadcast rank 0's state as a pickle with classes of its options, which safe loading refuses. A run
     that `goes_on` with its moments must have the checkpoint's tasks, backbone, criterion and optimizer (UserError).
     """
-    expect = trainer.task.expect_same_run if goes_on and isinstance(trainer.task, GoesOn) else None
-    context: dict[str, Any] = {"expect": expect, "loaded": []}
+    context: dict[str, Any] = {"loaded": []}
+    if isinstance(trainer.task, GoesOn):
+        context["receive"] = functools.partial(trainer.task.take_up, goes_on=goes_on)
     several = trainer.data_parallel_world_size > 1
     if several and expert_slots(trainer.get_model()):
         context["read"] = functools.partial(_read_share, trainer)

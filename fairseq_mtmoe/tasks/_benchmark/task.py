@@ -197,8 +197,10 @@ class BenchmarkTask(Multitask):
                 f"`{path}` must be a checkpoint of `--task {self.name_of_task}`, but has no {self.backbone}."
             ) from error
 
-    def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None:
+    def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None:
         """See `protocols.GoesOn`; weights and moments have rows in the order of the tasks."""
+        if not goes_on:
+            return
         try:
             before, options = self.about_checkpoint(state["cfg"])["trained_tasks"], state["cfg"]["task"]
         except (KeyError, TypeError, ValueError, AttributeError):

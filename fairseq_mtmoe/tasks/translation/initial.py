@@ -4,7 +4,7 @@ It determines the new model's sizes, its languages and their tokens, and the voc
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -16,7 +16,7 @@ from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS, MOE
 from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
 from fairseq_mtmoe.data.translation.new_language import with_codes
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Vocabulary
-from fairseq_mtmoe.errors import UserError, flag
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.options.transformer import TranslatorForm
 from fairseq_mtmoe.sparsify.in_training import begin_with
 from fairseq_mtmoe.tasks.translation import options
@@ -107,6 +107,30 @@ def load(path: str) -> InitialModel:
         )
     known = {name: sizes[name] for name in SIZES if name in sizes}
     return InitialModel(path, known, {**_stock_forms(state), **(state.get("task_state") or {})}, weights)
+
+
+def check_places(
+    path: str, state: Mapping[str, Any], langs: Sequence[str], tasks: Sequence[str], goes_on: bool
+) -> None:
+    """Check that languages and tasks have their places of a checkpoint: a place is a token, a gate or an expert.
+
+    A run that `goes_on` is refused (UserError); one that starts from the weights alone is warned.
+    """
+    model, saved = _model_options(state), (state.get("task_state") or {}).get("langs") or []
+    names = (model.get("task_names") or "").split(",")
+    for option, before, now in (("--langs", saved, langs), ("the tasks of --task-ids", names, tasks)):
+        # Tables of another length do not fit, and loading says so; only of fixed experts there may be more than tasks.
+        if not any(before) or (len(before) != len(now) and "fixed" not in (model.get("expert_gates") or "")):
+            continue
+        place = next((place for place, both in enumerate(zip(before, now, strict=False)) if len(set(both)) > 1), None)
+        if place is None:
+            continue
+        if goes_on:
+            raise_invalid(option, f"{','.join(before)} in this order, to continue from `{path}`", ",".join(now))
+        logger.warning(
+            f"{now[place]} begins with the weights of {before[place]}, since {path} has {','.join(before)} in this "
+            f"order, and the run has {','.join(now)}"
+        )
 
 
 def _model_options(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -282,17 +282,20 @@ def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
     for name, value in changed.items():
         logger.info(f"from the checkpoint: {name} = {value} instead of {getattr(args, name)}")
         setattr(args, name, value)
-    for name in ("source_lang", "target_lang") if changed else ():
-        lang, known = getattr(args, name), args.langs
-        if lang not in known:
-            raise_invalid(flag(name), f"one of the model's languages {', '.join(known)}", lang)
+    for pair in _pairs_to_load(args) if changed else ():
+        for option, lang in zip(("--source-lang", "--target-lang"), pair.split("-"), strict=True):
+            if lang not in args.langs:
+                named_by = "a language of --lang-pairs" if is_training(args) else option
+                raise_invalid(named_by, f"one of the model's languages {', '.join(args.langs)}", lang)
     return bool(changed)
 
 
 def warn_of_changes(args: Namespace, state: Mapping[str, Any]) -> None:
-    """Warn of settings that differ from the checkpoint that a run continues from."""
-    for name, value in _differing(args, state).items():
-        logger.warning(f"{name} was {value} when the checkpoint was trained, and is {getattr(args, name)} from now on")
+    """Warn of settings, languages apart, that differ from the checkpoint that a run begins with."""
+    changed = _differing(args, state)
+    for name in [name for name in changed if name != "langs"]:
+        was = f"{name} was {changed[name]} when the checkpoint was trained"
+        logger.warning(f"{was}, and is {getattr(args, name)} from now on")
 
 
 def _differing(args: Namespace, state: Mapping[str, Any]) -> dict[str, Any]:

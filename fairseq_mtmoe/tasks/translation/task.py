@@ -54,7 +54,7 @@ from fairseq_mtmoe.tasks._multitask.task import Multitask
 from fairseq_mtmoe.tasks._multitask.validation import Group
 from fairseq_mtmoe.tasks.translation import options
 from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
-from fairseq_mtmoe.tasks.translation.initial import InitialModel, expect_sizes, load
+from fairseq_mtmoe.tasks.translation.initial import InitialModel, check_places, expect_sizes, load
 from fairseq_mtmoe.tasks.translation.new_embeddings import NewEmbeddings
 from fairseq_mtmoe.tasks.translation.options import check_decoding
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
@@ -123,8 +123,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if training:
             task._keep_vocabulary()
             if initial is not None:
-                known = (name for name in (NEW_SYMBOLS, ENDS, GENERATION) if name in initial.settings)
-                task.state.merge_state_dict({name: initial.settings[name] for name in known})
+                task._keep(initial.settings)
         return task
 
     @classmethod
@@ -133,6 +132,11 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         check_decoding(options)
         if getattr(options, "init_model", None):  # which `fairseq-validate` leaves out where it is not given
             expect_sizes(options.init_model, given)
+
+    def _keep(self, settings: Mapping[str, Any]) -> None:
+        """Store in checkpoints what a model knows about itself, unless it is stored already."""
+        known = {name: settings[name] for name in (NEW_SYMBOLS, ENDS, GENERATION) if name in settings}
+        self.state.merge_state_dict({**known, **self.state.state_dict})
 
     def _keep_vocabulary(self) -> None:
         """Store the vocabulary in checkpoints, so that they translate plain text."""
@@ -165,16 +169,12 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
                 options.check_joined(dicts, langs)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the settings of training, before a checkpoint's model is built.
+        """Take over the settings of training, before a checkpoint's model is built for evaluation.
 
-        A run that continues training keeps its own options. A `UserError` refuses languages that the model was not
-        trained with, and an ensemble of models with different languages.
+        A `UserError` refuses languages that the model was not trained with, and an ensemble of models with different
+        languages.
         """
         super().load_state_dict(state_dict)
-        if self.training:
-            options.warn_of_changes(self.args, state_dict)
-            self.state.merge_state_dict(options.saved_settings(self.args))
-            return
         before, now = self._model_langs, state_dict.get("langs")  # stock fairseq does not save them
         if before and now and now != before:
             raise UserError(
@@ -242,11 +242,14 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             names = [pair.name for pair in loader.pairs]
             self.datasets[split] = EvaluationMixture(names, loader.load(), ids, PairCollate())
 
-    def expect_same_run(self, path: str, state: Mapping[str, Any]) -> None:
+    def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None:
         """See `protocols.GoesOn`; a run may continue with more pairs, or with fewer."""
         before, now = options.pairs_of(state), options.all_pairs(self.args)
-        if before and not (set(before) <= set(now) or set(now) <= set(before)):
+        if goes_on and before and not (set(before) <= set(now) or set(now) <= set(before)):
             self.refuse_other_tasks("--lang-pairs", path, before, now, ", with more or fewer pairs")
+        check_places(path, state, self.langs, self.task_names, goes_on)
+        options.warn_of_changes(self.args, state.get("task_state") or {})
+        self._keep(state.get("task_state") or {})
 
     def uncertainties(
         self, sample: dict[str, Any], model: nn.Module, criterion: Any, under_dropout: bool

@@ -126,7 +126,7 @@ def going_on(model, **changes):
     """A task that goes on from a model's checkpoint."""
     return SimpleNamespace(
         pretrained=None, begins_with_checkpoint=True, described=lambda: described("cc"),
-        checkpoint_to_go_on_from=lambda: "runs/rte/checkpoint_best.pt", expect_same_run=lambda path, state: None,
+        checkpoint_to_go_on_from=lambda: "runs/rte/checkpoint_best.pt", take_up=lambda path, state, goes_on: None,
         options_to_go_on_with=lambda: {**model.noted_options, **changes},
     )  # fmt: skip
 

@@ -205,13 +205,60 @@ def test_the_models_of_an_ensemble_must_order_their_languages_alike(digits):
         generation.load_state_dict(digit_task(digits, langs="en,cc,bb,aa").state_dict())
 
 
-def test_a_run_that_goes_on_with_other_options_says_so_and_keeps_its_own(digits, caplog):
-    before = digit_task(digits, langs="en,aa,bb,cc").state_dict()
+def checkpoint_of(task, **model):
+    state = {"task_state": task.state_dict(), "cfg": {"model": {"task_names": ",".join(task.task_names), **model}}}
+    return {**state, "args": None}
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_run_that_goes_on_keeps_its_own_options_and_says_what_changed(digits, caplog):
     training = digit_task(digits, decoder_langtok=True)
-    training.load_state_dict(before)
-    assert training.state_dict()["langs"] == ["aa", "bb", "cc", "en"]
+    training.take_up("old.pt", checkpoint_of(digit_task(digits)), goes_on=True)
     assert training.state_dict()["langtoks"] == {"main": ("tgt", "tgt")}
-    training.load_state_dict(digit_task(digits, decoder_langtok=True).state_dict())  # says nothing
-    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warnings[0].startswith("langs was ['en', 'aa', 'bb', 'cc'] when the checkpoint was trained, and is ['aa',")
-    assert len(warnings) == 2  # and langtoks
+    training.take_up("old.pt", checkpoint_of(training), goes_on=True)  # says nothing
+    (warning,) = warnings_of(caplog)
+    assert warning.startswith("langtoks was ")
+
+
+@pytest.mark.parametrize(("options", "named"), [
+    ({"langs": "en,cc,bb,aa"}, "--langs"),
+    ({"task_ids": "pair", "lang_pairs": "en-bb,en-aa,en-cc"}, "the tasks of --task-ids"),
+])  # fmt: skip
+def test_another_order_of_languages_or_tasks_gives_no_other_weights_silently(options, named, digits, caplog):
+    ordered = {name: value for name, value in options.items() if name == "task_ids"}
+    before = checkpoint_of(digit_task(digits, **{"langs": "en,aa,bb,cc", **ordered}))
+    run = digit_task(digits, **{"langs": "en,aa,bb,cc", **options})
+    with refused(named):
+        run.take_up("old.pt", before, goes_on=True)
+    run.take_up("old.pt", before, goes_on=False)
+    assert " begins with the weights of " in warnings_of(caplog)[0]
+
+
+def test_fixed_experts_must_keep_their_tasks_though_there_may_be_more_experts(digits):
+    options = {"langs": "en,aa,bb,cc", "task_ids": "pair"}
+    before = checkpoint_of(digit_task(digits, lang_pairs="en-aa,en-cc", **options), expert_gates="base,fixed")
+    with refused("the tasks of --task-ids"):
+        digit_task(digits, **options).take_up("old.pt", before, goes_on=True)
+    digit_task(digits, lang_pairs="en-aa,en-cc,en-bb", **options).take_up("old.pt", before, goes_on=True)
+
+
+def test_fine_tuning_keeps_what_the_model_knows_of_its_vocabulary(digits):
+    known = {"vocabulary_ends": {"aa": [9, 9]}, "generation": {"num_beams": 4}, "new_symbols": [1, 1]}
+    before = checkpoint_of(digit_task(digits))
+    before["task_state"] = {**before["task_state"], **known, "other": 1}
+    task = digit_task(digits)
+    task.take_up("old.pt", before, goes_on=False)
+    saved = task.state_dict()
+    assert {name: saved[name] for name in known} == known and "other" not in saved
+
+
+def test_validation_takes_the_languages_of_the_checkpoint(digits):
+    before, task = digit_task(digits, langs="en,cc,bb,aa"), digit_task(digits)
+    task.load_state_dict(before.state_dict())
+    assert task.args.langs == ["en", "cc", "bb", "aa"]
+    assert task.target_dictionary.symbols == before.target_dictionary.symbols
+    with refused("a language of --lang-pairs"):
+        digit_task(digits).load_state_dict(digit_task(digits, lang_pairs="en-aa,en-bb").state_dict())
