@@ -65,6 +65,13 @@ class NamesTasks(Protocol):
     task_names: list[str]
 
 
+@runtime_checkable
+class ChecksVocabulary(Protocol):
+    """A task that compares its dictionaries with a checkpoint's `task_state` (UserError: others)."""
+
+    def check_vocabulary(self, state: Mapping[str, Any] | None) -> None: ...
+
+
 @dataclass(frozen=True)
 class TaskDescription:
     """A task's description in a sentence.

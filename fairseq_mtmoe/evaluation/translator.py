@@ -27,7 +27,7 @@ from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.stored import Inference, change, expect_counts, setting
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references, load_sources
 from fairseq_mtmoe.moe.gates import base_gates
-from fairseq_mtmoe.protocols import NamesTasks
+from fairseq_mtmoe.protocols import ChecksVocabulary, NamesTasks
 
 # An unknown word of a hypothesis. Parts of `<unk>` would match references, above all their `<<unk>>`.
 UNKNOWN = "⁇"
@@ -285,6 +285,8 @@ class Translator:
             return
         models = []
         for state, path in zip(self._states, self._paths, strict=True):
+            if isinstance(task, ChecksVocabulary):
+                task.check_vocabulary(state.get("task_state"))
             models.append(ready(stored.build_model(task, state, path), self.decoding, self.generation))
         self.models, self._states = models, []
         self._task_names = task.task_names if isinstance(task, NamesTasks) else None

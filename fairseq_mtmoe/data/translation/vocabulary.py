@@ -24,6 +24,7 @@ VOCABULARY = "vocabulary"
 NEW_SYMBOLS = "new_symbols"  # numbers of a new language's symbols at the end of sources and of targets
 ENDS = "vocabulary_ends"  # for each older language, the end of the vocabulary before another was added
 GENERATION = "generation"  # default settings of `generate` in `transformers` for an imported model
+KEPT = (NEW_SYMBOLS, ENDS, GENERATION)  # what a run keeps of the model that it begins with
 NUM_SPECIAL = 4  # fairseq's <s>, <pad>, </s> and <unk>
 
 
@@ -117,6 +118,23 @@ class Vocabulary:
             }
             for side in sides
         ]
+
+
+def check_symbols(
+    state: Mapping[str, Any] | None, dictionaries: Sequence[Dictionary], sizes: Mapping[int, int]
+) -> None:
+    """Check that sources and targets have the symbols of a checkpoint's `task_state` (UserError), if it has any.
+
+    sizes: number of symbols before language tokens, by the dictionary's `id`. Either may be longer, as after `extend`.
+    """
+    saved = (state or {}).get(VOCABULARY)
+    for dictionary, side in zip(dictionaries, (saved[0], saved[-1]) if saved else (), strict=False):
+        own = dictionary.symbols[NUM_SPECIAL : sizes[id(dictionary)]]
+        if any(mine != its for mine, its in zip(own, side["symbols"], strict=False)):
+            raise UserError(
+                "The data must have the vocabulary of the checkpoint, but has another; `mtmoe prepare … "
+                "--vocabulary-of CHECKPOINT` or `--vocabulary-from DATA` makes data with it."
+            )
 
 
 def ends_of(state: Mapping[str, Any] | None, lang: str | None) -> tuple[End | None, End | None]:

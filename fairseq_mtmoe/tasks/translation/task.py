@@ -34,15 +34,7 @@ from fairseq_mtmoe.data.translation.pairs import DataManager, PairLoader, traini
 from fairseq_mtmoe.data.translation.piece_sampling import PieceSampling, SampledSide
 from fairseq_mtmoe.data.translation.recorded_sizes import synthetic_shares
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
-from fairseq_mtmoe.data.translation.vocabulary import (
-    ENDS,
-    GENERATION,
-    NEW_SYMBOLS,
-    VOCABULARY,
-    Side,
-    Vocabulary,
-    ends_of,
-)
+from fairseq_mtmoe.data.translation.vocabulary import KEPT, VOCABULARY, Side, Vocabulary, check_symbols, ends_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.fairseq_searches import mend
@@ -133,9 +125,13 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if getattr(options, "init_model", None):  # which `fairseq-validate` leaves out where it is not given
             expect_sizes(options.init_model, given)
 
+    def check_vocabulary(self, state: Mapping[str, Any] | None) -> None:
+        """Compare the dictionaries with the vocabulary in a checkpoint's `task_state` (UserError)."""
+        check_symbols(state, (self.source_dictionary, self.target_dictionary), self.dictionary_sizes)
+
     def _keep(self, settings: Mapping[str, Any]) -> None:
         """Store in checkpoints what a model knows about itself, unless it is stored already."""
-        known = {name: settings[name] for name in (NEW_SYMBOLS, ENDS, GENERATION) if name in settings}
+        known = {name: settings[name] for name in KEPT if name in settings}
         self.state.merge_state_dict({**known, **self.state.state_dict})
 
     def _keep_vocabulary(self) -> None:
@@ -175,6 +171,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         languages.
         """
         super().load_state_dict(state_dict)
+        self.check_vocabulary(state_dict)
         before, now = self._model_langs, state_dict.get("langs")  # stock fairseq does not save them
         if before and now and now != before:
             raise UserError(
@@ -247,6 +244,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         before, now = options.pairs_of(state), options.all_pairs(self.args)
         if goes_on and before and not (set(before) <= set(now) or set(now) <= set(before)):
             self.refuse_other_tasks("--lang-pairs", path, before, now, ", with more or fewer pairs")
+        self.check_vocabulary(state.get("task_state"))
         check_places(path, state, self.langs, self.task_names, goes_on)
         options.warn_of_changes(self.args, state.get("task_state") or {})
         self._keep(state.get("task_state") or {})

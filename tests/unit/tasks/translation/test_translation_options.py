@@ -262,3 +262,19 @@ def test_validation_takes_the_languages_of_the_checkpoint(digits):
     assert task.target_dictionary.symbols == before.target_dictionary.symbols
     with refused("a language of --lang-pairs"):
         digit_task(digits).load_state_dict(digit_task(digits, lang_pairs="en-aa,en-bb").state_dict())
+
+
+@pytest.mark.parametrize("use", [
+    lambda task, saved: task.load_state_dict(saved),
+    lambda task, saved: task.take_up("old.pt", {"task_state": saved}, goes_on=False),
+])  # fmt: skip
+def test_data_of_another_vocabulary_of_the_same_size_is_refused(use, digits):
+    task = digit_task(digits)
+    own = task.target_dictionary.symbols[4 : task.dictionary_sizes[id(task.target_dictionary)]]
+    model = torch.zeros(3, dtype=torch.uint8)
+    same, other = ({**task.state_dict(), "vocabulary": [{"symbols": x, "model": model}]} for x in (own, own[::-1]))
+    longer = {**same, "vocabulary": [{"symbols": [*own, "new"], "model": model}]}
+    use(task, same)
+    use(task, longer)
+    with pytest.raises(UserError, match="must have the vocabulary of the checkpoint"):
+        use(task, other)
