@@ -100,10 +100,9 @@ class PairLoader:
         """Return each pair's dataset from these shards (default: the first); the last ones loaded are cached."""
         wanted = list(enumerate(shards or [0] * len(self.pairs)))
         self._loaded = {key: self._loaded.get(key) for key in wanted}
-        sharing: dict[Any, Any] | None = {} if self.manager.args.enable_reservsed_directions_shared_datasets else None
         for number, shard in wanted:
             if self._loaded[number, shard] is None:
-                self._loaded[number, shard] = self._load(self.pairs[number], shard, sharing)
+                self._loaded[number, shard] = self._load(self.pairs[number], shard)
         return [self._loaded[key] for key in wanted]
 
     def _find_pair(self, category: str, pair: str, folders: list[str]) -> PairSource:
@@ -172,7 +171,7 @@ class PairLoader:
         if args.load_alignments and os.path.lexists(alignments + INDEX):
             count_sentences(alignments, args.dataset_impl, may_be_empty=True)
 
-    def _load(self, pair: PairSource, shard: int, sharing: dict[Any, Any] | None) -> FairseqDataset:
+    def _load(self, pair: PairSource, shard: int) -> FairseqDataset:
         manager = self.manager
         self._check(pair, pair.folders[shard])
         dataset: Any = manager.load_a_dataset(
@@ -183,7 +182,9 @@ class PairLoader:
             tgt=pair.target,
             tgt_dict=manager.get_target_dictionary(pair.target),
             combine=self.combine,
-            langpairs_sharing_datasets=sharing,
+            # `--enable-reservsed-directions-shared-datasets` would share sides that already have the other direction's
+            # language tokens, and saves no memory, as files are memory-mapped.
+            langpairs_sharing_datasets=None,
             data_category=pair.category,
             langtok_spec=manager.args.langtoks.get(pair.category, (None, None)),
         )

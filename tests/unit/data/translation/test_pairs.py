@@ -46,6 +46,16 @@ def test_data_of_the_reversed_pair_serves_too(digits):
     assert first["source"].tolist()[1:] == first["target"].tolist()  # a copy, behind the language token
 
 
+def test_both_directions_have_their_own_language_tokens_if_they_may_share_files(digits):
+    tokens = {"encoder_langtok": "tgt", "decoder_langtok": True, "lang_pairs": "en-aa,aa-en"}
+    alone, shared = (
+        [{name: side.tolist() for name, side in example.items() if name != "id"} for example in data]
+        for options in ({}, {"enable_reservsed_directions_shared_datasets": True})
+        for data in [[dataset[0] for dataset in loader(digits, **tokens, **options).load()]]
+    )
+    assert shared == alone and alone[0]["source"] != alone[1]["source"]
+
+
 @pytest.mark.parametrize(("upsample", "size"), [(1, 130), (3, 330)])
 def test_combined_splits_count_together(upsample, size, tmp_path):
     data = make_digit_corpus(tmp_path, train=100, targets="aa")
