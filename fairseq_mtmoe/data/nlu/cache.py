@@ -24,7 +24,7 @@ from fairseq_mtmoe.io.files import replacing
 
 logger = logging.getLogger(__name__)
 
-FORM = 2  # version of the files; it changes when reading or tokenizing changes
+FORM = 3  # version of the files; it changes when reading or tokenizing changes
 # Names in files of a split's fields
 STORED = {"row_offsets_E": "firsts_E", "is_correct_S": "rights_S", "segment_start_S": "seconds_S"}
 ARRAYS = {one.name: STORED.get(one.name, one.name) for one in fields(TokenizedSplit)}

@@ -92,7 +92,7 @@ def source_files(root: Path, row: TaskRow, split: str) -> list[Path]:
 def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True, as_text: bool = False) -> list[Example]:
     """Return the examples of a split, in the order of its file."""
     folder, source = _source(root, row, split)
-    read: list[Example] = []
+    of_label: dict[str | None, list[Example]] = {}  # a label may have many files
     for path, label in _files(folder, source, row.labels):
         lines = Lines(path, source, label, row.skip_ragged, skip_unfound=split.partition("/")[0] == "train")
         found = [
@@ -100,9 +100,10 @@ def read_split(root: Path, row: TaskRow, split: str, labelled: bool = True, as_t
             for record in _chosen(folder, source, records(lines))
             if (example := _example(record, row, labelled)) is not None
         ]
-        read += _part(found, source)
+        of_label.setdefault(label, []).extend(found)
         for why, count in lines.left_out.items():
             logger.warning(f"{path}: {count} examples are left out: {why}")
+    read = [example for examples in of_label.values() for example in _part(examples, source)]
     if not read:
         raise UserError(f"`{folder / source.file}` must have examples of {row.title}, but has none.")
     if source.count and len(read) != source.count:

@@ -25,7 +25,7 @@ from fairseq_mtmoe.errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
 
-FORM = 1  # version of the files in the cache
+FORM = 2  # version of the files in the cache
 ARRAYS = ("sources_T", "source_starts_E", "targets_T", "target_starts_E", "labels_E", "keys_E", "num_truncated")
 TRUE = 1  # the label of a referent
 PADDING, END, UNKNOWN = "<pad>", "</s>", "<unk>"  # T5's pieces 0, 1 and 2

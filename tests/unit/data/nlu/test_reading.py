@@ -120,6 +120,16 @@ def test_halves_that_are_drawn_share_no_example_and_lack_none(tmp_path, write):
     assert halves == [sorted(half) for half in halves]
 
 
+def test_a_part_of_files_by_label_is_one_of_each_labels_examples(tmp_path, write):
+    for label in ROWS["imdb"].labels:
+        for n in range(8):
+            write(f"aclImdb/train/{label}/{n}.txt", f"{label} {n}")
+    source = Source("aclImdb/train/{label}/*.txt", format=Format.files_by_label, part=[0.25, 0.75])
+    found = read_split(tmp_path, replace(ROWS["imdb"], splits={"train": [source]}), "train")
+    wanted = [f"{label} {n}" for label in ROWS["imdb"].labels for n in range(2, 6)]
+    assert [example.candidates[0][0] for example in found] == wanted
+
+
 def test_a_line_has_a_limit(tmp_path, write, monkeypatch):
     """Of characters, and one of more for objects in JSON; nothing is read beyond it."""
     monkeypatch.setitem(formats._MOST, Format.jsonl, 70_000)
