@@ -4,7 +4,7 @@ Callers check `isinstance` first, because fairseq's own tasks, models and datase
 """
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -190,6 +190,17 @@ class NeedsWeights(Protocol):
     """A model that needs another's weights; called before an epoch (UserError: none)."""
 
     def expect_weights(self) -> None: ...
+
+
+@runtime_checkable
+class HasConstants(Protocol):
+    """A model that needs some values of its state bit for bit, also in a moving average.
+
+    constants: their names; training does not change them.
+    """
+
+    @property
+    def constants(self) -> Set[str]: ...
 
 
 @runtime_checkable

@@ -27,7 +27,7 @@ from fairseq_mtmoe.protocols import FollowsUpdates, RunObserver
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
-from fairseq_mtmoe.training import failures, resuming, saving, screen, steps, stopping, zero_sharding
+from fairseq_mtmoe.training import averages, failures, resuming, saving, screen, steps, stopping, zero_sharding
 from fairseq_mtmoe.training.metrics import ExpertCommLog, summed, tell_figures
 from fairseq_mtmoe.training.option_check import (
     changed_options,
@@ -160,6 +160,8 @@ class SparseTrainer(Trainer):
         options = self.cfg.ema
         with with_option(options, "ema_seed_model", None):
             super()._build_ema()
+        if self._ema is not None:
+            self._ema.skip_keys = averages.not_averaged(self.get_model())
         if self._ema is not None and options.ema_seed_model is not None:
             self._ema.get_model().load_state_dict(loading.load_ema(options.ema_seed_model)["model"], strict=True)
             if options.ema_fp32:

@@ -259,6 +259,12 @@ class PemtModel(nn.Module):
         """Return the options `pemt` and `pemt_sources`; see `protocols.NotesOptions`."""
         return {"pemt": self.metadata.to_text(), "pemt_sources": self._source_option}
 
+    @property
+    def constants(self) -> set[str]:
+        """Return the names of backbone, sources and fingerprint; see `protocols.HasConstants`."""
+        parameters = self.named_parameters(remove_duplicate=False)  # a state has every name of a shared parameter
+        return set(self.state_dict()) - {name for name, parameter in parameters if parameter.requires_grad}
+
     def load_state_dict(  # type: ignore[override]  # fairseq's
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
