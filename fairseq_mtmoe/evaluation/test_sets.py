@@ -5,6 +5,7 @@ further ones in `raw/test.en-de.de.1`, `.2` and so on. A binarized file has lost
 fairseq-generate compares with `<<unk>>` instead.
 """
 
+import itertools
 import os
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,10 +60,12 @@ def tiers_of(data: str, pairs: Sequence[str]) -> dict[str, str]:
     """Return pairs' tiers by tiers.json, or by training sentences over all shards."""
     training: dict[str, int] = {}
     for folder in folders(data):
-        for pair, size in _sizes(folder, "train").items():
-            training[pair] = training.get(pair, 0) + size
-    sizes = {pair: size_of(pair, training) for pair in pairs}
-    known = {pair: size for pair, size in sizes.items() if size is not None}
+        splits = itertools.chain(["train"], (f"train{number}" for number in itertools.count(1)))  # as training reads
+        for sizes in itertools.takewhile(bool, (_sizes(folder, split) for split in splits)):
+            for pair, size in sizes.items():
+                training[pair] = training.get(pair, 0) + size
+    found = {pair: size_of(pair, training) for pair in pairs}
+    known = {pair: size for pair, size in found.items() if size is not None}
     first = folders(data)[0]
     if not known and os.path.lexists(first / FILE_NAME):
         known = dict.fromkeys(pairs, 0)

@@ -65,7 +65,7 @@ def sentences_of(prefix: str, dictionary: Dictionary | None = None, impl: str | 
 def training_sizes(manager: MultilingualDatasetManager) -> dict[str, int]:
     """Return each pair's training sentences over all kinds of data; empty if a pair has no training data."""
     try:
-        loader = PairLoader(manager, manager.args.train_subset)
+        loader = PairLoader(manager, manager.args.train_subset, combine=True)  # as fairseq loads training data
     except UserError:  # a directory with test data only
         return {}
     sizes: dict[str, int] = {}

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from fairseq_mtmoe.data.translation.file_names import Side, find_side, indexed_sides, read_side_name, side_name
-from fairseq_mtmoe.data.translation.pairs import PairLoader
+from fairseq_mtmoe.data.translation.pairs import PairLoader, training_sizes
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.evaluation.test_sets import tiers_of
 from tests.helpers.digits import digit_dictionary, digit_task, make_digit_corpus, write_digits
 from tests.helpers.refused import refused
 
@@ -64,6 +65,15 @@ def test_combined_splits_count_together(upsample, size, tmp_path):
     combined = loader(data, combine=True, lang_pairs="en-aa", upsample_primary=upsample)
     assert combined.shard_sizes == [[size]] and len(combined.load()[0]) == size
     assert loader(data, lang_pairs="en-aa", upsample_primary=upsample).shard_sizes == [[100]]
+
+
+def test_tiers_follow_all_that_training_reads(tmp_path):
+    data = make_digit_corpus(tmp_path, train=100, targets="aa,bb")
+    for lang in ("en", "bb"):
+        write_digits(f"{data}/train1.en-bb.{lang}", [np.array([1, 2])] * 30, digit_dictionary())
+    task = digit_task(data, lang_pairs="en-aa,en-bb")
+    assert training_sizes(task.data_manager) == {"en-aa": 100, "en-bb": 55}
+    assert task.pair_tiers == tiers_of(str(data), ("en-aa", "en-bb")) == {"en-aa": "high", "en-bb": "high"}
 
 
 def test_extra_data_is_for_training_only(digits, tmp_path):
