@@ -1,10 +1,34 @@
-"""The moving average of the weights, fairseq's `--store-ema`: values that it must not average."""
+"""The moving average of the weights, fairseq's `--store-ema`: what it begins with, and what it must not average."""
 
+import logging
+from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
+from fairseq_mtmoe.checkpoints.key_maps import EXPERTS
 from fairseq_mtmoe.protocols import HasConstants
 from fairseq_mtmoe.slots.slot import unwrapped
+
+logger = logging.getLogger(__name__)
+
+
+def restore(trainer: Any, extra_state: Mapping[str, Any]) -> None:
+    """Load a checkpoint's average; without one of this model, begin with its weights.
+
+    fairseq fails without one.
+    """
+    options, average, model = trainer.cfg.ema, extra_state.get("ema"), trainer.get_model()
+    if not options.store_ema:
+        return
+    experts = {name for name, _ in model.named_parameters() if EXPERTS in name}
+    if average is None or not constants_of(model) | experts <= average.keys():
+        logger.info("the checkpoint has no moving average of this model: the average begins with the model's weights")
+        trainer._build_ema()
+        return
+    trainer.ema.restore(average)
+    if options.ema_fp32:
+        trainer.ema.build_fp32_params(extra_state.get("ema_fp32_params"))
 
 
 def not_averaged(model: nn.Module) -> set[str]:

@@ -360,10 +360,12 @@ class SparseTrainer(Trainer):
         """Load a checkpoint: each rank reads its part, and a completed run begins no epoch."""
         if stopping.is_training_command():
             self.lock_save_dir()
+        resets = reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
         with resuming.reading(self, filename, goes_on=not reset_optimizer):
-            extra_state = super().load_checkpoint(
-                filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
-            )
+            with with_option(self.cfg.ema, "store_ema", False):
+                extra_state = super().load_checkpoint(filename, *resets)
+            if extra_state is not None:
+                averages.restore(self, extra_state)
             if extra_state is not None and self._nonfinite is not None:
                 self.expect_finite_weights(restored=filename)
                 if not reset_meters:

@@ -1,11 +1,15 @@
 """Moving averages of the weights (`--store-ema`): what they average, and what they begin with."""
 
+from functools import partial
+
 import pytest
 import torch
+from fairseq import checkpoint_utils
 
 from tests.helpers.trainers import groups_of, take, trainer_here
 
 AVERAGE = ("--store-ema", "--ema-decay", 0.9)
+assert_equal = partial(torch.testing.assert_close, rtol=0, atol=0)
 POSITION = {"train_iterator": {"epoch": 1, "iterations_in_epoch": 1, "shuffle": True}}
 
 
@@ -37,4 +41,20 @@ def test_an_average_of_a_model_with_sources_keeps_them_and_its_backbone_bit_for_
     assert equal - {name for name in trained if ".gate." in name} == own.keys() - trained  # one source needs no gate
     assert "encoder.prompt.sources" in equal
     resumed.load_checkpoint(saved(trainer, tmp_path / "checkpoint_last.pt"))
-    torch.testing.assert_close(resumed.ema.get_model().state_dict(), averaged, rtol=0, atol=0)
+    assert_equal(resumed.ema.get_model().state_dict(), averaged)
+
+
+@pytest.mark.parametrize("how", ["--finetune-from-model", "--restore-file", "--continue-once"])
+def test_a_run_that_goes_on_from_a_checkpoint_without_an_average_begins_its_own_with_the_weights(how, corpus, tmp_path):
+    options = ("--num-experts", 2, "--max-tokens", 60)
+    without = trainer_here(corpus, tmp_path / "before", *options)
+    take(without, groups_of(without, 1))
+    checkpoint = saved(without, tmp_path / "without.pt")
+    trainer = trainer_here(corpus, tmp_path, *options, how, checkpoint, *AVERAGE, "--ema-fp32")
+    checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)
+    weights = {name: value.clone() for name, value in without.get_model().state_dict().items()}
+    assert_equal(trainer.ema.fp32_params, weights)
+    take(trainer, groups_of(trainer, 1))
+    name = "encoder.layers.0.self_attn.k_proj.weight"
+    mean = 0.9 * weights[name] + 0.1 * trainer.get_model().state_dict()[name]
+    torch.testing.assert_close(trainer.ema.get_model().state_dict()[name], mean)
