@@ -45,7 +45,8 @@ def command(
     elif checkpoint_upper_bound is not None:
         others = "`--num-epoch-checkpoints` or `--num-update-checkpoints`"
         raise UserError(f"`--checkpoint-upper-bound` must be given with {others}.")
-    output_file("--output", output, overwrite)
+    for path in paths:
+        output_file("--output", output, overwrite, **{"--inputs": path})
     console = Console(stderr=True)
     state = rewriting.average(track(paths, "averaging", console=console, disable=not console.is_terminal))
     rewriting.save_whole(state, output)

@@ -82,10 +82,16 @@ def test_named_checkpoints_and_the_newest_of_a_folder(run):
     shown = average("--inputs", paths[3], paths[1], "--output", output)
     assert shown == f"{output}: the mean of {paths[3]}, {paths[1]}; one file, without optimizer state\n"
     assert_same(load_shared_part(output), rewriting.average([paths[3], paths[1]]))
+    before, other = paths[3].read_bytes(), run / "other.pt"
+    for inputs in ([*newest, 3], ["--inputs", paths[1], paths[3]]):
+        with refused("--output"):
+            average(*inputs, "--output", paths[3], "--overwrite")
+    assert paths[3].read_bytes() == before
+    write_in_parts(other, *trained(4, seed=4), 2)
     with refused("--output", "--overwrite"):
-        average(*newest, 3, "--output", paths[3])  # its own input
+        average(*newest, 3, "--output", other)
     for options, numbers, out in (
-        ([2], (3, 2), output), ([2, "--checkpoint-upper-bound", 2], (2, 1), output), ([3], (3, 2, 1), paths[3]),
+        ([2], (3, 2), output), ([2, "--checkpoint-upper-bound", 2], (2, 1), output), ([3], (3, 2, 1), other),
     ):  # fmt: skip
         mean = rewriting.average([paths[number] for number in numbers])
         average(*newest, *options, "--output", out, "--overwrite")
