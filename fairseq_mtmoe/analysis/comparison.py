@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -82,7 +83,9 @@ def systems_of(named: Mapping[str, Iterable[Scores]]) -> list[System]:
 
     Raises `UserError` if runs cannot be compared.
     """
-    runs = {name: _completed(name, of) for name, of in named.items()}
+    every = {name: [*of] for name, of in named.items()}
+    _expect_different_folders(every)
+    runs = {name: _completed(name, of) for name, of in every.items()}
     first = next(iter(runs.values()))[0]
     for name, run in ((name, run) for name, of in runs.items() for run in of):
         if wrong := _what_differs(run, first):
@@ -95,6 +98,18 @@ def systems_of(named: Mapping[str, Iterable[Scores]]) -> list[System]:
     averages = [name for name in first.groups if first.pairs or name in TITLES]
     averages += [ALL + CA_MTL] if len(counted) == 1 and any(row.task == ALL + CA_MTL for row in first.averages) else []
     return [System(name, of, tuple(averages)) for name, of in runs.items()]
+
+
+def _expect_different_folders(named: Mapping[str, Sequence[Scores]]) -> None:
+    seen: dict[str, str] = {}
+    for name, folder in ((name, folder) for name, of in named.items() for run in of for folder in run.folders):
+        path = os.path.realpath(folder)
+        if path in seen:
+            raise UserError(
+                f"The runs of `{name}` must differ from all other runs, but {folder} is given twice, for {seen[path]} "
+                f"and for {name}."
+            )
+        seen[path] = name
 
 
 def _completed(name: str, runs: Iterable[Scores]) -> tuple[Scores, ...]:

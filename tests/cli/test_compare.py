@@ -165,6 +165,17 @@ def test_wrong_arguments_are_refused(runs, monkeypatch, arguments, name):
         compare(*arguments)
 
 
+@pytest.mark.parametrize("arguments", [("a=one,link",), ("a=one", "b=other,./one/scores"), ("a=on*,one",)])
+def test_a_folder_without_a_seed_counts_once(runs, monkeypatch, arguments):
+    monkeypatch.chdir(runs)
+    for name in ("one", "other"):
+        write_run(runs / name, None, 40.0, 80.0, 90.0)
+    (runs / "link").symlink_to("one")
+    with refused(arguments[-1][0]):
+        compare(*arguments)
+    assert "?, ?" in compare("a=one,other")
+
+
 def test_a_run_without_scores_names_the_command_that_makes_them_and_one_with_several_its_folders(runs):
     RunLog(runs / "unscored" / FILE_NAME).write("run", data="GLUE DIR", seed=1)
     path = runs / "unscored" / "checkpoint_best.pt"
