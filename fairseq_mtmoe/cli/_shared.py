@@ -30,9 +30,13 @@ def checkpoint_of(run: Path) -> Path | None:
     return next((run / name for name in CHECKPOINTS if (run / name).is_file()), None)
 
 
-def names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Return the non-empty entries of a comma-separated option."""
-    return split_names(value or "")
+def list_option(*declarations: str, **settings: Any) -> Callable[[Any], Any]:
+    """Return the decorator of a comma-separated option; if it is repeated, its lists are joined."""
+    return click.option(*declarations, multiple=True, callback=_joined_names, **settings)
+
+
+def _joined_names(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return split_names(",".join(values))
 
 
 def split_names(value: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from fairseq_mtmoe.checkpoints import checksum
-from fairseq_mtmoe.cli._shared import PATH, names, of_batches, of_precision, quiet_fairseq, say
+from fairseq_mtmoe.cli._shared import PATH, list_option, of_batches, of_precision, quiet_fairseq, say
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes, regular_file
 
@@ -36,7 +36,7 @@ BENCHMARK_OPTIONS = ("inputs", "models", "outs", "subset", "batch_size", "max_to
               help="Checkpoint; join several with colons for an ensemble. Repeatable: each is evaluated.")  # fmt: skip
 @click.option("--subset", "--gen-subset", default="test", help="Subset of DATA to score; by default test, or valid, "
               "which has labels, for benchmark tasks.")  # fmt: skip
-@click.option("--lang-pairs", callback=names, metavar="A-B,…",
+@list_option("--lang-pairs", metavar="A-B,…",
               help="Language pairs to evaluate; by default the pairs of DATA that the model was trained on. A pair "
               "without a test set is joined from two sets with the same third-language text: ha-zu from en-ha and "
               "en-zu.")  # fmt: skip
@@ -58,7 +58,7 @@ BENCHMARK_OPTIONS = ("inputs", "models", "outs", "subset", "batch_size", "max_to
               "fairseq-generate and with --references fairseq, the longest source of the batch counts.")  # fmt: skip
 @click.option("--max-len-b", type=int, default=200, show_default=True, help="See --max-len-a.")
 @of_batches
-@click.option("--langs", callback=names, metavar="A,B,…",
+@list_option("--langs", metavar="A,B,…",
               help="The model's languages, if its checkpoint does not list them.")  # fmt: skip
 @click.option("--post-process", metavar="NAME",
               help="Subword segmentation to undo: sentencepiece, subword_nmt or none; by default detected from "

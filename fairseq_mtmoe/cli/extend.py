@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, names, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, list_option, quiet_fairseq
 from fairseq_mtmoe.cli._vocabulary import vocabulary_in
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import output_file, text_lines
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
               help="Code of the new language, in the model's form, such as nyn_Latn for NLLB.")  # fmt: skip
 @click.option("--text", type=PATH, required=True, metavar="FILE",
               help="Text in the new language, UTF-8, one sentence per line.")  # fmt: skip
-@click.option("--like", callback=names, metavar="CODE[,CODE…]",
+@list_option("--like", metavar="CODE[,CODE…]",
               help="Languages of the model; the new code starts as their mean.  [default: all]")  # fmt: skip
 @click.option("--new-pieces", type=click.IntRange(0), default=2000, show_default=True,
               help="Largest number of new pieces besides letters; each occurs at least ten times in FILE.")  # fmt: skip

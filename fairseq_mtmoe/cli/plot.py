@@ -11,7 +11,7 @@ import numpy as np
 
 from fairseq_mtmoe.analysis.questions import expert_layers, expert_tasks
 from fairseq_mtmoe.analysis.rows import VALIDATION, Run, read_run, run_names
-from fairseq_mtmoe.cli._shared import PATH, check_drawing, checkpoint_of, names
+from fairseq_mtmoe.cli._shared import PATH, check_drawing, checkpoint_of, list_option
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
 if TYPE_CHECKING:
@@ -23,16 +23,16 @@ EMBEDDINGS = "task_embeddings.weight"  # suffix of the parameter's key
 @click.command("plot")
 @click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN…")
 @click.option("--out", type=PATH, help="Folder for the charts; by default RUN/plots.")
-@click.option("--labels", callback=names, metavar="A,B,…", help="Names of the runs; by default their folder names.")
+@list_option("--labels", metavar="A,B,…", help="Names of the runs; by default their folder names.")
 @click.option("--over", type=click.Choice(["updates", "minutes"]), default="updates", show_default=True,
               help="x-axis of the charts of perplexity and metrics.")  # fmt: skip
-@click.option("--langs", "--tasks", callback=names, metavar="A,B,…",
+@list_option("--langs", "--tasks", metavar="A,B,…",
               help="Languages or benchmark tasks in the chart of experts; by default the two languages with the most "
               "and the two with the least training data, or up to ten tasks.")  # fmt: skip
-@click.option("--layers", callback=names, metavar="A,B,…",
+@list_option("--layers", metavar="A,B,…",
               help="Expert layers to plot, such as encoder.layers.1; by default four layers for one run, the last "
               "layer for several.")  # fmt: skip
-@click.option("--updates", callback=names, metavar="A,B,…",
+@list_option("--updates", metavar="A,B,…",
               help="Updates at which to plot the distribution over experts; by default an early, a middle and a late "
               "one.")  # fmt: skip
 @click.option("--format", "suffix", type=click.Choice(["png", "pdf", "svg"]), default="png", show_default=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from fairseq_mtmoe.cli._shared import PATH, names, split_names
+from fairseq_mtmoe.cli._shared import PATH, list_option, split_names
 from fairseq_mtmoe.cli._vocabulary import given_by_model
 from fairseq_mtmoe.data.corpora.recipes.schema import (
     CODE,
@@ -42,8 +42,8 @@ _vocabulary_of_option = click.option(
     help="Use the vocabulary and language codes of this translator: a file of `mtmoe import-hf` or `mtmoe extend`, or "
     "a checkpoint. Start training from it with --init-model.",
 )  # fmt: skip
-_codes_option = click.option(
-    "--codes", callback=names, metavar="LANG=CODE[,LANG=CODE…]",
+_codes_option = list_option(
+    "--codes", metavar="LANG=CODE[,LANG=CODE…]",
     help="Codes of the text's languages in that translator, such as sw=swh_Latn.  [default: by BCP 47]",
 )  # fmt: skip
 _allow_unequal_option = click.option(
@@ -153,15 +153,17 @@ def _build_options(function: Any) -> Any:
 
 @command.command("catalogs")
 @click.argument("out", type=PATH)
-@click.option("--packages", help=f"Installed packages to read, by comma.  [default: {','.join(DEFAULT_PACKAGES)}]")
+@click.option(
+    "--packages", multiple=True, help=f"Installed packages to read, by comma.  [default: {','.join(DEFAULT_PACKAGES)}]"
+)
 @click.option("--folder", "folders", multiple=True, type=PATH, help="Folder to read instead; repeatable.")
-@click.option("--langs", callback=names, help="Target languages, by comma.  [default: all that are large enough]")
+@list_option("--langs", help="Target languages, by comma.  [default: all that are large enough]")
 @click.option("--max-langs", type=click.IntRange(1), help="Number of languages to keep, evenly spaced by size.")
 @click.option("--valid-size", default=100, show_default=True, help="Validation messages per language.")
 @click.option("--test-size", default=200, show_default=True, help="Test messages per language.")
 @_build_options
 def catalogs_command(
-    out: Path, packages: str | None, folders: tuple[Path, ...], langs: tuple[str, ...], max_langs: int | None,
+    out: Path, packages: tuple[str, ...], folders: tuple[Path, ...], langs: tuple[str, ...], max_langs: int | None,
     valid_size: int, test_size: int, overwrite: bool, **build_options: Any,
 ) -> None:  # fmt: skip
     """Make OUT from human translations in gettext catalogs, English to many languages.
@@ -176,7 +178,7 @@ def catalogs_command(
         if size < 1:
             raise_invalid(f"--{split}-size", "at least 1", size)
     default = () if folders else DEFAULT_PACKAGES
-    chosen, wanted = default if packages is None else split_names(packages), list(langs)
+    chosen, wanted = split_names(",".join(packages)) if packages else default, list(langs)
     from fairseq_mtmoe.cli import _preparing as preparing
 
     preparing.prepare_catalogs(out, chosen, folders, wanted, max_langs, sizes, options, given_vocabulary, overwrite)

@@ -19,7 +19,16 @@ from fairseq_mtmoe.analysis.rows import run_names
 from fairseq_mtmoe.analysis.run_log import provenance
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, SCORES, read_scores
 from fairseq_mtmoe.analysis.similarity import ModelSimilarities, TaskInputs, notes, tables, to_json, to_markdown
-from fairseq_mtmoe.cli._shared import CHECKPOINTS, PATH, check_drawing, checkpoint_of, names, quiet_fairseq, say, show
+from fairseq_mtmoe.cli._shared import (
+    CHECKPOINTS,
+    PATH,
+    check_drawing,
+    checkpoint_of,
+    list_option,
+    quiet_fairseq,
+    say,
+    show,
+)
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import check_writable, write_text
 
@@ -56,7 +65,7 @@ class LookedAt:
 @click.option("--data", metavar="GLUE_DIR", help="Data directory; by default the one that RUN was trained on.")
 @click.option("--subset", type=click.Choice(["train", "valid", "test"]), default="valid", show_default=True,
               help="Examples to use; all of the subset are read.")  # fmt: skip
-@click.option("--tasks", "chosen", callback=names, metavar="A,B,…",
+@list_option("--tasks", "chosen", metavar="A,B,…",
               help="Tasks to compare; by default the tasks that all models have.")  # fmt: skip
 @click.option("--out", type=PATH, help=f"Folder for the results; by default RUN/{NAME}.")
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Examples in a batch.")

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli._lines import Files, Screen, Sink, output_paths, read, survey
-from fairseq_mtmoe.cli._shared import PATH, names, of_batches, of_precision, of_text, progress_bar, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, list_option, of_batches, of_precision, of_text, progress_bar, quiet_fairseq
 from fairseq_mtmoe.cli._workers import Here, Models, Processes, workers_of
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.command("translate")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL")
 @click.option("--from", "source", metavar="LANG", help="Language of the text, as the model names it.")
-@click.option("--to", "targets", callback=names, metavar="LANG,…", help="Languages to translate into.")
+@list_option("--to", "targets", metavar="LANG,…", help="Languages to translate into.")
 @click.option("--input", "inputs", multiple=True, type=PATH, metavar="FILE",
               help="Text in UTF-8, one or more sentences per line; by default standard input. Repeatable: files are "
               "translated in order.")  # fmt: skip

@@ -1,11 +1,15 @@
 """`mtmoe` itself: what it lists, and what it does not wait for."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
+import pytest
+
 from fairseq_mtmoe import cli
-from fairseq_mtmoe.cli.main import COMMANDS
+from fairseq_mtmoe.cli.main import COMMANDS, commands
 from tests.helpers.invoked import invoked
 
 IMPORT_ALL = """
@@ -39,3 +43,26 @@ def test_help_lists_each_command_and_imports_none():
 
 def test_user_dir_is_the_plugin():
     assert Path(invoked("user-dir").stdout.strip()) == Path(cli.__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        ("translate model", ["--to"]),
+        ("evaluate data", ["--lang-pairs", "--langs"]),
+        ("extend model out --language xx --text text", ["--like"]),
+        ("plot run", ["--labels", "--langs", "--tasks", "--layers", "--updates"]),
+        ("similarity run", ["--tasks"]),
+        ("prepare corpora raw data --recipe folder", ["--codes"]),
+        ("prepare catalogs out", ["--langs"]),
+    ],
+)
+def test_lists_of_a_repeated_option_are_joined(line, options):
+    *groups, arguments = re.split(" (?=corpora|catalogs)", line)
+    name, *given = arguments.split()
+    context = click.Context(commands)
+    group = commands.get_command(context, *groups) if groups else commands
+    command = group.get_command(context, name)
+    for option in options:
+        found = command.make_context(name, [*given, option, "aa", option, "bb,cc"])
+        assert ("aa", "bb", "cc") in found.params.values()
