@@ -6,7 +6,7 @@ first moment and keep the second.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -58,26 +58,31 @@ def sparsify_with_state(model: SparseModel, state: OptimizerState) -> OptimizerS
 
 
 def sparsify_average(average: Any, model: nn.Module) -> None:
-    """Sparsify fairseq's `EMA` of a model that became sparse.
-
-    Experts are copies of the average's own layers; new parameters are the model's.
-    """
+    """Sparsify fairseq's `EMA` of a model that became sparse; see `averaged_values`."""
     copy = average.get_model()
     dense = dict(copy.state_dict())
     sparsify(copy)
     copy.requires_grad_(False)
-    sources, values, own = sparse_targets(copy), model.state_dict(), copy.state_dict()
-
-    def value_of(key: str, dense: Mapping[str, Tensor]) -> Tensor:
-        if key not in sources:
-            return dense.get(key, values[key])
-        source, take = sources[key]
-        return _mixed(take(dense[source]), values[key], _drawn_anew(model, key))
-
-    for key in own.keys() - dense.keys():
-        own[key].copy_(value_of(key, dense))  # also replaces units that the copy re-initialized by itself
+    own = copy.state_dict()
+    for key, value in averaged_values(model, dense):
+        if key not in dense:
+            own[key].copy_(value)  # also replaces units that the copy re-initialized by itself
     if average.fp32_params:
-        average.fp32_params = {key: value_of(key, average.fp32_params).float() for key in own}
+        average.fp32_params = {key: value.float() for key, value in averaged_values(model, average.fp32_params)}
+
+
+def averaged_values(model: nn.Module, dense: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield keys and values of the average of a model that became sparse.
+
+    dense: the average before. Experts are copies of its own layers; new parameters are the model's.
+    """
+    sources = sparse_targets(model)
+    for key, value in model.state_dict().items():
+        if key in sources:
+            source, take = sources[key]
+            yield key, _mixed(take(dense[source]), value, _drawn_anew(model, key))
+        else:
+            yield key, dense.get(key, value)
 
 
 def begin_with(model: nn.Module, dense: Mapping[str, Tensor]) -> None:

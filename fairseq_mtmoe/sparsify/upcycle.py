@@ -8,12 +8,12 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from torch import nn
 
-from fairseq_mtmoe.checkpoints.key_maps import ENCODER_EMBEDDINGS, GATE_RATE, MOE
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, ENCODER_EMBEDDINGS, GATE_RATE, MOE
 from fairseq_mtmoe.checkpoints.rebuild import configuration, model_options, stand_in_task
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.optim.state import OptimizerState, shapes_of, trained_parameters
 from fairseq_mtmoe.slots.sparse_model import SparseModel
-from fairseq_mtmoe.sparsify.in_training import sparsify_with_state
+from fairseq_mtmoe.sparsify.in_training import averaged_values, sparsify_with_state
 
 
 def sparse_models() -> dict[str, type]:
@@ -52,7 +52,9 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
     cfg.dense_updates = 0
     sparse["cfg"] = {**checkpoint["cfg"], "model": {**dataclasses.asdict(cfg), "_name": model_name}}
     sparse["model"] = model.state_dict()
-    sparse["extra_state"] = {**(checkpoint.get("extra_state") or {}), GATE_RATE: {}}
+    extra = checkpoint.get("extra_state") or {}
+    averages = {name: dict(averaged_values(model, extra[name])) for name in AVERAGES if extra.get(name)}
+    sparse["extra_state"] = {**extra, **averages, GATE_RATE: {}}
     saved = sparse.pop("last_optimizer_state", None)
     if moments is not None:
         sparse["last_optimizer_state"] = sparse_state.to_saved(saved, shapes_of(trained_parameters(model)), flat=False)

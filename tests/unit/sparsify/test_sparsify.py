@@ -255,6 +255,23 @@ def test_upcycled_copies_with_units_drawn_anew():
     assert torch.equal(moment, torch.where(drawn.unsqueeze(2), 0, before)) and before.any()
 
 
+def test_an_average_is_upcycled_too():
+    """Its experts are copies of its own layers, but for units drawn anew; its gates are the model's."""
+    checkpoint, _ = dense_checkpoint()
+    average = {name: value + 1 for name, value in checkpoint["model"].items()}
+    checkpoint["extra_state"] |= {"ema": average, "ema_fp32_params": average}
+    sparse = upcycle(checkpoint, {"num_experts": 4, "expert_reinit_ratio": 0.25})
+    model = moe_model(seed=9)
+    for name in ("ema", "ema_fp32_params"):
+        found = sparse["extra_state"][name]
+        model.load_state_dict(dict(found))
+        drawn = sparse["model"][EXPERTS] != checkpoint["model"][FC1]
+        assert drawn.any() and torch.equal(found[EXPERTS], torch.where(drawn, sparse["model"][EXPERTS], average[FC1]))
+        gate, untouched = "encoder.layers.1.moe.gate.weight", "encoder.layers.0.fc1.weight"
+        assert torch.equal(found[gate], sparse["model"][gate]) and torch.equal(found[untouched], average[untouched])
+    assert checkpoint["extra_state"]["ema"] is average and FC1 in average
+
+
 def test_upcycling_what_is_no_dense_transformer_is_refused():
     checkpoint, _ = dense_checkpoint()
     for wrong in (upcycle(checkpoint, {"num_experts": 4}), {"cfg": None, "model": {}}):

@@ -6,6 +6,9 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
+from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.rewriting import save_whole
+from fairseq_mtmoe.sparsify.upcycle import upcycle
 from tests.helpers.trainers import groups_of, take, trainer_here
 
 AVERAGE = ("--store-ema", "--ema-decay", 0.9)
@@ -58,3 +61,21 @@ def test_a_run_that_goes_on_from_a_checkpoint_without_an_average_begins_its_own_
     name = "encoder.layers.0.self_attn.k_proj.weight"
     mean = 0.9 * weights[name] + 0.1 * trainer.get_model().state_dict()[name]
     torch.testing.assert_close(trainer.ema.get_model().state_dict()[name], mean)
+
+
+def test_an_average_of_another_model_is_left_out(corpus, tmp_path):
+    """A dense one, for a model of PEMT and in a sparse checkpoint that `mtmoe upcycle` made before it had averages."""
+    options = ("--langs", "en,aa,bb,cc", "--max-tokens", 60, *AVERAGE)
+    dense = trainer_here(corpus, tmp_path, "--arch", "base_dense_tiny", *options)
+    take(dense, groups_of(dense, 2))
+    checkpoint, upcycled = saved(dense, tmp_path / "dense.pt"), tmp_path / "sparse.pt"
+    state = file_io.load(str(checkpoint))
+    save_whole(
+        {**upcycle("base_moe", state, {"num_experts": 2, "expert_interval": 1}), "extra_state": state["extra_state"]},
+        upcycled,
+    )
+    pemt = ("--arch", "pemt_translation_tiny", "--criterion", "pemt", "--pemt-stage", "source", "--description", "0 0")
+    for path, model in ((upcycled, ("--num-experts", 2)), (checkpoint, (*pemt, "--lang-pairs", "en-aa"))):
+        trainer = trainer_here(corpus, tmp_path, *options, *model, "--finetune-from-model", path)
+        checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)
+        assert_equal(trainer.ema.get_model().state_dict(), trainer.get_model().state_dict())
