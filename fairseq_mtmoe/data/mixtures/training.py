@@ -90,10 +90,10 @@ class TrainingMixture(MixtureDataset):
         goes_on = self.plan.follow(before, has_begun, self.updates)
         for change in changes(before, self.plan):
             logger.warning(f"from epoch {self.plan.epoch + (goes_on and has_begun)} on: {change}")
-        drawn, counts, updates = self.draw, self.batch_counts, self.updates_of_epoch
+        drawn, counts, updates = (self.draw, self.draws_candidates), self.batch_counts, self.updates_of_epoch
         self.epoch = 0
         self.set_epoch(self.plan.epoch)
-        if self.draw == drawn and not self.plan.rises_within(self.epoch):
+        if (self.draw, self.draws_candidates) == drawn and not self.plan.rises_within(self.epoch):
             self.batch_counts, self.updates_of_epoch = counts, updates
         if not goes_on:
             logger.warning(f"the data has changed since the checkpoint: the rest of epoch {epoch} is skipped")

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES
 from tests.helpers.digits import digit_task, make_digit_corpus
 from tests.helpers.refused import refused
 
@@ -89,6 +90,16 @@ def test_changed_options_end_the_epoch_as_it_began_and_draw_nothing_again(what, 
         assert resumed.dataset.plan.temperature(40) == pytest.approx(10.0)
     if what == "a longer run":
         assert resumed.dataset.plan.temperature(5) == resumed.dataset.plan.temperature(9) == pytest.approx(3.0)
+
+
+def test_an_epoch_ends_as_it_began_if_the_new_method_draws_the_same_examples_as_candidates(digits):
+    options = {"lang_pairs": "en-aa", "heating_coefficient": 0.0}
+    before, _ = interrupted(digits, 3, **options)
+    state, rest = before.state_dict(), rest_of(before)
+    resumed = iterator(digits, state["epoch"], **{**options, "sampling_method": "uncertainty"})
+    assert resumed.first_batch and CANDIDATES in resumed.first_batch  # as fairseq's trainer makes it
+    resumed.load_state_dict(state)
+    assert go(resumed, len(rest)) == rest != []
 
 
 @pytest.mark.parametrize("processes", [1, 3])
