@@ -150,6 +150,15 @@ def test_an_epoch_says_how_it_samples(digits, tmp_path, caplog):
     assert "epoch 1: sampling temperature 1.0, probabilities en-aa 0.7407" in caplog.text
 
 
+def test_batches_that_do_not_stay_on_their_gpu_are_said_once(digits, tmp_path, caplog):
+    task = digit_task(digits, save_dir=str(tmp_path))
+    task.load_dataset("train")
+    task.begins({"fix_batches_to_gpus": True}, torch.device("cpu"), dense(task))
+    for epoch in (1, 2):
+        task.begin_epoch(epoch, None)
+    assert sum("--fix-batches-to-gpus has no effect" in message for message in caplog.messages) == 1
+
+
 def test_an_epoch_of_candidates_says_no_probabilities(digits, tmp_path):
     task = digit_task(digits, save_dir=str(tmp_path), sampling_method="uncertainty")
     task.load_dataset("train")
