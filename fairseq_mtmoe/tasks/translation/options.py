@@ -6,6 +6,7 @@ loaded. Checkpoints store `SETTINGS`, which replace the options of generation (`
 """
 
 import ast
+import itertools
 import logging
 import os
 import re
@@ -251,6 +252,19 @@ def _check_dictionaries(args: Namespace) -> None:
             if joined is None:
                 raise UserError(f"The dictionary of {lang} is missing: there is no {file} in {folders[0]}.")
             setattr(args, side, joined)
+
+
+def check_training(args: Namespace) -> None:
+    """Check that options are for training, and leave no data out (UserError).
+
+    A validation of older checkpoints accepts extra data without pairs, which fairseq ignores.
+    """
+    if not is_training(args):
+        raise UserError("`--source-lang` and `--target-lang` are for generation: train with `--lang-pairs`.")
+    kinds = {name: {"main", *(getattr(args, name) or {})} for name in ("extra_data", "extra_lang_pairs")}
+    for name, other in itertools.permutations(kinds):
+        if missing := kinds[other] - kinds[name]:
+            raise_invalid(flag(name), f"a dictionary with {min(missing)}, as {flag(other)} has it", getattr(args, name))
 
 
 def saved_settings(args: Namespace) -> dict[str, Any]:

@@ -257,9 +257,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return sample["id"], *sentence_entropies(model, sample, self.target_dictionary.pad())
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Begin an epoch (UserError: the options are for generation)."""
-        if not self.training:
-            raise UserError("`--source-lang` and `--target-lang` are for generation: train with `--lang-pairs`.")
+        """Begin an epoch (UserError: the options are for generation, or would leave data out)."""
+        options.check_training(self.args)
         super().begin_epoch(epoch, model)
 
     # ---- a model that borrows ----

@@ -133,6 +133,17 @@ def test_a_wrong_option_is_one_sentence(wrong, options, digits):
         of(**{"data": digits, **options})
 
 
+@pytest.mark.parametrize(("data", "pairs", "wrong"), [
+    ("mined", None, "--extra-lang-pairs"),
+    ("mined", "Mined", "--extra-data"),
+    (None, "mined", "--extra-data"),
+])  # fmt: skip
+def test_extra_data_without_pairs_and_extra_pairs_without_data_are_not_trained_on(data, pairs, wrong, digits):
+    extra = {"extra_data": data and str({data: str(digits)}), "extra_lang_pairs": pairs and str({pairs: "en-cc"})}
+    with refused(wrong):
+        digit_task(digits, **extra).begin_epoch(1, None)
+
+
 def test_an_unknown_language_is_named(digits):
     with pytest.raises(UserError, match="language bb of the pair en-bb is unknown; known languages are en, aa"):
         of(digits, langs="en,aa")
