@@ -151,6 +151,11 @@ class PairLoader:
             total += sentences * (int(self.manager.args.upsample_primary) if is_repeated else 1)
         return total
 
+    @property
+    def has_more(self) -> bool:
+        """Whether continuations are combined with the split of any pair."""
+        return any(self._has_more(pair.source, pair.target, pair.folders[0]) for pair in self.pairs)
+
     def _has_more(self, source: str, target: str, folder: str) -> bool:
         """Return whether the split has continuations that are combined with it."""
         return self.combine and find_side(folder, f"{self.split}1", source, target, source) is not None

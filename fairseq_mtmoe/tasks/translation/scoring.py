@@ -23,8 +23,9 @@ from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor, distributed, nn
 
 from fairseq_mtmoe.analysis.scores import bleu_tokenizer
+from fairseq_mtmoe.data.translation.pairs import PairLoader
 from fairseq_mtmoe.data.translation.vocabulary import ends_of
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references
@@ -59,6 +60,14 @@ class ValidationScores:
         # validations.
         self._search: tuple[nn.Module, bool, BeamSearch] | None = None
         self._references: dict[tuple[str, str], References] = {}
+
+    def check(self, loader: PairLoader) -> None:
+        """Check that the split's references are in one file (UserError: it is combined with others)."""
+        if loader.has_more:
+            raise UserError(
+                f"`--combine-valid-subsets` must be left out with `{flag(f'eval_{self.asked[0]}')}`; `--valid-subset "
+                f"{loader.split},{loader.split}1` scores each subset by itself."
+            )
 
     def counts(
         self, sample: Mapping[str, Any], model: nn.Module, subset: str, pairs: Iterable[str]

@@ -236,6 +236,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
             alter = self._piece_sampling() if self.args.sample_pieces else None
             self.datasets[split] = TrainingMixture(loader, plan, ids, collate, epoch, self.num_updates, alter=alter)
         else:
+            if self._scores is not None:
+                self._scores.check(loader)
             names = [pair.name for pair in loader.pairs]
             self.datasets[split] = EvaluationMixture(names, loader.load(), ids, PairCollate())
 

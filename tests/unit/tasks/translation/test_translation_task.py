@@ -372,3 +372,14 @@ def test_scores_change_nothing_of_the_training_and_of_the_experts_counts(data, t
 def test_a_search_that_is_none_is_refused(given, data):
     with refused("--eval-bleu-args: beam" if "1.5" in given else "--eval-bleu-args"):
         digit_task(data, eval_bleu=True, eval_bleu_args=given)
+
+
+def test_subsets_that_are_combined_are_not_scored(data, tmp_path):
+    shutil.copytree(data, tmp_path / "data")
+    for side in [*(tmp_path / "data").glob("valid.en-aa.*")]:
+        shutil.copy(side, side.with_name(side.name.replace("valid", "valid1")))
+    task = digit_task(tmp_path / "data", eval_chrf=True)
+    with refused("--combine-valid-subsets", "--eval-chrf"):
+        task.load_dataset("valid", combine=True)
+    digit_task(tmp_path / "data").load_dataset("valid", combine=True)
+    digit_task(data, eval_chrf=True).load_dataset("valid", combine=True)
