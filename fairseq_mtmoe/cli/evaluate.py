@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 BENCHMARK_BATCH = 32
 # Options that apply to benchmark tasks; the others are for translation.
 BENCHMARK_OPTIONS = ("inputs", "models", "outs", "subset", "batch_size", "max_tokens", "fp16", "cpu")
+# Options that apply to output of fairseq-generate; `cpu` is for COMET.
+GENERATED_OPTIONS = (
+    "inputs", "models", "outs", "subset", "tiers", "spm", "comet", "post_process", "from_generate", "overwrite", "cpu"
+)  # fmt: skip
 
 
 @click.command("evaluate")
@@ -102,6 +106,8 @@ def command(
     mtmoe evaluate --from-generate results/en-de/generate-test.txt --out results/stock
     """
     _expect_inputs(inputs, models, outs, from_generate, settings)
+    if from_generate:
+        _expect_options(ctx, GENERATED_OPTIONS, "`--from-generate`, which translates nothing")
     from fairseq_mtmoe import register
 
     register()
@@ -144,8 +150,14 @@ def _expect_inputs(
             regular_file(path, "a checkpoint file")
     elif models or len(outs) != 1:
         raise_invalid("--from-generate", "given with one --out and no --path", " ".join([*models, *map(str, outs)]))
-    elif settings["pivot"] is not None:
-        raise_invalid("--pivot", "absent with --from-generate, which translates nothing", settings["pivot"])
+
+
+def _expect_options(ctx: click.Context, known: Sequence[str], what: str) -> None:
+    """Raise the `UserError` of a given option that is not `known`, and so does not apply to `what`."""
+    for parameter in ctx.command.params:
+        is_given = ctx.get_parameter_source(str(parameter.name)) is not ParameterSource.DEFAULT
+        if is_given and parameter.name not in known:
+            raise UserError(f"`{parameter.opts[0]}` must be left out with {what}, but was given.")
 
 
 def _expect_counts(inputs: Sequence[str], models: Sequence[str], outs: Sequence[Path]) -> None:
@@ -276,17 +288,13 @@ def _benchmark_of(models: Sequence[str]) -> str | None:
 def _evaluate_benchmark(task: str, ctx: click.Context) -> None:
     """Score each checkpoint on its training tasks, print a table, and write `scores.json` and `.md`."""
     given = ctx.params
-    named = {name for name in given if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
-    for parameter in ctx.command.params:
-        if parameter.name in named and parameter.name not in BENCHMARK_OPTIONS:
-            raise UserError(
-                f"`{parameter.opts[0]}` must be left out with checkpoints of `--task {task}`, which are scored as by "
-                "`fairseq-validate`, but was given."
-            )
+    scored = f"checkpoints of `--task {task}`, which are scored as by `fairseq-validate`"
+    _expect_options(ctx, BENCHMARK_OPTIONS, scored)
     for model in given["models"]:
         if ":" in model:
             raise_invalid("--path", f"one checkpoint with `--task {task}`, and no ensemble", model)
-    subset = given["subset"] if "subset" in named else "valid"  # which has labels
+    is_default = ctx.get_parameter_source("subset") is ParameterSource.DEFAULT
+    subset = "valid" if is_default else given["subset"]  # which has labels
     outs = _result_folders(given["models"], subset, given["outs"])
     for model, out in zip(given["models"], outs, strict=True):
         _validate(task, model, out, subset, given)

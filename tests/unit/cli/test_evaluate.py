@@ -310,6 +310,10 @@ def test_output_of_fairseq_generate_is_scored(tmp_path):
         evaluate(*arguments)
     with refused("--from-generate"):
         evaluate(*arguments[:-2])
+    for option in (["--lang-pairs", "en-de"], ["--langs", "en,de"], ["--beam", 5], ["--references", "text"], ["--bf16"],
+                   ["--base-evaluation", "greedy"], ["--batch-size", 3], ["--pivot", "en"]):  # fmt: skip
+        with refused(option[0], "--from-generate"):
+            evaluate(*arguments, *option)
 
 
 def test_texts_of_others_are_not_replaced_unless_asked_for(model, tmp_path):
