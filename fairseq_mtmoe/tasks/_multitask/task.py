@@ -337,7 +337,8 @@ class Multitask(FairseqTask, ABC):
         return {**self.about_the_run(), "data": self.args.data, **self._run, **made}
 
     def begins(self, options: Mapping[str, Any], device: torch.device, model: nn.Module) -> None:
-        """Keep the options, the device and the model's size for the event `run`."""
+        """Keep options, device and the model's size for the event `run` (UserError)."""
+        validation.refuse_training_subset(options, self._train_subset)
         self._device, self._run = device, {"options": dict(options), **model_size(model)}
 
     def trained(self, update: int, figures: Mapping[str, Any]) -> None:

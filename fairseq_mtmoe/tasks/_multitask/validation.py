@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_mtmoe.analysis.questions import LAST, entropies, used_experts
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.moe import Gate, MixtureWeights, MoELayer, Routing
 from fairseq_mtmoe.slots import adapter_blocks, expert_layers
 from fairseq_mtmoe.slots.slot import unwrapped
@@ -33,6 +34,16 @@ class Group:
 
     name: str
     tasks: tuple[str, ...]
+
+
+def refuse_training_subset(options: Mapping[str, Any], train_subset: str) -> None:
+    """Raise a `UserError` if a training would validate its own data: this would change its epoch.
+
+    options: those that differ from the defaults.
+    """
+    subsets = options.get("valid_subset", "valid")
+    if train_subset in subsets.split(",") and not options.get("disable_validation"):
+        raise_invalid("--valid-subset", f"other subsets than --train-subset {train_subset}", subsets)
 
 
 def add_task_sums(logging_output: dict[str, Any], task: str, tasks: Iterable[str]) -> None:

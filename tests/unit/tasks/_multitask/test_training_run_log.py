@@ -21,6 +21,7 @@ from tests.helpers.digits import digit_fixture
 from tests.helpers.models import batch, moe_model, perturb
 from tests.helpers.pemt import pemt_translator, target_model
 from tests.helpers.pretended_gpu import pretended_gpu
+from tests.helpers.refused import refused
 from tests.helpers.training import train_here
 
 PAIRS = ["en-aa", "en-bb", "en-cc"]
@@ -239,3 +240,10 @@ def test_a_task_that_lacks_a_part_is_refused_when_it_is_made(missing):
     del parts[missing]
     with pytest.raises(TypeError, match=missing):
         type("Unfinished", (Multitask,), parts)(cfg=None)
+
+
+@pytest.mark.parametrize("subsets", [("--valid-subset", "valid,train"), ("--train-subset", "valid")])
+def test_a_training_does_not_validate_its_own_data(subsets, corpus, tmp_path):
+    with refused("--valid-subset"):
+        train_here(corpus, tmp_path, *subsets, "--max-update", 1)
+    assert len(train_here(corpus, tmp_path, *subsets, "--max-update", 1, "--disable-validation")["losses"]) == 1
