@@ -37,7 +37,7 @@ from fairseq_mtmoe.tasks._benchmark.report import FoundSet, ValidationReport, ma
 from fairseq_mtmoe.tasks._multitask.run_log import is_first_process
 from fairseq_mtmoe.tasks._multitask.sampling import plan_of
 from fairseq_mtmoe.tasks._multitask.task import Multitask
-from fairseq_mtmoe.tasks._multitask.validation import Group
+from fairseq_mtmoe.tasks._multitask.validation import Group, expect_best_metric
 
 logger = logging.getLogger(__name__)
 
@@ -261,9 +261,8 @@ class BenchmarkTask(Multitask):
         """Begin an epoch (UserError: a best metric or batch size that validation lacks)."""
         figures = [f"{key}_{name}" for key in self.evaluated for name in (*self.metrics_of(key), "loss")]
         known = ["loss", *(group.name for group in self.groups()), *figures]
-        if self.evaluated and self.args.best_checkpoint_metric not in known:
-            rule = f"one of {', '.join(known)}"
-            raise_invalid("--best-checkpoint-metric", rule, self.args.best_checkpoint_metric)
+        if self.evaluated:
+            expect_best_metric(self.args.best_checkpoint_metric, known)
         for dataset in self.datasets.values():
             if isinstance(dataset, EvaluationMixture):
                 dataset.check_fit(np.arange(len(dataset)), self.args.max_tokens_valid)

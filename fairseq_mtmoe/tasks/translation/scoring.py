@@ -32,12 +32,43 @@ from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Spelle
 from fairseq_mtmoe.evaluation.translator import UNKNOWN, joining_of
 from fairseq_mtmoe.io.typed import fault
 from fairseq_mtmoe.slots import expert_layers
-from fairseq_mtmoe.tasks._multitask.validation import Group, uncounted
+from fairseq_mtmoe.tasks._multitask.validation import Group, expect_best_metric, uncounted
 
 SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
 COUNTS = {"bleu": 10, "chrf": 24}  # number of sacreBLEU's statistics per sentence
 
+LOSSES = ("loss", "nll_loss", "ppl")
+# Of criterions that this project knows: names of a validation's figures, and the options that they need.
+LOGGED: dict[str, dict[str, str | None]] = {
+    "cross_entropy": {"loss": None, "ppl": None, "nll_loss": "sentence_avg"},
+    "label_smoothed_cross_entropy": {
+        **dict.fromkeys(LOSSES),
+        **dict.fromkeys(("accuracy", "n_correct", "total"), "report_accuracy"),
+    },
+}
+LOGGED["moe_label_smoothed_cross_entropy"] = {
+    **LOGGED["label_smoothed_cross_entropy"],
+    "balance_loss": "load_balancing_weight",
+}
+LOGGED["pemt"] = {**LOGGED["label_smoothed_cross_entropy"], "sparsity_loss": "pemt_sources"}
+OTHERS = ("num_updates", "wps", "wpb", "bsz")  # fairseq's, which nobody should choose by
+OF_EXPERTS = ("expert_entropy/", "experts_used/")  # beginnings of names for TensorBoard
+
 logger = logging.getLogger(__name__)
+
+
+def check_best_metric(options: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Check that a validation logs `--best-checkpoint-metric` (UserError).
+
+    options: those that differ from the defaults. names: pairs and tiers. Figures of other criterions are unknown.
+    """
+    metric, logged = options.get("best_checkpoint_metric", "loss"), LOGGED.get(options.get("criterion", ""))
+    if logged is None or options.get("disable_validation") or metric in OTHERS or metric.startswith(OF_EXPERTS):
+        return
+    asked = [name for name in COUNTS if options.get(f"eval_{name}")]
+    known = [*(name for name, needed in logged.items() if needed is None or options.get(needed)), *asked]
+    if metric not in [f"{name}_{figure}" for name in names for figure in (*LOSSES, *asked)]:
+        expect_best_metric(metric, known, f", or a figure of a pair or tier such as {names[0]}_loss")
 
 
 class ValidationScores:

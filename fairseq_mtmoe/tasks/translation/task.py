@@ -49,7 +49,7 @@ from fairseq_mtmoe.tasks.translation.config import TranslationHeatedConfig
 from fairseq_mtmoe.tasks.translation.initial import InitialModel, check_places, expect_sizes, load
 from fairseq_mtmoe.tasks.translation.new_embeddings import NewEmbeddings
 from fairseq_mtmoe.tasks.translation.options import check_decoding
-from fairseq_mtmoe.tasks.translation.scoring import ValidationScores
+from fairseq_mtmoe.tasks.translation.scoring import ValidationScores, check_best_metric
 
 logger = logging.getLogger(__name__)
 
@@ -261,6 +261,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     def begin_epoch(self, epoch: int, model: Any) -> None:
         """Begin an epoch (UserError: the options are for generation, or would leave data out)."""
         options.check_training(self.args)
+        check_best_metric(self._run["options"], [*self.validated_tasks, *(group.name for group in self.groups())])
         super().begin_epoch(epoch, model)
 
     # ---- a model that borrows ----
