@@ -108,7 +108,12 @@ class MixtureDataset(FairseqDataset):
 
 
 class EvaluationMixture(MixtureDataset):
-    """All examples of several tasks, in batches of one task; `task` is its name."""
+    """All examples of several tasks, in batches of one task; `task` is its name.
+
+    interleaves: whether any number of first batches has each task's share of the batches, for `--max-valid-steps`.
+    """
+
+    interleaves = False
 
     def __init__(
         self, names: Sequence[str], datasets: list[FairseqDataset], task_ids: Sequence[int], collate: Collate
@@ -133,8 +138,12 @@ class EvaluationMixture(MixtureDataset):
     def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         tasks, _ = self.numbering.locate_all(indices)
         starts = np.flatnonzero(np.diff(tasks)) + 1
-        return [
-            batch
+        of_tasks = [
+            super(EvaluationMixture, self).batch_by_size(of_one_task, *args, **kwargs)
             for of_one_task in np.split(indices, starts)
-            for batch in super(EvaluationMixture, self).batch_by_size(of_one_task, *args, **kwargs)
         ]
+        batches = [batch for of_task in of_tasks for batch in of_task]
+        if not self.interleaves or not batches:
+            return batches
+        places = np.concatenate([(np.arange(len(of_task)) + 0.5) / len(of_task) for of_task in of_tasks if of_task])
+        return [batches[number] for number in np.argsort(places, kind="stable")]

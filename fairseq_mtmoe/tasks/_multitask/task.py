@@ -164,7 +164,9 @@ class Multitask(FairseqTask, ABC):
             return self._training_iterator(dataset, *args, **kwargs)
         loaded = [split for split, other in self.datasets.items() if other is dataset]
         self._evaluated_split = loaded[0] if loaded else ""
-        if not loaded:  # interactive: one data set for each group of lines
+        if loaded:
+            dataset.interleaves = "max_valid_steps" in self._run["options"]
+        else:  # interactive: one data set for each group of lines
             kwargs["disable_iterator_cache"] = True
         return FairseqTask.get_batch_iterator(self, dataset, *args, **kwargs)
 

@@ -1,11 +1,15 @@
 """Validation data: every sentence once, every batch of one task, with that task's ids."""
 
 import itertools
+import shutil
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from tests.helpers.digits import PAIRS, digit_task
+from fairseq_mtmoe.analysis.run_log import read
+from tests.helpers.digits import PAIRS, digit_dictionary, digit_task, write_digits
+from tests.helpers.training import train_here
 
 
 def batches(task, split="valid", **options):
@@ -42,3 +46,24 @@ def test_the_order_does_not_change_between_validations(digits):
     assert first == second
     valid = task.dataset("valid")
     assert task.get_batch_iterator(valid, max_tokens=80) is task.get_batch_iterator(valid, max_tokens=80)
+
+
+def test_all_pairs_have_their_share_of_any_first_batches_if_a_validation_does_not_take_all(digits, tmp_path):
+    data = shutil.copytree(digits, tmp_path / "data")
+    for side in ("en", "aa"):
+        write_digits(f"{data}/valid.en-aa.{side}", [np.array([1, 2, 3])] * 120, digit_dictionary())
+    whole, few = digit_task(data), digit_task(data, save_dir=str(tmp_path))
+    few._run = {"options": {"max_valid_steps": 5}}
+    in_turn, mixed = batches(whole), batches(few)
+    assert sorted(batch["id"].tolist() for batch in mixed) == sorted(batch["id"].tolist() for batch in in_turn)
+    counts = Counter(batch["task"] for batch in in_turn)
+    assert len(mixed) > counts["en-aa"] > counts["en-bb"] > 1
+    for first in range(len(mixed) + 1):
+        found = Counter(batch["task"] for batch in mixed[:first])
+        assert all(abs(found[pair] - first * counts[pair] / len(mixed)) <= 1 for pair in PAIRS)
+
+
+def test_a_validation_of_few_batches_has_figures_of_all_pairs(digits, tmp_path):
+    train_here(digits, tmp_path, "--max-update", 1, "--max-valid-steps", 2, "--batch-size-valid", 4, "--no-save")
+    (event,) = (event for event in read(tmp_path) if event["event"] == "valid")
+    assert set(event["pairs"]) == set(PAIRS)
