@@ -24,7 +24,7 @@ from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.state import Parameters, trained_parameters
-from fairseq_mtmoe.protocols import BecomesSparse, GoesOn
+from fairseq_mtmoe.protocols import BecomesSparse, FollowsUpdates, GoesOn
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import screen
@@ -162,6 +162,16 @@ def trained_shapes(trainer: Any) -> Parameters:
     """Return names and local shapes of trained parameters, in the optimizer's order."""
     modules = {"": trainer.get_model(), "criterion.": trainer.get_criterion()}
     return [(at + name, value.shape) for at, module in modules.items() for name, value in trained_parameters(module)]
+
+
+def restore_task(trainer: Any, extra_state: dict[str, Any]) -> None:
+    """Restore the state of a task of ours that begins its data anew.
+
+    fairseq restores a task only together with the position in the data, but the counts of the run go on.
+    """
+    state, is_ours = extra_state.get(type(trainer.task).__name__), isinstance(trainer.task, FollowsUpdates)
+    if state and is_ours and trainer.cfg.checkpoint.reset_dataloader:
+        trainer.task.set_checkpoint_dict(state)
 
 
 # ---- the position in an epoch ----

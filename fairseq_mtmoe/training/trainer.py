@@ -373,6 +373,7 @@ class SparseTrainer(Trainer):
         if extra_state is not None:
             if not reset_optimizer:
                 self._gate_rate.load_state_dict(extra_state.get(GATE_RATE))
+                resuming.restore_task(self, extra_state)
             begin = "starts from the weights" if reset_optimizer else f"continues after update {self.get_num_updates()}"
             logger.info(f"{begin} of {filename}", extra=screen.FOR_SCREEN)
         resuming.begin_no_epoch_if_complete(self)

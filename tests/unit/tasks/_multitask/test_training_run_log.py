@@ -178,6 +178,19 @@ def test_a_run_logs_it_and_goes_on_with_it_also_from_a_checkpoint_of_before(corp
     assert gates("run", 8)[-1]["since"] == 6
 
 
+def test_a_run_that_begins_its_data_anew_keeps_its_counts_unless_its_moments_go_too(corpus, tmp_path):
+    def last(*options):
+        train_here(corpus, tmp_path, *OPTIONS, *options)
+        valid, gates = ([e for e in read(tmp_path) if e["event"] == event][-1] for event in ("valid", "gates"))
+        return valid["tokens"], valid["minutes"], gates["since"]
+
+    tokens, minutes, since = last("--max-update", 4)
+    more_tokens, more_minutes, still = last("--max-update", 6, "--reset-dataloader")
+    assert more_tokens > tokens and more_minutes > minutes and still == since == 0
+    again = last("--max-update", 4, "--reset-dataloader", "--reset-optimizer")
+    assert again[0] < more_tokens
+
+
 def test_gates_that_stay_are_named_once_at_the_end(corpus, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         logging.disable(logging.NOTSET)
