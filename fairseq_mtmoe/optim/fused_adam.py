@@ -45,6 +45,8 @@ class FairseqFusedAdam(FairseqOptimizer):
         super().__init__(cfg)
         self._optimizer = FusedAdam(params, **self.optimizer_config)
 
+    average_params = FairseqAdam.average_params  # of moments, for `--use-bmuf --average-sync`
+
     @property
     def optimizer_config(self) -> dict[str, Any]:
         """The settings that a resumed run takes from its options, not from the checkpoint."""
