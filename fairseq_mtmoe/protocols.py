@@ -69,7 +69,7 @@ class NamesTasks(Protocol):
 class ChecksVocabulary(Protocol):
     """A task that compares its dictionaries with a checkpoint's `task_state` (UserError: others)."""
 
-    def check_vocabulary(self, state: Mapping[str, Any] | None) -> None: ...
+    def check_vocabulary(self, state: Mapping[str, Any] | None, path: str) -> None: ...
 
 
 @dataclass(frozen=True)

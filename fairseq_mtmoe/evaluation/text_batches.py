@@ -190,8 +190,8 @@ class Forms:
         self.task: Any = tasks.setup_task(settings, vocabulary=self.vocabulary)
         if saved:
             self.task.load_state_dict(dict(saved))
-        for other in states[1:]:
-            self.task.check_vocabulary(other.get("task_state"))
+        for other, its_path in zip(states[1:], paths[1:], strict=True):
+            self.task.check_vocabulary(other.get("task_state"), its_path)
         self.langs: list[str] = list(self.task.langs)
         limit = (model_options(state) or plain(state.get("args"))).get("max_source_positions")
         self.longest: int = min(filter(None, (self.task.args.max_source_positions, limit)))

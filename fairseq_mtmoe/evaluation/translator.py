@@ -265,6 +265,8 @@ class Translator:
         source, _, target = pair.partition("-")
         change(settings, data=self.data, source_lang=source, target_lang=target)
         task = tasks.setup_task(settings)
+        if isinstance(task, ChecksVocabulary):
+            task.check_vocabulary(self._task_state, self._paths[0])
         if self._task_state:
             task.load_state_dict(self._task_state)
         if self._task_names is not None:
@@ -286,7 +288,7 @@ class Translator:
         models = []
         for state, path in zip(self._states, self._paths, strict=True):
             if isinstance(task, ChecksVocabulary):
-                task.check_vocabulary(state.get("task_state"))
+                task.check_vocabulary(state.get("task_state"), path)
             models.append(ready(stored.build_model(task, state, path), self.decoding, self.generation))
         self.models, self._states = models, []
         self._task_names = task.task_names if isinstance(task, NamesTasks) else None

@@ -121,19 +121,20 @@ class Vocabulary:
 
 
 def check_symbols(
-    state: Mapping[str, Any] | None, dictionaries: Sequence[Dictionary], sizes: Mapping[int, int]
+    state: Mapping[str, Any] | None, dictionaries: Sequence[Dictionary], sizes: Mapping[int, int], path: str
 ) -> None:
     """Check that sources and targets have the symbols of a checkpoint's `task_state` (UserError), if it has any.
 
     sizes: number of symbols before language tokens, by the dictionary's `id`. Either may be longer, as after `extend`.
+    path: of the checkpoint, for the error.
     """
     saved = (state or {}).get(VOCABULARY)
     for dictionary, side in zip(dictionaries, (saved[0], saved[-1]) if saved else (), strict=False):
         own = dictionary.symbols[NUM_SPECIAL : sizes[id(dictionary)]]
         if any(mine != its for mine, its in zip(own, side["symbols"], strict=False)):
             raise UserError(
-                "The data must have the vocabulary of the checkpoint, but has another; `mtmoe prepare … "
-                "--vocabulary-of CHECKPOINT` or `--vocabulary-from DATA` makes data with it."
+                f"`{path}` must have the vocabulary of the data, and of all models of an ensemble, but has another; "
+                f"`mtmoe prepare … --vocabulary-of {path}` makes data with its own."
             )
 
 

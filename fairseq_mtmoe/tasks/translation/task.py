@@ -125,9 +125,9 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if getattr(options, "init_model", None):  # which `fairseq-validate` leaves out where it is not given
             expect_sizes(options.init_model, given)
 
-    def check_vocabulary(self, state: Mapping[str, Any] | None) -> None:
+    def check_vocabulary(self, state: Mapping[str, Any] | None, path: str) -> None:
         """Compare the dictionaries with the vocabulary in a checkpoint's `task_state` (UserError)."""
-        check_symbols(state, (self.source_dictionary, self.target_dictionary), self.dictionary_sizes)
+        check_symbols(state, (self.source_dictionary, self.target_dictionary), self.dictionary_sizes, path)
 
     def _keep(self, settings: Mapping[str, Any]) -> None:
         """Store in checkpoints what a model knows about itself, unless it is stored already."""
@@ -171,7 +171,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         languages.
         """
         super().load_state_dict(state_dict)
-        self.check_vocabulary(state_dict)
+        self.check_vocabulary(state_dict, "CHECKPOINT")  # fairseq does not say which
         before, now = self._model_langs, state_dict.get("langs")  # stock fairseq does not save them
         if before and now and now != before:
             raise UserError(
@@ -246,7 +246,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         before, now = options.pairs_of(state), options.all_pairs(self.args)
         if goes_on and before and not (set(before) <= set(now) or set(now) <= set(before)):
             self.refuse_other_tasks("--lang-pairs", path, before, now, ", with more or fewer pairs")
-        self.check_vocabulary(state.get("task_state"))
+        self.check_vocabulary(state.get("task_state"), path)
         check_places(path, state, self.langs, self.task_names, goes_on)
         options.warn_of_changes(self.args, state.get("task_state") or {})
         self._keep(state.get("task_state") or {})

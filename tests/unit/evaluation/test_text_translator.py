@@ -203,3 +203,15 @@ def test_each_model_of_an_ensemble_is_asked_for_its_directions(data, model, tmp_
     TextTranslator([str(model), str(tmp_path / "fewer.pt")], SHORT).translate(["a b"], source=source, target=target)
     (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert said.startswith(f"{tmp_path / 'fewer.pt'} was last trained on {', '.join(PAIRS[1:])}, not on {PAIRS[0]}:")
+
+
+def test_models_of_another_vocabulary_of_the_same_size_are_refused_with_data_and_in_ensembles(data, model, tmp_path):
+    state, other = torch.load(model), tmp_path / "other.pt"
+    for side in state["task_state"]["vocabulary"]:
+        side["symbols"] = side["symbols"][::-1]
+    torch.save(state, other)
+    with refused("other.pt"):
+        TextTranslator([str(model), str(other)], SHORT)
+    for paths in (str(other), f"{model}:{other}"):
+        with refused("other.pt"):
+            evaluated(data, paths, "en-aa")

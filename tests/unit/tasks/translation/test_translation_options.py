@@ -287,5 +287,5 @@ def test_data_of_another_vocabulary_of_the_same_size_is_refused(use, digits):
     longer = {**same, "vocabulary": [{"symbols": [*own, "new"], "model": model}]}
     use(task, same)
     use(task, longer)
-    with pytest.raises(UserError, match="must have the vocabulary of the checkpoint"):
+    with pytest.raises(UserError, match="must have the vocabulary of the data"):
         use(task, other)
