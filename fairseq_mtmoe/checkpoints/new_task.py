@@ -1,20 +1,21 @@
 """Add a task to a checkpoint: a row in each table with a row per task, and a head.
 
 CA-MTL, §4.4 and table 8: the table of task embeddings gets a row, which starts as another task's row, as the mean of
-all, or at random. So does every other tensor that grows with the number of tasks, such as task gates.
+all, or at random. So does every other tensor that grows with the number of tasks, such as task gates. A fixed gate has
+one expert per task: the new task's is a copy of another task's.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, GATE, VOCABULARY
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, EXPERTS, GATE, MOE, VOCABULARY
 from fairseq_mtmoe.checkpoints.sharding import State, is_shared_part
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
@@ -46,6 +47,7 @@ class NewTask:
         tasks: the checkpoint's tasks in the order of their ids; they own a larger table's last rows.
         begins_as: comma-separated names of tasks whose mean row the new row starts as; or `mean`, of all tasks; or
             `random`, from N(0, 0.02²), or `xavier`, Xavier's uniform distribution: then gates start as in a new model.
+            One name with fixed gates.
         head: parameters that only the new task has, by name.
         seed: of the random numbers.
     """
@@ -63,6 +65,11 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
     shapes is dropped (UserError: the weights do not fit).
     """
     rows = _NewRows(new, before, after)
+    if rows.experts and is_shared_part(state):
+        raise UserError(
+            "The checkpoint must have its experts in its own file to copy one of them, but has them in others: use "
+            "`mtmoe reshard --single-file`."
+        )
     for name in rows.grown:
         if name not in state["model"] or state["model"][name].shape != before.shapes[name]:
             shape = tuple(before.shapes[name])
@@ -83,12 +90,18 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
 
 
 class _NewRows:
-    """Rows of a new task, equal in model and averages; `grown`: tensors that get one."""
+    """Rows of a new task, equal in model and averages.
+
+    Attributes:
+        grown: tensors that get a row.
+        experts: experts of fixed gates. Where there were more than tasks, the first one of no task is replaced.
+    """
 
     def __init__(self, new: NewTask, before: Described, after: Described) -> None:
         self._new, self._order = new, list(after.shapes)
         self.grown = [name for name in before.shapes if before.shapes[name] != after.shapes.get(name)]
-        if not self.grown:
+        self.experts = fixed_experts(before.shapes)
+        if not self.grown and not self.experts:
             raise UserError(
                 "The checkpoint must have task embeddings or gates, but has neither: use it unchanged with "
                 "`--finetune-from-model`."
@@ -99,13 +112,17 @@ class _NewRows:
             if name not in new.tasks:
                 rule = f"{RANDOM}, {XAVIER} or {MEAN}, or among the checkpoint's tasks {', '.join(new.tasks)}"
                 raise_invalid("--embedding-from", rule, new.begins_as)
+        if self.experts and (self._is_drawn or len(self._sources) > 1):
+            rule = f"one of the tasks {', '.join(new.tasks)}, whose expert the new task's is a copy of"
+            raise_invalid("--embedding-from", rule, new.begins_as)
         self._drawn: dict[str, Tensor] = {}
         self._generator = torch.Generator().manual_seed(new.seed)
 
     def added_to(self, named: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return a model's state with the rows and the head, in the new model's order."""
         like = next(value for value in named.values() if value.is_floating_point())
-        values = dict(named) | {name: self._with_row(name, named[name]) for name in self.grown if name in named}
+        changed = dict.fromkeys([*self.grown, *self.experts])
+        values = dict(named) | {name: self._with_row(name, named[name]) for name in changed if name in named}
         values |= {name: value.to(like.dtype) for name, value in self._new.head.items()}
         result = copy.copy(named)  # with the attributes of a model's state
         result.clear()
@@ -116,9 +133,13 @@ class _NewRows:
         key = "vocabulary" if name.endswith(VOCABULARY) else name
         if self._is_drawn and key not in self._drawn:
             self._drawn[key] = self._draw(name, table)
-        rows = [self._new.tasks.index(source) - len(self._new.tasks) for source in self._sources if not self._is_drawn]
-        row = self._drawn[key] if self._is_drawn else table[rows].float().mean(0)
-        return torch.cat([table, row.to(table).unsqueeze(0)])
+        end = len(table) if name in self.grown else len(self._new.tasks)
+        if self._is_drawn:
+            row = self._drawn[key]
+        else:
+            first = end - len(self._new.tasks)
+            row = table[[first + self._new.tasks.index(source) for source in self._sources]].float().mean(0)
+        return torch.cat([table[:end], row.to(table).unsqueeze(0), table[end + 1 :]])
 
     def _draw(self, name: str, table: Tensor) -> Tensor:
         row = torch.empty(table.shape[1:])
@@ -128,6 +149,12 @@ class _NewRows:
             return row.normal_(std=RANDOM_STD, generator=self._generator)
         bound = (6 / (len(table) + 1 + table.shape[1])) ** 0.5
         return row.uniform_(-bound, bound, generator=self._generator)
+
+
+def fixed_experts(names: Collection[str]) -> list[str]:
+    """Return the names of experts whose gate is fixed: it has no weights."""
+    known = set(names)
+    return [name for name in names if EXPERTS in name and name.partition(MOE)[0] + GATE not in known]
 
 
 def _moments(

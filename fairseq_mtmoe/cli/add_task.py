@@ -26,7 +26,8 @@ if TYPE_CHECKING:
               "language pair.")  # fmt: skip
 @click.option("--embedding-from", "begins_as", default="mean", show_default=True, metavar="TASK[,TASK…]",
               help="Initial value of the task's embedding and gates: a copy from a task of CHECKPOINT, the mean of "
-              "several tasks, the `mean` of all, or drawn: `random` (N(0, 0.02²)) or `xavier`.")  # fmt: skip
+              "several tasks, the `mean` of all, or drawn: `random` (N(0, 0.02²)) or `xavier`. With fixed gates a "
+              "task, whose expert is copied.")  # fmt: skip
 @click.option("--task-table", metavar="FILE[,FILE…]",
               help="Additional task tables, one of them with the new task (docs/reference/task_table.md).")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed for the new head and for drawn values.")
@@ -37,9 +38,9 @@ def command(
 ) -> None:
     """Write CHECKPOINT with one more task to OUT, to continue training from it.
 
-    The task embeddings and the gates of --expert-gates task get one more row. A new benchmark task also gets a head. A
-    new language gets its --langs token, after all others. All else is kept: the other tasks' predictions, the
-    optimizer state and the experts' files.
+    The task embeddings and the gates of --expert-gates task get one more row, and the layers of --expert-gates fixed
+    one more expert. A new benchmark task also gets a head. A new language gets its --langs token, after all others.
+    All else is kept: the other tasks' predictions, the optimizer state and the experts' files.
 
     Continue with --finetune-from-model OUT (and --glue-tasks NAME to train the new task alone), or with --restore-file
     OUT on all tasks, the new one last.
@@ -68,6 +69,7 @@ def command(
         change = _task_of_benchmark(options, name, task_table, seed)
     else:
         change = _task_of_translation(state, options, name)
+    change = change._replace(options={**change.options, **_with_expert(options, tasks)})
     before = Described.of(without_memory(checkpoint, state, options))
     after = Described.of(without_memory(checkpoint, state, {**options, **change.options}, change.symbols))
     result = with_task(state, NewTask(change.tasks, begins_as, change.head, seed), before, after)
@@ -78,6 +80,8 @@ def command(
     click.echo(f"{out}: tasks {', '.join(change.tasks)} and {name}, {moments} the optimizer state")
     if change.symbols:
         click.echo(f"Its languages are in the order --langs {','.join(change.task_state['langs'])}.")
+    if "num_experts" in change.options:
+        click.echo(f"Its layers have an expert more: --num-experts {change.options['num_experts']}.")
 
 
 class _Change(NamedTuple):
@@ -127,6 +131,18 @@ def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], n
             "not: train the model with the new language in `--langs`."
         )
     return _Change(tasks, _with_name(options, name), symbols=1, task_state={"langs": [*langs, name]})
+
+
+def _with_expert(options: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, int]:
+    gates, count = set((options.get("expert_gates") or "").split(",")), options.get("num_experts", 0)
+    if "fixed" not in gates or count > len(tasks):
+        return {}
+    if gates != {"fixed"}:
+        raise UserError(
+            f"The checkpoint must have an expert for another task than its {len(tasks)}, as its other gates cannot get "
+            f"one, but has {count}: train the model with more `--num-experts`."
+        )
+    return {"num_experts": count + 1}
 
 
 def _with_name(options: Mapping[str, Any], name: str) -> dict[str, str]:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.conditioning import TaskEmbeddings
-from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.moe.gates import TaskGate
+from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.moe import FixedGate, MoELayer, TaskGate
 
 logger = logging.getLogger(__name__)
 
@@ -159,8 +159,8 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
     """Return a checkpoint's state for a model that may have other tasks.
 
     Heads of tasks that the model lacks are dropped. Parameters of tasks that the checkpoint lacks keep their values.
-    reuse_gate: comma-separated tasks of the checkpoint, the mean of whose gates initializes the gates of all tasks
-        (UserError: the checkpoint lacks one).
+    reuse_gate: comma-separated tasks of the checkpoint, the mean of whose gates (or fixed gates' experts) initializes
+        those of all tasks (UserError: the checkpoint lacks one).
     """
     own = model.state_dict()
     tasks, known = _tasks(own), _tasks(state)
@@ -168,9 +168,11 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
         return state
     moved = {key: value for key, value in state.items() if not key.startswith(HEADS) or _task(key) in tasks}
     moved |= {key: value for key, value in own.items() if key.startswith(HEADS) and _task(key) not in known}
-    gates, embeddings = _weights(model, TaskGate), _weights(model, TaskEmbeddings)
+    gates, embeddings = [*_weights(model, TaskGate), *_fixed_experts(model)], _weights(model, TaskEmbeddings)
     if gates and reuse_gate:
         logger.info(f"initialized the gates of {', '.join(tasks)} from the checkpoint's {reuse_gate} (--reuse-gate)")
+    elif reuse_gate:
+        logger.warning("--reuse-gate changes nothing: the model's gates are those of all tasks")
     for key in (*gates, *embeddings):
         if key in state and state[key].dim() == own[key].dim():  # otherwise a single gate serves all tasks
             moved[key] = _rows(own[key], tasks, state[key], known, reuse_gate if key in gates else None)
@@ -178,7 +180,7 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
 
 
 def _rows(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str], reuse: str | None) -> Tensor:
-    """Return a tensor with a row per task, such as gates (T, N, H).
+    """Return a tensor with a row per task, such as gates (T, N, H), and possibly more.
 
     Tasks in the checkpoint get its rows.
     """
@@ -188,13 +190,27 @@ def _rows(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str]
             if name not in known:
                 raise_invalid("--reuse-gate", f"among the checkpoint's tasks {', '.join(known)}", name)
         return saved[[known.index(name) for name in names]].mean(0).expand_as(own).clone()
-    rows = [saved[known.index(task)] if task in known else row for task, row in zip(tasks, own, strict=True)]
-    return torch.stack([row.to(own) for row in rows])
+    rows = [saved[known.index(task)] if task in known else row for task, row in zip(tasks, own, strict=False)]
+    return torch.stack([row.to(own) for row in [*rows, *own[len(tasks) :]]])
 
 
 def _weights(model: nn.Module, kind: type[nn.Module]) -> list[str]:
     """Return the state keys of the weights of all modules of a kind."""
     return [f"{path}.weight" for path, module in model.named_modules() if isinstance(module, kind)]
+
+
+def _fixed_experts(model: nn.Module) -> list[str]:
+    """Return the state keys of the experts whose number is their task's."""
+    found = []
+    for path, layer in model.named_modules():
+        if isinstance(layer, MoELayer) and isinstance(layer.gate, FixedGate):
+            if layer.experts.placement.is_sharded:
+                raise UserError(
+                    "`--expert-gates` must be other than fixed to fine-tune for other tasks in several processes, but "
+                    "is fixed: use one process, which has all experts."
+                )
+            found += [f"{path}.experts.{name}" for name, _ in layer.experts.named_parameters()]
+    return found
 
 
 def _task(key: str) -> str:

@@ -39,9 +39,9 @@ class MTTaGConfig(EncoderConditionalOptions, ExpertOptions, RunOptions, EncoderO
     expert_interval: int = option(1, "put experts into every Nth block")
     reuse_gate: Optional[str] = option(  # noqa: UP045  # fairseq reads it
         None,
-        "initialize the gates of all tasks from the checkpoint's gate of this task, or from the mean of several, such "
-        "as mnli,rte, if the checkpoint has other tasks than the run (default: tasks in the checkpoint keep their "
-        "gates, others start at random)",
+        "initialize the gates of all tasks (or experts of fixed gates) from the checkpoint's of this task, or from the "
+        "mean of several, such as mnli,rte, if the checkpoint has other tasks than the run (default: tasks in the "
+        "checkpoint keep their gates, others start at random)",
     )
 
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints import file_io, rebuild
 from tests.helpers.benchmark import TASKS, make_benchmark, make_encoder, make_related_task, save_untrained
 from tests.helpers.invoked import mtmoe
 from tests.helpers.refused import refused
 from tests.helpers.untrained import SPARSE, make_data, save_model
 
-add_task = partial(mtmoe, "add-task")
+add_task, reshard = partial(mtmoe, "add-task"), partial(mtmoe, "reshard")
 GATES = {f"{side}.layers.1.moe.gate.weight" for side in ("encoder", "decoder")}
 
 
@@ -29,6 +29,9 @@ def folder(tmp_path_factory):
     data = make_data(folder / "data")
     save_model(data, folder / "languages.pt", *SPARSE, "--conditional", "norm")
     save_model(data, folder / "pairs.pt", *SPARSE, "--task-ids", "pair")
+    save_model(data, folder / "fixed.pt", *SPARSE, "--expert-gates", "fixed")
+    save_model(data, folder / "spare.pt", *SPARSE, "--expert-gates", "fixed", "--task-ids", "pair")
+    save_model(data, folder / "mixed.pt", *SPARSE, "--expert-gates", "fixed,base")
     state = torch.load(folder / "pairs.pt", weights_only=False)
     state["cfg"]["model"]["_name"] = "wav2vec2"
     torch.save(state, folder / "evil.pt")
@@ -78,10 +81,41 @@ def test_a_language_gets_its_token_behind_the_others_and_a_pair_of_known_languag
     assert grown_in(old, new) == GATES
 
 
+@pytest.mark.parametrize(("checkpoint", "task", "experts"), [("fixed.pt", "dd", 5), ("spare.pt", "bb-en", 4)])
+def test_with_fixed_gates_it_gets_a_copy_of_an_expert(folder, tmp_path, checkpoint, task, experts):
+    place = experts - 1
+    source = "bb" if task == "dd" else "en-bb"
+    said = add_task(folder / checkpoint, tmp_path / "out.pt", "--task", task, "--embedding-from", source)
+    assert ("--num-experts 5" in said) == (checkpoint == "fixed.pt")
+    old, new = (file_io.load(str(path)) for path in (folder / checkpoint, tmp_path / "out.pt"))
+    assert new["cfg"]["model"]["num_experts"] == experts
+    names = [name for name in new["model"] if ".experts." in name]
+    assert len(names) == 8
+    for name in names:
+        value, before = new["model"][name], old["model"][name]
+        assert torch.equal(value, torch.stack([*before[:place], before[1]]))
+        assert not torch.equal(value[place], value[0]) or name.endswith("bias")
+    model = rebuild.without_memory(tmp_path / "out.pt", new, new["cfg"]["model"])
+    assert {key: value.shape for key, value in model.state_dict().items()} == {
+        key: value.shape for key, value in new["model"].items()
+    }
+
+
+@pytest.mark.parametrize("source", ["mean", "random", "aa,bb"])
+def test_with_fixed_gates_it_begins_as_one_task(folder, tmp_path, source):
+    with refused("--embedding-from"):
+        add_task(folder / "fixed.pt", tmp_path / "out.pt", "--task", "dd", "--embedding-from", source)
+    reshard(folder / "fixed.pt", tmp_path / "parts.pt", "--experts-per-file", 2)
+    with refused("mtmoe reshard --single-file"):
+        add_task(tmp_path / "parts.pt", tmp_path / "out.pt", "--task", "dd", "--embedding-from", "aa")
+    assert not (tmp_path / "out.pt").exists()
+
+
 @pytest.mark.parametrize(
     ("checkpoint", "name", "wrong"),
     [("tasks.pt", "wic", "--task"), ("tasks.pt", "unknown", "--task"), ("languages.pt", "en-dd", "--task"),
-     ("pairs.pt", "en-dd", "--task"), ("encoder.pt", "rte", "encoder.pt"), ("evil.pt", "bb-en", "evil.pt")],
+     ("pairs.pt", "en-dd", "--task"), ("mixed.pt", "dd", "--num-experts"),
+     ("encoder.pt", "rte", "encoder.pt"), ("evil.pt", "bb-en", "evil.pt")],
 )  # fmt: skip
 def test_what_cannot_be_added_is_one_sentence_and_no_file(folder, tmp_path, checkpoint, name, wrong):
     with refused(wrong):

@@ -1,11 +1,15 @@
 """What each kind of head reads and gives, and what a model of other tasks takes of a checkpoint."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from fairseq_mtmoe.backbones.bert.heads import HeadSize, TaskHeads, heads_from_text, heads_to_text, transferred
-from fairseq_mtmoe.moe.gates import SwitchGate, TaskGate
+from fairseq_mtmoe.moe import ExpertBank, FixedGate, MoELayer, SwitchGate, TaskGate
+from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
+from tests.helpers.refused import refused
 
 SIZES = {"three": HeadSize(3), "value": HeadSize(1), "words": HeadSize(2, num_words=2)}
 H = 5
@@ -106,7 +110,39 @@ def test_a_reused_gate_is_an_exact_copy_and_several_are_their_mean():
     assert torch.allclose(state["gate.weight"][0], mean) and torch.allclose(state["gate.weight"][1], mean)
 
 
-def test_gates_of_all_tasks_are_the_checkpoints():
+def test_gates_of_all_tasks_are_the_checkpoints(caplog):
     saved, model = Model(["a", "b"], SwitchGate), Model(["new"], SwitchGate)
     state, _ = loaded(saved, model, "b")
     assert torch.equal(state["gate.weight"], saved.gate.weight)
+    assert "--reuse-gate changes nothing" in caplog.text
+
+
+def fixed_model(*tasks, experts=4):
+    model = Model(tasks)
+    del model.gate
+    model.moe = MoELayer(FixedGate(experts, 3, len(tasks)), ExpertBank(experts, 3, 5))
+    return model
+
+
+def test_experts_of_fixed_gates_go_with_their_tasks():
+    saved, model = fixed_model("a", "b", "c"), fixed_model("c", "new", "a")
+    state, before = loaded(saved, model)
+    for name in ("fc1_weight", "fc1_bias", "fc2_weight", "fc2_bias"):
+        experts, own = (of[f"moe.experts.{name}"] for of in (state, before))
+        known = getattr(saved.moe.experts, name)
+        assert torch.equal(experts, torch.stack([known[2], own[1], known[0], own[3]]))
+    rows = torch.randn(2, 1, 3)
+    for task in ("a", "c"):
+        places = [torch.tensor([found.index(task)]) for found in (list(model.heads), list(saved.heads))]
+        answers = [each.moe(rows, rows, None, place) for each, place in zip((model, saved), places, strict=True)]
+        assert torch.equal(*answers)
+    state, _ = loaded(saved, fixed_model("new", "other", experts=2), "b")
+    assert all(torch.equal(expert, saved.moe.experts.fc1_weight[1]) for expert in state["moe.experts.fc1_weight"])
+
+
+def test_experts_in_several_processes_do_not_move_to_other_tasks():
+    model = fixed_model("new")
+    other_ranks: Any = object()
+    model.moe.experts.placement = ExpertPlacement(8, 4, 4, group=other_ranks)
+    with refused("--expert-gates"):
+        transferred(model, fixed_model("a").state_dict())
