@@ -220,6 +220,11 @@ def unwrapped_optimizer(optimizer: Any) -> Any:
     return getattr(optimizer, "fp32_optimizer", getattr(optimizer, "wrapped_optimizer", optimizer))
 
 
+def each_optimizer(optimizer: Any) -> list[Any]:
+    """Return a fairseq optimizer, or those of which its `composite` is made."""
+    return list(getattr(optimizer.optimizer, "optimizers", {"": optimizer}).values())
+
+
 def data_parallel_on_cpu(trainer: Any, module: nn.Module) -> Any:
     """Return a CPU module in torch's DDP with fairseq's options, or None on a GPU.
 
@@ -270,8 +275,9 @@ class GateRate:
             for before, value in zip(self._before, self._values(optimizer), strict=True):
                 value.copy_(before.lerp(value, self._factor))
 
-        optimizer.optimizer.register_step_pre_hook(remember)
-        optimizer.optimizer.register_step_post_hook(stretch)
+        for inner in each_optimizer(optimizer):
+            inner.optimizer.register_step_pre_hook(remember)
+            inner.optimizer.register_step_post_hook(stretch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""

@@ -149,7 +149,7 @@ class SparseTrainer(Trainer):
             self._lr_scheduler = lr_scheduler.build_lr_scheduler(self.cfg.lr_scheduler, self._optimizer)
             self._lr_scheduler.step_update(0)
         plain: Any = steps.unwrapped_optimizer(self._optimizer)
-        for inner in getattr(plain.optimizer, "optimizers", {"": plain}).values():  # fairseq's `composite` has several
+        for inner in steps.each_optimizer(plain):
             check_when_loading(inner.optimizer, lambda: [name for name, _ in resuming.trained_shapes(self)])
         if self.device.type == "cpu" and torch.cuda.is_available():
             plain.clip_grad_norm = functools.partial(steps.clip_on_cpu, plain)
@@ -372,7 +372,7 @@ class SparseTrainer(Trainer):
                     self._nonfinite.load_state_dict(extra_state.get("nonfinite", {}))
         if extra_state is not None:
             if not reset_optimizer:
-                self._gate_rate.load_state_dict(extra_state.get(GATE_RATE))
+                self._gate_rate.load_state_dict(extra_state.get(GATE_RATE, {} if self._awaits_experts else None))
                 resuming.restore_task(self, extra_state)
             begin = "starts from the weights" if reset_optimizer else f"continues after update {self.get_num_updates()}"
             logger.info(f"{begin} of {filename}", extra=screen.FOR_SCREEN)

@@ -3,18 +3,21 @@
 import json
 import logging
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
 from fairseq import utils
 from fairseq.logging import metrics
+from fairseq.optim.composite import CompositeOptimizer
 from torch import nn
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.file_io import newest_good_in
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.models.mt_tag import MTTaGModel
+from fairseq_mtmoe.moe import BaseGate, ExpertBank, MoELayer
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.optim.state import MASTER, OptimizerState, trained_parameters
 from fairseq_mtmoe.slots import expert_layers
@@ -159,6 +162,33 @@ def test_a_run_of_before_goes_on_at_the_rate_that_it_had(benchmark, tmp_path, mo
     file_io.save(state, path)
     mt_tag(benchmark, tmp_path / "run", 4)
     assert not different(mt_tag(benchmark, tmp_path / "run", 6), whole)  # resumed twice
+
+
+def test_gates_that_follow_a_dense_run_have_the_rate_of_new_ones(corpus, tmp_path):
+    dense = trainer_here(corpus, tmp_path, "--arch", "base_dense_tiny", "--max-tokens", 100)
+    take(dense, groups_of(dense, 1))
+    dense.consolidate_optimizer()
+    path = dense.save_checkpoint(str(tmp_path / "dense.pt"), {"train_iterator": {"epoch": 1, "iterations_in_epoch": 1}})
+    sparse = trainer_here(corpus, tmp_path, *OPTIONS, "--dense-updates", 2, "--gate-lr-factor", 5)
+    sparse.load_checkpoint(path)
+    assert sparse._gate_rate.state_dict() == {"factor": 5, "with_blend": True}
+
+
+def test_a_composite_optimizer_stretches_the_gates_of_each_of_its_parts():
+    gate = BaseGate(2, 3)
+    layer = MoELayer(gate, ExpertBank(2, 3, 4))
+    groups = {"gates": [gate.weight], "others": list(layer.experts.parameters())}
+    plain = {name: torch.optim.SGD(each, lr=1.0) for name, each in groups.items()}
+    composite: Any = CompositeOptimizer(
+        {name: SimpleNamespace(optimizer=each, step=lambda each=each: each.step()) for name, each in plain.items()}
+    )
+    GateRate(3, 1.0, lambda: [layer]).follow(SimpleNamespace(optimizer=composite))
+    before = {name: [value.detach().clone() for value in each] for name, each in groups.items()}
+    for value in layer.parameters():
+        value.grad = torch.ones_like(value)
+    composite.step()
+    torch.testing.assert_close(gate.weight.detach(), before["gates"][0] - 3)
+    assert all(torch.equal(now, was - 1) for now, was in zip(groups["others"], before["others"], strict=True))
 
 
 HALF = dict(common__fp16=True, common__fp16_init_scale=4)
