@@ -1,6 +1,7 @@
 """A model of `--task glue` or `text_to_text` that predicts a directory's sets.
 
-It ignores labels. Steps and batches are fairseq-validate's, so predictions have the score that it reports.
+It ignores labels. Steps and batches are fairseq-validate's, so predictions have the score that it reports, unless it
+routes by `--base-evaluation balanced`: predictions use prices, which need no batch.
 """
 
 import logging
@@ -22,6 +23,7 @@ from fairseq_mtmoe.data.nlu.text_split import label_texts
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.stored import Inference
+from fairseq_mtmoe.moe.evaluation_routing import route_by_prices_
 from fairseq_mtmoe.task_types import task_type_of
 from fairseq_mtmoe.task_types.task_type import Predictions, Scored, flattened, only_answer
 from fairseq_mtmoe.task_types.text import TextTaskType
@@ -100,6 +102,7 @@ class Predictor:
         self._task.load_state_dict(state["task_state"])
         self.table: Mapping[str, TaskRow] = self._task.table  # all known tasks, by name
         model = stored.build_model(self._task, state, checkpoint).eval()
+        route_by_prices_(model)
         self.model = stored.placed(model, inference.fp16, inference.bf16, inference.use_cuda)
         self._sets = _BY_TASK[stored.setting(settings, "_name")](self._task, self.model)
 

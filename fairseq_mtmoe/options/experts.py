@@ -53,7 +53,7 @@ class ExpertOptions(TaskOptions):
         "prices",
         "how BASE layers route in evaluation: 'prices' by score minus the running dual price of training; 'greedy', "
         "as published, by score; 'balanced' assigns equally many tokens to each expert in validation batches, as in "
-        "training, and translates by prices",
+        "training, and translates and predicts by prices",
     )
     base_training: str = option(
         "balanced",

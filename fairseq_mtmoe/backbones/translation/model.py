@@ -1,7 +1,6 @@
 """fairseq's transformer with slots in its blocks, built from flat options."""
 
 from argparse import ArgumentParser
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from fairseq.models import BaseFairseqModel
@@ -14,7 +13,7 @@ from fairseq_mtmoe.backbones.sizes import set_defaults
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
 from fairseq_mtmoe.conditioning import with_new_conditions
 from fairseq_mtmoe.errors import flag, raise_invalid
-from fairseq_mtmoe.moe.gates import base_gates
+from fairseq_mtmoe.moe.evaluation_routing import route_by_prices_
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts
 from fairseq_mtmoe.options import names_of_tasks
 from fairseq_mtmoe.options.conditional import conditional_parts
@@ -68,9 +67,7 @@ class Transformer(TransformerModelBase):
 
         BASE layers route by dual prices, so that a translation does not depend on other sentences.
         """
-        for gate in base_gates(self):
-            if gate.routing.evaluation == "balanced":
-                gate.routing = replace(gate.routing, evaluation="prices")
+        route_by_prices_(self)
         # fairseq's hub passes the options of the training, which have no path
         if cfg.common.bf16 and cfg.common_eval.path is not None:
             self.bfloat16()

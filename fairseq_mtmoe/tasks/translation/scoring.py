@@ -31,6 +31,7 @@ from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references
 from fairseq_mtmoe.evaluation.translator import UNKNOWN, joining_of
 from fairseq_mtmoe.io.typed import fault
+from fairseq_mtmoe.moe.evaluation_routing import routed_by_prices
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.tasks._multitask.validation import Group, expect_best_metric, uncounted
 
@@ -161,7 +162,7 @@ class ValidationScores:
         elif token is not None:
             begins["prefix_tokens"] = inputs.new_full((len(inputs), 1), token)
         _, end = ends_of(task.state.state_dict, pair.partition("-")[2])
-        with uncounted(model, self._task.movement), first_words([model], end):
+        with uncounted(model, self._task.movement), routed_by_prices(model), first_words([model], end):
             outputs = search.generate([model], dict(sample), **begins)
         texts = [self._speller(output[0]["tokens"], UNKNOWN) for output in outputs]
         return texts if self._detokenizer is None else [self._detokenizer.decode(text) for text in texts]

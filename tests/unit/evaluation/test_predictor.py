@@ -117,6 +117,21 @@ def test_batches_of_so_many_tokens_in_half_precision(data, files):
     assert labels(content, 0) == labels(files["MNLI-m.tsv"], 0)
 
 
+def test_predictions_of_a_model_that_validates_in_balance_do_not_depend_on_the_batch(data, tmp_path):
+    model = ("--arch", "mt_tag", "--num-experts", 3, "--expert-gates", "base", "--base-evaluation", "balanced")
+    save_untrained(data, tmp_path / "base.pt", "--glue-tasks", "stsb,mnli", *model)
+    found = []
+    for size in (1, len(PAIRS)):
+        one = predictor(data, tmp_path / "base.pt", Inference(batch_size=size, cpu=True))
+        chosen = next(each for each in one.choose("test").sets if each.key == "mnli")
+        with torch.no_grad():
+            batches = [(batch["id"], one.model(**batch["net_input"])["mnli"])
+                       for batch in one.batches(chosen, *one.read([chosen]))]  # fmt: skip
+        ids, logits = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        found.append(logits[ids.argsort()])
+    torch.testing.assert_close(*found)
+
+
 def predict(data, *arguments):
     """`mtmoe predict`, in this process."""
     given = ["predict", str(data), "--path", str(data / "checkpoint.pt"), "--batch-size", "2", "--cpu"]

@@ -339,6 +339,20 @@ def test_what_is_logged_is_what_an_evaluation_finds(data, run):
     assert shown >= {"all", "en-bb"}
 
 
+def test_translations_of_a_validation_in_balance_are_by_prices(data, tmp_path):
+    """So they are those of a later evaluation; the losses of the validation are in balance all the same."""
+    options = ("--base-evaluation", "balanced", "--max-update", 30, "--lr", 0.01)
+    train_here(data, tmp_path, *SCORED, *options)
+    event = [event for event in read(tmp_path) if event["event"] == "valid"][-1]
+    for way, is_equal in (("prices", True), ("greedy", False)):
+        decoding = Decoding(beam=3, max_len_b=20, cpu=True, base_evaluation=way)
+        translator = Translator(str(data), [str(tmp_path / "checkpoint_last.pt")], decoding)
+        found = {pair: translator.translate(pair, "valid") for pair in PAIRS}
+        scores = {pair: score_pair(pair, of.hypotheses, of.references).chrf for pair, of in found.items()}
+        logged = {pair: event["pairs"][pair]["chrf"] for pair in PAIRS}
+        assert (logged == pytest.approx(scores, abs=0.006)) == is_equal
+
+
 def validations(rank, data, folder, *options):
     return train_here(data, folder, *SCORED, "--no-save", *options)["validations"]
 

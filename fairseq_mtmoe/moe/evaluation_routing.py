@@ -1,0 +1,31 @@
+"""The routing of BASE gates in translations and predictions: never balanced, which only a validation can be.
+
+By prices an output does not depend on the batch's other sentences.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from torch import nn
+
+from fairseq_mtmoe.moe.gates import BaseGate, base_gates
+
+
+def route_by_prices_(model: nn.Module) -> list[BaseGate]:
+    """Let gates that balance in evaluation route by prices instead; return them."""
+    balanced = [gate for gate in base_gates(model) if gate.routing.evaluation == "balanced"]
+    for gate in balanced:
+        gate.routing = replace(gate.routing, evaluation="prices")
+    return balanced
+
+
+@contextmanager
+def routed_by_prices(model: nn.Module) -> Iterator[None]:
+    """Call `route_by_prices_` for the time of the context."""
+    changed = route_by_prices_(model)
+    try:
+        yield
+    finally:
+        for gate in changed:
+            gate.routing = replace(gate.routing, evaluation="balanced")
