@@ -21,7 +21,7 @@ from fairseq_mtmoe.models.pemt.config import SOURCE, TARGET, PemtOptions
 from fairseq_mtmoe.models.pemt.model import PemtT5Model
 from fairseq_mtmoe.models.pemt.sources import LoadedSources, Metadata, SourceMetadata
 from fairseq_mtmoe.moe.adapters import BOTTLENECK, LORA
-from fairseq_mtmoe.slots import adapter_blocks, merge_adapters
+from fairseq_mtmoe.slots import adapter_blocks
 
 RANK = 64  # and alpha, in the paper as here
 SPARSITY_WEIGHT = 0.1
@@ -137,8 +137,9 @@ def merged(model: T5Model) -> T5Model:
     """A model whose gates are fixed by its prompt, with matrices of its own, as `mtmoe merge` leaves it."""
     summary = model.eval().encoder.prompt().mean(0)
     for block in adapter_blocks(model).values():
-        block.fc2.weight.data = block.fc2.weight.clone()
-        merge_adapters(block, block.mixture.gate(summary))
+        mixture = block.mixture
+        block.fc2.weight.data = block.fc2.weight + mixture.adapters.merged(mixture.gate(summary))
+        mixture.adapters = mixture.gate = mixture.seen = None
     model.encoder.gate_input = None
     return model
 

@@ -1,6 +1,6 @@
 """Slots of feed-forward layers: dense layers, experts, and adapters."""
 
-from fairseq_mtmoe.slots.adapter_slot import AdapterPlan, adapted, adapter_blocks, merge_adapters
+from fairseq_mtmoe.slots.adapter_slot import AdapterPlan, adapted, adapter_blocks
 from fairseq_mtmoe.slots.expert_slot import ExpertPlan, ExpertSlot, expert_blocks, expert_layers, expert_slots
 from fairseq_mtmoe.slots.slot import (
     SPARSITY,
@@ -16,5 +16,5 @@ from fairseq_mtmoe.slots.slot import (
 __all__ = [
     "SPARSITY", "AdapterPlan", "BatchContext", "ExpertPlan", "ExpertSlot", "GateInput", "Slot", "SlotBlock",
     "SlotPlan", "adapted", "adapter_blocks", "dense", "expert_blocks", "expert_layers", "expert_slots",
-    "merge_adapters", "task_sparsity_loss",
+    "task_sparsity_loss",
 ]  # fmt: skip

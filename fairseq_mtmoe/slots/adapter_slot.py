@@ -5,12 +5,11 @@ PEMT, §3.1 and §3.2. They are one module of the block, `mixture`, with `adapte
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.moe.adapters import LORA, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.moe.mixture import AdapterMixture, MixtureGate, TargetAdapter
-from fairseq_mtmoe.slots.slot import BatchContext, SlotBlock, dense
+from fairseq_mtmoe.slots.slot import BatchContext, SlotBlock
 
 
 @dataclass(frozen=True)
@@ -65,21 +64,3 @@ def adapter_blocks(model: nn.Module) -> dict[str, SlotBlock]:
     """Return the blocks with adapters by dotted path: `encoder.layers.0`, …"""
     blocks = model.named_modules()
     return {path: block for path, block in blocks if isinstance(block, SlotBlock) and block.slot is adapted}
-
-
-@torch.no_grad()
-def merge_adapters(block: SlotBlock, weights_K: Tensor) -> None:
-    """Fold a block's mixture of weights (K,) into `fc2` (LoRA) or one bottleneck.
-
-    The gate is removed.
-    """
-    mixture = block.mixture
-    if isinstance(mixture.adapters, LoraBank):
-        block.fc2.weight.copy_(block.fc2.weight + mixture.adapters.merged(weights_K))
-        mixture.adapters = None
-    elif isinstance(mixture.adapters, BottleneckBank):
-        mixture.adapters = mixture.adapters.merged(weights_K)
-    mixture.gate = mixture.seen = None
-    if mixture.adapters is None and mixture.target_adapter is None:
-        del block.mixture
-        block.slot = dense

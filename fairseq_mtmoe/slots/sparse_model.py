@@ -8,7 +8,7 @@ from fairseq_mtmoe.checkpoints import mismatch
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS, FIRST_WEIGHT, MOE
 from fairseq_mtmoe.conditioning import ConditionalAttentionBias, FiLM, TaskEmbeddings
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.moe import ExpertBank, TaskGate
+from fairseq_mtmoe.moe import AdapterBank, ExpertBank, TaskGate
 from fairseq_mtmoe.moe.mixture import MixtureGate
 from fairseq_mtmoe.options import names_of_tasks
 from fairseq_mtmoe.slots.expert_slot import expert_layers, expert_slots, sparsify
@@ -79,7 +79,7 @@ class SparseModel(nn.Module):
 
 # Lookups, and modules that are applied once per sentence or task: no multiplications per token.
 NOT_OF_TOKENS = (nn.Embedding, FiLM, ConditionalAttentionBias, TaskEmbeddings, MixtureGate)
-OF_SENTENCES = ("pooler", "heads")
+OF_SENTENCES = ("pooler", "heads", "prompt", "relative_positions")
 
 
 def model_size(model: nn.Module) -> dict[str, int]:
@@ -101,6 +101,8 @@ def _per_token(module: nn.Module) -> int:
     own = sum(parameter.numel() for parameter in module.parameters(recurse=False) if parameter.dim() > 1)
     if isinstance(module, ExpertBank):
         own = sum(parameter[0].numel() for parameter in module.parameters(recurse=False) if parameter.dim() > 2)
+    elif isinstance(module, AdapterBank):
+        own = module.down.numel() + module.up.numel()
     elif isinstance(module, TaskGate):
         own //= module.num_tasks
     return own + sum(_per_token(child) for name, child in module.named_children() if name not in OF_SENTENCES)

@@ -136,7 +136,8 @@ class PromptMixin(nn.Module):
 def mean_states(states_LBH: Tensor, reads_BL: Tensor) -> Tensor:
     """Return each sentence's mean state where `reads_BL` is True, (B, H), float32."""
     shares_BL = reads_BL / reads_BL.sum(1, keepdim=True).clamp(min=1)
-    return torch.einsum("lbh,bl->bh", states_LBH.float(), shares_BL)
+    with torch.autocast(states_LBH.device.type, enabled=False):
+        return torch.einsum("lbh,bl->bh", states_LBH.float(), shares_BL)
 
 
 class SearchedMixin(PromptMixin):

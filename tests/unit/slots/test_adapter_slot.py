@@ -15,10 +15,7 @@ from fairseq_mtmoe.slots import (
     AdapterPlan,
     BatchContext,
     GateInput,
-    adapted,
     adapter_blocks,
-    dense,
-    merge_adapters,
     task_sparsity_loss,
 )
 from tests.helpers.bert import TINY as TINY_BERT
@@ -116,22 +113,6 @@ def test_one_source_is_that_sources_own_block(backbone, kind):
     assert (missing, unexpected) == (["mixture.gate.weight"], []) and gate.any()
     output = target.feed_forward(stream(), BatchContext(mixture=GateInput(torch.randn(D))))
     assert torch.equal(output, source.feed_forward(stream(), BatchContext()))
-
-
-@pytest.mark.parametrize("backbone", ["t5 1.1", "bert"])
-@kinds
-@pytest.mark.parametrize("target_size", [None, 3])
-def test_merged_is_unmerged(backbone, kind, target_size):
-    block, summary = filled(backbone, kind=kind, **{**MIXED, "target_size": target_size}), torch.randn(D)
-    through = GateInput(summary)
-    wanted = block.feed_forward(stream(), BatchContext(mixture=through))
-    merge_adapters(block, through.weights[block])
-    torch.testing.assert_close(block.feed_forward(stream(), BatchContext()), wanted, rtol=0, atol=1e-5)
-    names = {name for name, _ in block.named_parameters()}
-    assert not any("gate" in name.split(".") or (kind == "lora" and ".adapters." in name) for name in names)
-    is_plain = kind == "lora" and target_size is None
-    assert block.slot is (dense if is_plain else adapted)
-    assert not is_plain or names == {name for name, _ in BLOCKS[backbone]().named_parameters()}
 
 
 def test_a_target_adapter_alone():

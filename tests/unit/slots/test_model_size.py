@@ -4,10 +4,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from fairseq_mtmoe.moe import AdapterBank, TargetAdapter
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.slots import expert_layers
 from fairseq_mtmoe.slots.sparse_model import model_size
 from tests.helpers.models import SIZES, dense_model, moe_model
+from tests.helpers.pemt import target_model
+from tests.helpers.t5 import CONFIGS, tiny_t5
 
 H, INNER, N = SIZES["encoder_embed_dim"], SIZES["encoder_ffn_embed_dim"], 4
 MATRIX_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
@@ -31,6 +34,28 @@ def test_a_token_pays_for_one_expert_and_one_gate(gates):
     sparse, dense = (model_size(model) for model in (moe_model(expert_gates=gates), dense_model()))
     assert sparse["multiplications"] - dense["multiplications"] == 2 * N * H
     assert sparse["parameters"] > dense["parameters"] + 2 * (N - 1) * EXPERT
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_t5_costs_a_token_what_torch_counts(config):
+    """One source and one target token, by which no positions are apart."""
+    model, token = tiny_t5(config), torch.tensor([[5]])
+    with FlopCounterMode(display=False) as counter:
+        model(token, torch.tensor([1]), token)
+    counted = counter.get_flop_counts()["Global"]
+    of_matrices = sum(flops for operator, flops in counted.items() if operator in MATRIX_PRODUCTS)
+    assert model_size(model)["multiplications"] == of_matrices // 2
+
+
+@pytest.mark.parametrize("kind", ["lora", "bottleneck"])
+def test_adapters_of_all_sources_cost_a_token_their_matrices(kind):
+    model = target_model(adapter=kind)
+    banks = [module for module in model.modules() if isinstance(module, AdapterBank)]
+    others = [module for module in model.modules() if isinstance(module, TargetAdapter)]
+    of_banks = sum(bank.down.numel() + bank.up.numel() for bank in banks)
+    of_targets = sum(each.down.weight.numel() + each.up.weight.numel() for each in others)
+    plain = model_size(tiny_t5())["multiplications"]
+    assert banks and others and model_size(model)["multiplications"] == plain + of_banks + of_targets
 
 
 def test_parameters_are_those_of_all_ranks():

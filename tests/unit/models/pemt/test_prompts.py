@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fairseq_mtmoe.models.pemt.base_model import ATTENTION_DROPOUT, CorrelatedPrompt, Prompt
+from fairseq_mtmoe.models.pemt.base_model import ATTENTION_DROPOUT, CorrelatedPrompt, Prompt, mean_states
 
 LENGTHS, WIDTH, OWN = (3, 5, 1), 4, 6
 
@@ -59,6 +59,17 @@ def test_products_beyond_half_precision_are_finite(dtype):
     assert found.dtype == dtype and found.isfinite().all()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert prompt.float()().isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_means_of_states_are_float32_under_autocast(dtype):
+    states_LBH = 70_000 + torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(1))
+    reads_BL = torch.tensor([[True, True, False, False, True], [False, True, False, False, False]])
+    with torch.autocast("cpu", dtype=dtype):
+        found = mean_states(states_LBH, reads_BL)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found[0], states_LBH[[0, 1, 4], 0].mean(0))
+    torch.testing.assert_close(found[1], states_LBH[1, 1])
 
 
 def test_it_begins_as_its_description_or_at_random_and_alike():
