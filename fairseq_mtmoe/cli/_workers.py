@@ -12,7 +12,7 @@ from multiprocessing import active_children, get_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fairseq_mtmoe.cli._shared import cores
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.isolated import begin_worker
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ class Models:
     n_best: int
 
     def load(self, workers: int = 1) -> TextTranslator:
-        """Load the models, to be shared by this number of processes."""
+        """Load the models, to be shared by this number of processes (UserError: too many)."""
+        most = max(64, 4 * cores())
+        if workers > most:
+            raise_invalid("--workers", f"at most {most} on this machine of {cores()} cores", workers)
         if workers > 1:
             import torch
 
@@ -70,7 +73,11 @@ class Processes(Generic[Row, Found]):
     def __init__(self, work: Callable[[Sequence[Row]], list[Found]], count: int) -> None:
         threads, self._count = max(1, cores() // count), count
         self._executor = ProcessPoolExecutor(count, get_context("fork"), _begin, (work, threads))
-        self._executor.submit(_nothing).result()  # all are forked before this process starts the progress bar's thread
+        try:
+            self._executor.submit(_nothing).result()  # all are forked before the progress bar's thread is started
+        except (BrokenProcessPool, OSError) as error:
+            self.close()
+            raise _too_many() from error
 
     def done(self, batches: Mapping[int, Sequence[Row]]) -> Iterator[tuple[int, list[Found]]]:
         """Yield results as `Here` does.
@@ -92,16 +99,20 @@ class Processes(Generic[Row, Found]):
                 if len(found[number]) == len(parts[number]):
                     yield number, [row for at in sorted(found[number]) for row in found[number][at]]
         except BrokenProcessPool as error:
-            raise UserError(
-                "`--workers` must be a number of processes that fit into memory, but one process died, most likely of "
-                "too little memory."
-            ) from error
+            raise _too_many() from error
 
     def close(self) -> None:
         """Terminate the processes, even while they work."""
         for process in active_children():
             process.terminate()
         self._executor.shutdown(cancel_futures=True)
+
+
+def _too_many() -> UserError:
+    return UserError(
+        "`--workers` must be a number of processes that fit into memory, but one process died or could not start, most "
+        "likely for want of memory."
+    )
 
 
 def workers_of(work: Callable[[Sequence[Row]], list[Found]], count: int) -> Here[Row, Found] | Processes[Row, Found]:

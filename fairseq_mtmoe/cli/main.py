@@ -1,13 +1,15 @@
 """`mtmoe`: the commands beside fairseq's own."""
 
+import errno
 import importlib
+import os
 import sys
 
 import click
 
 from fairseq_mtmoe import __version__
 from fairseq_mtmoe.cli._shared import stopped_by_sigterm
-from fairseq_mtmoe.errors import find_user_error
+from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.known_warnings import filter_known
 
 COMMANDS = {
@@ -67,11 +69,22 @@ def main() -> None:
     """Run the command line; on wrong input print one sentence to stderr and exit with 1."""
     filter_known()
     try:
-        with stopped_by_sigterm():
-            commands()
+        try:
+            with stopped_by_sigterm():
+                commands()
+        finally:
+            sys.stdout.flush()
     except Exception as error:
-        sentence = find_user_error(error)
+        sentence = find_user_error(error) or _of_full_disk(error)
         if sentence is None:
             raise
         print(f"error: {sentence}", file=sys.stderr)
         sys.exit(1)
+
+
+def _of_full_disk(error: Exception) -> UserError | None:
+    """Return the error of output that its disk or quota has no room for; Python does not name the file."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return None
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
+    return UserError(f"The output must fit on its disk, but does not: {error.strerror}.")

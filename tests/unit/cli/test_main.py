@@ -30,6 +30,17 @@ print(*({"torch", "fairseq", "transformers", "scipy", "altair", "dask"} & sys.mo
 """
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_output_without_room_is_one_sentence():
+    """In a process of its own, as Python writes the rest of the output when it ends."""
+    for arguments in (["--version"], ["options", "base_moe"]):
+        with open("/dev/full", "w") as full:
+            command = [sys.executable, "-c", "from fairseq_mtmoe.cli.main import main; main()", *arguments]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 1
+        assert done.stderr == "error: The output must fit on its disk, but does not: No space left on device.\n"
+
+
 def test_help_lists_each_command_and_imports_none():
     of_files = {path.stem.replace("_", "-") for path in Path(cli.__file__).parent.glob("[!_]*.py")}
     assert COMMANDS.keys() | {"main"} == of_files

@@ -1,6 +1,7 @@
 """`mtmoe translate`: lines in, lines out, whatever happens to the process meanwhile; and the page for looking."""
 
 import asyncio
+import errno
 import io
 import itertools
 import os
@@ -15,6 +16,7 @@ import urllib.parse
 import urllib.request
 from contextlib import closing, contextmanager
 from functools import partial
+from multiprocessing import active_children
 from types import SimpleNamespace
 
 import pytest
@@ -169,6 +171,7 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(model, file, tmp_p
         ([], "--to"), (["--to", "aa", "--n-best", 3], "--n-best"), (["--to", "aa", "--out", file], "--out"),
         (["--to", "aa", "--fp16", "--bf16"], "--bf16"), (["--to", "aa", "--max-tokens", 3], "--max-tokens"),
         (["--to", "aa", "--out", model, "--overwrite"], "--out"), (["--to", "aa", "--workers", 0], None),
+        (["--to", "aa", "--workers", 3000], "--workers"),
     ):  # fmt: skip
         outs = [] if "--out" in arguments else ["--out", out]
         if name is None:
@@ -249,6 +252,21 @@ def test_processes_share_one_load_of_the_model_and_end_at_once(translator, one_t
 
 
 @contextmanager
+def test_processes_that_cannot_start_are_one_sentence(translator, monkeypatch):
+    fork, forked = os.fork, []
+
+    def fails_at_the_second():
+        if forked:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        forked.append(fork())
+        return forked[-1]
+
+    monkeypatch.setattr(os, "fork", fails_at_the_second)
+    with refused("--workers"):
+        _workers.Processes(lambda rows: rows, 4)
+    wait_until(lambda: not active_children())
+
+
 def served(*translators, **more):
     """The address of a page, whose server ends with the block."""
     ready, loop = queue.Queue(), asyncio.new_event_loop()
