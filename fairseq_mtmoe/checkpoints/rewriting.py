@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -208,6 +209,7 @@ def average(paths: Iterable[Path]) -> State:
             total = with_prices(total, prices_of(total) | new_prices)
         model = {key: torch.zeros_like(value) for key, value in prices_of(total).items()} | model
         _check_same(model, total, path, first)
+        _check_rows(state, result, path, first)
         for key, value in model.items():
             total[key] += _summand(value)
     for value in total.values():
@@ -244,3 +246,20 @@ def _check_same(model: dict[str, Tensor], total: dict[str, Tensor], path: Path, 
     kinds, others = ({(k, v.shape, v.is_floating_point()) for k, v in named.items()} for named in (model, total))
     if different := {key for key, *_ in kinds ^ others}:
         raise UserError(f"`{path}` must hold the parameters of `{first}` for an average; `{min(different)}` differs.")
+
+
+def _check_rows(state: State, other: State, path: Path, first: Path) -> None:
+    """Check that the rows of matrices are of the same pieces, languages and tasks (UserError)."""
+    rows, others = _rows(state), _rows(other)
+    for name in rows:
+        if rows[name] and others[name] and rows[name] != others[name]:
+            raise UserError(f"`{path}` must have the {name} of `{first}` in their order for an average, but has not.")
+
+
+def _rows(state: State) -> dict[str, Any]:
+    settings, options = state.get("task_state") or {}, (state.get("cfg") or {}).get("model")
+    return {
+        "pieces": [side["symbols"] for side in settings.get("vocabulary") or []],
+        "languages": settings.get("langs"),
+        "tasks": options.get("task_names") if isinstance(options, dict) else None,
+    }

@@ -46,8 +46,8 @@ class BeamSearch:
 
     def limits(self, lengths_S: Tensor) -> Tensor:
         """(S,) Return the limit of words of each translation, without its end."""
-        limit_S: Tensor = (self._a * lengths_S.double() + self._b).long().clamp(1, self._longest)
-        return limit_S
+        limit_S: Tensor = (self._a * lengths_S.double() + float(self._b)).clamp(1, self._longest)
+        return limit_S.long()
 
     @torch.no_grad()
     def generate(

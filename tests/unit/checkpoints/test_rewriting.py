@@ -188,6 +188,24 @@ def test_other_parameters_are_refused(tmp_path, other):
         average(save_all(tmp_path, {"model": {"w": torch.ones(2)}}, {"model": other}))
 
 
+def test_rows_of_other_pieces_languages_or_tasks_are_refused(tmp_path):
+    model = {"w": torch.ones(2)}
+
+    def averaged(*tables):
+        return average(save_all(tmp_path, *({"model": model, **table} for table in tables)))["model"]
+
+    of_pieces = [
+        {"task_state": {"vocabulary": [{"symbols": list(pieces), "model": torch.zeros(1, dtype=torch.uint8)}]}}
+        for pieces in ("ab", "ba")
+    ]
+    of_languages = [{"task_state": {"langs": langs}} for langs in (["de", "cs"], ["cs", "de"])]
+    of_tasks = [{"cfg": {"model": {"task_names": names}}} for names in ("cola,rte", "rte,cola")]
+    for one, other in (of_pieces, of_languages, of_tasks):
+        assert torch.equal(averaged(one, one, {})["w"], model["w"])
+        with refused("1.pt", "0.pt"):
+            averaged(one, other)
+
+
 @pytest.mark.parametrize("empty", [{}, {"model": None}, {"model": {}}])
 def test_what_holds_no_parameters_is_refused(tmp_path, empty):
     with refused("0.pt"):

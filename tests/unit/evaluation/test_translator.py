@@ -6,6 +6,7 @@ import shutil
 from argparse import Namespace
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -283,6 +284,16 @@ def test_a_limit_by_the_source_is_of_each_sentence_and_not_of_its_batch(stock, a
     found = mixed(stock, limited, lambda batch: sizes.append(sum(map(len, batch.values()))))
     assert found == alone(stock, replace(limited, batch_size=1)) and sizes == [36]
     assert a < 0.5 or found != alone(stock, limited)
+
+
+def test_limits_beyond_all_positions_are_the_last_one():
+    """Numbers that no whole number of 64 bits can hold."""
+    given = dict(model=None, beam_size=1, eos=2, pad=1, len_penalty=1.0, max_len=1024)
+    for a, b in ((1e308, 0), (0, 10**21), (1e308, 10**21)):
+        search = BeamSearch(SimpleNamespace(**given, max_len_a=a, max_len_b=b))
+        assert search.limits(torch.tensor([1, 500])).tolist() == [1023, 1023]
+    with refused("--batch-size"):
+        replace(SHORT, batch_size=10**20)
 
 
 @pytest.mark.parametrize(("beam", "sizes"), [
