@@ -24,7 +24,7 @@ from fairseq_mtmoe.io.files import read_text
 
 UPDATES, UNTIMED = 30, 6  # of a trial; the first ones allocate memory
 MINUTES = 3  # after which a trial stops, however few its updates
-NUM_EXPERTS = 8
+NUM_EXPERTS = 8  # with more languages; with so many or fewer, one for each
 Part = tuple[str, list[str]]  # a comment, and the options that it explains
 
 
@@ -37,7 +37,8 @@ Part = tuple[str, list[str]]  # a comment, and the options that it explains
 def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Path, cpu: bool) -> None:
     """Print a commented fairseq-train command for DATA, a directory of `mtmoe prepare corpora`.
 
-    The model's size follows the number of sentence pairs. Several target languages get experts, one gets none. A trial
+    The model's size follows the number of sentence pairs. Several target languages get
+    experts, up to 8 languages one each; a single one gets none. A trial
     of 30 updates on this machine measures time and memory. With --hours, a smaller model takes the place of one that
     would see the data fewer than 5 times.
 
@@ -72,6 +73,12 @@ def listed_pairs(data: str) -> str | None:
     return ",".join(read_text(file).replace(",", "\n").split()) if file.is_file() else None
 
 
+def languages(data: str, sizes: Mapping[str, int]) -> list[str]:
+    """Return the languages that the model knows: those that `mtmoe prepare` lists, or those of the pairs."""
+    file = list_of_pairs(data).with_name("langs.txt")
+    return read_text(file).split() if file.is_file() else sorted({lang for pair in sizes for lang in pair.split("-")})
+
+
 def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
     """Return the number of sentences of each language pair, over all shards; `lang_pairs` selects pairs.
 
@@ -98,12 +105,15 @@ def sizes_of(data: str, split: str, lang_pairs: str | None) -> dict[str, int]:
 
 def model_options(data: str, size: Size, sizes: Mapping[str, int]) -> list[Part]:
     """Return the model's options: experts where the decoder writes several languages."""
-    targets = {pair.split("-")[1] for pair in sizes}
+    targets, langs = {pair.split("-")[1] for pair in sizes}, languages(data, sizes)
     shape = {"layers": size.layers, "embed-dim": size.width, "ffn-embed-dim": size.inner, "attention-heads": size.heads}
     experts: Part = ("One target language: no experts.", ["--arch", "base_dense"])
     if len(targets) > 1:
-        chosen = ["--arch", "base_moe", "--num-experts", str(NUM_EXPERTS), "--expert-gates", "task"]
-        experts = (f"{len(targets)} target languages: experts, and a gate of each language chooses among them.", chosen)
+        gates, count, what = "task", NUM_EXPERTS, "experts, and a gate of each language chooses among them"
+        if len(langs) <= NUM_EXPERTS:
+            gates, count, what = "fixed", len(langs), "every second feed-forward layer is a language's own"
+        chosen = ["--arch", "base_moe", "--num-experts", str(count), "--expert-gates", gates]
+        experts = (f"{len(targets)} target languages: {what}.", chosen)
     normalized = [f"--{side}-normalize-before" for side in ("encoder", "decoder")]
     first, *_ = with_shards(data).split(os.pathsep)
     shared = ["--share-all-embeddings"] * (joined_dictionary(first) is not None)
@@ -123,7 +133,7 @@ def data_options(data: str, size: Size, sizes: Mapping[str, int], lang_pairs: st
     named = str(file) if lang_pairs is None and file.is_file() else ",".join(sizes)
     task = ["--task", "translation_heated", "--lang-pairs", named, "--encoder-langtok", "tgt", "--decoder-langtok"]
     if not file.with_name("langs.txt").is_file():
-        task += ["--langs", ",".join(sorted({lang for pair in sizes for lang in pair.split("-")}))]
+        task += ["--langs", ",".join(languages(data, sizes))]
     epoch = ["--virtual-epoch-size", str(min(sum(sizes.values()), 1_000_000))]
     sampling: Part = ("An epoch is one pass, and at most a million pairs.", epoch)
     if len(sizes) > 1:

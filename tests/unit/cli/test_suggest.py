@@ -50,10 +50,17 @@ def test_the_first_updates_of_a_trial_do_not_count():
     assert on_gpu.gpu_left == 10
 
 
-def test_several_target_languages_get_experts(digits):
+def test_several_target_languages_get_experts(digits, tmp_path):
+    def experts(data, pairs):
+        words = [word for _, words in model_options(str(data), SIZES[0], dict.fromkeys(pairs, 1)) for word in words]
+        return words[: words.index("--encoder-layers")]
+
     sizes = sizes_of(str(digits), "train", None)
-    several = [word for _, words in model_options(str(digits), SIZES[0], sizes) for word in words]
-    assert several[:2] == ["--arch", "base_moe"] and "task" in several
+    assert experts(digits, sizes) == ["--arch", "base_moe", "--num-experts", "4", "--expert-gates", "fixed"]
+    many = ["--arch", "base_moe", "--num-experts", "8", "--expert-gates", "task"]
+    assert experts(digits, [f"en-{lang}" for lang in "abcdefgh"]) == many
+    (tmp_path / "langs.txt").write_text("".join(f"{lang}\n" for lang in "abcdefghi"))
+    assert experts(tmp_path, sizes) == many
     pair = next(iter(sizes))
     one = [word for _, words in model_options(str(digits), SIZES[0], {pair: 1}) for word in words]
     assert one[:2] == ["--arch", "base_dense"] and "--num-experts" not in one
