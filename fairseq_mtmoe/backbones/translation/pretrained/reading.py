@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from fairseq_mtmoe.backbones import hugging_face
@@ -22,16 +23,25 @@ from fairseq_mtmoe.backbones.translation.key_map import (
     THEIR_PREFIX,
 )
 from fairseq_mtmoe.backbones.translation.model import Transformer
-from fairseq_mtmoe.backbones.translation.pretrained.families import MARIAN, MBART, TranslatorConfig, read_config
+from fairseq_mtmoe.backbones.translation.pretrained.families import (
+    MARIAN,
+    MBART,
+    PAD_ID,
+    TranslatorConfig,
+    read_config,
+)
 from fairseq_mtmoe.backbones.translation.pretrained.generation import read_generation
 from fairseq_mtmoe.backbones.translation.pretrained.layout import NEVER, Layout
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import read_tokenizer
+from fairseq_mtmoe.backbones.translation.stacks import MarianPositions
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS
 from fairseq_mtmoe.checkpoints.rebuild import stand_in_task
 from fairseq_mtmoe.data.translation.vocabulary import GENERATION
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
+from fairseq_mtmoe.options.transformer import FAIRSEQ
+from fairseq_mtmoe.options.transformer import MARIAN as MARIAN_SINUSOIDS
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 VERSION = 3  # version number in the state of fairseq's stacks
@@ -82,6 +92,9 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     elif OUTPUT_BIAS in state and not state[OUTPUT_BIAS].any():
         del state[OUTPUT_BIAS]
     options = config.options(has_output_bias=OUTPUT_BIAS in state)
+    if config.model_type == MARIAN:
+        tables = {name: weights[name] for name in left_out if name.endswith(".weight")}  # the name in its class
+        options["sinusoids"] = _sinusoids(folder, tables, config)
     generation = read_generation(folder, values, layout, config.decoder_vocab_size)
     sizes = config.vocab_size, config.decoder_vocab_size
     hugging_face.check_tensors(folder, wanted_tensors(options, *sizes), state, their_key, TYPES)
@@ -101,6 +114,31 @@ def wanted_tensors(options: Mapping[str, Any], num_source: int, num_target: int)
     with torch.device("meta"):
         model = Transformer.build_with_slots(SimpleNamespace(**options), stand_in_task(sizes), {})
     return {name: value for name, value in model.state_dict().items() if not COUNTERS.fullmatch(name)}
+
+
+def fairseq_positions(config: TranslatorConfig) -> Tensor:
+    """Return fairseq's sinusoidal positions as a table of Marian's class, (N, H)."""
+    size = config.max_position_embeddings + PAD_ID + 1
+    table: Tensor = SinusoidalPositionalEmbedding.get_embedding(size, config.d_model, PAD_ID)
+    return table[PAD_ID + 1 :]
+
+
+def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorConfig) -> str:
+    """Return which sinusoids a folder's tables of positions hold, by default Marian's (UserError: others)."""
+    marian = MarianPositions(config.d_model, PAD_ID, config.max_position_embeddings).weights[PAD_ID + 1 :]
+    found = MARIAN_SINUSOIDS
+    for name, table in tables.items():
+        kinds = {MARIAN_SINUSOIDS: marian, FAIRSEQ: fairseq_positions(config)}
+        same = [kind for kind, right in kinds.items() if _is_near(table, right)]
+        if not same:
+            raise UserError(f"`{name}` in `{folder}` must hold sinusoids of Marian's or fairseq's, but holds others.")
+        found = same[0]
+    return found
+
+
+def _is_near(table: Tensor, right: Tensor) -> bool:
+    """Return whether a table in any precision holds these positions, or the first of them."""
+    return table.shape[1:] == right.shape[1:] and torch.allclose(table.float(), right[: len(table)], rtol=0, atol=0.01)
 
 
 def check_types(path: Path, weights: Mapping[str, Any]) -> None:

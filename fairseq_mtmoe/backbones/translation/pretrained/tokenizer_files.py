@@ -23,6 +23,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.layout import (
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import (
     CODE,
     LISTS,
+    OURS,
     PIECES,
     SETTINGS,
     SOURCE_PIECES,
@@ -182,6 +183,7 @@ def _marian(
     values = {
         "tokenizer_class": "MarianTokenizer", "separate_vocabs": not is_joined, "model_max_length": max_length, **ends,
         **{name: token for name, token in NAMED.items() if token in names[0]}, LISTS[0]: listed,
+        OURS: {"langs": list(settings["langs"]), "langtoks": list(settings["langtoks"]["main"])},
     }  # fmt: skip
     files = {
         SOURCE_PIECES: sides[0].model, TARGET_PIECES: sides[1].model, SETTINGS: as_json(values),

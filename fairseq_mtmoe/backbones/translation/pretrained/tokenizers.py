@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Required
 
 import sentencepiece
 
@@ -44,6 +44,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.layout import (
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Side, Vocabulary
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes, read_json
+from fairseq_mtmoe.io.typed import Name, fault
 
 PIECES, TOKENIZER, VOCAB, TARGET_VOCAB = (
     *("sentencepiece.bpe.model", "tokenizer.json"),
@@ -52,6 +53,9 @@ PIECES, TOKENIZER, VOCAB, TARGET_VOCAB = (
 SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
 SETTINGS, SPECIAL_TOKENS, ADDED_TOKENS = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 LISTS = ("additional_special_tokens", "extra_special_tokens")
+OURS = "fairseq_mtmoe"  # in `SETTINGS` of Marian's tokenizer in our exports: languages, and their tokens' places
+_TOKEN: Any = Literal["src", "tgt"] | None
+_FORM: Any = {"langs": Required[list[Name]], "langtoks": Required[tuple[_TOKEN, _TOKEN]]}
 CODE = re.compile(r"[a-z]{2,4}_[A-Za-z]{2,4}")  # of mBART-50 and NLLB-200: en_XX, eng_Latn
 CODE_OF_M2M = re.compile(r"__(\w+?)__")
 
@@ -66,12 +70,14 @@ def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, 
     settings = _json(folder / SETTINGS)
     for path in folder.glob("tokenization_*.py"):  # such as SMaLL-100's, whose sentences differ from M2M-100's
         raise UserError(f"`{folder}` must have a tokenizer of `transformers`, but has its own, `{path.name}`.")
-    if config.model_type == MARIAN:
+    if config.model_type == MARIAN or OURS in settings:
         return _of_marian(folder, config, settings)
     if config.model_type == MBART:
         _expect_mbart50(folder, settings, values)
     model = _pieces(folder)
     names = _names(folder, model)
+    if names.get(config.vocab_size) == MASK:  # the classes add it beyond the rows of a model that has none
+        del names[config.vocab_size]
     symbols = filled(names, config.vocab_size, folder)
     style = BRACKETS if config.model_type == MBART else PLAIN
     is_m2m = (folder / VOCAB).exists()
@@ -311,13 +317,19 @@ def _of_marian(folder: Path, config: TranslatorConfig, settings: Mapping[str, An
     given = ((side, settings.get(f"{side}_lang")) for side in ("source", "target"))
     ends = [side if lang is None else language_name(folder / SETTINGS, lang) for side, lang in given]
     langs = tuple(dict.fromkeys([ends[0], *codes] if codes else ends))
+    langtoks: tuple[str | None, str | None] = ("tgt" if codes else None, None)
+    if (form := settings.get(OURS)) is not None:
+        if (found := fault(form, _FORM, OURS)) is not None:
+            raise UserError(f"`{folder / SETTINGS}` {found}.")
+        langs, langtoks = tuple(language_name(folder / SETTINGS, lang) for lang in form["langs"]), form["langtoks"]
     sides, rows = [], []
     for each, model in zip((names, targets), models, strict=True):
         symbols, ids = _marian_side(each, langs)
         sides.append(Side(tuple(symbols), model))
         rows.append(ids)
-    vocabulary = Vocabulary(*sides)
-    return Layout(vocabulary, langs, PLAIN, ("tgt" if codes else None, None), False, *rows)
+    if all(ids == tuple(range(len(ids))) for ids in rows):
+        rows = []
+    return Layout(Vocabulary(*sides), langs, PLAIN, (langtoks[0], langtoks[1]), False, *rows)
 
 
 def _marian_pieces(path: Path) -> bytes:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from fairseq_mtmoe.backbones import hugging_face
@@ -26,7 +25,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.families import (
 )
 from fairseq_mtmoe.backbones.translation.pretrained.generation import FILE, for_hugging_face
 from fairseq_mtmoe.backbones.translation.pretrained.layout import NEVER
-from fairseq_mtmoe.backbones.translation.pretrained.reading import TYPES, wanted_tensors
+from fairseq_mtmoe.backbones.translation.pretrained.reading import TYPES, fairseq_positions, wanted_tensors
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizer_files import Tokenizer, tokenizer_for
 from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import SETTINGS
 from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS
@@ -138,9 +137,7 @@ def _tensors(
         bias = source.new_zeros(config.decoder_vocab_size) if bias is None else _in_order(bias, tokenizer.target_rows)
         tensors[THEIR_BIAS] = bias.unsqueeze(0)
     if config.model_type == MARIAN and options.get("sinusoids", FAIRSEQ) == FAIRSEQ:
-        table = SinusoidalPositionalEmbedding.get_embedding(
-            config.max_position_embeddings + PAD_ID + 1, config.d_model, PAD_ID
-        )[PAD_ID + 1 :]
+        table = fairseq_positions(config)
         for side in ("encoder", "decoder"):
             tensors[f"{THEIR_PREFIX}{side}.embed_positions.weight"] = table.to(source.dtype, copy=True)
     return tensors

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.translation.vocabulary import VOCABULARY, Vocabulary
@@ -155,6 +155,40 @@ def test_a_model_that_was_trained_from_nothing(kind, langs, tmp_path):
     there = tokenizer.convert_tokens_to_ids([dictionaries[1][index] for index in own])
     torch.testing.assert_close(found[..., own], wanted[..., there], rtol=1e-5, atol=1e-5)
     assert found.shape == wanted.shape
+    mtmoe("import-hf", tmp_path / "ours", tmp_path / "again.pt")
+    again = file_io.load(str(tmp_path / "again.pt"))
+    for name in ("langs", "langtoks", "encoder_langtok_last"):
+        assert again["task_state"][name] == content["task_state"][name], name
+    ours, others = built(again)
+    names = [[dictionaries[0][index] for index in row] for row in rows]
+    batch = padded([[others[0].index(name) for name in row] for row in names], 1)
+    decoder = torch.tensor([[others[1].index(dictionaries[1][index]) for index in (2, target, 7, 9)]])
+    with torch.no_grad():
+        same = ours(batch, batch.ne(1).sum(1), decoder.expand(len(batch), 4))[0]
+    there = [others[1].index(dictionaries[1][index]) for index in own]
+    torch.testing.assert_close(same[..., there], found[..., own], rtol=1e-5, atol=1e-5)
+
+
+def test_positions_that_are_no_sinusoids_are_refused(tmp_path):
+    file_io.save(trained(FORMS["marian"]), str(tmp_path / "checkpoint_best.pt"))
+    mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
+    path, name = tmp_path / "ours" / "model.safetensors", "model.decoder.embed_positions.weight"
+    weights = load_file(path)
+    save_file({**weights, name: weights[name].flip(0).contiguous()}, path, {"format": "pt"})
+    with refused(name):
+        mtmoe("import-hf", tmp_path / "ours", tmp_path / "again.pt")
+
+
+def test_a_form_of_sentences_that_is_none_is_refused(tmp_path):
+    file_io.save(trained(FORMS["m2m_100"], ("en", "de")), str(tmp_path / "checkpoint_best.pt"))
+    mtmoe("export-hf", tmp_path / "checkpoint_best.pt", tmp_path / "ours")
+    path = tmp_path / "ours" / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    for wrong in ("text", {"langs": ["en"]}, {"langs": ["en", "a-b"], "langtoks": ["src", "tgt"]},
+                  {"langs": ["en", "de"], "langtoks": ["src", "other"]}):  # fmt: skip
+        path.write_text(json.dumps({**settings, "fairseq_mtmoe": wrong}))
+        with refused("tokenizer_config.json"):
+            mtmoe("import-hf", tmp_path / "ours", tmp_path / "again.pt")
 
 
 def test_ctranslate2_loads_a_model_that_was_trained_from_nothing(tmp_path):
