@@ -46,11 +46,17 @@ def warnings_of(run: Run) -> list[Warned]:
 
 
 def _layers(run: Run) -> Iterator[tuple[str, Values, list[Values]]]:
-    """Yield layers with their updates and, at each, the counts (T, N) of tasks with tokens."""
+    """Yield layers that route, with their updates and, at each, the counts (T, N) of tasks with tokens.
+
+    A layer with a fixed gate has an expert for each task, also for a language that is only a source.
+    """
+    gates = [str(event.get("options", {}).get("expert_gates")) for event in of_kind(run.events, "run")]
     for layer in dict.fromkeys(row.layer for row in run.of("experts")):
         rows = run.of("experts", layer=layer)
         counts_MTN = np.stack([row.value for row in rows], axis=1)
-        yield layer, rows[0].moments.update, [of[~np.isnan(of).any(axis=1)] for of in counts_MTN]
+        counts = [of[~np.isnan(of).any(axis=1)] for of in counts_MTN]
+        if not ("fixed" in ",".join(gates) and all((of > 0).sum(1).max(initial=0) <= 1 for of in counts)):
+            yield layer, rows[0].moments.update, counts
 
 
 def _enough(counts_TN: Values) -> bool:

@@ -162,6 +162,14 @@ def test_one_validation_is_not_enough_for_the_highest_severity():
     assert severities == [["mid", "mid"], ["mid", "mid"], ["high", "high"]]
 
 
+def test_a_language_of_no_target_has_an_expert_that_is_not_dead():
+    own = [[960, 0, 0, 0], [0, 0, 0, 0], [0, 0, 30, 0]]
+    assert kinds(routed(own)) == ["dead_expert", "collapsed_routing"]
+    options = {"event": "run", "started": "2026-01-01T00:00:00+00:00", "options": {"expert_gates": "base,fixed"}}
+    assert kinds([options, *routed(own)]) == []
+    assert "dead_expert" in kinds([options, *routed(DEAD)])  # the pattern's other gates choose
+
+
 def test_routing_that_sends_nearly_all_to_one_expert_has_collapsed():
     found = warnings(routed(COLLAPSED, since=200))
     assert [one["kind"] for one in found] == ["dead_expert", "collapsed_routing"]
