@@ -4,6 +4,7 @@ import errno
 import importlib
 import os
 import sys
+from contextlib import suppress
 
 import click
 
@@ -73,7 +74,9 @@ def main() -> None:
             with stopped_by_sigterm():
                 commands()
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # as with `>&-`
+                with suppress(BrokenPipeError):
+                    sys.stdout.flush()
     except Exception as error:
         sentence = find_user_error(error) or _of_full_disk(error)
         if sentence is None:

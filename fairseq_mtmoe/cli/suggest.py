@@ -37,10 +37,9 @@ Part = tuple[str, list[str]]  # a comment, and the options that it explains
 def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Path, cpu: bool) -> None:
     """Print a commented fairseq-train command for DATA, a directory of `mtmoe prepare corpora`.
 
-    The model's size follows the number of sentence pairs. Several target languages get
-    experts, up to 8 languages one each; a single one gets none. A trial
-    of 30 updates on this machine measures time and memory. With --hours, a smaller model takes the place of one that
-    would see the data fewer than 5 times.
+    The model's size follows the number of sentence pairs. Several target languages get experts, up to 8 languages one
+    each; a single one gets none. A trial of 30 updates on this machine measures time and memory. With --hours, a
+    smaller model takes the place of one that would see the data fewer than 5 times.
 
     \b
     mtmoe suggest DATA --hours 8 > train.sh

@@ -174,7 +174,9 @@ def transferred(model: nn.Module, state: dict[str, Tensor], reuse_gate: str | No
     elif reuse_gate:
         logger.warning("--reuse-gate changes nothing: the model's gates are those of all tasks")
     for key in (*gates, *embeddings):
-        if key in state and state[key].dim() == own[key].dim():  # otherwise a single gate serves all tasks
+        if key not in state or len(state[key]) < len(known):  # loading refuses experts of other gates
+            continue
+        if state[key].dim() == own[key].dim():  # otherwise a single gate serves all tasks
             moved[key] = _rows(own[key], tasks, state[key], known, reuse_gate if key in gates else None)
     return moved
 
