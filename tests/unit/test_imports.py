@@ -54,7 +54,7 @@ tasks/_multitask: protocols errors options checkpoints analysis moe slots data d
 tasks/_benchmark: protocols errors io options analysis checkpoints task_types tasks/_multitask data/mixtures data/nlu
 tasks/glue: errors slots task_types criterions tasks/_benchmark backbones/bert backbones/bert/model data/nlu
 tasks/text_to_text: errors slots task_types tasks/_benchmark tasks/_multitask backbones/t5 data/nlu
-tasks/translation: protocols errors io options checkpoints slots sparsify criterions tasks/_multitask analysis \
+tasks/translation: protocols errors io options checkpoints moe slots sparsify criterions tasks/_multitask analysis \
  evaluation {DATA}
 """
 PAIRS = (line.split(":") for line in RULES.split("\n")[1:-1])

@@ -251,7 +251,6 @@ def test_processes_share_one_load_of_the_model_and_end_at_once(translator, one_t
 # ---- the page ----
 
 
-@contextmanager
 def test_processes_that_cannot_start_are_one_sentence(translator, monkeypatch):
     fork, forked = os.fork, []
 
@@ -267,6 +266,7 @@ def test_processes_that_cannot_start_are_one_sentence(translator, monkeypatch):
     wait_until(lambda: not active_children())
 
 
+@contextmanager
 def served(*translators, **more):
     """The address of a page, whose server ends with the block."""
     ready, loop = queue.Queue(), asyncio.new_event_loop()
