@@ -29,6 +29,7 @@ from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import OF_TRAINED, BuildOptions
 from fairseq_mtmoe.data.corpora.report import Report
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
+from fairseq_mtmoe.data.translation.file_names import read_side_name
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
 from fairseq_mtmoe.io.pages import visible
 
@@ -49,6 +50,7 @@ def prepare_corpora(
         vocabulary_of = None if given is None else given.translator
         if given is not None:
             recipe = given.of_recipe(recipe if vocabulary_of is None else recipe.found_in(raw))
+        _say_unread(recipe, raw)
         with stopped_by_sigterm(), cluster(scheduler) if scheduler else local_workers(workers or cores()) as hands:
             made = pipeline.prepare(raw, data, recipe, on_bad_line, hands, overwrite, allow_unequal)
     if made is None:
@@ -69,6 +71,18 @@ def prepare_corpora(
         click.echo(given.how_to_go_on(data))
     if shards := shards_of(made, quoted):
         click.echo(f"For fairseq's own tasks, replace the first {quoted} by {shards}.")
+
+
+def _say_unread(recipe: Recipe, raw: Path) -> None:
+    """Print which files look like a side of a pair's text, such as `dev.en-de.de`, where a recipe reads all pairs."""
+    if not raw.is_dir() or not any(corpus.is_open for corpus in recipe.corpora):
+        return
+    read = {file for corpus in recipe.found_in(raw).corpora for file in corpus.files}
+    sides = ((path.name, read_side_name(path.name)) for path in sorted(raw.iterdir()) if path.is_file())
+    unread = [name for name, side in sides if name not in read and side and side.lang in (side.source, side.target)]
+    if unread:
+        more = f" and {len(unread) - FEW} more" if len(unread) > FEW else ""
+        click.echo(f"Not read, as the recipe has no such files: {', '.join(unread[:FEW])}{more}.", err=True)
 
 
 def without_missing(recipe: Recipe, raw: Path) -> Recipe:

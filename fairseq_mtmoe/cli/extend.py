@@ -10,6 +10,7 @@ from fairseq_mtmoe.cli._shared import PATH, list_option, quiet_fairseq
 from fairseq_mtmoe.cli._vocabulary import vocabulary_in
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import output_file, text_lines
+from fairseq_mtmoe.io.normalisation import normalise
 
 if TYPE_CHECKING:
     from fairseq_mtmoe.data.translation.new_language import Rows
@@ -156,8 +157,8 @@ def _say_cuts(
 
 
 def _lines(option: str, path: Path) -> list[str]:
-    """Return a file's lines that are not blank (UserError: there are none)."""
-    lines = [line for line in text_lines(path) if line.strip()]
+    """Return a file's lines that are not blank, as `mtmoe prepare` writes them (UserError: there are none)."""
+    lines = [line for line in map(normalise, text_lines(path)) if line]
     if not lines:
         raise_invalid(option, "a file with text", str(path))
     return lines

@@ -115,7 +115,7 @@ class Pieces:
     """A side's SentencePiece model with the ids of its pieces in a dictionary."""
 
     def __init__(self, side: Side, dictionary: Dictionary) -> None:
-        self._processor, self._dictionary = side.processor, dictionary
+        self._side, self._processor, self._dictionary = side, side.processor, dictionary
         names = [self._processor.id_to_piece(piece) for piece in range(self._processor.get_piece_size())]
         ids = [dictionary.index(name) for name in names]
         ids[self._processor.unk_id()] = dictionary.unk()
@@ -125,7 +125,7 @@ class Pieces:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each line, without an end."""
-        return [self._ids[pieces].tolist() if pieces else [] for pieces in self._processor.encode(list(lines))]
+        return [self._ids[pieces].tolist() if pieces else [] for pieces in self._side.encode(lines)]
 
     def speller(self, ignored: Sequence[int]) -> "Spelled":
         """Return a converter of tokens to text."""

@@ -15,7 +15,7 @@ from fairseq_mtmoe.data.corpora.cleaning.keys import Keys, are_among
 from fairseq_mtmoe.data.corpora.engine.assembling import TRAIN, binarize
 from fairseq_mtmoe.data.corpora.engine.jobs import RawCorpus
 from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus, Rules, clean
-from fairseq_mtmoe.data.corpora.engine.selecting import Selection, joined_keys
+from fairseq_mtmoe.data.corpora.engine.selecting import SIDES, Selection, joined_keys
 from fairseq_mtmoe.data.corpora.engine.store import Saved, summary_of
 from fairseq_mtmoe.data.corpora.engine.workers import Tools
 from fairseq_mtmoe.data.corpora.recipes.recipe import Recipe
@@ -159,16 +159,20 @@ def _changes(corpus: CleanedCorpus) -> Iterator[tuple[str, dict[str, int]]]:
 def sources_in_training(
     evaluated: Mapping[str, Sequence[CleanedCorpus]], trained: Mapping[str, CleanedCorpus]
 ) -> dict[str, tuple[int, dict[str, int]]]:
-    """Return each pair's number of validation and test sources in training data, in total and by training pair."""
+    """Return each pair's number of validation and test sources in training data, in total and by training pair.
+
+    They are looked for on the side of their language, be it the source or the target.
+    """
     by_source: dict[str, list[str]] = defaultdict(list)
     for pair in evaluated:
         by_source[pair.split("-")[0]].append(pair)
     found = {}
-    for pairs in by_source.values():
+    for lang, pairs in by_source.items():
         keys = joined_keys(_source_keys(path) for pair in pairs for corpus in evaluated[pair] for path in corpus.blocks)
-        holders = {pair: set(_messages([trained[pair]], keys)) for pair in pairs}
+        sides = {pair: SIDES[pair.split("-").index(lang)] for pair in trained if lang in pair.split("-")}
+        holders = {pair: set(_messages([trained[pair]], keys, side)) for pair, side in sides.items()}
         for pair in pairs:
-            held = [[other for other in pairs if message in holders[other]] for message in _messages(evaluated[pair])]
+            held = [[other for other in sides if message in holders[other]] for message in _messages(evaluated[pair])]
             found[pair] = sum(map(bool, held)), dict(sorted(Counter(chain.from_iterable(held)).items()))
     return found
 
@@ -179,12 +183,12 @@ def _source_keys(path: Path) -> Keys:
         return keys
 
 
-def _messages(corpora: Sequence[CleanedCorpus], among: Keys | None = None) -> Iterator[str]:
-    """Yield the `message_key` of each source, or only of sources with one of these sorted keys."""
+def _messages(corpora: Sequence[CleanedCorpus], among: Keys | None = None, side: str = SIDES[0]) -> Iterator[str]:
+    """Yield the `message_key` of each text on a side, or only of those with one of these sorted keys."""
     for path in (path for corpus in corpora for path in corpus.blocks):
         with Saved(path) as saved:
             if among is None:
-                lines = saved.lines("source")
+                lines = saved.lines(side)
             else:
-                lines = saved.some_lines("source", np.flatnonzero(are_among(saved["source_keys"], among)))
+                lines = saved.some_lines(side, np.flatnonzero(are_among(saved[f"{side}_keys"], among)))
         yield from map(message_key, lines)

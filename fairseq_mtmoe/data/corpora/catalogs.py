@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_mtmoe.data.corpora.blocks import Fault
-from fairseq_mtmoe.data.corpora.cleaning.characters import LENGTH_PADDING, WIDE, normal_form, normalise
+from fairseq_mtmoe.data.corpora.cleaning.characters import LENGTH_PADDING, WIDE
 from fairseq_mtmoe.data.corpora.readers.messages import load_catalog, messages_of
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.normalisation import normal_form, normalise
 
 SentencePair = tuple[str, str]  # (source sentence, target sentence), each one normalised line
 

@@ -18,6 +18,8 @@ from fairseq.data import Dictionary
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, model_of_sources
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes
+from fairseq_mtmoe.io.normalisation import normalise
+from fairseq_mtmoe.io.protobuf import fields
 
 # Keys in a checkpoint's `task_state`
 VOCABULARY = "vocabulary"
@@ -26,6 +28,7 @@ ENDS = "vocabulary_ends"  # for each older language, the end of the vocabulary b
 GENERATION = "generation"  # default settings of `generate` in `transformers` for an imported model
 KEPT = (NEW_SYMBOLS, ENDS, GENERATION)  # what a run keeps of the model that it begins with
 NUM_SPECIAL = 4  # fairseq's <s>, <pad>, </s> and <unk>
+_NORMALIZER, _TABLE = 3, 2  # field numbers in SentencePiece's `ModelProto` and `NormalizerSpec`
 
 
 class End(NamedTuple):
@@ -67,6 +70,18 @@ class Side:
             return sentencepiece.SentencePieceProcessor(model_proto=self.model)
         except RuntimeError as error:
             raise UserError("A vocabulary must have a SentencePiece model, but its model is damaged.") from error
+
+    @functools.cached_property
+    def normalises(self) -> bool:
+        """Return whether the model has a table of characters to normalise text with, as imported ones mostly have."""
+        specs = (value for at, value in fields(self.model) if at == _NORMALIZER and isinstance(value, bytes))
+        return any(at == _TABLE and value for spec in specs for at, value in fields(spec))
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each line's pieces; without a table, lines are normalised as by `mtmoe prepare`."""
+        texts = list(lines) if self.normalises else list(map(normalise, lines))
+        found: list[list[int]] = self.processor.encode(texts)
+        return found
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """`mtmoe extend` gives a translator a language and leaves its others as they are, or says why not in one sentence."""
 
+import unicodedata
+
 import pytest
 import torch
 
@@ -108,6 +110,17 @@ def test_what_it_reports_is_what_text_is_cut_into(tmp_path):
     )
     cuts = (side.processor.encode(sentences("en", 100)) for side in (before, after.source))
     assert f"held.en: {sum(old != new for old, new in zip(*cuts, strict=True))} of 100 lines" in said[2]
+
+
+def test_new_pieces_are_those_of_text_that_prepare_would_write(tmp_path):
+    """Decomposed letters, no-break spaces and soft hyphens are in no training text, so no piece has them."""
+    save_translator(tmp_path / "model.pt")
+    lines = [line.replace("ny", "ñy").replace("dho", "dh\u00ado") for line in sentences("luo", 200)]
+    odd = [unicodedata.normalize("NFD", line).replace(" ", "\u00a0") for line in lines]
+    text = write_lines(tmp_path / "odd.txt", odd)
+    mtmoe("extend", tmp_path / "model.pt", tmp_path / "out.pt", "--language", "luo_Latn", "--text", text)
+    added = set(loaded(tmp_path / "out.pt")[1].source.symbols) - set(loaded(tmp_path / "model.pt")[1].source.symbols)
+    assert "ñ" in added and not {"\u0303", "\u00a0", "\u00ad"} & set("".join(added))
 
 
 @pytest.mark.parametrize(("options", "langtoks", "wrong"), [

@@ -9,11 +9,13 @@ import sys
 import time
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 
 import pytest
 
 from fairseq_mtmoe.cli import _preparing as preparing
 from fairseq_mtmoe.data.corpora.data_dir import content_hash, fingerprint
+from fairseq_mtmoe.data.corpora.recipes import schema as recipes
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.catalogs import write_catalog
 from tests.helpers.invoked import invoked, mtmoe
@@ -105,6 +107,20 @@ def test_text_gives_a_data_directory(tmp_path, raw):
     (tmp_path / "mine.json").write_text('{"mid": ["en-de"]}')
     run("text", raw, tmp_path / "out", *SMALL, "--tiers", tmp_path / "mine.json", "--overwrite")
     assert json.loads((tmp_path / "out" / "tiers.json").read_text())["mid"] == ["en-de"]
+
+
+def test_files_that_a_recipe_of_all_pairs_does_not_read_are_named(tmp_path, raw):
+    for lang in ("en", "de"):
+        (raw / f"valid.en-de.{lang}").rename(raw / f"dev.en-de.{lang}")
+    (raw / "notes.txt").write_text("no side of a pair")
+    options = ("--recipe", "folder", "--workers", "1")
+    shipped = Path(recipes.__file__).with_name("folder.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(f"{shipped}\nheld_out: {{valid: 3, test: 3}}\n")
+    result = invoked("prepare", "corpora", raw, tmp_path / "out", "--recipe", tmp_path / "mine.yaml", "--workers", "1")
+    assert "Not read, as the recipe has no such files: dev.en-de.de, dev.en-de.en.\n" in result.stderr
+    for lang in ("en", "de"):
+        (raw / f"dev.en-de.{lang}").rename(raw / f"valid.en-de.{lang}")
+    assert "Not read" not in invoked("prepare", "corpora", raw, tmp_path / "all", *options).stderr
 
 
 @pytest.mark.parametrize("form", ["text", "corpora"])
@@ -200,6 +216,7 @@ def test_wrong_input_leaves_no_trace(tmp_path, folder, raw):
         (("catalogs", out, "--folder", folder, "--test-size", 0), "--test-size"),
         (("catalogs", out, "--packages", "no_such_package"), "--packages"),
         (("text", raw, out, *SMALL, "--temperature", 0), "--temperature"),
+        (("text", raw, out, *SMALL, "--temperature", "inf"), "--temperature"),
         (("text", raw, out, "--vocab-size", 7), "--vocab-size"),
         (("text", raw, out, "--character-coverage", "nan"), "--character-coverage"),
         (("text", tmp_path / "nowhere", out), "nowhere"),

@@ -42,6 +42,16 @@ def test_data_has_the_models_pieces_ids_and_codes(tmp_path, raw, form, style):
     assert str(tmp_path) not in json.dumps(json.loads((out / "report.json").read_text()).get("recipe", {}))
 
 
+def test_data_with_a_vocabulary_for_each_side_is_no_vocabulary_of_other_data(tmp_path, raw):
+    models = trained_pieces(sentences("en", 200)), trained_pieces(sentences("sw", 200))
+    model, old = tmp_path / "model.pt", tmp_path / "old"
+    save_translator(model, models, langs=("eng", "swh"), langtoks=("tgt", None))
+    mtmoe("prepare", "text", raw, old, "--vocabulary-of", model)
+    with refused("--vocabulary-from"):
+        mtmoe("prepare", "text", raw, tmp_path / "new", "--vocabulary-from", old)
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("joined", [True, False])
 def test_two_models_cut_sources_and_targets(tmp_path, raw, joined):
     models = trained_pieces(sentences("en", 200)), trained_pieces(sentences("sw", 200), "unigram", 40)

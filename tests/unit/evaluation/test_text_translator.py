@@ -74,6 +74,14 @@ def test_text_is_translated_as_the_test_set_is_whatever_languages_share_a_batch(
     assert len({text for target in targets for text in map(str, group.finished(target))}) > 10
 
 
+def test_text_is_normalised_as_prepare_normalises_training_text(data, translator):
+    lines = sources(data, "en-aa")[:8]
+    odd = [f"\ufeff{line.replace(' ', chr(0xA0), 1)}\t" for line in lines]
+    assert odd != lines and translator.translate(odd, source="en", target="aa") == translator.translate(
+        lines, source="en", target="aa"
+    )
+
+
 @pytest.mark.parametrize(("task", "others", "named"), [
     ({"langtoks": {}}, {}, "damaged.pt"), ({"langtoks": None}, {}, "damaged.pt"),
     ({"langtoks": {"main": ("mined", None)}}, {}, "--langtoks-specs of the checkpoint"),

@@ -1,19 +1,19 @@
-"""Normalisation, and texts as arrays of code points, a hundred times faster than loops over characters."""
+"""Texts as arrays of code points, a hundred times faster than loops over characters."""
 
 from __future__ import annotations
 
-import itertools
 import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 import numpy as np
 from fontTools.unicodedata import script as script_of
 from numpy.typing import NDArray
+
+from fairseq_mtmoe.io.normalisation import INVISIBLE, normal_form, normalise
 
 CODES = sys.maxunicode + 1
 # Of the planes in between none has a character; the last two are for private use. Looking at each takes half a second.
@@ -21,8 +21,6 @@ ASSIGNED = (*range(0x40000), *range(0xE0000, 0xE1000))
 WIDE = 3  # how many Latin letters one wide (CJK) character stands for, roughly
 LENGTH_PADDING = 10  # added to both lengths before their ratio is taken: short texts may differ more
 _NO_SCRIPT = frozenset({"Zyyy", "Zinh", "Zzzz"})  # common to all, inherited from the letter before, not known
-# Control characters that are no white space, soft hyphens, byte order marks. Joiners are letters to some scripts: kept.
-_INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\ufeff]")
 # What other programs take for the end of a line, where it is inside one.
 _BREAK = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
@@ -69,11 +67,6 @@ def scripts() -> tuple[dict[str, int], NDArray[np.uint8]]:
     return numbers, entries
 
 
-def normalise(text: str) -> str:
-    """Return a line in NFC with single spaces, without control and invisible formatting characters."""
-    return " ".join(normal_form("NFC", _INVISIBLE.sub("", text)).split())
-
-
 def normalised(texts: Sequence[str]) -> list[str]:
     """Return `normalise` of each text, three times as fast, as texts that only need NFC are found by one search."""
     columns = Columns.of(texts)
@@ -91,7 +84,7 @@ def normalised(texts: Sequence[str]) -> list[str]:
 def _irregular() -> NDArray[np.bool_]:
     """Return a pattern for white space other than spaces, and for characters that `normalise` removes."""
     characters = map(chr, range(CODES))
-    return table(ord(one) for one in characters if one != " " and (one.isspace() or _INVISIBLE.match(one)))
+    return table(ord(one) for one in characters if one != " " and (one.isspace() or INVISIBLE.match(one)))
 
 
 def changes_of(lines: Iterable[str]) -> dict[str, int]:
@@ -100,24 +93,8 @@ def changes_of(lines: Iterable[str]) -> dict[str, int]:
     for line in lines:
         if line.isprintable() and unicodedata.is_normalized("NFC", line):
             continue  # most lines; none of the characters in question is printable
-        visible, count = _INVISIBLE.subn("", line)
+        visible, count = INVISIBLE.subn("", line)
         removed += count
         breaks += len(_BREAK.findall(line))
         respelled += not unicodedata.is_normalized("NFC", visible)
     return {"removed": removed, "breaks": breaks, "respelled": respelled}
-
-
-def normal_form(form: Literal["NFC", "NFKC"], text: str) -> str:
-    """Return a Unicode normal form; marks on a character are processed 30 at a time (annex 15), or it takes days."""
-    if len(text) < 1000:
-        return unicodedata.normalize(form, text)
-    cuts = [match.end() for match in _long_marks().finditer(text)]
-    pieces = [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
-    return "".join(unicodedata.normalize(form, piece) for piece in pieces)
-
-
-@cache
-def _long_marks() -> re.Pattern[str]:
-    """Return a pattern for 30 combining marks that are followed by another."""
-    marks = "".join(chr(code) for code in range(CODES) if unicodedata.combining(chr(code)))
-    return re.compile(f"[{marks}]{{30}}(?=[{marks}])")

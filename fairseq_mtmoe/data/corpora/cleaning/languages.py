@@ -29,6 +29,7 @@ _JOINED = {
 }
 _ENGLISH = frozenset(["the", "of", "and", "to", "that", "with", "this", "are", "was", "have", "from", "by", "be", "or"])
 _SOME_ENGLISH = 0.04  # share of these words above which a text is English: of 100 words of English prose they are 20
+_RELATED = 60  # CLDR's distance of two scripts of a language is 50; that of languages without a relation is above 80
 FOREIGN = 1 << 32  # counts of other scripts' letters are so far above those of the own ones in one sum of both
 
 
@@ -44,9 +45,31 @@ def is_same_language(code: str, lang: str) -> bool:
 
 
 def best_match(codes: Sequence[str], lang: str) -> str | None:
-    """Return a file's code for the language: the same code, or else one for the same language; None without."""
+    """Return a file's code for the language: the same code, or else one with its script, or any; None without."""
     same = [code for code in codes if is_same_language(code, lang)]
-    return next((code for code in same if _subtags(code) == _subtags(lang)), same[0] if same else None)
+    return min(same, key=lambda code: (_subtags(code) != _subtags(lang), _script(code) != _script(lang)), default=None)
+
+
+@lru_cache(1024)
+def _script(code: str) -> str | None:
+    """Return a code's script, which its region may imply (`zh-TW` is in Hant); None if the code is invalid."""
+    import langcodes  # large tables, needed for few files
+
+    try:
+        return langcodes.Language.get("-".join(_subtags(code))).maximize().script
+    except ValueError:  # raised by `langcodes` for malformed codes
+        return None
+
+
+def is_distant(code: str, lang: str) -> bool:
+    """Return whether a code is of another language that is not a near relative, as `fr` is beside `en`."""
+    import langcodes  # as above
+
+    try:
+        distance: int = langcodes.tag_distance("-".join(_subtags(code)), "-".join(_subtags(lang)))
+    except ValueError:  # raised by `langcodes` for malformed codes
+        return False
+    return distance > _RELATED
 
 
 def looks_like(text: str, lang: str) -> float:

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from fairseq_mtmoe.data.corpora.blocks import HARMLESS, BadLine, Block, CorpusFiles, OnBadLine
-from fairseq_mtmoe.data.corpora.cleaning.characters import normalise
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import SAMPLES, Cleaner
 from fairseq_mtmoe.data.corpora.engine.store import Stage, is_saved, packed, save
 from fairseq_mtmoe.data.corpora.readers import parts_of, read
 from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
+from fairseq_mtmoe.io.normalisation import normalise
 
 # Of a part, on both sides together: a block's pairs have fewer unless they are over 300 bytes each.
 PART_BYTES = 16 << 20

@@ -180,6 +180,8 @@ def _of_corpora(report: Report) -> Iterator[str]:
             yield f"{name}: one side has {number:,} segments that the other lacks."
         for sentence in said_of_unequal(corpus["bad_samples"]):
             yield f"{name}: {sentence}"
+        if not is_training and (number := sum(flow.bad[reason] for reason in HARMLESS)):
+            yield f"{name}: {number:,} entries are left out, as they have no text in one of the two languages."
         faults = {reason: number for reason, number in flow.bad.items() if reason not in HARMLESS}
         if flow.lines and (share := sum(faults.values()) / flow.lines) >= MANY_BAD:
             reasons = ", ".join(f"{reason} {number:,}" for reason, number in faults.items())

@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element, ParseError, iterparse
 
 from fairseq_mtmoe.data.corpora.blocks import Content, CorpusFiles, Fault, Segment, check_whole
 from fairseq_mtmoe.data.corpora.cleaning.languages import best_match, is_same_language
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import read_bytes, regular_file
 
 _UNKNOWN_ENCODING = 18  # expat's error code
@@ -136,22 +137,27 @@ class _InSet(NamedTuple):
     system: str  # the translator, for instance the first reference
     key: Key
     text: str
+    lang: str  # as its set says; empty if it does not
 
 
 def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """Yield the segments of an SGM set, source and references in two files or one, by document and number."""
+    """Yield the segments of an SGM set, source and references in two files or one, by document and number.
+
+    Raises `UserError` if the two files are in the wrong order, as their sets name their languages.
+    """
     is_both = len(files.paths) == 1
     references: dict[str, dict[Key, str]] = {}
     fault = None
     try:
         for one in _sgm(files.contents[-1]):
+            _expect_side(one, files, 1)
             if not is_both or one.kind == "refset":
                 references.setdefault(one.system, {})[one.key] = one.text
     except Fault as broken:  # segments before it are used
         fault = broken
     sources = (
         (one.key if not is_both or one.kind == "srcset" else (), one.text)
-        for one in _sgm(files.contents[0])
+        for one in _in_order(files)
         if not is_both or one.kind not in ("refset", "tstset")
     )
     try:
@@ -163,11 +169,23 @@ def sgm_segments(files: CorpusFiles) -> Iterator[Segment]:
         raise Fault(fault.reason, f"{files.paths[-1]}: {fault.message}")
 
 
+def _in_order(files: CorpusFiles) -> Iterator[_InSet]:
+    for one in _sgm(files.contents[0]):
+        _expect_side(one, files, 0)
+        yield one
+
+
+def _expect_side(one: _InSet, files: CorpusFiles, side: int) -> None:
+    own, other = (files.source_lang, files.target_lang)[:: -1 if side else 1]
+    if len(files.paths) == 2 and is_same_language(one.lang, other) and not is_same_language(one.lang, own):
+        raise_invalid(f"the language of {files.paths[side]}", f"{own}, as the source's file comes first", one.lang)
+
+
 def _sgm(content: Content) -> Iterator[_InSet]:
     """Yield a file's segments in order (Fault: the file is truncated, or has no segments)."""
     # Invalid UTF-8 becomes lone surrogates, so that only its own segment is left out.
     text = read_bytes(content.path, "a corpus' file").decode("utf-8-sig", "surrogateescape")
-    kind = name_of_set = system = document = ""
+    kind = lang = name_of_set = system = document = ""
     sets = in_document = 0
     seen: Counter[tuple[str, ...]] = Counter()
     tags = list(_TAG.finditer(text))
@@ -181,6 +199,7 @@ def _sgm(content: Content) -> Iterator[_InSet]:
         elif name != "seg":
             sets += name != "srcset"
             kind, name_of_set = name, given.get("refid", str(sets))
+            lang = given.get("srclang" if name == "srcset" else "trglang", "")
         elif after is None:
             check_whole(content, lost=1)
             raise Fault("markup", "the file ends within a segment", lost=1)
@@ -189,7 +208,7 @@ def _sgm(content: Content) -> Iterator[_InSet]:
             of, key = f"{name_of_set} {system}", (document, given.get("id", str(in_document)))
             seen[kind, of, *key] += 1
             plain = _CHARACTER.sub(lambda found: html.unescape(found[0]), text[tag.end() : after.start()].strip())
-            yield _InSet(kind, of, (*key, str(seen[kind, of, *key])), plain)
+            yield _InSet(kind, of, (*key, str(seen[kind, of, *key])), plain, lang)
     check_whole(content)
     if not seen:
         raise Fault("markup", "the file has no segments")

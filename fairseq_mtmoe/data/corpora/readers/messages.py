@@ -11,7 +11,8 @@ import numpy as np
 import polib
 
 from fairseq_mtmoe.data.corpora.blocks import CorpusFiles, Fault, Segment, check_whole, excerpt_of
-from fairseq_mtmoe.data.corpora.cleaning.languages import is_same_language
+from fairseq_mtmoe.data.corpora.cleaning.languages import is_distant, is_same_language
+from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import read_bytes
 
 MAGIC = (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")  # first bytes of compiled catalogs: little-endian, big-endian
@@ -20,12 +21,17 @@ _PLURAL_FORMS = re.compile(r"plural\s*=\s*([^;]+)")
 
 
 def message_segments(files: CorpusFiles) -> Iterator[Segment]:
-    """Yield a catalog's messages, two for plurals, in the direction of its header, without fuzzy and obsolete ones."""
+    """Yield a catalog's messages, two for plurals, in the direction of its header, without fuzzy and obsolete ones.
+
+    Raises `UserError` if its header says that it is in a third language.
+    """
     (content,) = files.contents
     check_whole(content)
     is_compiled = files.format == "mo" or read_bytes(content.path).startswith(MAGIC)
     catalog = load_catalog(content.path, is_compiled)
     lang, sides = catalog.metadata.get("Language", ""), [files.source_lang, files.target_lang]
+    if lang and all(is_distant(lang, side) for side in sides):
+        raise_invalid(f"Language in the header of {files.paths[0]}", f"{sides[0]} or {sides[1]}", lang)
     of_source, of_target = (is_same_language(lang or "en", side) for side in (sides if lang else sides[::-1]))
     for entry in catalog:
         for source, target in () if entry.obsolete else messages_of(entry, catalog):

@@ -29,7 +29,7 @@ class Columns(NamedTuple):
 
 
 def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    """Yield the pairs of a TSV file, without its header and without texts that contain the value of `absent`."""
+    """Yield the pairs of a TSV file, without its header, and without texts that are `absent` or `incomplete`."""
     (content,) = files.contents
     columns: Columns | None = None
     first = files.first
@@ -52,7 +52,8 @@ def read_tsv(files: CorpusFiles) -> Iterator[Pairs | BadLine]:
 
 
 def _pairs(batch: Batch, columns: Columns, first: int, files: CorpusFiles) -> Iterator[Pairs | BadLine]:
-    texts, bad, absent = batch.texts, dict(batch.bad), str(files.fields.get("absent", ""))
+    texts, bad = batch.texts, dict(batch.bad)
+    absent, incomplete = (str(files.fields.get(name, "")) for name in ("absent", "incomplete"))
     tabs = columns.width - 1
     for index, text in enumerate(texts):
         if text.count("\t") != tabs:
@@ -61,8 +62,8 @@ def _pairs(batch: Batch, columns: Columns, first: int, files: CorpusFiles) -> It
         texts = [text if text.count("\t") == tabs else "\t" * tabs for text in texts]
     cells = "\t".join(texts).split("\t") if texts else []  # of all lines at once, as each has the same number
     source, target = cells[columns.source :: columns.width], cells[columns.target :: columns.width]
-    for index, sides in enumerate(zip(source, target, strict=True) if absent else ()):
-        if any(absent in side for side in sides):
+    for index, sides in enumerate(zip(source, target, strict=True) if absent or incomplete else ()):
+        if any((absent and side.strip() == absent) or (incomplete and incomplete in side) for side in sides):
             bad.setdefault(index, ("untranslated", excerpt_of(batch.texts[index])))
     yield from usable_pairs(Batch(source, bad), Batch(target), first, files)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mtmoe.data.corpora.recipes import schema
-from fairseq_mtmoe.data.corpora.recipes.schema import SHIPPED, Corpus, Filters, Role, Spelling, Vocabulary
+from fairseq_mtmoe.data.corpora.recipes.schema import SHIPPED, Action, Corpus, Filters, Role, Spelling, Vocabulary
 from fairseq_mtmoe.data.translation.tiers import TIERS
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
@@ -87,10 +87,15 @@ class Recipe:
         if self.vocabulary.dictionary is not None and self.vocabulary.model is None:
             what = "absent without its `model`"
             yield "vocabulary: dictionary", what, self.vocabulary.dictionary
+        if (self.filters.duplicates, self.filters.near_duplicates) == (Action.keep, Action.drop):
+            what = "drop unless `near_duplicates` is keep, as equal pairs are near duplicates, too"
+            yield "filters: duplicates", what, self.filters.duplicates.name
         ranked = [name for tier in TIERS for name in self.tiers.get(tier, [])]
         for name in ranked:
             if not all(map(schema.CODE.fullmatch, name.split("-"))) or ranked.count(name) > 1:
                 yield "tiers", "languages or pairs, each in only one tier", name
+            elif not any(_is_in(name, corpus.languages) for corpus in self.corpora):
+                yield "tiers", "languages or pairs of `corpora`", name
         names = [corpus.name for corpus in self.corpora]
         if not self.pairs and not self.is_shipped:
             yield "corpora", "a list with at least one corpus of `role: train`", names
@@ -208,6 +213,12 @@ def _both_ways(pairs: Sequence[str]) -> set[str]:
     return {*pairs, *map(_reversed, pairs)}
 
 
+def _is_in(name: str, langs: Sequence[str]) -> bool:
+    """Return whether a language, or both of a pair, may be languages of a corpus."""
+    places = [lang in schema.OPEN for lang in langs]
+    return sum(lang not in langs for lang in name.split("-")) <= sum(places)
+
+
 def _matches(pair: str, pattern: str) -> bool:
     sides = zip(pair.split("-"), pattern.split("-"), strict=True)
     return all(wanted in schema.OPEN or lang == wanted for lang, wanted in sides)
@@ -293,8 +304,11 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
         if key not in content:
             raise_invalid(str(path), f"a recipe with `{key}`", list(content))
     spelling, tiers, entries = content.get("languages", "plain"), content.get("tiers", {}), content["corpora"]
-    if spelling not in Spelling.__members__:
+    seed = content.get("seed", 1)
+    if not isinstance(spelling, str) or spelling not in Spelling.__members__:
         raise_invalid(f"{path}: languages", f"one of {', '.join(Spelling.__members__)}", spelling)
+    if type(seed) is not int:
+        raise_invalid(f"{path}: seed", _SEED["rule"][0], seed)
     check_names(f"{path}: tiers", tiers, ("high", "mid", "low"))
     if not isinstance(entries, list) or not entries:
         raise_invalid(f"{path}: corpora", "a list of corpora", entries)
@@ -304,7 +318,7 @@ def load_recipe(name_or_path: str | Path, argument: str = "--recipe") -> Recipe:
         directions=_plain(f"{path}: directions", content.get("directions", [])),
         corpora=[corpus for number, entry in enumerate(entries, 1) for corpus in _corpora(path, number, entry)],
         tiers={tier: _plain(f"{path}: tiers: {tier}", names) for tier, names in tiers.items()},
-        seed=content.get("seed", 1),
+        seed=seed,
         path=path,
         **{key: structured(form, f"{path}: {key}", content.get(key, {})) for key, form in _PARTS.items()},
     )

@@ -112,6 +112,7 @@ def _is_of_the_web(address: str) -> bool:
 _FILES = rule("paths below RAW, and below `!` inside an archive, without `..`", _is_below)
 _ADDRESS = rule("a web address, such as https://example.org/text.zip", _is_of_the_web)
 _KIND = rule(f"{PARALLEL} or {BACK_TRANSLATED}", (PARALLEL, BACK_TRANSLATED).__contains__)
+_FIELDS = ("source", "target", "absent", "incomplete")
 _COPIES = rule(f"an integer from 1 to {MOST_COPIES}", lambda weight: 1 <= weight <= MOST_COPIES)
 _LANGS = rule("different language codes", lambda lang: CODE.fullmatch(lang) and lang not in OPEN)
 
@@ -195,6 +196,8 @@ class Corpus:
         if not 1 <= len(set(self.files)) == len(self.files) <= 2:
             yield "files", "one file with both sides, or the source's and the target's", self.files
         for key, value in self.fields.items():
+            if key not in _FIELDS:
+                yield "fields", f"names of {', '.join(_FIELDS)}", key
             if not isinstance(value, str | int) or isinstance(value, bool):
                 yield f"fields: {key}", "a text or a number", value
         yield from self._mistakes_of_languages()
@@ -295,8 +298,8 @@ class BuildOptions:
             raise_invalid("--vocab-size", f"from 8 to {LARGEST_SIZE:,}", self.vocab_size)
         if not LEAST_COVERAGE <= self.character_coverage <= 1:
             raise_invalid("--character-coverage", f"from {LEAST_COVERAGE} to 1", self.character_coverage)
-        if not self.temperature > 0:
-            raise_invalid("--temperature", "above 0", self.temperature)
+        if not 0 < self.temperature < math.inf:
+            raise_invalid("--temperature", "above 0 and finite", self.temperature)
         if self.shards < 1:
             raise_invalid("--shards", "at least 1", self.shards)
 

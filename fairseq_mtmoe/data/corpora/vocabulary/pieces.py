@@ -15,7 +15,7 @@ from fairseq_mtmoe.data.corpora.cleaning import characters
 from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
 from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES, Recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import CODE, Spelling
-from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, TAG, TOKEN_STYLE, dictionary_name
+from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, TAG, TOKEN_STYLE, dictionary_name, model_of_sources
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_text, regular_file, text_lines
 
@@ -212,10 +212,15 @@ class GivenVocabulary:
 
 
 def vocabulary_of_data(folder: Path) -> GivenVocabulary:
-    """Return the vocabulary of a data directory of `mtmoe prepare` (UserError: the folder is none)."""
+    """Return a data directory's vocabulary (UserError: it is none of `mtmoe prepare`, or has one for each side)."""
     if not folder.is_dir():
         raise_invalid("--vocabulary-from", "a data directory of `mtmoe prepare`", str(folder))
     model = regular_file(folder / SENTENCEPIECE, "the SentencePiece model of a data directory of `mtmoe prepare`")
+    if model_of_sources(folder) != model:
+        raise_invalid(
+            "--vocabulary-from", "a data directory with one vocabulary for sources and targets; give this one's model "
+            "as `--vocabulary-of MODEL`", str(folder),
+        )  # fmt: skip
     folders = (folder, folder / "shard0")
     dictionary = next((path for each in folders for path in sorted(each.glob(dictionary_name("*")))), None)
     if dictionary is None:

@@ -8,11 +8,11 @@ import pytest
 
 from fairseq_mtmoe.data.corpora import build as build_module
 from fairseq_mtmoe.data.corpora.build import build, corpora_of, find_text_files
-from fairseq_mtmoe.data.corpora.cleaning.characters import normalise
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.readers import parts_of, read
 from fairseq_mtmoe.data.corpora.recipes.schema import BuildOptions
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.normalisation import normalise
 from tests.helpers.catalogs import MESSAGES, translate
 from tests.helpers.raw_corpora import text_of, tools_for, write_corpus
 from tests.helpers.refused import refused
@@ -167,6 +167,7 @@ def test_sources_seen_in_training_of_any_pair_are_counted(tmp_path):
         ("en-bb", ["three"], ["four"], ["one."], (1, {"en-aa": 1, "en-cc": 1})),
         ("de-bb", ["four"], ["one"], ["two"], (0, {})),
         ("en-cc", ["ONE"], ["One"], ["Three"], (2, {"en-aa": 1, "en-bb": 1, "en-cc": 1})),
+        ("bb-dd", ["five"], ["FOUR de"], ["three bb", "six"], (1, {"en-bb": 1})),
     ):
         expected[pair] = seen
         for split, source in zip(SPLITS, sources, strict=True):

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.corpora import catalogs, harvest
-from fairseq_mtmoe.data.corpora.cleaning.characters import changes_of, normalise
+from fairseq_mtmoe.data.corpora.cleaning.characters import changes_of
 from fairseq_mtmoe.data.corpora.data_dir import content_hash
 from fairseq_mtmoe.data.corpora.readers.messages import singular_and_plural_form
+from fairseq_mtmoe.io.normalisation import normalise
 from tests.helpers.catalogs import write_catalog
 from tests.helpers.raw_corpora import tools_for
 from tests.helpers.refused import refused

@@ -63,6 +63,7 @@ def test_what_a_reader_should_look_at_first():
     found["pairs"]["en-ab"]["tokens"]["test"]["ab"]["unknown"] = 600
     found["corpora"]["corpus-0"].update(bad={"truncated": 1, "unpaired": 3})
     found["corpora"]["corpus-1"].update(bad={"encoding": 100})
+    found["corpora"]["test-aa"].update(bad={"untranslated": 1200})
     said = "\n".join(findings(found))
     for words in (
         "900 pieces, as the text allows no more",
@@ -70,11 +71,12 @@ def test_what_a_reader_should_look_at_first():
         "en-ab: 6.0% of the test tokens are not in the vocabulary",
         "corpus-0 (en-aa): a file could not be read to its end (truncated)",
         "corpus-0 (en-aa): one side has 3 segments that the other lacks.",
+        "test-aa (en-aa): 1,200 entries are left out, as they have no text in one of the two languages.",
         "corpus-1 (en-ab): 9.1% of its lines could not be read (encoding 100).",
     ):
         assert words in said
     tree = parsed(page_of(found))
-    assert len(tree.find_class("findings")[0].findall(".//li")) == len(findings(found)) == 7
+    assert len(tree.find_class("findings")[0].findall(".//li")) == len(findings(found)) == 8
 
 
 def test_it_is_said_how_to_train_on_it():

@@ -209,10 +209,12 @@ def test_a_missing_file_says_where_it_is_from(tmp_path):
 
 # What breaks the rule of a field: its name is that of the value that is changed.
 WRONG = {
-    "name": ["a/b"], "corpora": [[]], "languages": ["iso"], "directions": [["en"], 3], "seed": [-1, 1.5],
-    "tiers": [{"high": ["de"], "low": ["de_DE"]}], "shards.pairs": [0], "shards.most": [0], "held_out.valid": [0],
+    "name": ["a/b"], "corpora": [[]], "languages": ["iso", ["plain"]], "directions": [["en"], 3],
+    "seed": [-1, 1.5, []], "tiers": [{"high": ["de"], "low": ["de_DE"]}, {"high": ["sv"]}, {"mid": ["de-fr"]}],
+    "shards.pairs": [0], "shards.most": [0], "held_out.valid": [0],
     "corpora.0.pair": ["german", "en-en_XX"], "corpora.0.langs": [[False]], "corpora.0.role": ["dev"],
     "corpora.0.files": [["a", "b", "c"], ["/etc/passwd"], ["a.tgz!../b"]], "corpora.0.fields.source": [[1]],
+    "corpora.0.fields": [{"text": 1}], "filters.duplicates": ["keep"],
     "corpora.0.address": [["https://a.org/x"]], "corpora.1.address": ["ftp://a.org/x", "https://me:secret@a.org/x"],
     "corpora.1.sha256": ["abc"], "corpora.1.md5": ["A" * 32], "corpora.1.bytes": [0],
     "corpora.0.kind": ["synthetic"], "corpora.1.kind": ["back-translated"], "corpora.0.weight": [0, 101, 1.5],

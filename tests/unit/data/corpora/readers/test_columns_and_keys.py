@@ -111,11 +111,14 @@ def test_lines_with_other_columns_and_texts_that_are_empty_or_marked_as_absent(t
         ("a", "__NULL__"),
         ("_ _ NULL _ _", "b"),
         ("h", "i"),
+        ("no -", "well-known"),
+        (" - ", "j"),
     ]
     reasons = enumerate(("columns", "columns", "empty", "empty", "untranslated", "untranslated"), 2)
     bad = [("a", line, reason, 1) for line, reason in reasons]
-    files = table(tmp_path, *rows, fields={"source": 1, "target": 2, "absent": "NULL"})
-    assert told(files) == ([(1, "a", "b"), (8, "h", "i")], bad)
+    fields = {"source": 1, "target": 2, "absent": "-", "incomplete": "NULL"}
+    found = told(table(tmp_path, *rows, fields=fields))
+    assert found == ([(1, "a", "b"), (8, "h", "i"), (9, "no -", "well-known")], [*bad, ("a", 10, "untranslated", 1)])
 
 
 @pytest.mark.parametrize("head", [("en", "de"), ("Source", "Target")])

@@ -1,6 +1,7 @@
 """Translation memories and sets in XML, and sets in SGM."""
 
 import codecs
+from dataclasses import replace
 
 import pytest
 
@@ -34,6 +35,16 @@ def test_tmx(tmp_path):
     assert pairs == [(1, "Fish & chips — <b>", "Fisch und mehr"), (3, "old", "alt")]
     assert bad == [("a", 2, "untranslated", 1), ("a", 4, "empty", 1)]
     assert found_in(written(tmp_path, TMX, target="de_AT"))[0][1] == (3, "old", "neu")  # in the very variety
+
+
+@pytest.mark.parametrize(("lang", "text"), [
+    ("zh_Hant", "繁體軟體"), ("zh_TW", "繁體軟體"), ("zh_HK", "繁體軟體"), ("zh", "简体软件"), ("zh_Hans", "简体软件"),
+])  # fmt: skip
+def test_of_a_languages_varieties_the_one_in_its_script_is_taken(tmp_path, lang, text):
+    units = [f'<tuv xml:lang="{code}"><seg>{said}</seg></tuv>' for code, said in
+             (("en", "The software"), ("zh-CN", "简体软件"), ("zh-TW", "繁體軟體"))]  # fmt: skip
+    files = written(tmp_path, f"<tmx><body><tu>{''.join(units)}</tu></body></tmx>", target=lang)
+    assert told(files) == ([(1, "The software", text)], [])
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "iso-8859-1"])
@@ -154,6 +165,15 @@ WITHOUT = "<srcset><doc docid=a><seg>Eins<seg>Zwei</doc></srcset>"
 def test_segments_are_paired_by_document_and_number(tmp_path, files, expected):
     """Also without end tags and numbers."""
     assert found_in(written(tmp_path, *files)) == (expected, [])
+
+
+def test_files_in_the_wrong_order_are_refused_where_they_name_their_languages(tmp_path):
+    source = SOURCE.replace('srclang="any"', 'srclang="en"')
+    assert found_in(written(tmp_path, source, REFERENCE)) == (PAIRS, [])
+    with refused("the language of"):
+        found_in(written(tmp_path, REFERENCE, source))
+    turned = replace(written(tmp_path, REFERENCE, source), source_lang="de", target_lang="en")
+    assert [pair[1:] for pair in found_in(turned)[0]] == [(pair[2], pair[1]) for pair in (PAIRS[2], *PAIRS[:2])]
 
 
 def test_several_references(tmp_path):

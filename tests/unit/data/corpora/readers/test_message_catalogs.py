@@ -5,6 +5,7 @@ import polib
 import pytest
 
 from tests.helpers.reading import found_in, told, written
+from tests.helpers.refused import refused
 
 PO = r"""# A catalog
 #, fuzzy
@@ -72,6 +73,13 @@ def test_a_compiled_catalog_whole_and_cut_anywhere(tmp_path, order):
     for size in range(4, len(content) - 1, 5):
         pairs, bad = found_in(written(tmp_path, content[:size], target="ru"))
         assert not pairs and [line.reason for line in bad] == ["damaged"]
+
+
+def test_a_catalog_of_a_third_language_is_refused(tmp_path):
+    with refused("Language in the header of"):
+        found_in(written(tmp_path, PO, target="de"))
+    for said, target in (("ru", "ru_RU"), ("Russian", "ru"), ("nb", "no"), ("iw", "he")):
+        assert found_in(written(tmp_path, PO.replace("Language: ru", f"Language: {said}"), target=target))[0] == PAIRS
 
 
 @pytest.mark.parametrize(("wrong", "reason"), [("nonsense", "markup"), ('msgstr "\xff"', "charset")])
