@@ -227,7 +227,7 @@ class _Reached(Exception):
 
 
 def first_inputs(model: Any, net_input: dict[str, Any]) -> Tensor:
-    """Return the first encoder block's input rows (N, H) without padding."""
+    """Return the first encoder block's input rows (N, H) without padding and prompts."""
     found: list[Tensor] = []
 
     def reached(block: Any, arguments: tuple[Any, ...]) -> None:
@@ -242,5 +242,6 @@ def first_inputs(model: Any, net_input: dict[str, Any]) -> Tensor:
     finally:
         hook.remove()
     (x_BLH,) = found
-    real_NH: Tensor = x_BLH[net_input["src_tokens"].ne(model.encoder.config.pad_token_id)]
+    is_real_BL = net_input["src_tokens"].ne(model.encoder.config.pad_token_id)
+    real_NH: Tensor = x_BLH[:, : is_real_BL.shape[1]][is_real_BL]  # PEMT's prompts stand behind the text
     return real_NH

@@ -41,19 +41,25 @@ def entropy_of(logits: Tensor) -> Uncertainty:
     return Uncertainty(entropy, logits.isneginf().logical_not().sum(-1).log())
 
 
-def halves_of(draws: Tensor, labels: Tensor) -> Uncertainty:
+def halves_of(draws: Tensor, labels: Tensor, middle: float) -> Uncertainty:
     """Return the uncertainty of which half of E examples each is in, by its number.
 
-    draws: outputs under dropout, (E, K); labels: (E,).
+    draws: outputs under dropout, (E, K); labels: (E,); middle: of the numbers' range, NaN if it has none.
 
     An example's number is assumed to be normally distributed around the mean of its draws m_i, with the variance s² +
-    σ_i²: s² is the mean squared error of all E, σ_i² the variance of its draws. The entropy is that of a choice with
-    the probability of being above the mean of all m_i, `Φ((m_i - m) / √(s² + σ_i²))`, whatever the unit.
+    σ_i²: s² is the variance of the errors of all E, without what they have in common, and σ_i² that of its draws. The
+    entropy is that of a choice with the probability `Φ((m_i - m) / √(s² + σ_i²))` of being above the mean m of all m_i,
+    whatever the unit. A single example has no half: for it m is the middle, and s² the squared error.
     """
     draws, labels = draws.double(), labels.double()  # values may differ little
     mean_E = draws.mean(1)
-    noise_E = ((mean_E - labels).square().mean() + draws.var(1)).sqrt().clamp(min=torch.finfo(draws.dtype).tiny)
-    above_E = ndtr((mean_E - mean_E.mean()) / noise_E)
+    error_E, between = mean_E - labels, mean_E.mean()
+    if len(mean_E) > 1:
+        variance = error_E.var()
+    else:
+        variance, between = error_E.square().sum(), between if math.isnan(middle) else torch.full_like(between, middle)
+    noise_E = (variance + draws.var(1)).sqrt().clamp(min=torch.finfo(draws.dtype).tiny)
+    above_E = ndtr((mean_E - between) / noise_E)
     entropy_E = (entr(above_E) + entr(1 - above_E)).float()
     return Uncertainty(entropy_E, entropy_E.new_full((len(entropy_E),), math.log(2)))
 
@@ -272,7 +278,8 @@ class Regression(TaskType):
 
     def uncertainty(self, numbers: Tensor, labels: Tensor) -> Uncertainty:
         """Return `halves_of`, which is not in the paper; numbers are (E, draws, 1)."""
-        return halves_of(numbers.squeeze(2), labels)
+        middle = (self.low + self.high) / 2
+        return halves_of(numbers.squeeze(2), labels, middle if math.isfinite(middle) else math.nan)
 
     def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
         return [float(str(np.float32(value))) for value in predictions.values_V]

@@ -86,6 +86,18 @@ def test_inputs_are_aligned_where_the_model_aligns_them(runs):
     np.testing.assert_allclose(sums.sums_HH, x_NH.T @ x_NH, rtol=1e-4, atol=1e-2)
 
 
+def test_inputs_are_without_pemts_prompt(runs):
+    (runs / "prompt").mkdir()
+    path = runs / "prompt" / "checkpoint_last.pt"
+    pemt = ("--arch", "pemt_bert", "--pemt-stage", "source", "--criterion", "pemt")
+    save_untrained(runs, path, "--glue-tasks", "cola", *pemt)
+    predictor = predictor_of(runs, "prompt")
+    sums = covariance_sums(predictor, sets_of(predictor, "cola"), int)
+    x_NH = full_inputs(predictor, "cola")
+    assert sums.tokens == len(x_NH)
+    np.testing.assert_allclose(sums.sums_HH, x_NH.T @ x_NH, rtol=1e-5, atol=1e-4)
+
+
 compare = partial(mtmoe, "similarity", "--cpu")
 
 

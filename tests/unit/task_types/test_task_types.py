@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from statistics import NormalDist
+from statistics import NormalDist, variance
 
 import numpy as np
 import pytest
@@ -136,18 +136,32 @@ def test_a_regression_is_as_uncertain_as_the_choice_of_its_half_written_out():
     draws = torch.tensor([[1.0, 1.2, 0.8], [3.0, 3.0, 3.0], [5.0, 6.0, 4.0], [4.0, 2.0, 3.0]])
     labels = torch.tensor([1.5, 2.0, 5.0, 3.5])
     said = [1.0, 3.0, 5.0, 3.0]
-    error = sum((one - label) ** 2 for one, label in zip(said, labels.tolist(), strict=True)) / 4
+    error = variance([one - label for one, label in zip(said, labels.tolist(), strict=True)])
     shares = [
-        NormalDist().cdf((one - sum(said) / 4) / math.sqrt(error + variance))
-        for one, variance in zip(said, (0.04, 0.0, 1.0, 1.0), strict=True)
+        NormalDist().cdf((one - sum(said) / 4) / math.sqrt(error + of_draws))
+        for one, of_draws in zip(said, (0.04, 0.0, 1.0, 1.0), strict=True)
     ]
     right = torch.distributions.Bernoulli(torch.tensor(shares)).entropy()
     torch.testing.assert_close(regression(draws, labels), right)
     torch.testing.assert_close(regression(100 * draws + 7, 100 * labels + 7), right)  # in another unit
+    torch.testing.assert_close(
+        regression(draws - 2, labels), right
+    )  # an error that all share moves no one to another half
     assert regression(torch.tensor([[2.0, 4.0]]), torch.tensor([9.0])).tolist() == pytest.approx([math.log(2)])  # alone
     exact = torch.tensor([1.0, 3.0])
     assert regression(exact.unsqueeze(1).expand(2, 2), exact).tolist() == [0, 0]  # without dropout, and all right
     assert regression(torch.full((3, 2), 0.1), torch.full((3,), 0.1)).isfinite().all()
+
+
+def test_a_regression_of_one_candidate_is_asked_for_the_half_of_its_range():
+    """Alone it would be in the middle of itself, and the first to be chosen whatever the model knows."""
+    scale, label = Regression(0.0, 5.0), torch.tensor([4.5])
+    shares = [NormalDist().cdf((said - 2.5) / abs(said - 4.5)) for said in (4.0, 3.0)]
+    for said, share in zip((4.0, 3.0), shares, strict=True):
+        entropy = scale.uncertainty(torch.full((1, 2, 1), said), label).entropy
+        torch.testing.assert_close(entropy, torch.distributions.Bernoulli(torch.tensor([share])).entropy())
+    assert scale.uncertainty(torch.full((1, 2, 1), 4.5), label).entropy.tolist() == [0]
+    torch.testing.assert_close(regression(torch.full((1, 2), 4.5), label), torch.tensor([math.log(2)]))  # of no range
 
 
 def said(row, examples, written):
