@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 LEAST_PASSES = 5  # with fewer passes over the data a smaller model learns more in the same time
 VALIDATIONS = 10  # of a run
+LARGEST_EPOCH = 1_000_000  # sentence pairs, which are drawn at once
 FORWARD = 0.5  # of the time of as many sentences in training; 0.40 to 0.55 in three runs
 WARMUP = 0.15  # of the updates, and at most 4,000
 
@@ -66,12 +68,14 @@ class Plan:
     """How long to train.
 
     Attributes:
-        interval: updates between two validations, each of which writes a checkpoint.
+        epoch: sentence pairs of an epoch, at most a pass.
+        every: epochs between two validations, each of which writes a checkpoint.
         hours: of training and validation.
     """
 
     updates: int
-    interval: int
+    epoch: int
+    every: int
     passes: float
     hours: float
 
@@ -94,4 +98,6 @@ def plan(size: Size, trial: Trial, pairs: int, held_out: int, hours: float | Non
         updates = min(updates, (hours * 3600 - validating) / trial.seconds)
     whole = max(VALIDATIONS, int(updates))
     seconds = whole * trial.seconds + validating
-    return Plan(whole, -(-whole // VALIDATIONS), whole * trial.sentences / pairs, seconds / 3600)
+    between = whole * trial.sentences / VALIDATIONS
+    every = math.ceil(between / min(pairs, LARGEST_EPOCH))
+    return Plan(whole, math.ceil(between / every), every, whole * trial.sentences / pairs, seconds / 3600)

@@ -133,14 +133,10 @@ def data_options(data: str, size: Size, sizes: Mapping[str, int], lang_pairs: st
     task = ["--task", "translation_heated", "--lang-pairs", named, "--encoder-langtok", "tgt", "--decoder-langtok"]
     if not file.with_name("langs.txt").is_file():
         task += ["--langs", ",".join(languages(data, sizes))]
-    epoch = ["--virtual-epoch-size", str(min(sum(sizes.values()), 1_000_000))]
-    sampling: Part = ("An epoch is one pass, and at most a million pairs.", epoch)
-    if len(sizes) > 1:
-        temperature = ["--sampling-method", "temperature", "--sampling-temperature", "1.5"]
-        sampling = ("Small language pairs are drawn more often: by size^(1/1.5).", temperature + epoch)
+    temperature = ["--sampling-method", "temperature", "--sampling-temperature", "1.5"]
     return [
         ("Both sides name the target language.", task),
-        sampling,
+        *([("Small language pairs are drawn more often: by size^(1/1.5).", temperature)] if len(sizes) > 1 else []),
         ("The fast loss and Adam.", ["--criterion", "moe_label_smoothed_cross_entropy", "--label-smoothing", "0.1",
                                      "--optimizer", "fused_adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", "1"]),
         ("Tokens of a batch, padding included. Lower it if memory runs out.", ["--max-tokens", str(size.max_tokens)]),
@@ -151,12 +147,13 @@ def data_options(data: str, size: Size, sizes: Mapping[str, int], lang_pairs: st
 def length_options(size: Size, found: Plan, save_dir: str) -> list[Part]:
     """Return the options of the rate, the length and the checkpoints."""
     rate = ["--lr", size.lr, "--lr-scheduler", "inverse_sqrt", "--warmup-updates", str(found.warmup)]
-    saved = ["--validate-interval-updates", str(found.interval), "--save-interval-updates", str(found.interval),
-             "--keep-interval-updates", "5", "--no-epoch-checkpoints"]  # fmt: skip
+    saved = ["--virtual-epoch-size", str(found.epoch), "--validate-interval", str(found.every),
+             "--save-interval", str(found.every), "--keep-last-epochs", "5"]  # fmt: skip
+    mean = "`mtmoe average --num-epoch-checkpoints 5` takes the mean of the last 5 checkpoints"
     return [
         (f"The rate is {size.reason}.", rate),
         (f"{found.passes:.1f} passes over the data.", ["--max-update", str(found.updates)]),
-        (f"{VALIDATIONS} validations. `mtmoe average` takes the mean of the last 5 checkpoints.", saved),
+        (f"{VALIDATIONS} validations, at ends of epochs. {mean}.", saved),
         ("A second start resumes here.", ["--save-dir", save_dir, "--log-format", "rich", "--log-interval", "25"]),
     ]
 

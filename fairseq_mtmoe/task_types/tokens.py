@@ -55,9 +55,12 @@ class Span(TaskType):
         return Uncertainty(entropy_of(logits).entropy.sum(1), 2 * torch.log(_num_tokens(numbers)))
 
     def columns(self, metric: str, split: TokenizedSplit, predictions: Predictions) -> tuple[Values, ...]:
-        """Return each question's score, against the most similar right answer."""
-        pairs = zip(self.label_text(split, predictions, ()), split.passages.rights, strict=True)
-        return (np.array([answers.best(metric, str(answer), right) for answer, right in pairs]),)
+        """Return each question's score, against the most similar right answer, if all its windows were read."""
+        texts, rights = self.label_text(split, predictions, ()), split.passages.rights
+        windows_E = np.bincount(np.searchsorted(split.row_offsets_E, predictions.examples_E, side="right") - 1,
+                                minlength=len(texts))  # fmt: skip
+        whole = np.flatnonzero(windows_E == np.diff(split.row_offsets_E)).tolist()
+        return (np.array([answers.best(metric, str(texts[one]), rights[one]) for one in whole]),)
 
     def label_text(self, split: TokenizedSplit, predictions: Predictions, labels: Labels) -> list[LabelText]:
         return [*split.passages.found(split, predictions.examples_E, predictions.values_V.reshape(-1, 3))]

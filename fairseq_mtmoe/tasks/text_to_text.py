@@ -44,6 +44,7 @@ class TextToTextTask(BenchmarkTask):
     backbone_option, backbone = "--init-model", "T5 with its pieces"
     load_backbone = staticmethod(load)
     read_split, dataset_of = staticmethod(text_split.text_split), text_split.TextDataset
+    of_evaluation: Mapping[str, Any] = {"evaluates": True}
 
     def __init__(self, args: Namespace) -> None:
         super().__init__(args)

@@ -163,15 +163,22 @@ def taught(row: TaskRow, examples: Sequence[Example]) -> list[Example]:
 
 
 def text_split(
-    root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True
-) -> TextSplit:
-    """Return a split's tokens from the cache; if they are missing, tokenize the split and store them."""
+    root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True,
+    evaluates: bool = False,
+) -> TextSplit:  # fmt: skip
+    """Return a split's tokens from the cache; if they are missing, tokenize the split and store them.
+
+    evaluates: whether a training split is scored, so that it has all examples instead of those that are `taught`.
+    """
 
     def read() -> list[Example]:
         examples = read_split(root, row, split, labelled, as_text=True)
-        return taught(row, examples) if labelled and split.partition("/")[0] == "train" else examples
+        return taught(row, examples) if is_taught else examples
 
-    parts = (tokenizer.pieces.fingerprint, tokenizer.max_source, tokenizer.max_target, labelled)
+    of_train = labelled and split.partition("/")[0] == "train"
+    is_taught = of_train and not evaluates
+    scored = ("evaluates",) if of_train and evaluates else ()
+    parts = (tokenizer.pieces.fingerprint, tokenizer.max_source, tokenizer.max_target, labelled, *scored)
     make = partial(_made, f"{name}, {split}", row, tokenizer, read)
     arrays = stored_arrays(cache, root, name, row, split, FORM, parts, ARRAYS, make, kind="text.")
     sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = (arrays[name] for name in ARRAYS)

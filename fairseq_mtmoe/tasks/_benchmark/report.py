@@ -1,6 +1,7 @@
 """The report of `fairseq-validate`: a table of scores and, with `--results-path`, two files."""
 
 import hashlib
+import math
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +88,7 @@ class ValidationReport:
         check_writable(folder)
 
     def end(self, found: Mapping[str, FoundSet]) -> None:
-        """Print the table of a subset's scores and, with `--results-path`, write it."""
+        """Print the table of a subset's scores and, with `--results-path`, write it (UserError: one is no number)."""
         records: dict[str, dict[str, Any]] = {}
         for task, row in self._rows.items():  # in the table's order
             sets = {
@@ -105,6 +106,9 @@ class ValidationReport:
         for note in notes(scores, published):
             console.print(note, highlight=False, markup=False)
         folder = self._folder()
+        lacking = [key for one in records.values() for key, of in one["sets"].items() if math.isnan(of["score"])]
+        if folder is not None and lacking:
+            raise UserError(f"`{self._args.path}` must have a score of every set, but has none of {lacking[0]}.")
         if folder is not None:
             made_by = {"checkpoint_sha256": checksum.identity(self._args.path), **provenance()}
             write_scores(folder, replace(scores, settings={**scores.settings, **made_by}), published)

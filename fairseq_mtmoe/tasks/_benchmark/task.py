@@ -64,6 +64,7 @@ class BenchmarkTask(Multitask):
     backbone_option: str  # the option that names the backbone's file
     backbone: str  # what that file contains, for error messages
     read_split: Callable[..., Any]  # returns the tokens of a set
+    of_evaluation: Mapping[str, Any] = {}  # what `read_split` gets besides for a set to be scored
     dataset_of: Callable[[Any], Any]  # makes a data set of the tokens
     is_source: bool | None = None
 
@@ -226,7 +227,8 @@ class BenchmarkTask(Multitask):
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split of all tasks, for training or for evaluation."""
-        is_training, root = split == self.args.train_subset, Path(self.args.data)
+        root = Path(self.args.data)
+        is_training = split == self.args.train_subset and self.report is None  # a report scores also that split
         missing = [name for name, row in self.rows.items() if not row.sets(split)]
         if missing and (is_training or len(missing) == len(self.rows)):
             has = ", ".join(self.rows[missing[0]].splits)
@@ -236,7 +238,8 @@ class BenchmarkTask(Multitask):
         expect_files(root, self.rows.values(), split)
 
         def read(name: str, row: TaskRow, key: str) -> Any:
-            return type(self).read_split(root, name, row, key, self.tokenizer_of(row), self.token_cache)
+            more = {} if is_training else self.of_evaluation
+            return type(self).read_split(root, name, row, key, self.tokenizer_of(row), self.token_cache, **more)
 
         loader: BenchmarkLoader[Any] = BenchmarkLoader(self.rows, split, read, type(self).dataset_of)
         ids = [self.id_of(task, f"a task of {self.named_by}") for task in loader.tasks]

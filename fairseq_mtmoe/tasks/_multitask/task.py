@@ -317,7 +317,8 @@ class Multitask(FairseqTask, ABC):
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """Reduce as fairseq does; a validation also logs figures of tasks and groups."""
         logging_outputs = [plain_numbers(log) for log in logging_outputs]  # saves a host synchronisation per number
-        super().reduce_metrics(logging_outputs, criterion)
+        if any(log.get("sample_size", 1) for log in logging_outputs):  # 0: no example has a target
+            super().reduce_metrics(logging_outputs, criterion)
         if self.stopwatch.is_running:
             self.record.add_tokens(logging_outputs)
         if self._selection is not None and self._selection.is_of(logging_outputs):

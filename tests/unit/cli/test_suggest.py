@@ -1,15 +1,18 @@
 """What `mtmoe suggest` prints for a data directory: sizes, updates, and a command that trains."""
 
 import os
+import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
+from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.cli._sizes import SIZES, Plan, Trial, first_choice, plan
 from fairseq_mtmoe.cli.suggest import data_options, listed_pairs, measured, model_options, sizes_of
 from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
-from tests.helpers.invoked import invoked
+from tests.helpers.invoked import invoked, mtmoe
 from tests.helpers.refused import refused
 
 TRIAL = Trial(seconds=2.0, sentences=100.0, memory=1.0)
@@ -25,7 +28,7 @@ def test_the_size_follows_the_number_of_pairs(pairs, width):
 def test_without_hours_the_passes_decide_and_with_few_the_hours():
     size = SIZES[1]  # 30 passes
     free = plan(size, TRIAL, 40_000, 1000, None)
-    assert (free.updates, free.passes, free.interval) == (12_000, 30, 1200)
+    assert (free.updates, free.passes, free.epoch, free.every) == (12_000, 30, 40_000, 3)
     # A validation of 1,000 pairs takes 10 updates' time, of which the forward pass is half: 10 s, ten times.
     assert free.hours == pytest.approx((12_000 * 2 + 100) / 3600)
     assert plan(size, TRIAL, 40_000, 1000, 100.0) == free
@@ -34,8 +37,16 @@ def test_without_hours_the_passes_decide_and_with_few_the_hours():
     assert plan(size, TRIAL, 40_000, 1000, 1e-6).updates == 10
 
 
+@pytest.mark.parametrize(("pairs", "passes", "epoch", "every"), [
+    (40_000, 13, 26_000, 2), (40_000, 7, 28_000, 1), (40_000, 0.1, 400, 1), (25_000_000, 10, 1_000_000, 25),
+])  # fmt: skip
+def test_ten_validations_are_at_ends_of_epochs_of_a_pass_at_most(pairs, passes, epoch, every):
+    found = plan(replace(SIZES[1], passes=passes), TRIAL, pairs, 1000, None)
+    assert (found.epoch, found.every) == (epoch, every)
+
+
 def test_the_warm_up_is_a_share_of_the_updates_up_to_4000():
-    assert [Plan(updates, 1, 1.0, 1.0).warmup for updates in (1, 1000, 10**6)] == [1, 150, 4000]
+    assert [Plan(updates, 1, 1, 1.0, 1.0).warmup for updates in (1, 1000, 10**6)] == [1, 150, 4000]
 
 
 def test_the_first_updates_of_a_trial_do_not_count():
@@ -112,7 +123,7 @@ def test_a_trial_that_fails_says_why(digits, tmp_path):
 
 @pytest.mark.slow
 def test_the_printed_command_trains(digits, tmp_path):
-    told = invoked("suggest", digits, "--cpu", "--hours", "0.001", "--save-dir", tmp_path / "run").stdout
+    told = invoked("suggest", digits, "--cpu", "--hours", "0.003", "--save-dir", tmp_path / "run").stdout
     (tmp_path / "train.sh").write_text(told)
     environment = {**ENVIRONMENT, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
@@ -120,4 +131,8 @@ def test_the_printed_command_trains(digits, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "run" / "checkpoint_last.pt").is_file()
-    assert "# Estimate: 10 updates in" in told
+    assert "# Estimate: " in told
+    validated = [event for event in run_log.read(tmp_path / "run" / "mtmoe.jsonl") if event["event"] == "valid"]
+    kept = sorted(path.name for path in (tmp_path / "run").iterdir() if re.fullmatch(r"checkpoint\d+\.pt", path.name))
+    assert 7 <= len(validated) <= 11 and len(kept) == 5, told
+    mtmoe("average", "--inputs", tmp_path / "run", "--num-epoch-checkpoints", 5, "--output", tmp_path / "mean.pt")

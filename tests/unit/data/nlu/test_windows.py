@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from itertools import combinations_with_replacement, pairwise, product
 
 import numpy as np
@@ -14,6 +15,8 @@ from fairseq_mtmoe.data.nlu.loader import few_of
 from fairseq_mtmoe.data.nlu.reading import Example, Span
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer
 from fairseq_mtmoe.data.nlu.windows import Passages, tokenize_windows, window_starts
+from fairseq_mtmoe.task_types import tokens
+from fairseq_mtmoe.task_types.task_type import Predictions
 
 LETTERS = "abcdefghij"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS, "who", "##b", "##c", "."]
@@ -82,6 +85,19 @@ def test_long_questions_and_answers_are_counted():
     split = tokenize_windows(bert(9), examples, 2)
     assert all_windows(split)[0] == "[CLS] who a b [SEP] a b c [SEP]"
     assert (split.num_truncated, split.num_lost) == (1, 1)
+
+
+def test_only_questions_that_were_read_to_their_end_are_scored():
+    """Where a validation ends early, the others are not wrong."""
+    examples = [asked("who", "a b c d e f g", "f g", "b c", key="1"), asked("who", "a b", "b", key="2")]
+    tokenizer = bert(8)
+    split = tokenize_windows(tokenizer, examples, 2)
+    split = replace(split, passages=Passages(lambda: examples, tokenizer))
+    right = {0: (9.0, 4, 5), 1: (1.0, 0, 0), 2: (2.0, 4, 5), 3: (5.0, 4, 4)}  # the second example's window is the last
+    for windows, scores in (((0, 1, 2, 3), [1, 1]), ((0, 2, 3), [1]), ((1, 2), [])):
+        values = np.array([right[one] for one in windows]).flatten()
+        read = Predictions(np.array(windows), values, np.arange(0, len(values) + 1, 3))
+        assert tokens.Span().columns("f1", split, read)[0].tolist() == scores
 
 
 TEXTS = ["A bC. Dé", "ÀÉ  É", "a\tb\n\nJ", "日 a本b", "É\u0301 e\u0301 f", "I İ i", "a \ud800b c"]

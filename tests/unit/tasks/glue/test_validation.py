@@ -156,6 +156,16 @@ def test_further_subsets_have_folders_of_their_own(tmp_path):
     assert digests[0] != digests[1]
 
 
+def test_scores_that_are_no_numbers_are_refused_and_nothing_is_written(tmp_path):
+    made, labels = report(tmp_path), np.array([0.0, 1, 1, 0])
+    made.begin("valid")
+    with refused(str(tmp_path / "a.pt"), first=False) as caught:
+        made.end(
+            {"rte": FoundSet(4, {"accuracy": (labels, labels)}), "copa": FoundSet(0, {"accuracy": (labels[:0],) * 2})}
+        )
+    assert "copa" in str(caught.value) and not (tmp_path / "scores" / "scores.json").exists()
+
+
 @pytest.mark.parametrize(("name", "subset"), [("b.pt", "valid"), ("a.pt", "train")])
 def test_scores_of_something_else_stay(tmp_path, name, subset):
     write_reports(report(tmp_path), "valid")

@@ -1,6 +1,7 @@
 import json
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,11 @@ from tests.helpers.trainers import trainer_of
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("benchmark")
     make_benchmark(folder, {"train": 24, "dev": 21})
+    (folder / "WSC").mkdir()
+    for split, count in (("train", 24), ("val", 21)):
+        target = {"span1_index": 0, "span1_text": "abc", "span2_index": 2, "span2_text": "he"}
+        lines = [{"text": "abc saw he fg", "target": target, "idx": n, "label": n % 3 == 0} for n in range(count)]
+        (folder / "WSC" / f"{split}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     make_t5(folder / "t5.pt")
     return folder
 
@@ -79,6 +85,27 @@ def test_a_validations_figures(task, data, tmp_path):
         assert figures["accuracy"] == pytest.approx(100 * np.mean(right == labels), abs=0.01)
     assert len(set(written)) > 2, "a model that writes one thing alone would hide a wrong order"
     assert answer.labels == names
+
+
+def test_batches_without_a_target_do_not_end_a_validation(data, tmp_path):
+    """Nouns that a pronoun does not refer to have no target; alone in a batch, there is nothing to divide by."""
+    made = trainer(data, tmp_path, "--target-task", "wsc", "--batch-size-valid", 1)
+    labels = made.task.evaluated["wsc"].labels_E
+    assert set(labels) == {0, 1}
+    validate(made.cfg, made, made.task, made.get_train_iterator(epoch=1), ["valid"])
+    (valid,) = [json.loads(line) for line in (tmp_path / "mtmoe.jsonl").read_text().splitlines()]
+    assert np.isfinite(valid["tasks"]["wsc"]["loss"]) and valid["tasks"]["wsc"]["loss"] > 0
+
+
+def test_a_training_split_that_is_scored_has_all_examples(data, tmp_path):
+    made = trainer(data, tmp_path, "--target-task", "wsc")
+    made.task.load_dataset("train")
+    taught = made.task.dataset("train").datasets[0]
+    scored = trainer(data, tmp_path, "--target-task", "wsc").task
+    scored.report = SimpleNamespace(begin=lambda subset: None, end=lambda found: None)
+    scored.load_dataset("train")
+    labels = scored.evaluated["wsc"].labels_E
+    assert len(taught) == labels.sum() < len(labels) == 24
 
 
 def is_number(text):
