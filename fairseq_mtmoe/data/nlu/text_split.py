@@ -4,6 +4,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
@@ -148,7 +149,7 @@ def answer_texts_of(row: TaskRow, example: Example) -> list[str]:
 
 def stepped(value: float, step: float) -> str:
     """Return a value rounded to a multiple of `step`, as text, such as 3.2; ties are rounded as by T5's authors."""
-    digits = max(len(f"{step:g}".partition(".")[2]), 1)
+    digits = max(-int(Decimal(f"{step:g}").as_tuple().exponent), 1)
     per_one = 1 / step
     return f"{round(value * per_one) / per_one:.{digits}f}"
 

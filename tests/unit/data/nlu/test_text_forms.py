@@ -95,6 +95,7 @@ def test_wsc_writes_the_noun_and_learns_from_right_ones_alone(tmp_path, write):
 
 def test_numbers_in_steps():
     steps = {(3.3, 0.2): "3.2", (0.09, 0.2): "0.0", (0.7, 0.2): "0.8", (2.6, 1): "3.0", (0.333, 0.25): "0.25"}
+    steps |= {(0.00032, 1e-5): "0.00032", (0.00032, 1.5e-4): "0.00030", (7, 1e6): "0.0"}
     assert {case: text_split.stepped(*case) for case in steps} == steps
 
 
