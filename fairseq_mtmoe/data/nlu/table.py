@@ -99,7 +99,7 @@ class Source:
     def rules(self, row: TaskRow) -> Iterator[Rule]:
         """Yield the rules for the fields."""
         by_label, is_conll, part, seed = self.format in BY_LABEL, self.format is Format.conll, self.part, self.part_seed
-        yield _is_encoding(self.encoding), "encoding", "one that Python knows"
+        yield _is_encoding(self.encoding), "encoding", "one of texts that Python knows, with one byte for a line feed"
         is_part = not part or (len(part) == 2 and 0 <= part[0] < part[1] <= 1)
         yield is_part, "part", "two shares from 0 to 1, start and end"
         yield seed is None or (bool(part) and seed >= 0), "part_seed", "at least 0, and only beside a part"
@@ -341,9 +341,10 @@ def _expect(where: str, part: object, rules: Iterable[Rule]) -> None:
 
 
 def _is_encoding(name: str) -> bool:
+    """Return whether an encoding is one of texts, and ends lines with the byte of a line feed."""
     try:
-        return bool(codecs.lookup(name))
-    except LookupError:
+        return "..\n".encode(name).removeprefix(codecs.BOM_UTF8) == b"..\n"  # `idna` knows no two points
+    except (LookupError, ValueError):
         return False
 
 

@@ -82,7 +82,10 @@ WRONG = {
         ("train: [", "training: [", "mine: splits"),
         ("{file: Mine/train.tsv}", "{}", "mine: train"),
         (FILE, "train.tsv, format: xml", "mine: train: format"),
-        (FILE, "train.tsv, encoding: klingon", "mine: train: encoding"),
+        *(
+            (FILE, f"train.tsv, encoding: {name}", "mine: train: encoding")
+            for name in ("klingon", "hex", "rot13", "punycode", "undefined", "idna", "utf-16", "'\\0'")
+        ),
         (FILE, "train.tsv, part: [0.5, 0.2]", "mine: train: part"),
         (FILE, "train.tsv, part_seed: 1", "mine: train: part_seed"),
         (FILE, "train.tsv, keep_ids: ids.tsv", "mine: train: ids"),
