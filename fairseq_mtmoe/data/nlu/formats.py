@@ -100,10 +100,12 @@ class Record:
         return self.lines.wrong(self.number, why)
 
     def text(self, name: str) -> str:
-        """Return a field as text (UserError: it is absent)."""
+        """Return a field as text (UserError: it is absent, or a list or object)."""
         value = self.fields.get(name)
         if value is None:
             raise self.wrong(f"must have the field {name}, but has {self.names}")
+        if isinstance(value, (list, dict)):
+            raise self.wrong(f"must have a text in the field {name}, but has {value!r:.80}")
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def items(self, name: str, kind: type[Item]) -> list[Item]:
@@ -128,11 +130,14 @@ def _from_csv(lines: Lines) -> Numbered:
     try:
         yield from _with_columns(lines, ((reader.line_num, row) for row in reader if row))
     except csv.Error as error:
-        raise lines.wrong(reader.line_num + 1, f"must be comma-separated values, but {error}") from error
+        raise lines.wrong(reader.line_num, f"must be comma-separated values, but {error}") from error
 
 
 def _with_columns(lines: Lines, rows: Iterator[tuple[int, list[str]]]) -> Numbered:
-    columns = lines.source.columns or next(rows, (0, []))[1]
+    number, header = next(rows, (0, [])) if not lines.source.columns else (0, [])
+    if twice := [name for name, count in Counter(header).items() if name and count > 1]:
+        raise lines.wrong(number, f"must name each field once, but has {twice[0]!r:.80} more than once")
+    columns = lines.source.columns or header
     for number, row in rows:
         if len(row) == len(columns):
             yield number, dict(zip(columns, row, strict=True))

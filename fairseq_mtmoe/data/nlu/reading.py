@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from glob import escape
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +116,7 @@ def _files(folder: Path, source: Source, labels: list[str]) -> list[tuple[Path, 
     """Return a source's files, each with the label of its examples if it has one; empty if a file is missing."""
     if source.format not in BY_LABEL:
         return [(folder / source.file, None)] if (folder / source.file).exists() else []
-    of_label = {label: sorted(folder.glob(source.file.replace("{label}", label))) for label in labels}
+    of_label = {label: sorted(folder.glob(source.file.replace("{label}", escape(label)))) for label in labels}
     return [(path, label) for label in labels for path in of_label[label]] if all(of_label.values()) else []
 
 

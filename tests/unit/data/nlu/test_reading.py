@@ -130,6 +130,19 @@ def test_a_part_of_files_by_label_is_one_of_each_labels_examples(tmp_path, write
     assert [example.candidates[0][0] for example in found] == wanted
 
 
+def test_labels_are_no_patterns_of_file_names(tmp_path, write):
+    for label in ("a", "[a]", "*"):
+        write(f"{label}.txt", f"is {label}\n")
+    sources = {"train": [Source("{label}.txt", Format.lines_by_label)]}
+    found = read_split(tmp_path, replace(ROWS["imdb"], labels=["[a]", "*"], splits=sources), "train")
+    assert [(example.candidates[0][0], example.label) for example in found] == [("is [a]", 0), ("is *", 1)]
+
+
+def test_empty_names_in_a_header_may_repeat(tmp_path, write):
+    write("RTE/train.tsv", RTE.replace("\n", "\t\t\n") + "0\tA\tB\tentailment\t\t\n")
+    assert len(read(tmp_path, "rte")) == 1
+
+
 def test_a_line_has_a_limit(tmp_path, write, monkeypatch):
     """Of characters, and one of more for objects in JSON; nothing is read beyond it."""
     monkeypatch.setitem(formats._MOST, Format.jsonl, 70_000)
@@ -221,6 +234,7 @@ def record(text="A met B", entities=({"start": 0, "end": 0},), query="@placehold
 
 
 WORDS = {"sentence1": "A", "sentence2": "B", "start1": 0, "end1": 2, "start2": 0, "end2": 1, "label": True}
+TEXTS = {"premise": "A"}, {"hypothesis": "B"}  # of which the other is none
 LISTED = {"question": "Q", "options": ["A", "B", "C"], "right": [0]}
 PACKED = gzip.compress(json.dumps(mrqa()).encode())
 # Of each file some contents, texts or records, with the line that is wrong, where one is.
@@ -230,10 +244,15 @@ WRONG = {
         (RTE + "0\tA\tB\tmaybe\n", 2),
         (RTE.encode() + b"0\tA\xff\tB\tentailment\n", 2),
         (RTE.replace("sentence2", "other") + "0\tA\tB\tentailment\n", 2),
+        (RTE.replace("index", "sentence2") + "0\tA\tB\tentailment\n", 1),
     ],
-    "CB/train.jsonl": [('{"premise": "A"\n', 1), ("[1]\n", 1)],
+    "CB/train.jsonl": [
+        ('{"premise": "A"\n', 1),
+        ("[1]\n", 1),
+        *(([{"premise": ["A"], "hypothesis": {"text": "B"}, "label": "neutral", **text}], 1) for text in TEXTS),
+    ],
     "BoolQ/train.jsonl": [("\ufeff", None)],
-    "yelp_review_polarity_csv/train.csv": [('"1","A"\n"3","B"\n', 2), ('"1","open\n', 2)],
+    "yelp_review_polarity_csv/train.csv": [('"1","A"\n"3","B"\n', 2), ('"1","A"\n"1","open\n', 2)],
     "STS-B/train.tsv": [("index\tsentence1\tsentence2\tscore\n0\tA\tB\tnan\n", 2)],
     "MultiRC/train.jsonl": [('{"idx": 0, "passage": "A"}', 1)],
     "ReCoRD/train.jsonl": [
