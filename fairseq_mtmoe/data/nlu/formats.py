@@ -53,11 +53,8 @@ class Lines:
         return UserError(f"`{self.path}`, {unit} {number}: {why}.")
 
     def numbered(self) -> Iterator[tuple[int, str]]:
-        """Yield non-empty lines with their numbers, without line ends."""
-        for number, line in enumerate(self.whole(), 1):
-            line = line.rstrip("\r\n")
-            if line:
-                yield number, line
+        """Yield all lines with their numbers, without line ends."""
+        return ((number, line.rstrip("\r\n")) for number, line in enumerate(self.whole(), 1))
 
     def whole(self) -> Iterator[str]:
         """Yield all lines with line ends (UserError: a line is too long, or the file is damaged)."""
@@ -128,18 +125,27 @@ def records(lines: Lines) -> Iterator[Record]:
 def _from_csv(lines: Lines) -> Numbered:
     reader = csv.reader(lines.whole(), strict=True)
     try:
-        yield from _with_columns(lines, ((reader.line_num, row) for row in reader if row))
+        yield from _with_columns(lines, lines.source.columns, ((reader.line_num, row) for row in reader))
     except csv.Error as error:
         raise lines.wrong(reader.line_num, f"must be comma-separated values, but {error}") from error
 
 
-def _with_columns(lines: Lines, rows: Iterator[tuple[int, list[str]]]) -> Numbered:
-    number, header = next(rows, (0, [])) if not lines.source.columns else (0, [])
-    if twice := [name for name, count in Counter(header).items() if name and count > 1]:
-        raise lines.wrong(number, f"must name each field once, but has {twice[0]!r:.80} more than once")
-    columns = lines.source.columns or header
+def _from_tsv(lines: Lines) -> Numbered:
+    rows = ((number, line.split("\t") if line else []) for number, line in lines.numbered())
+    return _with_columns(lines, lines.source.columns, rows)
+
+
+def _with_columns(lines: Lines, columns: list[str], rows: Iterator[tuple[int, list[str]]]) -> Numbered:
+    """Yield the records of rows, of which those of empty lines are empty; without `columns` the first is the header."""
+    if not columns:
+        number, columns = next(((number, row) for number, row in rows if row), (0, []))
+        if twice := [name for name, count in Counter(columns).items() if name and count > 1]:
+            raise lines.wrong(number, f"must name each field once, but has {twice[0]!r:.80} more than once")
     for number, row in rows:
-        if len(row) == len(columns):
+        if not row:
+            if len(columns) == 1:  # an example without text; elsewhere the line is no example
+                lines.left_out["the line is empty"] += 1
+        elif len(row) == len(columns):
             yield number, dict(zip(columns, row, strict=True))
         elif not lines.skip_ragged:
             raise lines.wrong(number, f"must have {len(columns)} fields, but has {len(row)}")
@@ -149,6 +155,8 @@ def _with_columns(lines: Lines, rows: Iterator[tuple[int, list[str]]]) -> Number
 
 def _from_jsonl(lines: Lines) -> Numbered:
     for number, line in lines.numbered():
+        if not line:
+            continue
         try:
             record = _parsed(line)
         except (ValueError, RecursionError) as error:  # numbers of thousands of digits raise another ValueError
@@ -329,8 +337,15 @@ def _from_conll(lines: Lines) -> Numbered:
 
 
 def _from_whole_file(lines: Lines) -> Numbered:
-    text = " ".join(line for _, line in lines.numbered())
-    return iter([(1, {"text": text})] if text else [])
+    text = " ".join(line for _, line in lines.numbered() if line)
+    if text:
+        yield 1, {"text": text}
+    else:
+        lines.left_out["the file is empty"] += 1
+
+
+def _from_texts(lines: Lines) -> Numbered:
+    return _with_columns(lines, ["text"], ((number, [line] if line else []) for number, line in lines.numbered()))
 
 
 _MOST = {
@@ -338,7 +353,7 @@ _MOST = {
     Format.squad: MAX_FILE,
 }
 _READERS: Mapping[Format, Callable[[Lines], Numbered]] = {
-    Format.tsv: lambda lines: _with_columns(lines, ((number, line.split("\t")) for number, line in lines.numbered())),
+    Format.tsv: _from_tsv,
     Format.csv: _from_csv,
     Format.jsonl: _from_jsonl,
     Format.multirc: partial(_from_objects, "a passage with questions and answers", _multirc),
@@ -347,6 +362,6 @@ _READERS: Mapping[Format, Callable[[Lines], Numbered]] = {
     Format.squad: _from_squad,
     Format.mrqa: partial(_from_objects, "a passage with questions and answers", _mrqa),
     Format.conll: _from_conll,
-    Format.lines_by_label: lambda lines: ((number, {"text": line}) for number, line in lines.numbered()),
+    Format.lines_by_label: _from_texts,
     Format.files_by_label: _from_whole_file,
 }

@@ -130,6 +130,35 @@ def test_a_part_of_files_by_label_is_one_of_each_labels_examples(tmp_path, write
     assert [example.candidates[0][0] for example in found] == wanted
 
 
+@pytest.mark.parametrize(
+    ("source", "header"),
+    [
+        (Source("a.tsv", columns=["text"]), ""),
+        (Source("a.tsv"), "\ntext\n"),
+        (Source("a.csv", Format.csv, ["text"]), ""),
+        (Source("{label}", Format.lines_by_label), ""),
+    ],
+)
+def test_empty_lines_among_texts_are_counted(tmp_path, write, caplog, source, header):
+    path = write(source.file.replace("{label}", "neg"), header + "a\n\nb\r\n\r\n")
+    row = replace(ROWS["imdb"], labels=["neg"], splits={"test": [source]})
+    found = read_split(tmp_path, row, "test", labelled=False)
+    assert [example.candidates[0][0] for example in found] == ["a", "b"]
+    assert f"{path}: 2 examples are left out: the line is empty" in caplog.text
+
+
+def test_empty_files_are_counted_and_empty_lines_between_records_are_not(tmp_path, write, caplog):
+    for name, content in (("neg/1.txt", "a\n\nb\n"), ("neg/2.txt", "\n"), ("pos/1.txt", "c\n")):
+        write(f"aclImdb/test/{name}", content)
+    assert [example.candidates[0][0] for example in read(tmp_path, "imdb", "test")] == ["a b", "c"]
+    assert "neg/2.txt: 1 examples are left out: the file is empty" in caplog.text
+    caplog.clear()
+    write("RTE/train.tsv", f"\n{RTE}\n0\tA\tB\tentailment\n\n")
+    write("COPA/test.jsonl", '\n{"premise": "A", "question": "effect", "choice1": "B", "choice2": "C"}\n\n')
+    assert len(read(tmp_path, "rte")) == len(read(tmp_path, "copa", "test", labelled=False)) == 1
+    assert "the line is empty" not in caplog.text
+
+
 def test_labels_are_no_patterns_of_file_names(tmp_path, write):
     for label in ("a", "[a]", "*"):
         write(f"{label}.txt", f"is {label}\n")
