@@ -21,6 +21,7 @@ from fairseq_mtmoe.errors import UserError, first_line
 from fairseq_mtmoe.io.files import regular_file
 
 DOCUMENT = "-DOCSTART-"
+COMMENT = "# "  # begins a comment, or a word
 PLACEHOLDER = "@placeholder"  # for an entity in ReCoRD's queries
 HIGHLIGHT = re.compile(r"([.?!\"'])?\n@highlight\n")  # in ReCoRD's passages, with or without the end of a sentence
 WORD_LABEL = re.compile(r"O|[BI]-\S+")
@@ -313,20 +314,23 @@ def _from_conll(lines: Lines) -> Numbered:
     """Yield a record for each sentence, with a list per column, numbered by its first line.
 
     Fields are separated by tabs, or by spaces in lines without tabs. Sentences end at blank lines and at `-DOCSTART-`.
-    A line that begins a sentence with `# ` and does not end with a label is a comment.
+    A line that begins a sentence with `# ` is a comment, unless it ends with a label or has as many fields as words
+    without labels, between spaces.
     """
     columns, width = lines.source.columns, 0
+    spaced = _spaced_fields(lines)
+    unlabelled = spaced if spaced == len(columns) - 1 else 0
     first, sentence = 1, list[list[str]]()
     for number, whole in enumerate(chain(lines.whole(), [""]), 1):
         line = whole.rstrip("\r\n")
-        fields = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
+        fields = _conll_fields(line)
         if not line.strip() or fields[0] == DOCUMENT:
             if sentence:
                 yield first, dict(zip(columns, map(list, zip(*sentence, strict=True)), strict=False))
             sentence = []
             continue
         if not sentence:
-            if line.startswith("# ") and not WORD_LABEL.fullmatch(fields[-1]):
+            if line.startswith(COMMENT) and not WORD_LABEL.fullmatch(fields[-1]) and len(fields) != unlabelled:
                 continue
             first = number
         width = width or len(fields)
@@ -334,6 +338,17 @@ def _from_conll(lines: Lines) -> Numbered:
             expected = width if width in (len(columns), len(columns) - 1) else len(columns)
             raise lines.wrong(number, f"must have {expected} fields, but has {len(fields)}")
         sentence.append(fields)
+
+
+def _conll_fields(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
+
+
+def _spaced_fields(lines: Lines) -> int:
+    """Return the number of fields of the first line that is surely a word's; 0 if tabs separate them."""
+    surely = (line for line in lines.whole() if line.strip() and not line.startswith((COMMENT, DOCUMENT)))
+    line = next(surely, "\t").rstrip("\r\n")
+    return 0 if "\t" in line else len(_conll_fields(line))
 
 
 def _from_whole_file(lines: Lines) -> Numbered:

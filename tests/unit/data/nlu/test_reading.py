@@ -216,6 +216,16 @@ def test_the_last_column_may_be_missing_in_data_to_predict(tmp_path, write):
         read(tmp_path, "tagged")
 
 
+def test_a_word_without_label_may_look_like_a_comment(tmp_path, write):
+    """Where spaces separate as many fields as elsewhere; data with labels have other comments."""
+    write("a.conll", "# NN\nAnn NNP\n# SYM\n\n# text = # 7\n# SYM\n\n-DOCSTART- X\n# NN\n# 7\n")
+    found = read(tmp_path, "tagged", labelled=False)
+    assert [example.words for example in found] == [("#", "Ann", "#"), ("#",), ("#", "#")]
+    for words in ("Ann\tNNP", "Ann NNP O", "Ann\tNNP\tO"):
+        write("a.conll", f"# one\n# two\n{words}\n")
+        assert [example.words for example in read(tmp_path, "tagged", labelled=False)] == [("Ann",)]
+
+
 PASSAGE = "Ann Öz ran. So Ann won."
 ASKED = (("Who ran?", PASSAGE),)
 
