@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.data.nlu.reading import Example, read_split, source_files
+from fairseq_mtmoe.data.nlu.reading import read_split, source_files
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
 from fairseq_mtmoe.data.nlu.token_runs import Strings
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
-from fairseq_mtmoe.data.nlu.windows import Passages, tokenize_windows
+from fairseq_mtmoe.data.nlu.windows import Passages, longest_question, tokenize_windows
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.files import replacing
 
@@ -35,11 +35,17 @@ NAMES = ("names_bytes", "names_starts")
 def tokenized_split(
     root: Path, name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, cache: Path, labelled: bool = True
 ) -> TokenizedSplit:
-    """Return a split's tokens from the cache; if they are missing, tokenize the split and store them."""
+    """Return a split's tokens from the cache; if they are missing, tokenize the split and store them.
+
+    Warn of what is lost of the texts, whether they are tokenized now or were before.
+    """
     read = partial(read_split, root, row, split, labelled)
 
     def make() -> dict[str, Any]:
-        made = _made(name, row, split, tokenizer, read())
+        if row.stride is not None and row.stride > tokenizer.max_length:
+            raise_invalid(f"{name}: stride", f"at most the {tokenizer.max_length} tokens of a window", row.stride)
+        is_span = row.kind is Kind.span
+        made = tokenize_windows(tokenizer, read(), row.stride) if is_span else tokenizer.tokenize(read())
         arrays = {stored: getattr(made, field) for field, stored in ARRAYS.items()}
         return arrays | dict(zip(NAMES, (made.names.tokens_T, made.names.starts_N), strict=True))
 
@@ -48,25 +54,23 @@ def tokenized_split(
     kept: dict[str, Any] = {field: arrays[stored] for field, stored in ARRAYS.items()}
     kept |= {field: int(kept[field]) for field in ("num_truncated", "num_lost")}
     passages = Passages(read, tokenizer) if row.kind is Kind.span else None
-    return TokenizedSplit(**kept, names=Strings(*(arrays[name] for name in NAMES)), passages=passages)
-
-
-def _made(name: str, row: TaskRow, split: str, tokenizer: TextTokenizer, examples: Sequence[Example]) -> TokenizedSplit:
-    if row.stride is not None and row.stride > tokenizer.max_length:
-        raise_invalid(f"{name}: stride", f"at most the {tokenizer.max_length} tokens of a window", row.stride)
-    is_span, said = row.kind is Kind.span, []
-    made = tokenize_windows(tokenizer, examples, row.stride) if is_span else tokenizer.tokenize(examples)
-    if made.num_lost:
-        lost = f"the answers of {made.num_lost} of {len(made)} questions fit into no window"
-        said.append(f"{lost}: these questions are trained without an answer")
-    if made.num_truncated:
-        share = made.num_truncated / (len(made.starts_S) - 1)
-        said.append(f"{made.num_truncated} texts ({share:.1%}) are truncated to {tokenizer.max_length} tokens")
-    if without_token := int((made.words_W < 0).sum()):
-        said.append(f"{without_token} of {len(made.words_W)} words have no token and are labelled {row.labels[0]}")
-    for sentence in said:
+    found = TokenizedSplit(**kept, names=Strings(*(arrays[name] for name in NAMES)), passages=passages)
+    for sentence in _losses(row, tokenizer, found):
         logger.warning(f"{name}, {split}: {sentence}")
-    return made
+    return found
+
+
+def _losses(row: TaskRow, tokenizer: TextTokenizer, split: TokenizedSplit) -> Iterator[str]:
+    if split.num_lost:
+        lost = f"the answers of {split.num_lost} of {len(split)} questions fit into no window"
+        yield f"{lost}: these questions are trained without an answer"
+    if split.num_truncated:
+        is_span = row.kind is Kind.span  # its sequences are windows, and only questions are truncated
+        what, count = ("questions", len(split)) if is_span else ("texts", len(split.starts_S) - 1)
+        most = longest_question(tokenizer) if is_span else tokenizer.max_length
+        yield f"{split.num_truncated} {what} ({split.num_truncated / count:.1%}) are truncated to {most} tokens"
+    if without_token := int((split.words_W < 0).sum()):
+        yield f"{without_token} of {len(split.words_W)} words have no token and are labelled {row.labels[0]}"
 
 
 def stored_arrays(

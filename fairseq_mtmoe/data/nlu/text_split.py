@@ -180,27 +180,23 @@ def text_split(
     is_taught = of_train and not evaluates
     scored = ("evaluates",) if of_train and evaluates else ()
     parts = (tokenizer.pieces.fingerprint, tokenizer.max_source, tokenizer.max_target, labelled, *scored)
-    make = partial(_made, f"{name}, {split}", row, tokenizer, read)
+    make = partial(_made, row, tokenizer, read)
     arrays = stored_arrays(cache, root, name, row, split, FORM, parts, ARRAYS, make, kind="text.")
     sources, source_starts, targets, target_starts, labels_E, keys_E, num_truncated = (arrays[name] for name in ARRAYS)
+    if num_truncated:  # whether tokenized now or before
+        cut = f"{num_truncated} texts and answers of {len(labels_E)} examples are truncated"
+        logger.warning(f"{name}, {split}: {cut}, to {tokenizer.max_source} and {tokenizer.max_target} tokens")
     runs = TokenRuns(sources, source_starts), TokenRuns(targets, target_starts)
     return TextSplit(*runs, labels_E, keys_E, int(num_truncated), read)
 
 
 def _made(
-    name: str, row: TaskRow, tokenizer: TextTokenizer, read: Callable[[], Sequence[Example]]
+    row: TaskRow, tokenizer: TextTokenizer, read: Callable[[], Sequence[Example]]
 ) -> dict[str, NDArray[np.generic]]:
-    def tokenized(texts: Sequence[str], most: int, what: str) -> tuple[TokenRuns, int]:
-        runs, cut = tokenizer.pieces.runs(texts, most)
-        if cut:
-            share = f"{cut} {what} ({cut / len(texts):.1%})"
-            logger.warning(f"{name}: {share} are truncated to {most} tokens")
-        return runs, cut
-
     examples = read()
     right = [next(iter(answer_texts_of(row, example)), "") for example in examples]
-    sources, cut_sources = tokenized([example.reads for example in examples], tokenizer.max_source, "texts")
-    targets, cut_targets = tokenized(right, tokenizer.max_target, "answers")
+    sources, cut_sources = tokenizer.pieces.runs([example.reads for example in examples], tokenizer.max_source)
+    targets, cut_targets = tokenizer.pieces.runs(right, tokenizer.max_target)
     if form_of(row).referent:  # a noun that the pronoun does not refer to gets no target, and no loss
         sizes_E = targets.lengths_N * np.array([example.label == TRUE for example in examples])
         targets = targets.chosen(np.arange(len(examples)), sizes_E)

@@ -52,6 +52,11 @@ def window_starts(length: int, room: int, stride: int) -> list[int]:
     return [0, *range(stride, length - room + stride, stride)] if length > room else [0]
 
 
+def longest_question(tokenizer: TextTokenizer) -> int:
+    """Return the number of tokens to which questions are truncated."""
+    return min(LONGEST_QUESTION, (tokenizer.max_length - tokenizer.pair_marks.size) // 2)
+
+
 def tokenize_windows(tokenizer: TextTokenizer, examples: Sequence[Example], stride: int | None) -> TokenizedSplit:
     """Tokenize questions with the windows of their passages; None is the default `stride`."""
     marks, made = tokenizer.pair_marks, list[_Windows]()
@@ -99,7 +104,7 @@ def _windows(
     spans: Sequence[tuple[int, int]],
 ) -> _Windows:  # fmt: skip
     room = tokenizer.max_length - tokenizer.pair_marks.size
-    kept = question[: min(LONGEST_QUESTION, room // 2)]
+    kept = question[: longest_question(tokenizer)]
     room -= len(kept)
     before, between, after = tokenizer.pair_marks.runs
     first = len(before) + len(kept) + len(between)
