@@ -16,7 +16,7 @@ from fairseq import tasks
 from torch import Tensor
 
 from fairseq_mtmoe.data.mixtures.dataset import EvaluationMixture
-from fairseq_mtmoe.data.nlu.answers import submission_of, written
+from fairseq_mtmoe.data.nlu.answers import expect_different_keys, submission_of, written
 from fairseq_mtmoe.data.nlu.reading import is_there
 from fairseq_mtmoe.data.nlu.table import Submission, TaskRow
 from fairseq_mtmoe.data.nlu.text_split import label_texts
@@ -123,6 +123,8 @@ class Predictor:
     @torch.no_grad()
     def predict(self, chosen: PredictedSet, examples: Any, advance: Callable[[int], None] = lambda count: None) -> str:
         """Return a set's predictions file; `advance` gets each batch's number of examples."""
+        keys = examples.keys_E.tolist()
+        expect_different_keys(chosen.key, chosen.submission.form, keys)
         parts: list[tuple[Tensor, Tensor]] = []
         for sample in self.batches(chosen, examples):
             predictions = self._sets.predictions(sample, chosen.row, chosen.head)
@@ -136,7 +138,7 @@ class Predictor:
         texts = self._sets.scored(chosen.row).label_text(examples, gathered, labels)
         if only := only_answer(texts):
             logger.warning(f"{chosen.key}: every prediction is {only!r:.80}")
-        return written(chosen.submission, examples.keys_E.tolist(), texts)
+        return written(chosen.submission, keys, texts)
 
     def batches(self, chosen: PredictedSet, examples: Any) -> Iterator[dict[str, Any]]:
         """Yield the batches of a set on the model's device."""

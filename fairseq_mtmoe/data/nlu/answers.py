@@ -9,8 +9,10 @@ from itertools import groupby
 from typing import Any
 
 from fairseq_mtmoe.data.nlu.table import Form, Kind, Submission, TaskRow
+from fairseq_mtmoe.errors import UserError
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
+NUMBER = re.compile("0|[1-9][0-9]{0,99}")  # as JSON and Python write it; 007 is a text
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 Answer = tuple[str, str | int | float]  # an example's key and its predicted label
@@ -56,6 +58,13 @@ def file_names(rows: Mapping[str, TaskRow]) -> set[str]:
     return {submission_of(name, row, split).file for name, row in rows.items() for split in row.splits}
 
 
+def expect_different_keys(name: str, form: Form, keys: Sequence[str]) -> None:
+    """Check the keys of a set's predictions (UserError: several examples have the same one)."""
+    if form is not Form.conll and len(set(keys)) < len(keys):  # CoNLL's form has no keys
+        rule = f"`{name}: key` must be a field with a different value in each example"
+        raise UserError(f"{rule}, but several have {Counter(keys).most_common(1)[0][0]!r:.80} instead.")
+
+
 def written(submission: Submission, keys: Iterable[str], texts: Iterable[str | int | float]) -> str:
     """Return the content of a file of predictions."""
     return "".join(f"{line}\n" for line in _FORMS[submission.form](list(zip(keys, texts, strict=True))))
@@ -75,7 +84,7 @@ def _multirc(answers: Sequence[Answer]) -> Iterable[str]:
 _FORMS: Mapping[Form, Callable[[Sequence[Answer]], Iterable[str]]] = {
     Form.tsv: lambda answers: ["index\tprediction", *(f"{key}\t{label}" for key, label in answers)],
     Form.jsonl: lambda answers: (  # a key that was a number in the file becomes one again
-        json.dumps({"idx": int(key) if key.isdecimal() else key, "label": label}) for key, label in answers
+        json.dumps({"idx": int(key) if NUMBER.fullmatch(key) else key, "label": label}) for key, label in answers
     ),
     Form.multirc: _multirc,
     Form.squad: lambda answers: [json.dumps(dict(answers))],

@@ -156,7 +156,8 @@ def _with_text(record: Record, form: TextForm, example: Example) -> Example:
 
 def _example(record: Record, row: TaskRow, labelled: bool) -> Example | None:
     """Return a record's example; None if it is left out."""
-    key = str(record.fields.get(row.key, ""))
+    found = record.fields.get(row.key)
+    key = "" if found is None else str(found)
     if row.kind is Kind.word_labels:
         return _labelled_words(record, row, labelled, key)
     texts = tuple(_text(record, row, text) for text in row.texts)

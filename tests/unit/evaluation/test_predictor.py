@@ -178,6 +178,13 @@ def test_validation_scores_what_is_written(data, tmp_path):
     assert min(values) == 0 and max(values) == 5
 
 
+def test_a_key_of_two_examples(data, tmp_path):
+    write(tmp_path / "MNLI/test_matched.tsv", [*LINES, LINES[1]])
+    one = predictor(tmp_path, data / "checkpoint.pt")
+    with refused("mnli: key"):
+        predicted(one, one.choose("test").sets)
+
+
 TABLE = """
 mine:
   title: Mine

@@ -167,6 +167,14 @@ def test_labels_are_no_patterns_of_file_names(tmp_path, write):
     assert [(example.candidates[0][0], example.label) for example in found] == [("is [a]", 0), ("is *", 1)]
 
 
+def test_an_example_without_a_key_has_its_number(tmp_path, write):
+    asked = [
+        {"premise": "A", "question": "effect", "choice1": "B", "choice2": "C", **key} for key in ({}, {"idx": None})
+    ]
+    write("COPA/test.jsonl", [{**asked[0], "idx": 7}, *asked])
+    assert [example.key for example in read(tmp_path, "copa", "test", labelled=False)] == ["7", "1", "2"]
+
+
 def test_empty_names_in_a_header_may_repeat(tmp_path, write):
     write("RTE/train.tsv", RTE.replace("\n", "\t\t\n") + "0\tA\tB\tentailment\t\t\n")
     assert len(read(tmp_path, "rte")) == 1

@@ -59,6 +59,13 @@ def test_lines_of_objects(task, keys, predictions, objects):
     assert [json.loads(line) for line in content(task, keys, predictions).splitlines()] == objects
 
 
+def test_keys_that_are_texts_stay_texts():
+    """Also those that begin with 0, have digits of other scripts, or are longer than numbers."""
+    keys = ["0", "70", "007", "00", "٣", "-1", "1e3", "9" * 5000]
+    lines = written(submission_of("boolq", ROWS["boolq"], "test"), keys, ["true"] * len(keys)).splitlines()
+    assert [json.loads(line)["idx"] for line in lines] == [0, 70, *keys[2:]]
+
+
 def test_answers_to_questions_are_one_object():
     """As SQuAD's and MRQA's evaluations take them; numbers in keys and letters in texts stay what they are."""
     submission = submission_of("squad", ROWS["squad"], "valid")
