@@ -137,6 +137,12 @@ def test_wrong_tables(write, text, before, after, where):
         load_tables([write("table.yaml", text.replace(before, after))])
 
 
+@pytest.mark.parametrize("encoding", ["utf_8_sig", "latin-1", "cp1252", "utf-7", "gb18030", "unicode_escape"])
+def test_encodings_of_texts(write, encoding):
+    path = write("table.yaml", ROW.replace(FILE, f"Mine/train.tsv, encoding: {encoding}"))
+    assert load_tables([path])["mine"].splits["train"][0].encoding == encoding
+
+
 def test_texts_mean_what_they_say(write, monkeypatch):
     """No value of the environment, no date, and nothing missing."""
     monkeypatch.setenv("MINE", "secret")
