@@ -153,7 +153,7 @@ def length_options(size: Size, found: Plan, save_dir: str) -> list[Part]:
     return [
         (f"The rate is {size.reason}.", rate),
         (f"{found.passes:.1f} passes over the data.", ["--max-update", str(found.updates)]),
-        (f"{VALIDATIONS} validations, at ends of epochs. {mean}.", saved),
+        (f"About {VALIDATIONS} validations, at ends of epochs. {mean}.", saved),
         ("A second start resumes here.", ["--save-dir", save_dir, "--log-format", "rich", "--log-interval", "25"]),
     ]
 

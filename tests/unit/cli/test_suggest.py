@@ -123,7 +123,7 @@ def test_a_trial_that_fails_says_why(digits, tmp_path):
 
 @pytest.mark.slow
 def test_the_printed_command_trains(digits, tmp_path):
-    told = invoked("suggest", digits, "--cpu", "--hours", "0.003", "--save-dir", tmp_path / "run").stdout
+    told = invoked("suggest", digits, "--cpu", "--hours", "0.001", "--save-dir", tmp_path / "run").stdout
     (tmp_path / "train.sh").write_text(told)
     environment = {**ENVIRONMENT, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
@@ -131,8 +131,9 @@ def test_the_printed_command_trains(digits, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "run" / "checkpoint_last.pt").is_file()
-    assert "# Estimate: " in told
+    assert "# Estimate: 10 updates in" in told
     validated = [event for event in run_log.read(tmp_path / "run" / "mtmoe.jsonl") if event["event"] == "valid"]
     kept = sorted(path.name for path in (tmp_path / "run").iterdir() if re.fullmatch(r"checkpoint\d+\.pt", path.name))
-    assert 7 <= len(validated) <= 11 and len(kept) == 5, told
-    mtmoe("average", "--inputs", tmp_path / "run", "--num-epoch-checkpoints", 5, "--output", tmp_path / "mean.pt")
+    # Epochs of so few sentences have more batches than counted, and end later.
+    assert 3 <= len(validated) <= 10 and len(kept) in (len(validated) - 1, len(validated), 5)
+    mtmoe("average", "--inputs", tmp_path / "run", "--num-epoch-checkpoints", 3, "--output", tmp_path / "mean.pt")
