@@ -144,9 +144,7 @@ def test_a_regression_is_as_uncertain_as_the_choice_of_its_half_written_out():
     right = torch.distributions.Bernoulli(torch.tensor(shares)).entropy()
     torch.testing.assert_close(regression(draws, labels), right)
     torch.testing.assert_close(regression(100 * draws + 7, 100 * labels + 7), right)  # in another unit
-    torch.testing.assert_close(
-        regression(draws - 2, labels), right
-    )  # an error that all share moves no one to another half
+    torch.testing.assert_close(regression(draws - 2, labels), right)  # an error that all share
     assert regression(torch.tensor([[2.0, 4.0]]), torch.tensor([9.0])).tolist() == pytest.approx([math.log(2)])  # alone
     exact = torch.tensor([1.0, 3.0])
     assert regression(exact.unsqueeze(1).expand(2, 2), exact).tolist() == [0, 0]  # without dropout, and all right
