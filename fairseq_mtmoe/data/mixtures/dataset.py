@@ -110,7 +110,8 @@ class MixtureDataset(FairseqDataset):
 class EvaluationMixture(MixtureDataset):
     """All examples of several tasks, in batches of one task; `task` is its name.
 
-    interleaves: whether any number of first batches has each task's share of the batches, for `--max-valid-steps`.
+    interleaves: whether one batch of each task comes first, and then each task's share of any number of batches, for
+        `--max-valid-steps`.
     """
 
     interleaves = False
@@ -145,5 +146,8 @@ class EvaluationMixture(MixtureDataset):
         batches = [batch for of_task in of_tasks for batch in of_task]
         if not self.interleaves or not batches:
             return batches
-        places = np.concatenate([(np.arange(len(of_task)) + 0.5) / len(of_task) for of_task in of_tasks if of_task])
+        # From 0 to 1 in each task: its first batch is among the first of all, the others follow at equal distances.
+        places = np.concatenate(
+            [np.r_[0, np.arange(1.5, len(of_task))] / len(of_task) for of_task in of_tasks if of_task]
+        )
         return [batches[number] for number in np.argsort(places, kind="stable")]

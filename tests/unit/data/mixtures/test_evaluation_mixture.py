@@ -63,6 +63,17 @@ def test_all_pairs_have_their_share_of_any_first_batches_if_a_validation_does_no
         assert all(abs(found[pair] - first * counts[pair] / len(mixed)) <= 1 for pair in PAIRS)
 
 
+def test_a_pair_of_few_lines_is_among_the_first_batches(digits, tmp_path):
+    data = shutil.copytree(digits, tmp_path / "data")
+    for side in ("en", "aa"):
+        write_digits(f"{data}/valid.en-aa.{side}", [np.array([1, 2, 3])] * 600, digit_dictionary())
+    few = digit_task(data, save_dir=str(tmp_path))
+    few._run = {"options": {"max_valid_steps": 2}}
+    mixed = batches(few)
+    assert len(mixed) > 10 * len(PAIRS)
+    assert {batch["task"] for batch in mixed[: len(PAIRS)]} == set(PAIRS)
+
+
 def test_a_validation_of_few_batches_has_figures_of_all_pairs(digits, tmp_path):
     train_here(digits, tmp_path, "--max-update", 1, "--max-valid-steps", 2, "--batch-size-valid", 4, "--no-save")
     (event,) = (event for event in read(tmp_path) if event["event"] == "valid")
