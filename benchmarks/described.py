@@ -20,6 +20,7 @@ from study_figures import OF_GATES, PERPLEXITY
 from study_plan import STUDIES, Contrast, Entry, Study
 
 EARLIER = STUDIES.with_name("earlier.yaml")
+TRANSLATED = (PERPLEXITY, "bleu", "chrf")
 TIERS = ("all", "high", "mid", "low")
 SCORED = (
     "Scores are by `mtmoe evaluate {study.score}` with the mean of the last {study.averaged} checkpoints; *all* is the "
@@ -107,7 +108,7 @@ def _registered(path: Path) -> Described:
     study = study_plan.load(path)
     return Described(
         title=study.question, text=study.text, metric=study.metric,
-        also=[*OF_GATES.values()] if study.tasks else [PERPLEXITY, *(["chrf"] if study.metric == "bleu" else [])],
+        also=[*OF_GATES.values()] if study.tasks else [one for one in TRANSLATED if one != study.metric],
         groups=["all", *study.groups, *study.tasks] if study.tasks else [*study.groups] or list(TIERS),
         strata=study.strata, rows={name: row.title for name, row in study.rows.items()},
         contrasts=study.contrasts,
@@ -136,7 +137,8 @@ def is_relative(metric: str) -> bool:
     return "perplexity" in metric
 
 
-def _scaled(values: Values, metric: str) -> Values:
+def scaled(values: Values, metric: str) -> Values:
+    """The figures as they are compared: logarithms of perplexities."""
     if not is_relative(metric):
         return values
     return {row: {seed: math.log(value) for seed, value in of_row.items()} for row, of_row in values.items()}
@@ -148,7 +150,7 @@ def compare(
     """The contrasts of which there are runs; primary ones with Holm's p, over all primary ones that are asked."""
     found: list[Difference | None] = []
     for one in asked:
-        values = _scaled(lines.values(metric, one.group), metric)
+        values = scaled(lines.values(metric, one.group), metric)
         error = contrasts.pooled_error(contrasts.of_stratum(values, strata, one.row, one.control))
         found.append(contrasts.difference(values.get(one.row, {}), values.get(one.control, {}), error))
     family = [at for at, one in enumerate(asked) if one.primary]

@@ -17,7 +17,7 @@ import altair as alt
 import click
 import contrasts
 from contrasts import Difference, Values
-from described import Described, Lines, compare, is_relative, lines_of, percent, shown, studies
+from described import Described, Lines, compare, is_relative, lines_of, percent, scaled, shown, studies
 from quotes import Panel, Quoted, differences, load_pages, misquoted, text_of, told, updated
 from study_figures import (
     MULTIPLICATIONS,
@@ -45,8 +45,8 @@ READ = (
     "Differences are between runs of the same seed, in percent where the metric is a perplexity. In parentheses: 95% "
     "intervals; their error is pooled over {pooled}. Primary contrasts have p after Holm, and a word: *higher* or "
     "*lower* where the interval leaves 0 out and p is below 0.05. Other contrasts have p without a correction, and no "
-    "word. ± is half of a mean's 95% interval, without what all rows share by having the same seed: compare rows of "
-    "different seeds by their differences alone. One seed has no interval."
+    "word. ± is half of a mean's 95% interval, in percent of a perplexity, without what all rows share by having the "
+    "same seed: compare rows of different seeds by their differences alone. One seed has no interval."
 )
 ALIKE = (
     "rows of several seeds that have the same of {strata} in their names, or none of them{since}; between such groups "
@@ -66,10 +66,10 @@ def page(name: str, study: Described, lines: Lines) -> str:
     if study.entry:
         parts += _entry(study.entry, lines)
     for metric in (study.metric, *study.also):
-        table = _means(study, lines, metric)
-        if not table:
+        tables = [table for table in (_means(study, lines, metric), _of_other_tasks(study, lines, metric)) if table]
+        if not tables:
             continue
-        parts += [f"## {TITLES.get(metric, metric.capitalize())}", table]
+        parts += [f"## {TITLES.get(metric, metric.capitalize())}", *tables]
         compared = compare(lines, study.compared(metric), metric, study.strata)
         if compared:
             parts += [_contrast_table(study, compared, metric)]
@@ -96,19 +96,38 @@ def _means(study: Described, lines: Lines, metric: str) -> str:
         seeds = max((len(values.get(name, {})) for values in by_group.values()), default=0)
         if seeds:
             strata = None if metric in OF_GATES.values() else study.strata  # some gates are frozen
-            rows.append([title, seeds, *(_mean(name, values, strata) for values in by_group.values())])
+            rows.append([title, seeds, *(_mean(name, values, metric, strata) for values in by_group.values())])
     return markdown_table(["row", "seeds", *by_group], rows) if rows else ""
 
 
-def _mean(row: str, values: Values, strata: Sequence[str] | None = None) -> str:
-    """A mean with half of its interval, or without `strata` alone."""
+def _of_other_tasks(study: Described, lines: Lines, metric: str) -> str:
+    """Rows that have no figure in any of the groups, such as those that train what others begin with."""
+    shown_rows = {row for group in study.groups for row in lines.values(metric, group)}
+    tables = []
+    for name in (name for name in study.rows if name not in shown_rows):
+        tasks = dict.fromkeys(
+            line["task"] for line in lines.lines if line["row"] == name and line["metric"] == metric and line["task"]
+        )
+        values = {task: lines.values(metric, task) for task in tasks}
+        if tasks:
+            seeds = max(len(of[name]) for of in values.values())
+            cells = [study.rows[name], seeds, *(_mean(name, of, metric) for of in values.values())]
+            tables.append(markdown_table(["row", "seeds", *tasks], [cells]))
+    return "\n\n".join(tables)
+
+
+def _mean(row: str, values: Values, metric: str, strata: Sequence[str] | None = None) -> str:
+    """A mean with half of its interval, in percent where differences are; or without `strata` alone."""
     of_row = values.get(row, {})
     if not of_row:
         return DASH
     half = math.nan
     if strata is not None and len(of_row) > 1:
-        half = contrasts.pooled_error(contrasts.of_stratum(values, strata, row)).half_width(1 / len(of_row))
-    return f"{fmean(of_row.values()):.1f}" + ("" if math.isnan(half) else f" ±{half:.1f}")
+        alike = contrasts.of_stratum(scaled(values, metric), strata, row)
+        half = contrasts.pooled_error(alike).half_width(1 / len(of_row))
+    if math.isnan(half):
+        return f"{fmean(of_row.values()):.1f}"
+    return f"{fmean(of_row.values()):.1f} ±" + (f"{percent(half):.1f}%" if is_relative(metric) else f"{half:.1f}")
 
 
 def _contrast_table(study: Described, compared: Sequence[tuple[Contrast, Difference]], metric: str) -> str:
@@ -155,7 +174,8 @@ def _rates(lines: Lines, metric: str, titles: dict[str, str]) -> list[str]:
     of_gates = {name: lines.values(name, "all") for name in OF_GATES.values()}
     of_gates = {name: values for name, values in of_gates.items() if any(", rate " in row for row in values)}
     rows = [
-        [titles.get(row, row), rate, f"{value:.2f}", *(_mean(f"{row}, rate {rate}", of) for of in of_gates.values()),
+        [titles.get(row, row), rate, f"{value:.2f}",
+         *(_mean(f"{row}, rate {rate}", of, name) for name, of in of_gates.items()),
          "yes" if rate == best[row] else ""]
         for row, of_row in swept.items() for rate, value in sorted(of_row.items(), key=lambda one: float(one[0]))
     ]  # fmt: skip

@@ -1,5 +1,6 @@
 """Studies: the registered file, the sentence where it changed, trigrams, which models must leave behind, and texts."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -71,6 +72,15 @@ def test_a_study_that_changed_runs_with_a_reason_alone(file, tmp_path):
 def test_every_study_of_the_repository_can_be_read(path):
     study = study_plan.load(path)
     assert study.contrasts and study.seeds and all(map(study.options_of, study.rows))
+
+
+def test_every_study_with_figures_is_registered_as_it_is():
+    with_figures = {line["study"] for line in study_figures.read_results(study_figures.RESULTS)}
+    with open(study_plan.REGISTERED, encoding="utf-8", newline="") as file:
+        last = {line["study"]: line["sha256"] for line in csv.DictReader(file)}
+    for path in study_plan.STUDIES.glob("*.yaml"):
+        if path.stem in with_figures:
+            assert last.get(path.stem) == study_plan.digest(path), path.stem
 
 
 def test_kneser_ney_gives_away_all_probability_and_no_more():

@@ -134,6 +134,19 @@ def test_a_sweep_shows_gates_and_gates_have_no_intervals():
     assert re.search(r"\| TaG +\| +1e-4 +\| +60\.00 \| +4\.4 \| +yes", text)
 
 
+def test_intervals_of_perplexities_are_in_percent_and_rows_of_other_tasks_are_shown():
+    metric = "valid perplexity"
+    rows = of_rows({"a": (100, 200, 150), "b": (121, 200, 150)}, metric)
+    rows += [line("source", 1, value, metric, tier="", task=task) for task, value in (("snli", 43.4), ("qqp", 77.2))]
+    study = described.Described(title="One", metric=metric, rows={"a": "A", "b": "B", "source": "sources"})
+    text = tables.page("one", study, described.Lines(rows))
+    logs = np.log([[100, 200, 150], [121, 200, 150]])
+    left = logs - logs.mean(0) - logs.mean(1, keepdims=True) + logs.mean()
+    half = stats.t.ppf(0.975, 2) * math.sqrt((left**2).sum() / 2 / 3)
+    assert re.search(rf"\| A +\| +3 \| 150\.0 ±{100 * math.expm1(half):.1f}% \|", text)
+    assert re.search(r"row +\| +seeds \| +snli \| +qqp \|\n.*\n\| sources +\| +1 \| +43\.4 \| +77\.2", text)
+
+
 def test_costs_of_shapes_take_the_place_of_older_ones_and_are_shown(lines, tmp_path):
     results = tmp_path / "results.csv"
     write_results(results, [{**dict.fromkeys(COLUMNS, ""), **one} for one in lines.lines])
