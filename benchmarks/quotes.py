@@ -80,10 +80,11 @@ def differences(
 ) -> list[Difference | None]:  # fmt: skip
     """The difference that each figure is, None of a mean or of what the table does not have.
 
-    Those of a page that are no primary contrasts of their study are one family of Holm's.
+    Holm's families are a study's primary contrasts, others that it names, and all others that pages quote: all pages
+    say the same of each, and one more that a page quotes changes no word of those that the study names.
     """
     found: list[Difference | None] = []
-    families: dict[str, dict[tuple[str, ...], list[int]]] = {}
+    families: dict[tuple[str, bool], dict[tuple[str, ...], list[int]]] = {}
     for at, one in enumerate(quoted):
         study = known[one.study]
         metric, key = one.metric or study.metric, (one.row, one.control, one.group)
@@ -93,10 +94,11 @@ def differences(
         compared = compare(lines_of(one.study, lines), family if one.control else [], metric, study.strata)
         found.append(next((of_one for each, of_one in compared if each == asked), None))
         if one.control and not asked.primary:
-            families.setdefault(one.page, {}).setdefault((one.study, metric, *key), []).append(at)
-    for family_of_page in families.values():
-        adjusted = with_holm([found[places[0]] for places in family_of_page.values()])
-        for places, of_one in zip(family_of_page.values(), adjusted, strict=True):
+            is_named = any(study.is_of(each, metric, *key) for each in study.contrasts)
+            families.setdefault((one.study, is_named), {}).setdefault((metric, *key), []).append(at)
+    for family in families.values():
+        adjusted = with_holm([found[places[0]] for places in family.values()])
+        for places, of_one in zip(family.values(), adjusted, strict=True):
             for at in places:
                 found[at] = of_one
     return found
@@ -137,7 +139,8 @@ def misquoted(root: Path = ROOT, all_quoted: Sequence[Quoted] | None = None) -> 
         if not places:
             yield f"{one.page}: the line with `{one.line}` must have `{figure}`, but has not."
         elif word:
-            judged.setdefault((one.page, places[0]), []).append((one, figure, word))
+            place = next((at for at in places if (one.page, at) not in judged), places[0])  # of equal figures the next
+            judged.setdefault((one.page, place), []).append((one, figure, word))
     for (page_name, at), of_line in judged.items():
         is_said, wanted = _says(pages[page_name], at, of_line)
         if not is_said:

@@ -243,14 +243,17 @@ def listed(of_rows_):
     return {row: list(of.values()) for row, of in of_rows_.items()}
 
 
-def test_differences_of_a_page_are_one_family_without_primary_ones():
+def test_differences_of_a_study_are_one_family_without_primary_ones():
     study = described.Described(title="One", metric="bleu", rows={"a": "A", "b": "B", "c": "C"})
     study.contrasts = [study_plan.Contrast("c", "b", primary=True)]
     quoted = [quotes.Quoted("page.md", "a line", "one", row, control)
-              for row, control in (("b", "a"), ("c", "a"), ("b", "a"), ("c", "b"))]  # fmt: skip
-    other = quotes.Quoted("other.md", "a line", "one", "b", "a")
-    twice, _, again, primary, once = quotes.differences([*quoted, other], of_rows(listed(THREE)), {"one": study})
-    assert twice.p == again.p == pytest.approx(2 * once.p)
+              for row, control in (("b", "a"), ("c", "b"))]  # fmt: skip
+    quoted += [quotes.Quoted("other.md", "a line", "one", row, "a") for row in ("b", "c")]
+    quoted.append(quotes.Quoted("page.md", "a line", "two", "b", "a"))
+    lines = of_rows(listed(THREE))
+    lines += [{**one, "study": "two"} for one in lines]
+    twice, primary, again, _, once = quotes.differences(quoted, lines, {"one": study, "two": study})
+    assert twice.p == again.p == pytest.approx(2 * once.p)  # on all pages, whatever these quote of other studies
     error = contrasts.pooled_error(THREE)
     assert primary.p == pytest.approx(contrasts.difference(THREE["c"], THREE["b"], error).p)
 
