@@ -107,11 +107,16 @@ class MixtureDataset(FairseqDataset):
         return batch
 
 
+def mixed(batches: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return batches in an order that is always the same, in which any first ones are of all lengths."""
+    return [batches[number] for number in np.random.default_rng(0).permutation(len(batches))]
+
+
 class EvaluationMixture(MixtureDataset):
     """All examples of several tasks, in batches of one task; `task` is its name.
 
-    interleaves: whether one batch of each task comes first, and then each task's share of any number of batches, for
-        `--max-valid-steps`.
+    interleaves: whether one batch of each task comes first, and then each task's share of any number of batches, of all
+        lengths, for `--max-valid-steps`.
     """
 
     interleaves = False
@@ -143,11 +148,12 @@ class EvaluationMixture(MixtureDataset):
             super(EvaluationMixture, self).batch_by_size(of_one_task, *args, **kwargs)
             for of_one_task in np.split(indices, starts)
         ]
-        batches = [batch for of_task in of_tasks for batch in of_task]
-        if not self.interleaves or not batches:
-            return batches
+        if not self.interleaves:
+            return [batch for of_task in of_tasks for batch in of_task]
+        of_tasks = [mixed(of_task) for of_task in of_tasks if len(of_task)]
+        if not of_tasks:
+            return []
         # From 0 to 1 in each task: its first batch is among the first of all, the others follow at equal distances.
-        places = np.concatenate(
-            [np.r_[0, np.arange(1.5, len(of_task))] / len(of_task) for of_task in of_tasks if of_task]
-        )
+        places = np.concatenate([np.r_[0, np.arange(1.5, len(of_task))] / len(of_task) for of_task in of_tasks])
+        batches = [batch for of_task in of_tasks for batch in of_task]
         return [batches[number] for number in np.argsort(places, kind="stable")]

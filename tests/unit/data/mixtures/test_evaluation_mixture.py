@@ -74,6 +74,17 @@ def test_a_pair_of_few_lines_is_among_the_first_batches(digits, tmp_path):
     assert {batch["task"] for batch in mixed[: len(PAIRS)]} == set(PAIRS)
 
 
+def test_the_first_batches_of_a_short_validation_are_of_all_lengths(digits, tmp_path):
+    data = shutil.copytree(digits, tmp_path / "data")
+    for side in ("en", "aa"):
+        sentences = [np.resize([1, 2, 3], length) for length in range(1, 21) for _ in range(20)]
+        write_digits(f"{data}/valid.en-aa.{side}", sentences, digit_dictionary())
+    few = digit_task(data, save_dir=str(tmp_path))
+    few._run = {"options": {"max_valid_steps": 20}}
+    lengths = [batch["target"].shape[1] for batch in batches(few) if batch["task"] == "en-aa"]
+    assert abs(np.mean(lengths[: len(lengths) // 4]) - np.mean(lengths)) < 3 and max(lengths) > 2 * min(lengths)
+
+
 def test_a_validation_of_few_batches_has_figures_of_all_pairs(digits, tmp_path):
     train_here(digits, tmp_path, "--max-update", 1, "--max-valid-steps", 2, "--batch-size-valid", 4, "--no-save")
     (event,) = (event for event in read(tmp_path) if event["event"] == "valid")
