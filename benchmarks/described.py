@@ -60,10 +60,6 @@ class Described:
     facts: list[str] = field(default_factory=list)
     entry: Entry | None = None
 
-    def is_of(self, one: Contrast, metric: str, row: str, control: str, group: str) -> bool:
-        """Whether a contrast is that of these."""
-        return (one.metric or self.metric, one.row, one.control, one.group) == (metric, row, control, group)
-
     def compared(self, metric: str) -> list[Contrast]:
         is_own = metric == self.metric
         found = [

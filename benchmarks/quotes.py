@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from contrasts import FEW_RUNS, HIGHER, LOWER, NONE, ONE_SEED, Difference
-from described import Described, compare, lines_of, shown, studies, with_holm
+from described import Described, Lines, compare, lines_of, shown, studies, with_holm
 from omegaconf import MISSING, OmegaConf
 from study_figures import PERPLEXITY, RESULTS, ROOT, read_results
 from study_plan import Contrast
@@ -75,33 +75,51 @@ def load_pages(path: Path = QUOTED) -> Pages:
     return found
 
 
+Key = tuple[str, str, str, str]  # metric, row, control, group
+
+
 def differences(
     quoted: Sequence[Quoted], lines: Sequence[dict[str, str]], known: dict[str, Described]
 ) -> list[Difference | None]:  # fmt: skip
     """The difference that each figure is, None of a mean or of what the table does not have.
 
-    Holm's families are a study's primary contrasts, others that it names, and all others that pages quote: all pages
-    say the same of each, and one more that a page quotes changes no word of those that the study names.
+    Holm's families are a study's primary contrasts, the others that it names, and all further ones that pages quote. So
+    all pages say the same of each, and what else they quote changes no word of those that the study names.
     """
+    named = {name: _named(known[name], lines_of(name, lines)) for name in {one.study for one in quoted}}
     found: list[Difference | None] = []
-    families: dict[tuple[str, bool], dict[tuple[str, ...], list[int]]] = {}
+    families: dict[str, dict[Key, list[int]]] = {}
     for at, one in enumerate(quoted):
         study = known[one.study]
-        metric, key = one.metric or study.metric, (one.row, one.control, one.group)
-        same = [each for each in study.compared(metric) if (each.row, each.control, each.group) == key]
-        asked = next((each for each in same if each.primary), Contrast(*key))
-        family = [each for each in study.compared(metric) if each.primary] if asked.primary else [asked]
-        compared = compare(lines_of(one.study, lines), family if one.control else [], metric, study.strata)
-        found.append(next((of_one for each, of_one in compared if each == asked), None))
-        if one.control and not asked.primary:
-            is_named = any(study.is_of(each, metric, *key) for each in study.contrasts)
-            families.setdefault((one.study, is_named), {}).setdefault((metric, *key), []).append(at)
+        key = (one.metric or study.metric, one.row, one.control, one.group)
+        if not one.control or key in named[one.study]:
+            found.append(named[one.study].get(key))
+            continue
+        found.append(_alone(study, lines_of(one.study, lines), key))
+        families.setdefault(one.study, {}).setdefault(key, []).append(at)
     for family in families.values():
         adjusted = with_holm([found[places[0]] for places in family.values()])
         for places, of_one in zip(family.values(), adjusted, strict=True):
             for at in places:
                 found[at] = of_one
     return found
+
+
+def _named(study: Described, lines: Lines) -> dict[Key, Difference | None]:
+    """The contrasts that a study names, with Holm's p: primary ones of a metric, and all others."""
+    keys = [(one.metric or study.metric, one.row, one.control, one.group) for one in study.contrasts if not one.primary]
+    found = dict(zip(keys, with_holm([_alone(study, lines, key) for key in keys]), strict=True))
+    for metric in (study.metric, *study.also):
+        primary = [one for one in study.compared(metric) if one.primary]
+        found |= {(metric, one.row, one.control, one.group): None for one in primary}
+        compared = compare(lines, primary, metric, study.strata)
+        found |= {(metric, one.row, one.control, one.group): of_one for one, of_one in compared}
+    return found
+
+
+def _alone(study: Described, lines: Lines, key: Key) -> Difference | None:
+    metric, *contrast = key
+    return next((found for _, found in compare(lines, [Contrast(*contrast)], metric, study.strata)), None)
 
 
 def text_of(
@@ -131,20 +149,25 @@ def told(quoted: Sequence[Quoted]) -> list[Told]:
 
 def misquoted(root: Path = ROOT, all_quoted: Sequence[Quoted] | None = None) -> Iterator[str]:
     """What pages must say and do not: a sentence each."""
-    quoted = load_pages().quoted if all_quoted is None else all_quoted
-    pages = {one.page: (root / one.page).read_text(encoding="utf-8").splitlines() for one in quoted}
-    judged: dict[tuple[str, int], list[Told]] = {}
-    for one, figure, word in told(quoted):
-        places = [at for at, line in enumerate(pages[one.page]) if one.line in line and figure in line]
-        if not places:
-            yield f"{one.page}: the line with `{one.line}` must have `{figure}`, but has not."
-        elif word:
-            place = next((at for at in places if (one.page, at) not in judged), places[0])  # of equal figures the next
-            judged.setdefault((one.page, place), []).append((one, figure, word))
-    for (page_name, at), of_line in judged.items():
-        is_said, wanted = _says(pages[page_name], at, of_line)
-        if not is_said:
-            yield f"{page_name}: the line with `{of_line[0][0].line}` must have `{wanted}`, but has not."
+    found = told(load_pages().quoted if all_quoted is None else all_quoted)
+    for page in dict.fromkeys(one.page for one, *_ in found):
+        page_lines = (root / page).read_text(encoding="utf-8").splitlines()
+        of_page = [one for one in found if one[0].page == page]
+        placed = _places(page_lines, of_page)
+        where = {id(one): [at] for at, of_line in placed.items() for one in of_line}
+        judged: dict[int, list[Told]] = {}
+        for one in of_page:
+            quoted, figure, word = one
+            everywhere = [at for at, line in enumerate(page_lines) if quoted.line in line]
+            places = [at for at in where.get(id(one), everywhere) if figure in page_lines[at]]
+            if not places:
+                yield f"{page}: the line with `{quoted.line}` must have `{figure}`, but has not."
+            elif word:
+                judged.setdefault(places[0], []).append(one)
+        for at, of_line in judged.items():
+            is_said, wanted = _says(page_lines, at, of_line)
+            if not is_said:
+                yield f"{page}: the line with `{of_line[0][0].line}` must have `{wanted}`, but has not."
 
 
 def updated(page_lines: Sequence[str], of_page: Sequence[Told]) -> list[str]:

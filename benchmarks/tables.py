@@ -282,7 +282,7 @@ def show(study: str, row: str, control: str, group: str, metric: str) -> None:
     """Show a contrast as pages quote it, and its word."""
     quoted = Quoted("", "", study, row, control, group, metric)
     lines, known = read_results(RESULTS), studies()
-    (found,) = differences([quoted], lines, known)
+    *_, found = differences([*load_pages().quoted, quoted], lines, known)
     click.echo(": ".join(text_of(quoted, found, lines, known)))
 
 

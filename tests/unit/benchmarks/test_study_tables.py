@@ -12,6 +12,7 @@ import quotes
 import study_figures
 import study_plan
 import tables
+from click.testing import CliRunner
 from scipy import stats
 from study_figures import COLUMNS, write_results
 from study_steps import costs_of, record
@@ -258,23 +259,61 @@ def test_differences_of_a_study_are_one_family_without_primary_ones():
     assert primary.p == pytest.approx(contrasts.difference(THREE["c"], THREE["b"], error).p)
 
 
+def test_contrasts_that_a_study_names_are_a_family_whatever_pages_quote():
+    study = described.Described(title="One", metric="bleu", rows={"a": "A", "b": "B", "c": "C"})
+    study.contrasts = [study_plan.Contrast("b", "a"), study_plan.Contrast("c", "a")]
+    asked = [quotes.Quoted("page.md", "a line", "one", row, control) for row, control in (("b", "a"), ("c", "b"))]
+    lines, error = of_rows(listed(THREE)), contrasts.pooled_error(THREE)
+    alone = {row: contrasts.difference(THREE[row], THREE["a"], error).p for row in "bc"}
+    for quoted in (asked, asked[:1]):
+        assert quotes.differences(quoted, lines, {"one": study})[0].p == pytest.approx(
+            contrasts.holm(list(alone.values()))[0]
+        )
+
+
 TABLE = """| what | figure | verdict |
 |---|---|---|
-| a claim | +8.0% (+2.6 to +13.7) | {} |
+| a claim | +13.5% (+11.7 to +15.4) | {} |
 
-In prose +8.0% (+2.6 to +13.7), {}, too.
+In prose +13.5% (+11.7 to +15.4), {}, too.
 """
+
+
+def test_figures_of_lines_with_the_same_words_must_stand_in_their_order(tmp_path):
+    controls = ("task_gates_4", "dense_equal_cost")
+    quoted = [quotes.Quoted("page.md", "a layer |", "captions", "own_layers", control) for control in controls]
+    figures = [figure for _, figure, _ in quotes.told(quoted)]
+    assert len(set(figures)) == 2
+    for order, wrong in ((figures, 0), (figures[::-1], 2)):
+        (tmp_path / "page.md").write_text("".join(f"a layer | {figure}, higher\n" for figure in order))
+        assert len(list(quotes.misquoted(tmp_path, quoted))) == wrong
+    same = [quoted[0], quoted[0]]
+    (tmp_path / "page.md").write_text(f"a layer | {figures[0]}, higher\na layer | {figures[1]}, higher\n")
+    assert len(list(quotes.misquoted(tmp_path, same))) == 1
+
+
+def test_a_shown_contrast_has_the_word_of_the_pages():
+    shown = CliRunner().invoke(tables.main, ["show", "captions", "dense_hot", "dense", "high"])
+    page = (REPOSITORY / "docs/results/sparse_translation.md").read_text(encoding="utf-8")
+    figure, word = shown.output.strip().split(": ")
+    assert f"| {figure} | dense, T = 1.5 | {word} |" in page
 
 
 @pytest.mark.parametrize(("verdict", "word", "wrong"), [
     ("higher", "higher", 0), ("not judged", "higher", 0), ("lower", "higher", 1), ("higher; lower", "lower", 2),
 ])  # fmt: skip
 def test_pages_that_say_something_else_are_found(tmp_path, verdict, word, wrong):
-    figure = {"study": "catalogs", "row": "pretrained_heated", "control": "pretrained", "group": "high"}
+    figure = {
+        "study": "captions",
+        "row": "dense_heated",
+        "control": "dense",
+        "group": "high",
+        "metric": "valid perplexity",
+    }
     quoted = [quotes.Quoted("page.md", line, **figure) for line in ("a claim", "In prose")]
     (tmp_path / "page.md").write_text(TABLE.format(verdict, word))
     assert len(list(quotes.misquoted(tmp_path, quoted))) == wrong
-    (tmp_path / "page.md").write_text(TABLE.format(verdict, word).replace("+8.0%", "+8.1%"))
+    (tmp_path / "page.md").write_text(TABLE.format(verdict, word).replace("+13.5%", "+13.6%"))
     assert len(list(quotes.misquoted(tmp_path, quoted))) == 2
     agreed = [quotes.Quoted("page.md", "a claim", **figure, paper=paper) for paper in (1, -1)]
     (tmp_path / "page.md").write_text(TABLE.format("disagrees", ""))
