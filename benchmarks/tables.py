@@ -133,13 +133,17 @@ def _mean(row: str, values: Values, metric: str, strata: Sequence[str] | None = 
 def _contrast_table(study: Described, compared: Sequence[tuple[Contrast, Difference]], metric: str) -> str:
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for one, found in compared:
-        p = "" if math.isnan(found.p) else f", p {found.p:.3f}{' after Holm' if one.primary else ''}"
+        p = "" if math.isnan(found.p) else f", {_probability(found.p)}{' after Holm' if one.primary else ''}"
         word = f": {found.word}" if one.primary and not math.isnan(found.half_width) else ""
         cells.setdefault((one.row, one.control), {})[one.group] = f"{shown(found, metric)}{word}{p}"
     columns = list(dict.fromkeys(one.group for one, _ in compared))
     rows = [[study.rows.get(row, row), study.rows.get(control, control), *(of.get(group, "") for group in columns)]
             for (row, control), of in cells.items()]  # fmt: skip
     return markdown_table(["row", "control", *columns], rows, 2 + len(columns))
+
+
+def _probability(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p {p:.3f}"
 
 
 def _costs(study: Described, lines: Lines) -> list[str]:

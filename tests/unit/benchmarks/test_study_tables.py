@@ -148,6 +148,14 @@ def test_intervals_of_perplexities_are_in_percent_and_rows_of_other_tasks_are_sh
     assert re.search(r"row +\| +seeds \| +snli \| +qqp \|\n.*\n\| sources +\| +1 \| +43\.4 \| +77\.2", text)
 
 
+def test_small_probabilities_have_a_bound():
+    values = {"a": (10, 12, 11), "b": (20, 22.01, 21), "c": (10.1, 12, 11.2)}
+    study = described.Described(title="One", metric="bleu", beside=["a"], rows={row: row for row in values})
+    text = tables.page("one", study, described.Lines(of_rows(values)))
+    assert re.search(r"\| b +\| a +\| \+10\.0 \(.*\): higher, p < 0\.001 after Holm", text)
+    assert re.search(r"\| c +\| a +\| \+0\.1 \(.*\): no difference shown, p 0\.\d{3} after Holm", text)
+
+
 def test_costs_of_shapes_take_the_place_of_older_ones_and_are_shown(lines, tmp_path):
     results = tmp_path / "results.csv"
     write_results(results, [{**dict.fromkeys(COLUMNS, ""), **one} for one in lines.lines])
