@@ -117,6 +117,16 @@ class GoesOn(Protocol):
     def take_up(self, path: str, state: Mapping[str, Any], goes_on: bool) -> None: ...
 
 
+@runtime_checkable
+class LabelsHeads(Protocol):
+    """A task whose model has heads with an output for each label.
+
+    head_labels: the labels in the order of these outputs, by task.
+    """
+
+    head_labels: Mapping[str, Sequence[str]]
+
+
 class GivesEncoder(Protocol):
     """A task whose models are encoders with heads.
 

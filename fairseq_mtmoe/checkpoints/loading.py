@@ -20,12 +20,14 @@ from torch import distributed as dist
 
 from fairseq_mtmoe.checkpoints import assemble, file_io, mismatch, rebuild
 from fairseq_mtmoe.checkpoints.file_io import readable
+from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, rename_criterions
 from fairseq_mtmoe.checkpoints.sharding import PARTS
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.gates import base_gates
 from fairseq_mtmoe.moe.parallel.placement import are_whole, whole_models
+from fairseq_mtmoe.protocols import LabelsHeads
 
 logger = logging.getLogger(__name__)
 
@@ -228,6 +230,8 @@ def _built(path: str, state: dict[str, Any], task: Any, strict: bool) -> tuple[A
             task.load_state_dict(state["task_state"])
         knows = "from_checkpoint" in inspect.signature(task.build_model).parameters
         model = task.build_model(options.model, **({"from_checkpoint": True} if knows else {}))
+    if isinstance(task, LabelsHeads):
+        match_labels(path, state, task.head_labels)
     last = (state.get("optimizer_history") or [{}])[-1]
     if "num_updates" in last:
         model.set_num_updates(last["num_updates"])

@@ -18,7 +18,9 @@ from torch import Tensor
 from fairseq_mtmoe.checkpoints import file_io, sharding
 from fairseq_mtmoe.checkpoints.assemble import ShardReader, load_shared_part, whole, write_shard
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile, peek
+from fairseq_mtmoe.checkpoints.head_labels import labels_of, match_labels
 from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, PRICES, VOCABULARY, prices_of, with_prices
+from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import Content, State
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import replacing
@@ -204,6 +206,8 @@ def average(paths: Iterable[Path]) -> State:
             first, result = path, state
             total.update((key, _summand(value).clone()) for key, value in model.items())
             continue
+        match_labels(str(path), state, labels_of(str(first), model_options(result) or {}))
+        model = state["model"]
         new_prices = {key: torch.zeros_like(v) for key, v in prices_of(model).items() if key not in total}
         if new_prices:
             total = with_prices(total, prices_of(total) | new_prices)

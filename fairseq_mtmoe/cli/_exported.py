@@ -19,6 +19,7 @@ from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import bare_state
 from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.backbones.translation.pretrained.writing import ExportedTranslator, exported_translator
+from fairseq_mtmoe.checkpoints.head_labels import labels_of
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.data.nlu.table import load_tables
@@ -161,9 +162,12 @@ def _head(
 
 
 def _labels(content: Mapping[str, Any], task: str, size: HeadSize) -> tuple[str, ...]:
-    """Return a task's labels in the order of its head, from the task table; numbers if the table has no such row."""
+    """Return a task's labels in the order of its head; up to 0.2.0 from the task table, or numbers."""
     if size.num_outputs == 1:
         return ()
+    saved = labels_of("the checkpoint", model_options(content) or {}).get(task, [])
+    if len(saved) == size.num_outputs:
+        return tuple(saved)
     trained_on = content["cfg"].get("task") or {}
     options = vars(trained_on) if isinstance(trained_on, Namespace) else trained_on
     tables = [Path(name) for name in str(options.get("task_table") or "").split(",") if name and Path(name).is_file()]

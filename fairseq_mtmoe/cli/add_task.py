@@ -98,8 +98,9 @@ def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | 
     import torch
 
     from fairseq_mtmoe.backbones.bert.heads import TaskHeads, heads_from_text, heads_to_text
+    from fairseq_mtmoe.checkpoints.head_labels import OPTION, labels_of, labels_to_text
     from fairseq_mtmoe.data.nlu.table import load_tables
-    from fairseq_mtmoe.task_types import task_type_of
+    from fairseq_mtmoe.task_types import labels_of_outputs, task_type_of
 
     heads = heads_from_text(options["heads"])
     rows = load_tables([Path(path) for path in (task_table or "").split(",") if path])
@@ -110,7 +111,11 @@ def _task_of_benchmark(options: Mapping[str, Any], name: str, task_table: str | 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         head = TaskHeads(json.loads(options["encoder"])["hidden_size"], {name: size}).state_dict(prefix="heads.")
-    return _Change(list(heads), {"heads": heads_to_text({**heads, name: size}), **_with_name(options, name)}, head)
+    changed = {"heads": heads_to_text({**heads, name: size}), **_with_name(options, name)}
+    labels = labels_of("CHECKPOINT", options)
+    if labels:
+        changed[OPTION] = labels_to_text({**labels, name: labels_of_outputs(rows[name])})
+    return _Change(list(heads), changed, head)
 
 
 def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], name: str) -> _Change:

@@ -24,7 +24,7 @@ from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.stored import Inference
 from fairseq_mtmoe.moe.evaluation_routing import route_by_prices_
-from fairseq_mtmoe.task_types import task_type_of
+from fairseq_mtmoe.task_types import labels_of_outputs, task_type_of
 from fairseq_mtmoe.task_types.task_type import Predictions, Scored, flattened, only_answer
 from fairseq_mtmoe.task_types.text import TextTaskType
 
@@ -172,6 +172,9 @@ class _ByHeads:
     def predictions(self, sample: dict[str, Any], row: TaskRow, head: str) -> Tensor | None:
         """(E, …) Return a batch's predictions, padded with NaN; None if any is not finite."""
         numbers = self.model(**sample["net_input"])[head]
+        names, of_head = (labels_of_outputs(one) for one in (row, self.task.table[head]))
+        if names != of_head and sorted(names) == sorted(of_head):
+            numbers = numbers[..., [of_head.index(label) for label in names]]
         return task_type_of(row).predictions(numbers) if numbers.isfinite().all() else None
 
     def scored(self, row: TaskRow) -> Scored:

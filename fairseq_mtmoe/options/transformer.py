@@ -128,9 +128,10 @@ class EncoderOptions:
         "freeze this number of the lowest blocks (half: half of all blocks) and, above 0, the embeddings; parts of "
         "--conditional still train there",
     )
-    # Sizes of the encoder and of the tasks' heads in JSON; the task fills them in.
+    # Sizes of the encoder and of the tasks' heads, and the labels of these, in JSON; the task fills them in.
     encoder: str = option("", SUPPRESS)
     heads: str = option("", SUPPRESS)
+    head_labels: str = option("", SUPPRESS)
 
 
 @dataclass

@@ -14,6 +14,12 @@ _OF_KIND: Mapping[Kind, Callable[[TaskRow], TaskType]] = {
     Kind.span: lambda row: Span(row.longest_answer),
     Kind.word_labels: lambda row: WordLabels(tuple(row.labels)),
 }
+_WITH_LABELS = (Kind.classification, Kind.word_pair, Kind.word_labels)
+
+
+def labels_of_outputs(row: TaskRow) -> list[str]:
+    """Return the labels of a head's outputs, in order; empty for outputs of another kind."""
+    return row.labels if row.kind in _WITH_LABELS else []
 
 
 def task_type_of(row: TaskRow) -> TaskType:

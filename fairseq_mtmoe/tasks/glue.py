@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fairseq_mtmoe.backbones.bert.config import EncoderConfig
 from fairseq_mtmoe.backbones.bert.model import note_sizes
 from fairseq_mtmoe.backbones.bert.pretrained import PretrainedEncoder, load
+from fairseq_mtmoe.checkpoints.head_labels import labels_to_text
 from fairseq_mtmoe.criterions.multitask import MultitaskCriterion
 from fairseq_mtmoe.data.nlu.cache import tokenized_split
 from fairseq_mtmoe.data.nlu.dataset import TaskCollate, TaskDataset
@@ -20,7 +21,7 @@ from fairseq_mtmoe.data.nlu.tokenizer_files import serialized_tokenizer
 from fairseq_mtmoe.data.nlu.tokenizing import TextTokenizer, TokenizedSplit
 from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.slots.slot import unwrapped
-from fairseq_mtmoe.task_types import task_type_of
+from fairseq_mtmoe.task_types import labels_of_outputs, task_type_of
 from fairseq_mtmoe.task_types.task_type import TaskType
 from fairseq_mtmoe.tasks._benchmark.config import GlueConfig
 from fairseq_mtmoe.tasks._benchmark.task import BenchmarkTask
@@ -42,6 +43,7 @@ class GlueTask(BenchmarkTask):
         super().__init__(args)
         rows = chosen_rows(self.table, args.glue_tasks.split(","))
         self.task_types: dict[str, TaskType] = {name: task_type_of(row) for name, row in rows.items()}
+        self.head_labels = {name: labels_of_outputs(row) for name, row in rows.items()}
         self.shares = shares_of(args.train_share, self.table)
         self.set_up_rows(rows, {name: task_type.metrics for name, task_type in self.task_types.items()})
 
@@ -69,6 +71,7 @@ class GlueTask(BenchmarkTask):
                 raise_invalid(name if name.startswith("--") else f"{name}: max_positions", rule, length)
         self.state.merge_state_dict({TOKENIZER: encoder.tokenizer[SERIALIZED]})
         note_sizes(cfg, encoder.config, {name: task_type.head for name, task_type in self.task_types.items()})
+        cfg.head_labels = labels_to_text(self.head_labels)
 
     def build_criterion(self, cfg: Any) -> MultitaskCriterion:
         """Build the criterion (UserError: neither multitask nor pemt)."""

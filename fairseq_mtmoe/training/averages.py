@@ -6,8 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS
-from fairseq_mtmoe.protocols import HasConstants
+from fairseq_mtmoe.checkpoints.loading import load_ema
+from fairseq_mtmoe.protocols import HasConstants, LabelsHeads
 from fairseq_mtmoe.slots.slot import unwrapped
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,16 @@ def restore(trainer: Any, extra_state: Mapping[str, Any]) -> None:
     trainer.ema.restore(average)
     if options.ema_fp32:
         trainer.ema.build_fp32_params(extra_state.get("ema_fp32_params"))
+
+
+def seed(trainer: Any, path: str) -> None:
+    """Begin the average with that of a checkpoint (`--ema-seed-model`)."""
+    state = load_ema(path)
+    if isinstance(trainer.task, LabelsHeads):
+        match_labels(path, state, trainer.task.head_labels)
+    trainer.ema.get_model().load_state_dict(state["model"], strict=True)
+    if trainer.cfg.ema.ema_fp32:
+        trainer.ema.build_fp32_params()
 
 
 def not_averaged(model: nn.Module) -> set[str]:

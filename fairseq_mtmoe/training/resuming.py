@@ -19,12 +19,13 @@ from fairseq.optim import OPTIMIZER_REGISTRY
 
 from fairseq_mtmoe.checkpoints import assemble, loading, mismatch
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile
+from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.sharding import has_experts, is_shared_part
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.state import Parameters, trained_parameters
-from fairseq_mtmoe.protocols import BecomesSparse, FollowsUpdates, GoesOn
+from fairseq_mtmoe.protocols import BecomesSparse, FollowsUpdates, GoesOn, LabelsHeads
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import screen
@@ -79,9 +80,7 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
     fairseq would broadcast rank 0's state as a pickle with classes of its options, which safe loading refuses. A run
     that `goes_on` with its moments must have the checkpoint's tasks, backbone, criterion and optimizer (UserError).
     """
-    context: dict[str, Any] = {"loaded": []}
-    if isinstance(trainer.task, GoesOn):
-        context["receive"] = functools.partial(trainer.task.take_up, goes_on=goes_on)
+    context: dict[str, Any] = {"loaded": [], "receive": functools.partial(_receive, trainer, goes_on)}
     several = trainer.data_parallel_world_size > 1
     if several and expert_slots(trainer.get_model()):
         context["read"] = functools.partial(_read_share, trainer)
@@ -108,6 +107,24 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
             "which parameters are trained, `--reset-optimizer` continues without the moments, and "
             "`--finetune-from-model` starts a run of other tasks from the weights."
         ) from error
+
+
+def _receive(trainer: Any, goes_on: bool, path: str, state: dict[str, Any]) -> None:
+    """Hand a checkpoint to the task, and put the outputs of its heads in the task's order."""
+    task = trainer.task
+    if isinstance(task, GoesOn):
+        task.take_up(path, state, goes_on)
+    if isinstance(task, LabelsHeads):
+        if goes_on:
+            _sparsify_like(trainer, state)  # for the names of its parameters
+        match_labels(path, state, task.head_labels, trained_shapes(trainer) if goes_on else ())
+
+
+def _sparsify_like(trainer: Any, state: dict[str, Any]) -> None:
+    """Sparsify a dense model that is about to get a sparse state."""
+    model = unwrapped(trainer.get_model())
+    if isinstance(model, BecomesSparse) and model.is_dense and has_experts(state):
+        model.sparsify()
 
 
 def _refusal(trainer: Any, path: str) -> UserError | None:
@@ -140,9 +157,7 @@ def _read_share(trainer: Any, path: str) -> dict[str, Any]:
     model = trainer.get_model()
     with CheckpointFile(path) as file:
         state = file.peek() or {}
-        sparse = unwrapped(model)
-        if isinstance(sparse, BecomesSparse) and sparse.is_dense and has_experts(state):
-            sparse.sparsify()
+        _sparsify_like(trainer, state)
         placement = placement_of(trainer)
         if placement is None or not (placement.is_sharded or is_shared_part(state)):
             return assemble.load_shared_part(path, file)

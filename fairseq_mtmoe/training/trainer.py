@@ -163,9 +163,7 @@ class SparseTrainer(Trainer):
         if self._ema is not None:
             self._ema.skip_keys = averages.not_averaged(self.get_model())
         if self._ema is not None and options.ema_seed_model is not None:
-            self._ema.get_model().load_state_dict(loading.load_ema(options.ema_seed_model)["model"], strict=True)
-            if options.ema_fp32:
-                self._ema.build_fp32_params()
+            averages.seed(self, options.ema_seed_model)
 
     # ---- data ----
 

@@ -135,6 +135,15 @@ def test_an_encoder_of_one_task_classifies(kind, task, size, tmp_path):
     assert loaded.config.problem_type == ("regression" if task == "stsb" else "single_label_classification")
 
 
+def test_labels_are_those_that_the_head_was_trained_with(tmp_path):
+    """The task table may have another order since then."""
+    pytest.importorskip("transformers")
+    trained(tmp_path / "checkpoint.pt", {"rte": HeadSize(2)}, head_labels='{"rte": ["not_entailment", "entailment"]}')
+    export(tmp_path / "checkpoint.pt", tmp_path / "folder")
+    config = json.loads((tmp_path / "folder" / "config.json").read_text())
+    assert config["id2label"] == {"0": "not_entailment", "1": "entailment"}
+
+
 def test_an_encoder_of_several_tasks_leaves_its_heads_and_takes_its_tokenizer_along(tmp_path):
     """AutoTokenizer reads text as the run did, and not as BERT's class would: in its own case."""
     inputs, transformers = batch(), pytest.importorskip("transformers")

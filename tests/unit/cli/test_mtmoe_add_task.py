@@ -50,6 +50,8 @@ def test_a_task_of_a_benchmark_gets_a_gate_and_the_head_of_its_table(folder, tmp
     old, new = (file_io.load(str(path)) for path in (folder / "tasks.pt", out))
     options = new["cfg"]["model"]
     assert options["task_names"] == ",".join(json.loads(options["heads"])) == f"{TASKS},mine"
+    labels = json.loads(options["head_labels"])
+    assert (labels["mine"], labels["wic"]) == (["second", "first"], ["false", "true"])
     added = {key: tuple(value.shape) for key, value in new["model"].items() if key not in old["model"]}
     assert added == {"heads.mine.weight": (2, 16), "heads.mine.bias": (2,)}
     assert list(new["model"])[: len(old["model"])] == list(old["model"])

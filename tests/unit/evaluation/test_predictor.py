@@ -208,6 +208,26 @@ def test_a_users_table(data, tmp_path):
         predictor(data, None, ON_CPU, path).choose("test")
 
 
+def test_labels_in_another_order_have_the_same_predictions(data, files, tmp_path):
+    """Also of AX, whose row does not change, and of RTE with another file's labels."""
+    path = tmp_path / "table.yaml"
+    path.write_text(
+        "mnli: {like: mnli, labels: [neutral, contradiction, entailment]}\n"
+        "rte: {like: rte, labels: [not_entailment, entailment]}\n"
+        "multirc: {like: multirc, labels: ['1', '0'],"
+        " submissions: {test: {file: MultiRC.jsonl, form: multirc, labels: [1, 0]}}}\n"
+    )
+    one = predictor(data, None, ON_CPU, path)
+    assert {each.submission.file: predicted(one, [each]) for each in one.choose("test").sets} == files
+
+
+def test_other_labels_of_a_task_are_refused(data, tmp_path):
+    path = tmp_path / "table.yaml"
+    path.write_text("rte: {like: rte, labels: [yes it is, no it is not]}\n")
+    with refused("rte: labels"):
+        predictor(data, None, ON_CPU, path)
+
+
 def test_a_head_of_another_size_predicts_nothing(data):
     heads = {"rte": HeadSize(2), "mnli": HeadSize(2)}
     choice = choose_sets(data, predictor(data).table, heads, "test", lambda row: task_type_of(row).head)

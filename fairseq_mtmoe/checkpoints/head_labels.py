@@ -1,0 +1,84 @@
+"""The labels of heads' outputs, by which a checkpoint's heads fit a task table in another order."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES
+from fairseq_mtmoe.checkpoints.rebuild import plain
+from fairseq_mtmoe.checkpoints.sharding import State
+from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.typed import Text, fault
+from fairseq_mtmoe.optim.state import OptimizerState, Parameters, is_flat
+
+OPTION = "head_labels"  # of the model, in JSON
+COLUMNS = "exp_avg_sq_col"  # Adafactor's moment without a row for each label
+
+Labels = Mapping[str, Sequence[str]]  # by task, in the order of its head's outputs
+
+
+def labels_to_text(labels: Labels) -> str:
+    """Return labels in JSON; an option with `${` would refer to another one."""
+    return json.dumps(labels).replace("$", "\\u0024")
+
+
+def labels_of(path: str, options: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the labels in a checkpoint's model options; empty up to 0.2.0 (UserError: damaged)."""
+    try:
+        labels: dict[str, list[str]] = json.loads(options.get(OPTION) or "{}")
+        wrong = fault(labels, dict[Text, list[Text]], OPTION)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"`{path}` must have JSON as `{OPTION}`, but has other text.") from error
+    if wrong is not None:
+        raise UserError(f"`{path}` {wrong}.")
+    return labels
+
+
+def match_labels(path: str, state: State, wanted: Labels, parameters: Parameters = ()) -> None:
+    """Put the outputs of a state's heads in the `wanted` order, in place.
+
+    Raises `UserError` if a task has other labels.
+    parameters: names and shapes of the trained parameters, to order the optimizer's moments, too.
+    """
+    saved = labels_of(path, plain((state.get("cfg") or {}).get("model")))
+    orders: dict[str, list[int]] = {}
+    for task in sorted(wanted.keys() & saved.keys()):
+        before, now = saved[task], list(wanted[task])
+        if sorted(before) != sorted(now):
+            raise UserError(
+                f"`{task}: labels` must be {', '.join(before)} in any order, as in `{path}`, but is "
+                f"{', '.join(now)} instead; a task of other labels needs a name of its own."
+            )
+        if before != now:
+            orders |= dict.fromkeys(_parameters_of(task), [before.index(label) for label in now])
+    if not orders:
+        return
+    state["cfg"]["model"][OPTION] = labels_to_text({**saved, **wanted})
+    extra = state.get("extra_state") or {}
+    for named in (state["model"], *(extra.get(name) or {} for name in AVERAGES)):
+        named.update({name: _ordered(named[name], orders[name]) for name in orders.keys() & named.keys()})
+    moments = state.get("last_optimizer_state")
+    if moments and parameters:
+        state["last_optimizer_state"] = _ordered_moments(moments, orders, parameters)
+
+
+def _parameters_of(task: str) -> tuple[str, str]:
+    return f"heads.{task}.weight", f"heads.{task}.bias"
+
+
+def _ordered(rows: Tensor, order: Sequence[int]) -> Tensor:
+    return rows[list(order)] if rows.dim() and len(rows) == len(order) else rows
+
+
+def _ordered_moments(
+    saved: Mapping[str, Any], orders: Mapping[str, Sequence[int]], parameters: Parameters
+) -> dict[str, Any]:
+    """Return an optimizer's state with the moments of heads in another order."""
+    named = OptimizerState.from_saved(saved, parameters)
+    for name in orders.keys() & named.keys():
+        moments = {key: value for key, value in named[name].items() if isinstance(value, Tensor)}
+        moments.pop(COLUMNS, None)
+        named[name] |= {key: _ordered(value, orders[name]) for key, value in moments.items()}
+    return named.to_saved(saved, parameters, flat=is_flat(saved, parameters))
