@@ -7,7 +7,7 @@ unreadable. Files that this package did not write stay.
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -189,8 +189,8 @@ def _parts(source: Path, state: State, num_experts: int) -> tuple[State, Callabl
 def average(paths: Iterable[Path]) -> State:
     """Return the first checkpoint with the mean of all parameters (UserError).
 
-    It has no optimizer's state. As in fairseq's `scripts/average_checkpoints.py`, half precision is summed, and stays,
-    in float32. Prices are averaged over the checkpoints that have some. It holds the sum and one checkpoint's
+    It has no optimizer's state. Half precision is summed in float32. Tensors keep the first checkpoint's type, and
+    share memory as there. Prices are averaged over the checkpoints that have some. It holds the sum and one checkpoint's
     parameters at a time.
     """
     result: State = {}
@@ -216,9 +216,20 @@ def average(paths: Iterable[Path]) -> State:
         _check_rows(state, result, path, first)
         for key, value in model.items():
             total[key] += _summand(value)
-    for value in total.values():
+    for key, value in total.items():
         _ = value.div_(count) if value.is_floating_point() else value.floor_divide_(count)
+        total[key] = value.to(result["model"].get(key, value).dtype)
+    _tie_like(result["model"], total)
     return {**result, "model": total}
+
+
+def _tie_like(model: Mapping[str, Tensor], values: dict[str, Tensor]) -> None:
+    """Let equal values share memory where they do in the model, such as embeddings."""
+    firsts: dict[tuple[Any, ...], str] = {}
+    for name, value in model.items():
+        first = firsts.setdefault((value.data_ptr(), value.shape, value.stride()), name)
+        if torch.equal(values[name], values[first]):
+            values[name] = values[first]
 
 
 def newest(folder: Path, name: re.Pattern[str], count: int, upper_bound: int | None) -> list[Path]:

@@ -151,14 +151,14 @@ def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
 
 
 def mean_of(states):
-    """The loop of fairseq's script: the sum in order of the files, float16 in float32, then divided in place."""
+    """The loop of fairseq's script: the sum in order of the files, float16 in float32, then divided; in its type."""
     params = collections.OrderedDict()
     for state in states:
         for key, value in state["model"].items():
             value = value.float() if value.dtype == torch.float16 else value
             params[key] = params[key] + value if key in params else value.clone()
-    for value in params.values():
-        value.div_(len(states))
+    for key, value in params.items():
+        params[key] = value.div_(len(states)).to(states[0]["model"][key].dtype)
     mean = {**states[0], "model": params}
     del mean["last_optimizer_state"]
     return mean
@@ -179,7 +179,22 @@ def test_bfloat16_is_summed_in_float32_and_whole_numbers_stay_whole(tmp_path):
     """Where the script would lose what is added to a larger sum."""
     models = ({"w": torch.tensor([n], dtype=torch.bfloat16), "n": torch.tensor([int(n)])} for n in (256.0, 1.0, 2.0))
     mean = average(save_all(tmp_path, *({"model": model} for model in models)))["model"]
-    assert (mean["w"].dtype, mean["w"].item(), mean["n"].item()) == (torch.float32, pytest.approx(259 / 3), 86)
+    assert (mean["w"].dtype, mean["w"].item(), mean["n"].item()) == (torch.bfloat16, 86.5, 86)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_an_average_shares_what_its_first_checkpoint_shares(tmp_path, dtype):
+    """Values that differ in another one are not lost."""
+    one, two = (torch.full((50, 40), value, dtype=dtype) for value in (1.0, 2.0))
+    states = [{"model": {"encoder": of, "decoder": of, "output": of}} for of in (one, two)]
+    paths = save_all(tmp_path, *states)
+    torch.save(average(paths), tmp_path / "mean.pt")
+    assert (tmp_path / "mean.pt").stat().st_size < paths[0].stat().st_size + 500
+    mean = torch.load(tmp_path / "mean.pt")["model"]
+    assert len({value.data_ptr() for value in mean.values()}) == 1 and mean["output"][0, 0] == 1.5
+    states[1]["model"]["output"] = one
+    mean = average(save_all(tmp_path, *states))["model"]
+    assert mean["encoder"].data_ptr() == mean["decoder"].data_ptr() and mean["output"][0, 0] == 1
 
 
 @pytest.mark.parametrize("other", [{"v": torch.ones(2)}, {"w": torch.ones(3)}, {"w": torch.ones(2, dtype=torch.long)}])
