@@ -1,5 +1,6 @@
 """Evaluations compared to the first by each metric: pairs, tiers and all, tested."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,12 +10,14 @@ import sacrebleu
 
 from fairseq_mtmoe.analysis.eval_folders import Evaluation, metrics_of, outputs_of
 from fairseq_mtmoe.analysis.score_tables import counted, digits_of
-from fairseq_mtmoe.analysis.scores import SPBLEU, PieceBleu
+from fairseq_mtmoe.analysis.scores import FIELDS, SPBLEU, PieceBleu
 from fairseq_mtmoe.analysis.significance import LEVEL, Comparison, Draws, compared, draw
 from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, document, with_error
 
 SEED = 12345
 """The default seed: sacreBLEU's."""
+FLOOR = 1.0
+"""A system translates nothing below this score of sacreBLEU's metrics, from 0 to 100."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,19 @@ def find_differences(
         advance(pair)
     return [
         Differences(
-            metric, first, others[at], {pair: compared([found]) for pair, found in of.items()},
-            {name: compared([of[pair] for pair in pairs]) for name, pairs in first.scores.groups.items()},
+            metric, first, others[at], {pair: compared([found], floor_of(metric)) for pair, found in of.items()},
+            {
+                name: compared([of[pair] for pair in pairs], floor_of(metric))
+                for name, pairs in first.scores.groups.items()
+            },
         )
         for (at, metric), of in draws.items()
     ]  # fmt: skip
+
+
+def floor_of(metric: str) -> float:
+    """Return the score below which a system translates nothing; COMET has none."""
+    return FLOOR if metric in FIELDS else -math.inf
 
 
 def difference_table(found: Differences) -> Table:
@@ -95,13 +106,16 @@ def notes(found: Sequence[Differences], sampling: Sampling) -> list[str]:
     left_out = SPBLEU in metrics_of(_systems(found)) and SPBLEU not in [one.metric for one in found]
     pairs = len(found[0].pairs)
     chance = f" Among {pairs} pairs without a difference, about {pairs * LEVEL:.0f} have p < {LEVEL:g} by chance."
+    every = [(one, floor_of(of.metric)) for of in found for one in (*of.pairs.values(), *of.groups.values())]
     none = " Where the difference is exactly 0, p is 1."
-    is_none = any(one.difference == 0 for of in found for one in (*of.pairs.values(), *of.groups.values()))
+    is_none = any(one.difference == 0 for one, _ in every)
+    low = f" Where both systems score below {FLOOR:g}, neither translates: they are not compared, and p is 1."
+    are_low = any(max(one.first, one.other) < floor for one, floor in every)
     return [
         f"±: half of the 95% confidence interval over {sampling.samples:,} bootstrap resamples of the test sets' "
         "sentences. It does not cover variation between training seeds: for these compare NAME=RUN,….",
         "p: how often chance alone gives a difference of this size, by sacreBLEU's paired bootstrap and approximate "
-        f"randomisation ({sampling.trials:,} trials)." + chance * (pairs * LEVEL >= 1) + none * is_none,
+        f"randomisation ({sampling.trials:,} trials)." + chance * (pairs * LEVEL >= 1) + none * is_none + low * are_low,
         "Tiers and all: sentences are drawn within each pair, and every pair counts the same.",
         *([f"{SPBLEU} is left out: it needs --spm FILE, the model of mtmoe evaluate --spm."] if left_out else []),
     ]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.analysis.rows import run_names
-from fairseq_mtmoe.analysis.score_files import JSON_FILE, Scores, read_scores
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, SCORES, Scores, read_scores
 from fairseq_mtmoe.analysis.scores import SPBLEU, PairScore, PieceBleu, scorer_of
 from fairseq_mtmoe.analysis.significance import SentenceMean, SystemOutput, output_of
 from fairseq_mtmoe.errors import UserError
@@ -53,7 +53,7 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
     paths = [Path(scores.folders[0]) for scores in every]
     resolved = [path.resolve() for path in paths]
     read = []
-    for name, path, scores in zip(run_names(paths), paths, every, strict=True):
+    for name, path, scores in zip(_names(resolved), paths, every, strict=True):
         if resolved.count(path.resolve()) > 1:
             raise UserError(f"The compared folders must differ, but {path} is given twice.")
         if scores.tasks or any(re.search(r"[/\\\0]", pair) for pair in scores.pairs):
@@ -66,6 +66,12 @@ def read_evaluations(folders: Sequence[Path]) -> list[Evaluation]:
             rule = "evaluations of the same test sets to be compared"
             raise UserError(f"Folders must be {rule}, but {wrong}: evaluate both in the same way.")
     return read
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Return short names: of different runs their folders', not those of scores in them."""
+    runs = [path.parents[1] if path.parent.name == SCORES else path for path in folders]
+    return run_names(runs if len(set(runs)) == len(runs) else folders)
 
 
 def metrics_of(evaluations: Sequence[Evaluation]) -> list[str]:

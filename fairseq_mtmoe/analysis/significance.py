@@ -6,6 +6,7 @@ scores of resamples and trials. So a tier is tested on the same draws: its resam
 pairs' scores in resample (trial) i.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -45,7 +46,7 @@ class Comparison:
         first_error, other_error: half the width of the scores' 95% confidence intervals, by the bootstrap.
         interval: the middle 95% of the differences over bootstrap resamples.
         p_bootstrap, p_randomisation: two-sided probability of such a difference by chance; 1 without a difference (for
-            which sacreBLEU gives the smallest p).
+            which sacreBLEU gives the smallest p) or a test.
     """
 
     first: float
@@ -129,21 +130,22 @@ def half_interval(scores: Values) -> float:
     return float(significance.estimate_ci(scores)[1])
 
 
-def compared(draws: Sequence[Draws]) -> Comparison:
+def compared(draws: Sequence[Draws], floor: float = -math.inf) -> Comparison:
     """Compare two systems by draws of one test set, or by their mean over several.
 
-    All have the same number of draws, and each test set counts the same.
+    All have the same number of draws, and each test set counts the same. Two scores below `floor` are not tested.
     """
     scores, resamples, trials = (np.mean(of, axis=0) for of in zip(*draws, strict=True))
     first, other = map(float, scores[:, 0])
     between = resamples[1] - resamples[0]
     ordered, left_out = np.sort(between), len(between) // 40  # its half width is `estimate_ci`'s
     apart = np.abs(between)
+    tested = other - first if max(first, other) >= floor else 0.0
     return Comparison(
         first, other, half_interval(resamples[0]), half_interval(resamples[1]), other - first,
         (float(ordered[left_out]), float(ordered[-1 - left_out])),
-        p_bootstrap=_p_value(apart - apart.mean(), other - first),
-        p_randomisation=_p_value(np.abs(trials[0] - trials[1]), other - first),
+        p_bootstrap=_p_value(apart - apart.mean(), tested),
+        p_randomisation=_p_value(np.abs(trials[0] - trials[1]), tested),
     )  # fmt: skip
 
 

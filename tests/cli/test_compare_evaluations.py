@@ -179,6 +179,15 @@ def test_folders_of_one_name_are_told_apart(results, tmp_path):
     assert names == ["base/test", "dense/test"]
 
 
+def test_runs_give_their_names_to_systems_and_checkpoints_of_one_run_their_own(results, tmp_path):
+    folders = []
+    for folder in ("base/scores/best-test", "dense/scores/best-test", "dense/scores/last-test"):
+        shutil.copytree(results / "a", tmp_path / folder)
+        folders.append(tmp_path / folder)
+    assert [one.name for one in read_evaluations([tmp_path / "base", folders[2]])] == ["base", "dense"]
+    assert [one.name for one in read_evaluations(folders[1:])] == ["best-test", "last-test"]
+
+
 def test_no_difference_is_not_called_one(copies):
     shutil.rmtree(copies / "b")
     shutil.copytree(copies / "a", copies / "b")
@@ -188,6 +197,25 @@ def test_no_difference_is_not_called_one(copies):
     assert (copies / "out" / "comparison.tex").read_text().count("1.0000") == 24
     (found, _) = find_differences(read_evaluations([copies / "a", copies / "b"]), Sampling(1, 50, 50))
     assert not any(one.is_significant for one in (*found.pairs.values(), *found.groups.values()))
+
+
+def test_systems_that_translate_nothing_are_not_compared(tmp_path):
+    """A third one, which translates, is."""
+    for name, wrong in (("a", 1.0), ("b", 1.0), ("c", 0.3)):
+        write_evaluation(tmp_path / name, wrong, 1, sentences=30)
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        for pair in ("en-gu", "en-de", "en-fr"):
+            references = (folder / f"{pair}.ref").read_text().splitlines()
+            right = references[:4] if folder.name == "b" else []
+            hypotheses = [*right, *[""] * (len(references) - len(right))]
+            (folder / f"{pair}.hyp").write_text("".join(f"{line}\n" for line in hypotheses))
+            found = score_pair(pair, hypotheses, references)
+            change_pair(folder, pair, bleu=found.bleu, chrf=found.chrf)
+    sampling, evaluations = Sampling(1, 50, 50), read_evaluations([tmp_path / name for name in "abc"])
+    near, far = find_differences(evaluations, sampling)[::2]
+    assert all(one.p_randomisation == one.p_bootstrap == 1 for one in (*near.pairs.values(), *near.groups.values()))
+    assert far.groups["all"].is_significant and max(one.other for one in near.pairs.values()) > 0
+    assert "score below 1, neither translates" in compare(tmp_path / "a", tmp_path / "b", *FEW)
 
 
 def test_metrics_by_sentence_are_tested_by_their_means(copies):
