@@ -169,6 +169,7 @@ def test_tables_of_the_papers():
     rows = load_tables([REPOSITORY / "examples" / "glue" / "paper.yaml"])
     lengths = {name: row.max_positions for name, row in rows.items() if row != own[name]}
     assert lengths == dict.fromkeys(("mnli", "qnli", "multirc"), 512)
+    assert rows["multirc"].texts == ["{passage} {question}", "answer"]  # MT-TaG, appendix A.3.1
     rows = load_tables([REPOSITORY / "examples" / "pemt" / "halves.yaml"])
     for name, row in ((name, row) for name, row in rows.items() if row != own[name]):
         (first, second), whole = (row.splits["valid"][0], row.splits["test"][0]), own[name].splits
