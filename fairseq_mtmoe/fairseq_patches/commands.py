@@ -10,12 +10,14 @@ from enum import Enum
 from typing import Any
 
 from fairseq.logging import progress_bar
+from fairseq.model_parallel.megatron_trainer import MegatronTrainer
 from fairseq.trainer import Trainer
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import flag, raise_invalid
 from fairseq_mtmoe.fairseq_patches.patch import apply_to_commands
 from fairseq_mtmoe.protocols import ChecksGiven
+from fairseq_mtmoe.training import stopping
 from fairseq_mtmoe.training.option_check import refuse_what_cannot_work
 from fairseq_mtmoe.training.screen import NAME, RichProgressBar, is_rich
 from fairseq_mtmoe.training.trainer import SparseTrainer
@@ -127,15 +129,37 @@ def with_rich(original: Callable[..., Any]) -> Callable[..., Any]:
 # ---- the trainer ----
 
 
-def choosing_ours(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a `Trainer.__new__` that makes a `SparseTrainer`."""
+def with_our_trainer(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `wrap` for a function of `(cfg, trainer, …)` that other trainers call as it was."""
 
-    def __new__(cls: type[Trainer], cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrap_for_ours(original: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped = wrap(original)
+
+        @functools.wraps(original)
+        def call(cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            chosen = wrapped if isinstance(trainer, SparseTrainer) else original
+            return chosen(cfg, trainer, *args, **kwargs)
+
+        return call
+
+    return wrap_for_ours
+
+
+def choosing_ours(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `Trainer.__new__` that makes a `SparseTrainer`.
+
+    Another subclass of fairseq's trainer does not end by our signal handlers.
+    """
+
+    def __new__(cls: type[Trainer], *args: Any, **kwargs: Any) -> Any:
         apply_to_commands()  # the training command is imported by now, however it was started
         if cls is Trainer:
             cls = SparseTrainer
-        elif not issubclass(cls, SparseTrainer) and hasattr(cfg, "distributed_training"):
-            refuse_what_cannot_work(cfg, model)  # fairseq's trainer of parallel models
+        elif not issubclass(cls, SparseTrainer):
+            stopping.end_watch()
+        if issubclass(cls, MegatronTrainer):
+            cfg, _, model, *_ = args
+            refuse_what_cannot_work(cfg, model)
         return object.__new__(cls)
 
     return __new__

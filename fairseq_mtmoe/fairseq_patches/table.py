@@ -3,6 +3,7 @@
 from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.data import fairseq_readers
 from fairseq_mtmoe.fairseq_patches import commands
+from fairseq_mtmoe.fairseq_patches.commands import with_our_trainer
 from fairseq_mtmoe.fairseq_patches.patch import Patch, instead
 from fairseq_mtmoe.training import failures, launch, metrics, saving, stopping
 
@@ -28,7 +29,7 @@ PATCHES = (
     ),
     Patch(
         "fairseq.checkpoint_utils.save_checkpoint",
-        saving.saving_together,
+        with_our_trainer(saving.saving_together),
         "All ranks with experts write; weights that are not finite are not saved.",
         "(cfg, trainer, epoch_itr, val_loss)",
     ),
@@ -91,7 +92,7 @@ PATCHES = (
     ),
     Patch(
         "fairseq_cli.train.validate_and_save",
-        stopping.after_updates,
+        with_our_trainer(stopping.after_updates),
         "A skipped update is not validated and saved again; a signal saves and ends the run.",
         "(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)",
     ),
@@ -103,7 +104,7 @@ PATCHES = (
     ),
     Patch(
         "fairseq_cli.train.train",
-        stopping.saving_on_signals,
+        with_our_trainer(stopping.saving_on_signals),
         "From the first update on, a signal waits for the update's end; data loaders end with an epoch.",
         "(cfg, trainer, task, epoch_itr)",
     ),

@@ -127,9 +127,15 @@ def watched() -> Iterator[None]:
     try:
         yield
     finally:
-        if _watch is not None:  # None in a child that was forked inside
-            _watch.close()
-            _watch = None
+        end_watch()
+
+
+def end_watch() -> None:
+    """Restore the signal handlers; a child that was forked meanwhile has none."""
+    global _watch
+    if _watch is not None:
+        _watch.close()
+        _watch = None
 
 
 def saves_from_now_on() -> None:
