@@ -30,14 +30,20 @@ FOLLOWS = {
 }
 
 
-# fairseq implements Marian's activation, but does not list it as a choice.
-OTHER_TYPES = {"activation_fn": ChoiceEnum([*get_available_activation_fns(), "swish"])}
+# fairseq implements Marian's activation, but does not list it as a choice. It splits the numbers of blocks at commas.
+OTHER_TYPES = {
+    "activation_fn": ChoiceEnum([*get_available_activation_fns(), "swish"]),
+    "encoder_layers_to_keep": Optional[str],
+    "decoder_layers_to_keep": Optional[str],
+}
+# Options of fairseq's language models, which its translators ignore or end at.
+WITHOUT_EFFECT = ("adaptive_input", "tie_adaptive_weights", "tie_adaptive_proj", "char_inputs")
 
 
 def _flat_fields(config: Type[FairseqDataclass], prefix: str = "") -> List[OptionField]:
     found: List[OptionField] = []
     for own in dataclasses.fields(config):
-        if own.name.startswith("_"):
+        if own.name.startswith("_") or own.name in WITHOUT_EFFECT:
             continue
         name = prefix + own.name
         if inspect.isclass(own.type) and issubclass(own.type, FairseqDataclass):

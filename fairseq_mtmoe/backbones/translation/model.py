@@ -1,5 +1,6 @@
 """fairseq's transformer with slots in its blocks, built from flat options."""
 
+import re
 from argparse import ArgumentParser
 from typing import Any, ClassVar, Self
 
@@ -34,6 +35,18 @@ def conditions_of(cfg: Any) -> Conditions | None:
     return Conditions(parts, len(names_of_tasks(cfg)), cfg.encoder_embed_dim, cfg.conditional_positions)
 
 
+def _with_blocks(state: dict[str, Tensor], start: str, numbers: list[int]) -> dict[str, Tensor]:
+    """Return a state with these blocks of a stack, numbered anew."""
+    pruned: dict[str, Tensor] = {}
+    for name, value in state.items():
+        number, _, rest = name.removeprefix(start).partition(".")
+        if not name.startswith(start):
+            pruned[name] = value
+        elif int(number) in numbers:
+            pruned[f"{start}{numbers.index(int(number))}.{rest}"] = value
+    return pruned
+
+
 class Transformer(TransformerModelBase):
     """A transformer with slots.
 
@@ -54,13 +67,23 @@ class Transformer(TransformerModelBase):
     def load_state_dict(
         self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
     ) -> Any:
-        """Load as fairseq does, without pruning.
+        """Load as fairseq does; a state with more blocks is pruned to those to keep.
 
         Conditional parts that the state lacks keep their values.
         """
         if self.encoder.conditions is not None:
             state_dict = with_new_conditions(self, state_dict)
-        return super().load_state_dict(state_dict, strict)
+        return super().load_state_dict(self._pruned(state_dict, model_cfg), strict)
+
+    def _pruned(self, state: dict[str, Tensor], cfg: Any) -> dict[str, Tensor]:
+        """Return the state with the blocks to keep; a stack with no more than these stays."""
+        for stack in (self.encoder, self.decoder):
+            kept = getattr(cfg, f"{stack.side}_layers_to_keep", None)
+            start = f"{stack.side}.layers."
+            following = f"{start}{len(stack.layers)}."
+            if kept and any(name.startswith(following) for name in state):
+                state = _with_blocks(state, start, sorted(map(int, kept.split(","))))
+        return state
 
     def prepare_for_inference_(self, cfg: Any) -> None:
         """Prepare as fairseq does, and for `--bf16`.
@@ -75,10 +98,16 @@ class Transformer(TransformerModelBase):
 
     @classmethod
     def build_with_slots(cls, cfg: Any, task: Any, slot_plans: SlotPlans, conditions: Conditions | None = None) -> Self:
-        """Build with fairseq's `build_model` from flat options.
+        """Build with fairseq's `build_model` from flat options (UserError: blocks to keep).
 
         Both stacks have the same slot plans.
         """
+        for name in ("encoder_layers_to_keep", "decoder_layers_to_keep"):
+            kept = getattr(cfg, name)
+            if kept and (slot_plans or conditions):
+                raise_invalid(flag(name), "left out for a model whose blocks differ (experts, adapters or tasks)", kept)
+            if kept and not re.fullmatch(r"\d+(,\d+)*", kept):
+                raise_invalid(flag(name), "numbers of blocks from 0, such as 0,2,4", kept)
         options = nested_options(cfg)
         options.slot_plans, options.conditions, options.form = slot_plans, conditions, form_of(cfg)
         model: Self = TransformerModelBase.build_model.__func__(cls, options, task)

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq import utils
-from fairseq.data import AppendTokenDataset, Dictionary, FairseqDataset, data_utils
+from fairseq.data import (
+    AppendTokenDataset,
+    Dictionary,
+    FairseqDataset,
+    StripTokenDataset,
+    TruncateDataset,
+    data_utils,
+)
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 
 from fairseq_mtmoe.data.indexed_files import check_ids, count_sentences
@@ -23,10 +30,17 @@ from fairseq_mtmoe.errors import UserError
 
 
 class DataManager(MultilingualDatasetManager):
-    """fairseq's data manager with `--encoder-langtok-last`."""
+    """fairseq's data manager with `--encoder-langtok-last` and room for tokens with `--truncate-source`."""
 
     def src_dataset_tranform_func(self, src_lang: str, tgt_lang: str, dataset: Any, spec: str | None = None) -> Any:
-        """Put the language token before the source or after its end; called by fairseq."""
+        """Put the language token before the source or after its end; called by fairseq.
+
+        fairseq truncates a source to the longest without the token, and leaves out what is longer with it.
+        """
+        if self.args.truncate_source and spec is not None and not self.args.lang_tok_replacing_bos_eos:
+            end = self.get_source_dictionary(src_lang).eos()
+            room = self.args.max_source_positions - 2  # for the end and the language token
+            dataset = AppendTokenDataset(TruncateDataset(StripTokenDataset(dataset, end), room), end)
         if not self.args.encoder_langtok_last or spec is None:
             return super().src_dataset_tranform_func(src_lang, tgt_lang, dataset, spec)
         return AppendTokenDataset(dataset, self.get_encoder_langtok(src_lang, tgt_lang, spec))

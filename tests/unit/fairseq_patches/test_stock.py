@@ -2,12 +2,10 @@
 
 import signal
 
-import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
 
-from fairseq_mtmoe import register
 from fairseq_mtmoe.training import stopping
 from tests.helpers.commands import training_arguments
 from tests.helpers.digits import digit_fixture

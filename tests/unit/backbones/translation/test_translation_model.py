@@ -1,5 +1,7 @@
 """The transformer with expert slots, beside fairseq's own."""
 
+from functools import partial
+
 import pytest
 import torch
 from fairseq.dataclass.configs import EMAConfig
@@ -9,7 +11,18 @@ from torch import nn
 from fairseq_mtmoe.backbones.translation.blocks import DecoderBlock, EncoderBlock
 from fairseq_mtmoe.backbones.translation.stacks import Decoder, Encoder
 from fairseq_mtmoe.slots import expert_layers
-from tests.helpers.models import MARIAN, TASKS, BaseMoEModel, batch, dense_model, moe_model
+from tests.helpers.models import (
+    MARIAN,
+    SIZES,
+    TASKS,
+    BaseMoEModel,
+    DenseConfig,
+    batch,
+    dense_model,
+    moe_model,
+    perturb,
+)
+from tests.helpers.refused import refused
 
 
 def test_a_moving_average_keeps_the_last_norms():
@@ -87,3 +100,34 @@ def test_blocks_that_pass_their_slots_by_are_refused(stack, monkeypatch):
     monkeypatch.setattr({"encoder": Encoder, "decoder": Decoder}[stack], f"build_{stack}_layer", build)
     with pytest.raises(AssertionError, match="fill_next"):
         moe_model()
+
+
+@pytest.mark.parametrize("kept", [{"encoder": "1,2"}, {"encoder": "0,2", "decoder": "1"}])
+def test_a_pruned_model_has_the_blocks_to_keep(kept):
+    """It loads the state of the whole model, and then its own."""
+    layers = dict(encoder_layers=3, decoder_layers=3)
+    whole = perturb(dense_model(**layers))
+    options = {f"{side}_layers_to_keep": blocks for side, blocks in kept.items()}
+    pruned, cfg = dense_model(2, **layers, **options), DenseConfig(**SIZES | layers | options)
+    pruned.load_state_dict(whole.state_dict(), model_cfg=cfg)
+    for side in ("encoder", "decoder"):
+        blocks = getattr(whole, side).layers
+        getattr(whole, side).layers = nn.ModuleList(blocks[int(number)] for number in kept.get(side, "0,1,2").split(","))
+    assert torch.equal(pruned(**batch())[0], whole(**batch())[0])
+    again = dense_model(3, **layers, **options)
+    again.load_state_dict(pruned.state_dict(), model_cfg=cfg)
+    assert torch.equal(pruned(**batch())[0], again(**batch())[0])
+    if "decoder" not in kept:  # the other stack can be pruned later
+        options["decoder_layers_to_keep"] = "2"
+        again = dense_model(3, **layers, **options)
+        again.load_state_dict(pruned.state_dict(), model_cfg=DenseConfig(**SIZES | layers | options))
+        pruned.decoder.layers = pruned.decoder.layers[2:]
+        assert torch.equal(pruned(**batch())[0], again(**batch())[0])
+
+
+def test_blocks_to_keep_are_numbers_of_equal_blocks():
+    with refused("--decoder-layers-to-keep"):
+        dense_model(decoder_layers_to_keep="first")
+    for model in (moe_model, partial(dense_model, conditional="attention", task_names=",".join(TASKS))):
+        with refused("--encoder-layers-to-keep"):
+            model(encoder_layers_to_keep="0")

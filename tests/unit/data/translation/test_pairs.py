@@ -57,6 +57,21 @@ def test_both_directions_have_their_own_language_tokens_if_they_may_share_files(
     assert shared == alone and alone[0]["source"] != alone[1]["source"]
 
 
+@pytest.mark.parametrize("options", [{}, {"encoder_langtok_last": True}, {"lang_tok_replacing_bos_eos": True}])
+def test_a_truncated_source_keeps_its_language_token_and_its_end(digits, options):
+    options |= {"decoder_langtok": True, "max_source_positions": 8}
+    whole, cut = (loader(digits, truncate_source=on, **options) for on in (False, True))
+    beyond = whole.load()[0]
+    is_long = [number for number in range(len(beyond)) if len(beyond[number]["source"]) > 8]
+    dataset, end = cut.load()[0], whole.manager.get_source_dictionary("en").eos()
+    assert len(is_long) > 10
+    for number in is_long:
+        source, before = dataset[number]["source"].tolist(), beyond[number]["source"].tolist()
+        assert len(source) == 8 == dataset.sizes[number][0]
+        ends = [end, before[-1]] if "encoder_langtok_last" in options else [before[-1]]
+        assert source == before[: 8 - len(ends)] + ends
+
+
 @pytest.mark.parametrize(("upsample", "size"), [(1, 130), (3, 330)])
 def test_combined_splits_count_together(upsample, size, tmp_path):
     data = make_digit_corpus(tmp_path, train=100, targets="aa")
