@@ -110,9 +110,9 @@ def test_a_pruned_model_has_the_blocks_to_keep(kept):
     options = {f"{side}_layers_to_keep": blocks for side, blocks in kept.items()}
     pruned, cfg = dense_model(2, **layers, **options), DenseConfig(**SIZES | layers | options)
     pruned.load_state_dict(whole.state_dict(), model_cfg=cfg)
-    for side in ("encoder", "decoder"):
-        blocks = getattr(whole, side).layers
-        getattr(whole, side).layers = nn.ModuleList(blocks[int(number)] for number in kept.get(side, "0,1,2").split(","))
+    for stack in (whole.encoder, whole.decoder):
+        numbers = map(int, kept.get(stack.side, "0,1,2").split(","))
+        stack.layers = nn.ModuleList(stack.layers[number] for number in numbers)
     assert torch.equal(pruned(**batch())[0], whole(**batch())[0])
     again = dense_model(3, **layers, **options)
     again.load_state_dict(pruned.state_dict(), model_cfg=cfg)
