@@ -20,6 +20,7 @@ from fairseq_mtmoe.data.corpora.cleaning.characters import ASSIGNED, CODES, Colu
 from fairseq_mtmoe.data.sampling.permutation import GOLDEN, mix
 
 Keys = NDArray[np.uint64]
+VERSION = 2  # of `fold`: keys in a folder of work are of one version
 
 # Variation selectors and their like: nobody sees them.
 _UNSEEN_MARKS = frozenset(
@@ -28,15 +29,16 @@ _UNSEEN_MARKS = frozenset(
 
 
 def fold(character: str) -> str:
-    """Return a character's form in comparisons: letters, vowel signs and digits, without case; else empty."""
-    return "".join(filter(_counts, unicodedata.normalize("NFKC", character).casefold()))
+    """Return a character's form in comparisons: letters, marks and digits, without case; else empty."""
+    folded = unicodedata.normalize("NFKC", character).casefold()
+    if folded.startswith(" "):  # a mark by itself, such as `´`, is punctuation
+        return ""
+    return "".join(filter(_counts, folded.replace("i\u0307", "i")))  # `İ` is an `i` in upper case
 
 
 def _counts(character: str) -> bool:
     category = unicodedata.category(character)
-    if category in ("Mn", "Mc"):
-        return unicodedata.combining(character) == 0 and ord(character) not in _UNSEEN_MARKS
-    return category[0] in "LN"
+    return category[0] in "LN" or (category in ("Mn", "Mc") and ord(character) not in _UNSEEN_MARKS)
 
 
 @cache
@@ -70,7 +72,7 @@ def folded(columns: Columns) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
 
 @dataclass(frozen=True)
 class SideKeys:
-    """One side of pairs: keys of letters and digits (`fold`), keys that ignore digits' values, and lengths."""
+    """One side of pairs: keys of letters, marks and digits (`fold`), keys that ignore digits' values, and lengths."""
 
     sentence: Keys
     near: Keys
@@ -90,7 +92,7 @@ class SideKeys:
 
 
 def sentence_keys(texts: Sequence[str]) -> Keys:
-    """Return a key for each normalised text, from its letters and digits without case."""
+    """Return a key for each normalised text, from its letters, marks and digits without case."""
     return SideKeys.of(Columns.of(texts)).sentence
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.data.corpora.blocks import BLOCK, BadLine, Content, OnBadLine, check, said_of_unequal
+from fairseq_mtmoe.data.corpora.cleaning import keys
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import RULES, asked
 from fairseq_mtmoe.data.corpora.engine.jobs import PART_BYTES, PartJob, RawCorpus, clean_part, cut, joined_results
 from fairseq_mtmoe.data.corpora.engine.store import Stage, is_saved, summary_of
@@ -88,6 +89,7 @@ def _stage(tools: Tools, corpus: RawCorpus, rules: Rules) -> Stage:
         turned=corpus.is_turned,
         training=is_training,
         unicode=unicodedata.unidata_version,
+        keys=keys.VERSION,
         **({"filters": filters, "identification": list(rules.identification)} if is_training else {}),
     )
 

@@ -5,7 +5,8 @@ Its text is sampled by temperature (Tang et al. 2020, following XLM): by a langu
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ MAX_LINES = 400_000  # lines to train on; more do not change vocabularies of thi
 THREADS = 8  # fixed, as the sums depend on it and the model records it
 OPTIONS = ("--vocab-size", "--character-coverage")  # names of size and coverage on the command line
 
+_MOST_BYTES, _PART = 4192, 1000  # SentencePiece skips longer lines; characters of their parts
 _LINES_AT_ONCE = 10_000
 _INDICES_AT_ONCE = 1 << 20
 _LEAST_SHARE = 0.001  # smallest share of letters for a script to be covered; foreign names need no pieces
@@ -134,7 +136,7 @@ def train_model(
     required: dict[str, Any] = {"required_chars": required_characters} if required_characters else {}
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            sentence_iterator=_parts(lines),
             model_writer=model,
             model_type="unigram",
             vocab_size=vocab_size,
@@ -162,3 +164,12 @@ def train_model(
             raise UserError(sentence) from error
         raise RuntimeError(f"SentencePiece failed: {error}") from error
     return model.getvalue()
+
+
+def _parts(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines, those that SentencePiece would skip in parts."""
+    for line in lines:
+        if len(line.encode()) > _MOST_BYTES:
+            yield from textwrap.wrap(line, _PART, break_on_hyphens=False)
+        else:
+            yield line

@@ -172,6 +172,25 @@ def test_keys_stay_what_they_are():
     assert [f"{key:016x}" for key in keys] == KEYS
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "are_same"),
+    [
+        ("ข้าว", "ขาว", False),
+        ("Ọ̀wọ̀", "ọ́wọ́", False),
+        ("བོད", "བད", False),
+        ("कि", "क", False),
+        ("שָׁלוֹם", "שלום", False),
+        ("Ọ̀WỌ̀", "ọ̀wọ̀.", True),
+        ("İstanbul", "istanbul", True),
+        ("Don´t", "don't", True),
+        ("❤\ufe0f 1", "1", True),
+    ],
+)
+def test_words_with_other_marks_are_other_words(first, second, are_same):
+    keys = sentence_keys(normalised([first, second]))
+    assert (keys[0] == keys[1]) == are_same
+
+
 def test_folding_has_every_character():
     _, count, _ = folding()
     assert all(unicodedata.category(chr(code)) in ("Cn", "Co") for code in range(0x40000, CODES) if code >> 12 != 0xE0)

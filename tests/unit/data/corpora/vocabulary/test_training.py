@@ -52,6 +52,14 @@ def test_decoding_gives_the_text_back():
     assert not {0, 1, 2, 3} & {piece for line in text for piece in model.encode(line)}
 
 
+@pytest.mark.parametrize("space", [" ", ""], ids=["words", "no spaces"])
+def test_lines_that_sentencepiece_would_skip_are_trained_on(space):
+    draw = random.Random(1)
+    long = [space.join(draw.choices(("เขา", "กินข้าว", "วันนี้"), k=size)) for size in (1500, 3000, 50_000)]
+    model = sentencepiece.SentencePieceProcessor(model_proto=spm.train_model([*lines(300), *long], 44, 1.0))
+    assert model.unk_id() not in model.encode("กินข้าว")
+
+
 @pytest.mark.parametrize("train", [spm.train_model, spm.train_model_apart])
 def test_a_vocabulary_that_does_not_fit(train):
     for size in (5000, 10):
