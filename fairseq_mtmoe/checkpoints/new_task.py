@@ -151,6 +151,19 @@ class _NewRows:
         return row.uniform_(-bound, bound, generator=self._generator)
 
 
+def with_expert(options: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, int]:
+    """Return the option for one more expert of fixed gates, if all experts have tasks (UserError: other gates)."""
+    gates, count = set((options.get("expert_gates") or "").split(",")), options.get("num_experts", 0)
+    if "fixed" not in gates or count > len(tasks):
+        return {}
+    if gates != {"fixed"}:
+        raise UserError(
+            f"The checkpoint must have an expert for another task than its {len(tasks)}, as its other gates cannot get "
+            f"one, but has {count}: train the model with more `--num-experts`."
+        )
+    return {"num_experts": count + 1}
+
+
 def fixed_experts(names: Collection[str]) -> list[str]:
     """Return the names of experts whose gate is fixed: it has no weights."""
     known = set(names)

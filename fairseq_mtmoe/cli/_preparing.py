@@ -61,11 +61,13 @@ def prepare_corpora(
     _warn(made)
     click.echo(f"Wrote {data}; dropped lines, with reasons: {data / 'report.html'}")
     quoted = shlex.quote(str(data))
-    command_line = training_command(made, quoted, shlex.quote(str(vocabulary_of)))
-    click.echo(f"To train on it:\n\n{command_line}\n")
+    has_experts = given is not None and given.num_experts > 0
+    if not has_experts:
+        command_line = training_command(made, quoted, shlex.quote(str(vocabulary_of)))
+        click.echo(f"To train on it:\n\n{command_line}\n")
     if vocabulary_of is None:
         click.echo(f"`mtmoe suggest {quoted}` prints a command for this amount of data and this machine.")
-    else:
+    elif not has_experts:
         click.echo("It trains all weights, and the model loses in its other languages: docs/how_to/pretrained.md.")
     if given is not None:
         click.echo(given.how_to_go_on(data))

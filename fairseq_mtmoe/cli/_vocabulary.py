@@ -40,6 +40,7 @@ def given_by_model(path: Path, codes: Mapping[str, str]) -> Iterator[GivenVocabu
 
     register()
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
+    from fairseq_mtmoe.checkpoints.sharding import count_experts
     from fairseq_mtmoe.data.corpora.binarize import write_dictionary
     from fairseq_mtmoe.data.corpora.recipes.recipe import SOURCE_FILES
     from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
@@ -55,4 +56,4 @@ def given_by_model(path: Path, codes: Mapping[str, str]) -> Iterator[GivenVocabu
         for (model, dictionary), side in sides.items():
             files[model].write_bytes(side.model)
             write_dictionary(files[dictionary], side.symbols)
-        yield GivenVocabulary(files, tuple(settings["langs"]), style, path, codes)
+        yield GivenVocabulary(files, tuple(settings["langs"]), style, path, codes, count_experts(state))

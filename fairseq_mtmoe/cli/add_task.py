@@ -52,7 +52,7 @@ def command(
     from fairseq_mtmoe.backbones.bert.heads import heads_from_text
     from fairseq_mtmoe.checkpoints import rebuild
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
-    from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_task
+    from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_expert, with_task
     from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
     from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
 
@@ -69,7 +69,7 @@ def command(
         change = _task_of_benchmark(options, name, task_table, seed)
     else:
         change = _task_of_translation(state, options, name)
-    change = change._replace(options={**change.options, **_with_expert(options, tasks)})
+    change = change._replace(options={**change.options, **with_expert(options, tasks)})
     before = Described.of(without_memory(checkpoint, state, options))
     after = Described.of(without_memory(checkpoint, state, {**options, **change.options}, change.symbols))
     result = with_task(state, NewTask(change.tasks, begins_as, change.head, seed), before, after)
@@ -136,18 +136,6 @@ def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], n
             "not: train the model with the new language in `--langs`."
         )
     return _Change(tasks, _with_name(options, name), symbols=1, task_state={"langs": [*langs, name]})
-
-
-def _with_expert(options: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, int]:
-    gates, count = set((options.get("expert_gates") or "").split(",")), options.get("num_experts", 0)
-    if "fixed" not in gates or count > len(tasks):
-        return {}
-    if gates != {"fixed"}:
-        raise UserError(
-            f"The checkpoint must have an expert for another task than its {len(tasks)}, as its other gates cannot get "
-            f"one, but has {count}: train the model with more `--num-experts`."
-        )
-    return {"num_experts": count + 1}
 
 
 def _with_name(options: Mapping[str, Any], name: str) -> dict[str, str]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 @click.option("--text", type=PATH, required=True, metavar="FILE",
               help="Text in the new language, UTF-8, one sentence per line.")  # fmt: skip
 @list_option("--like", metavar="CODE[,CODE…]",
-              help="Languages of the model; the new code starts as their mean.  [default: all]")  # fmt: skip
+              help="Languages of the model; the new code starts as their mean, and with --expert-gates fixed the new "
+             "expert as a copy of the first one's.  [default: all]")  # fmt: skip
 @click.option("--new-pieces", type=click.IntRange(0), default=2000, show_default=True,
               help="Largest number of new pieces besides letters; each occurs at least ten times in FILE.")  # fmt: skip
 @click.option("--held-text", type=PATH, multiple=True, metavar="FILE",
@@ -44,7 +45,10 @@ def command(
     embedding is the mean of the old pieces that it replaces; a letter's is the mean of all. The optimizer state is left
     out. For a second language, extend OUT again.
 
-    Then run mtmoe prepare corpora RAW DATA --recipe folder --vocabulary-of OUT, and train with --init-model OUT.
+    If MODEL has a gate or an expert for each language, OUT has one for the new language, too.
+
+    Then run mtmoe prepare corpora RAW DATA --recipe folder --vocabulary-of OUT, and train with --init-model OUT, or
+    with --finetune-from-model OUT if it has experts.
     """
     from fairseq_mtmoe import register
 
@@ -57,6 +61,7 @@ def command(
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part
     from fairseq_mtmoe.checkpoints.new_rows import expect_rows, with_rows
     from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
+    from fairseq_mtmoe.checkpoints.sharding import count_experts
     from fairseq_mtmoe.data.translation.new_language import expect_other_language, extend
     from fairseq_mtmoe.data.translation.vocabulary import ENDS, NEW_SYMBOLS, VOCABULARY
 
@@ -66,8 +71,9 @@ def command(
     settings = state["task_state"]
     expect_other_language(settings, lang, like)
     expect_rows(model, state["model"], old.source.size, old.target.size)
+    expert_of = like[0] if like else ""
     like = _with_codes_of_their_own(old, settings, state["model"], like)
-    state = _with_task(model, state, lang, like)
+    state = _with_task(model, state, lang, like, expert_of)
     new = extend(old, settings, lang, like, lines, new_pieces)
     for side in (new.vocabulary.source, new.vocabulary.target):
         _ = side.processor  # raises if the new model cannot be loaded
@@ -84,6 +90,8 @@ def command(
     result["optimizer_history"] = [{**entry, "num_updates": 0} for entry in history[-1:]]
     save_with_experts(result, model, output)
     click.echo(f"{output}: {lang} and {new.pieces:,} new symbols for it; {new.vocabulary.source.size:,} in all")
+    if experts := count_experts(result):
+        click.echo(f"To train it: --finetune-from-model {output} --num-experts {experts}")
     _say_cuts(old, new.vocabulary, (text, lines), held)
 
 
@@ -110,24 +118,32 @@ def _with_codes_of_their_own(
     return like or [lang for lang in settings["langs"] if has_learned(lang)]
 
 
-def _with_task(model: Path, state: dict[str, Any], lang: str, like: Sequence[str]) -> dict[str, Any]:
-    """Return the checkpoint with one more task if its tasks are languages (UserError: they are pairs)."""
-    from fairseq_mtmoe.checkpoints.new_task import MEAN, Described, NewTask, with_task
+def _with_task(model: Path, state: dict[str, Any], lang: str, like: Sequence[str], expert_of: str) -> dict[str, Any]:
+    """Return the checkpoint with one more task if its tasks are languages (UserError: they are pairs).
+
+    `expert_of` is the language whose expert of fixed gates is copied.
+    """
+    from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, fixed_experts, with_expert, with_task
     from fairseq_mtmoe.checkpoints.rebuild import model_options, without_memory
 
     options = model_options(state) or {}
     if not options.get("task_names"):
         return state
     tasks = options["task_names"].split(",")
-    larger = {**options, "task_names": ",".join([*tasks, lang])}
+    larger = {**options, "task_names": ",".join([*tasks, lang]), **with_expert(options, tasks)}
     before, after = (Described.of(without_memory(model, state, each)) for each in (options, larger))
-    if before.shapes != after.shapes:
-        if tasks != state["task_state"]["langs"]:
+    experts = fixed_experts(before.shapes)
+    is_task = tasks == state["task_state"]["langs"]
+    if before.shapes != after.shapes or experts:
+        if not is_task:
             raise UserError(
                 f"`{model}` must have languages as tasks, so that one can be added, but has {tasks[0]} and others."
             )
-        state = with_task(state, NewTask(tasks, ",".join(like) or MEAN, {}, seed=1), before, after)
-    is_task = tasks == state["task_state"]["langs"]
+        if experts and expert_of not in tasks:
+            rule = f"one or several of {', '.join(tasks)}, since the new language gets a copy of the first one's expert"
+            raise_invalid("--like", rule, expert_of)
+        begins_as = expert_of if experts else ",".join(like)
+        state = with_task(state, NewTask(tasks, begins_as, {}, seed=1), before, after)
     return {**state, "cfg": {**state["cfg"], "model": larger if is_task else options}}
 
 

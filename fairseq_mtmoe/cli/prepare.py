@@ -40,7 +40,7 @@ _vocabulary_option = click.option(
 _vocabulary_of_option = click.option(
     "--vocabulary-of", type=PATH, metavar="MODEL",
     help="Use the vocabulary and language codes of this translator: a file of `mtmoe import-hf` or `mtmoe extend`, or "
-    "a checkpoint. Start training from it with --init-model.",
+    "a checkpoint. Start training from it with --init-model, or, if it has experts, --finetune-from-model.",
 )  # fmt: skip
 _codes_option = list_option(
     "--codes", metavar="LANG=CODE[,LANG=CODE…]",

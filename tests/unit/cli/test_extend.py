@@ -11,9 +11,13 @@ from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import trained_pieces
 from tests.helpers.pretrained_translators import save_translator, sentences, write_lines
 from tests.helpers.refused import refused
+from tests.helpers.training import train_here
 from tests.helpers.translators import CASES, write_folder
 
 EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight")
+
+SIZES = {"layers": 2, "embed-dim": 16, "ffn-embed-dim": 24, "attention-heads": 2}
+SHAPE = [word for side in ("encoder", "decoder") for name, size in SIZES.items() for word in (f"--{side}-{name}", size)]
 
 
 def extend(model, out, *options, lang="luo_Latn", text="luo"):
@@ -190,3 +194,51 @@ def test_a_sparse_model_that_tells_languages_apart_gets_a_gate_for_it(tmp_path, 
     grown = new["model"][gate][len(old["model"][gate]) :]
     assert torch.equal(grown, old["model"][gate][1:2]) if gates == "task" else not len(grown)
     assert len(new["model"][EMBEDDINGS[0]]) == vocabulary.source.size
+
+
+def fixed(path, num_experts):
+    """A model with an expert for each language; returns the name of one layer's experts, which differ."""
+    dense, expert = path.with_suffix(".dense.pt"), "decoder.layers.1.moe.experts.fc1_weight"
+    save_translator(dense)
+    mtmoe("upcycle", dense, path, "--num-experts", num_experts, "--expert-gates", "fixed")
+    state = torch.load(path)
+    state["model"][expert] += torch.arange(num_experts).reshape(-1, 1, 1)
+    state["optimizer_history"][0]["criterion_name"] = ""
+    torch.save(state, path)
+    return expert
+
+
+@pytest.mark.parametrize("num_experts", [3, 5])
+def test_a_language_gets_a_copy_of_an_expert(tmp_path, num_experts):
+    """There may be experts of no language."""
+    expert = fixed(tmp_path / "sparse.pt", num_experts)
+    with refused("--like"):
+        extend(tmp_path / "sparse.pt", tmp_path / "out.pt")
+    said = extend(tmp_path / "sparse.pt", tmp_path / "out.pt", "--like", "swh_Latn,fra_Latn")
+    old, new = (torch.load(tmp_path / name)["model"][expert] for name in ("sparse.pt", "out.pt"))
+    assert torch.equal(new, torch.cat([old[:3], old[1:2], old[4:]]))
+    assert f"--num-experts {len(new)}" in said
+
+
+def test_a_model_with_an_expert_for_each_language_learns_another(tmp_path):
+    expert, model, data = fixed(tmp_path / "sparse.pt", 3), tmp_path / "out.pt", tmp_path / "data"
+    extend(tmp_path / "sparse.pt", model, "--like", "swh_Latn")
+    (tmp_path / "raw").mkdir()
+    for split, size in {"train": 40, "valid": 5, "test": 6}.items():
+        for side in ("en", "luo"):
+            write_lines(tmp_path / "raw" / f"{split}.en-luo.{side}", sentences(side, size))
+    options = ("--recipe", "folder", "--workers", 1, "--vocabulary-of", model)
+    said = mtmoe("prepare", "corpora", tmp_path / "raw", data, *options)
+    assert "--init-model" not in said and f"--num-experts 4 --finetune-from-model {model}" in said
+    train_here(
+        data, tmp_path / "run", "--task", "translation_heated", "--arch", "base_moe", "--expert-gates", "fixed",
+        "--num-experts", 4, "--finetune-from-model", model, "--lang-dict", data / "langs.txt", "--lang-pairs",
+        data / "lang_pairs.txt", "--encoder-langtok", "src", "--decoder-langtok", "--share-all-embeddings", *SHAPE,
+        "--max-tokens", 400, "--max-update", 3,
+    )  # fmt: skip
+    before, after = (torch.load(path)["model"][expert] for path in (model, tmp_path / "run" / "checkpoint_last.pt"))
+    assert torch.equal(after[:3], before[:3]) and not torch.equal(after[3], before[3])
+    text = write_lines(tmp_path / "in.txt", sentences("en", 3))
+    translated = mtmoe("translate", tmp_path / "run" / "checkpoint_last.pt", "--from", "eng_Latn", "--to", "luo_Latn",
+                       "--input", text, "--cpu")  # fmt: skip
+    assert len(translated.splitlines()) >= 3

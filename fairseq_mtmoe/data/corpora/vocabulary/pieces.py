@@ -166,7 +166,8 @@ LANGS = "langs.txt"
 class GivenVocabulary:
     """Vocabulary of another data directory or a translator: `model`, `dictionary`, languages, spelling of tokens.
 
-    With a `translator`, `codes` are the user's choices among its languages for the text's languages.
+    With a `translator`, `codes` are the user's choices among its languages for the text's languages, and `num_experts`
+    is 0 if it is dense.
     """
 
     files: dict[str, Path]
@@ -174,6 +175,7 @@ class GivenVocabulary:
     language_tokens: Spelling
     translator: Path | None = None
     codes: Mapping[str, str] = field(default_factory=dict)
+    num_experts: int = 0
 
     def of_recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with this vocabulary (UserError: see `codes_for`; a language on both of two sides)."""
@@ -200,6 +202,12 @@ class GivenVocabulary:
 
     def how_to_go_on(self, data: Path) -> str:
         """Return a sentence on training a model further with a data directory of this vocabulary."""
+        if self.num_experts:
+            return (
+                f"To continue training {self.translator}: the options of its training, with --num-experts "
+                f"{self.num_experts} --finetune-from-model {self.translator} --lang-dict {data / LANGS} --lang-pairs "
+                f"{data / 'lang_pairs.txt'}. It trains all weights, and the model loses in its other languages."
+            )
         if self.translator is not None:
             return f"Its languages and token formats are those of {self.translator}, as `--init-model` sets them."
         new = [lang for lang in languages_in(data) if lang not in self.langs]
