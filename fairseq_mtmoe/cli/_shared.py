@@ -6,16 +6,26 @@ import logging
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from fairseq_mtmoe.errors import UserError
@@ -23,6 +33,7 @@ from fairseq_mtmoe.errors import UserError
 PATH = click.Path(path_type=Path)
 CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")
 WIDE = 200  # columns, if the output is no terminal
+SECONDS_BETWEEN_LINES = 60.0  # of progress, if the output is no terminal
 
 
 def checkpoint_of(run: Path) -> Path | None:
@@ -86,12 +97,49 @@ def say(lines: Iterable[object], console: Console | None = None) -> None:
         (console or Console()).print(str(line), soft_wrap=True, highlight=False, markup=False)
 
 
+class ProgressLines(Progress):
+    """Progress of a command without a terminal: a line each minute, in place of a bar."""
+
+    def __init__(self, units: str, console: Console) -> None:
+        super().__init__(console=console, disable=True, speed_estimate_period=1800.0)
+        self._units = units
+        self._last_line = time.monotonic()
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        """Advance the task, and print a line if a minute has passed since the last one."""
+        super().advance(task_id, advance)
+        self._print_line(task_id)
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        """Change the task, and print a line if a minute has passed since the last one."""
+        super().update(task_id, **changes)
+        self._print_line(task_id)
+
+    def _print_line(self, task_id: TaskID) -> None:
+        if time.monotonic() - self._last_line < SECONDS_BETWEEN_LINES:
+            return
+        self._last_line = time.monotonic()
+        task = self._tasks[task_id]
+        line = f"{task.description or 'done'}: {task.completed:,.0f}"
+        if task.total is not None:
+            line += f" of {task.total:,.0f}"
+        line += f" {self._units}"
+        if task.time_remaining is not None:
+            line += f", {timedelta(seconds=int(task.time_remaining))} left"
+        say([line], self.console)
+
+
 def progress_bar(units: str, console: Console | None = None, transient: bool = False) -> Progress:
-    """Return a progress bar on stderr, shown on terminals only; a `transient` one disappears at the end."""
+    """Return a progress bar on stderr; without a terminal, lines of progress.
+
+    A `transient` bar disappears at the end.
+    """
     console = console or Console(stderr=True)
+    if not console.is_terminal:
+        return ProgressLines(units, console)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(units))
     times = TimeElapsedColumn(), TimeRemainingColumn()
-    return Progress(*columns, *times, console=console, disable=not console.is_terminal, transient=transient)
+    return Progress(*columns, *times, console=console, transient=transient)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis import scores
+from fairseq_mtmoe.cli import _shared
 from fairseq_mtmoe.cli._evaluating import NamedTiers, ScoreFolder
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import mixing, translator
@@ -339,3 +340,14 @@ def test_tiers_are_of_pairs_and_languages_in_either_spelling_and_a_recipe_names_
     recipe.write_text(text)
     with refused("--tiers"):
         NamedTiers(str(recipe))
+
+
+def test_a_log_file_has_lines_of_progress(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(_shared, "SECONDS_BETWEEN_LINES", 0.0)
+    shown = evaluate(*settings(model), "--out", tmp_path / "out", "--batch-size", 8)
+    lines = re.findall(r"^translating: (\d+) of (\d+) sentences(.*)$", shown.stderr, re.MULTILINE)
+    done = [int(completed) for completed, _, _ in lines]
+    assert len(done) > 2 and done == sorted(set(done)) and {total for _, total, _ in lines} == {str(done[-1])}
+    assert re.fullmatch(r", \d+:\d\d:\d\d left", lines[-2][2])
+    monkeypatch.setattr(_shared, "SECONDS_BETWEEN_LINES", 3600.0)
+    assert "translating" not in evaluate(*settings(model), "--out", tmp_path / "soon").stderr
