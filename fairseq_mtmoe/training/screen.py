@@ -18,7 +18,7 @@ from fairseq.logging import progress_bar
 from fairseq.logging.meters import AverageMeter
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 from torch import distributed as dist
 
@@ -46,15 +46,18 @@ class Screen:
             TextColumn("{task.description}", table_column=narrow.copy()),
             BarColumn(10),
             MofNCompleteColumn(table_column=narrow.copy()),
-            TimeRemainingColumn(table_column=narrow.copy()),
-            TextColumn("left", table_column=narrow.copy()),
+            TextColumn("{task.fields[left]}", table_column=narrow.copy()),
             TextColumn("{task.fields[figures]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=self.console,
+            get_time=self._training_clock,
             transient=True,
             expand=True,
         )
         self._task: TaskID | None = None
         self._last_line = time.monotonic()
+        self._validation_began = 0.0
+        self._seconds_of_validations = 0.0  # all so far
+        self._seconds_by_subset: dict[str, float] = {}  # of the last validation
         self._before: dict[tuple[str, str], float] = {}  # the figures of the last validation
 
     def step(self, epoch: int, batches: int, left: int) -> None:
@@ -64,7 +67,7 @@ class Screen:
         """
         done = self.trainer.get_num_updates()
         if self._task is None:
-            self._task = self.bar.add_task("", total=None, completed=done, figures="")
+            self._task = self.bar.add_task("", total=None, completed=done, left="", figures="")
             if self.console.is_terminal:
                 self.bar.start()
         options = self.trainer.cfg.optimization
@@ -72,13 +75,52 @@ class Screen:
         limit = min(done + left + epochs_left * batches, options.max_update or math.inf)
         total = limit if math.isfinite(limit) else None
         self.bar.update(self._task, description=f"epoch {epoch}", total=total, completed=done)
+        self.bar.update(self._task, left=self._time_left(batches))
         if not self.console.is_terminal and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             (task,) = self.bar.tasks
-            time_left = "" if task.time_remaining is None else f", {timedelta(seconds=int(task.time_remaining))} left"
+            time_left = f", {task.fields['left']}" if task.fields["left"] else ""
             of = "" if total is None else f" of {total:,.0f}"
             line = f"epoch {epoch}: {done:,.0f}{of} updates{time_left} {task.fields['figures']}".rstrip()
             self.console.print(line, highlight=False, soft_wrap=True)
+
+    def _training_clock(self) -> float:
+        """Return a time in seconds that stands still during validations."""
+        return time.monotonic() - self._seconds_of_validations
+
+    def _time_left(self, batches: int) -> str:
+        """Return the time that the run's updates and validations will take; empty if unknown.
+
+        Until the first validation has been timed, the text says that validations are left out.
+        """
+        (task,) = self.bar.tasks
+        if task.time_remaining is None or task.remaining is None:
+            return ""
+        validations = self._validations_in(task.remaining, batches)
+        seconds = task.time_remaining + validations * sum(self._seconds_by_subset.values())
+        is_timed = not validations or self._seconds_by_subset
+        return f"{timedelta(seconds=int(seconds))} left{'' if is_timed else ' without validations'}"
+
+    def _validations_in(self, updates: float, batches: int) -> int:
+        """Return the number of validations in the run's last updates; an epoch has `batches`."""
+        dataset, checkpoint = self.trainer.cfg.dataset, self.trainer.cfg.checkpoint
+        if dataset.disable_validation:
+            return 0
+        per_update = 1 / (dataset.validate_interval * batches)
+        # fairseq also validates before it saves within an epoch.
+        intervals = (dataset.validate_interval_updates, checkpoint.save_interval_updates)
+        if any(interval > 0 for interval in intervals):
+            per_update += 1 / min(interval for interval in intervals if interval > 0)
+        return math.ceil(updates * per_update)
+
+    def begin_validation(self) -> None:
+        """Start timing a validation of one subset."""
+        self._validation_began = time.monotonic()
+
+    def _end_validation(self, subset: str) -> None:
+        seconds = time.monotonic() - self._validation_began
+        self._seconds_of_validations += seconds
+        self._seconds_by_subset[subset] = seconds
 
     def show_figures(self, stats: Mapping[str, Any]) -> None:
         """Show the last updates' figures at the end of the line of progress."""
@@ -87,6 +129,7 @@ class Screen:
 
     def show_validation(self, subset: str, stats: Mapping[str, Any]) -> None:
         """Print a table of a validation: tasks such as language pairs, groups, and all."""
+        self._end_validation(subset)
         title = f"{subset} after {_number(stats.get('num_updates', 0)):,.0f} updates"
         table = Table("", title=title, title_justify="left")
         for column in ("loss", "figure", "", "change"):
@@ -139,6 +182,8 @@ class RichProgressBar(progress_bar.SimpleProgressBar):
         self.is_shown = progress_bar.logger.getEffectiveLevel() <= logging.INFO  # on rank 0
 
     def __iter__(self) -> Iterator[Any]:
+        if not self.is_training:
+            _screen.begin_validation()
         for item in super().__iter__():
             if self.is_training and self.is_shown:
                 _screen.step(self.epoch, self.size, self.size - self.i)
