@@ -114,8 +114,12 @@ class ValidationScores:
         chosen = [[lines[number] or None for number in numbers] for lines in references.more]
         lines = [references.lines[number] for number in numbers]
         if self._task.args.eval_bleu_print_samples:
-            logger.info(f"example hypothesis: {hypotheses[0]}")
-            logger.info(f"example reference: {lines[0]}")
+            # The screen shows a pair's first sentence, which is the same in all validations.
+            is_shown = 0 in numbers
+            row = numbers.index(0) if is_shown else 0
+            extra = {"for_screen": True} if is_shown else None  # see training/screen.py
+            logger.info(f"example hypothesis ({pair}): {hypotheses[row]}", extra=extra)
+            logger.info(f"example reference ({pair}): {lines[row]}", extra=extra)
         found = {f"_{other}_{name}": _zeros(name) for other in pairs for name in self.asked}
         for name in self.asked:
             statistics = self._metric(name, pair)._extract_corpus_statistics(hypotheses, [lines, *chosen])

@@ -154,10 +154,14 @@ def test_the_screen_has_what_is_for_it_and_the_first_process_keeps_all(tmp_path,
 def test_a_run_shows_a_table_and_keeps_everything_in_a_file(corpus, tmp_path):
     """The real command; fairseq's own lines are in the file once, not once per epoch as with its `--log-file`."""
     options = ("--log-format", "rich", "--log-interval", 1, "--log-file", tmp_path / "train.log")
-    result = train(corpus, tmp_path / "run", "--max-epoch", 2, *options)
+    samples = ("--eval-chrf", "--eval-bleu-print-samples", "--eval-bleu-args", '{"beam": 1, "max_len_b": 9}')
+    batches = ("--batch-size-valid", 3, "--required-batch-size-multiple", 1)
+    result = train(corpus, tmp_path / "run", "--max-epoch", 2, *options, *samples, *batches)
     assert "├" in result.stdout and "en-aa" in result.stdout and "'common':" not in result.stdout
     assert max(map(len, result.stdout.splitlines())) < 150
     log = (tmp_path / "train.log").read_text()
+    for kind in ("hypothesis", "reference"):  # of each pair the first one, at each of two validations
+        assert result.stdout.count(f"example {kind} (en-aa): ") == 2 < log.count(f"example {kind} (en-aa): ")
     assert log.count("'common':") == 1 and "BaseMoEModel" in log
     assert log.count("begin training epoch 2") == 1 and log.count("| valid | epoch 002 ") == 1
     assert "epoch 2: 1" not in result.stderr and "Traceback" not in result.stderr
