@@ -9,6 +9,8 @@ LEAST_PASSES = 5  # with fewer passes over the data a smaller model learns more 
 VALIDATIONS = 10  # of a run
 LARGEST_EPOCH = 1_000_000  # sentence pairs, which are drawn at once
 FORWARD = 0.5  # of the time of as many sentences in training; 0.40 to 0.55 in three runs
+TRANSLATION = 0.5  # the same for greedy translation; 0.4 in a run on a CPU, more while its model was bad
+MOST_TRANSLATION = 0.2  # of `hours`, for translations in validations
 WARMUP = 0.15  # of the updates, and at most 4,000
 
 
@@ -71,6 +73,7 @@ class Plan:
         epoch: sentence pairs of an epoch, at most a pass.
         every: epochs between two validations, each of which writes a checkpoint.
         hours: of training and validation.
+        is_scored: whether validations translate.
     """
 
     updates: int
@@ -78,6 +81,7 @@ class Plan:
     every: int
     passes: float
     hours: float
+    is_scored: bool = True
 
     @property
     def warmup(self) -> int:
@@ -88,16 +92,35 @@ class Plan:
 def plan(size: Size, trial: Trial, pairs: int, held_out: int, hours: float | None) -> Plan:
     """Return as many updates as `size.passes` need, or as `hours` allow where these are fewer.
 
+    Validations translate if this takes at most `MOST_TRANSLATION` of the hours.
+
     Args:
         pairs: sentence pairs of training.
-        held_out: sentence pairs of validation, which take `FORWARD` of the time of as many in training.
+        held_out: sentence pairs of validation.
     """
-    validating = VALIDATIONS * FORWARD * held_out / trial.sentences * trial.seconds
     updates = size.passes * pairs / trial.sentences
+    is_scored = True
+    validating = validation_seconds(trial, held_out, is_scored)
     if hours is not None:
+        translating = validating - validation_seconds(trial, held_out, False)
+        is_scored = translating <= MOST_TRANSLATION * hours * 3600
+        validating = validation_seconds(trial, held_out, is_scored)
         updates = min(updates, (hours * 3600 - validating) / trial.seconds)
     whole = max(VALIDATIONS, int(updates))
     seconds = whole * trial.seconds + validating
     between = whole * trial.sentences / VALIDATIONS
     every = math.ceil(between / min(pairs, LARGEST_EPOCH))
-    return Plan(whole, math.ceil(between / every), every, whole * trial.sentences / pairs, seconds / 3600)
+    passes = whole * trial.sentences / pairs
+    return Plan(whole, math.ceil(between / every), every, passes, seconds / 3600, is_scored)
+
+
+def validation_seconds(trial: Trial, held_out: int, is_scored: bool) -> float:
+    """Return the seconds of a run's validations, with translations if they are scored."""
+    share = FORWARD + TRANSLATION if is_scored else FORWARD
+    return VALIDATIONS * share * held_out / trial.sentences * trial.seconds
+
+
+def least_hours(trial: Trial, pairs: int, held_out: int) -> float:
+    """Return the hours of `LEAST_PASSES` passes with their validations, in tenths, rounded up."""
+    training = LEAST_PASSES * pairs / trial.sentences * trial.seconds
+    return math.ceil((training + validation_seconds(trial, held_out, True)) / 360) / 10

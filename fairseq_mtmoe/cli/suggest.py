@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,14 +17,29 @@ import click
 from fairseq_mtmoe import __version__
 from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.cli._shared import PATH
-from fairseq_mtmoe.cli._sizes import LEAST_PASSES, SIZES, VALIDATIONS, Plan, Size, Trial, first_choice, plan
+from fairseq_mtmoe.cli._sizes import (
+    LEAST_PASSES,
+    SIZES,
+    VALIDATIONS,
+    Plan,
+    Size,
+    Trial,
+    first_choice,
+    least_hours,
+    plan,
+)
 from fairseq_mtmoe.data.translation.file_names import indexed_sides, joined_dictionary, side_name
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_text
 
 UPDATES, UNTIMED = 30, 6  # of a trial; the first ones allocate memory
-MINUTES = 3  # after which a trial stops, however few its updates
+MINUTES = 3  # of all trials together; the last one ends with its update
+LEAST_MINUTES = 0.1  # of a trial
+BUSY = 0.3  # load average per core from which a trial is slower than training alone
+PATIENCE = 3  # validations
+# Greedy, and with a limit of length, as a model of few updates does not end its sentences.
+SEARCH = '{"beam": 1, "max_len_a": 2, "max_len_b": 10}'
 NUM_EXPERTS = 8  # with more languages; with so many or fewer, one for each
 Part = tuple[str, list[str]]  # a comment, and the options that it explains
 
@@ -39,7 +55,8 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
 
     The model's size follows the number of sentence pairs. Several target languages get experts, up to 8 languages one
     each; a single one gets none. A trial of 30 updates on this machine measures time and memory. With --hours, a
-    smaller model takes the place of one that would see the data fewer than 5 times.
+    smaller model takes the place of one that would see the data fewer than 5 times. All trials together take at most
+    three minutes and the last one's start.
 
     \b
     mtmoe suggest DATA --hours 8 > train.sh
@@ -48,17 +65,26 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
     train, held_out = (sizes_of(data, split, lang_pairs or listed_pairs(data)) for split in ("train", "valid"))
     if not train:
         raise_invalid("DATA", "a data directory with training data", data)
-    pairs = sum(train.values())
+    load, began = os.getloadavg()[0], time.monotonic()
+    pairs, held = sum(train.values()), sum(held_out.values())
+    trial: Trial | None = None
     for number in range(first_choice(pairs), -1, -1):
         size = SIZES[number]
         options = [*model_options(data, size, train), *data_options(data, size, train, lang_pairs, cpu)]
-        click.echo(f"Trying {UPDATES} updates of width {size.width} …", err=True)
-        trial = run_trial(data, [word for _, words in options for word in words])
-        found = plan(size, trial, pairs, sum(held_out.values()), hours)
-        if found.passes >= LEAST_PASSES:
+        trials = 1 if hours is None else number + 1
+        minutes = max(LEAST_MINUTES, (MINUTES - (time.monotonic() - began) / 60) / trials)
+        click.echo(f"Trying {UPDATES} updates of width {size.width}, for {minutes:.1f} minutes at most …", err=True)
+        trial = run_trial(data, [word for _, words in options for word in words], minutes)
+        if hours is None or (trial is not None and plan(size, trial, pairs, held, hours).passes >= LEAST_PASSES):
             break
-    options += length_options(size, found, str(save_dir))
-    click.echo(script(data, options, head(train, trial, found, hours)), nl=False)
+    if trial is None:
+        raise UserError(f"Two updates on `DATA` must take less than {minutes:.1f} minutes, but take longer; see --cpu.")
+    chosen = plan(size, trial, pairs, held, hours)
+    options += length_options(size, chosen, str(save_dir))
+    remarks = remarks_on(trial, chosen, hours, load, least_hours(trial, pairs, held))
+    for line in (*remarks, f"The trial took {time.monotonic() - began:.0f} seconds."):
+        click.echo(line, err=True)
+    click.echo(script(data, options, head(train, remarks)), nl=False)
 
 
 def list_of_pairs(data: str) -> Path:
@@ -145,28 +171,36 @@ def data_options(data: str, size: Size, sizes: Mapping[str, int], lang_pairs: st
 
 
 def length_options(size: Size, found: Plan, save_dir: str) -> list[Part]:
-    """Return the options of the rate, the length and the checkpoints."""
+    """Return the options of the rate, the length, the validations and the checkpoints."""
     rate = ["--lr", size.lr, "--lr-scheduler", "inverse_sqrt", "--warmup-updates", str(found.warmup)]
     saved = ["--virtual-epoch-size", str(found.epoch), "--validate-interval", str(found.every),
              "--save-interval", str(found.every), "--keep-last-epochs", "5"]  # fmt: skip
     mean = "`mtmoe average --num-epoch-checkpoints 5` takes the mean of the last 5 checkpoints"
+    best = ["--eval-chrf", "--eval-bleu-args", SEARCH, "--best-checkpoint-metric", "chrf",
+            "--maximize-best-checkpoint-metric", "--eval-bleu-print-samples"]  # fmt: skip
+    scored = "Validations translate: the best checkpoint has the highest chrF++; a sentence of each pair is shown."
+    early = f"The run ends after {PATIENCE} validations without a better one."
     return [
         (f"The rate is {size.reason}.", rate),
-        (f"{found.passes:.1f} passes over the data.", ["--max-update", str(found.updates)]),
+        (f"{found.passes:.2g} passes over the data.", ["--max-update", str(found.updates)]),
         (f"About {VALIDATIONS} validations, at ends of epochs. {mean}.", saved),
+        *([(scored, best)] if found.is_scored else []),
+        *([(early, ["--patience", str(PATIENCE)])] if found.passes >= LEAST_PASSES else []),
         ("A second start resumes here.", ["--save-dir", save_dir, "--log-format", "rich", "--log-interval", "25"]),
     ]
 
 
-def run_trial(data: str, words: Sequence[str]) -> Trial:
+def run_trial(data: str, words: Sequence[str], minutes: float) -> Trial | None:
     """Train for some updates in a process of its own, and return what they took.
+
+    None: there was no time for two updates.
 
     Raises:
         UserError: the training failed, with its last line.
     """
     with tempfile.TemporaryDirectory() as folder:
         program = [sys.executable, "-m", "fairseq_cli.train", data, "--user-dir", str(Path(__file__).parents[1])]
-        length = ["--max-update", str(UPDATES), "--stop-time-hours", str(MINUTES / 60), "--log-interval", "1"]
+        length = ["--max-update", str(UPDATES), "--stop-time-hours", str(minutes / 60), "--log-interval", "1"]
         rest = ["--lr", "1e-4", "--disable-validation", "--no-save", "--save-dir", folder, "--log-format", "json"]
         with open(Path(folder, "train.out"), "w+b") as output:
             process = subprocess.Popen([*program, *words, *length, *rest], stdout=output, stderr=subprocess.STDOUT)
@@ -180,9 +214,7 @@ def run_trial(data: str, words: Sequence[str]) -> Trial:
         if status:
             raise UserError(f"A trial on `DATA` must train, but ends so: {(told or 'no output').splitlines()[-1]}")
         events = [event for event in run_log.read(Path(folder, run_log.FILE_NAME)) if event["event"] == "train"]
-    if len(events) < 2:
-        raise UserError(f"Two updates on `DATA` must take less than {MINUTES} minutes, but take longer; see --cpu.")
-    return measured(events, used.ru_maxrss / 2**20)
+    return measured(events, used.ru_maxrss / 2**20) if len(events) > 1 else None
 
 
 def measured(events: Sequence[run_log.Event], memory: float) -> Trial:
@@ -199,19 +231,32 @@ def measured(events: Sequence[run_log.Event], memory: float) -> Trial:
     return Trial(seconds, sentences, memory, min(left, default=None))
 
 
-def head(sizes: Mapping[str, int], trial: Trial, found: Plan, hours: float | None) -> str:
-    """Return the script's first lines: what it is for, and how long it takes."""
+def head(sizes: Mapping[str, int], remarks: Sequence[str]) -> str:
+    """Return the script's first lines: what it is for, and the remarks."""
+    pairs = f"{len(sizes)} language pair{'s' * (len(sizes) > 1)}"
+    first = f"Suggested by mtmoe {__version__} for {sum(sizes.values()):,} sentence pairs in {pairs}."
+    return "".join(f"# {line}\n" for line in (first, *remarks))
+
+
+def remarks_on(trial: Trial, found: Plan, hours: float | None, load: float, enough: float) -> list[str]:
+    """Return lines on time and memory, on too few hours (`enough` are more), and on a busy machine.
+
+    Args:
+        load: the machine's load average before the trial.
+    """
     memory = f"{trial.memory:.1f} GiB of memory"
     if trial.gpu_left is not None:
         memory += f"; it leaves {trial.gpu_left:.1f} GiB of the GPU free"
-    pairs = f"{len(sizes)} language pair{'s' * (len(sizes) > 1)}"
-    lines = [
-        f"Suggested by mtmoe {__version__} for {sum(sizes.values()):,} sentence pairs in {pairs}.",
-        f"Estimate: {found.updates:,} updates in {spelled(found.hours)}, of {trial.seconds:.2f} s each; {memory}.",
-    ]
+    time_needed = f"{found.updates:,} updates in {spelled(found.hours)}, of {trial.seconds:.2f} s each"
+    lines = [f"Estimate: {time_needed}; {memory}."]
     if found.passes < LEAST_PASSES and hours is not None:
-        lines.append(f"--hours {hours:g} is short: {found.passes:.1f} passes over the data are few.")
-    return "".join(f"# {line}\n" for line in lines)
+        few = f"{found.passes:.2g} passes over the data are few"
+        lines.append(f"--hours {hours:g} is short: {few}. --hours {enough:g} is enough for {LEAST_PASSES} passes.")
+    cores = os.cpu_count() or 1
+    if load > BUSY * cores:
+        busy = f"load average {load:.1f} on {cores} core{'s' * (cores > 1)} before the trial"
+        lines.append(f"The machine was busy ({busy}): alone, training is faster than the trial. Try again when idle.")
+    return lines
 
 
 def spelled(hours: float) -> str:

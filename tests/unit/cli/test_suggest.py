@@ -5,11 +5,13 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from fairseq_mtmoe.analysis import run_log
-from fairseq_mtmoe.cli._sizes import SIZES, Plan, Trial, first_choice, plan
+from fairseq_mtmoe.cli import suggest
+from fairseq_mtmoe.cli._sizes import LEAST_PASSES, SIZES, Plan, Trial, first_choice, least_hours, plan
 from fairseq_mtmoe.cli.suggest import data_options, listed_pairs, measured, model_options, sizes_of
 from tests.helpers.commands import BIN, ENVIRONMENT, REPOSITORY
 from tests.helpers.invoked import invoked, mtmoe
@@ -29,12 +31,84 @@ def test_without_hours_the_passes_decide_and_with_few_the_hours():
     size = SIZES[1]  # 30 passes
     free = plan(size, TRIAL, 40_000, 1000, None)
     assert (free.updates, free.passes, free.epoch, free.every) == (12_000, 30, 40_000, 3)
-    # A validation of 1,000 pairs takes 10 updates' time, of which the forward pass is half: 10 s, ten times.
-    assert free.hours == pytest.approx((12_000 * 2 + 100) / 3600)
+    # A validation of 1,000 pairs takes 10 updates' time, half for the forward pass, half to translate: 20 s, ten times.
+    assert free.hours == pytest.approx((12_000 * 2 + 200) / 3600)
     assert plan(size, TRIAL, 40_000, 1000, 100.0) == free
     short = plan(size, TRIAL, 40_000, 1000, 1.0)
-    assert short.updates == (3600 - 100) // 2 and short.hours == pytest.approx(1, abs=1e-3)
+    assert short.updates == (3600 - 200) // 2 and short.hours == pytest.approx(1, abs=1e-3) and short.is_scored
+    shorter = plan(size, TRIAL, 40_000, 1000, 0.1)  # translations would take more than a fifth of it
+    assert shorter.updates == (360 - 100) // 2 and not shorter.is_scored
     assert plan(size, TRIAL, 40_000, 1000, 1e-6).updates == 10
+
+
+def test_enough_hours_give_the_least_passes():
+    for pairs, held_out in ((40_000, 1000), (3000, 5000), (25_000_000, 1)):
+        hours = least_hours(TRIAL, pairs, held_out)
+        assert plan(SIZES[0], TRIAL, pairs, held_out, hours).passes >= LEAST_PASSES
+        assert plan(SIZES[0], TRIAL, pairs, held_out, hours - 0.2).passes < LEAST_PASSES
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """The widths and minutes of pretended trials, each of which takes all its minutes."""
+    trials = []
+
+    def run_trial(data, words, minutes):
+        trials.append((int(words[words.index("--encoder-embed-dim") + 1]), minutes))
+        return TRIAL
+
+    def seconds():
+        return 60 * sum(minutes for _, minutes in trials)
+
+    monkeypatch.setattr(suggest, "run_trial", run_trial)
+    monkeypatch.setattr(suggest, "sizes_of", lambda data, split, pairs: {"en-aa": 300_000 if split == "train" else 500})
+    monkeypatch.setattr(suggest, "time", SimpleNamespace(monotonic=seconds))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.0, 0.0))
+    return trials
+
+
+def test_all_trials_share_three_minutes(digits, tried):
+    invoked("suggest", digits, "--hours", 1)
+    widths, minutes = zip(*tried, strict=True)
+    assert widths == (256, 192, 128) and minutes == pytest.approx((1, 1, 1))
+    tried.clear()
+    invoked("suggest", digits)
+    assert tried == [(256, pytest.approx(3))]
+
+
+def test_the_screen_says_which_hours_are_enough_and_what_the_trial_took(digits, tried):
+    shown = invoked("suggest", digits, "--hours", 1)
+    (enough,) = re.findall(r"^--hours 1 is short: .* --hours (\S+) is enough for 5 passes", shown.stderr, re.MULTILINE)
+    assert float(enough) == least_hours(TRIAL, 300_000, 500)
+    assert re.search(r"^The trial took \d+ seconds", shown.stderr, re.MULTILINE) and "Estimate: " in shown.stderr
+    assert "# --hours 1 is short" in shown.stdout and "--patience" not in shown.stdout
+    assert "is short" not in invoked("suggest", digits, "--hours", enough).output
+
+
+@pytest.mark.parametrize(("load", "is_busy"), [(0.5, False), (1.0, True)])
+def test_a_busy_machine_is_noticed(digits, tried, monkeypatch, load, is_busy):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    shown = invoked("suggest", digits)
+    assert [f"load average {load:.1f} on 2 cores" in text for text in (shown.stderr, shown.stdout)] == [is_busy] * 2
+
+
+def test_a_model_too_slow_for_two_updates_gives_way_to_a_smaller_one(digits, tried, monkeypatch):
+    def run_trial(data, words, minutes):
+        return None if words[words.index("--encoder-embed-dim") + 1] == "256" else TRIAL
+
+    monkeypatch.setattr(suggest, "run_trial", run_trial)
+    with refused("DATA"):
+        invoked("suggest", digits)
+    assert "--encoder-embed-dim 192" in invoked("suggest", digits, "--hours", 100).stdout
+
+
+def test_a_run_ends_by_itself_and_keeps_the_best_by_chrf(digits, tried):
+    script = invoked("suggest", digits).stdout
+    for options in ("--best-checkpoint-metric chrf --maximize-best-checkpoint-metric", "--eval-chrf",
+                    "--eval-bleu-print-samples", "--patience 3"):  # fmt: skip
+        assert options in script
+    assert "--eval-chrf" not in invoked("suggest", digits, "--hours", 0.01).stdout
 
 
 @pytest.mark.parametrize(("pairs", "passes", "epoch", "every"), [
