@@ -9,7 +9,7 @@ process starts. A resumed run must draw them for the same epoch.
 import functools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,8 @@ SEEN = "iterations_in_epoch"
 PROCESSES = "num_processes"
 DRAWN = "drawn_in_epoch"
 EXACT = "batches_in_epoch"  # in the state of an iterator that needs no conversion
+PLATEAU = "plateau"  # state of `--lr-scheduler reduce_lr_on_plateau` that fairseq does not save
+NO_MOMENTS = "the checkpoint has no optimizer's moments: they begin at zero, and all else goes on"
 LAST = "checkpoint_last.pt"  # default of `--restore-file`: this file in `--save-dir`
 
 # fairseq's optimizer wrappers, whose state differs from the optimizer's own.
@@ -74,7 +76,7 @@ def asked_for(cfg: Any, suffix: str) -> tuple[str, str] | None:
 
 
 @contextmanager
-def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
+def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadContext]:
     """Let each rank read a checkpoint itself, in a model with experts only its own part.
 
     fairseq would broadcast rank 0's state as a pickle with classes of its options, which safe loading refuses. A run
@@ -88,7 +90,7 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[None]:
     on_all = with_option(options, "load_checkpoint_on_all_dp_ranks", several or options.load_checkpoint_on_all_dp_ranks)
     try:
         with loading.within(**context) as found, mismatch.explained(trainer.get_model(), found.loaded), on_all:
-            yield
+            yield found
     except AssertionError as error:
         raise _refusal(trainer, path) or error from error
     except KeyError as error:
@@ -177,6 +179,44 @@ def trained_shapes(trainer: Any) -> Parameters:
     """Return names and local shapes of trained parameters, in the optimizer's order."""
     modules = {"": trainer.get_model(), "criterion.": trainer.get_criterion()}
     return [(at + name, value.shape) for at, module in modules.items() for name, value in trained_parameters(module)]
+
+
+# ---- updates and learning rate ----
+
+
+def restore_schedule(trainer: Any, state: Mapping[str, Any], resets_schedule: bool) -> None:
+    """Restore what fairseq does not: the schedule without moments, `--lr-patience`.
+
+    fairseq restores the number of updates and the learning rate only together with the optimizer's moments.
+    """
+    has_moments, plateau = state.get("last_optimizer_state") is not None, _plateau_of(trainer)
+    saved = {} if resets_schedule else state["extra_state"].get(PLATEAU, {})
+    if not has_moments:
+        last = state["optimizer_history"][-1]
+        if not resets_schedule:
+            trainer.lr_scheduler.load_state_dict(last["lr_scheduler_state"])
+        trainer.set_num_updates(last["num_updates"])
+        logger.info(NO_MOMENTS, extra=screen.FOR_SCREEN)
+    if plateau is not None:
+        plateau.num_bad_epochs = saved.get("num_bad_epochs", 0)
+        if not has_moments:  # they hold this schedule's learning rate
+            trainer.optimizer.set_lr(saved.get("lr", trainer.cfg.optimization.lr[0]))
+
+
+def plateau_state(trainer: Any) -> dict[str, Any]:
+    """Return the state of `--lr-scheduler reduce_lr_on_plateau` for a checkpoint."""
+    plateau = _plateau_of(trainer)
+    if plateau is None:
+        return {}
+    return {PLATEAU: {"lr": trainer.get_lr(), "num_bad_epochs": plateau.num_bad_epochs}}
+
+
+def _plateau_of(trainer: Any) -> Any:
+    """Return torch's scheduler of `--lr-scheduler reduce_lr_on_plateau`, or None."""
+    return getattr(trainer.lr_scheduler, "lr_scheduler", None)
+
+
+# ---- the task ----
 
 
 def restore_task(trainer: Any, extra_state: dict[str, Any]) -> None:

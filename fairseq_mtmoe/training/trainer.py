@@ -326,7 +326,7 @@ class SparseTrainer(Trainer):
         """Save a checkpoint, with the state of our additions."""
         if os.path.basename(filename) == "crash.pt" and self._exchanges:
             return None  # the other ranks do not take part, and could not save their experts
-        more: dict[str, Any] = {}
+        more = resuming.plateau_state(self)
         if self._slots:
             more[GATE_RATE] = self._gate_rate.state_dict()
         if self._nonfinite is not None:
@@ -359,15 +359,17 @@ class SparseTrainer(Trainer):
         if stopping.is_training_command():
             self.lock_save_dir()
         resets = reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
-        with resuming.reading(self, filename, goes_on=not reset_optimizer):
+        with resuming.reading(self, filename, goes_on=not reset_optimizer) as context:
             with with_option(self.cfg.ema, "store_ema", False):
                 extra_state = super().load_checkpoint(filename, *resets)
             if extra_state is not None:
                 averages.restore(self, extra_state)
-            if extra_state is not None and self._nonfinite is not None:
-                self.expect_finite_weights(restored=filename)
-                if not reset_meters:
-                    self._nonfinite.load_state_dict(extra_state.get("nonfinite", {}))
+                if not reset_optimizer:
+                    resuming.restore_schedule(self, context.loaded[-1][1], reset_lr_scheduler)
+                if self._nonfinite is not None:
+                    self.expect_finite_weights(restored=filename)
+                    if not reset_meters:
+                        self._nonfinite.load_state_dict(extra_state.get("nonfinite", {}))
         if extra_state is not None:
             if not reset_optimizer:
                 self._gate_rate.load_state_dict(extra_state.get(GATE_RATE, {} if self._awaits_experts else None))

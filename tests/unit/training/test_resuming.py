@@ -15,6 +15,7 @@ from fairseq_mtmoe.analysis.report.warnings import warnings_of
 from fairseq_mtmoe.analysis.rows import read_run
 from fairseq_mtmoe.analysis.run_log import read
 from fairseq_mtmoe.checkpoints import file_io
+from fairseq_mtmoe.checkpoints.rewriting import average
 from fairseq_mtmoe.errors import UserError, find_user_error
 from fairseq_mtmoe.training import resuming, stopping
 from fairseq_mtmoe.training.resuming import adapt_epoch_position, drawn_in_epoch, with_epoch_position
@@ -362,3 +363,59 @@ def test_a_new_run_that_does_not_know_how_long_to_heat_ends_before_it_trains(cor
     with refused("--heating-epochs", "--heating-updates", "--max-epoch", first=False):
         train_here(corpus, tmp_path / "new", *HEATED, "--max-update", 3)
     assert not [path for path in (tmp_path / "new").iterdir() if not path.name.startswith(".")]
+
+
+def without_moments(source, target):
+    """Write a checkpoint as `--no-save-optimizer-state` and `mtmoe average` do."""
+    file_io.save(average([source]), str(target))
+    return target
+
+
+WARM = {"lr": [0.01], "warmup_updates": 2, "warmup_init_lr": 0.0}
+PLATEAU = {"lr_patience": 3, "lr_shrink": 0.1, "lr_threshold": 1e-4, "maximize_best_checkpoint_metric": False}
+SCHEDULES = {
+    "polynomial_decay": {},
+    "inverse_sqrt": {**WARM, "_name": "inverse_sqrt"},
+    "reduce_lr_on_plateau": {**WARM, **PLATEAU, "_name": "reduce_lr_on_plateau"},
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_updates_and_learning_rate_go_on_without_moments(schedule, tmp_path, caplog):
+    def take_schedule(trainer):
+        with open_dict(trainer.cfg):
+            trainer.cfg.lr_scheduler = schedule or trainer.cfg.lr_scheduler
+
+    def start(*options):
+        return go_on(tmp_path, "sparse", *options, prepare=take_schedule)
+
+    first = start("--restore-file", SPARSE, "--reset-lr-scheduler")
+    if "lr_patience" in schedule:
+        first.optimizer.set_lr(0.003)
+        first.lr_scheduler.lr_scheduler.num_bad_epochs = 2
+    path = save(first, tmp_path / "saved.pt")
+    mean = without_moments(path, tmp_path / "mean.pt")
+    with caplog.at_level("INFO"):
+        whole, later = (start("--restore-file", file) for file in (path, mean))
+    assert later.get_num_updates() == 8 and later.get_lr() == whole.get_lr() == first.get_lr() > 0
+    assert later.lr_scheduler.state_dict() == whole.lr_scheduler.state_dict()
+    assert resuming.plateau_state(later) == resuming.plateau_state(whole) == resuming.plateau_state(first)
+    assert not later.optimizer.state_dict()["state"] and whole.optimizer.state_dict()["state"]
+    assert caplog.messages.count(resuming.NO_MOMENTS) == 1
+    for begin in (("--reset-optimizer", "--restore-file"), ("--finetune-from-model",)):
+        assert start(*begin, mean).get_num_updates() == 0
+
+
+def test_a_run_without_moments_heats_and_gets_experts_when_it_would_have(corpus, tmp_path):
+    """Its end is an end, too: the same command trains no more."""
+    options = (*LONG, "--heating-updates", 9, "--dense-updates", 6, "--no-save-optimizer-state")
+    train_here(corpus, tmp_path / "parts", *options, "--max-update", 4)
+    train_here(corpus, tmp_path / "parts", *options, "--max-update", 11)
+    train_here(corpus, tmp_path / "whole", *options, "--max-update", 11)
+    parts, whole = (
+        [(event.get("update"), event.get("temperature")) for event in read(tmp_path / name)
+         if event["event"] in ("sampling", "sparsified")]
+        for name in ("parts", "whole")
+    )  # fmt: skip
+    assert parts == whole and (6, None) in whole
+    assert train_here(corpus, tmp_path / "parts", *options, "--max-update", 11)["losses"] == []
