@@ -31,6 +31,8 @@ SIDE_CHAIN = ".side_chain."  # the bottlenecks of an encoder in the large form
 # In a checkpoint's `extra_state`:
 GATE_RATE = "gate_rate"  # the gates' learning rate
 AVERAGES = ("ema", "ema_fp32_params")  # moving averages of the weights
+BEST, BEST_MEASURE, PATIENCE = "best", "best_measure", "patience"
+OF_BEST = (BEST, BEST_MEASURE, PATIENCE)  # a run's best validation, its measure, and the number of worse ones since
 
 # name in a block of the dense model -> name in the experts and the shared expert of the sparse block
 DENSE_TO_EXPERTS = {name: name.replace(".", "_") for name in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")}
@@ -100,3 +102,11 @@ def put_prices(
             if name in extra:
                 extra[name] = with_prices(extra[name], {key: value.clone() for key, value in average.items()})
     return result
+
+
+def without_best(extra_state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a checkpoint's extra state without the best validation.
+
+    It is for another model, whose validations begin anew.
+    """
+    return {key: value for key, value in extra_state.items() if key not in OF_BEST}

@@ -14,6 +14,7 @@ from fairseq_mtmoe.checkpoints.key_maps import (
     ENCODER_EMBEDDINGS,
     OUTPUT,
     OUTPUT_BIAS,
+    without_best,
 )
 from fairseq_mtmoe.checkpoints.sharding import State
 from fairseq_mtmoe.errors import UserError
@@ -35,7 +36,7 @@ def with_rows(state: State, source: Means, target: Means) -> State:
     means = {ENCODER_EMBEDDINGS: source, **dict.fromkeys((DECODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS), target)}
     result: State = {**state, "model": _grown(state["model"], means)}
     result.pop("last_optimizer_state", None)
-    extra = dict(state.get("extra_state") or {})
+    extra = without_best(state.get("extra_state") or {})
     result["extra_state"] = extra | {name: _grown(extra[name], means) for name in AVERAGES if extra.get(name)}
     return result
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, EXPERTS, GATE, MOE, VOCABULARY
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, EXPERTS, GATE, MOE, VOCABULARY, without_best
 from fairseq_mtmoe.checkpoints.sharding import State, is_shared_part
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
@@ -75,7 +75,7 @@ def with_task(state: State, new: NewTask, before: Described, after: Described) -
             shape = tuple(before.shapes[name])
             raise UserError(f"The checkpoint's `{name}` must have the shape that its options give, {shape}.")
     result: State = {**state, "model": rows.added_to(state["model"])}
-    result["extra_state"] = extra = dict(state.get("extra_state") or {})
+    result["extra_state"] = extra = without_best(state.get("extra_state") or {})
     extra |= {name: rows.added_to(extra[name]) for name in AVERAGES if extra.get(name)}
     saved = result.pop("last_optimizer_state", None)
     larger = _moments(saved, rows.grown, before.parameters, after.parameters) if isinstance(saved, Mapping) else saved

@@ -69,6 +69,7 @@ Extra: Any = {
     "epoch": Epoch, "batch_offset": Count, "val_loss": Number | None, "best": Number | None, "ema": Tensors | None,
     "ema_fp32_params": Tensors | None, "nonfinite": {"total": Count, "in_a_row": Count},
     "owed_validation": ({"epoch": Required[Epoch], "end_of_epoch": Required[bool]}, None),
+    "best_measure": dict[str, Any], "patience": {"best": Required[Number], "num_runs": Required[Count]},
     "plateau": {"lr": Amount, "num_bad_epochs": Count},
     "gate_rate": ({"factor": Amount, "with_blend": bool}, None),
     "TranslationHeatedTask": Trained, "GlueTask": Trained, "TextToTextTask": Trained,

@@ -8,7 +8,7 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from torch import nn
 
-from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, ENCODER_EMBEDDINGS, GATE_RATE, MOE
+from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, ENCODER_EMBEDDINGS, GATE_RATE, MOE, without_best
 from fairseq_mtmoe.checkpoints.rebuild import configuration, model_options, stand_in_task
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.optim.state import OptimizerState, shapes_of, trained_parameters
@@ -52,7 +52,7 @@ def upcycle(model_name: str, checkpoint: dict[str, Any], options: dict[str, Any]
     cfg.dense_updates = 0
     sparse["cfg"] = {**checkpoint["cfg"], "model": {**dataclasses.asdict(cfg), "_name": model_name}}
     sparse["model"] = model.state_dict()
-    extra = checkpoint.get("extra_state") or {}
+    extra = without_best(checkpoint.get("extra_state") or {})
     averages = {name: dict(averaged_values(model, extra[name])) for name in AVERAGES if extra.get(name)}
     sparse["extra_state"] = {**extra, **averages, GATE_RATE: {}}
     saved = sparse.pop("last_optimizer_state", None)

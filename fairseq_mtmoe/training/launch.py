@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from torch.multiprocessing.spawn import ProcessException, spawn
 
@@ -99,7 +98,6 @@ def _start(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         options.distributed_init_method = _local_address(options)
     distributed_utils.infer_init_method(options)  # under SLURM this sets the process's rank
     if stopping.is_training(main):
-        _forget_the_run_before(main)
         refuse_full_sharding(cfg)
         if options.distributed_rank == 0:
             file_io.expect_writable(cfg.checkpoint.save_dir)
@@ -111,16 +109,6 @@ def _start(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         return rendezvous.distributed_main(options.device_id, main, cfg, kwargs)
     spawned = min(torch.cuda.device_count(), options.distributed_world_size)
     return _spawn(cfg, main, {**kwargs, "start_rank": options.distributed_rank}, spawned)
-
-
-def _forget_the_run_before(main: Any) -> None:
-    """Remove the last run's best loss, which fairseq keeps on its functions.
-
-    hydra's `--multirun` trains several runs in one process.
-    """
-    for function in (checkpoint_utils.save_checkpoint, main.__globals__["should_stop_early"]):
-        for name in ("best", "num_runs"):
-            vars(function).pop(name, None)
 
 
 def _spawn(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any], num_processes: int) -> None:

@@ -28,7 +28,7 @@ from fairseq_mtmoe.optim.state import Parameters, trained_parameters
 from fairseq_mtmoe.protocols import BecomesSparse, FollowsUpdates, GoesOn, LabelsHeads
 from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
-from fairseq_mtmoe.training import screen
+from fairseq_mtmoe.training import best, screen
 from fairseq_mtmoe.training.option_check import is_flat, with_option
 
 logger = logging.getLogger(__name__)
@@ -232,13 +232,31 @@ def restore_task(trainer: Any, extra_state: dict[str, Any]) -> None:
 # ---- the position in an epoch ----
 
 
-def begin_no_epoch_if_complete(trainer: Any) -> None:
-    """Begin no epoch if the run has made all updates; fairseq would make another one."""
-    limit = trainer.cfg.optimization.max_update
-    if limit and trainer.get_num_updates() >= limit:
-        made = f"the run has made its {trainer.get_num_updates()} updates (--max-update {limit})"
-        logger.info(made, extra=screen.FOR_SCREEN)
-        trainer.cfg.optimization.max_epoch = -1
+def starts_over(options: Any, reset_optimizer: bool) -> bool:
+    """Return whether the run begins with the first epoch, by fairseq's rules."""
+    fine_tunes = reset_optimizer and not options.reset_optimizer  # then fairseq resets everything
+    return bool(options.reset_dataloader or fine_tunes)
+
+
+def begin_no_epoch_if_ended(trainer: Any, extra_state: Mapping[str, Any] | None, goes_on: bool) -> None:
+    """Begin no epoch if the run has ended, and say so; fairseq would make another update.
+
+    goes_on: whether epochs and training time of the checkpoint count.
+    """
+    options, updates = trainer.cfg.optimization, trainer.get_num_updates()
+    reason = best.ended_by_patience(trainer)
+    if options.max_update and updates >= options.max_update:
+        reason = f"it has made its {updates} updates (--max-update {options.max_update})"
+    if extra_state is not None and goes_on:
+        epochs = extra_state["train_iterator"]["epoch"] - 1
+        if options.max_epoch and epochs >= options.max_epoch:
+            reason = f"it has made its {options.max_epoch} epochs (--max-epoch {options.max_epoch})"
+        hours = extra_state.get("previous_training_time", 0) / 3600
+        if 0 < options.stop_time_hours < hours:
+            reason = f"it has trained for its {options.stop_time_hours} hours (--stop-time-hours)"
+    if reason is not None:
+        logger.info(f"the run has ended: {reason}", extra=screen.FOR_SCREEN)
+        options.max_epoch = -1
 
 
 def with_epoch_position(extra_state: dict[str, Any], num_processes: int, drawn: int | None) -> dict[str, Any]:

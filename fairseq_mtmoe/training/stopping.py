@@ -242,6 +242,12 @@ def is_training_command() -> bool:
     return _validate_and_save is not None
 
 
+def early_stopping() -> dict[str, Any]:
+    """Return the attributes that the training command's function for `--patience` keeps."""
+    function = getattr(_validate_and_save, "__globals__", {}).get("should_stop_early")
+    return {} if function is None else vars(function)
+
+
 def saving_on_signals(original: Callable[..., Result]) -> Callable[..., Result]:
     """Wrap the training command's `train`, an epoch: signals wait for an update's end."""
 

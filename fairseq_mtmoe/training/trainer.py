@@ -27,7 +27,7 @@ from fairseq_mtmoe.protocols import FollowsUpdates, RunObserver
 from fairseq_mtmoe.slots import expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.sparsify.in_training import maybe_sparsify, sparsify_average
-from fairseq_mtmoe.training import averages, failures, resuming, saving, screen, steps, stopping, zero_sharding
+from fairseq_mtmoe.training import averages, best, failures, resuming, saving, screen, steps, stopping, zero_sharding
 from fairseq_mtmoe.training.metrics import ExpertCommLog, summed, tell_figures
 from fairseq_mtmoe.training.option_check import (
     changed_options,
@@ -326,7 +326,7 @@ class SparseTrainer(Trainer):
         """Save a checkpoint, with the state of our additions."""
         if os.path.basename(filename) == "crash.pt" and self._exchanges:
             return None  # the other ranks do not take part, and could not save their experts
-        more = resuming.plateau_state(self)
+        more = {**resuming.plateau_state(self), **best.saved_state(self)}
         if self._slots:
             more[GATE_RATE] = self._gate_rate.state_dict()
         if self._nonfinite is not None:
@@ -358,28 +358,26 @@ class SparseTrainer(Trainer):
         """Load a checkpoint: each rank reads its part, and a completed run begins no epoch."""
         if stopping.is_training_command():
             self.lock_save_dir()
+        best.forget()
         resets = reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
         with resuming.reading(self, filename, goes_on=not reset_optimizer) as context:
             with with_option(self.cfg.ema, "store_ema", False):
                 extra_state = super().load_checkpoint(filename, *resets)
             if extra_state is not None:
                 averages.restore(self, extra_state)
+                self.expect_finite_weights(restored=filename)
+                if self._nonfinite is not None and not reset_meters:
+                    self._nonfinite.load_state_dict(extra_state.get("nonfinite", {}))
                 if not reset_optimizer:
                     resuming.restore_schedule(self, context.loaded[-1][1], reset_lr_scheduler)
-                if self._nonfinite is not None:
-                    self.expect_finite_weights(restored=filename)
-                    if not reset_meters:
-                        self._nonfinite.load_state_dict(extra_state.get("nonfinite", {}))
-        if extra_state is not None:
-            if not reset_optimizer:
-                self._gate_rate.load_state_dict(extra_state.get(GATE_RATE, {} if self._awaits_experts else None))
-                resuming.restore_task(self, extra_state)
-            begin = "starts from the weights" if reset_optimizer else f"continues after update {self.get_num_updates()}"
-            logger.info(f"{begin} of {filename}", extra=screen.FOR_SCREEN)
-        resuming.begin_no_epoch_if_complete(self)
-        options = self.cfg.checkpoint
-        fine_tunes = reset_optimizer and not options.reset_optimizer  # then fairseq resets everything
-        starts_over = options.reset_dataloader or fine_tunes
+                    self._gate_rate.load_state_dict(extra_state.get(GATE_RATE, {} if self._awaits_experts else None))
+                    resuming.restore_task(self, extra_state)
+                if not (reset_optimizer or reset_meters):
+                    extra_state = best.restore(self, extra_state, context.loaded[-1][1].get("cfg"))
+                begin = "starts from the weights" if reset_optimizer else f"continues after update {self._num_updates}"
+                logger.info(f"{begin} of {filename}", extra=screen.FOR_SCREEN)
+        starts_over = resuming.starts_over(self.cfg.checkpoint, reset_optimizer)
+        resuming.begin_no_epoch_if_ended(self, extra_state, goes_on=not (reset_optimizer or starts_over))
         self._restored_draw = None if starts_over else resuming.drawn_in_epoch(extra_state)
         extra_state = resuming.adapt_epoch_position(extra_state, self.data_parallel_world_size)
         goes_on = not (reset_optimizer or reset_lr_scheduler or reset_meters or starts_over)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fairseq_mtmoe.checkpoints.assemble import load_shared_part
+from fairseq_mtmoe.checkpoints.new_rows import with_rows
 from fairseq_mtmoe.checkpoints.new_task import Described, NewTask, with_task
 from fairseq_mtmoe.checkpoints.rewriting import save_with_experts
 from fairseq_mtmoe.moe.gates import SOFTMAX_GATE_STD
@@ -48,6 +49,15 @@ def test_a_row_begins_as_another_tasks_and_all_else_stays(flat):
             right = grown(name, right, torch.zeros_like) if right.dim() else right
             assert torch.equal(torch.as_tensor(value), right), (name, key)
     assert larger.get("loss_scale") == state["last_optimizer_state"].get("loss_scale")
+
+
+def test_another_model_begins_its_best_validation_anew():
+    state, _ = trained(**GATED)
+    best = {"best": 1.0, "best_measure": {"--valid-subset": "valid"}, "patience": {"best": 1.0, "num_runs": 3}}
+    state["extra_state"] |= best
+    for result in (extended(state), with_rows(state, [[4]], [[4]])):
+        assert not best.keys() & result["extra_state"].keys()
+    assert best.keys() <= state["extra_state"].keys()
 
 
 def test_several_are_their_mean_and_what_does_not_fit_is_refused():

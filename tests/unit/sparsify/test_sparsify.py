@@ -259,8 +259,9 @@ def test_an_average_is_upcycled_too():
     """Its experts are copies of its own layers, but for units drawn anew; its gates are the model's."""
     checkpoint, _ = dense_checkpoint()
     average = {name: value + 1 for name, value in checkpoint["model"].items()}
-    checkpoint["extra_state"] |= {"ema": average, "ema_fp32_params": average}
+    checkpoint["extra_state"] |= {"ema": average, "ema_fp32_params": average, "best": 1.0}
     sparse = upcycle(checkpoint, {"num_experts": 4, "expert_reinit_ratio": 0.25})
+    assert "best" not in sparse["extra_state"]  # another model's
     model = moe_model(seed=9)
     for name in ("ema", "ema_fp32_params"):
         found = sparse["extra_state"][name]

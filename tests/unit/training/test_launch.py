@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from fairseq.dataclass.configs import CheckpointConfig, CommonConfig, DistributedTrainingConfig, FairseqConfig
 from fairseq_cli import train
 from omegaconf import OmegaConf
@@ -122,15 +121,6 @@ def test_of_processes_under_slurm_the_first_alone_tries_whether_it_can_save(monk
         monkeypatch.setenv("SLURM_LOCALID", str(rank))
         start_training(monkeypatch, tmp_path / f"run{rank}", distributed_port=1)
         assert (tmp_path / f"run{rank}").is_dir() == (rank == 0)
-
-
-def test_a_run_remembers_nothing_of_the_one_before_in_its_process(tmp_path, monkeypatch):
-    """As under hydra's `--multirun`; else only a better run than that would have a best checkpoint."""
-    functions = checkpoint_utils.save_checkpoint, train.should_stop_early
-    for function in functions:
-        function.best, function.num_runs = 99.0, 3
-    start_training(monkeypatch, tmp_path, distributed_init_method=ADDRESS)
-    assert [vars(function).keys() & {"best", "num_runs"} for function in functions] == [set(), set()]
 
 
 SECONDS = 0.5

@@ -1,0 +1,83 @@
+"""The best validation of a run, and the number of worse ones since it, which ends a run by `--patience`.
+
+fairseq keeps both on two of its functions, and saves only the first. They hold for the metric, valid subset and tasks
+that they were measured with: a run with others begins both anew.
+"""
+
+import logging
+from typing import Any
+
+from fairseq import checkpoint_utils
+from omegaconf import OmegaConf
+
+from fairseq_mtmoe.checkpoints.key_maps import BEST, BEST_MEASURE, PATIENCE, without_best
+from fairseq_mtmoe.training import screen, stopping
+
+logger = logging.getLogger(__name__)
+
+_KEPT = ("best", "num_runs")  # attributes of fairseq's functions
+_OPTIONS = {  # of a measure, and where fairseq's configuration has them
+    "--best-checkpoint-metric": "checkpoint.best_checkpoint_metric",
+    "--maximize-best-checkpoint-metric": "checkpoint.maximize_best_checkpoint_metric",
+    "--valid-subset": "dataset.valid_subset",
+}
+_TASKS = "the tasks"
+
+
+def saved_state(trainer: Any) -> dict[str, Any]:
+    """Return what a checkpoint needs beside fairseq's best value."""
+    counted = stopping.early_stopping()
+    state = {BEST_MEASURE: _measure(trainer)}
+    if "num_runs" in counted:
+        state[PATIENCE] = {name: counted[name] for name in _KEPT}
+    return state
+
+
+def forget() -> None:
+    """Forget the run before in this process, such as another of hydra's `--multirun`."""
+    for attributes in (vars(checkpoint_utils.save_checkpoint), stopping.early_stopping()):
+        for name in _KEPT:
+            attributes.pop(name, None)
+
+
+def restore(trainer: Any, extra_state: dict[str, Any], options: Any) -> dict[str, Any]:
+    """Restore a checkpoint's count for `--patience`.
+
+    Return the extra state, for fairseq to restore the rest, without a best value of another measure.
+
+    options: the checkpoint's configuration. Checkpoints of 0.2.0 have their measure only there.
+    """
+    before = extra_state.get(BEST_MEASURE) or _measure_in(options)
+    changed = [name for name, value in _measure(trainer).items() if before.get(name, value) != value]
+    if not changed:
+        stopping.early_stopping().update(extra_state.get(PATIENCE) or {})
+        return extra_state
+    plateau = getattr(trainer.lr_scheduler, "lr_scheduler", None)  # torch's, of `reduce_lr_on_plateau`
+    if plateau is not None:
+        plateau._reset()
+    if extra_state.get(BEST) is not None:
+        names = " and ".join(changed)
+        logger.info(f"the best validation begins anew: {names} differ from the checkpoint's", extra=screen.FOR_SCREEN)
+    return without_best(extra_state)
+
+
+def ended_by_patience(trainer: Any) -> str | None:
+    """Return why the run has ended, if `--patience` ended it."""
+    patience, worse = trainer.cfg.checkpoint.patience, stopping.early_stopping().get("num_runs", 0)
+    if 0 < patience <= worse:
+        return f"its last {worse} validations were not better (--patience {patience})"
+    return None
+
+
+def _measure(trainer: Any) -> dict[str, Any]:
+    """Return the measure of this run's validations."""
+    names = getattr(trainer.task, "lang_pairs", None) or getattr(trainer.task, "task_names", [])
+    return {**_measure_in(trainer.cfg), _TASKS: sorted(names)}
+
+
+def _measure_in(options: Any) -> dict[str, Any]:
+    """Return the measure that a configuration has, without the tasks."""
+    if not OmegaConf.is_config(options):
+        return {}
+    values = {name: OmegaConf.select(options, place) for name, place in _OPTIONS.items()}
+    return {name: value for name, value in values.items() if value is not None}
