@@ -27,30 +27,37 @@ from fairseq_mtmoe.io.files import replacing
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.state import OptimizerState, Parameters
 
-EPOCHS = re.compile(r"checkpoint(\d+)\.pt")
-UPDATES = re.compile(r"checkpoint_\d+_(\d+)\.pt")
-_DELETED = re.compile(r"checkpoint(\d+|_\d+_\d+|\.best_.*)\.pt")  # names that fairseq deletes with `--keep-…`
+# Patterns of names before suffix and `.pt`
+EPOCHS = r"checkpoint(\d+)"
+UPDATES = r"checkpoint_\d+_(\d+)"
+_DELETED = r"checkpoint(\d+|_\d+_\d+|\.best_.*)"  # names that fairseq deletes with `--keep-…`
 _SHARD = re.compile(r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+\.pt")  # with partial files of killed processes
 # Buffers: a format's version, a tensor that gives fairseq's sinusoidal positions their type, running prices.
 _BUFFERS = (".version", "._float_tensor", *PRICES)
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def remove_orphans(path: str | Path) -> None:
+def remove_orphans(path: str | Path, suffix: str = "") -> None:
     """Remove shards that no shared part names, of a checkpoint or of a run's folder.
 
     Shards without a shared part are removed only if the run itself deletes such names: a save may be in progress.
+
+    suffix: the run's `--checkpoint-suffix`.
     """
     with suppress(OSError):  # unreadable files stay
-        _remove_orphans(Path(path))
+        _remove_orphans(Path(path), _with_suffix(_DELETED, suffix))
 
 
-def _remove_orphans(path: Path) -> None:
+def _with_suffix(name: str, suffix: str) -> re.Pattern[str]:
+    return re.compile(name + re.escape(suffix) + r"\.pt")
+
+
+def _remove_orphans(path: Path, deleted: re.Pattern[str]) -> None:
     in_folder = path.is_dir()
     folders = [*path.glob(f"*{sharding.FOLDER_SUFFIX}")] if in_folder else [path.with_suffix(sharding.FOLDER_SUFFIX)]
     for folder in folders if in_folder or path.suffix == ".pt" else ():
         shared_part = folder.with_suffix(".pt")
-        expected = shared_part.exists() or not in_folder or _DELETED.fullmatch(shared_part.name)
+        expected = shared_part.exists() or not in_folder or deleted.fullmatch(shared_part.name)
         if not expected or not folder.is_dir() or folder.is_symlink():
             continue
         state = peek(shared_part) if shared_part.exists() else {}
@@ -232,19 +239,25 @@ def _tie_like(model: Mapping[str, Tensor], values: dict[str, Tensor]) -> None:
             values[name] = values[first]
 
 
-def newest(folder: Path, name: re.Pattern[str], count: int, upper_bound: int | None) -> list[Path]:
+def newest(folder: Path, name: str, count: int, upper_bound: int | None, suffix: str = "") -> list[Path]:
     """Return the `count` checkpoints with the highest numbers up to a bound.
 
-    name: EPOCHS or UPDATES.
+    Args:
+        folder: of the checkpoints.
+        name: EPOCHS or UPDATES.
+        count: number of checkpoints.
+        upper_bound: of their numbers.
+        suffix: the run's `--checkpoint-suffix`.
     """
+    pattern = _with_suffix(name, suffix)
     try:
-        matches = [match for file in os.listdir(folder) if (match := name.fullmatch(file))]
+        matches = [match for file in os.listdir(folder) if (match := pattern.fullmatch(file))]
     except OSError as error:
         raise UserError(f"`--inputs` must be one folder with checkpoints, but `{folder}` is none.") from error
     numbers = {int(match[1]): match[0] for match in matches if upper_bound is None or int(match[1]) <= upper_bound}
-    option, example = "--num-epoch-checkpoints", "checkpoint3.pt"
-    if name is UPDATES:
-        option, example = "--num-update-checkpoints", "checkpoint_2_500.pt"
+    option, example = "--num-epoch-checkpoints", f"checkpoint3{suffix}.pt"
+    if name == UPDATES:
+        option, example = "--num-update-checkpoints", f"checkpoint_2_500{suffix}.pt"
     bound = "" if upper_bound is None else f" up to {upper_bound}"
     if not numbers:
         raise UserError(f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has none.")

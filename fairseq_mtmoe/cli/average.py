@@ -21,10 +21,12 @@ from fairseq_mtmoe.io.files import output_file
 @click.option("--num-update-checkpoints", type=int, metavar="N",
               help="Average the last N update checkpoints, checkpoint_E_X.pt.")  # fmt: skip
 @click.option("--checkpoint-upper-bound", type=int, metavar="X", help="Leave out checkpoints whose number X is higher.")
+@click.option("--checkpoint-suffix", default="", metavar="SUFFIX",
+              help="The run's --checkpoint-suffix, to find its checkpoints with --num-….")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
 def command(
     inputs: tuple[Path, ...], more: tuple[Path, ...], output: Path, num_epoch_checkpoints: int | None,
-    num_update_checkpoints: int | None, checkpoint_upper_bound: int | None, overwrite: bool,
+    num_update_checkpoints: int | None, checkpoint_upper_bound: int | None, checkpoint_suffix: str, overwrite: bool,
 ) -> None:  # fmt: skip
     """Average the parameters of checkpoints, as fairseq's scripts/average_checkpoints.py does.
 
@@ -41,7 +43,7 @@ def command(
         if len(paths) != 1:
             raise UserError("`--inputs` must be one folder with `--num-…-checkpoints`.")
         pattern = rewriting.EPOCHS if num_epoch_checkpoints is not None else rewriting.UPDATES
-        paths = rewriting.newest(paths[0], pattern, counts[0], checkpoint_upper_bound)
+        paths = rewriting.newest(paths[0], pattern, counts[0], checkpoint_upper_bound, checkpoint_suffix)
     elif checkpoint_upper_bound is not None:
         others = "`--num-epoch-checkpoints` or `--num-update-checkpoints`"
         raise UserError(f"`--checkpoint-upper-bound` must be given with {others}.")

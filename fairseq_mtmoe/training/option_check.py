@@ -213,6 +213,10 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
     """Raise a `UserError` for options that do not work with experts or `--dense-updates`."""
     if cfg.common.model_parallel_size > 1:  # fairseq's model-parallel trainer reads checkpoints differently
         raise_invalid("--model-parallel-size", "1 with `--user-dir fairseq_mtmoe`", cfg.common.model_parallel_size)
+    options = cfg.checkpoint
+    if options.keep_best_checkpoints > 0 and "_" in options.checkpoint_suffix:
+        rule = "a text without `_` with `--keep-best-checkpoints`, since fairseq takes what follows it for a score"
+        raise_invalid("--checkpoint-suffix", rule, options.checkpoint_suffix)
     distributed = cfg.distributed_training
     if distributed.zero_sharding == "os" and is_flat(cfg.common):  # one vector cannot be sharded by parameter
         raise UserError("`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`.")

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from fairseq import utils
@@ -33,6 +34,7 @@ from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.protocols import ExportsSource
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import failures, screen
+from fairseq_mtmoe.training.option_check import with_option
 from fairseq_mtmoe.training.resuming import placement_of, trained_shapes
 
 LOCK_NAME = ".training.lock"  # may stay: the file without its process locks nothing
@@ -51,16 +53,35 @@ def saving_together(original: Callable[..., Any]) -> Callable[..., Any]:
         placement = placement_of(trainer)
         together = placement is not None and placement.is_sharded
         if together and trainer.is_data_parallel_master:
-            saved = _lead(lambda: original(cfg, trainer, epoch_itr, val_loss))
+            saved = _lead(lambda: _save_all(original, cfg, trainer, epoch_itr, val_loss))
         else:
-            saved = original(cfg, trainer, epoch_itr, val_loss)
+            saved = _save_all(original, cfg, trainer, epoch_itr, val_loss)
             if together:
                 _follow(trainer)
         if trainer.is_data_parallel_master and saved is not None:
-            remove_orphans(cfg.save_dir)
+            remove_orphans(cfg.save_dir, trainer.checkpoint_suffix)
         return saved
 
     return save_checkpoint
+
+
+def _save_all(original: Callable[..., Any], cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
+    """Save by fairseq's function, at an epoch's end also the checkpoint of the update.
+
+    fairseq saves and removes checkpoints of `--save-interval-updates` only within an epoch.
+    """
+    interval = cfg.save_interval_updates
+    if not epoch_itr.end_of_epoch() or interval <= 0 or trainer.get_num_updates() % interval:
+        return original(cfg, trainer, epoch_itr, val_loss)
+    within_epoch = SimpleNamespace(
+        epoch=epoch_itr.epoch, end_of_epoch=lambda: False, state_dict=epoch_itr.state_dict
+    )
+    if cfg.no_epoch_checkpoints or epoch_itr.epoch % cfg.save_interval:
+        return original(cfg, trainer, within_epoch, val_loss)
+    saved = original(cfg, trainer, epoch_itr, val_loss)
+    with with_option(cfg, "no_last_checkpoints", True):  # the others are saved
+        original(cfg, trainer, within_epoch, None)
+    return saved
 
 
 def copying_experts(original: Callable[..., bool]) -> Callable[..., bool]:

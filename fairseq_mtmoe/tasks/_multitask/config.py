@@ -22,6 +22,7 @@ class MultitaskConfig(FairseqDataclass):
     update_freq: List[int] = field(default=II("optimization.update_freq"))
     save_dir: str = option(II("checkpoint.save_dir"), None)
     restore_file: str = option(II("checkpoint.restore_file"), None)
+    checkpoint_suffix: str = option(II("checkpoint.checkpoint_suffix"), None)
     continue_once: Optional[str] = option(II("checkpoint.continue_once"), None)
     finetune_from_model: Optional[str] = option(II("checkpoint.finetune_from_model"), None)
 

@@ -116,7 +116,9 @@ class Multitask(FairseqTask, ABC):
     def checkpoint_to_go_on_from(self) -> str | None:
         """Return the checkpoint to continue from, by fairseq's rules, or None."""
         args = self.args
-        own = os.path.join(args.save_dir, LAST) if args.restore_file == LAST else args.restore_file
+        own = args.restore_file.replace(".pt", f"{args.checkpoint_suffix}.pt")
+        if args.restore_file == LAST:
+            own = os.path.join(args.save_dir, own)
         paths = (own, args.continue_once, args.finetune_from_model)
         return next((path for path in paths if path and os.path.isfile(path)), None)
 

@@ -50,9 +50,12 @@ def test_what_no_shared_part_names_is_removed_and_nothing_else(parts, tmp_path):
     parts.write_bytes(good)
     remove_orphans(parts)  # of this checkpoint alone
     assert other.exists() and not stale.exists()
+    suffixed = write(tmp_path / "checkpoint_1_2_x.experts" / "0123456789abcdef" / "0-7.pt")
     remove_orphans(tmp_path)
-    assert all(file.exists() for file in kept) and not any(file.exists() for file in gone)
+    assert all(file.exists() for file in (*kept, suffixed)) and not any(file.exists() for file in gone)
     assert not (tmp_path / "checkpoint_1_2.experts").exists()
+    remove_orphans(tmp_path, "_x")
+    assert all(file.exists() for file in kept) and not suffixed.parents[1].exists()
 
 
 def test_a_copy_shares_the_files_and_outlives_the_original(checkpoint, parts, tmp_path):

@@ -22,6 +22,7 @@ from fairseq_mtmoe.training.resuming import adapt_epoch_position, drawn_in_epoch
 from tests.golden.old_runs import OLD, RUNS
 from tests.helpers.benchmark import task_arguments
 from tests.helpers.commands import training_arguments
+from tests.helpers.digits import digit_task
 from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
 from tests.helpers.text_to_text import make_t5, text_arguments
@@ -131,6 +132,15 @@ def test_a_file_that_is_asked_for_must_be_there(tmp_path, option, monkeypatch):
         names = [option] if path == "s3://missing.pt" else [path.name, option]
         with refused(*names):
             go_on(tmp_path, "sparse", option, path)
+
+
+def test_a_task_finds_the_runs_checkpoint_by_its_suffix(corpus, tmp_path):
+    named = {"continue_once": None, "finetune_from_model": None, "checkpoint_suffix": "_x"}
+    (tmp_path / "checkpoint_last.pt").touch()
+    task = digit_task(corpus, save_dir=str(tmp_path), restore_file="checkpoint_last.pt", **named)
+    assert task.checkpoint_to_go_on_from() is None
+    (tmp_path / "checkpoint_last_x.pt").touch()
+    assert task.checkpoint_to_go_on_from() == str(tmp_path / "checkpoint_last_x.pt")
 
 
 def test_the_last_checkpoint_of_the_run_comes_before_the_one_to_begin_with(tmp_path):

@@ -191,6 +191,7 @@ WRONG = [
     (dict(optimization__use_bmuf=True), "--use-bmuf"),
     (dict(common__amp=True), "--amp"),
     (dict(task__eval_bleu=True), "--eval-bleu"),
+    (dict(checkpoint__checkpoint_suffix="_x", checkpoint__keep_best_checkpoints=2), "--checkpoint-suffix"),
     (dict(common__model_parallel_size=2), "--model-parallel-size"),
     (dict(distributed_training__pipeline_model_parallel=True), "--pipeline-model-parallel"),
     (dict(model__dense_updates=2, distributed_training__zero_sharding="os"), "--zero-sharding"),
