@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Required
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import read_bytes, regular_file
+from fairseq_mtmoe.io.files import open_in_place, read_bytes
 from fairseq_mtmoe.io.typed import Fault, Rule, Text, fault
 
 FILE_NAME = "mtmoe.jsonl"
@@ -104,13 +104,11 @@ class RunLog:
 
         Raises `UserError` if the file cannot be written.
         """
-        if self.path.exists():
-            regular_file(self.path, "a run log")
         line = json.dumps(plain({"event": event, **fields}), ensure_ascii=False, allow_nan=False)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered, a single write: an interruption leaves at most one incomplete last line.
-            with open(self.path, "ab+", buffering=0) as file:
+            with open_in_place(self.path, "ab+", buffering=0) as file:
                 file.seek(max(0, file.seek(0, 2) - 1))
                 start = b"" if file.read(1) in (b"", b"\n") else b"\n"
                 file.write(start + line.encode("utf-8", "replace") + b"\n")

@@ -85,8 +85,13 @@ class ScoreFolder:
         return None
 
     def begin(self) -> None:
-        """Read an interrupted evaluation's results, and start the journal (UserError: another process writes it)."""
+        """Read an interrupted evaluation's results, and start the journal.
+
+        Raises:
+            UserError: another command writes there, or has written other scores since the first check.
+        """
         self._journal = Journal(self.folder / JOURNAL)
+        self.finished()
         left = self._left()
         if left is not None and not self._differing(left[0]):
             for entry in left[1]:

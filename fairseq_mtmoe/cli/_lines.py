@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import check_writable, decoded_line, move_into_place, output_file, regular_file
+from fairseq_mtmoe.io.files import (
+    check_writable,
+    decoded_line,
+    move_into_place,
+    open_in_place,
+    output_file,
+    regular_file,
+)
 from fairseq_mtmoe.io.journal import Journal, entries
 from fairseq_mtmoe.io.typed import Text
 
@@ -135,13 +142,19 @@ class Files:
         first = next(iter(paths.values()))
         self._place = first.with_name(f".{first.name}.unfinished.jsonl")
         self._settings: dict[str, Any] = {} if settings is None else json.loads(json.dumps(settings))
-        self._left = self._unfinished(overwrite)
         self._has_found = False
-        for path in paths.values():
-            for name, file in kept:
-                output_file("--out", path, overwrite or bool(self._left), **{name: file})
-            output_file("--out", path, overwrite or bool(self._left))
+        self._overwrite, self._kept = overwrite, kept
+        self._left = self._check()
+
+    def _check(self) -> list[dict[str, Any]]:
+        """Check the paths, and return the journal of a killed translation (UserError)."""
+        left = self._unfinished(self._overwrite)
+        for path in self._paths.values():
+            for name, file in self._kept:
+                output_file("--out", path, self._overwrite or bool(left), **{name: file})
+            output_file("--out", path, self._overwrite or bool(left))
             check_writable(path.parent)
+        return left
 
     def _unfinished(self, overwrite: bool) -> list[dict[str, Any]]:
         """Return the journal of a killed translation with the same settings (UserError: they differ)."""
@@ -159,13 +172,22 @@ class Files:
         return [] if differing else [first, *others]
 
     def begin(self) -> None:
-        """Continue an unfinished translation or start one (UserError: another process writes there)."""
+        """Continue an unfinished translation or start one.
+
+        Raises:
+            UserError: another command writes there, or has finished there since the first check.
+        """
         out = next(iter(self._paths.values()))
         self._journal = Journal(
             self._place,
             in_use=f"`--out` must be a file that no other command writes, but another `mtmoe translate` is writing "
             f"`{out}`: wait for its end, or give another `--out`.",
         )
+        try:
+            self._left = self._check()
+        except UserError:
+            self._journal.close()
+            raise
         sizes = dict.fromkeys(self._paths, 0)
         if self._left and self._fits(self._left[0]["bytes"]):
             first, *others = self._left
@@ -176,7 +198,7 @@ class Files:
             self._note_groups(sizes)
         for lang, size in sizes.items():
             if not self._is_moved(lang, size):
-                self._files[lang] = open(self._partial[lang], "r+b" if size else "w+b")  # noqa: SIM115 (`close`)
+                self._files[lang] = open_in_place(self._partial[lang], "r+b")
                 self._files[lang].truncate(size)
                 self._files[lang].seek(size)
 

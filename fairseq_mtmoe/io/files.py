@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import stat
@@ -11,7 +12,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
@@ -171,6 +172,22 @@ def read_json(path: str | Path, what: str = "a JSON file") -> Any:
         raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {reason}.") from error
 
 
+def open_in_place(path: Path, mode: str, **text: Any) -> IO[Any]:
+    """Open a file to change it where it lies; it is made if missing, and no link is followed (UserError).
+
+    mode, text: arguments of `open`.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+    if os.path.islink(path):
+        raise UserError(f"`{path}` must be a file, but is a link, which could lead to another one; remove it.")
+    if os.path.lexists(path):
+        regular_file(path)
+    return open(path, mode, opener=opener, **text)
+
+
 def check_writable(folder: str | Path) -> None:
     """Raise a `UserError` if no file can be written to `folder`; leave it as it was."""
     folder = Path(folder)
@@ -202,18 +219,20 @@ def _partial(target: Path, outcome: str) -> Iterator[Path]:
     """Yield a temporary path beside `target`, and remove it and dead processes' paths.
 
     The name has the host, as a host knows only its own processes, and the suffix, by which libraries pick a format.
+    Nobody can put a link there before, because the end of the name is random.
     """
     host = re.sub(r"[^\w-]", "-", socket.gethostname())
     before = f".{target.stem}.{host}."
-    partial = target.with_name(f"{before}{os.getpid()}{target.suffix}")
+    partial = target.with_name(f"{before}{os.getpid()}.{secrets.token_hex(4)}{target.suffix}")
     try:
         made = [path for path in (target.parent, *target.parent.parents) if not path.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
         for path in made:
             with suppress(OSError):
                 _flush(path.parent)  # or a power cut would lose the folder's name and its files
+        left = f"{re.escape(before)}([0-9]+)(\\.[0-9a-f]{{8}})?{re.escape(target.suffix)}"
         with suppress(OSError):
-            _remove_left(target.parent, re.compile(f"{re.escape(before)}([0-9]+){re.escape(target.suffix)}"))
+            _remove_left(target.parent, re.compile(left))
         yield partial
     except OSError as error:
         raise UserError(f"`{target}` cannot be written: {error.strerror or error}; {outcome}.") from error
@@ -260,6 +279,8 @@ def new_folder(path: str | Path, replaceable: Collection[str] | None = None) -> 
         yield partial
         for file in (*partial.iterdir(), partial):
             _flush(file)
+        if os.path.lexists(target):  # another command may have made it meanwhile
+            _check_replaceable(target, replaceable)
         _put_in_place(partial, target)
     with suppress(OSError):
         _flush(target.parent)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import read_bytes
+from fairseq_mtmoe.io.files import open_in_place, read_bytes
 from fairseq_mtmoe.io.typed import fault
 
 
@@ -40,7 +40,7 @@ class Journal:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+            self._file = open_in_place(path, "r+b")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             content = self._file.read()
             end = max((end for _, end in _whole_lines(content)), default=0)
@@ -79,10 +79,12 @@ class Journal:
     def remove(self) -> None:
         """Delete the file: the work is done."""
         self.path.unlink(missing_ok=True)
-        self.close()
+        self._file.close()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and delete it if it is empty."""
+        if not self._file.closed and not os.fstat(self._file.fileno()).st_size:
+            self.path.unlink(missing_ok=True)
         self._file.close()
 
 

@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 from torch import distributed as dist
 
+from fairseq_mtmoe.io.files import open_in_place
 from fairseq_mtmoe.protocols import GroupsTasks
 
 NAME = "rich"
@@ -237,6 +238,8 @@ def log_to_file(cfg: Any) -> None:
         return
     path = Path(cfg.common.log_file or Path(cfg.checkpoint.save_dir) / LOG_FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if not cfg.common.log_file:
+        open_in_place(path, "a").close()  # refuses a link
     file = logging.FileHandler(path, encoding="utf-8")
     file.setFormatter(logging.Formatter(LINE, "%Y-%m-%d %H:%M:%S"))
     root.setLevel(logging.INFO)  # the file is complete, even if LOGLEVEL hides records from the screen

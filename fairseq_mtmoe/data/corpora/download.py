@@ -18,7 +18,7 @@ import urllib3
 from fairseq_mtmoe import __version__
 from fairseq_mtmoe.data.corpora.raw_files import Item, is_there, mismatch, record_path, write_record
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import move_into_place, read_json, write_text
+from fairseq_mtmoe.io.files import move_into_place, open_in_place, read_json, write_text
 
 # Seconds before each try without progress; after the last one the file fails.
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -147,7 +147,7 @@ class _Part:
         self.note_path = target.with_name(f"{target.name}.part.json")
 
     def __enter__(self) -> _Part:
-        self.file = open(self.path, "ab", buffering=0)
+        self.file = open_in_place(self.path, "ab", buffering=0)
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -205,4 +205,6 @@ def test_what_is_no_file_is_one_sentence(tmp_path):
             use()
     (tmp_path / "circle").symlink_to("circle")
     with refused("circle"):
+        RunLog(tmp_path / "circle").write("run")
+    with refused("circle"):
         read_run(tmp_path / "circle")

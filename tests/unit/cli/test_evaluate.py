@@ -16,7 +16,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis import scores
 from fairseq_mtmoe.cli import _shared
-from fairseq_mtmoe.cli._evaluating import NamedTiers, ScoreFolder
+from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, ScoreFolder
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import mixing, translator
 from tests.helpers import untrained
@@ -150,6 +150,14 @@ def test_other_scores_are_replaced_when_asked_to_and_what_is_missing_is_made_aga
     assert after["scores.json"] != before["scores.json"]
     assert before.keys() - after.keys() == {f"en-{x}.{kind}" for x in ("bb", "cc") for kind in ("hyp", "ref")}
     assert "already" in evaluate(*one).stderr
+
+
+def test_scores_that_another_command_has_written_meanwhile_are_kept(copy, monkeypatch):
+    one = (*settings(copy), "--lang-pairs", "en-aa", "--out", copy / "out")
+    monkeypatch.setattr(Measures, "load", lambda measures: shutil.copytree(copy / SCORES, copy / "out"))
+    with pytest.raises(UserError, match=r"holds the scores of lang_pairs .* give another folder"):
+        evaluate(*one)
+    assert content(copy / "out") == content(copy / SCORES)
 
 
 @pytest.mark.parametrize("references", ["text", "fairseq"])

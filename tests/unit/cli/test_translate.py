@@ -202,8 +202,28 @@ def test_a_file_that_another_command_writes_is_told_by_its_option(model, file, t
     job = (model, *SHORT, "--to", "aa", "--input", file, "--out", out)
     with closing(Journal(tmp_path / ".out.unfinished.jsonl")), refused("--out", "mtmoe translate", "out"):
         translate(*job)
-    assert not out.exists()
+    assert names(tmp_path) == ["in.txt"]
     translate(*job)
+
+
+@pytest.mark.parametrize("name", [".out.unfinished", ".out.unfinished.jsonl"])
+def test_a_link_beside_the_output_is_not_followed(model, file, tmp_path, name):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / name).symlink_to("precious")
+    with refused(name):
+        translate(model, *SHORT, "--to", "aa", "--input", file, "--out", tmp_path / "out")
+    assert (tmp_path / "precious").read_text() == "precious" and not (tmp_path / "out").exists()
+
+
+def test_a_file_that_another_command_has_finished_meanwhile_is_kept(model, file, tmp_path, monkeypatch):
+    load, out = _workers.Models.load, tmp_path / "out"
+    job = (model, *SHORT, "--to", "aa", "--input", file, "--out", out)
+    monkeypatch.setattr(_workers.Models, "load", lambda *arguments: out.write_text("other") and load(*arguments))
+    with refused("--out", "--overwrite"):
+        translate(*job)
+    assert out.read_text() == "other" and names(tmp_path) == ["in.txt", "out"]
+    translate(*job, "--overwrite")
+    assert out.read_text() != "other" and names(tmp_path) == ["in.txt", "out"]
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def test_a_folder_gives_way_if_it_has_nothing_else(tmp_path, monkeypatch):
 
 def test_what_may_still_be_written_is_left_alone(path, monkeypatch):
     dead = kill_while_writing(path)
-    *_, host, number, _ = dead.name.split(".")
+    *_, host, number, _, _ = dead.name.split(".")
     names = dead.name.replace(number, str(os.getppid())), dead.name.replace(host, "elsewhere"), f"{dead.name}.bak"
     running, *others = map(dead.with_name, names)
     for file in (running, *others):
@@ -232,6 +232,37 @@ def test_a_folder_to_write_to_is_tried_and_left_as_it_was(tmp_path, monkeypatch)
     with refused("new/folder"):
         files.check_writable(tmp_path / "new" / "folder")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "old"]
+
+
+def test_a_file_that_is_changed_where_it_lies_is_no_link_and_no_pipe(path, tmp_path):
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(path)
+    os.mkfifo(pipe)
+    for wrong in (link, pipe):
+        for mode in ("a", "w", "r+b"):
+            with refused(wrong.name):
+                files.open_in_place(wrong, mode)
+        with refused(wrong.name):
+            Journal(wrong)
+    assert path.read_text() == "old"
+    for text in ("new", "er"):
+        with files.open_in_place(tmp_path / "log", "a") as log:
+            log.write(text)
+    assert (tmp_path / "log").read_text() == "newer"
+
+
+def test_nobody_can_know_the_name_of_an_unfinished_file(path):
+    with files.replacing(path) as first, files.replacing(path) as second:
+        assert first != second
+        for partial in (first, second):
+            partial.write_text("new")
+
+
+def test_a_folder_that_appears_meanwhile_is_kept(tmp_path):
+    with refused("the output folder"), files.new_folder(tmp_path / "new"):
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / "of another command").write_text("")
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "of another command"]
 
 
 VALUES = [{"a": 1}, ["ü\u2028\n", None], "", 0]

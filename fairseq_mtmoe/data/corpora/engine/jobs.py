@@ -17,6 +17,7 @@ from fairseq_mtmoe.data.corpora.cleaning.cleaner import SAMPLES, Cleaner
 from fairseq_mtmoe.data.corpora.engine.store import Stage, is_saved, packed, save
 from fairseq_mtmoe.data.corpora.readers import parts_of, read
 from fairseq_mtmoe.data.corpora.recipes.schema import Filters, Role
+from fairseq_mtmoe.io.files import open_in_place
 from fairseq_mtmoe.io.normalisation import normalise
 
 # Of a part, on both sides together: a block's pairs have fewer unless they are over 300 bytes each.
@@ -158,7 +159,7 @@ class BadLines:
         self._row: list[Any] = []  # index, line, lines, reason, excerpt: of the row that may grow
 
     def __enter__(self) -> BadLines:
-        self._file = open(self._path, "w", encoding="utf-8", newline="")
+        self._file = open_in_place(self._path, "w", encoding="utf-8", newline="")
         return self
 
     def __exit__(self, *error: object) -> None:

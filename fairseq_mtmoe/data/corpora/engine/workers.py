@@ -24,6 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fairseq_mtmoe.data.corpora.engine.store import WorkFolder
 from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
+from fairseq_mtmoe.io.files import open_in_place
 from fairseq_mtmoe.io.isolated import begin_worker
 
 Result = TypeVar("Result")
@@ -124,7 +125,7 @@ class Shown:
 @contextmanager
 def shown(log: Path) -> Iterator[Shown]:
     """Show progress on stderr and, after what earlier runs wrote, in a file."""
-    with open(log, "a", encoding="utf-8") as file:
+    with open_in_place(log, "a", encoding="utf-8") as file:
         progress = Shown(file)
         with progress.bars:
             yield progress

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_mtmoe.data.corpora.engine import workers
+from fairseq_mtmoe.data.corpora.engine import store, workers
 from fairseq_mtmoe.data.corpora.engine.workers import Processes, Workers, cluster
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.refused import refused
@@ -173,3 +173,14 @@ def test_a_step_that_is_one_long_call_is_shown_now_and_then(tmp_path, monkeypatc
         time.sleep(0.1)
         assert not capsys.readouterr().err  # the step has ended
     assert (tmp_path / "log.txt").read_text().count("Making the vocabulary") == len(before) + 1
+
+
+def test_no_link_is_followed_to_the_work_folder_or_its_log(tmp_path):
+    (tmp_path / "home" / "precious").mkdir(parents=True)
+    (tmp_path / ".data.work").symlink_to("home")
+    with refused(".data.work"), store.WorkFolder(tmp_path / "data").held():
+        pass
+    (tmp_path / "log.txt").symlink_to("home/log")
+    with refused("log.txt"), workers.shown(tmp_path / "log.txt"):
+        pass
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["precious"]
