@@ -15,17 +15,19 @@ from statistics import fmean
 
 import numpy as np
 from scipy.stats import t as student
+from scipy.stats import ttest_rel
 
 LEVEL = 0.95
 LEAST_FREEDOM = 2  # degrees of freedom below which nothing is said of chance: two rows of three seeds have them
-HIGHER, LOWER, NONE = "higher", "lower", "no difference shown"
+BETTER, WORSE = "better", "worse"
+NONE, NONE_WIDE = "no difference shown", "no difference shown (wide)"
 ONE_SEED, FEW_RUNS = "one seed", "too few runs"
 Values = Mapping[str, Mapping[int, float]]  # of a row, by seed
 
 
 @dataclass(frozen=True)
 class PooledError:
-    """The standard deviation of one figure beside others of its seed, and its degrees of freedom (0: unknown)."""
+    """The standard deviation of a figure among those of its seed, and its degrees of freedom (0: unknown)."""
 
     deviation: float
     freedom: int
@@ -46,12 +48,14 @@ class Difference:
         half_width: of the 95% interval, NaN of one seed or too few runs.
         seeds: their number.
         p: of no difference, two-sided; after Holm where the contrast is one of a family; NaN as `half_width`.
+        paired: p of the paired test of these seeds alone, which needs no other rows.
     """
 
     mean: float
     half_width: float
     seeds: int
     p: float
+    paired: float = math.nan
 
     @property
     def low(self) -> float:
@@ -61,14 +65,19 @@ class Difference:
     def high(self) -> float:
         return self.mean + self.half_width
 
-    @property
-    def word(self) -> str:
-        """`higher` or `lower` where the interval leaves 0 out and p is below 0.05; nothing is said of one seed."""
+    def word(self, less_is_better: bool, wide: float) -> str:
+        """Return `better` or `worse` where the interval leaves 0 out and both p are below 0.05.
+
+        Args:
+            less_is_better: whether the metric falls as systems get better.
+            wide: half of an interval from which on it shows too little to be called `no difference shown`.
+        """
         if math.isnan(self.half_width):
             return ONE_SEED if self.seeds == 1 else FEW_RUNS
-        if self.p >= 1 - LEVEL or self.low <= 0 <= self.high:
-            return NONE
-        return HIGHER if self.mean > 0 else LOWER
+        is_shown = max(self.p, self.paired) < 1 - LEVEL and not self.low <= 0 <= self.high
+        if is_shown:
+            return BETTER if (self.mean < 0) == less_is_better else WORSE
+        return NONE_WIDE if self.half_width > wide else NONE
 
 
 def of_stratum(values: Values, strata: Sequence[str], *compared: str) -> Values:
@@ -116,13 +125,21 @@ def difference(row: Mapping[int, float], control: Mapping[int, float], error: Po
     seeds = row.keys() & control.keys()
     if not seeds:
         return None
-    mean = fmean(row[seed] - control[seed] for seed in seeds)
+    differences = [row[seed] - control[seed] for seed in seeds]
+    mean = fmean(differences)
     if len(seeds) == 1 or not error.freedom:
         return Difference(mean, math.nan, len(seeds), math.nan)
     variance = 2 / len(seeds)
     spread = error.deviation * math.sqrt(variance)
     p = 2 * float(student.sf(abs(mean) / spread, error.freedom)) if spread else float(mean == 0)
-    return Difference(mean, error.half_width(variance), len(seeds), p)
+    return Difference(mean, error.half_width(variance), len(seeds), p, _paired(differences))
+
+
+def _paired(differences: Sequence[float]) -> float:
+    """Return p of the paired test; equal differences, which have no spread, are certain."""
+    if np.ptp(differences) == 0:
+        return float(differences[0] == 0)
+    return float(ttest_rel(differences, np.zeros(len(differences))).pvalue)
 
 
 def holm(values: Sequence[float]) -> list[float]:

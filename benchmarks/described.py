@@ -6,6 +6,7 @@ such a rule.
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 from collections.abc import Iterable, Sequence
@@ -22,6 +23,8 @@ from study_plan import STUDIES, Contrast, Entry, Study
 EARLIER = STUDIES.with_name("earlier.yaml")
 TRANSLATED = (PERPLEXITY, "bleu", "chrf")
 TIERS = ("all", "high", "mid", "low")
+UPDATES_TO = "updates to perplexity "  # then a perplexity: a metric that the curves give
+WIDE, WIDE_RATIO = 1.0, 0.05  # half-widths that are called wide: points, and logarithms of perplexities
 SCORED = (
     "Scores are by `mtmoe evaluate {study.score}` with the mean of the last {study.averaged} checkpoints; *all* is the "
     "mean of the pairs. Validation perplexity is that of the last checkpoint; *all* is over all tokens."
@@ -78,6 +81,8 @@ class Lines:
 
     def values(self, metric: str, group: str) -> dict[str, dict[int, float]]:
         """By row and seed a tier's or task's figure, that of the last update."""
+        if metric.startswith(UPDATES_TO):
+            return self._updates_to(float(metric.removeprefix(UPDATES_TO)), group)
         found: dict[str, dict[int, tuple[int, float]]] = {}
         for line in self.lines:
             if line["metric"] != metric or group != (line["task"] or line["tier"]):
@@ -87,12 +92,33 @@ class Lines:
                 of_row[seed] = update, float(line["value"])
         return {row: {seed: value for seed, (_, value) in of_row.items()} for row, of_row in found.items()}
 
+    def _updates_to(self, perplexity: float, tier: str) -> dict[str, dict[int, float]]:
+        curves: dict[tuple[str, int], list[tuple[int, float]]] = {}
+        for line in self.lines:
+            if line["metric"] == PERPLEXITY and line["tier"] == tier:
+                point = int(line["update"] or 0), float(line["value"])
+                curves.setdefault((line["row"], int(line["seed"])), []).append(point)
+        reached: dict[str, dict[int, float]] = {}
+        for (row, seed), curve in curves.items():
+            update = updates_to(curve, perplexity)
+            if update is not None:
+                reached.setdefault(row, {})[seed] = update
+        return reached
+
     def provenance(self) -> str:
         """Commits with versions, processors and days, each in the table's order."""
         commits = dict.fromkeys(f"{line['commit']} ({line['version']})" for line in self.lines)
         parts = [f"commit {', '.join(commits)}"]
         parts += [", ".join(dict.fromkeys(line[key] for line in self.lines)) for key in ("processor", "date")]
         return "; ".join(parts)
+
+
+def updates_to(curve: Sequence[tuple[int, float]], perplexity: float) -> float | None:
+    """Return the update at which a validation curve first reaches a perplexity, between two validations."""
+    for (before, high), (after, low) in itertools.pairwise(sorted(curve)):
+        if high > perplexity >= low:
+            return before + (after - before) * math.log(high / perplexity) / math.log(high / low)
+    return None
 
 
 def studies() -> dict[str, Described]:
@@ -137,6 +163,11 @@ def is_relative(metric: str) -> bool:
     return "perplexity" in metric
 
 
+def word_of(difference: Difference, metric: str) -> str:
+    less_is_better = is_relative(metric) or "spread" in metric
+    return difference.word(less_is_better, WIDE_RATIO if is_relative(metric) else WIDE)
+
+
 def scaled(values: Values, metric: str) -> Values:
     """The figures as they are compared: logarithms of perplexities."""
     if not is_relative(metric):
@@ -173,5 +204,5 @@ def shown(found: Difference, metric: str) -> str:
     """Such as `-14.3% (-15.9 to -12.7)`, or `-6.3% (one seed)`."""
     scale, unit = (percent, "%") if is_relative(metric) else (float, "")
     if math.isnan(found.half_width):
-        return f"{scale(found.mean):+.1f}{unit} ({found.word})"
+        return f"{scale(found.mean):+.1f}{unit} ({word_of(found, metric)})"
     return f"{scale(found.mean):+.1f}{unit} ({scale(found.low):+.1f} to {scale(found.high):+.1f})"

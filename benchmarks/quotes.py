@@ -9,18 +9,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from contrasts import FEW_RUNS, HIGHER, LOWER, NONE, ONE_SEED, Difference
-from described import Described, Lines, compare, lines_of, shown, studies, with_holm
+from contrasts import BETTER, FEW_RUNS, NONE, NONE_WIDE, ONE_SEED, WORSE, Difference
+from described import (
+    UPDATES_TO,
+    Described,
+    Lines,
+    compare,
+    is_relative,
+    lines_of,
+    percent,
+    shown,
+    studies,
+    with_holm,
+    word_of,
+)
 from omegaconf import MISSING, OmegaConf
-from study_figures import PERPLEXITY, RESULTS, ROOT, read_results
+from study_figures import PARAMETERS, PERPLEXITY, RESULTS, ROOT, STEP, read_results
 from study_plan import Contrast
 
 from fairseq_mtmoe.errors import UserError
 
 QUOTED = ROOT / "benchmarks" / "quoted.yaml"
-AGREES, DISAGREES, NOT_JUDGED = "agrees", "disagrees", "not judged"
-WORDS = "|".join((HIGHER, LOWER, NONE, AGREES, DISAGREES, ONE_SEED, FEW_RUNS))
-FIGURE = re.compile(rf"[+-][\d.]+%? \((?:[+-][\d.]+ to [+-][\d.]+|{ONE_SEED}|{FEW_RUNS})\)(, (?:{WORDS})\b)?")
+AGREES, DISAGREES, EXCLUDES, POST_HOC = "agrees", "disagrees", "excludes the paper's figure", "post hoc"
+ALL_WORDS = (BETTER, WORSE, NONE_WIDE, NONE, AGREES, DISAGREES, EXCLUDES, POST_HOC, ONE_SEED, FEW_RUNS)
+WORDS = "|".join(map(re.escape, ALL_WORDS))
+FIGURE = re.compile(rf"[+-][\d.]+%? \((?:[+-][\d.]+ to [+-][\d.]+|{ONE_SEED}|{FEW_RUNS})\)(, (?:{WORDS})(?!\w))?")
 
 
 @dataclass
@@ -42,7 +55,8 @@ class Quoted:
         page: its path from the repository's root.
         line: words of the line in which it stands.
         control: empty for a mean instead of a difference.
-        paper: the paper's difference, or its sign; the line then has the verdict, too.
+        paper: the paper's difference, as it is shown; the line then has the verdict, too.
+        by_seed: whether the difference of each seed is quoted, and p of these seeds alone.
     """
 
     page: str = MISSING
@@ -53,6 +67,7 @@ class Quoted:
     group: str = "all"
     metric: str = ""
     paper: float | None = None
+    by_seed: bool = False
 
 
 Told = tuple[Quoted, str, str]  # with its figure and, of a difference, its word or verdict
@@ -64,10 +79,27 @@ class Pages:
     quoted: list[Quoted] = field(default_factory=list)
 
 
-def verdict(found: Difference, paper: float) -> str:
-    if math.isnan(found.half_width) or found.word == NONE:
-        return found.word
-    return AGREES if (found.word == HIGHER) == (paper > 0) else DISAGREES
+def verdict(difference: Difference, metric: str, paper: float | None, is_named: bool = True) -> str:
+    """Return the word of a difference, and where a paper has one, what it says of the paper's.
+
+    Args:
+        paper: the paper's difference, as it is shown: in percent of a perplexity.
+        is_named: whether the study named the contrast; others have no word of their own.
+    """
+    word = word_of(difference, metric)
+    if math.isnan(difference.half_width):
+        return word
+    if paper is None:
+        return word if is_named else POST_HOC
+    is_shown = is_named and word in (BETTER, WORSE)
+    scale = percent if is_relative(metric) else float
+    if is_shown and (difference.mean > 0) != (paper > 0):
+        return DISAGREES
+    if not scale(difference.low) <= paper <= scale(difference.high):
+        return EXCLUDES
+    if not is_named:
+        return POST_HOC
+    return AGREES if is_shown else NONE_WIDE
 
 
 def load_pages(path: Path = QUOTED) -> Pages:
@@ -78,43 +110,19 @@ def load_pages(path: Path = QUOTED) -> Pages:
 Key = tuple[str, str, str, str]  # metric, row, control, group
 
 
-def differences(
-    quoted: Sequence[Quoted], lines: Sequence[dict[str, str]], known: dict[str, Described]
-) -> list[Difference | None]:  # fmt: skip
-    """The difference that each figure is, None of a mean or of what the table does not have.
+def named(study: Described, lines: Lines) -> dict[Key, Difference | None]:
+    """Return the contrasts that a study names, with p after Holm: primary ones of a metric, and all others.
 
-    Holm's families are a study's primary contrasts, the others that it names, and all further ones that pages quote. So
-    all pages say the same of each, and what else they quote changes no word of those that the study names.
+    Pages do not change these two families, whatever they quote.
     """
-    named = {name: _named(known[name], lines_of(name, lines)) for name in {one.study for one in quoted}}
-    found: list[Difference | None] = []
-    families: dict[str, dict[Key, list[int]]] = {}
-    for at, one in enumerate(quoted):
-        study = known[one.study]
-        key = (one.metric or study.metric, one.row, one.control, one.group)
-        if not one.control or key in named[one.study]:
-            found.append(named[one.study].get(key))
-            continue
-        found.append(_alone(study, lines_of(one.study, lines), key))
-        families.setdefault(one.study, {}).setdefault(key, []).append(at)
-    for family in families.values():
-        adjusted = with_holm([found[places[0]] for places in family.values()])
-        for places, of_one in zip(family.values(), adjusted, strict=True):
-            for at in places:
-                found[at] = of_one
-    return found
-
-
-def _named(study: Described, lines: Lines) -> dict[Key, Difference | None]:
-    """The contrasts that a study names, with Holm's p: primary ones of a metric, and all others."""
     keys = [(one.metric or study.metric, one.row, one.control, one.group) for one in study.contrasts if not one.primary]
-    found = dict(zip(keys, with_holm([_alone(study, lines, key) for key in keys]), strict=True))
+    of_study = dict(zip(keys, with_holm([_alone(study, lines, key) for key in keys]), strict=True))
     for metric in (study.metric, *study.also):
         primary = [one for one in study.compared(metric) if one.primary]
-        found |= {(metric, one.row, one.control, one.group): None for one in primary}
+        of_study |= {(metric, one.row, one.control, one.group): None for one in primary}
         compared = compare(lines, primary, metric, study.strata)
-        found |= {(metric, one.row, one.control, one.group): of_one for one, of_one in compared}
-    return found
+        of_study |= {(metric, one.row, one.control, one.group): difference for one, difference in compared}
+    return of_study
 
 
 def _alone(study: Described, lines: Lines, key: Key) -> Difference | None:
@@ -122,29 +130,45 @@ def _alone(study: Described, lines: Lines, key: Key) -> Difference | None:
     return next((found for _, found in compare(lines, [Contrast(*contrast)], metric, study.strata)), None)
 
 
-def text_of(
-    quoted: Quoted, found: Difference | None, lines: Sequence[dict[str, str]], known: dict[str, Described]
-) -> list[str]:  # fmt: skip
-    """What the line of the page must have: the figure, and of a difference its word or verdict.
+def told(quoted: Sequence[Quoted]) -> list[Told]:
+    """What the table has for each quoted figure."""
+    lines, known = read_results(RESULTS), studies()
+    of_studies = {name: lines_of(name, lines) for name in {one.study for one in quoted}}
+    families = {name: named(known[name], of_study) for name, of_study in of_studies.items()}
+    return [text_of(one, known[one.study], of_studies[one.study], families[one.study]) for one in quoted]
+
+
+def text_of(quoted: Quoted, study: Described, lines: Lines, family: dict[Key, Difference | None]) -> Told:
+    """Return what the line of the page must have: the figure, and of a difference its word or verdict.
 
     Raises:
         UserError: the table has no such figure.
     """
-    metric = quoted.metric or known[quoted.study].metric
-    if quoted.control and found:
-        return [shown(found, metric), found.word if quoted.paper is None else verdict(found, quoted.paper)]
-    values = lines_of(quoted.study, lines).values(metric, quoted.group).get(quoted.row)
-    if quoted.control or not values:
+    metric = quoted.metric or study.metric
+    values = lines.values(metric, quoted.group)
+    row, control = (values.get(name) for name in (quoted.row, quoted.control))
+    if not row or (quoted.control and not control):
         raise UserError(f"`quoted.yaml` must name figures of the table, but {quoted} is none.")
-    return [f"{fmean(values.values()):.1f}"]
+    if not control:
+        return quoted, _mean(metric, row), ""
+    if metric == PARAMETERS:
+        return quoted, f"{fmean(row.values()) / fmean(control.values()) - 1:+.0%}", ""
+    key = (metric, quoted.row, quoted.control, quoted.group)
+    difference = family[key] if key in family else _alone(study, lines, key)
+    if difference is None:
+        raise UserError(f"`quoted.yaml` must name rows with seeds in common, but {quoted} has none.")
+    if quoted.by_seed:
+        seeds = [f"{row[seed] - control[seed]:+.1f}" for seed in sorted(row.keys() & control.keys())]
+        return quoted, f"{', '.join(seeds[:-1])} and {seeds[-1]} (p {difference.paired:.2g})", ""
+    return quoted, shown(difference, metric), verdict(difference, metric, quoted.paper, key in family)
 
 
-def told(quoted: Sequence[Quoted]) -> list[Told]:
-    """What the table has for each quoted figure."""
-    lines, known = read_results(RESULTS), studies()
-    found = [text_of(one, of_one, lines, known)
-             for one, of_one in zip(quoted, differences(quoted, lines, known), strict=True)]  # fmt: skip
-    return [(one, figure, "".join(words)) for one, (figure, *words) in zip(quoted, found, strict=True)]
+def _mean(metric: str, of_row: dict[int, float]) -> str:
+    """Return a mean as pages have it."""
+    mean = fmean(of_row.values())
+    if metric in STEP:
+        return f"{mean:.2f}"
+    return f"{mean:,.0f}" if metric.startswith(UPDATES_TO) else f"{mean:.1f}"
 
 
 def misquoted(root: Path = ROOT, all_quoted: Sequence[Quoted] | None = None) -> Iterator[str]:
@@ -173,13 +197,13 @@ def misquoted(root: Path = ROOT, all_quoted: Sequence[Quoted] | None = None) -> 
 def updated(page_lines: Sequence[str], of_page: Sequence[Told]) -> list[str]:
     """A page's lines with the differences that it quotes, and their words, as the table has them now.
 
-    Means stay, and so do cells *not judged* of differences that no paper has.
+    Means stay.
     """
     found = list(page_lines)
     for at, of_line in _places(page_lines, of_page).items():
         found[at] = _with_figures(found[at], of_line)
         cells, column = _cells(found[at]), _column(found, at, "verdict")
-        if column and not _is_unjudged(cells[column], of_line):
+        if column:
             cells[column] = _words(of_line)
             found[at] = " | ".join(cells).strip()
     return found
@@ -220,21 +244,18 @@ def _with_figures(line: str, of_line: Sequence[Told]) -> str:
 
 
 def _says(page_lines: Sequence[str], at: int, of_line: Sequence[Told]) -> tuple[bool, str]:
-    """Whether a line has the words of its figures: in its table's column `verdict`, else behind each figure."""
+    """Whether a line has the words of its figures: in its table's column `verdict`, else behind those that have one."""
     column = _column(page_lines, at, "verdict")
-    if not column:
-        wanted = [f"{figure}, {word}" for _, figure, word in of_line]
-        return all(text in page_lines[at] for text in wanted), "`, `".join(wanted)
-    cell = _cells(page_lines[at])[column]
-    return cell == _words(of_line) or _is_unjudged(cell, of_line), _words(of_line)
+    if column:
+        return _cells(page_lines[at])[column] == _words(of_line), _words(of_line)
+    said = {match[0] for match in FIGURE.finditer(page_lines[at]) if match[1]}
+    wrong = [f"{figure}, {word}" for _, figure, word in of_line
+             if f"{figure}, {word}" not in said and any(text.startswith(f"{figure},") for text in said)]  # fmt: skip
+    return not wrong, "`, `".join(wrong)
 
 
 def _words(of_line: Sequence[Told]) -> str:
     return "; ".join(word for *_, word in of_line)
-
-
-def _is_unjudged(cell: str, of_line: Sequence[Told]) -> bool:
-    return cell == NOT_JUDGED and all(one.paper is None for one, *_ in of_line)
 
 
 def _cells(line: str) -> list[str]:

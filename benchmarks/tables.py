@@ -17,8 +17,8 @@ import altair as alt
 import click
 import contrasts
 from contrasts import Difference, Values
-from described import Described, Lines, compare, is_relative, lines_of, percent, scaled, shown, studies
-from quotes import Panel, Quoted, differences, load_pages, misquoted, text_of, told, updated
+from described import Described, Lines, compare, is_relative, lines_of, percent, scaled, shown, studies, word_of
+from quotes import Panel, Quoted, load_pages, misquoted, told, updated
 from study_figures import (
     MULTIPLICATIONS,
     NO_SEED,
@@ -43,10 +43,11 @@ DASH = "–"
 ROW = 36  # pixels of the picture
 READ = (
     "Differences are between runs of the same seed, in percent where the metric is a perplexity. In parentheses: 95% "
-    "intervals; their error is pooled over {pooled}. Primary contrasts have p after Holm, and a word: *higher* or "
-    "*lower* where the interval leaves 0 out and p is below 0.05. Other contrasts have p without a correction, and no "
-    "word. ± is half of a mean's 95% interval, in percent of a perplexity, without what all rows share by having the "
-    "same seed: compare rows of different seeds by their differences alone. One seed has no interval."
+    "intervals; their error is pooled over {pooled}. Primary contrasts have p after Holm, and a word: *better* or "
+    "*worse* where the interval leaves 0 out, p is below 0.05, and so is p of the paired test of the same seeds alone. "
+    "Other contrasts have p without a correction, and no word. ± is half of a mean's 95% interval, in percent of a "
+    "perplexity, without what all rows share by having the same seed: compare rows of different seeds by "
+    "their differences alone. One seed has no interval."
 )
 ALIKE = (
     "rows of several seeds that have the same of {strata} in their names, or none of them{since}; between such groups "
@@ -88,7 +89,7 @@ def _pooled(study: Described) -> str:
 
 
 def _means(study: Described, lines: Lines, metric: str) -> str:
-    """A row for each system, a column for each group; intervals are of a row beside others of its seeds."""
+    """A row for each system, a column for each group; intervals are of a row among those of its seeds."""
     by_group = {group: lines.values(metric, group) for group in study.groups}
     by_group = {group: values for group, values in by_group.items() if values}
     rows = []
@@ -134,7 +135,7 @@ def _contrast_table(study: Described, compared: Sequence[tuple[Contrast, Differe
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for one, found in compared:
         p = "" if math.isnan(found.p) else f", {_probability(found.p)}{' after Holm' if one.primary else ''}"
-        word = f": {found.word}" if one.primary and not math.isnan(found.half_width) else ""
+        word = f": {word_of(found, metric)}" if one.primary and not math.isnan(found.half_width) else ""
         cells.setdefault((one.row, one.control), {})[one.group] = f"{shown(found, metric)}{word}{p}"
     columns = list(dict.fromkeys(one.group for one, _ in compared))
     rows = [[study.rows.get(row, row), study.rows.get(control, control), *(of.get(group, "") for group in columns)]
@@ -222,7 +223,7 @@ def draw(panels: Sequence[Panel], lines: Sequence[dict[str, str]], known: dict[s
 
 
 def labels(panel: Panel, study: Described) -> list[str]:
-    return [f"{study.rows[row]} beside {study.rows[control]}" for row, control in panel.controls.items()]
+    return [f"{study.rows[row]} compared with {study.rows[control]}" for row, control in panel.controls.items()]
 
 
 def points_of(panel: Panel, lines: Sequence[dict[str, str]], study: Described) -> list[dict[str, str | float]]:
@@ -284,10 +285,8 @@ def write() -> None:
 @click.argument("metric", default="")
 def show(study: str, row: str, control: str, group: str, metric: str) -> None:
     """Show a contrast as pages quote it, and its word."""
-    quoted = Quoted("", "", study, row, control, group, metric)
-    lines, known = read_results(RESULTS), studies()
-    *_, found = differences([*load_pages().quoted, quoted], lines, known)
-    click.echo(": ".join(text_of(quoted, found, lines, known)))
+    ((_, *texts),) = told([Quoted("", "", study, row, control, group, metric)])
+    click.echo(": ".join(filter(None, texts)))
 
 
 @main.command()

@@ -1,10 +1,12 @@
 """Studies: the registered file, the sentence where it changed, trigrams, which models must leave behind, and texts."""
 
 import csv
+import gzip
 import json
 import shutil
 from pathlib import Path
 
+import captions_text
 import languages_text
 import pytest
 import study
@@ -333,3 +335,22 @@ def test_a_near_copy_of_either_side_goes():
     train = [("Where is the station?", "Wo ist der Bahnhof?")]
     pairs = [("Where's the railway station?", "Wo ist der Bahnhof?"), ("Where is he?", "Wo ist er nur?")]
     assert languages_text.without_near_copies(pairs, train) == pairs[1:]
+
+
+# ---- the text of `captions`: Multi30k's first pairs, without those of validation and test ----
+
+
+def test_captions_are_the_first_pairs_whose_english_is_not_held_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(captions_text, "PAIRS", {"de": 2})
+    raw = tmp_path / "dataset" / "data" / "task1" / "raw"
+    raw.mkdir(parents=True)
+    texts = {"train": "Stone &amp;  tile.|Held out.|A dog.|A cat.", "val": "Held out.", "test_2016_flickr": "A tree."}
+    for name, lines in {**texts, "test_2018_flickr": "A house."}.items():
+        for code in ("en", "de"):
+            text = "".join(f"{line}\n" for line in lines.split("|"))
+            (raw / f"{name}.{code}.gz").write_bytes(gzip.compress(text.encode()))
+    result = CliRunner().invoke(captions_text.main, [str(tmp_path / "dataset"), str(tmp_path / "RAW")])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "RAW" / "train.en-de.en").read_text() == "Stone & tile.\nA dog.\n"
+    assert (tmp_path / "RAW" / "test.en-de.de").read_text() == "A tree.\n"
+    assert [path.name for path in tmp_path.glob("RAW-*/test.en-de.de")] == ["test.en-de.de"]

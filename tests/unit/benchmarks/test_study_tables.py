@@ -45,9 +45,36 @@ def test_figures_are_the_last_of_a_run_by_tier_or_task(lines):
 
 def test_perplexities_are_compared_in_percent():
     lines = of_rows({"a": (100, 200, 150), "b": (110, 220, 165)}, "valid perplexity")
-    ((_, found),) = described.compare(described.Lines(lines), [study_plan.Contrast("b", "a")], "valid perplexity")
-    assert described.shown(found, "valid perplexity") == "+10.0% (+10.0 to +10.0)"
-    assert (quotes.verdict(found, -2), quotes.verdict(found, 2)) == ("disagrees", "agrees")
+    metric = "valid perplexity"
+    ((_, found),) = described.compare(described.Lines(lines), [study_plan.Contrast("b", "a")], metric)
+    assert described.shown(found, metric) == "+10.0% (+10.0 to +10.0)"
+    assert described.word_of(found, metric) == "worse" and described.word_of(found, "bleu") == "better"
+
+
+@pytest.mark.parametrize(("mean", "half", "paired", "paper", "named", "other"), [
+    (2.0, 1.0, 0.01, 2.5, "agrees", "post hoc"),
+    (2.0, 1.0, 0.01, 4.0, "excludes the paper's figure", "excludes the paper's figure"),
+    (-2.0, 1.0, 0.01, 2.0, "disagrees", "excludes the paper's figure"),
+    (0.1, 0.5, 0.7, 0.8, "excludes the paper's figure", "excludes the paper's figure"),
+    (0.1, 0.5, 0.7, 0.4, "no difference shown (wide)", "post hoc"),  # its interval has 0 and the paper's figure
+    (2.0, 1.0, 0.06, 2.5, "no difference shown (wide)", "post hoc"),  # of the pooled error alone
+    (2.0, 1.0, 0.01, None, "better", "post hoc"),
+    (1.0, math.nan, 0.01, 2.0, "too few runs", "too few runs"),
+])  # fmt: skip
+def test_verdicts_say_what_the_interval_says_of_the_papers_figure(mean, half, paired, paper, named, other):
+    found = contrasts.Difference(mean, half, 3, 0.01, paired)
+    assert [quotes.verdict(found, "bleu", paper, is_named) for is_named in (True, False)] == [named, other]
+
+
+def test_curves_say_after_how_many_updates_a_perplexity_is_reached():
+    metric = "valid perplexity"
+    curve = {100: 20.0, 200: 10.0, 300: 9.0, 400: 9.5, 500: 5.0}
+    rows = [line("a", 1, value, metric, update=update) for update, value in curve.items()]
+    rows += [line("a", 2, value, metric, update=update) for update, value in ((100, 20.0), (200, 18.0))]
+    values = described.Lines(rows).values("updates to perplexity 9", "all")
+    assert values == {"a": {1: 300}}  # the first time, and only of runs that come there
+    (between,) = described.Lines(rows).values(f"updates to perplexity {math.sqrt(200)}", "all")["a"].values()
+    assert between == pytest.approx(150)
 
 
 def test_rows_of_the_table_have_titles_and_contrasts_have_rows():
@@ -81,17 +108,18 @@ def test_pages_quote_the_table():
 
 
 def test_intervals_in_pages_are_quoted():
-    """No difference with an interval stands in a page without an entry in quoted.yaml."""
-    lines, studies = study_figures.read_results(study_figures.RESULTS), described.studies()
+    """No difference with an interval stands in a page without an entry in quoted.yaml, or in a row not judged."""
     known: dict[str, set[str]] = {}
-    quoted = quotes.load_pages().quoted
-    for one, found in zip(quoted, quotes.differences(quoted, lines, studies), strict=True):
-        known.setdefault(one.page, set()).add(quotes.text_of(one, found, lines, studies)[0])
+    for one, figure, _ in quotes.told(quotes.load_pages().quoted):
+        known.setdefault(one.page, set()).add(figure)
     difference = re.compile(r"[+-][\d.]+%? \((?:[+-][\d.]+ to [+-][\d.]+|one seed|too few runs)\)")
     docs = REPOSITORY / "docs"
     for path in (REPOSITORY / "README.md", *(docs / "how_to").glob("*.md"), *(docs / "results").glob("*.md")):
         page = path.relative_to(REPOSITORY).as_posix()
-        assert set(difference.findall(path.read_text("utf-8"))) <= known.get(page, set()), page
+        lines = path.read_text("utf-8").splitlines()
+        assert set(difference.findall("\n".join(lines))) <= known.get(page, set()), page
+        unjudged = [one for one in lines if "| not judged |" in one]
+        assert not any(map(difference.search, unjudged)), page
 
 
 def test_the_picture_is_hollow_for_one_seed(lines, tmp_path):
@@ -100,7 +128,7 @@ def test_the_picture_is_hollow_for_one_seed(lines, tmp_path):
     panel = quotes.Panel("t", "one", "bleu", ["all"], {"base": "dense", "odd": "dense", "base_heated": "base"})
     study.rows["base_heated"] = "without runs"
     base, odd = tables.points_of(panel, lines.lines, study)
-    assert (base["row"], odd["row"]) == ("BASE beside the dense one", "odd beside the dense one")
+    assert (base["row"], odd["row"]) == ("BASE compared with the dense one", "odd compared with the dense one")
     assert base["low"] < base["mean"] < base["high"] and "low" not in odd
     tables.draw([panel], lines.lines, {"one": study}, tmp_path / "options.svg")
     svg = (tmp_path / "options.svg").read_text()
@@ -152,7 +180,7 @@ def test_small_probabilities_have_a_bound():
     values = {"a": (10, 12, 11), "b": (20, 22.01, 21), "c": (10.1, 12, 11.2)}
     study = described.Described(title="One", metric="bleu", beside=["a"], rows={row: row for row in values})
     text = tables.page("one", study, described.Lines(of_rows(values)))
-    assert re.search(r"\| b +\| a +\| \+10\.0 \(.*\): higher, p < 0\.001 after Holm", text)
+    assert re.search(r"\| b +\| a +\| \+10\.0 \(.*\): better, p < 0\.001 after Holm", text)
     assert re.search(r"\| c +\| a +\| \+0\.1 \(.*\): no difference shown, p 0\.\d{3} after Holm", text)
 
 
@@ -198,7 +226,7 @@ def test_rows_of_one_seed_say_nothing_of_chance_and_rows_are_compared_by_seeds_i
     error = contrasts.pooled_error({**THREE, "d": {2: 100.0}})
     assert error == contrasts.pooled_error(THREE) and contrasts.pooled_error({"d": {2: 1.0}}).freedom == 0
     found = contrasts.difference({2: 100.0}, THREE["a"], error)
-    assert (found.mean, found.seeds, found.word) == (88.0, 1, contrasts.ONE_SEED)
+    assert (found.mean, found.seeds, found.word(False, 1)) == (88.0, 1, contrasts.ONE_SEED)
     assert contrasts.difference({7: 1.0}, THREE["a"], error) is None
     values = {**THREE, "d": {1: 20.0, 2: 22.0}}
     found = contrasts.difference(values["d"], values["a"], contrasts.pooled_error(values))
@@ -221,16 +249,19 @@ def test_rows_that_vary_otherwise_are_another_stratum():
 def test_an_error_of_one_degree_of_freedom_is_none():
     values = {row: {1: of_row[1], 2: of_row[2]} for row, of_row in PAIRED.items()}
     found = contrasts.difference(values["b"], values["a"], contrasts.pooled_error(values))
-    assert (found.seeds, found.word, found.mean) == (2, contrasts.FEW_RUNS, 1.0)
+    assert (found.seeds, found.word(False, 1), found.mean) == (2, contrasts.FEW_RUNS, 1.0)
     assert math.isnan(found.half_width) and described.shown(found, "bleu") == "+1.0 (too few runs)"
 
 
-@pytest.mark.parametrize(("mean", "half", "p", "word"), [
-    (2.0, 1.0, 0.01, "higher"), (-2.0, 1.0, 0.01, "lower"), (2.0, 1.0, 0.06, "no difference shown"),
-    (2.0, math.nan, math.nan, "too few runs"),
+@pytest.mark.parametrize(("mean", "half", "p", "paired", "word"), [
+    (2.0, 1.0, 0.01, 0.01, "better"), (-2.0, 1.0, 0.01, 0.01, "worse"), (2.0, 1.0, 0.06, 0.01, "no difference shown"),
+    (2.0, 1.0, 0.01, 0.06, "no difference shown"), (2.0, 3.0, 0.01, 0.01, "no difference shown (wide)"),
+    (2.0, math.nan, math.nan, math.nan, "too few runs"),
 ])  # fmt: skip
-def test_words_follow_the_rule(mean, half, p, word):
-    assert contrasts.Difference(mean, half, 3, p).word == word
+def test_words_follow_the_rule(mean, half, p, paired, word):
+    assert contrasts.Difference(mean, half, 3, p, paired).word(False, 1.0) == word
+    turned = {"better": "worse", "worse": "better"}.get(word, word)
+    assert contrasts.Difference(mean, half, 3, p, paired).word(True, 1.0) == turned
 
 
 def test_holm_by_hand():
@@ -252,31 +283,32 @@ def listed(of_rows_):
     return {row: list(of.values()) for row, of in of_rows_.items()}
 
 
-def test_differences_of_a_study_are_one_family_without_primary_ones():
-    study = described.Described(title="One", metric="bleu", rows={"a": "A", "b": "B", "c": "C"})
-    study.contrasts = [study_plan.Contrast("c", "b", primary=True)]
-    quoted = [quotes.Quoted("page.md", "a line", "one", row, control)
-              for row, control in (("b", "a"), ("c", "b"))]  # fmt: skip
-    quoted += [quotes.Quoted("other.md", "a line", "one", row, "a") for row in ("b", "c")]
-    quoted.append(quotes.Quoted("page.md", "a line", "two", "b", "a"))
-    lines = of_rows(listed(THREE))
-    lines += [{**one, "study": "two"} for one in lines]
-    twice, primary, again, _, once = quotes.differences(quoted, lines, {"one": study, "two": study})
-    assert twice.p == again.p == pytest.approx(2 * once.p)  # on all pages, whatever these quote of other studies
-    error = contrasts.pooled_error(THREE)
-    assert primary.p == pytest.approx(contrasts.difference(THREE["c"], THREE["b"], error).p)
-
-
-def test_contrasts_that_a_study_names_are_a_family_whatever_pages_quote():
+def test_contrasts_that_a_study_names_are_families_of_their_own():
     study = described.Described(title="One", metric="bleu", rows={"a": "A", "b": "B", "c": "C"})
     study.contrasts = [study_plan.Contrast("b", "a"), study_plan.Contrast("c", "a")]
-    asked = [quotes.Quoted("page.md", "a line", "one", row, control) for row, control in (("b", "a"), ("c", "b"))]
-    lines, error = of_rows(listed(THREE)), contrasts.pooled_error(THREE)
-    alone = {row: contrasts.difference(THREE[row], THREE["a"], error).p for row in "bc"}
-    for quoted in (asked, asked[:1]):
-        assert quotes.differences(quoted, lines, {"one": study})[0].p == pytest.approx(
-            contrasts.holm(list(alone.values()))[0]
-        )
+    study.contrasts.append(study_plan.Contrast("c", "b", primary=True))
+    lines, error = described.Lines(of_rows(listed(THREE))), contrasts.pooled_error(THREE)
+    alone = {pair: contrasts.difference(THREE[pair[0]], THREE[pair[1]], error).p for pair in ("ba", "ca", "cb")}
+    family = quotes.named(study, lines)
+    adjusted = contrasts.holm([alone["ba"], alone["ca"]])
+    assert [family["bleu", row, "a", "all"].p for row in "bc"] == pytest.approx(adjusted)
+    assert family["bleu", "c", "b", "all"].p == pytest.approx(alone["cb"])
+    assert ("bleu", "b", "c", "all") not in family
+
+
+def test_costs_and_seeds_are_quoted_as_the_table_has_them():
+    rows = [line("a", 0, value, metric) for value, metric in ((2e6, "parameters"), (1.0, "step / dense"))]
+    rows += [line("b", 0, value, metric) for value, metric in ((3e6, "parameters"), (1.05, "step / dense"))]
+    rows += of_rows(listed(PAIRED))
+    study = described.Described(title="One", metric="bleu", rows={"a": "A", "b": "B"})
+
+    def told(**quoted):
+        return quotes.text_of(quotes.Quoted("page.md", "", "one", "b", **quoted), study, described.Lines(rows), {})
+
+    assert told(control="a", metric="parameters")[1:] == ("+50%", "")
+    assert told(metric="step / dense")[1:] == ("1.05", "")
+    p = stats.ttest_rel(list(PAIRED["b"].values()), list(PAIRED["a"].values())).pvalue
+    assert told(control="a", by_seed=True)[1:] == (f"+1.5, +0.5 and +2.0 (p {p:.2g})", "")
 
 
 TABLE = """| what | figure | verdict |
@@ -290,13 +322,13 @@ In prose +13.5% (+11.7 to +15.4), {}, too.
 def test_figures_of_lines_with_the_same_words_must_stand_in_their_order(tmp_path):
     controls = ("task_gates_4", "dense_equal_cost")
     quoted = [quotes.Quoted("page.md", "a layer |", "captions", "own_layers", control) for control in controls]
-    figures = [figure for _, figure, _ in quotes.told(quoted)]
+    figures = [(figure, word) for _, figure, word in quotes.told(quoted)]
     assert len(set(figures)) == 2
     for order, wrong in ((figures, 0), (figures[::-1], 2)):
-        (tmp_path / "page.md").write_text("".join(f"a layer | {figure}, higher\n" for figure in order))
+        (tmp_path / "page.md").write_text("".join(f"a layer | {figure}, {word}\n" for figure, word in order))
         assert len(list(quotes.misquoted(tmp_path, quoted))) == wrong
     same = [quoted[0], quoted[0]]
-    (tmp_path / "page.md").write_text(f"a layer | {figures[0]}, higher\na layer | {figures[1]}, higher\n")
+    (tmp_path / "page.md").write_text(f"a layer | {figures[0][0]}\na layer | {figures[1][0]}\n")
     assert len(list(quotes.misquoted(tmp_path, same))) == 1
 
 
@@ -304,11 +336,11 @@ def test_a_shown_contrast_has_the_word_of_the_pages():
     shown = CliRunner().invoke(tables.main, ["show", "captions", "dense_hot", "dense", "high"])
     page = (REPOSITORY / "docs/results/sparse_translation.md").read_text(encoding="utf-8")
     figure, word = shown.output.strip().split(": ")
-    assert f"| {figure} | dense, T = 1.5 | {word} |" in page
+    assert word == "post hoc" and f"costs German {figure}," in page
 
 
 @pytest.mark.parametrize(("verdict", "word", "wrong"), [
-    ("higher", "higher", 0), ("not judged", "higher", 0), ("lower", "higher", 1), ("higher; lower", "lower", 2),
+    ("post hoc", "post hoc", 0), ("not judged", "post hoc", 1), ("worse", "post hoc", 1), ("post hoc", "better", 1),
 ])  # fmt: skip
 def test_pages_that_say_something_else_are_found(tmp_path, verdict, word, wrong):
     figure = {
@@ -323,32 +355,28 @@ def test_pages_that_say_something_else_are_found(tmp_path, verdict, word, wrong)
     assert len(list(quotes.misquoted(tmp_path, quoted))) == wrong
     (tmp_path / "page.md").write_text(TABLE.format(verdict, word).replace("+13.5%", "+13.6%"))
     assert len(list(quotes.misquoted(tmp_path, quoted))) == 2
-    agreed = [quotes.Quoted("page.md", "a claim", **figure, paper=paper) for paper in (1, -1)]
-    (tmp_path / "page.md").write_text(TABLE.format("disagrees", ""))
+    agreed = [quotes.Quoted("page.md", "a claim", **figure, paper=paper) for paper in (14, -1)]
+    (tmp_path / "page.md").write_text(TABLE.format("excludes the paper's figure", ""))
     assert [len(list(quotes.misquoted(tmp_path, [one]))) for one in agreed] == [1, 0]
 
 
 def test_pages_get_the_figures_and_words_of_the_table():
-    page = [*TABLE.format("lower", "lower").splitlines(), "- twice: +1.0 (one seed)", "- twice: +2.0 (one seed)",
-            "Both: +1.0 (one seed), higher, and +2.0 (one seed).", "Mean: 3.0"]  # fmt: skip
+    page = [*TABLE.format("worse", "worse").splitlines(), "- twice: +1.0 (one seed)", "- twice: +2.0 (one seed)",
+            "Both: +1.0 (one seed), better, and +2.0 (one seed).", "Mean: 3.0"]  # fmt: skip
     lines = ("a claim", "In prose", "- twice", "- twice", "Both:", "Both:", "Mean:")
-    found = [(quotes.Quoted("page.md", line), f"-{at}.0 (-9.0 to +9.0)", "higher" if line != "Mean:" else "")
+    found = [(quotes.Quoted("page.md", line), f"-{at}.0 (-9.0 to +9.0)", "better" if line != "Mean:" else "")
              for at, line in enumerate(lines)]  # fmt: skip
     assert quotes.updated(page, found) == [
-        *page[:2], "| a claim | -0.0 (-9.0 to +9.0) | higher |", "", "In prose -1.0 (-9.0 to +9.0), higher, too.",
+        *page[:2], "| a claim | -0.0 (-9.0 to +9.0) | better |", "", "In prose -1.0 (-9.0 to +9.0), better, too.",
         "- twice: -2.0 (-9.0 to +9.0)", "- twice: -3.0 (-9.0 to +9.0)",
-        "Both: -4.0 (-9.0 to +9.0), higher, and -5.0 (-9.0 to +9.0).", "Mean: 3.0",
+        "Both: -4.0 (-9.0 to +9.0), better, and -5.0 (-9.0 to +9.0).", "Mean: 3.0",
     ]  # fmt: skip
     odd = [
-        "| a \\| b | +1.0 (one seed) | lower |",
+        "| a \\| b | +1.0 (one seed) | worse |",
         "| short |",
-        "| a claim | +1.0 (one seed) and +2.0 (one seed) | lower |",
+        "| a claim | +1.0 (one seed) and +2.0 (one seed) | worse |",
     ]
     keys = [quotes.Quoted("page.md", words) for words in ("a \\| b", "short", "a claim", "claim |")]
-    new = quotes.updated([*page[:2], *odd], [(key, f"+{at}.0 (one seed)", "higher") for at, key in enumerate(keys)])
-    assert new[2:] == ["| a \\| b | +0.0 (one seed) | higher |", "| short |",
-                       "| a claim | +2.0 (one seed) and +3.0 (one seed) | higher; higher |"]  # fmt: skip
-    unjudged = [one.replace("| lower |", "| not judged |") for one in page]
-    assert quotes.updated(unjudged, found[:1])[2].endswith("| -0.0 (-9.0 to +9.0) | not judged |")
-    found[0][0].paper = -1.0
-    assert quotes.updated(unjudged, found[:1])[2].endswith("| higher |")
+    new = quotes.updated([*page[:2], *odd], [(key, f"+{at}.0 (one seed)", "better") for at, key in enumerate(keys)])
+    assert new[2:] == ["| a \\| b | +0.0 (one seed) | better |", "| short |",
+                       "| a claim | +2.0 (one seed) and +3.0 (one seed) | better; better |"]  # fmt: skip
