@@ -119,9 +119,9 @@ class GoesOn(Protocol):
 
 @runtime_checkable
 class LabelsHeads(Protocol):
-    """A task whose model has heads with an output for each label.
+    """A task whose model has an output for each label, or writes a text for it.
 
-    head_labels: the labels in the order of these outputs, by task.
+    head_labels: the labels in the order of the head's outputs, by task; or with their texts.
     """
 
     head_labels: Mapping[str, Sequence[str]]

@@ -52,7 +52,8 @@ def match_labels(path: str, state: State, wanted: Labels, parameters: Parameters
                 f"{', '.join(now)} instead; a task of other labels needs a name of its own."
             )
         if before != now:
-            orders |= dict.fromkeys(_parameters_of(task), [before.index(label) for label in now])
+            order = [before.index(label) for label in now]
+            orders |= {f"heads.{task}.weight": order, f"heads.{task}.bias": order}
     if not orders:
         return
     state["cfg"]["model"][OPTION] = labels_to_text({**saved, **wanted})
@@ -62,10 +63,6 @@ def match_labels(path: str, state: State, wanted: Labels, parameters: Parameters
     moments = state.get("last_optimizer_state")
     if moments and parameters:
         state["last_optimizer_state"] = _ordered_moments(moments, orders, parameters)
-
-
-def _parameters_of(task: str) -> tuple[str, str]:
-    return f"heads.{task}.weight", f"heads.{task}.bias"
 
 
 def _ordered(rows: Tensor, order: Sequence[int]) -> Tensor:

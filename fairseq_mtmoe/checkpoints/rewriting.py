@@ -197,8 +197,8 @@ def average(paths: Iterable[Path]) -> State:
     """Return the first checkpoint with the mean of all parameters (UserError).
 
     It has no optimizer's state. Half precision is summed in float32. Tensors keep the first checkpoint's type, and
-    share memory as there. Prices are averaged over the checkpoints that have some. It holds the sum and one checkpoint's
-    parameters at a time.
+    share memory as there. Prices are averaged over the checkpoints that have some. It holds the sum and one
+    checkpoint's parameters at a time.
     """
     result: State = {}
     total: dict[str, Tensor] = OrderedDict()

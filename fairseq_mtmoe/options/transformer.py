@@ -149,5 +149,6 @@ class T5Options:
     encoder_embed_dim: Optional[int] = option(None, "width of encoder and decoder (default: the pretrained T5's)")
     encoder_attention_heads: Optional[int] = option(None, "number of attention heads (default: the pretrained T5's)")
     dropout: float = option(0.1, "dropout of hidden states, inner activations and attention weights")
-    # All sizes of the T5 in JSON; the task fills them in.
+    # All sizes of the T5, and the labels of its task, in JSON; the task fills them in.
     t5: str = option("", SUPPRESS)
+    head_labels: str = option("", SUPPRESS)

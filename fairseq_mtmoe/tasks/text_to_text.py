@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fairseq_mtmoe.backbones.t5.config import T5Config
 from fairseq_mtmoe.backbones.t5.model import T5Model, note_sizes
 from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5, load
+from fairseq_mtmoe.checkpoints.head_labels import labels_to_text
 from fairseq_mtmoe.data.nlu import text_split
 from fairseq_mtmoe.data.nlu.loader import drawn_examples
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
@@ -56,6 +57,7 @@ class TextToTextTask(BenchmarkTask):
         if args.train_examples is not None and args.train_examples < 1:
             raise_invalid("--train-examples", "at least 1", args.train_examples)
         self.set_up_rows({self.name: self.row}, {self.name: metrics_of_text(self.row)})
+        self.head_labels = {self.name: _written_labels(self.row)}
         self.dictionary = begun_dictionary()
 
     def about_checkpoint(self, cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,6 +82,7 @@ class TextToTextTask(BenchmarkTask):
 
     def note_backbone(self, cfg: Any) -> None:
         note_sizes(cfg, self.pretrained.config)
+        cfg.head_labels = labels_to_text(self.head_labels)
         pieces = torch.frombuffer(bytearray(self.pretrained.sentencepiece), dtype=torch.uint8)
         self.state.merge_state_dict({PIECES: pieces})
 
@@ -181,6 +184,12 @@ def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, Tas
     if name not in known:
         raise_invalid(shown, f"a task with a text form and training data ({', '.join(known)})", name)
     return name, table[name]
+
+
+def _written_labels(row: TaskRow) -> list[str]:
+    """Return each label with its text, or with its number if answers are no labels' texts."""
+    texts = text_split.label_texts(row) or range(len(row.labels))
+    return [f"{label} (written {text})" for label, text in zip(row.labels, texts, strict=True)]
 
 
 def begun_dictionary() -> Dictionary:

@@ -18,7 +18,6 @@ from fairseq.optim import lr_scheduler
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from fairseq_mtmoe.checkpoints import loading
 from fairseq_mtmoe.checkpoints.key_maps import GATE_RATE
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import BaseGate, MoELayer, RunningPrices, forget_prices, remember_prices

@@ -300,7 +300,7 @@ def _row(path: Path, name: str, given: Any, known: Mapping[str, TaskRow]) -> Tas
         raise_invalid(where, "the fields of a task, including `splits`", given)
     fields = {key: value for key, value in given.items() if key not in ("splits", "submissions", "like")}
     splits, submissions = given.get("splits", {}), given.get("submissions", {})
-    row = structured(TaskRow, where, fields, _other(where, given["like"], splits, known) if is_like else None)
+    row = structured(TaskRow, where, fields, _other(where, given, splits, known) if is_like else None)
     for split, sources in splits.items():
         if str(split).partition("/")[0] not in SPLITS or not isinstance(sources, list) or not sources:
             raise_invalid(
@@ -322,13 +322,27 @@ def _row(path: Path, name: str, given: Any, known: Mapping[str, TaskRow]) -> Tas
     return row
 
 
-def _other(where: str, name: Any, splits: Mapping[str, Any], known: Mapping[str, TaskRow]) -> TaskRow:
+def _other(where: str, given: Mapping[str, Any], splits: Mapping[str, Any], known: Mapping[str, TaskRow]) -> TaskRow:
     """Return a copy of the row named by `like`, without the submissions of sets with new files."""
+    name, labels = given["like"], given.get("labels")
     if not isinstance(name, str) or name not in known:
         raise_invalid(f"{where}: like", f"a known task ({', '.join(known)})", name)
     row = deepcopy(known[name])
     row.submissions = {split: one for split, one in row.submissions.items() if split not in splits}
+    if isinstance(labels, list):
+        _reorder(row, list(map(str, labels)))
     return row
+
+
+def _reorder(row: TaskRow, labels: Sequence[str]) -> None:
+    """Put what has an entry for each label of a row into another order of these labels."""
+    if sorted(labels) != sorted(row.labels):
+        return
+    order = [row.labels.index(label) for label in labels]
+    writes = [] if row.text_form is None else row.text_form.writes
+    for entries in (writes, row.choices, *(one.labels for one in row.submissions.values())):
+        if len(entries) == len(order):
+            entries[:] = [entries[number] for number in order]
 
 
 def _expect(where: str, part: object, rules: Iterable[Rule]) -> None:

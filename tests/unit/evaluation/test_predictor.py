@@ -214,8 +214,7 @@ def test_labels_in_another_order_have_the_same_predictions(data, files, tmp_path
     path.write_text(
         "mnli: {like: mnli, labels: [neutral, contradiction, entailment]}\n"
         "rte: {like: rte, labels: [not_entailment, entailment]}\n"
-        "multirc: {like: multirc, labels: ['1', '0'],"
-        " submissions: {test: {file: MultiRC.jsonl, form: multirc, labels: [1, 0]}}}\n"
+        "multirc: {like: multirc, labels: ['1', '0']}\n"
     )
     one = predictor(data, None, ON_CPU, path)
     assert {each.submission.file: predicted(one, [each]) for each in one.choose("test").sets} == files
@@ -294,6 +293,19 @@ def test_a_validation_scores_the_text_that_is_written(text_data):
     values, examples = logged["_squad_predictions"], logged["_squad_examples"]
     written = [task.pieces.text(values[examples == n].long().tolist()) for n in range(len(PAIRS))]
     assert written == list(content.values())
+
+
+def test_a_t5_reads_labels_in_another_order_and_no_other_texts_of_them(text_data, tmp_path):
+    path = tmp_path / "table.yaml"
+    path.write_text("rte: {like: rte, labels: [not_entailment, entailment]}\n")
+    sets = predictor(text_data, text_data / "rte.pt", ON_CPU, path).choose("test").sets
+    assert [one.key for one in sets] == ["rte", "axb"]
+    path.write_text(
+        "rte: {like: rte, labels: [not_entailment, entailment],"
+        " text_form: {reads: '{sentence1} {sentence2}', writes: [entailment, not_entailment]}}\n"
+    )
+    with refused("rte: labels"):
+        predictor(text_data, text_data / "rte.pt", ON_CPU, path)
 
 
 def test_weights_of_a_t5_that_are_not_finite(text_data, tmp_path):

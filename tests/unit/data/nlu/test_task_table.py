@@ -163,6 +163,20 @@ def test_a_row_begins_as_another_one(write):
     assert list(rows["mine"].submissions) == ["test/mismatched"]
 
 
+def test_what_belongs_to_labels_follows_them_into_another_order(write):
+    """Texts that T5 writes, candidates, and a server's labels."""
+    own = load_tables()
+    rows = load_tables([write("table.yaml", "\n".join(
+        f"{name}: {{like: {name}, labels: ['{second}', '{first}']}}"
+        for name in ("multirc", "copa", "sst2") for first, second in [own[name].labels]
+    ))])  # fmt: skip
+    for name in ("multirc", "copa", "sst2"):
+        (one, two), (row, before) = own[name].labels, (rows[name], own[name])
+        assert row.labels == [two, one] and row.choices == before.choices[::-1]
+        assert row.text_form.writes == before.text_form.writes[::-1]
+        assert [of.labels for of in row.submissions.values()] == [of.labels[::-1] for of in before.submissions.values()]
+
+
 def test_tables_of_the_papers():
     """What examples/glue and examples/pemt have otherwise: lengths, and halves that are two."""
     own = load_tables()
