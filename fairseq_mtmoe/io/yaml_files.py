@@ -4,6 +4,7 @@ PyYAML's safe loader runs no code. But it accepts duplicate names, values that c
 aliases stand for a billion values.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
@@ -53,11 +54,18 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
             raise yaml.YAMLError(f"its aliases stand for more than {MAX_VALUES:,} values")
         return super().construct_document(node)
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError) as error:  # such as `!!bool maybe`, `!!int ""` or 0b2
+            line, kind = node.start_mark.line + 1, node.tag.removeprefix(PREFIX)
+            raise yaml.YAMLError(f"line {line} has a value that is no {kind}") from error
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
-            raise yaml.YAMLError(f"line {node.start_mark.line + 1} begins a value with `{twice}` twice")
+        twice = [key for key, count in Counter(keys).items() if count > 1]
+        if twice:
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1} begins a value with `{twice[0]}` twice")
         content: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return content
 
@@ -94,7 +102,7 @@ def read_mapping(path: Path, what: str, form: str) -> dict[str, Any]:
         raise_invalid(str(path), f"{what} of at most {MAX_CHARACTERS:,} characters", len(text))
     try:
         content = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a number such as 0b2
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"`{path}` must be {what} in YAML, but cannot be read: {reason}.") from error
     if not isinstance(content, dict):

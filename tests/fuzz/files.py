@@ -117,6 +117,8 @@ def _make_recipe(draw: random.Random, folder: Path) -> None:
         values = yaml.load(content, yaml.CSafeLoader)
         replace_one(draw, values, others[:6] + others[13:])
         content = yaml.dump(values, Dumper=yaml.CSafeDumper, allow_unicode=True)
+    if draw.random() < 0.1:
+        content += "".join(f"name{number}: {number}\n" for number in range(40_000))
     _write(draw, folder / "recipe.yaml", content)
 
 

@@ -14,7 +14,6 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import sentencepiece
 
@@ -25,6 +24,7 @@ SPACE = "▁"  # begins a word
 LEAST_LETTERS = 3  # occurrences of a new letter: rarer ones are typos or emoji
 LEAST_JOINS = 10  # occurrences of a new merge: an embedding needs examples to learn from
 LONGEST = 16  # characters in a piece, as in SentencePiece's training
+LONGEST_WORD = 1024  # pieces; a longer word is counted in parts, because a merge in a word takes time for its length
 # Field numbers of SentencePiece's `ModelProto`, `TrainerSpec` and pieces; kinds of pieces and of models
 _PIECES, _TRAINER, _MODEL_TYPE = 1, 2, 3
 _TEXT, _SCORE, _KIND = 1, 2, 3
@@ -124,7 +124,9 @@ def _words(processor: Processor, text: Iterable[str], known: Mapping[str, object
                 first = at
     apart = Counter[Parts]()
     for word, count in words.items():
-        apart[tuple(part for piece in word for part in ([piece] if piece in known else piece))] += count
+        parts = tuple(part for piece in word for part in ([piece] if piece in known else piece))
+        for start in range(0, len(parts), LONGEST_WORD):
+            apart[parts[start : start + LONGEST_WORD]] += count
     return apart
 
 
@@ -143,7 +145,7 @@ class _Joining:
         self._totals, self._places = Counter[Pair](), defaultdict[Pair, set[int]](set)
         self._heap: list[tuple[int, Pair]] = []
         for index in range(len(self._cuts)):
-            self._count(index, self._counts[index])
+            self._count(index, range(len(self._cuts[index])), self._counts[index])
         self._offer(self._totals)
 
     def next_piece(self, old: Iterable[str], score: float | None) -> str | None:
@@ -170,27 +172,44 @@ class _Joining:
     def _join(self, pair: Pair, piece: str) -> None:
         changed = set[Pair]()
         for index in self._places.pop(pair):
-            cut, joined = self._cuts[index], list[str]()
-            changed |= self._count(index, -self._counts[index])
-            for part in cut:
-                is_right = bool(joined) and (joined[-1], part) == pair
-                joined[-1:] = [piece] if is_right else [*joined[-1:], part]
-            self._cuts[index] = joined
-            changed |= self._count(index, self._counts[index])
+            cut, joined, end = self._cuts[index], list[str](), 0
+            old_places, new_places = set[int](), set[int]()  # of pairs that change
+            while (start := _find(cut, pair, end)) < len(cut):
+                joined += cut[end:start]
+                old_places |= {start - 1, start, start + 1}
+                new_places |= {len(joined) - 1, len(joined)}
+                joined.append(piece)
+                end = start + 2
+            changed |= self._count(index, old_places, -self._counts[index])
+            self._cuts[index] = joined + cut[end:]
+            changed |= self._count(index, new_places, self._counts[index])
         self._offer(changed - {pair})
 
-    def _count(self, index: int, count: int) -> set[Pair]:
-        cut = self._cuts[index]
-        pairs = [pair for pair in pairwise(cut) if all(part in self._scores for part in pair)]
-        for pair in pairs:
-            self._totals[pair] += count
-            self._places[pair].add(index)
-        return set(pairs)
+    def _count(self, index: int, places: Iterable[int], count: int) -> set[Pair]:
+        """Add `count` to the totals of a word's pairs at these places, and return the pairs."""
+        cut, pairs = self._cuts[index], set[Pair]()
+        for place in places:
+            if not 0 <= place < len(cut) - 1:
+                continue
+            pair = cut[place], cut[place + 1]
+            if pair[0] in self._scores and pair[1] in self._scores:
+                self._totals[pair] += count
+                self._places[pair].add(index)
+                pairs.add(pair)
+        return pairs
 
     def _offer(self, pairs: Iterable[Pair]) -> None:
         for pair in pairs:
             if self._totals[pair] >= LEAST_JOINS:
                 heapq.heappush(self._heap, (-self._totals[pair], pair))
+
+
+def _find(cut: Sequence[str], pair: Pair, start: int) -> int:
+    """Return the first place of a pair from `start`; the length if there is none."""
+    for place in range(start, len(cut) - 1):
+        if cut[place] == pair[0] and cut[place + 1] == pair[1]:
+            return place
+    return len(cut)
 
 
 def figures(processor: Processor, symbols: Iterable[str], lines: Sequence[str]) -> tuple[float, float]:

@@ -275,7 +275,16 @@ def test_what_is_no_recipe(load):
         "name: !!python/object/apply:os.system ['true']\n",
         "corpora:\n- &c {name: a,\n   fields: {source: *c}}\n",
     )
-    for text in ("name: [", "- a\n- b\n", "name: a\nname: b\ncorpora: []\n", "name: 2026-13-45\n", code, circle):
+    wrong = [f"name: !!{kind} maybe\n" for kind in ("bool", "int", "float")] + ["name: !!int ''\n"]
+    for text in (
+        "name: [",
+        "- a\n- b\n",
+        "name: a\nname: b\ncorpora: []\n",
+        "name: 2026-13-45\n",
+        code,
+        circle,
+        *wrong,
+    ):
         with refused("mine.yaml"):
             load(text)
 
