@@ -5,24 +5,45 @@ See `training/failures.py`. Invariants of our own code are asserted, and keep th
 
 import re
 import sys
+import unicodedata
 from collections.abc import Collection
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import NoReturn
 
 MAX_SHOWN = 300  # characters of a wrong value in a message; values in files may have any length
+MAX_SENTENCE, MAX_END = 1300, 300  # characters of a sentence, and of its end if it is cut
+_JOINERS = {"\u200c", "\u200d"}  # part of the spelling of Persian and many Indian languages
+_SPELLED = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}  # categories of characters that are hidden or act on a terminal
 
 
 class UserError(ValueError):
     """Wrong input. The message is one sentence: what is wrong, where, and what to do.
 
+    It quotes files, so it is safe to print: without control characters, and cut in the middle if it is long.
+
     names: the options, files and fields in backticks, the wrong one first.
     """
+
+    def __init__(self, sentence: str) -> None:
+        sentence = visible(sentence)
+        if len(sentence) > MAX_SENTENCE:
+            sentence = f"{sentence[: MAX_SENTENCE - MAX_END]}…{sentence[-MAX_END + 1 :]}"
+        super().__init__(sentence)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The texts in backticks."""
         return tuple(re.findall(r"`([^`]*)`", str(self)))
+
+
+def visible(text: object) -> str:
+    """Return the text with invisible and private characters spelled as `⟨U+202E⟩`."""
+    line = str(text)
+    if line.isascii() and line.isprintable():
+        return line
+    hidden = {ord(sign) for sign in set(line) - _JOINERS if unicodedata.category(sign) in _SPELLED}
+    return line.translate({code: f"⟨U+{code:04X}⟩" for code in hidden})
 
 
 def first_line(error: object) -> str:

@@ -10,6 +10,7 @@ from rich.table import Table as ScreenTable
 from tabulate import SEPARATING_LINE, tabulate
 
 from fairseq_mtmoe.analysis.run_log import plain
+from fairseq_mtmoe.errors import visible
 from fairseq_mtmoe.io.pages import markdown_table
 
 # Private characters that stand for bold type while LaTeX's special characters are escaped.
@@ -29,14 +30,14 @@ class Table:
 
     def on_screen(self, title: str = "") -> ScreenTable:
         """Return the table for rich's console."""
-        table = ScreenTable(title=escape(title) or None, title_justify="left", title_style="bold")
+        table = ScreenTable(title=_shown(title) or None, title_justify="left", title_style="bold")
         for index, column in enumerate(self.columns):
-            table.add_column(escape(column), justify="left" if index < self.texts else "right")
+            table.add_column(_shown(column), justify="left" if index < self.texts else "right")
         for row in self.rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*map(_shown, row))
         table.add_section()
         for row in self.below:
-            table.add_row(*map(escape, row), style="bold" if self.bold else None)
+            table.add_row(*map(_shown, row), style="bold" if self.bold else None)
         return table
 
     def in_markdown(self) -> str:
@@ -59,6 +60,11 @@ class Table:
 
     def _marked(self, start: str, end: str) -> list[list[str]]:
         return [[f"{start}{cell}{end}" if cell and self.bold else cell for cell in row] for row in self.below]
+
+
+def _shown(text: str) -> str:
+    """Return a text for rich's console, without markup and control characters."""
+    return escape(visible(text))
 
 
 def with_error(score: float, error: float, digits: int = 2) -> str:

@@ -31,7 +31,7 @@ from fairseq_mtmoe.data.corpora.report import Report
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
 from fairseq_mtmoe.data.translation.file_names import read_side_name
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
-from fairseq_mtmoe.io.pages import visible
+from fairseq_mtmoe.errors import visible
 
 BYTES_FOR_A_PROCESS = 4 << 20  # raw bytes per process: with fewer, starting a process costs more than it saves
 
@@ -84,7 +84,8 @@ def _say_unread(recipe: Recipe, raw: Path) -> None:
     unread = [name for name, side in sides if name not in read and side and side.lang in (side.source, side.target)]
     if unread:
         more = f" and {len(unread) - FEW} more" if len(unread) > FEW else ""
-        click.echo(f"Not read, as the recipe has no such files: {', '.join(unread[:FEW])}{more}.", err=True)
+        shown = visible(", ".join(unread[:FEW]))
+        click.echo(f"Not read, as the recipe has no such files: {shown}{more}.", err=True)
 
 
 def without_missing(recipe: Recipe, raw: Path) -> Recipe:
@@ -92,7 +93,8 @@ def without_missing(recipe: Recipe, raw: Path) -> Recipe:
     found = recipe.found_in(raw)
     missing = [corpus.name for corpus in found.missing(raw)]
     if missing:
-        click.echo(f"Left out, as files are missing below {raw}: {', '.join(missing)}.", err=True)
+        shown = visible(", ".join(missing))
+        click.echo(f"Left out, as files are missing below {raw}: {shown}.", err=True)
     return found.without(missing)
 
 

@@ -28,7 +28,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, visible
 
 PATH = click.Path(path_type=Path)
 CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")
@@ -92,9 +92,9 @@ def show(table: Table) -> None:
 
 
 def say(lines: Iterable[object], console: Console | None = None) -> None:
-    """Print lines without markup, highlighting or wrapping."""
+    """Print lines without markup, highlighting, wrapping or control characters."""
     for line in lines:
-        (console or Console()).print(str(line), soft_wrap=True, highlight=False, markup=False)
+        (console or Console()).print(visible(line), soft_wrap=True, highlight=False, markup=False)
 
 
 class ProgressLines(Progress):

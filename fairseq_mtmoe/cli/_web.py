@@ -18,7 +18,7 @@ from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from fairseq_mtmoe.errors import UserError, first_line
+from fairseq_mtmoe.errors import UserError, first_line, visible
 from fairseq_mtmoe.io.pages import templates
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 MOST_CHARACTERS, MOST_LINES = 5000, 50  # of a text
 MOST_WAITING = 4  # texts
+MOST_SECONDS = 60.0  # in which a client sends a request
 MOST_BYTES = 1 << 16  # of a request: enough for MOST_CHARACTERS of any script, percent-encoded
 _HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'", "Referrer-Policy": "same-origin", "Cache-Control": "no-store",
@@ -126,12 +127,15 @@ async def serving(
         sockets = bind_sockets(port, HOST)
     except OSError as error:
         raise UserError(f"`--port` must be a free port, but {port} is not: {first_line(error)}.") from error
-    desk = Desk(translators, names)
+    desk = Desk(translators, list(map(visible, names)))  # a file's name need not be UTF-8
     address = f"{HOST}:{sockets[0].getsockname()[1]}"
     names_of_host = (address, address.replace(HOST, "localhost"))
     hosts = tuple(name for host in names_of_host for name in (host, host.removesuffix(":80")))  # browsers omit port 80
     handlers = [("/", _handler(), {"desk": desk, "hosts": hosts})]
-    server = HTTPServer(Application(handlers, log_function=lambda handler: None), max_body_size=MOST_BYTES)
+    server = HTTPServer(
+        Application(handlers, log_function=lambda handler: None), max_body_size=MOST_BYTES,
+        idle_connection_timeout=MOST_SECONDS, body_timeout=MOST_SECONDS,
+    )  # fmt: skip
     server.add_sockets(sockets)
     ready(f"http://{address}/")
     try:

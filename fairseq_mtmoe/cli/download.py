@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fairseq_mtmoe.cli._shared import PATH, say
 from fairseq_mtmoe.data.corpora.recipes.schema import SHIPPED
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, visible
 from fairseq_mtmoe.io.files import check_writable
 
 if TYPE_CHECKING:
@@ -55,9 +55,10 @@ def command(recipe_name: str, raw: Path, only_list: bool) -> None:
     if by_hand:
         click.echo("By hand:")
     for item in by_hand:
-        click.echo(f"  {raw / item.file}: {item.by_hand or 'put it there'} (for {', '.join(item.corpora)})")
+        what = item.by_hand or "put it there"
+        say([f"  {raw / item.file}: {what} (for {', '.join(item.corpora)})"])
     for file, sentence in failed.items():
-        click.echo(f"failed: {raw / file}: {sentence}", err=True)
+        say([f"failed: {raw / file}: {sentence}"], Console(stderr=True))
     then = f"mtmoe prepare corpora {raw} DATA --recipe {recipe_name}"
     if failed:
         raise UserError(
@@ -78,7 +79,8 @@ def _show(items: Sequence[Item], raw: Path) -> None:
         begun = f"{decimal(part.stat().st_size)} so far" if os.path.exists(part) else "no"
         state = "yes" if is_there else begun
         origin = item.address or (f"by hand: {item.by_hand}" if item.by_hand else "your own file")
-        table.add_row(item.file, "?" if size is None else decimal(size), item.licence, origin, state)
+        shown = decimal(size) if size is not None else "?"
+        table.add_row(*map(visible, (item.file, shown, item.licence, origin, state)))
     Console(width=None if Console().is_terminal else 250).print(table)
 
 

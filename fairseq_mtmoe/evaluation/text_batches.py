@@ -25,7 +25,7 @@ from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, dictionary_
 from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.vocabulary import End, Side, Vocabulary, ends_of
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, raise_invalid, visible
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.mixing import cut, limits_of
 from fairseq_mtmoe.evaluation.test_sets import Speller
@@ -334,7 +334,7 @@ def _warn_of_untrained(path: str, direction: str, trained: tuple[str, ...]) -> N
     """Log a warning, once for each direction of a checkpoint that names its training's directions."""
     if trained:
         more = f" and {len(trained) - SHOWN} more" if len(trained) > SHOWN else ""
-        shown = ", ".join(trained[:SHOWN]) + more
+        shown = visible(", ".join(trained[:SHOWN])) + more
         logger.warning(f"{path} was last trained on {shown}, not on {direction}: its output may be poor")
 
 

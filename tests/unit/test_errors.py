@@ -35,6 +35,14 @@ def test_must_be_names_the_rule_and_the_value(value, shown):
     assert str(error.value) == f"`x` must be small, but is {shown}"
 
 
+def test_a_sentence_is_one_short_line_whatever_a_file_has_in_it():
+    error = UserError(f"`a\x1b]0;b\x07\n` must not be {'x' * 10**6}\u202e, but is\udcff; mend `c`.")
+    assert str(error).isprintable() and len(str(error)) < 1500
+    assert error.names == ("a⟨U+001B⟩]0;b⟨U+0007⟩⟨U+000A⟩", "c") and str(error).endswith("is⟨U+DCFF⟩; mend `c`.")
+    assert str(UserError(str(error))) == str(error)
+    assert str(UserError("می\u200cشود größer、\u3000")) == "می\u200cشود größer、\u3000"
+
+
 @pytest.mark.parametrize("report", [None, "error.json", "/"])
 def test_a_users_error_is_one_line_even_when_fairseq_raises_it_again(report, tmp_path):
     environment = {"TORCHELASTIC_ERROR_FILE": str(tmp_path / report)} if report else {}

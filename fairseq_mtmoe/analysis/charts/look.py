@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 import altair as alt
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, visible
 from fairseq_mtmoe.io.files import replacing
-from fairseq_mtmoe.io.pages import visible
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7a5cc0")
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 1])

@@ -22,7 +22,8 @@ from fairseq_mtmoe.analysis.report.gathering import Facts, RunReport, Sample, co
 from fairseq_mtmoe.analysis.report.warnings import RANK
 from fairseq_mtmoe.analysis.rows import ALL, VALIDATION, Row, Values
 from fairseq_mtmoe.analysis.significance import LEVEL
-from fairseq_mtmoe.io.pages import policy_hash, templates, visible
+from fairseq_mtmoe.errors import visible
+from fairseq_mtmoe.io.pages import policy_hash, templates
 
 HERE = Path(__file__).parent
 # Limits of a page, over all runs: shares of experts (1.3 MB), numbers of curves (1.5 MB), bytes of translations.

@@ -272,6 +272,9 @@ def _append(response: requests.Response, part: _Part, run: _Run) -> None:
             while left:
                 left = left[part.file.write(left) :]
             run.watch.has(item, part.size, size)
+            if item.size is not None and part.size > item.size:
+                part.begin_anew()
+                raise _refused(item, f"it has more than the published {item.size:,} bytes")
             if run.stop.is_set():
                 raise Stopped
         if size in (None, part.size):

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, raise_invalid, visible
 from fairseq_mtmoe.io.files import read_json
 from fairseq_mtmoe.io.typed import fault
 
@@ -29,7 +29,8 @@ def load_tiers(
     if languages is not None:
         known = {lang for pair in sizes for lang in pair.split("-")}.union(languages)
         if unknown := [name for name in named if not known.issuperset(name.split("-"))]:
-            logger.warning(f"{path} names {', '.join(unknown)}, which are not language pairs or languages of the data")
+            shown = visible(", ".join(unknown))
+            logger.warning(f"{path} names {shown}, which are not language pairs or languages of the data")
     largest = max(sizes.values(), default=0)
     found = {
         pair: named.get(pair) or named.get(pair.split("-")[-1]) or (tier_of_size(size, largest) if size else None)

@@ -6,7 +6,6 @@ The style is `basics.css`.
 import base64
 import hashlib
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,8 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from tabulate import tabulate
 
-_JOINERS = "\u200c\u200d"  # part of the spelling of Persian and many Indian languages
-_SPELLED = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+from fairseq_mtmoe.errors import visible
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: int | Sequence[int] = 1) -> str:
@@ -47,17 +45,6 @@ def templates(folder: Path) -> Environment:
 def policy_hash(text: str) -> str:
     """Return the hash that allows a script or style in a page's content policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def visible(text: object) -> str:
-    """Return the text with invisible and private characters spelled as `⟨U+202E⟩`."""
-    line = str(text)
-    if line.isascii() and line.isprintable():
-        return line
-    return "".join(
-        f"⟨U+{ord(sign):04X}⟩" if unicodedata.category(sign) in _SPELLED and sign not in _JOINERS else sign
-        for sign in line
-    )
 
 
 def _coded(text: object) -> Markup:

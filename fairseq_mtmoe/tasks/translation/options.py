@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS
-from fairseq_mtmoe.errors import UserError, flag, raise_invalid, unknown_language
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid, unknown_language, visible
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
 from fairseq_mtmoe.io.typed import Rule, fault
 
@@ -294,7 +294,7 @@ def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
     """Replace the options by a checkpoint's settings; return whether any changed."""
     changed = _differing(args, state)
     for name, value in changed.items():
-        logger.info(f"from the checkpoint: {name} = {value} instead of {getattr(args, name)}")
+        logger.info(f"from the checkpoint: {name} = {visible(value)} instead of {getattr(args, name)}")
         setattr(args, name, value)
     for pair in _pairs_to_load(args) if changed else ():
         for option, lang in zip(("--source-lang", "--target-lang"), pair.split("-"), strict=True):
@@ -308,7 +308,7 @@ def warn_of_changes(args: Namespace, state: Mapping[str, Any]) -> None:
     """Warn of settings, languages apart, that differ from the checkpoint that a run begins with."""
     changed = _differing(args, state)
     for name in [name for name in changed if name != "langs"]:
-        was = f"{name} was {changed[name]} when the checkpoint was trained"
+        was = f"{name} was {visible(changed[name])} when the checkpoint was trained"
         logger.warning(f"{was}, and is {getattr(args, name)} from now on")
 
 

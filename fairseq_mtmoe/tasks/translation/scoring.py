@@ -25,7 +25,7 @@ from torch import Tensor, distributed, nn
 from fairseq_mtmoe.analysis.scores import bleu_tokenizer
 from fairseq_mtmoe.data.translation.pairs import PairLoader
 from fairseq_mtmoe.data.translation.vocabulary import ends_of
-from fairseq_mtmoe.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid, visible
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.first_words import first_words
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references
@@ -118,8 +118,8 @@ class ValidationScores:
             is_shown = 0 in numbers
             row = numbers.index(0) if is_shown else 0
             extra = {"for_screen": True} if is_shown else None  # see training/screen.py
-            logger.info(f"example hypothesis ({pair}): {hypotheses[row]}", extra=extra)
-            logger.info(f"example reference ({pair}): {lines[row]}", extra=extra)
+            logger.info(f"example hypothesis ({pair}): {visible(hypotheses[row])}", extra=extra)
+            logger.info(f"example reference ({pair}): {visible(lines[row])}", extra=extra)
         found = {f"_{other}_{name}": _zeros(name) for other in pairs for name in self.asked}
         for name in self.asked:
             statistics = self._metric(name, pair)._extract_corpus_statistics(hypotheses, [lines, *chosen])

@@ -287,10 +287,11 @@ def test_processes_that_cannot_start_are_one_sentence(translator, monkeypatch):
 
 
 @contextmanager
-def served(*translators, **more):
+def served(*translators, names=None):
     """The address of a page, whose server ends with the block."""
     ready, loop = queue.Queue(), asyncio.new_event_loop()
-    task = loop.create_task(_web.serving(translators, [f"model{n}" for n in range(len(translators))], 0, ready.put))
+    names = names or [f"model{number}" for number in range(len(translators))]
+    task = loop.create_task(_web.serving(translators, names, 0, ready.put))
 
     def run():
         asyncio.set_event_loop(loop)
@@ -381,6 +382,22 @@ def test_the_page_is_for_this_machine_and_for_little_text(translator):
         for thread in threads:
             thread.join(20)
         assert sorted(answers) == [200] * 4 + [503] * 3
+
+
+@pytest.mark.parametrize("sent", ["POST / HT", "POST / HTTP/1.1\r\nHost: {}\r\nContent-Length: 9\r\n\r\ntext"])
+def test_a_request_that_is_half_sent_ends(sent, monkeypatch):
+    monkeypatch.setattr(_web, "MOST_SECONDS", 0.1)
+    with served(Slow()) as address:
+        place = urllib.parse.urlsplit(address)
+        with socket.create_connection((place.hostname, place.port), timeout=20) as client:
+            client.sendall(sent.format(place.netloc).encode())
+            assert client.recv(1) == b""
+
+
+def test_a_models_name_need_not_be_utf8():
+    with served(Slow(), names=["model\udcff.pt"]) as address:
+        status, page = ask(address)
+    assert status == 200 and "model⟨U+DCFF⟩.pt" in page
 
 
 class Endless:

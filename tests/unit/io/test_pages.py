@@ -1,7 +1,8 @@
 import pytest
 from jinja2 import UndefinedError
 
-from fairseq_mtmoe.io.pages import markdown_table, templates, visible
+from fairseq_mtmoe.errors import visible
+from fairseq_mtmoe.io.pages import markdown_table, templates
 
 
 @pytest.fixture

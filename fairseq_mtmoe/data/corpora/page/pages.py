@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fairseq_mtmoe.data.corpora.page import figures
 from fairseq_mtmoe.data.corpora.page.figures import Report
-from fairseq_mtmoe.io.pages import markdown_table, templates, visible
+from fairseq_mtmoe.errors import visible
+from fairseq_mtmoe.io.pages import markdown_table, templates
 
 SPLITS = ("train", "valid", "test")
 FEW, MOST = 8, 200  # findings shown at first, and in all

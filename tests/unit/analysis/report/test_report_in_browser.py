@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from fairseq_mtmoe.analysis.report.page import page_of
-from fairseq_mtmoe.io.pages import visible
+from fairseq_mtmoe.errors import visible
 from tests.helpers.browser import NAMES, find_browser, running_browser
 from tests.helpers.reported_runs import made_up_facts, read_facts
 

@@ -155,6 +155,14 @@ def test_what_no_second_try_changes(web, get, tmp_path):
     assert len(web.requests) == 4
 
 
+def test_no_more_is_written_than_the_published_bytes(web, get, tmp_path, monkeypatch):
+    monkeypatch.setattr(downloading, "_PIECE", 1000)
+    watch, address = Watch(), web.put("/a.tgz", CONTENT, told_size=False)  # which could go on without end
+    with refused(address):
+        get(Item("a.tgz", address, size=3500), watch)
+    assert max(done for done, _ in watch.done) == 4000 and list(digests(tmp_path)) == []
+
+
 def test_a_redirect_may_lead_to_another_host_and_keeps_what_was_asked(web, get):
     with web_server() as other:
         target = other.put("/there.tgz", CONTENT, Fault(drop=3000), ETag='"v1"')

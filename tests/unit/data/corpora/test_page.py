@@ -8,7 +8,8 @@ from lxml.html import document_fromstring as parsed
 from fairseq_mtmoe import register
 from fairseq_mtmoe.data.corpora.page.figures import findings, training_command
 from fairseq_mtmoe.data.corpora.page.pages import markdown_of, page_of
-from fairseq_mtmoe.io.pages import policy_hash, visible
+from fairseq_mtmoe.errors import visible
+from fairseq_mtmoe.io.pages import policy_hash
 from tests.helpers.corpus_reports import HOSTILE, RULES, hostile, report
 from tests.helpers.tables import unpadded
 
