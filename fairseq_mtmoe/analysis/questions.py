@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_mtmoe.analysis.rows import EVERYBODY, Row, Run, Values
+from fairseq_mtmoe.analysis.rows import EVERYBODY, Row, Run, Values, of_kind
 
 LEAST_SHARE = 0.1
 """Share of a fair share, 1/N: an expert with less of every task's tokens is unused."""
@@ -120,6 +120,16 @@ def evenly(count: int, most: int) -> list[int]:
 def expert_tasks(run: Run) -> list[str]:
     """Return the tasks whose experts are counted, in the model's order."""
     return [task for task in dict.fromkeys(row.task for row in run.of("experts")) if task != EVERYBODY]
+
+
+def fixed_layers(run: Run) -> set[str]:
+    """Return the layers with fixed gates, in which each task has an expert for itself."""
+    gates = [str(event.get("options", {}).get("expert_gates")) for event in of_kind(run.events, "run")]
+    if "fixed" not in ",".join(gates):  # a pattern of gates is a list
+        return set()
+    layers = {row.layer for row in run.of("experts")}
+    choosing = {row.layer for row in run.of("experts") if ((row.value > 0).sum(axis=1) > 1).any()}
+    return layers - choosing
 
 
 def expert_layers(run: Run) -> list[str]:

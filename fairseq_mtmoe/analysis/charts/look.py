@@ -86,7 +86,8 @@ def lines(
     near = [drawn.mark_point(opacity=0, size=90)] if hover else []
     line = drawn.mark_line(point=marked, clip=low is not None)
     chart = alt.layer(line, became_sparse, text, *near, data=data_of(points)).properties(width=size[0], height=size[1])
-    return panels(chart, columns, order_of(points, "panel")).resolve_scale(y=sides)
+    faceted = panels(chart, columns, order_of(points, "panel")).resolve_scale(y=sides)
+    return faceted.resolve_axis(x="independent")
 
 
 def order_of(points: list[Point] | str, field: str) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fairseq_mtmoe.analysis.differences import SEED, Differences, Sampling, find_differences
 from fairseq_mtmoe.analysis.eval_folders import Evaluation, metrics_of, outputs_of, read_evaluations
-from fairseq_mtmoe.analysis.questions import entropies, evenly
+from fairseq_mtmoe.analysis.questions import entropies, evenly, fixed_layers
 from fairseq_mtmoe.analysis.report.warnings import Warned, warnings_of
 from fairseq_mtmoe.analysis.rows import Row, Run, of_kind, read_run, run_names
 from fairseq_mtmoe.analysis.run_log import FILE_NAME, Event, is_plain, provenance
@@ -156,15 +156,19 @@ class Gatherer:
 
 def run_report(run: Run, scores: ScoresOfRun) -> RunReport:
     """Return a page's facts of one run, with no more moments than a page has room for."""
-    setup = setup_of(run)
-    spread = [replace(row, group="entropy", metric="entropy", value=entropies(row.value)) for row in run.of("experts")]
-    rows = [row.at(evenly(len(row.value), MOST_MOMENTS.get(row.group, len(row.value)))) for row in run.rows + spread]
+    setup, fixed = setup_of(run), fixed_layers(run)
+    shown = [row for row in run.rows if row.group != "experts" or row.layer not in fixed]
+    routed = [row for row in shown if row.group == "experts"]
+    spread = [replace(row, group="entropy", metric="entropy", value=entropies(row.value)) for row in routed]
+    rows = [row.at(evenly(len(row.value), MOST_MOMENTS.get(row.group, len(row.value)))) for row in shown + spread]
     notes = {
         "The run log has no events yet.": not run.events,
         "Options, versions and hardware are not shown: the run log is older than 0.1.10.":
             bool(run.events) and not setup["versions"],
         "Training between validations is not shown: the run made fewer updates than `--log-interval`, or its log is "
         "older than 0.1.10.": bool(run.events) and not run.of("train"),
+        f"Shares of experts are not shown of {len(fixed)} layers with fixed gates: each {run.unit} has an expert of "
+        "its own there.": bool(fixed),
     }  # fmt: skip
     said = [note for note, holds in notes.items() if holds]
     return RunReport(run.name, run.unit, setup, progress_of(run), rows, run.sparsified, scores, warnings_of(run),

@@ -7,7 +7,7 @@ const INK = {light: ['#0072B2', '#D55E00', '#00835f', '#b0568c', '#b87a00', '#2f
   dark: ['#56A9E8', '#FF8A4C', '#2bbd8f', '#e59ac6', '#f0b63a', '#9bd7ff', '#e6e9ed', '#b7a2f2']};
 const DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 1]];
 const AXES = {update: 'updates', tokens: 'target tokens', minutes: 'minutes of training', epoch: 'epochs'};
-const NOTHING = 65535, WHOLE = 10000, FEW = 12, MOST_LINES = 6, PAGE = 20, QUIET = 3000;
+const NOTHING = 65535, WHOLE = 10000, FEW = 12, MOST_LINES = 8, PAGE = 20, QUIET = 3000;
 
 // ---- elements: all are made here; text is never interpreted as HTML
 const el = (tag, properties = {}, ...children) => {
@@ -267,7 +267,11 @@ const lineSection = ({id, title, groups, by, only, x: ownAxis}) => {
         : names.indexOf(line)) % DASHES.length]};
   };
   const chart = new Chart(`${id}-chart`, title, width => linesSpec(view(), width), () => linesTable(title, view()));
-  const controls = el('div', {class: 'controls'}), names = el('div');
+  const controls = el('div', {class: 'controls'}), names = el('div'), drawn = el('p', {class: 'soft small'});
+  const tell = () => {
+    const all = keys(), count = all.filter(key => picked().includes(key)).length;
+    drawn.textContent = count < all.length ? `${count} of ${all.length} lines are drawn; tick the others here.` : '';
+  };
   const renew = (name, value) => { choose(`${id}.${name}`, value); show(); chart.renew(); };
   const show = () => {
     const axes = Object.keys(AXES).filter(one => one !== 'epoch'
@@ -290,10 +294,11 @@ const lineSection = ({id, title, groups, by, only, x: ownAxis}) => {
     ].filter(one => one));
     names.replaceChildren(...(keys().length > 1
       ? [pills(id, keys(), key => labels.get(key), picked(),
-        value => { choose(`${id}.keys.${metric() ?? ''}`, value); chart.renew(); })] : []));
+        value => { choose(`${id}.keys.${metric() ?? ''}`, value); tell(); chart.renew(); })] : []));
+    tell();
   };
   show();
-  section(id, title, controls, names, chart.figure);
+  section(id, title, controls, drawn, names, chart.figure);
 };
 
 // ---- heat maps: experts' shares of tokens, and weights of the sources

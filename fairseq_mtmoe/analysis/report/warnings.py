@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fairseq_mtmoe.analysis.questions import LAST, LEAST_SHARE, entropies, unmoved, used_experts
+from fairseq_mtmoe.analysis.questions import LAST, LEAST_SHARE, entropies, fixed_layers, unmoved, used_experts
 from fairseq_mtmoe.analysis.rows import EVERYBODY, Row, Run, Values, of_first_subset, of_kind
 from fairseq_mtmoe.analysis.run_log import Event
 
@@ -22,6 +22,8 @@ NOISE_TIMES, LEAST_RISE = 4.0, 0.01
 MUCH_RISE = 0.05
 MUCH_PADDING, MOST_PADDING = 0.10, 0.30
 MANY_SKIPPED = 0.01
+LEAST_PASSES, LEAST_FALL = 1.0, 0.01
+"""Passes over the data, and the fall of perplexity in the last validation that shows a run which still learns."""
 Severity = Literal["high", "mid", "low"]
 RANK: tuple[Severity, ...] = ("high", "mid", "low")
 
@@ -39,8 +41,8 @@ class Warned:
 def warnings_of(run: Run) -> list[Warned]:
     """Return the findings of all rules, the most severe first."""
     rules: tuple[Callable[[Run], Iterator[Warned]], ...] = (
-        not_finite, dead_experts, collapsed_routing, unmoved_gates, worse_languages, past_best, skipped_updates,
-        padding_share, still_temperature,
+        not_finite, dead_experts, collapsed_routing, unmoved_gates, ended_early, worse_languages, past_best,
+        skipped_updates, padding_share, still_temperature,
     )  # fmt: skip
     return sorted((found for rule in rules for found in rule(run)), key=lambda one: RANK.index(one.severity))
 
@@ -48,15 +50,13 @@ def warnings_of(run: Run) -> list[Warned]:
 def _layers(run: Run) -> Iterator[tuple[str, Values, list[Values]]]:
     """Yield layers that route, with their updates and, at each, the counts (T, N) of tasks with tokens.
 
-    A layer with a fixed gate has an expert for each task, also for a language that is only a source.
+    A layer with a fixed gate does not: it has an expert also for a language that is only a source.
     """
-    gates = [str(event.get("options", {}).get("expert_gates")) for event in of_kind(run.events, "run")]
-    for layer in dict.fromkeys(row.layer for row in run.of("experts")):
+    fixed = fixed_layers(run)
+    for layer in dict.fromkeys(row.layer for row in run.of("experts") if row.layer not in fixed):
         rows = run.of("experts", layer=layer)
         counts_MTN = np.stack([row.value for row in rows], axis=1)
-        counts = [of[~np.isnan(of).any(axis=1)] for of in counts_MTN]
-        if not ("fixed" in ",".join(gates) and all((of > 0).sum(1).max(initial=0) <= 1 for of in counts)):
-            yield layer, rows[0].moments.update, counts
+        yield layer, rows[0].moments.update, [of[~np.isnan(of).any(axis=1)] for of in counts_MTN]
 
 
 def _enough(counts_TN: Values) -> bool:
@@ -169,6 +169,45 @@ def _rise(row: Row) -> tuple[int, float, float]:
     return (best, by, noise) if by > max(NOISE_TIMES * noise, math.log1p(LEAST_RISE)) else (0, 0.0, 0.0)
 
 
+def ended_early(run: Run) -> Iterator[Warned]:
+    """Warn of a run that ended within its first pass while its perplexity still fell."""
+    passes, updates = _passes(run), _updates(run)
+    if passes is None or passes >= LEAST_PASSES or not _is_over(run):
+        return
+    for row in run.of("all", metric="ppl"):
+        values = row.value[np.isfinite(row.value)]
+        fall = 1 - float(values[-1] / values[-2]) if len(values) > 1 else 0.0
+        if fall > LEAST_FALL:
+            yield Warned("ended_early", "high", (
+                f"The run ended after {passes:.2g} passes over its training sentences, while it still learned: "
+                f"validation perplexity fell by {fall:.1%} in the last of {len(values)} validations. Train longer "
+                f"(`--max-update` above {updates:,}), or use a smaller model in the same time (`mtmoe suggest`)."
+            ), {"update": updates})  # fmt: skip
+
+
+def _passes(run: Run) -> float | None:
+    """Return the passes over the training sentences so far; None if the log lacks a number."""
+    sizes = next(reversed(of_kind(run.events, "run")), {}).get("sizes") or {}
+    rows, total = run.of("train", metric="bsz"), sum(sizes.values())
+    batches = [value for row in rows for value in row.value.tolist() if math.isfinite(value)]
+    return _updates(run) * fmean(batches) / total if batches and total else None
+
+
+def _updates(run: Run) -> int:
+    return max((int(event["update"]) for event in run.events if "update" in event), default=0)
+
+
+def _is_over(run: Run) -> bool:
+    """Return whether the run has reached the limit of its updates, epochs or hours."""
+    start: Event = next(reversed(of_kind(run.events, "run")), {})
+    options: dict[str, Any] = start.get("options", {})
+    epoch = max((event.get("epoch", 0) for event in of_kind(run.events, "valid")), default=0)
+    minutes = max((event.get("minutes") or 0.0 for event in run.events), default=0.0)
+    reached = {"max_update": _updates(run), "max_epoch": epoch, "stop_time_hours": minutes / 60}
+    limits = [(options.get(name), value) for name, value in reached.items()]
+    return any(isinstance(limit, int | float) and 0 < limit <= value for limit, value in limits)
+
+
 def skipped_updates(run: Run) -> Iterator[Warned]:
     """Warn of updates that were skipped because loss or gradients were not finite."""
     chosen = of_kind(run.events, "train")
@@ -203,7 +242,7 @@ def still_temperature(run: Run) -> Iterator[Warned]:
     start: Event = next(reversed(of_kind(events, "run")), {"event": "run"})
     options: dict[str, Any] = start.get("options", {})
     known = {event.get("temperature") for event in epochs}
-    updates = max((int(event["update"]) for event in events if "update" in event), default=0)
+    updates = _updates(run)
     limits = [start.get("heating_updates"), options.get("max_update")]
     is_over = any(updates >= limit for limit in limits if isinstance(limit, int) and limit > 0)
     is_over = is_over or (bool(epochs) and epochs[-1]["epoch"] == options.get("max_epoch"))

@@ -161,6 +161,12 @@ def test_the_map_is_of_the_first_two_principal_components():
         assert np.isfinite(plane_of(few)[0]).all() and plane_of(few)[1] == (0, 0)
 
 
+def test_every_panel_has_its_own_axis_and_an_empty_place_has_none(tmp_path):
+    points = [{"x": x, "y": x, "line": "run", "panel": panel} for panel in "abcde" for x in range(3)]
+    look.save(look.lines(points, "updates", columns=3), tmp_path / "chart.svg")
+    assert (tmp_path / "chart.svg").read_text().count(">updates<") == 5
+
+
 def test_charts_are_saved_whole(tmp_path):
     look.save(charts.movement([run_of(translation(), "run")]), path := tmp_path / "new" / "a.pdf")
     assert path.read_bytes().startswith(b"%PDF") and list(path.parent.iterdir()) == [path]

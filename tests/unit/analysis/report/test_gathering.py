@@ -75,6 +75,22 @@ def test_experts_have_fewer_moments_and_entropy_says_how_even_they_are(tmp_path)
     np.testing.assert_allclose(entropy, np.transpose([entropies(np.array(of, float)) for of in counts.values()]))
 
 
+def test_experts_of_fixed_gates_are_left_out_and_a_note_says_why(tmp_path):
+    own = [[90, 0, 0, 0], [0, 90, 0, 0], [0, 0, 90, 0]]
+
+    def change(event):
+        fixed = {"options": event.get("options", {}) | {"expert_gates": "fixed,base"}}
+        layers = {"layers": event.get("layers", {}) | {"encoder.layers.1": own}}
+        return event | {"run": fixed, "experts": layers}.get(event["event"], {})
+
+    run = gathered(tmp_path, events_of_a_run(change=change))
+    groups = ("experts", "entropy")
+    assert {(row.group, row.layer) for row in run.rows if row.group in groups} == {
+        (group, "decoder.layers.1") for group in groups
+    }
+    assert any("not shown of 1 layers with fixed gates" in note for note in run.notes)
+
+
 def test_a_run_of_an_old_version_says_what_it_does_not_know():
     (run,) = Gatherer([OLD / "sparse"]).gather().runs
     assert run.rows and run.setup["commit"] is None and run.progress["tokens"] is None
@@ -218,6 +234,32 @@ def test_a_run_that_goes_on_past_its_best_is_told():
 
     (found,) = warnings(changed({"validations": 20}, valid=valid))
     assert found["kind"] == "past_best" and found["severity"] == "low" and found["where"] == {"update": 550}
+
+
+def short(examples: float, last: float = 0.9, **options: Any) -> list[Event]:
+    """A run of 1,000 updates on 600 sentences; `last` is the change of perplexity in the last validation."""
+
+    def valid(event: Event) -> Event:
+        return {"all": event["all"] | {"ppl": 20.0 * (last if event["update"] == 1000 else 1)}}
+
+    run = {"options": {"max_update": 1000} | options}
+    return changed({}, run=lambda event: run, train=lambda event: {"bsz": examples}, valid=valid)
+
+
+def test_a_run_that_ended_within_its_first_pass_while_it_learned_is_told():
+    (found,) = warnings(short(0.06))
+    assert (found["kind"], found["severity"], found["where"]) == ("ended_early", "high", {"update": 1000})
+    assert "after 0.1 passes" in found["text"] and "fell by 10.0% in the last of 10 validations" in found["text"]
+    no_limit = {"max_update": 0}
+    assert kinds(short(0.06, **no_limit, stop_time_hours=10 / 60)) == ["ended_early"]
+    assert kinds(short(0.06, **no_limit, max_epoch=1)) == ["ended_early"]
+
+
+@pytest.mark.parametrize("case", [
+    short(0.6), short(0.06, last=0.995), short(0.06, max_update=1001), short(0.06, max_update=0, max_epoch=2),
+])  # fmt: skip
+def test_a_run_is_not_short_after_a_pass_or_without_progress_or_while_it_goes_on(case):
+    assert "ended_early" not in kinds(case)
 
 
 def test_updates_that_were_left_out_are_counted():

@@ -149,6 +149,9 @@ def test_names_are_found_and_chosen(opened, pages):
     page.send("Input.insertText", text="-AB")
     found = "[...document.querySelectorAll('#curves .pill:not([hidden])')].map(x => x.textContent)"
     assert page.run(found) == ["en-ab"]
+    drawn, boxes = (page.run(f"document.querySelectorAll('#curves .pill{kind}').length") for kind in (" :checked", ""))
+    assert drawn < boxes
+    assert page.run("document.querySelector('#curves > p').textContent").startswith(f"{drawn} of {boxes} lines are")
     page.run("[...document.querySelectorAll('#curves .chooser button')].find(x => /found/.test(x.textContent)).click()")
     rows = page.run(TABLE % "curves-chart")
     assert rows[0][1:] == ["en-ab: run-1", "en-ab: run-2", "en-ab: run-3"]
