@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+from random import Random
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.helpers.refused import refused
 SMALL_BLOCKS = "from fairseq_mtmoe.data.corpora.engine import reading; reading.BLOCK = 20"
 SLOWLY = """
 import time
+from random import Random
 from fairseq_mtmoe.data.corpora.engine import encoding
 encode = encoding.encode_lines
 encoding.encode_lines = lambda *arguments: (time.sleep(0.3), encode(*arguments))[1]
@@ -92,7 +94,7 @@ def test_a_folder_with_settings(made, tmp_path):
     report = json.loads((tmp_path / "data" / "report.json").read_text())
     assert [(pair["valid"], pair["test"]) for pair in report["pairs"].values()] == [(12, 12), (12, 12)]
     assert len((tmp_path / "data" / "dict.de.txt").read_text().splitlines()) == 66  # and fairseq's four
-    assert "directions" in result.stdout and "--vocab-size" not in result.stderr
+    assert "directions" in result.stdout and "a larger `--vocab-size` gives longer pieces" in result.stderr
     mtmoe(*command, "folder", *settings[3:], "--overwrite")
     log = (tmp_path / ".data.work" / "log.txt").read_text()
     assert "pieces by default: two pieces for each different character and one for every 4,000" in log
@@ -103,6 +105,17 @@ def test_a_folder_with_settings(made, tmp_path):
     ):  # fmt: skip
         with refused(name, first=False):
             mtmoe(*command, *wrong)
+
+
+def test_a_folder_with_unknown_characters_names_the_option_that_includes_them(tmp_path):
+    raw, signs = tmp_path / "raw", Random(1)
+    raw.mkdir()
+    kanji = ["".join(chr(0x4E00 + int(signs.expovariate(0.01))) for _ in range(30)) for _ in range(60)]
+    (raw / "train.en-ja.ja").write_text("".join(f"{line}の\n" for line in kanji))
+    (raw / "train.en-ja.en").write_text("".join(f"{number} is the number of this long line\n" for number in range(60)))
+    command = ("prepare", "corpora", raw, tmp_path / "data", "--workers", 1, "--held-out", 5, "--character-coverage")
+    shown = invoked(*command, 0.98, "--recipe", "folder").stderr
+    assert "Vocabulary, ja: " in shown and "a higher `--character-coverage` includes more characters" in shown
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from fairseq_mtmoe.data.corpora.engine.store import plain, summary_of
 from fairseq_mtmoe.data.corpora.page.figures import MANY_UNKNOWN, largest_first, unknown_share
 from fairseq_mtmoe.data.corpora.page.pages import markdown_of, page_of
 from fairseq_mtmoe.data.corpora.recipes.schema import BACK_TRANSLATED, Role
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import table
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_GIVEN, OF_OPTIONS, OF_RECIPE, table
 from fairseq_mtmoe.io.pages import markdown_table
 
 Report = dict[str, Any]
@@ -87,7 +87,8 @@ def of_corpora(assembly: Assembly, selections: Iterable[Selection], evaluated: I
     else:
         del settings["codes"]
     languages = _by_language(ids for ids in assembly.ids if ids.split == TRAIN)
-    rows = table({lang: dict(languages[lang]) for lang in sorted(languages)}, is_given=bool(recipe.vocabulary.model))
+    advice = OF_GIVEN if recipe.vocabulary.model else OF_OPTIONS if recipe.takes_options else OF_RECIPE
+    rows = table({lang: dict(languages[lang]) for lang in sorted(languages)}, advice)
     return {
         "command": "corpora",
         "recipe": settings,

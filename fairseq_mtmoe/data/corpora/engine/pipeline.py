@@ -182,7 +182,7 @@ def _fill(folder: Path, tools: Tools, inputs: Inputs, on_bad_line: OnBadLine) ->
         for pair, of_pair in drawn.items():
             evaluation.setdefault(pair, {}).update({split: [file] for split, file in of_pair.items()})
     named = [f"{recipe.path}: vocabulary: {key}" for key in ("size", "character_coverage")]
-    names = OPTIONS if recipe.is_shipped else (named[0], named[1])
+    names = OPTIONS if recipe.takes_options else (named[0], named[1])
     assembly = binarize(folder, tools, recipe, inputs.vocabulary, names, selections, evaluation)
     everything = [selection for of_pair in selections.values() for selection in of_pair]
     made = report.of_corpora(assembly, everything, evaluated)

@@ -58,6 +58,11 @@ class Recipe:
         return self.path.parent == Path(__file__).parent
 
     @property
+    def takes_options(self) -> bool:
+        """Return whether options of the command line set its values (`--recipe folder`)."""
+        return self.is_shipped and self.name == "folder"
+
+    @property
     def pairs(self) -> list[str]:
         """Return the language pairs with training data, each once; see `pair_of`."""
         return list(dict.fromkeys(self.pair_of(corpus) for corpus in self.corpora if corpus.role is Role.train))

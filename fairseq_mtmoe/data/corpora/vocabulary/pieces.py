@@ -121,11 +121,29 @@ def count_characters(lines: Sequence[str], known: NDArray[np.bool_]) -> dict[str
     return counts
 
 
-def table(counts: Mapping[str, Mapping[str, int]], is_given: bool = False) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Advice:
+    """Second halves of warnings: why pieces are short, why tokens are unknown."""
+
+    short: str
+    unknown: str
+
+
+OF_GIVEN = Advice("the given vocabulary has few pieces for it", "the given vocabulary lacks some of its characters")
+OF_OPTIONS = Advice(
+    "a larger `--vocab-size` gives longer pieces", "a higher `--character-coverage` includes more characters"
+)
+OF_RECIPE = Advice(
+    "a larger `size` or a higher `temperature` gives longer pieces",
+    "a higher `character_coverage` includes more characters",
+)
+
+
+def table(counts: Mapping[str, Mapping[str, int]], advice: Advice = OF_RECIPE) -> dict[str, dict[str, Any]]:
     """Return a report's row per language: lengths, `unknown_share`, `coverage`, also by `scripts`, and a `warning`.
 
-    `counts` has `words`, `tokens`, `unknown`, `characters` and the counts of `count_characters`. Warnings about a
-    vocabulary that `is_given` suggest no settings.
+    `counts` has `words`, `tokens`, `unknown`, `characters` and the counts of `count_characters`. Warnings end in
+    `advice`.
     """
     rows = {}
     for lang, of in counts.items():
@@ -138,7 +156,7 @@ def table(counts: Mapping[str, Mapping[str, int]], is_given: bool = False) -> di
             "unknown_share": unknown,
             "coverage": _share(sum(covered.values()), sum(by_script.values())),
             "scripts": {script: _share(covered[script], number) for script, number in by_script.items()},
-            "warning": "; ".join(_warnings(lang, length, unknown, is_given)) or None,
+            "warning": "; ".join(_warnings(lang, length, unknown, advice)) or None,
         }
     return rows
 
@@ -147,16 +165,12 @@ def _share(part: int, whole: int) -> float | None:
     return round(part / whole, 6) if whole else None
 
 
-def _warnings(lang: str, length: float | None, unknown: float | None, is_given: bool) -> Iterator[str]:
+def _warnings(lang: str, length: float | None, unknown: float | None, advice: Advice) -> Iterator[str]:
     least = LEAST_WIDE_CHARACTERS if _WIDE_SCRIPTS & {*scripts_of(lang)} else LEAST_CHARACTERS
     if length is not None and length < least:
-        longer = "a larger `size` or a higher `temperature` gives longer pieces"
-        why = "the given vocabulary has few pieces for it" if is_given else longer
-        yield f"pieces have {length:.2f} characters on average, below {least:g}: {why}"
+        yield f"pieces have {length:.2f} characters on average, below {least:g}: {advice.short}"
     if unknown is not None and unknown > MOST_UNKNOWN:
-        more = "a higher `character_coverage` includes more characters"
-        why = "the given vocabulary lacks some of its characters" if is_given else more
-        yield f"{unknown:.2%} of the tokens are unknown, above {MOST_UNKNOWN:.1%}: {why}"
+        yield f"{unknown:.2%} of the tokens are unknown, above {MOST_UNKNOWN:.1%}: {advice.unknown}"
 
 
 LANGS = "langs.txt"

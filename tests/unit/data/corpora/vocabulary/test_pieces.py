@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from fairseq_mtmoe.data.corpora.cleaning.characters import table as table_of
 from fairseq_mtmoe.data.corpora.recipes.schema import Vocabulary
-from fairseq_mtmoe.data.corpora.vocabulary.pieces import count_characters, known_characters, load, table
+from fairseq_mtmoe.data.corpora.vocabulary.pieces import (
+    OF_GIVEN,
+    count_characters,
+    known_characters,
+    load,
+    table,
+)
 from fairseq_mtmoe.data.corpora.vocabulary.training import required_characters, train, train_model
 from tests.helpers.piece_models import trained_pieces
 from tests.helpers.refused import refused
@@ -149,6 +155,6 @@ def test_a_warning_where_a_language_is_cut_into_too_many_pieces(lang, characters
 
 
 def test_of_a_given_vocabulary_no_setting_is_advised():
-    warning = table({"de": counts(characters=200, unknown=9)}, is_given=True)["de"]["warning"]
+    warning = table({"de": counts(characters=200, unknown=9)}, OF_GIVEN)["de"]["warning"]
     assert "the given vocabulary has few pieces for it; 6.00% of the tokens are unknown" in warning
     assert not any(setting in warning for setting in ("size", "temperature", "character_coverage"))
