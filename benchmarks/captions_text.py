@@ -5,7 +5,8 @@
     mtmoe prepare corpora RAW DATA --recipe folder --vocab-size 4000
 
 Training is the first 29,000 pairs of German, 12,000 of French and 3,000 of Czech, less one pair whose English is in
-validation. The test set is that of 2016. The folders RAW-2017, RAW-coco and RAW-2018 have further test sets. In RAW,
+validation. The test set is that of 2016. The folders RAW-2017, RAW-coco and RAW-2018 have other test sets: prepare
+them as DATA-2017 and so on with `--vocabulary-from DATA` in the place of `--vocab-size 4000`. In RAW,
 `sha256sum -c …/benchmarks/studies/captions.sha256` compares the files with the study's.
 """
 
@@ -33,11 +34,12 @@ def _lines(path: Path) -> list[str]:
     return [" ".join(html.unescape(line).split()) for line in text.removesuffix("\n").split("\n")]
 
 
-def write_pairs(folder: Path, split: str, language: str, pairs: list[Pair]) -> None:
+def write_pairs(folder: Path, language: str, splits: dict[str, list[Pair]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for side, code in enumerate(("en", language)):
-        text = "".join(f"{pair[side]}\n" for pair in pairs)
-        (folder / f"{split}.en-{language}.{code}").write_text(text, encoding="utf-8")
+    for split, pairs in splits.items():
+        for side, code in enumerate(("en", language)):
+            text = "".join(f"{pair[side]}\n" for pair in pairs)
+            (folder / f"{split}.en-{language}.{code}").write_text(text, encoding="utf-8")
 
 
 @click.command()
@@ -50,12 +52,12 @@ def main(dataset: Path, target: Path) -> None:
         valid, test = (read_pairs(raw, name, language) for name in ("val", "test_2016_flickr"))
         held_out = {english for english, _ in [*valid, *test]}
         train = [pair for pair in read_pairs(raw, "train", language) if pair[0] not in held_out]
-        for split, pairs in (("train", train[:most]), ("valid", valid), ("test", test)):
-            write_pairs(target, split, language, pairs)
-        for year, name in FURTHER.items():
-            if (raw / f"{name}.{language}.gz").exists():
-                further = target.with_name(f"{target.name}-{year}")
-                write_pairs(further, "test", language, read_pairs(raw, name, language))
+        splits = {"train": train[:most], "valid": valid, "test": test}
+        write_pairs(target, language, splits)
+        for name, file in FURTHER.items():
+            if (raw / f"{file}.{language}.gz").exists():
+                splits["test"] = read_pairs(raw, file, language)
+                write_pairs(target.with_name(f"{target.name}-{name}"), language, splits)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,8 @@ def _registered(path: Path) -> Described:
         groups=["all", *study.groups, *study.tasks] if study.tasks else [*study.groups] or list(TIERS),
         strata=study.strata, rows={name: row.title for name, row in study.rows.items()},
         contrasts=study.contrasts,
-        facts=[*_facts(study), *(f"Amended on {one}" for one in study_plan.amendments(path.stem))], entry=study.entry,
+        facts=[*_facts(study), *(f"Amended on {one}" for one in study_plan.amendments(path.stem)),
+               *(f"Not as planned: {one}" for one in study_plan.abandoned(path.stem))], entry=study.entry,
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import fmean
 
 import click
+import sentences
 import study_plan
 from study_figures import (
     ENTRY,
@@ -177,6 +178,9 @@ def _run_one(study: Study, row: str, data: Path, run: Path, seed: int, pair: str
         _execute([*average, "--output", path, "--overwrite"], run / "average.log")
     evaluate = ["mtmoe", "evaluate", data, "--path", path, "--out", run / "scores", "--cpu"]
     _execute([*evaluate, *score], run / "score.log")
+    for name in study.further:
+        evaluate = ["mtmoe", "evaluate", f"{data}-{name}", "--path", path, "--out", run / f"scores-{name}", "--cpu"]
+        _execute([*evaluate, *score], run / "score.log")
     if study.entry and row == study.entry.row:
         script = ROOT / "benchmarks" / "source_free.py"
         _execute([sys.executable, script, data, "--path", path, "--out", run / ENTRY], run / "entry.log")
@@ -304,10 +308,28 @@ def record(name: str, runs: Path, results: Path) -> None:
         run = finished.parent
         lines = [*task_scores(name, run), *gate_figures(name, run)] if study.tasks else figures_of(name, run)
         new += filter(is_new, lines)
+        folders = {folder.name.removeprefix("scores").removeprefix("-"): folder for folder in run.glob("scores*")}
+        sentences.keep(folders, results.parent / "sentences" / name / f"{run.name}.npz")
     of_study = [line for line in known if line["study"] == name]
     new += filter(is_new, means_of_tasks(study, [*of_study, *new]))
     write_results(results, [*known, *new])
     _say(f"{results}: {len(new)} figures more")
+
+
+@main.command()
+@click.argument("name")
+@click.argument("run")
+@click.option("--runs", type=click.Path(path_type=Path, exists=True), required=True, help="Folder of the runs.")
+@click.option("--why", required=True, help="The reason, for the study's page.")
+def abandon(name: str, run: str, runs: Path, why: str) -> None:
+    """Give up RUN of the study NAME, such as base-3: record why, and put its folder aside."""
+    folder = runs / name / run
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    if not files or (folder / FINISHED).exists():
+        raise UserError(f"`RUN` must be a run in {runs / name} that is not finished, but is {run} instead.")
+    days = sorted(datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat() for path in files)
+    study_plan.abandon(name, run, days[0], days[-1], why)
+    folder.rename(folder.with_name(f"abandoned-{run}"))
 
 
 def _is_finished(folder: Path, study: Study, row: str, seed: int) -> bool:

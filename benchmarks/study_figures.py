@@ -53,6 +53,10 @@ def figures_of(study: str, run: Path) -> list[dict[str, str]]:
     if (run / "scores" / "scores.json").exists():
         found_scores = _scores(read_json(run / "scores" / "scores.json"), last)
         rows += [row for row in found_scores if "task" in row or not is_part]
+    for folder in sorted(run.glob("scores-*")):
+        of_set = f", {folder.name.removeprefix('scores-')}"
+        found_scores = _scores(read_json(folder / "scores.json"), last)
+        rows += [{**row, "metric": row["metric"] + of_set} for row in found_scores]
     if (run / ENTRY).exists():
         for what, of_pairs in read_json(run / ENTRY).items():
             for pair, value in of_pairs.items():

@@ -1,7 +1,8 @@
 """A study as it is registered: `studies/NAME.yaml`, read and checked, and the record that it has not changed since.
 
 The file is committed before the study's first run. `studies/registered.csv` has a line for each form that it had when
-runs began: the first, and those that an amendment with its reason made.
+runs began: the first, and those that an amendment with its reason made. `studies/abandoned.csv` has the runs that were
+given up, or cannot be made again, and why.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from fairseq_mtmoe.errors import UserError, first_line
 
 STUDIES = Path(__file__).resolve().parent / "studies"
 REGISTERED = STUDIES / "registered.csv"
+ABANDONED = STUDIES / "abandoned.csv"
 _COLUMNS = ("study", "sha256", "date", "reason")
+_OF_ABANDONED = ("study", "runs", "started", "ended", "why")
 
 
 @dataclass
@@ -122,6 +125,7 @@ class Study:
     averaged: int = 5
     options: str = MISSING
     score: str = ""
+    further: list[str] = field(default_factory=list)  # test sets of DATA-NAME, scored too
     seeds: list[int] = field(default_factory=list)
     more_seeds: list[int] = field(default_factory=list)
     entry: Entry | None = None  # of studies of translators that begin with nothing
@@ -210,18 +214,33 @@ def register(path: Path, amend: str = "", record: Path = REGISTERED) -> None:
             f"`{path.name}` must be as it was when its runs began on {known[0]['date']}, but has changed since: "
             "take the change back, or give the reason for it as `--amend REASON`."
         )
-    is_new = not record.exists()
-    with open(record, "a", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
-        if is_new:
-            table.writeheader()
-        date = datetime.now(UTC).date().isoformat()
-        table.writerow({"study": path.stem, "sha256": now, "date": date, "reason": amend or "first run"})
+    date = datetime.now(UTC).date().isoformat()
+    _append(record, _COLUMNS, (path.stem, now, date, amend or "first run"))
 
 
 def amendments(study: str, record: Path = REGISTERED) -> list[str]:
     """When and why a study has changed since its first run."""
     return [f"{line['date']}: {line['reason']}" for line in _lines(record) if line["study"] == study][1:]
+
+
+def abandon(study: str, runs: str, started: str, ended: str, why: str, record: Path = ABANDONED) -> None:
+    """Record that runs of a study were given up, and why."""
+    _append(record, _OF_ABANDONED, (study, runs, started, ended, why))
+
+
+def abandoned(study: str, record: Path = ABANDONED) -> list[str]:
+    """Return which runs of a study were given up, when and why."""
+    lines = [line for line in _lines(record) if line["study"] == study]
+    return [f"{line['runs']}, {line['started']} to {line['ended']}: {line['why']}" for line in lines]
+
+
+def _append(record: Path, columns: tuple[str, ...], values: tuple[str, ...]) -> None:
+    is_new = not record.exists()
+    with open(record, "a", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        if is_new:
+            table.writerow(columns)
+        table.writerow(values)
 
 
 def _lines(record: Path) -> list[dict[str, str]]:

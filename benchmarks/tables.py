@@ -16,6 +16,7 @@ from statistics import fmean
 import altair as alt
 import click
 import contrasts
+import sentences
 from contrasts import Difference, Values
 from described import Described, Lines, compare, is_relative, lines_of, percent, scaled, shown, studies, word_of
 from quotes import Panel, Quoted, load_pages, misquoted, told, updated
@@ -74,6 +75,7 @@ def page(name: str, study: Described, lines: Lines) -> str:
         compared = compare(lines, study.compared(metric), metric, study.strata)
         if compared:
             parts += [_contrast_table(study, compared, metric)]
+    parts += _over_sentences(study.contrasts, RESULTS.parent / "sentences" / name)
     parts += _costs(study, lines)
     parts += _rates(lines, SCORE if study.metric == SCORE else PERPLEXITY, study.rows)
     if study.facts:
@@ -141,6 +143,25 @@ def _contrast_table(study: Described, compared: Sequence[tuple[Contrast, Differe
     rows = [[study.rows.get(row, row), study.rows.get(control, control), *(of.get(group, "") for group in columns)]
             for (row, control), of in cells.items()]  # fmt: skip
     return markdown_table(["row", "control", *columns], rows, 2 + len(columns))
+
+
+def _over_sentences(asked: Sequence[Contrast], folder: Path) -> list[str]:
+    """BLEU of contrasts over all pairs, with intervals over seeds and sentences, for each test set that was kept."""
+    rows = []
+    for one in asked:
+        of_rows = [{int(path.stem.rpartition("-")[2]): path for path in folder.glob(f"{name}-[0-9]*.npz")}
+                   for name in (one.row, one.control)]  # fmt: skip
+        if one.group != "all" or one.metric not in ("", "bleu") or not all(of_rows):
+            continue
+        for name, pairs in sentences.sets_of(next(iter(of_rows[0].values()))).items():
+            row, control = ({seed: sentences.read(path, pairs) for seed, path in of.items()} for of in of_rows)
+            mean, low, high = contrasts.bootstrap(row, control, sentences.bleu)
+            rows.append([one.row, one.control, name or "test", f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"])
+    if not rows:
+        return []
+    said = "Seeds and test sentences are drawn, 2,000 times: a hierarchical bootstrap of corpus BLEU, without a word."
+    head = ["row", "control", "test set", "BLEU"]
+    return ["## Over seeds and test sentences", said, markdown_table(head, rows, 4)]
 
 
 def _probability(p: float) -> str:

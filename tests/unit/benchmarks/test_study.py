@@ -3,12 +3,14 @@
 import csv
 import gzip
 import json
+import os
 import shutil
 from pathlib import Path
 
 import captions_text
 import languages_text
 import pytest
+import sentences
 import study
 import study_figures
 import study_plan
@@ -354,3 +356,53 @@ def test_captions_are_the_first_pairs_whose_english_is_not_held_out(tmp_path, mo
     assert (tmp_path / "RAW" / "train.en-de.en").read_text() == "Stone & tile.\nA dog.\n"
     assert (tmp_path / "RAW" / "test.en-de.de").read_text() == "A tree.\n"
     assert [path.name for path in tmp_path.glob("RAW-*/test.en-de.de")] == ["test.en-de.de"]
+
+
+# ---- what is kept of runs ----
+
+
+def test_abandoned_runs_are_recorded_with_their_days_and_put_aside(study_of_tasks, monkeypatch):
+    _, folder = study_of_tasks
+    monkeypatch.setattr(study_plan, "ABANDONED", folder / "abandoned.csv")
+    monkeypatch.setattr(study.study_plan.abandon, "__defaults__", (folder / "abandoned.csv",))
+    for name, day in (("train.out", 20_000), ("checkpoint_last.pt", 20_002)):
+        path = folder / "runs" / "glue" / "many-2" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (day * 86_400, day * 86_400))
+    invoke("abandon", folder, "many-2", "--why", "the disk was full, twice")
+    assert study_plan.abandoned("glue", folder / "abandoned.csv") == [
+        "many-2, 2024-10-04 to 2024-10-06: the disk was full, twice"
+    ]
+    assert [path.name for path in (folder / "runs" / "glue").iterdir()] == ["abandoned-many-2"]
+    with refused("RUN"):
+        invoke("abandon", folder, "many-2", "--why", "again")
+
+
+def test_further_test_sets_are_scored_and_sentences_are_kept(study_of_tasks, monkeypatch):
+    commands, folder = study_of_tasks
+    text = SAID + PAIRS.replace("updates: 30", "updates: 30\nfurther: [later]")
+    (folder / "studies" / "glue.yaml").write_text(text)
+
+    def execute(command, log):
+        command = commands.append(list(map(str, command))) or commands[-1]
+        if command[:2] == ["mtmoe", "evaluate"]:
+            out = Path(value_of(command, "--out"))
+            out.mkdir()
+            pairs = {"en-de": {"tier": "low", "sentences": 2, "bleu": len(out.name), "chrf": 1}}
+            means = {"all": {"pairs": 1, "bleu": 1, "chrf": 1}}
+            (out / "scores.json").write_text(json.dumps({"pairs": pairs, "averages": means}))
+            for side, lines in (("hyp", "ein Haus\nein Hund da\n"), ("ref", "ein Haus\nder Hund da\n")):
+                (out / f"en-de.{side}").write_text(lines)
+
+    monkeypatch.setattr(study, "_execute", execute)
+    invoke("run", folder, "--pretrained", folder / "encoder.pt", "--seeds", "1", "--rows", "before")
+    invoke("record", folder, "--results", folder / "results.csv")
+    assert [command[2] for command in commands if command[:2] == ["mtmoe", "evaluate"]] == [
+        str(folder), f"{folder}-later"
+    ]  # fmt: skip
+    found = {line["metric"]: line["value"] for line in study_figures.read_results(folder / "results.csv")
+             if line["task"] == "en-de"}  # fmt: skip
+    assert (found["bleu"], found["bleu, later"]) == ("6.0000", "12.0000")
+    kept = sentences.read(folder / "sentences" / "glue" / "before-1.npz", ["en-de", "later/en-de"])
+    assert kept.shape == (2, 2, 10) and kept[0].sum(0)[:4].tolist() == [5, 5, 4, 2]

@@ -9,6 +9,8 @@ import described
 import numpy as np
 import pytest
 import quotes
+import sacrebleu
+import sentences
 import study_figures
 import study_plan
 import tables
@@ -380,3 +382,88 @@ def test_pages_get_the_figures_and_words_of_the_table():
     new = quotes.updated([*page[:2], *odd], [(key, f"+{at}.0 (one seed)", "better") for at, key in enumerate(keys)])
     assert new[2:] == ["| a \\| b | +0.0 (one seed) | better |", "| short |",
                        "| a claim | +2.0 (one seed) and +3.0 (one seed) | better; better |"]  # fmt: skip
+
+
+# ---- intervals over seeds and sentences ----
+
+
+def made_texts(sentences_of_pair, seed):
+    draw = np.random.default_rng(seed)
+    return [[" ".join(draw.choice(list("abcd"), draw.integers(1, 9))) for _ in range(sentences_of_pair)]
+            for _ in range(2)]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 3, 40])
+def test_bleu_of_sums_is_that_of_sacrebleu(size):
+    for seed in range(20):
+        hypotheses, references = made_texts(size, seed)
+        counts = sentences.counts_of(hypotheses, references)
+        expected = sacrebleu.corpus_bleu(hypotheses, [references]).score
+        assert sentences.bleu(sentences.statistics(counts).sum(0)) == pytest.approx(expected)
+
+
+def slow_bootstrap(row, control, draws):
+    """Each draw by itself: texts are repeated as often as they are drawn, and sacrebleu scores them."""
+    seeds, generator = sorted(row), np.random.default_rng(1)
+    size = len(row[seeds[0]][0][0])
+    drawn_seeds = generator.integers(len(seeds), size=(draws, len(seeds)))
+    drawn_sentences = generator.integers(size, size=(draws, size))
+
+    def score(pairs, chosen):
+        bleus = [sacrebleu.corpus_bleu([texts[0][at] for at in chosen], [[texts[1][at] for at in chosen]]).score
+                 for texts in pairs]  # fmt: skip
+        return sum(bleus) / len(bleus)
+
+    means = []
+    for of_seeds, chosen in zip(drawn_seeds, drawn_sentences, strict=True):
+        differences = [score(row[seed], chosen) - score(control[seed], chosen) for seed in seeds]
+        center = sum(differences) / len(differences)
+        drawn = sum(differences[at] for at in of_seeds) / len(of_seeds)
+        means.append(center + math.sqrt(len(seeds) / (len(seeds) - 1)) * (drawn - center))
+    return np.quantile(means, [0.025, 0.975])
+
+
+def test_the_bootstrap_is_that_of_repeated_texts():
+    texts = {name: {seed: [made_texts(25, first + 10 * seed + pair) for pair in range(2)] for seed in (1, 2, 4)}
+             for name, first in (("row", 100), ("control", 200))}  # fmt: skip
+    statistics = {
+        name: {seed: np.stack([sentences.statistics(sentences.counts_of(*pair)) for pair in pairs])
+               for seed, pairs in of_seeds.items()}
+        for name, of_seeds in texts.items()
+    }  # fmt: skip
+    statistics["control"][9] = statistics["control"][1]  # a seed of one row is left out
+    found = contrasts.bootstrap(statistics["row"], statistics["control"], sentences.bleu, draws=60)
+    assert found[1:] == pytest.approx(tuple(slow_bootstrap(texts["row"], texts["control"], 60)))
+    assert found[1] < found[0] < found[2]
+
+
+def test_the_bootstrap_covers_sentences_of_one_seed_and_seeds_of_equal_sentences():
+    draw = np.random.default_rng(3)
+    row = {1: draw.normal(1, 1, (1, 400, 1))}
+    control = {1: np.zeros((1, 400, 1))}
+
+    def mean(sums):
+        return sums[..., 0] / 400
+
+    _, low, high = contrasts.bootstrap(row, control, mean)
+    assert (high - low) / 2 == pytest.approx(1.96 * row[1].std() / 20, rel=0.1)
+    row = {seed: np.full((1, 400, 1), draw.normal(1, 1)) for seed in range(12)}
+    _, low, high = contrasts.bootstrap(row, dict.fromkeys(row, control[1]), mean)
+    spread = np.std([of[0, 0, 0] for of in row.values()], ddof=1) / math.sqrt(12)
+    assert (high - low) / 2 == pytest.approx(1.96 * spread, rel=0.1)
+
+
+def test_pages_have_the_intervals_over_sentences_of_each_test_set_that_was_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "RESULTS", tmp_path / "results.csv")
+    for row, first in (("a", 0), ("b", 50)):
+        for seed in (1, 2):
+            (tmp_path / "scores").mkdir(exist_ok=True)
+            for side, lines in zip(("hyp", "ref"), made_texts(30, first + seed), strict=True):
+                (tmp_path / "scores" / f"en-de.{side}").write_text("\n".join(lines) + "\n")
+            folders = {"": tmp_path / "scores", "2017": tmp_path / "scores"}
+            sentences.keep(folders, tmp_path / "sentences" / "one" / f"{row}-{seed}.npz")
+    study = described.Described(title="One", metric="bleu", rows={"a": "A", "b": "B"})
+    study.contrasts = [study_plan.Contrast("b", "a", primary=True), study_plan.Contrast("b", "a", "high")]
+    text = tables.page("one", study, described.Lines(of_rows({"a": (10, 12), "b": (11, 14)})))
+    rows = re.findall(r"\| b +\| a +\| (test|2017) +\| ([+-]\d+\.\d \(.* to .*\))", text)
+    assert [name for name, _ in rows] == ["test", "2017"] and rows[0][1] == rows[1][1]
