@@ -58,8 +58,14 @@ Trained: Any = {
     "training_seconds": Required[Amount], "training_tokens": Count | None, "selection": (Selection, None),
     "gates": (Gates, None),
 }  # fmt: skip
+Limits: Any = {  # of batches
+    "max_tokens": Required[Some | None], "batch_size": Required[Some | None],
+    "required_batch_size_multiple": Required[Some],
+}  # fmt: skip
+Earlier: Any = {"batches_in_epoch": Required[Count], "group_size": Required[Some], "batch_limits": Required[Limits]}
 # Position in the training data, fairseq's and ours; `data/sampling/saved_plans.py` reads `sampling`.
 Position: Any = {
+    "batch_limits": (Limits, None), "earlier": list[Earlier],
     "epoch": Required[Epoch], "iterations_in_epoch": Count, "batches_in_epoch": Count, "group_size": Some,
     "shuffle": bool, "num_processes": Some, "drawn_in_epoch": Epoch | None,
     "seed": Annotated[int, between(0, 2**32 - 10**7)], "sampling": dict[str, Any] | None,

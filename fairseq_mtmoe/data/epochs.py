@@ -1,21 +1,33 @@
 """The position in an epoch, counted in batches of all processes, so that any number of processes can resume."""
 
+from __future__ import annotations
+
 import itertools
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from fairseq.data import data_utils, iterators
 
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, flag
 from fairseq_mtmoe.protocols import ResumesDraws
+
+logger = logging.getLogger(__name__)
+
+Limits = Mapping[str, int | None]  # of a batch: the options `LIMITS`
+
+LIMITS = ("max_tokens", "batch_size", "required_batch_size_multiple")
+_SEEN = ("batches_in_epoch", "group_size", "batch_limits")  # a position's fields that say which sentences were seen
 
 
 class SharedEpochIterator(iterators.EpochBatchIterator):
-    """fairseq's epoch iterator, resumable with another number of processes or another `--update-freq`.
+    """fairseq's epoch iterator, resumable with other processes, `--update-freq` or limits of a batch.
 
     The state is fairseq's with `batches_in_epoch`, the number that all processes have seen; `seed`, which shuffled
-    them; and `sampling`, the dataset's saved draws. A state of fairseq's own resumes with its number of processes.
+    them; `batch_limits`, by which they were made; and `sampling`, the dataset's saved draws. If the limits changed
+    within the epoch, `earlier` has these numbers for each of the limits before. A state of fairseq's own resumes with
+    its number of processes.
     """
 
     epoch: int
@@ -23,7 +35,21 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
 
     def __init__(self, *, update_freq: Sequence[int] = (1,), **options: Any) -> None:
         super().__init__(**options)
+        self._begin(update_freq)
+
+    @classmethod
+    def continuing(cls, iterator: Any, update_freq: Sequence[int]) -> SharedEpochIterator:
+        """Return an iterator over the epochs and batches of fairseq's own."""
+        shared = cls.__new__(cls)
+        shared.__dict__.update(vars(iterator))
+        shared._begin(update_freq)
+        return shared
+
+    def _begin(self, update_freq: Sequence[int]) -> None:
         self.update_freq = update_freq
+        self.limits: Limits | None = None  # by which batches are made, if known
+        self.batches_by: Callable[[Limits], Sequence[Any]] | None = None  # returns the epoch's batches by other limits
+        self._earlier: list[Mapping[str, Any]] = []
         self._begin_after(0, self.num_shards)
 
     def _begin_after(self, batches: int, group: int) -> None:
@@ -35,8 +61,11 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         """
         self._batches_before, self._group = batches, group
         own = batches // self.num_shards
-        freq = self.update_freq[min(self.epoch, len(self.update_freq)) - 1]
-        self._first = own - own % freq
+        self._first = own - own % self._freq
+
+    @property
+    def _freq(self) -> int:
+        return self.update_freq[min(self.epoch, len(self.update_freq)) - 1]
 
     @property
     def iterations_in_epoch(self) -> int:
@@ -47,43 +76,86 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         """Return the position, for checkpoints."""
         state: dict[str, Any] = super().state_dict()
         seen = self._batches_before + (super().iterations_in_epoch - self._first) * self.num_shards
-        state["batches_in_epoch"] = 0 if self.end_of_epoch() else seen
-        state["group_size"] = self._group
-        state["seed"] = self.seed
-        if isinstance(self.dataset, ResumesDraws):
-            state["sampling"] = self.dataset.saved_draws(state["epoch"])
+        is_over = self.end_of_epoch()
+        state["batches_in_epoch"] = 0 if is_over else seen
+        state["earlier"] = [] if is_over else self._earlier
+        state["group_size"], state["seed"], state["batch_limits"] = self._group, self.seed, self.limits
+        draws = isinstance(self.dataset, ResumesDraws)
+        state["sampling"] = self.dataset.saved_draws(state["epoch"]) if draws else None
         return state
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Go to a saved position (UserError: the epoch now has no more batches than were seen)."""
         iterations = state_dict.get("iterations_in_epoch", 0)
         seen = state_dict.get("batches_in_epoch", iterations * self.num_shards)
+        earlier = list(state_dict.get("earlier", ()))
         if self.epoch != state_dict["epoch"]:
-            self.epoch, self._frozen_batches = state_dict["epoch"], None
-        if isinstance(self.dataset, ResumesDraws) and "batches_in_epoch" in state_dict:
-            seen = self._resume_drawing(state_dict, seen)
-        if seen:
-            self.seed = state_dict.get("seed", self.seed)
+            self._go_to(state_dict["epoch"])
+        draws = isinstance(self.dataset, ResumesDraws) and "batches_in_epoch" in state_dict
+        if draws and state_dict.get("sampling", {}) is not None and not self._resume_drawing(state_dict, earlier, seen):
+            seen, earlier = 0, []
+        if seen and self._has_other_limits(state_dict):
+            earlier.append({name: state_dict[name] for name in _SEEN})
+            seen = 0
+        self._next_epoch_itr, self._earlier = None, earlier
+        if not (seen or earlier):
+            self._begin_after(0, self.num_shards)
+            return
+        self.seed = state_dict.get("seed", self.seed)
         self._begin_after(seen, state_dict.get("group_size", self.num_shards) if seen else self.num_shards)
-        self._next_epoch_itr = None
-        if seen:
-            self._next_epoch_itr = self._get_iterator_for_epoch(self.epoch, state_dict.get("shuffle", True))
+        rest = self._get_iterator_for_epoch(self.epoch, state_dict.get("shuffle", True))
+        if self._has_update(rest):
+            self._next_epoch_itr = rest
+        else:
+            logger.warning(f"the rest of epoch {self.epoch} has no batches for an update, and is skipped")
+            self._go_to(self.epoch + 1)
 
-    def _resume_drawing(self, state_dict: dict[str, Any], seen: int) -> int:
-        """Restore the dataset's draws; return the number of batches seen in the epoch that is now current."""
-        goes_on = self.dataset.resume(state_dict, seen > 0)
+    def _go_to(self, epoch: int) -> None:
+        """Go to the beginning of an epoch."""
+        self.epoch = epoch
+        self._earlier = []
+        self._begin_after(0, self.num_shards)
+        if callable(self.batch_sampler):
+            self._frozen_batches = None
+
+    def _has_other_limits(self, state: Mapping[str, Any]) -> bool:
+        """Return whether a state's batches were made by other limits; log a change."""
+        before = state.get("batch_limits")
+        if before is None or self.limits is None or before == self.limits:
+            return False
+        changed = [name for name in LIMITS if before[name] != self.limits[name]]
+        changes = ", ".join(f"{flag(name)} was {before[name]} and is {self.limits[name]}" for name in changed)
+        logger.warning(f"{changes}: new batches are made of the sentences of epoch {self.epoch} that were not seen")
+        return True
+
+    def _resume_drawing(self, state_dict: dict[str, Any], earlier: list[Any], seen: int) -> bool:
+        """Restore the dataset's draws; return whether the epoch goes on, or the next one begins."""
+        goes_on: bool = self.dataset.resume(state_dict, bool(seen or earlier))
         if not self.dataset.batch_counts:
             self._frozen_batches = None
-        if goes_on:
-            return seen
-        self.epoch, self._frozen_batches = self.epoch + 1, None
-        return 0
+        if not goes_on:
+            self._go_to(self.epoch + 1)
+        return goes_on
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> iterators.CountingIterator:
         """Return this process's batches: the rest of a resumed epoch, or the whole next one."""
         if self._next_epoch_itr is None:
+            self._earlier = []
             self._begin_after(0, self.num_shards)
-        return super().next_epoch_itr(*args, **kwargs)
+        batches = super().next_epoch_itr(*args, **kwargs)
+        if not self._has_update(batches):
+            raise UserError(
+                f"Epoch {self.epoch} must have batches for an update, but has {len(batches)} in each process: "
+                "`--skip-remainder-batch` and `--grouped-shuffling` leave out the last ones; lower `--update-freq` or "
+                "`--max-tokens`."
+            )
+        return batches
+
+    def _has_update(self, batches: iterators.CountingIterator) -> bool:
+        """Return whether these batches of the epoch make an update."""
+        if self.skip_remainder_batch:
+            return bool(batches.total // self._freq > batches.n // self._freq)
+        return bool(batches.has_next())
 
     def _get_iterator_for_epoch(self, *args: Any, **kwargs: Any) -> iterators.CountingIterator:
         rest = super()._get_iterator_for_epoch(*args, **kwargs)
@@ -93,10 +165,10 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
         """Return this process's share of the remaining batches, in fairseq's order, equally many in each process."""
-        batches = list(self.frozen_batches)
-        if shuffle:
-            counts = self.dataset.batch_counts if isinstance(self.dataset, ResumesDraws) else [len(batches)]
-            batches = shuffled(batches, self.seed + epoch, self._group if self.grouped_shuffling else 1, counts)
+        parts = self._parts(self.frozen_batches)
+        if self._earlier:
+            parts = self._unseen(parts, epoch, shuffle)
+        batches = self._in_order(parts, epoch, shuffle, self._group)
         if batches and self._batches_before >= len(batches):
             raise UserError(
                 f"The checkpoint's position in epoch {epoch} must be below its {len(batches)} batches, but is "
@@ -105,14 +177,48 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         rest = batches[self._batches_before :]
         return list(iterators.ShardedIterator(rest, self.num_shards, self.shard_id, fill_value=[]))
 
+    def _parts(self, batches: Sequence[Any]) -> list[list[Any]]:
+        """Return an epoch's batches in parts that are shuffled separately."""
+        counts = self.dataset.batch_counts if isinstance(self.dataset, ResumesDraws) else [len(batches)]
+        remaining = iter(batches)
+        return [list(itertools.islice(remaining, count)) for count in counts]
 
-def shuffled(batches: list[Any], seed: int, group: int, counts: Sequence[int]) -> list[Any]:
+    def _in_order(self, parts: Sequence[list[Any]], epoch: int, shuffle: bool, group: int) -> list[Any]:
+        if shuffle:
+            return shuffled(parts, self.seed + epoch, group if self.grouped_shuffling else 1)
+        return list(itertools.chain.from_iterable(parts))
+
+    def _unseen(self, parts: Sequence[list[Any]], epoch: int, shuffle: bool) -> list[list[Any]]:
+        """Return batches of the sentences in `parts` that were not seen under earlier limits."""
+        assert self.batches_by is not None and self.limits is not None
+        seen = np.zeros(0, dtype=np.int64)
+        for position in self._earlier:
+            before = self._parts(self.batches_by(position["batch_limits"]))
+            before = self._made_anew(before, seen, position["batch_limits"])
+            order = self._in_order(before, epoch, shuffle, position["group_size"])
+            seen = np.concatenate([seen, *order[: position["batches_in_epoch"]]])
+        return self._made_anew(parts, seen, self.limits)
+
+    def _made_anew(self, parts: Sequence[list[Any]], seen: np.ndarray, limits: Limits) -> list[list[Any]]:
+        """Return each part's batches without sentences that were seen; all batches are full again."""
+        if not len(seen):
+            return list(parts)
+        max_tokens, max_sentences, multiple = (limits[name] for name in LIMITS)
+        found = []
+        for part in parts:
+            indices = np.concatenate(part).astype(np.int64)
+            indices = indices[~np.isin(indices, seen)]
+            made = self.dataset.batch_by_size(indices, max_tokens, max_sentences, multiple) if len(indices) else []
+            found.append(list(made))
+        return found
+
+
+def shuffled(parts: Sequence[list[Any]], seed: int, group: int) -> list[Any]:
     """Return the batches shuffled as by fairseq: in groups, each part of an epoch separately; incomplete groups go."""
     found: list[Any] = []
     with data_utils.numpy_seed(seed):
-        for end, count in zip(itertools.accumulate(counts), counts, strict=True):
-            starts = range(end - count, end - group + 1, group)
-            groups = [batches[start : start + group] for start in starts]
+        for batches in parts:
+            groups = [batches[start : start + group] for start in range(0, len(batches) - group + 1, group)]
             np.random.shuffle(groups)
             found += itertools.chain.from_iterable(groups)
     return found

@@ -259,7 +259,7 @@ def _beginning(position: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(epoch, int) or epoch < 1:
         return {"epoch": 1}
     seen = {name: 0 for name in ("iterations_in_epoch", "batches_in_epoch") if name in position}
-    return {**position, **seen}
+    return {**position, **seen, "earlier": []}
 
 
 def _dictionaries_of_pairs(task: Any) -> dict[str, tuple[Dictionary, Dictionary]]:

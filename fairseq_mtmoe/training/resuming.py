@@ -1,19 +1,20 @@
 """Resuming: checks of the checkpoint to continue from, each rank's part of it, and the position in an epoch.
 
 fairseq trains from scratch if the file is missing, and fails with an assertion if criterion or optimizer differ. It
-saves the number of batches that one process has seen in an epoch, which is converted for another number of processes,
-unless the task counts the batches of all. Tasks of fairseq also draw their batches once, for the epoch in which the
-process starts. A resumed run must draw them for the same epoch.
+saves the number of batches that one process has seen in an epoch; `SharedEpochIterator` counts those of all, also of
+fairseq's tasks. Older positions are converted for another number of processes. Tasks of fairseq also draw their batches
+once, for the epoch in which the process starts. A resumed run must draw them for the same epoch.
 """
 
 import functools
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.file_io import PathManager
 from fairseq.optim import OPTIMIZER_REGISTRY
 
@@ -21,6 +22,7 @@ from fairseq_mtmoe.checkpoints import assemble, loading, mismatch
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile
 from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.sharding import has_experts, is_shared_part
+from fairseq_mtmoe.data.epochs import LIMITS, Limits, SharedEpochIterator
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.io.files import regular_file
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
@@ -232,6 +234,33 @@ def restore_task(trainer: Any, extra_state: dict[str, Any]) -> None:
 # ---- the position in an epoch ----
 
 
+def resumable(trainer: Any, iterator: Any, make: Callable[..., Any]) -> Any:
+    """Return a training iterator of fairseq's as one that any processes and limits of a batch resume.
+
+    make: returns such an iterator by the trainer's options. Other kinds than fairseq's usual one stay as they are.
+    """
+    options = trainer.cfg.dataset
+    if type(iterator) is EpochBatchIterator and not iterator._supports_prefetch:
+        iterator = SharedEpochIterator.continuing(iterator, trainer.cfg.optimization.update_freq)
+        cached = getattr(trainer.task, "dataset_to_epoch_iter", {})
+        if iterator.dataset in cached:
+            cached[iterator.dataset] = iterator
+    if not isinstance(iterator, SharedEpochIterator):
+        return iterator
+
+    def batches_by(limits: Limits) -> Any:
+        dummy = trainer._dummy_batch
+        with ExitStack() as changed:
+            for name in LIMITS:
+                changed.enter_context(with_option(options, name, limits[name]))
+            batches = make(load_dataset=False, disable_iterator_cache=True).frozen_batches
+        trainer.reset_dummy_batch(dummy)
+        return batches
+
+    iterator.limits, iterator.batches_by = {name: options[name] for name in LIMITS}, batches_by
+    return iterator
+
+
 def starts_over(options: Any, reset_optimizer: bool) -> bool:
     """Return whether the run begins with the first epoch, by fairseq's rules."""
     fine_tunes = reset_optimizer and not options.reset_optimizer  # then fairseq resets everything
@@ -262,7 +291,7 @@ def begin_no_epoch_if_ended(trainer: Any, extra_state: Mapping[str, Any] | None,
 def with_epoch_position(extra_state: dict[str, Any], num_processes: int, drawn: int | None) -> dict[str, Any]:
     """Return fairseq's extra state with the number of ranks and the epoch of the draw."""
     position = extra_state.get("train_iterator")
-    if position is None or EXACT in position:
+    if position is None or position.get("sampling") is not None:
         return extra_state
     return {**extra_state, "train_iterator": {**position, PROCESSES: num_processes, DRAWN: drawn}}
 

@@ -175,7 +175,8 @@ class SparseTrainer(Trainer):
         if isinstance(self.task, FollowsUpdates):
             self.task.num_updates = self.get_num_updates()
         self._train_workers.end()
-        self._train_workers.iterator = super().get_train_iterator(epoch, combine, load_dataset, **kwargs)
+        make = functools.partial(super().get_train_iterator, epoch, combine, **kwargs)
+        self._train_workers.iterator = resuming.resumable(self, make(load_dataset=load_dataset), make)
         return self._train_workers.iterator
 
     def get_valid_iterator(self, *args: Any, **kwargs: Any) -> Any:

@@ -42,7 +42,7 @@ task_types: errors backbones/bert data/nlu
 sparsify: errors moe checkpoints slots optim
 models/*: {LAYERS} io options protocols {BLOCKS} {BACKBONES}
 criterions: errors moe slots task_types
-training: protocols errors io known_warnings moe checkpoints slots sparsify optim
+training: protocols errors io known_warnings moe checkpoints slots sparsify optim data
 fairseq_patches: protocols errors checkpoints data training
 data: protocols errors io
 data/mixtures: errors data/sampling

@@ -11,7 +11,7 @@ from fairseq.data import FairseqDataset
 
 from fairseq_mtmoe.data.mixtures.candidates import INDEX, LENGTH, candidate_batch
 from fairseq_mtmoe.data.mixtures.dataset import Batch, Collate, Item, MixtureDataset, sizes_of
-from fairseq_mtmoe.data.sampling.candidates import ranked
+from fairseq_mtmoe.data.sampling.candidates import Ranks, ranked
 from fairseq_mtmoe.data.sampling.draw import Draw
 from fairseq_mtmoe.data.sampling.order import Order, batch_ends, order_by_length
 from fairseq_mtmoe.data.sampling.permutation import derive_key
@@ -146,6 +146,15 @@ class TrainingMixture(MixtureDataset):
         self.batch_counts = [len(batches) for batches in parts]
         self.updates_of_epoch = -(-sum(self.batch_counts) // per_update)
         return list(itertools.chain.from_iterable(parts)), too_long
+
+    def batch_by_size(self, indices: np.ndarray, *limits: Any) -> list[np.ndarray]:
+        """Return batches of these examples of the epoch, or of candidates, as `epoch_batches` makes them."""
+        if not self.draws_candidates:
+            return super().batch_by_size(indices, *limits)
+        tasks, _ = self.numbering.locate_all(indices)
+        by_task = [indices[tasks == task] for task in range(len(self.task_ids))]
+        longest = [self.num_tokens_vec(candidates) for candidates in by_task]
+        return Ranks.of_tasks(by_task, longest, indices[:0]).batches(*limits)
 
     def _cut_parts(
         self, max_sizes: Any, limits: tuple[int | None, int | None, int], per_update: int

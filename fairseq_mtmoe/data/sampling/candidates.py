@@ -27,6 +27,14 @@ class Ranks:
     longest_R: NDArray[np.int64]  # greatest length of any side in a rank
     too_long: Words  # indices of examples that were left out
 
+    @classmethod
+    def of_tasks(cls, indices: Sequence[Words], longest: Sequence[NDArray[np.int64]], too_long: Words) -> "Ranks":
+        """Return the ranks of each task's candidates, whose greatest lengths are `longest`."""
+        longest_R = np.zeros(max(map(len, longest)), dtype=np.int64)
+        for lengths in longest:
+            np.maximum(longest_R[: len(lengths)], lengths, out=longest_R[: len(lengths)])
+        return cls(tuple(indices), longest_R, too_long)
+
     def batches(
         self, max_tokens: int | None = None, max_sentences: int | None = None, multiple: int = 1
     ) -> list[Words]:
@@ -49,10 +57,7 @@ def ranked(draw: Draw, lengths: Sequence[Lengths], limits: Sequence[float] | Non
         order = _by_length_in_windows(sides_ES, len(sizes))
         kept.append(indices[order])
         longest.append(sides_ES[order].max(axis=1))
-    longest_R = np.zeros(max(map(len, longest)), dtype=np.int64)
-    for of_task in longest:
-        np.maximum(longest_R[: len(of_task)], of_task, out=longest_R[: len(of_task)])
-    return Ranks(tuple(kept), longest_R, np.concatenate(too_long))
+    return Ranks.of_tasks(kept, longest, np.concatenate(too_long))
 
 
 def _by_length_in_windows(sides_ES: Lengths, size: int) -> NDArray[np.int64]:
