@@ -41,6 +41,7 @@ class TextTranslator:
         self._load(states, checkpoints)
         self._searches = lru_cache(maxsize=4)(self._search)
         self._spellers = lru_cache(maxsize=None)(self._speller)
+        self._searches(decoding, 1)  # its warnings come once, also if several processes search
 
     @property
     def langs(self) -> list[str]:

@@ -77,6 +77,12 @@ class SparseModel(nn.Module):
                 raise_invalid("--num-experts", f"{saved[path]} as in the checkpoint's {path}", placement.num_experts)
 
 
+def depends_on_tasks(model: nn.Module) -> bool:
+    """Return whether a model's gates or conditional parts depend on task ids."""
+    by_gates = any(slot.plan.gate.needs_tasks for slot in expert_slots(model).values())
+    return by_gates or any(isinstance(module, TaskEmbeddings) for module in model.modules())
+
+
 # Lookups, and modules that are applied once per sentence or task: no multiplications per token.
 NOT_OF_TOKENS = (nn.Embedding, FiLM, ConditionalAttentionBias, TaskEmbeddings, MixtureGate)
 OF_SENTENCES = ("pooler", "heads", "prompt", "relative_positions")

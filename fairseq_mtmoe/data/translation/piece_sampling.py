@@ -8,6 +8,7 @@ resumed. Binarized data is enough: its pieces are the text.
 
 import math
 import random
+from argparse import Namespace
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
@@ -18,7 +19,7 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_mtmoe.data.translation.new_pieces import BPE, SPACE, model_type, plain_pieces
-from fairseq_mtmoe.data.translation.vocabulary import Side
+from fairseq_mtmoe.data.translation.vocabulary import Side, Vocabulary
 from fairseq_mtmoe.errors import UserError
 
 _MOST_WORDS = 20_000  # cached words, some 3 KB each
@@ -151,3 +152,15 @@ class PieceSampling:
             for number, (name, side) in enumerate(self._sides) if side is not None
         }  # fmt: skip
         return {**example, **drawn}
+
+
+def sampling_of(
+    args: Namespace, vocabulary: Vocabulary, source: Dictionary, target: Dictionary, folder: str
+) -> PieceSampling:
+    """Return the sampling of `--sample-pieces` on the sides of `--sample-pieces-of`."""
+    sides: dict[str, SampledSide] = {}
+    for name, dictionary in (("source", source), ("target", target)):
+        if args.sample_pieces_of in ("both", name):
+            side, longest = getattr(vocabulary, name), getattr(args, f"max_{name}_positions")
+            sides[name] = SampledSide(side, dictionary, args.sample_pieces, longest, folder)
+    return PieceSampling(sides.get("source"), sides.get("target"))

@@ -36,7 +36,6 @@ FORMS = (
 )
 SETTINGS = (*FORMS, "task_ids")
 
-
 SAMPLED = ("both", "source", "target")  # choices of `--sample-pieces-of`
 
 
@@ -68,6 +67,7 @@ def arguments(cfg: Any, forms: Mapping[str, Any] | None = None, has_data: bool =
     args.data = with_shards(_contents(args.data)) if has_data else ""
     _check_choices(args)
     _read_dictionaries(args)
+    args.insists_on_tokens = "main" in (args.langtoks or {})  # fairseq completes them by other options
     args.extra_data = args.extra_data and {kind: with_shards(data) for kind, data in args.extra_data.items()}
     args.langtoks_specs = args.langtoks_specs.split(",")
     args.lang_pairs = _contents(args.lang_pairs).replace("\n", ",").split(",") if args.lang_pairs else None

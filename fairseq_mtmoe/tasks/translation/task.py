@@ -31,7 +31,7 @@ from fairseq_mtmoe.data.translation.descriptions import description_of_pair, des
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, model_of_sources
 from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.pairs import DataManager, PairLoader, training_sizes
-from fairseq_mtmoe.data.translation.piece_sampling import PieceSampling, SampledSide
+from fairseq_mtmoe.data.translation.piece_sampling import PieceSampling, sampling_of
 from fairseq_mtmoe.data.translation.recorded_sizes import synthetic_shares
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from fairseq_mtmoe.data.translation.vocabulary import KEPT, VOCABULARY, Side, Vocabulary, check_symbols, ends_of
@@ -50,6 +50,7 @@ from fairseq_mtmoe.tasks.translation.initial import InitialModel, check_places, 
 from fairseq_mtmoe.tasks.translation.new_embeddings import NewEmbeddings
 from fairseq_mtmoe.tasks.translation.options import check_decoding
 from fairseq_mtmoe.tasks.translation.scoring import ValidationScores, check_best_metric
+from fairseq_mtmoe.tasks.translation.targets import check_targets, warn_of_targets
 
 logger = logging.getLogger(__name__)
 
@@ -146,17 +147,10 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         return Vocabulary.of_data(split_paths(self.args.data)[0], *symbols)
 
     def _piece_sampling(self) -> PieceSampling:
-        args, vocabulary, folder = self.args, self._vocabulary_of_data(), split_paths(self.args.data)[0]
+        folder, vocabulary = split_paths(self.args.data)[0], self._vocabulary_of_data()
         if vocabulary is None:
             raise UserError(f"`--sample-pieces` must have the data directory's {SENTENCEPIECE}, but {folder} has none.")
-
-        def sampled(name: str) -> SampledSide | None:
-            if args.sample_pieces_of not in ("both", name):
-                return None
-            side, longest = getattr(vocabulary, name), getattr(args, f"max_{name}_positions")
-            return SampledSide(side, getattr(self, f"{name}_dictionary"), args.sample_pieces, longest, folder)
-
-        return PieceSampling(*map(sampled, SIDES))
+        return sampling_of(self.args, vocabulary, self.source_dictionary, self.target_dictionary, folder)
 
     def check_dicts(self, dicts: dict[str, Any], source_langs: list[str], target_langs: list[str]) -> None:
         """Check that all sources, and all targets, share a dictionary (UserError)."""
@@ -199,6 +193,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         if begins is not None:
             begins.note_sizes(cfg)
         model = super().build_model(cfg, from_checkpoint)
+        if self.training and not from_checkpoint:
+            check_targets(self.args, self.task_id, model)
         if begins is not None and self.checkpoint_to_go_on_from() is None:
             begins.begin(model)
         if self.training and self.args.train_only and not from_checkpoint:
@@ -342,6 +338,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         build = FairseqTask.build_generator if kept else TranslationMultiSimpleEpochTask.build_generator
         generator = build(self, models, args, *others, **kwargs)
         mend(generator, forced=int(self.args.langtoks["main"][1] is not None))
+        pairs = options.pairs_of({"task_state": self.state.state_dict})
+        warn_of_targets(pairs, self.args.langtoks["main"], self.task_id, models)
         return generator
 
     def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
