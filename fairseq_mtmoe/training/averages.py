@@ -15,6 +15,20 @@ from fairseq_mtmoe.slots.slot import unwrapped
 logger = logging.getLogger(__name__)
 
 
+def begin(trainer: Any) -> None:
+    """Set up a new average: the values that it copies, and the weights of `--ema-seed-model`."""
+    average, options, task = trainer.ema, trainer.cfg.ema, trainer.task
+    average.skip_keys = not_averaged(trainer.get_model())
+    if options.ema_seed_model is None:
+        return
+    state = load_ema(options.ema_seed_model)
+    if isinstance(task, LabelsHeads):
+        match_labels(options.ema_seed_model, state, task.head_labels)
+    average.get_model().load_state_dict(state["model"], strict=True)
+    if options.ema_fp32:
+        average.build_fp32_params()
+
+
 def restore(trainer: Any, extra_state: Mapping[str, Any]) -> None:
     """Load a checkpoint's average; without one of this model, begin with its weights.
 
@@ -31,16 +45,6 @@ def restore(trainer: Any, extra_state: Mapping[str, Any]) -> None:
     trainer.ema.restore(average)
     if options.ema_fp32:
         trainer.ema.build_fp32_params(extra_state.get("ema_fp32_params"))
-
-
-def seed(trainer: Any, path: str) -> None:
-    """Begin the average with that of a checkpoint (`--ema-seed-model`)."""
-    state = load_ema(path)
-    if isinstance(trainer.task, LabelsHeads):
-        match_labels(path, state, trainer.task.head_labels)
-    trainer.ema.get_model().load_state_dict(state["model"], strict=True)
-    if trainer.cfg.ema.ema_fp32:
-        trainer.ema.build_fp32_params()
 
 
 def not_averaged(model: nn.Module) -> set[str]:

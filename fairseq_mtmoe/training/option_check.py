@@ -176,6 +176,13 @@ def is_flat(common: Any) -> bool:
     return bool(common.fp16 and not in_place and not common.fp16_no_flatten_grads)
 
 
+def check_options(cfg: Any, model: nn.Module) -> None:
+    """Check a run's options: refuse what cannot work, warn of what has no effect (UserError)."""
+    check_run_options(cfg.model)
+    refuse_what_cannot_work(cfg, model)
+    warn_of_what_does_nothing(cfg, model)
+
+
 def check_run_options(model: Any) -> None:
     """Check the numbers in a model's `RunOptions`, if it has them (UserError)."""
     for name, least in (("distributed_timeout", 1), ("max_nonfinite", 0)):

@@ -23,8 +23,11 @@ from fairseq_mtmoe.checkpoints.file_io import newest_good_in, suggested_fallback
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.moe import ExpertBank, MoELayer
 from fairseq_mtmoe.moe.parallel.placement import average_over_replicas
+from fairseq_mtmoe.training.failures import several_processes
 
 logger = logging.getLogger(__name__)
+
+MOST_OUT_OF_MEMORY = 10  # steps in a row
 
 _DDP_OPTIONS = ("broadcast_buffers", "bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view")
 
@@ -69,6 +72,29 @@ class NonfiniteUpdates:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Restore a checkpoint's state; it is empty before 0.1.1."""
         self.total, self.in_a_row = state.get("total", 0), state.get("in_a_row", 0)
+
+
+class OutOfMemory:
+    """Counts steps without memory; ends the run where none can be left out, or after 10 in a row."""
+
+    def __init__(self) -> None:
+        self._update = self._in_a_row = 0
+
+    def add(self, update: int, error: BaseException) -> None:
+        """Count a step of update number `update` (UserError: it cannot be left out).
+
+        Other processes would wait for this one's part of their collectives.
+        """
+        way_out = "lower `--max-tokens` or `--batch-size`, and raise `--update-freq` to keep the size of an update"
+        if several_processes():
+            raise UserError(
+                f"Process {dist.get_rank()} ran out of memory at update {update}, and no process can leave out a batch "
+                f"alone: {way_out}."
+            ) from error
+        self._in_a_row = self._in_a_row + 1 if update == self._update else 1
+        self._update = update
+        if self._in_a_row >= MOST_OUT_OF_MEMORY:
+            raise UserError(f"Update {update} ran out of memory {self._in_a_row} times: {way_out}.") from error
 
 
 def advice(save_dir: str) -> str:

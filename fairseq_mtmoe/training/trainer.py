@@ -30,9 +30,7 @@ from fairseq_mtmoe.training import averages, best, failures, resuming, saving, s
 from fairseq_mtmoe.training.metrics import ExpertCommLog, summed, tell_figures
 from fairseq_mtmoe.training.option_check import (
     changed_options,
-    check_run_options,
-    refuse_what_cannot_work,
-    warn_of_what_does_nothing,
+    check_options,
     will_exchange,
     with_option,
 )
@@ -64,14 +62,13 @@ class SparseTrainer(Trainer):
         self._drawn: int | None = None  # the epoch for which batches were drawn, see `resuming.py`
         self._restored_draw: int | None = None
         self.left_out = False  # whether the last step made no update
+        self._memory = steps.OutOfMemory()
         self._agreed_signal: signal.Signals | None = None
         resuming.expect_what_is_asked_for(self.cfg.checkpoint, self.checkpoint_suffix)
         screen.follow(self)
         if isinstance(task, RunObserver):
             task.begins(changed_options(cfg), self.device, model)
-        check_run_options(self.cfg.model)
-        refuse_what_cannot_work(self.cfg, model)
-        warn_of_what_does_nothing(self.cfg, model)
+        check_options(self.cfg, model)
         if failures.several_processes() and will_exchange(model, self.data_parallel_world_size):
             failures.between_hosts()
         failures.set_timeout(getattr(cfg.model, "distributed_timeout", None))
@@ -156,13 +153,10 @@ class SparseTrainer(Trainer):
 
     def _build_ema(self) -> None:
         """Build the EMA; load `--ema-seed-model` by our loader instead of fairseq's."""
-        options = self.cfg.ema
-        with with_option(options, "ema_seed_model", None):
+        with with_option(self.cfg.ema, "ema_seed_model", None):
             super()._build_ema()
         if self._ema is not None:
-            self._ema.skip_keys = averages.not_averaged(self.get_model())
-        if self._ema is not None and options.ema_seed_model is not None:
-            averages.seed(self, options.ema_seed_model)
+            averages.begin(self)
 
     # ---- data ----
 
@@ -216,9 +210,8 @@ class SparseTrainer(Trainer):
             forget_prices(self._running_prices)  # of a skipped update
             self._is_stepping = True
             try:
-                # Without fairseq's decorator, which is around this method, and would not note the end of a step when a
-                # `SkippedUpdate` passes. Other ranks wait for this rank's tokens, so it must raise if out of memory.
-                output = Trainer.train_step.__wrapped__(self, samples, raise_oom or self._exchanges)
+                # Its decorator is around this method, and would miss the end of a skipped step.
+                output = Trainer.train_step.__wrapped__(self, samples, raise_oom)
             except steps.SkippedUpdate as skipped:
                 output = None
                 steps.leave_out(self, skipped, self._nonfinite, samples)
@@ -230,6 +223,12 @@ class SparseTrainer(Trainer):
         if not self.left_out:
             tell_figures(self.task, self.get_num_updates(), self.cfg.common.log_interval)
         return output
+
+    def _log_oom(self, exc: Any) -> None:
+        """Log that a batch is too large; raise a `UserError` if it cannot be left out."""
+        super()._log_oom(exc)
+        if self._is_stepping or self._exchanges:
+            self._memory.add(self.get_num_updates() + 1, exc)
 
     @property
     def _running_prices(self) -> list[RunningPrices]:
@@ -251,7 +250,7 @@ class SparseTrainer(Trainer):
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
         """Validate a batch; raise `Stopped` if a signal ends the run."""
         self._dummies.clear()
-        output = super().valid_step(sample, raise_oom or self._exchanges)
+        output = super().valid_step(sample, raise_oom)
         if self.stopped_by is not None:
             raise stopping.Stopped
         return output

@@ -14,6 +14,7 @@ from tests.helpers.commands import training_arguments
 from tests.helpers.training import configured
 
 NO_NUMBER = "a loss that is no number"
+NO_MEMORY = "no memory for a batch"
 
 
 def trainer_here(data: object, save_dir: object, *options: object, **changes: Any) -> Any:
@@ -105,7 +106,12 @@ WAYS = {
     NO_NUMBER: lambda loss: loss * float("nan"),
     "an infinite loss with finite gradients": lambda loss: loss + loss.new_full((), float("inf")),
     "infinite gradients of a finite loss": lambda loss: _infinite_gradient(loss),
+    NO_MEMORY: lambda loss: _no_memory(),
 }
+
+
+def _no_memory() -> Tensor:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
 def _infinite_gradient(loss: Tensor) -> Tensor:

@@ -16,10 +16,11 @@ from fairseq.trainer import Trainer
 from omegaconf import OmegaConf, open_dict
 
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.training import steps
 from fairseq_mtmoe.training.option_check import refuse_what_cannot_work
 from fairseq_mtmoe.training.trainer import SparseTrainer
 from tests.helpers.refused import refused
-from tests.helpers.trainers import NO_NUMBER, WAYS, groups_of, state_of, take, trainer_here
+from tests.helpers.trainers import NO_MEMORY, NO_NUMBER, WAYS, groups_of, state_of, take, trainer_here
 from tests.helpers.training import train_here
 
 SMALL = ("--max-tokens", 120, "--num-experts", 2)
@@ -97,6 +98,29 @@ def test_bad_updates_are_counted_and_too_many_in_a_row_end_the_run(trainer_on):
     assert metrics.get_active_aggregators() == [metrics.get_meters("default")]
     with pytest.raises(UserError, match=r"2 times in a row at update 4 .*start again; no checkpoint with"):
         take(trainer, groups[:1], {0})
+
+
+def test_a_run_whose_batches_are_all_too_large_ends(trainer_on):
+    trainer = trainer_on()
+    samples, *others = groups_of(trainer, 3)
+    take(trainer, [samples] * 9, range(9), NO_MEMORY)
+    take(trainer, others)
+    take(trainer, [samples] * 9, range(9), NO_MEMORY)
+    assert trainer.get_num_updates() == 2
+    with refused("--max-tokens", "--batch-size"):
+        take(trainer, [samples], {0}, NO_MEMORY)
+
+
+@pytest.mark.parametrize("dense_updates", [0, 5])
+def test_one_of_several_processes_leaves_no_batch_out(dense_updates, trainer_on, monkeypatch):
+    """The others would add its gradients to theirs in another collective."""
+    trainer = trainer_on("--dense-updates", dense_updates)
+    groups = groups_of(trainer, 1)
+    monkeypatch.setattr(steps, "several_processes", lambda: True)
+    monkeypatch.setattr(steps.dist, "get_rank", lambda: 1)
+    with refused("--max-tokens", "--update-freq", first=False) as caught:
+        take(trainer, groups, {0}, NO_MEMORY)
+    assert str(caught.value).startswith("Process 1 ran out of memory at update 1")
 
 
 def test_with_a_limit_of_0_the_first_ends_the_run_and_the_log_names_layers(trainer_on, caplog):
