@@ -120,12 +120,21 @@ class Pieces:
         ids = [dictionary.index(name) for name in names]
         ids[self._processor.unk_id()] = dictionary.unk()
         self._ids: NDArray[np.int64] = np.array(ids, dtype=np.int64)
+        # Characters of pretrained vocabularies that their SentencePiece model lacks; it spells what is unknown to it
+        self._others = {name: dictionary.index(name) for name in set(side.symbols).difference(names)}
         # Only SentencePiece joins byte pieces to characters.
         self._has_bytes = any(map(_BYTE.fullmatch, names))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each line, without an end."""
-        return [self._ids[pieces].tolist() if pieces else [] for pieces in self._side.encode(lines)]
+        found = [self._ids[pieces].tolist() if pieces else [] for pieces in self._side.encode(lines)]
+        unknown = self._dictionary.unk()
+        for number, ids in enumerate(found):
+            if self._others and unknown in ids:
+                (names,) = self._side.encode([lines[number]], str)
+                pairs = zip(ids, names, strict=True)
+                found[number] = [self._others.get(name, unknown) if id == unknown else id for id, name in pairs]
+        return found
 
     def speller(self, ignored: Sequence[int]) -> "Spelled":
         """Return a converter of tokens to text."""

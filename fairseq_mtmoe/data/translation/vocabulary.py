@@ -77,11 +77,11 @@ class Side:
         specs = (value for at, value in fields(self.model) if at == _NORMALIZER and isinstance(value, bytes))
         return any(at == _TABLE and value for spec in specs for at, value in fields(spec))
 
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each line's pieces; without a table, lines are normalised as by `mtmoe prepare`."""
+    def encode(self, lines: Sequence[str], out_type: type = int) -> list[list[Any]]:
+        """Return each line's pieces, as ids or names; without a table, lines are normalised as by `mtmoe prepare`."""
         texts = list(lines) if self.normalises else list(map(normalise, lines))
-        found: list[list[int]] = self.processor.encode(texts)
-        return found
+        pieces: list[list[Any]] = self.processor.encode(texts, out_type=out_type)
+        return pieces
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,11 @@ def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorCon
     marian = MarianPositions(config.d_model, PAD_ID, config.max_position_embeddings).weights[PAD_ID + 1 :]
     found = MARIAN_SINUSOIDS
     for name, table in tables.items():
+        if len(table) > len(marian):
+            raise UserError(
+                f"`{name}` in `{folder}` must have at most `max_position_embeddings`, {len(marian)}, rows, but has "
+                f"{len(table)}."
+            )
         kinds = {MARIAN_SINUSOIDS: marian, FAIRSEQ: fairseq_positions(config)}
         same = [kind for kind, right in kinds.items() if _is_near(table, right)]
         if not same:

@@ -132,7 +132,7 @@ class _Known:
         return [*own, *codes, *made_up], files
 
     def nllb(self) -> tuple[list[str], Files] | None:
-        if not (self._has_pieces(BPE) and all(map(CODE.fullmatch, self.codes.values()))):
+        if not (self._has_pieces(BPE) and CODE.fullmatch(next(iter(self.codes.values())))):
             return None
         order = [*self.pieces, *self.others]
         added = {at: self.codes.get(name, name) for at, name in enumerate(order, NUM_SPECIAL)

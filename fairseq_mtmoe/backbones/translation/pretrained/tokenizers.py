@@ -5,9 +5,10 @@ language codes. M2M-100 has a `vocab.json` beside the SentencePiece model. OPUS-
 or two `vocab.json`.
 """
 
+import itertools
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Required
@@ -24,11 +25,12 @@ from fairseq_mtmoe.backbones.piece_models import (
     check_pre_tokenizer,
     serialized,
 )
-from fairseq_mtmoe.backbones.translation.pretrained.codes import SETS
+from fairseq_mtmoe.backbones.translation.pretrained.codes import MBART50, NLLB, SETS
 from fairseq_mtmoe.backbones.translation.pretrained.families import MARIAN, MBART, TranslatorConfig
 from fairseq_mtmoe.backbones.translation.pretrained.layout import (
     BRACKETS,
     EOS,
+    MADE_UP_NAME,
     MASK,
     OF_MARIAN,
     PAD,
@@ -56,7 +58,8 @@ LISTS = ("additional_special_tokens", "extra_special_tokens")
 OURS = "fairseq_mtmoe"  # in `SETTINGS` of Marian's tokenizer in our exports: languages, and their tokens' places
 _TOKEN: Any = Literal["src", "tgt"] | None
 _FORM: Any = {"langs": Required[list[Name]], "langtoks": Required[tuple[_TOKEN, _TOKEN]]}
-CODE = re.compile(r"[a-z]{2,4}_[A-Za-z]{2,4}")  # of mBART-50 and NLLB-200: en_XX, eng_Latn
+CODE = re.compile(r"[a-z]{2,4}_[A-Za-z]{2,4}|__\w+__")  # of mBART-50 and NLLB-200: en_XX, eng_Latn
+LISTED_CODE = re.compile(r"[a-z]{2,8}(_\w+)?")  # other forms, of special tokens alone
 CODE_OF_M2M = re.compile(r"__(\w+?)__")
 
 
@@ -74,19 +77,24 @@ def read_tokenizer(folder: Path, config: TranslatorConfig, values: Mapping[str, 
         return _of_marian(folder, config, settings)
     if config.model_type == MBART:
         _expect_mbart50(folder, settings, values)
-    model = _pieces(folder)
-    names = _names(folder, model)
+    model, listed = _pieces(folder), _listed_tokens(folder, settings, config)
+    names = _names(folder, model, listed)
     if names.get(config.vocab_size) == MASK:  # the classes add it beyond the rows of a model that has none
         del names[config.vocab_size]
     symbols = filled(names, config.vocab_size, folder)
     style = BRACKETS if config.model_type == MBART else PLAIN
     is_m2m = (folder / VOCAB).exists()
-    langs = []
+    langs, tokens = [], {*SPECIAL, MASK}
     for index, symbol in enumerate(symbols):
-        found = (CODE_OF_M2M if is_m2m else CODE).fullmatch(symbol)
-        if found is not None and model.processor.piece_to_id(symbol) == model.processor.unk_id():
-            langs.append(found[1] if is_m2m else symbol)
+        is_piece = model.processor.piece_to_id(symbol) != model.processor.unk_id()
+        match = CODE_OF_M2M.fullmatch(symbol) if is_m2m else CODE.fullmatch(symbol)
+        if listed.get(symbol) and match is None:
+            match = LISTED_CODE.fullmatch(symbol)
+        if match is not None and not is_piece:
+            langs.append(match[1] if is_m2m and symbol.startswith("__") else symbol)
+            tokens.add(symbol)
             symbols[index] = token_of(langs[-1], style)
+    _expect_no_words(folder, tokens, [*dict(_added_ids(folder)), *listed])
     if not langs:
         raise UserError(
             f"`{folder}` must name its languages as `{LISTS[0]}` in `{SPECIAL_TOKENS}` or `{SETTINGS}`, or in "
@@ -158,8 +166,12 @@ def _model_of(tokenizer: Any) -> bytes:
         ) from error
 
 
-def _names(folder: Path, side: Side) -> dict[int, str]:
-    """Return the names of the embedding matrix' rows: pieces, then added tokens."""
+def _names(folder: Path, side: Side, listed: Iterable[str]) -> dict[int, str]:
+    """Return the names of the embedding matrix' rows: pieces, then added tokens.
+
+    Tokens that are `listed` without ids have the free rows after the pieces, as the classes number their codes before
+    any token that a user adds.
+    """
     if (folder / VOCAB).exists():
         names = _numbered(folder / VOCAB)
         if [names.get(index) for index in range(NUM_SPECIAL)] != list(SPECIAL):
@@ -170,25 +182,38 @@ def _names(folder: Path, side: Side) -> dict[int, str]:
         if sorted(pieces[: NUM_SPECIAL - 1]) != sorted((SPECIAL[0], EOS, UNK)):
             raise UserError(f"`{folder / PIECES}` must begin with <unk>, <s> and </s>, but does not.")
         names = dict(enumerate((*SPECIAL, *pieces[NUM_SPECIAL - 1 :])))
-    _expect_same_rows(folder, names, _ids(folder))
-    known, following = set(names.values()), max(names) + 1
-    for name, index in _added(folder).items():
-        if name in known:
-            continue
-        index = following if index is None else index
-        following = max(following, index + 1)
-        if names.setdefault(index, name) != name:
+    ids = sorted(_ids(folder), key=lambda item: item[1])
+    _expect_same_rows(folder, names, ids)
+    rows, end = {name: index for index, name in names.items()}, max(names) + 1
+    for name, index in ids:
+        if name not in rows and names.setdefault(index, name) != name:
             raise UserError(
                 f"`{folder}` must have one token for each row of its matrix, but has `{names[index]}` and `{name}` for "
                 f"row {index}."
             )
-    if following != len(names) and not (folder / VOCAB).exists():
-        hole = next(index for index in range(following) if index not in names)
+        rows.setdefault(name, index)
+    free = (row for row in itertools.count(end) if row not in names)
+    # An old class of NLLB's has its codes even if a user's list replaced them
+    unlisted = NLLB if max(names) - end > len(NLLB) and NLLB[0] not in rows else ()
+    for name in dict.fromkeys((*unlisted, *listed)):
+        if name not in rows:
+            names[next(free)] = name
+    if max(names) + 1 != len(names) and not (folder / VOCAB).exists():
         raise UserError(
             f"`{folder}` must have a token for each row of its matrix up to the last code, but has none for row "
-            f"{hole}: `{PIECES}` or `{TOKENIZER}` is another model's."
+            f"{next(free)}: `{PIECES}` or `{TOKENIZER}` is another model's."
         )
     return names
+
+
+def _expect_no_words(folder: Path, tokens: Collection[str], added: Iterable[str]) -> None:
+    """Raise a `UserError` if text would be cut at `added` tokens, which our text is not."""
+    for name in added:
+        if name not in tokens and MADE_UP_NAME.fullmatch(name) is None:
+            raise UserError(
+                f"`{folder}` must have no tokens beside pieces and language codes such as eng_Latn, but has {name!a}, "
+                "at which `transformers` cuts text before SentencePiece does."
+            )
 
 
 def _expect_same_rows(folder: Path, names: Mapping[int, str], tokens: Iterable[tuple[str, int]]) -> None:
@@ -215,26 +240,23 @@ def _numbered(path: Path) -> dict[int, str]:
     return names
 
 
-def _added(folder: Path) -> dict[str, int | None]:
-    """Return tokens beyond the pieces.
-
-    First come tokens with ids, sorted, then tokens that are listed without ids.
-    """
-    found: dict[str, int | None] = {}
-    for name, index in sorted(_ids(folder), key=lambda item: item[1]):
-        found.setdefault(name, index)
+def _listed_tokens(folder: Path, settings: Mapping[str, Any], config: TranslatorConfig) -> dict[str, bool]:
+    """Return special tokens that are listed without ids, in their order, and whether each can be a code."""
+    tokens: dict[str, bool] = {}
+    masks = {} if (folder / VOCAB).exists() else {MASK: False}  # M2M-100 has no mask
     for file in (SPECIAL_TOKENS, SETTINGS):
         with _tokens_of(folder / file) as content:
-            listed = [token for key in LISTS for token in _listed(content.get(key))]
-            for token in (*listed, content.get("mask_token")):
-                if token is not None and token != MASK:
-                    found.setdefault(token_name(folder / file, _content(token)), None)
-    if not (folder / VOCAB).exists():
-        found.setdefault(MASK, None)  # M2M-100 has no mask
-    elif not any(map(CODE_OF_M2M.fullmatch, found)):  # version 4 of `transformers` saves only the name of the code set
-        codes = SETS.get(str(_json(folder / SETTINGS).get("language_codes")), ())
-        found |= {token_of(code, PLAIN): None for code in codes}
-    return found
+            for token in (token for key in LISTS for token in _listed(content.get(key))):
+                tokens[token_name(folder / file, _content(token))] = True
+            if (mask := content.get("mask_token")) is not None:
+                masks[token_name(folder / file, _content(mask))] = False
+    if (folder / VOCAB).exists():  # version 4 of `transformers` may save only the name of the code set
+        default = None if any(map(CODE_OF_M2M.fullmatch, tokens)) else "m2m100"
+        codes = SETS.get(str(settings.get("language_codes", default)), ())
+        tokens = {**dict.fromkeys((token_of(code, PLAIN) for code in codes), True), **tokens}
+    elif config.model_type == MBART:
+        tokens = {**dict.fromkeys(MBART50, True), **tokens}
+    return tokens | masks
 
 
 @contextmanager
@@ -263,13 +285,20 @@ def _content(token: Any) -> Any:
 
 
 def _ids(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield tokens with ids from all files."""
+    """Yield tokens with ids from all files, pieces too."""
     with _tokens_of(folder / TOKENIZER) as content:
         vocabulary = (content.get("model") or {}).get("vocab") or {}
         is_unigram = not isinstance(vocabulary, dict)
         pieces = ((one[0], at) for at, one in enumerate(vocabulary)) if is_unigram else vocabulary.items()
+        yield from _checked(folder / TOKENIZER, pieces)
+    yield from _added_ids(folder)
+
+
+def _added_ids(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield tokens with ids that were added to the pieces."""
+    with _tokens_of(folder / TOKENIZER) as content:
         added = ((_content(token), token["id"]) for token in content.get("added_tokens") or ())
-        yield from _checked(folder / TOKENIZER, (*pieces, *added))
+        yield from _checked(folder / TOKENIZER, added)
     yield from _ids_beside(folder)
 
 
@@ -303,10 +332,14 @@ def _json(path: Path) -> dict[str, Any]:
 def _of_marian(folder: Path, config: TranslatorConfig, settings: Mapping[str, Any]) -> Layout:
     models = [_marian_pieces(folder / name) for name in (SOURCE_PIECES, TARGET_PIECES)]
     is_joined = config.share_encoder_decoder_embeddings
-    numbered = _numbered(folder / VOCAB)
-    _expect_same_rows(folder, numbered, _ids_beside(folder))
-    names = filled(numbered, config.vocab_size, folder)
-    targets = names if is_joined else filled(_numbered(folder / TARGET_VOCAB), config.decoder_vocab_size, folder)
+    numbered, added = _numbered(folder / VOCAB), dict(_ids_beside(folder))
+    _expect_same_rows(folder, numbered, added.items())
+    _expect_no_words(folder, {*SPECIAL, *filter(OF_MARIAN.fullmatch, added)}, added)
+    new = {index: name for name, index in added.items() if index not in numbered}
+    names = filled(numbered | new, config.vocab_size, folder)
+    targets = names
+    if not is_joined:
+        targets = filled({**new, **_numbered(folder / TARGET_VOCAB)}, config.decoder_vocab_size, folder)
     for side in (names, targets):
         for token, index in ((PAD, config.pad_token_id), (EOS, config.eos_token_id)):
             if token not in side or side.index(token) != index:

@@ -38,6 +38,7 @@ NOT_SERVED = (
     "CTranslate2 cannot serve it, because it starts the decoder with another token; train with "
     "--decoder-begins-with-pad, or with norms before sub-layers"
 )
+OTHER_START = "CTranslate2 writes other translations: its decoder begins with zeros, but the row of <pad> is not zero"
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,13 @@ class ExportedTranslator:
     @property
     def said(self) -> str:
         """Return a warning for users as the end of a sentence, or an empty text."""
-        begins_otherwise = (
-            self.config.model_type == MARIAN and self.config.decoder_start_token_id == self.tokenizer.eos_id
-        )
-        return f"; {NOT_SERVED}" if begins_otherwise else ""
+        if self.config.model_type != MARIAN:
+            return ""
+        if self.config.decoder_start_token_id == self.tokenizer.eos_id:
+            return f"; {NOT_SERVED}"
+        embeddings = self.tensors.get(SHARED, self.tensors.get(f"{THEIR_PREFIX}{DECODER_EMBEDDINGS}"))
+        assert embeddings is not None
+        return f"; {OTHER_START}" if embeddings[self.tokenizer.pad_id].any() else ""
 
     def write(self, folder: Path) -> None:
         """Write the folder, completely or not at all; see `write_model`."""

@@ -182,6 +182,16 @@ def _load_model(folder: Path, kind: str) -> tuple[sentencepiece.SentencePiecePro
 
 
 @lru_cache(2)
+def _others(folder: Path, kind: str) -> dict[str, int]:
+    """Return the dictionary's symbols that are no pieces, as characters of pretrained vocabularies can be."""
+    model, _, _ = _load_model(folder, kind)
+    pieces = {model.id_to_piece(piece) for piece in range(model.get_piece_size())}
+    lines = read_text(folder / f"{kind}{DICTIONARY}").removesuffix("\n").split("\n")
+    symbols = {line.rpartition(" ")[0]: index for index, line in enumerate(lines, len(SPECIAL))}
+    return {symbol: symbols[symbol] for symbol in symbols.keys() - pieces - {TAG}}
+
+
+@lru_cache(2)
 def _tag_id(folder: Path, kind: str) -> int:
     return len(SPECIAL) + read_text(folder / f"{kind}{DICTIONARY}").split("\n").index(f"{TAG} 1")
 
@@ -199,8 +209,9 @@ def encode_block(text: Path, mask: Mask | None, vocabulary: Path, out: Path, kin
             lines = saved.lines(side)
             if mask is not None:
                 lines = list(itertools.compress(lines, mask.tolist()))
-            ids, lengths = encode_lines(lines, model, table)
-            most = int(table.max())
+            others = _others(vocabulary, kind)
+            ids, lengths = encode_lines(lines, model, table, others)
+            most = max([int(table.max()), *others.values()])
             summary[side] = {
                 "tokens": len(ids) - len(lengths),
                 "unknown": int((ids == UNKNOWN).sum()),
@@ -218,9 +229,13 @@ def encode_block(text: Path, mask: Mask | None, vocabulary: Path, out: Path, kin
 
 
 def encode_lines(
-    lines: Sequence[str], model: sentencepiece.SentencePieceProcessor, table: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the ids of all sentences with their ends, and their lengths; `table` has the id of each piece."""
+    lines: Sequence[str], model: sentencepiece.SentencePieceProcessor, table: NDArray[np.int32],
+    others: Mapping[str, int],
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:  # fmt: skip
+    """Return the ids of all sentences with their ends, and their lengths.
+
+    `table` has the id of each piece, and `others` those of texts that are unknown to the model.
+    """
     pieces: list[list[int]] = model.encode(list(lines), num_threads=1)
     lengths = np.fromiter(map(len, pieces), np.int32, len(pieces))
     flat = np.fromiter(itertools.chain.from_iterable(pieces), np.int32, int(lengths.sum()))
@@ -228,4 +243,11 @@ def encode_lines(
     is_piece = np.ones(len(ids), np.bool_)
     is_piece[np.cumsum(lengths + 1, dtype=np.int64) - 1] = False
     ids[is_piece] = table[flat]
+    ends = np.cumsum(lengths + 1)
+    unknown = np.flatnonzero(ids == UNKNOWN) if others else ()
+    for line in np.unique(np.searchsorted(ends, unknown, side="right")).tolist():
+        names = model.encode(lines[line], out_type=str)
+        for at, name in enumerate(names, ends[line] - len(names) - 1):
+            if ids[at] == UNKNOWN:
+                ids[at] = others.get(name, UNKNOWN)
     return ids, lengths + 1

@@ -7,9 +7,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fairseq_mtmoe.backbones.translation.pretrained.codes import NLLB
+from fairseq_mtmoe.backbones.translation.pretrained.layout import token_of
 from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
+from fairseq_mtmoe.evaluation.text_batches import Pieces
 from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import names_of
 from tests.helpers.refused import refused
@@ -114,6 +117,94 @@ def test_codes_are_found_in_any_of_their_files(folders, copied):
     (folder / "added_tokens.json").unlink()
     with refused("nllb", "tokenizer_config.json", first=True):
         read_folder(folder)
+
+
+def with_token(folder, token, *listed, **changes):
+    """Add a token as a tokenizer of version 4 does, which may list codes without their ids; returns its row."""
+    if (folder / "special_tokens_map.json").exists():
+        listed = listed or json.loads((folder / "special_tokens_map.json").read_text())["additional_special_tokens"]
+        change_json(folder / "tokenizer_config.json", added_tokens_decoder={}, extra_special_tokens=None, **changes)
+    weights = load_file(folder / WEIGHTS)
+    rows = len(weights["model.shared.weight"])
+    text("special_tokens_map.json", {"additional_special_tokens": listed})(folder)
+    row = rows - CASES[folder.name].config.get("padding", 0)
+    text("added_tokens.json", {token: row})(folder)
+    change_json(folder / "config.json", vocab_size=rows + 1, decoder_vocab_size=rows + 1)
+    wider = {"model.shared.weight": torch.cat([weights["model.shared.weight"], torch.zeros(1, 16)])}
+    if "final_logits_bias" in weights:
+        wider["final_logits_bias"] = torch.cat([weights["final_logits_bias"], torch.zeros(1, 1)], dim=1)
+    change_weights(folder, **wider)
+    return row
+
+
+def rows_of(layout):
+    """Hugging Face's row of each language's code."""
+    index = {symbol: at for at, symbol in enumerate(layout.vocabulary.source.symbols, 4)}
+    found = {lang: index[token_of(lang, layout.lang_tok_style)] for lang in layout.langs}
+    return {lang: layout.source_rows[at] if layout.source_rows else at for lang, at in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "lang", "listed", "changes"),
+    [
+        ("nllb", "tyv_Cyrl", "tyv_Cyrl", (), {}),
+        ("nllb", "__tyv__", "__tyv__", (), {}),
+        ("nllb", "tyv", "tyv", ("ace_Arab", "deu_Latn", "eng_Latn", "ell_Grek", "kat_Geor", "zho_Hans", "tyv"), {}),
+        ("mbart50", "tyv_RU", "tyv_RU", (), {}),
+        ("mbart50", "tyv", "tyv", ("tyv",), {}),
+        ("m2m", "__tyv__", "tyv", (), {}),
+        ("m2m", "__tyv__", "tyv", ("__tyv__",), {"language_codes": "m2m100"}),
+        ("marian", ">>tyv<<", "tyv", (), {}),
+        ("marian_multilingual", ">>tyv<<", "tyv", (), {}),
+    ],
+)
+def test_an_added_language_has_its_row_and_others_keep_theirs(name, token, lang, listed, changes, folders, copied):
+    """As `transformers` 4.30, 4.46 and 5 number them."""
+    folder = copied(name)
+    row = with_token(folder, token, *listed, **changes)
+    before, after = (rows_of(read_folder(each).model.layout) for each in (folders / name, folder))
+    if name == "marian":
+        del before["de"]  # which the codes replace
+    assert after == {**before, lang: row}
+
+
+def test_codes_of_nllb_are_its_class_own_where_a_list_replaced_them(folders, copied):
+    folder, first = copied("nllb"), 4 + len(names_of(pieces("bpe"))) - 3
+    with_token(folder, "tyv_Cyrl", "tyv_Cyrl")
+    weights = load_file(folder / WEIGHTS)["model.shared.weight"]
+    row = first + len(NLLB) + 1
+    change_weights(folder, **{"model.shared.weight": weights[:1].repeat(row + 1, 1)})
+    change_json(folder / "config.json", vocab_size=row + 1)
+    text("added_tokens.json", {"tyv_Cyrl": row})(folder)
+    rows = {lang: first + at for at, lang in enumerate(NLLB)}
+    assert rows_of(read_folder(folder).model.layout) == {**rows, "tyv_Cyrl": row}
+
+
+@pytest.mark.parametrize("name", ["nllb", "m2m", "mbart50", "marian"])
+@pytest.mark.parametrize("word", ["COVID", "zh-TW", "<url>"])
+def test_words_that_transformers_cuts_out_of_text_are_refused(name, word, copied):
+    folder = copied(name)
+    with_token(folder, word)
+    with refused(name) as said:
+        read_folder(folder)
+    assert word in str(said.value)
+
+
+@pytest.mark.parametrize("name", ["m2m", "marian"])
+def test_characters_beside_the_pieces_are_what_transformers_makes_of_them(name, copied):
+    folder = copied(name)
+    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    long = [piece for piece in vocabulary if len(piece) > 3 and piece[0] == "▁"]
+    renamed(long[0], "☃")(folder)
+    renamed(long[1], "☂☂")(folder)
+    lacking = ["☃", "a ☃ b", "☃☃", "☂☂ ☂ x", *lines(20)]
+    layout = read_folder(folder).model.layout
+    side = layout.vocabulary.source
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = Pieces(side, side.dictionary()).encode(lacking)
+    rows = [[layout.source_rows[index] if layout.source_rows else index for index in ids] for ids in ours]
+    theirs = [tokenizer(line, add_special_tokens=False).input_ids for line in lacking]
+    assert rows == theirs and tokenizer.unk_token_id not in rows[0]
 
 
 def test_codes_of_m2m_100_are_its_class_own_where_version_4_saved_none(folders, copied):
@@ -224,6 +315,9 @@ def wrong(name, change, *named):
         *(wrong(family, settings(added_tokens_decoder=tokens), family) for family in ("nllb", "marian") for tokens in (
             {"9": "</s>"}, {"9": "a token"})),
         wrong("nllb", settings("added_tokens.json", new=-1), "added_tokens.json"),
+        wrong("marian", lambda folder: change_weights(
+            folder, **{"model.encoder.embed_positions.weight": torch.zeros(65, 16)}),
+            "model.encoder.embed_positions.weight", "marian"),
         wrong("nllb", settings("tokenizer.json", model=3), "tokenizer.json"),
         *(wrong("nllb", text("config.json", content), "config.json") for content in ("[]", "null", "3")),
         wrong("nllb", config(d_model="x"), "d_model", "config.json"),

@@ -41,20 +41,21 @@ def test_the_dictionary_and_ids_are_fairseqs(tmp_path):
     content = train_model(sentences(1, 200), 50, 1.0)
     model = sentencepiece.SentencePieceProcessor(model_proto=content)
     pieces = [model.id_to_piece(index) for index in range(4, model.get_piece_size())]
-    own, other = Dictionary(), Dictionary()  # the other one in another order and without some pieces
-    for dictionary, symbols in ((own, pieces), (other, pieces[:3:-1])):
+    own, other = Dictionary(), Dictionary()  # the other one in another order, without some pieces, with a character
+    for dictionary, symbols in ((own, pieces), (other, [*pieces[:3:-1], "Ж"])):
         for symbol in symbols:
             dictionary.add_symbol(symbol)
         dictionary.save(str(tmp_path / "theirs.txt"))
         found = load(content, None if dictionary is own else tmp_path / "theirs.txt")
         write_dictionary(tmp_path / "ours.txt", found.symbols)
         assert (tmp_path / "ours.txt").read_bytes() == (tmp_path / "theirs.txt").read_bytes()
-        lines = ["", *sentences(2, 5), "ba Ж do", "Ж", "ba"]
-        ids, lengths = encode_lines(lines, model, found.ids)
+        lines = ["", *sentences(2, 5), "ba Ж do", "Ж", "ЖЖ Ж", "ba"]
+        others = {} if dictionary is own else {"Ж": len(other) - 1}
+        ids, lengths = encode_lines(lines, model, found.ids, others)
         spelled = [" ".join(model.encode(line, out_type=str)) for line in lines]
         expected = [dictionary.encode_line(line, add_if_not_exist=False).tolist() for line in spelled]
         assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == expected
-        assert encode_lines([], model, found.ids)[0].tolist() == []
+        assert encode_lines([], model, found.ids, others)[0].tolist() == []
 
 
 def test_some_lines_are_those_of_all_lines(tmp_path):
