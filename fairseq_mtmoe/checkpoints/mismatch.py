@@ -36,11 +36,12 @@ _NO_POSITIONS = 2  # fairseq's learned positions begin after the padding's index
 
 @dataclass(frozen=True)
 class Origin:
-    """A loaded checkpoint: its name, the options of its model, and its languages."""
+    """A loaded checkpoint: its name, the options of its model, its languages and its task."""
 
     name: str = "the checkpoint"
     model: Mapping[str, Any] = field(default_factory=dict)
     langs: tuple[str, ...] = ()
+    task: str = ""
 
 
 NAMELESS = Origin()
@@ -178,9 +179,10 @@ def _about_vocabulary(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -
         langs = _languages(getattr(getattr(model, side), "dictionary", None))
         if langs and origin.langs and here - len(langs) == there - len(origin.langs):
             return _about_languages(langs, origin)
+        hint = f"; `--task {origin.task}` adds the tokens" if origin.task and origin.langs and not langs else ""
         return (
             f"DATA must have the dictionary that {origin.name} was trained with, of {there} entries"
-            f"{_with_languages(origin.langs)}, but has one of {here}{_with_languages(langs)} instead."
+            f"{_with_languages(origin.langs)}, but has one of {here}{_with_languages(langs)} instead{hint}."
         )
     return None
 
@@ -266,4 +268,5 @@ def origin_of(path: str, state: State) -> Origin:
     pairs = task.get("lang_pairs")
     if not langs:  # fairseq's task infers them; our tasks store them
         langs = sorted({lang for pair in pairs for lang in pair.split("-")}) if isinstance(pairs, list) else ()
-    return Origin(f"`{path}`", plain(cfg.get("model")), tuple(langs.split(",") if isinstance(langs, str) else langs))
+    names = tuple(langs.split(",") if isinstance(langs, str) else langs)
+    return Origin(f"`{path}`", plain(cfg.get("model")), names, task.get("_name") or "")

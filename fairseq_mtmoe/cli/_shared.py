@@ -29,6 +29,7 @@ from rich.progress import (
 from rich.table import Table
 
 from fairseq_mtmoe.errors import UserError, visible
+from fairseq_mtmoe.io.files import regular_file
 
 PATH = click.Path(path_type=Path)
 CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")
@@ -39,6 +40,13 @@ SECONDS_BETWEEN_LINES = 60.0  # of progress, if the output is no terminal
 def checkpoint_of(run: Path) -> Path | None:
     """Return a run's best checkpoint, or else its last; None if it has neither or is no folder."""
     return next((run / name for name in CHECKPOINTS if (run / name).is_file()), None)
+
+
+def expect_checkpoints(*models: str | Path) -> None:
+    """Raise `UserError` if a file of MODEL or FILE:FILE is missing, before fairseq is imported."""
+    for model in models:
+        for path in str(model).split(":"):
+            regular_file(path, "a checkpoint file")
 
 
 def list_option(*declarations: str, **settings: Any) -> Callable[[Any], Any]:

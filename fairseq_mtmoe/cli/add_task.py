@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, quiet_fairseq
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import output_file
 
@@ -48,6 +48,7 @@ def command(
     from fairseq_mtmoe import register
 
     output_file("OUT", out, overwrite, CHECKPOINT=checkpoint)
+    expect_checkpoints(checkpoint)
     register()
     from fairseq_mtmoe.backbones.bert.heads import heads_from_text
     from fairseq_mtmoe.checkpoints import rebuild

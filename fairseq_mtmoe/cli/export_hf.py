@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, quiet_fairseq
 from fairseq_mtmoe.errors import raise_invalid
 
 
@@ -30,6 +30,7 @@ def command(model: Path, folder: Path) -> None:
 
     if os.path.lexists(folder):
         raise_invalid("FOLDER", "a folder that does not exist yet", str(folder))
+    expect_checkpoints(model)
     register()
     from fairseq_mtmoe.backbones.hugging_face import IMPORT_ANEW
     from fairseq_mtmoe.checkpoints import file_io

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, list_option, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, list_option, quiet_fairseq
 from fairseq_mtmoe.cli._vocabulary import vocabulary_in
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import output_file, text_lines
@@ -56,6 +56,7 @@ def command(
     for path in held_text:
         output_file("OUT", output, overwrite, **{"--held-text": path})
     lines, held = _lines("--text", text), {path: _lines("--held-text", path) for path in held_text}
+    expect_checkpoints(model)
     register()
     from fairseq_mtmoe.checkpoints import rebuild
     from fairseq_mtmoe.checkpoints.assemble import load_shared_part

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH, quiet_fairseq
+from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, quiet_fairseq
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import output_file
 
@@ -25,6 +25,7 @@ def command(checkpoint: Path, out: Path, overwrite: bool) -> None:
     output_file("OUT", out, overwrite, CHECKPOINT=checkpoint)
     from fairseq_mtmoe import register
 
+    expect_checkpoints(checkpoint)
     register()
     from fairseq_mtmoe.checkpoints import file_io, rebuild
     from fairseq_mtmoe.checkpoints.key_maps import AVERAGES

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from fairseq_mtmoe.analysis.tables import Table
-from fairseq_mtmoe.cli._shared import PATH, of_precision, progress_bar, quiet_fairseq, say
+from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, of_precision, progress_bar, quiet_fairseq, say
 from fairseq_mtmoe.io.files import new_folder
 
 MOST_NAMES = 4  # tasks left out that are named
@@ -41,6 +41,7 @@ def command(
     """
     from fairseq_mtmoe import register
 
+    expect_checkpoints(checkpoint)
     register()
     from fairseq_mtmoe.data.nlu.answers import file_names
     from fairseq_mtmoe.evaluation.predictor import Predictor

@@ -13,7 +13,15 @@ import click
 from rich.console import Console
 
 from fairseq_mtmoe.cli._lines import Lines, Screen, read, survey
-from fairseq_mtmoe.cli._shared import PATH, of_batches, of_precision, of_text, progress_bar, quiet_fairseq
+from fairseq_mtmoe.cli._shared import (
+    PATH,
+    expect_checkpoints,
+    of_batches,
+    of_precision,
+    of_text,
+    progress_bar,
+    quiet_fairseq,
+)
 from fairseq_mtmoe.cli._workers import Models, workers_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import check_writable, output_file, replacing
@@ -55,6 +63,7 @@ def command(
         raise_invalid("--out", "a file", str(out))
     if out is None and sys.stdout is None:
         raise UserError("`--out` must be given if the standard output is closed, but is not.")
+    expect_checkpoints(model)
     total, of_targets = (survey(path)[0] for path in (sources, targets))
     if of_targets != total:
         rule = f"as many lines as `{sources}`, {total:,}"
@@ -66,13 +75,12 @@ def command(
     from fairseq_mtmoe import register
 
     register()
-    from fairseq_mtmoe.evaluation.stored import existing
     from fairseq_mtmoe.evaluation.translator import Decoding
 
     decoding = Decoding.of(computing)
     if workers > 1 and decoding.use_cuda:
         raise_invalid("--workers", "1 on a GPU; `--cpu` scores on the CPU", workers)
-    models = Models(tuple(map(existing, model.split(":"))), decoding, data, n_best=1)
+    models = Models(tuple(model.split(":")), decoding, data, n_best=1)
     job = _Job(models, sources, targets, (source, target), tsv)
     stdout = None if out is not None else sys.stdout.buffer
     with contextlib.redirect_stdout(sys.stderr):  # keeps libraries' output apart from the scores

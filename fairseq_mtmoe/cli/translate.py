@@ -17,7 +17,16 @@ from rich.console import Console
 
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.cli._lines import Files, Screen, Sink, output_paths, read, survey
-from fairseq_mtmoe.cli._shared import PATH, list_option, of_batches, of_precision, of_text, progress_bar, quiet_fairseq
+from fairseq_mtmoe.cli._shared import (
+    PATH,
+    expect_checkpoints,
+    list_option,
+    of_batches,
+    of_precision,
+    of_text,
+    progress_bar,
+    quiet_fairseq,
+)
 from fairseq_mtmoe.cli._workers import Here, Models, Processes, workers_of
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 
@@ -80,13 +89,12 @@ def command(
     from fairseq_mtmoe import register
 
     register()
-    from fairseq_mtmoe.evaluation.stored import existing
     from fairseq_mtmoe.evaluation.translator import Decoding
 
     decoding = Decoding.of(search)
     if workers > 1 and decoding.use_cuda:
         raise_invalid("--workers", "1 on a GPU; `--cpu` translates on the CPU", workers)
-    each = [Models(tuple(map(existing, model.split(":"))), decoding, data, n_best) for model in models]
+    each = [Models(tuple(model.split(":")), decoding, data, n_best) for model in models]
     if web:
         from fairseq_mtmoe.cli._web import serve
 
@@ -113,7 +121,8 @@ def _check(
     models: Sequence[str], source: str | None, targets: Sequence[str], inputs: Sequence[Path], out: Path | None,
     web: bool, n_best: int, beam: int,
 ) -> None:  # fmt: skip
-    """Raise `UserError` if options conflict; called before torch is imported."""
+    """Raise `UserError` if options conflict or a file is missing; called before torch is imported."""
+    expect_checkpoints(*models)
     if n_best > beam:
         raise_invalid("--n-best", f"at most --beam, {beam}", n_best)
     if web:

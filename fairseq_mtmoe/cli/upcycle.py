@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fairseq_mtmoe.cli._shared import PATH
+from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints
 from fairseq_mtmoe.cli.options import registered
 from fairseq_mtmoe.io.files import output_file
 
@@ -42,6 +42,7 @@ def command(dense: Path, sparse: Path, model: str, seed: int, overwrite: bool, *
     output_file("SPARSE", sparse, overwrite, DENSE=dense)
     from fairseq_mtmoe import register
 
+    expect_checkpoints(dense)
     register()
     from fairseq_mtmoe.checkpoints import file_io, rebuild
     from fairseq_mtmoe.checkpoints.rewriting import save_whole

@@ -224,6 +224,10 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
     if options.keep_best_checkpoints > 0 and "_" in options.checkpoint_suffix:
         rule = "a text without `_` with `--keep-best-checkpoints`, since fairseq takes what follows it for a score"
         raise_invalid("--checkpoint-suffix", rule, options.checkpoint_suffix)
+    if is_flat(cfg.common) and not torch.cuda.is_available():  # fairseq keeps this vector on a GPU
+        raise UserError(
+            "`--fp16` must be given on a machine with a GPU, but this one has none; leave it out, or give `--bf16`."
+        )
     distributed = cfg.distributed_training
     if distributed.zero_sharding == "os" and is_flat(cfg.common):  # one vector cannot be sharded by parameter
         raise UserError("`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`.")

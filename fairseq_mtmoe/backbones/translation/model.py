@@ -103,7 +103,7 @@ class Transformer(TransformerModelBase):
         Both stacks have the same slot plans.
         """
         for name in ("encoder_layers_to_keep", "decoder_layers_to_keep"):
-            kept = getattr(cfg, name)
+            kept = getattr(cfg, name, None)
             if kept and (slot_plans or conditions):
                 raise_invalid(flag(name), "left out for a model whose blocks differ (experts, adapters or tasks)", kept)
             if kept and not re.fullmatch(r"\d+(,\d+)*", kept):

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Required
 
 from fairseq_mtmoe.data.translation.file_names import indexed_sides
-from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.files import read_json
+from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.io.files import read_json, read_text
 from fairseq_mtmoe.io.typed import fault
 
 FILE_NAME = "sizes.json"
@@ -63,6 +63,16 @@ def synthetic_shares(folder: str) -> dict[str, float]:
     turned = {"-".join(reversed(pair.split("-"))): size for pair, size in sizes.items()}
     found = record.get(SYNTHETIC, {})
     return {way: count / size for way, count in found.items() if (size := (turned | sizes).get(way))}
+
+
+def folders_in(data: str) -> str:
+    """Return fairseq's data argument, or the content of a file of this name (UserError: no folders)."""
+    if not os.path.isfile(data):
+        return data
+    content = read_text(data).strip()
+    if not all(os.path.isdir(folder) for folder in content.split(os.pathsep)):
+        raise_invalid("data", "a directory, or a file with the paths of directories", data)
+    return content
 
 
 def with_shards(data: str) -> str:

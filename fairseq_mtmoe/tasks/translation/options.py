@@ -20,7 +20,7 @@ from fairseq.data.multilingual import multilingual_utils
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
-from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
+from fairseq_mtmoe.data.translation.recorded_sizes import folders_in, with_shards
 from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid, unknown_language, visible
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
@@ -64,7 +64,7 @@ def arguments(cfg: Any, forms: Mapping[str, Any] | None = None, has_data: bool =
     args = Namespace(**_values(cfg, forms or {}))
     if has_data and not args.data:
         raise_invalid("data", "a data directory", args.data)
-    args.data = with_shards(_contents(args.data)) if has_data else ""
+    args.data = with_shards(folders_in(args.data)) if has_data else ""
     _check_choices(args)
     _read_dictionaries(args)
     args.insists_on_tokens = "main" in (args.langtoks or {})  # fairseq completes them by other options

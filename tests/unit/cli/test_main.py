@@ -30,6 +30,34 @@ print(*({"torch", "fairseq", "transformers", "scipy", "altair", "dask"} & sys.mo
 """
 
 
+NO_CHECKPOINT = """
+import sys
+from click.testing import CliRunner
+from fairseq_mtmoe.cli.main import commands
+
+text, out, *lines = sys.argv[1:]
+for line in lines:
+    error = CliRunner().invoke(commands, line.format(text=text, out=out).split()).exception
+    print(type(error).__name__, *getattr(error, "names", ()))
+print(*({"torch", "fairseq"} & sys.modules.keys()))
+"""
+WITH_CHECKPOINT = (
+    "translate nope.pt --from en --to de", "translate {text}:nope.pt --from en --to de",
+    "score nope.pt {text} {text} --from en --to de", "evaluate data --path nope.pt", "predict data --path nope.pt",
+    "export-hf nope.pt {out}", "extend nope.pt {out} --language sw --text {text} --like en",
+    "add-task nope.pt {out} --task sst2", "merge nope.pt {out}",
+    "upcycle nope.pt {out} --num-experts 2",
+)  # fmt: skip
+
+
+def test_a_checkpoint_that_is_not_there_is_said_before_torch_is_imported(tmp_path):
+    (tmp_path / "text").write_text("a\n")
+    paths = map(str, (tmp_path / "text", tmp_path / "out"))
+    command = [sys.executable, "-c", NO_CHECKPOINT, *paths, *WITH_CHECKPOINT]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n") == ["UserError nope.pt"] * len(WITH_CHECKPOINT) + ["", ""]
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
 def test_output_without_room_is_one_sentence():
     """In a process of its own, as Python writes the rest of the output when it ends."""

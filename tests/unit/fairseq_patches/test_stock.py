@@ -1,14 +1,22 @@
 """fairseq's own tasks and trainers with the plugin registered: what is not ours stays as in fairseq."""
 
+import io
+import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, options, tasks
 from fairseq.trainer import Trainer
 
 from fairseq_mtmoe.training import stopping
-from tests.helpers.commands import training_arguments
-from tests.helpers.digits import digit_fixture
+from tests.helpers.commands import ENVIRONMENT, REPOSITORY, training_arguments
+from tests.helpers.digits import digit_fixture, digit_task
+from tests.helpers.refused import refused
 from tests.helpers.training import configured, train_here
 
 corpus = digit_fixture(train=100, valid=8, test=4)
@@ -48,3 +56,57 @@ def test_another_subclass_of_the_trainer_trains_and_goes_on_as_ours_does(corpus,
     ours, others = weights_of(tmp_path / "ours"), weights_of(tmp_path / "other")
     assert ours.keys() == others.keys()
     assert all(torch.equal(ours[name], others[name]) for name in ours)
+
+
+def test_lines_of_a_replaced_standard_input_are_translated(corpus, tmp_path, monkeypatch, capsys):
+    from fairseq_cli import interactive
+
+    train_here(corpus, tmp_path, *STOCK, "--max-update", 1)
+    path = str(tmp_path / "checkpoint_last.pt")
+    arguments = [str(corpus), "-s", "en", "-t", "aa", "--path", path, "--cpu", "--max-len-b", "2"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("1 2 3\n4 5\n"))
+    interactive.main(options.parse_args_and_arch(options.get_interactive_generation_parser(), arguments))
+    output = capsys.readouterr().out
+    assert "S-0\t1 2 3" in output and "H-1\t" in output
+
+
+def test_another_task_than_in_training_is_named(corpus, tmp_path):
+    train_here(corpus, tmp_path, "--arch", "base_dense_tiny", "--max-update", 1)
+    cfg = configured(training_arguments(corpus, tmp_path, *STOCK))
+    with refused("--task translation_heated", first=False):
+        checkpoint_utils.load_model_ensemble_and_task(
+            [str(tmp_path / "checkpoint_last.pt")], task=tasks.setup_task(cfg.task)
+        )
+
+
+def test_stock_tasks_leave_out_the_rest_of_a_multiple_of_8_and_ours_do_not(corpus, tmp_path):
+    """As docs/reference/plugin.md says: each pair has 100 or fewer sentences, so that a rest is left."""
+    stock = tasks.setup_task(configured(training_arguments(corpus, tmp_path, *STOCK)).task)
+    ours = digit_task(corpus, source_lang="en", target_lang="aa")
+    left_out = {}
+    for task in (stock, ours):
+        task.load_dataset("train")
+        dataset = task.dataset("train")
+        for multiple in (8, 1):
+            batches = dataset.batch_by_size(dataset.ordered_indices(), 150, None, multiple)
+            left_out[task is ours, multiple] = set(range(len(dataset))) - set(np.concatenate(batches).tolist())
+    shortest = min(dataset.num_tokens(number) for number in left_out[False, 8])
+    assert len(left_out.pop((False, 8))) == 100 % 8 and not any(left_out.values())
+    assert shortest == max(dataset.num_tokens(number) for number in range(100))
+
+
+# ---- fairseq's own tests ----
+
+CHECKOUT = os.environ.get("FAIRSEQ_CHECKOUT", "")  # a clone of fairseq, whose packages do not have its tests
+NAMES = Path(__file__).with_name("fairseq_tests.txt").read_text().split()
+WITH_PLUGIN = "import sys, fairseq_mtmoe, pytest; fairseq_mtmoe.register(); sys.exit(pytest.main(sys.argv[1:]))"
+
+
+@pytest.mark.rare
+@pytest.mark.skipif(not CHECKOUT, reason="FAIRSEQ_CHECKOUT names no clone of fairseq")
+def test_fairseqs_own_tests_pass_with_the_plugin():
+    """Those that pass with the installed versions, and others that need the plugin to load their checkpoints."""
+    environment = ENVIRONMENT | {"PYTHONPATH": str(REPOSITORY), "MTMOE_TRUST": "fconv,fconv_iwslt_de_en,transformer_lm"}
+    command = [sys.executable, "-c", WITH_PLUGIN, "-q", "-p", "no:cacheprovider", *NAMES]
+    done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:]

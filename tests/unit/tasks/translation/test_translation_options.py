@@ -113,6 +113,7 @@ def test_languages_are_those_of_the_pairs_or_in_generation_of_the_directory(digi
 @pytest.mark.parametrize(("wrong", "options"), [
     ("data", {"data": None}),
     ("data", {"data": "/nowhere"}),
+    ("data", {"data": __file__}),  # a file may name folders
     ("--lang-pairs", {"lang_pairs": None}),
     ("--lang-pairs", {"lang_pairs": "en"}),
     ("--langs", {"langs": "en,aa,bb", "lang_dict": "x"}),
