@@ -32,7 +32,8 @@ SIDE_CHAIN = ".side_chain."  # the bottlenecks of an encoder in the large form
 GATE_RATE = "gate_rate"  # the gates' learning rate
 AVERAGES = ("ema", "ema_fp32_params")  # moving averages of the weights
 BEST, BEST_MEASURE, PATIENCE = "best", "best_measure", "patience"
-OF_BEST = (BEST, BEST_MEASURE, PATIENCE)  # a run's best validation, its measure, and the number of worse ones since
+# the best validation, its measure, the number of worse ones since, and the last one
+OF_BEST = (BEST, BEST_MEASURE, PATIENCE, "val_loss")
 
 # name in a block of the dense model -> name in the experts and the shared expert of the sparse block
 DENSE_TO_EXPERTS = {name: name.replace(".", "_") for name in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")}

@@ -1,7 +1,7 @@
-"""The best validation of a run, and the number of worse ones since it, which ends a run by `--patience`.
+"""The best validation of a run, and the number of worse ones since, for `--patience`.
 
-fairseq keeps both on two of its functions, and saves only the first. They hold for the metric, valid subset and tasks
-that they were measured with: a run with others begins both anew.
+fairseq keeps both on two of its functions, and saves only the first. They hold for the metric,
+valid subset and tasks that they were measured with: a run with others begins both anew.
 """
 
 import logging
@@ -43,22 +43,27 @@ def forget() -> None:
 def restore(trainer: Any, extra_state: dict[str, Any], options: Any) -> dict[str, Any]:
     """Restore a checkpoint's count for `--patience`.
 
-    Return the extra state, for fairseq to restore the rest, without a best value of another measure.
+    Return the extra state, from which fairseq restores the rest, without another measure's best.
 
     options: the checkpoint's configuration. Checkpoints of 0.2.0 have their measure only there.
     """
-    before = extra_state.get(BEST_MEASURE) or _measure_in(options)
-    changed = [name for name, value in _measure(trainer).items() if before.get(name, value) != value]
+    before, now = extra_state.get(BEST_MEASURE) or _measure_in(options), _measure(trainer)
+    changed = [name for name in now if name in before and before[name] != now[name]]
     if not changed:
         stopping.early_stopping().update(extra_state.get(PATIENCE) or {})
         return extra_state
-    plateau = getattr(trainer.lr_scheduler, "lr_scheduler", None)  # torch's, of `reduce_lr_on_plateau`
+    plateau = plateau_of(trainer)
     if plateau is not None:
         plateau._reset()
     if extra_state.get(BEST) is not None:
-        names = " and ".join(changed)
-        logger.info(f"the best validation begins anew: {names} differ from the checkpoint's", extra=screen.FOR_SCREEN)
+        sentence = f"the best validation begins anew: {' and '.join(changed)} differ from the checkpoint's"
+        logger.info(sentence, extra=screen.FOR_SCREEN)
     return without_best(extra_state)
+
+
+def plateau_of(trainer: Any) -> Any:
+    """Return torch's scheduler of `--lr-scheduler reduce_lr_on_plateau`, or None."""
+    return getattr(trainer.lr_scheduler, "lr_scheduler", None)
 
 
 def ended_by_patience(trainer: Any) -> str | None:

@@ -222,7 +222,7 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
         raise_invalid("--model-parallel-size", "1 with `--user-dir fairseq_mtmoe`", cfg.common.model_parallel_size)
     options = cfg.checkpoint
     if options.keep_best_checkpoints > 0 and "_" in options.checkpoint_suffix:
-        rule = "a text without `_` with `--keep-best-checkpoints`, since fairseq takes what follows it for a score"
+        rule = "without `_` with `--keep-best-checkpoints`, since fairseq reads a score after it"
         raise_invalid("--checkpoint-suffix", rule, options.checkpoint_suffix)
     if is_flat(cfg.common) and not torch.cuda.is_available():  # fairseq keeps this vector on a GPU
         raise UserError(

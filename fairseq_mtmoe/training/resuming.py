@@ -183,15 +183,30 @@ def trained_shapes(trainer: Any) -> Parameters:
     return [(at + name, value.shape) for at, module in modules.items() for name, value in trained_parameters(module)]
 
 
-# ---- updates and learning rate ----
+# ---- the state that fairseq does not restore ----
 
 
-def restore_schedule(trainer: Any, state: Mapping[str, Any], resets_schedule: bool) -> None:
-    """Restore what fairseq does not: the schedule without moments, `--lr-patience`.
+def take_up(
+    trainer: Any, state: Mapping[str, Any], resets_schedule: bool, resets_meters: bool
+) -> dict[str, Any]:
+    """Restore what fairseq does not; return the extra state from which it restores the rest."""
+    extra_state: dict[str, Any] = state["extra_state"]
+    _restore_schedule(trainer, state, resets_schedule)
+    _restore_task(trainer, extra_state)
+    if not resets_meters:
+        extra_state = best.restore(trainer, extra_state, state.get("cfg"))
+    if not (resets_meters or resets_schedule):
+        _end_epoch_of_plateau(trainer, extra_state)
+    return extra_state
 
-    fairseq restores the number of updates and the learning rate only together with the optimizer's moments.
+
+def _restore_schedule(trainer: Any, state: Mapping[str, Any], resets_schedule: bool) -> None:
+    """Restore the schedule of a checkpoint without moments, and `--lr-patience`.
+
+    fairseq restores updates and learning rate only together with the optimizer's moments.
     """
-    has_moments, plateau = state.get("last_optimizer_state") is not None, _plateau_of(trainer)
+    has_moments = state.get("last_optimizer_state") is not None
+    plateau = best.plateau_of(trainer)
     saved = {} if resets_schedule else state["extra_state"].get(PLATEAU, {})
     if not has_moments:
         last = state["optimizer_history"][-1]
@@ -205,23 +220,22 @@ def restore_schedule(trainer: Any, state: Mapping[str, Any], resets_schedule: bo
             trainer.optimizer.set_lr(saved.get("lr", trainer.cfg.optimization.lr[0]))
 
 
+def _end_epoch_of_plateau(trainer: Any, extra_state: Mapping[str, Any]) -> None:
+    """Step the schedule by the validation at an epoch's end, which fairseq does after its save."""
+    position, loss = extra_state["train_iterator"], extra_state.get("val_loss")
+    if best.plateau_of(trainer) is not None and loss is not None and position[SEEN] == 0:
+        trainer.lr_step(position["epoch"] - 1, loss)
+
+
 def plateau_state(trainer: Any) -> dict[str, Any]:
     """Return the state of `--lr-scheduler reduce_lr_on_plateau` for a checkpoint."""
-    plateau = _plateau_of(trainer)
+    plateau = best.plateau_of(trainer)
     if plateau is None:
         return {}
     return {PLATEAU: {"lr": trainer.get_lr(), "num_bad_epochs": plateau.num_bad_epochs}}
 
 
-def _plateau_of(trainer: Any) -> Any:
-    """Return torch's scheduler of `--lr-scheduler reduce_lr_on_plateau`, or None."""
-    return getattr(trainer.lr_scheduler, "lr_scheduler", None)
-
-
-# ---- the task ----
-
-
-def restore_task(trainer: Any, extra_state: dict[str, Any]) -> None:
+def _restore_task(trainer: Any, extra_state: dict[str, Any]) -> None:
     """Restore the state of a task of ours that begins its data anew.
 
     fairseq restores a task only together with the position in the data, but the counts of the run go on.
@@ -267,7 +281,9 @@ def starts_over(options: Any, reset_optimizer: bool) -> bool:
     return bool(options.reset_dataloader or fine_tunes)
 
 
-def begin_no_epoch_if_ended(trainer: Any, extra_state: Mapping[str, Any] | None, goes_on: bool) -> None:
+def begin_no_epoch_if_ended(
+    trainer: Any, extra_state: Mapping[str, Any] | None, goes_on: bool
+) -> None:
     """Begin no epoch if the run has ended, and say so; fairseq would make another update.
 
     goes_on: whether epochs and training time of the checkpoint count.

@@ -65,7 +65,9 @@ def saving_together(original: Callable[..., Any]) -> Callable[..., Any]:
     return save_checkpoint
 
 
-def _save_all(original: Callable[..., Any], cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
+def _save_all(
+    original: Callable[..., Any], cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None
+) -> Any:
     """Save by fairseq's function, at an epoch's end also the checkpoint of the update.
 
     fairseq saves and removes checkpoints of `--save-interval-updates` only within an epoch.

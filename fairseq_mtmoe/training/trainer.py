@@ -368,11 +368,9 @@ class SparseTrainer(Trainer):
                 if self._nonfinite is not None and not reset_meters:
                     self._nonfinite.load_state_dict(extra_state.get("nonfinite", {}))
                 if not reset_optimizer:
-                    resuming.restore_schedule(self, context.loaded[-1][1], reset_lr_scheduler)
                     self._gate_rate.load_state_dict(extra_state.get(GATE_RATE, {} if self._awaits_experts else None))
-                    resuming.restore_task(self, extra_state)
-                if not (reset_optimizer or reset_meters):
-                    extra_state = best.restore(self, extra_state, context.loaded[-1][1].get("cfg"))
+                    _, state = context.loaded[-1]
+                    extra_state = resuming.take_up(self, state, reset_lr_scheduler, reset_meters)
                 begin = "starts from the weights" if reset_optimizer else f"continues after update {self._num_updates}"
                 logger.info(f"{begin} of {filename}", extra=screen.FOR_SCREEN)
         starts_over = resuming.starts_over(self.cfg.checkpoint, reset_optimizer)

@@ -7,8 +7,9 @@ from fairseq import checkpoint_utils
 from fairseq_cli import train
 
 from fairseq_mtmoe.checkpoints import file_io
+from tests.helpers.commands import training_arguments
 from tests.helpers.trainers import trainer_here
-from tests.helpers.training import train_here
+from tests.helpers.training import run_here, train_here
 
 EACH_UPDATE = ("--validate-interval-updates", 1, "--save-interval-updates", 1, "--keep-interval-updates", 1)
 PAIR = ("--lang-pairs", "en-aa", "--langs", "en,aa,bb,cc")
@@ -100,6 +101,23 @@ def test_another_measure_begins_the_best_anew_and_says_so(name, is_old, corpus, 
     assert (f"the best validation begins anew: {name} differ" in caplog.text) == begins_anew
     assert saved(tmp_path)["best"] == (2.5 if begins_anew else 2.0)
     assert (saved(tmp_path, "checkpoint_best.pt")["val_loss"] == 2.5) == begins_anew
+
+
+def test_a_schedule_on_a_plateau_goes_on_as_if_nothing_had_happened(corpus, scores, tmp_path):
+    def go_on(name, epochs):
+        arguments = [*training_arguments(corpus, tmp_path / name, "--lr-patience", 1, "--max-epoch", epochs)]
+        place = arguments.index("--total-num-update")
+        arguments[place - 1 : place + 2] = ["reduce_lr_on_plateau"]
+        run_here([*arguments, "--virtual-epoch-size", 100, "--warmup-updates", 1])
+
+    losses = (2.0, 3.0, 3.0, 3.0, 3.0)
+    scores(*losses)
+    go_on("whole", 5)
+    scores(*losses)
+    for epochs in range(1, 6):
+        go_on("parts", epochs)
+    whole, parts = (saved(tmp_path / name)["plateau"] for name in ("whole", "parts"))
+    assert whole == parts and whole["lr"] == pytest.approx(0.0005) and whole["num_bad_epochs"] == 1
 
 
 def test_the_same_measure_keeps_the_best_and_a_new_run_forgets_it(corpus, scores, tmp_path, caplog):
