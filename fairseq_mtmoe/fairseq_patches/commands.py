@@ -27,7 +27,7 @@ _EPILOG = "`mtmoe options` lists the options that fairseq_mtmoe adds, with the d
 
 
 def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `parse_args_and_arch`: help with chosen options, and a validation's task.
+    """Wrap `parse_args_and_arch`: help with chosen options, a validation's task, a generation's shard.
 
     `fairseq-validate` without `--task` takes the task from its checkpoint.
     """
@@ -45,10 +45,25 @@ def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
         if "task" in chosen and chosen["task"] is None:
             parser.set_defaults(task=_task_of(chosen.get("path")))
         found = original(parser, input_args, *args, **kwargs)
-        _check_given(parser, given, found[0] if isinstance(found, tuple) else found)
+        options = found[0] if isinstance(found, tuple) else found
+        _check_given(parser, given, options)
+        if hasattr(options, "beam"):
+            _choose_shard(options)
         return found
 
     return parse_args_and_arch
+
+
+def _choose_shard(options: argparse.Namespace) -> None:
+    """Give a generation its share by `--num-shards` and `--shard-id` (UserError).
+
+    fairseq reads neither, but divides the batches by the number of processes, which is 1.
+    """
+    shards = options.num_shards
+    if not 0 <= options.shard_id < shards:
+        raise_invalid("--shard-id", f"from 0 and below `--num-shards` {shards}", options.shard_id)
+    if shards > 1:
+        options.distributed_world_size, options.distributed_rank = shards, options.shard_id
 
 
 def _check_given(parser: argparse.ArgumentParser, given: list[str], options: argparse.Namespace) -> None:

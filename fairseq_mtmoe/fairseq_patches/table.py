@@ -76,7 +76,7 @@ PATCHES = (
         "fairseq.options.parse_args_and_arch",
         commands.with_chosen_options,
         "fairseq prints its help before it adds the options of the chosen task, model, criterion and optimizer; "
-        "`fairseq-validate` without `--task` ends in `KeyError: None`.",
+        "`fairseq-validate` without `--task` ends in `KeyError: None`, and `fairseq-generate` ignores `--num-shards`.",
         "(parser, input_args=None, ...)",
     ),
     Patch(

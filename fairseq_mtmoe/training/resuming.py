@@ -21,6 +21,7 @@ from fairseq.optim import OPTIMIZER_REGISTRY
 from fairseq_mtmoe.checkpoints import assemble, loading, mismatch
 from fairseq_mtmoe.checkpoints.file_io import CheckpointFile
 from fairseq_mtmoe.checkpoints.head_labels import match_labels
+from fairseq_mtmoe.checkpoints.rebuild import plain
 from fairseq_mtmoe.checkpoints.sharding import has_experts, is_shared_part
 from fairseq_mtmoe.data.epochs import LIMITS, Limits, SharedEpochIterator
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
@@ -32,6 +33,7 @@ from fairseq_mtmoe.slots import expert_layers, expert_slots
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import best, screen
 from fairseq_mtmoe.training.option_check import is_flat, with_option
+from fairseq_mtmoe.training.steps import unwrapped_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +95,8 @@ def reading(trainer: Any, path: str, goes_on: bool) -> Iterator[loading.LoadCont
     try:
         with loading.within(**context) as found, mismatch.explained(trainer.get_model(), found.loaded), on_all:
             yield found
+        if goes_on and found.loaded:
+            _expect_same_optimizer(trainer, path, found.loaded[-1][1])
     except AssertionError as error:
         raise _refusal(trainer, path) or error from error
     except KeyError as error:
@@ -138,13 +142,30 @@ def _refusal(trainer: Any, path: str) -> UserError | None:
         ("--criterion", last.get("criterion_name"), trainer.get_criterion(), CRITERION_REGISTRY),
         ("--optimizer", last.get("optimizer_name"), trainer.optimizer, OPTIMIZER_REGISTRY),
     ):
-        name = type(own).__name__
-        if saved != name:
-            return UserError(
-                f"`{option}` must be {_described(saved, registry)} to continue from `{path}` with its optimizer's "
-                f"moments, but is {_described(name, registry)} instead; `--reset-optimizer` continues without them."
-            )
+        if saved != type(own).__name__:
+            return _other(option, saved, own, registry, path)
     return None
+
+
+def _expect_same_optimizer(trainer: Any, path: str, state: Mapping[str, Any]) -> None:
+    """Raise a `UserError` if a state's moments are of another optimizer.
+
+    In half precision fairseq compares only the wrappers of optimizers.
+    """
+    if state.get("last_optimizer_state") is None:
+        return
+    saved = OPTIMIZER_REGISTRY.get(plain((state.get("cfg") or {}).get("optimizer")).get("_name"))
+    own = unwrapped_optimizer(trainer.optimizer)
+    if saved is not None and saved.__name__ != type(own).__name__:
+        raise _other("--optimizer", saved.__name__, own, OPTIMIZER_REGISTRY, path)
+
+
+def _other(option: str, saved: Any, own: Any, registry: Any, path: str) -> UserError:
+    return UserError(
+        f"`{option}` must be {_described(saved, registry)} to continue from `{path}` with its optimizer's "
+        f"moments, but is {_described(type(own).__name__, registry)} instead; `--reset-optimizer` continues without "
+        "them."
+    )
 
 
 def _described(class_name: Any, registry: Any) -> str:

@@ -78,6 +78,19 @@ def test_limits_are_those_of_fairseq_generate(stock, tmp_path):
     assert {number: other_batches[number] for number in hypotheses} != hypotheses  # all in one batch have one limit
 
 
+def test_shards_of_fairseq_generate_divide_the_sentences(stock, tmp_path):
+    shards = [
+        fairseq_generate(
+            stock, "aa", tmp_path / str(number), "--batch-size", "3", "--num-shards", "3", "--shard-id", str(number)
+        )[0]
+        for number in range(3)
+    ]
+    together = [number for shard in shards for number in shard]
+    assert all(shards) and sorted(together) == list(range(13))
+    with refused("--shard-id", "--num-shards"):
+        fairseq_generate(stock, "aa", tmp_path, "--num-shards", "3", "--shard-id", "3")
+
+
 @pytest.mark.parametrize(("references", "lines"), [("text", (["", ""], ["ba", "bo"])), ("fairseq", ([], []))])
 def test_a_test_set_that_is_too_long_altogether_is_all_empty(stock, tmp_path, references, lines):
     data = shutil.copytree(stock.data, tmp_path / "data")

@@ -26,7 +26,7 @@ from tests.helpers.digits import digit_task
 from tests.helpers.rare import rarely
 from tests.helpers.refused import refused
 from tests.helpers.text_to_text import make_t5, text_arguments
-from tests.helpers.trainers import state_of, trainer_here
+from tests.helpers.trainers import groups_of, state_of, take, trainer_here
 from tests.helpers.training import run_here, train_here
 
 SPARSE, DENSE = (str(OLD / name / "checkpoint_last.pt") for name in ("sparse", "dense"))
@@ -256,6 +256,19 @@ def test_another_criterion_or_optimizer_is_named(tmp_path, changes, option, word
     assert words in str(caught.value)
     trainer = go_on(tmp_path, "dense", "--restore-file", DENSE, "--reset-optimizer", **changes)
     assert trainer.get_num_updates() == 0
+
+
+@pytest.mark.parametrize("precision", ["common__bf16", "common__memory_efficient_bf16"])
+def test_another_optimizer_in_half_precision_is_named(precision, tmp_path, monkeypatch):
+    """fairseq compares the wrapper's name alone."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    half = {precision: True}
+    begun = trainer_here(OLD / "data", tmp_path / "run", *RUNS["dense"], "--max-update", 100, **half)
+    take(begun, groups_of(begun, 1))
+    path = save(begun, tmp_path / "half.pt")
+    assert go_on(tmp_path, "dense", "--restore-file", path, **half).get_num_updates() == 1
+    with refused("--optimizer", "--reset-optimizer"):
+        go_on(tmp_path, "dense", "--restore-file", path, prepare=take_another_optimizer, **half)
 
 
 def test_a_schedule_whose_state_says_nothing_to_another_is_named(tmp_path):
