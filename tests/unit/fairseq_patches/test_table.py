@@ -27,6 +27,12 @@ def test_each_row_of_the_table_is_another_and_has_a_reason():
     assert len({patch.target for patch in PATCHES}) == len(PATCHES) == 17 and all(patch.why for patch in PATCHES)
 
 
+def test_the_page_lists_all():
+    page = (PACKAGE.parent / "docs" / "reference" / "plugin.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith(("| `fairseq", "| `sys"))]
+    assert [row for row in rows if "." in row.split("`")[1]] == [f"| `{p.target}` | {p.why} |" for p in PATCHES]
+
+
 def foreign_names(tree):
     """The names that a file binds to other packages, and to what is in them; `os.environ` is the process's own."""
     found = set()
