@@ -5,6 +5,7 @@ this package and stock translation transformers, whose code was reviewed; a user
 """
 
 import dataclasses
+import json
 import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints.file_io import readable
 from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, EMBEDDINGS
-from fairseq_mtmoe.checkpoints.sharding import State, has_experts
+from fairseq_mtmoe.checkpoints.sharding import State, count_experts, has_experts
 from fairseq_mtmoe.checkpoints.validation import leaves
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.typed import shown
@@ -37,7 +38,11 @@ KNOWN = {
     "tokenizer": {"moses", "nltk", "space"},
 }  # fmt: skip
 EVERYTHING = tuple(KNOWN)
-_SIZES = ("layers", "dim", "experts", "heads")
+# Endings of the names of sizes: a weight has each of them alone, or beside the model's width
+_SIZES = ("layers", "experts", "heads")
+_BESIDE_WIDTH = ("dim", "hidden_size", "intermediate_size", "vocab_size", "d_ff", "max_position_embeddings")
+_WIDTHS = ("encoder_embed_dim", "decoder_embed_dim", "hidden_size", "d_model")
+_MOST_SINUSOIDS = 1 << 27  # numbers in a table that is computed and lies in no file
 
 
 def check(path: str | Path, state: State, kinds: Sequence[str]) -> None:
@@ -70,13 +75,45 @@ def check_name(path: str | Path, state: State, kind: str) -> None:
 
 def _check_sizes(path: str | Path, state: State) -> None:
     """Refuse a model with a size above its number of weights: damage builds for hours."""
-    held = sum(value.numel() for value in (state.get("model") or {}).values())
-    for name, value in leaves([plain(state.get("cfg")).get("model"), state.get("args")]):
-        if name.endswith(_SIZES) and isinstance(value, int) and value > held:
+    model = plain(plain(state.get("cfg")).get("model"))
+    sizes = leaves([model, state.get("args"), *(_in_json(model.get(name)) for name in ("encoder", "t5"))])
+    check_sizes(path, list(sizes), state.get("model") or {}, count_experts(state))
+
+
+def check_sizes(
+    path: str | Path, sizes: Sequence[tuple[str, Any]], weights: Mapping[str, Tensor], num_experts: int = 0
+) -> None:
+    """Refuse sizes, with their names, that need more memory than a file's weights (UserError).
+
+    num_experts: of the file; 0: it is not known.
+    """
+    numbers = [(name, value) for name, value in sizes if isinstance(value, int)]
+    width = max((value for name, value in numbers if name in _WIDTHS), default=1)
+    held = sum(value.numel() for value in weights.values())
+    for name, value in numbers:
+        needed, most = value, held
+        if name.endswith("positions"):
+            needed, most = value * width, max(held, _MOST_SINUSOIDS)
+        elif name.endswith(_BESIDE_WIDTH):
+            needed = value * width
+        elif name == "num_experts" and num_experts:
+            most = num_experts
+        elif not name.endswith(_SIZES):
+            continue
+        is_negative = value < 1 and name.endswith("attention_heads")
+        if needed > most or is_negative:
             raise UserError(
                 f"`{path}` must hold the weights of the model that it describes, but `{name}` is {shown(value)} and "
                 f"the file has {held} numbers."
             )
+
+
+def _in_json(text: Any) -> Any:
+    """Return the sizes that an option has as JSON; None if it has none."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def plain(options: Any) -> dict[str, Any]:

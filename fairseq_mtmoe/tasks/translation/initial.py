@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.key_maps import EMBEDDINGS, MOE
-from fairseq_mtmoe.checkpoints.rebuild import model_options, plain
+from fairseq_mtmoe.checkpoints.rebuild import check_sizes, model_options, plain
 from fairseq_mtmoe.data.translation.new_language import with_codes
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Vocabulary
 from fairseq_mtmoe.errors import UserError, flag, raise_invalid
@@ -106,6 +106,7 @@ def load(path: str) -> InitialModel:
             f"`--init-model` must be a dense model, but `{path}` has experts; use `--finetune-from-model` for it."
         )
     known = {name: sizes[name] for name in SIZES if name in sizes}
+    check_sizes(path, list(known.items()), weights)
     return InitialModel(path, known, {**_stock_forms(state), **(state.get("task_state") or {})}, weights)
 
 

@@ -208,7 +208,12 @@ WAV2VEC = {"_name": "wav2vec2", "conv_feature_layers": FCONV}
     (instead("${oc.env:HOME}", 1), "must be a plain value"),
     (in_task(lang_pairs=["${model.encoder_embed_dim}", "${task}${task}"]), "`lang_pairs`"),
     (in_model(encoder={"layers": 10**7}), "`layers` is 10000000"),
-    (in_model(encoder_attention_heads=0), "loading it ends in 'ZeroDivisionError"),
+    (in_model(encoder_ffn_embed_dim=10**5), "`encoder_ffn_embed_dim` is 100000"),
+    (in_model(encoder='{"hidden_size": 64, "vocab_size": 100000}'), "`vocab_size` is 100000"),
+    (in_model(max_source_positions=2**30), "`max_source_positions` is 1073741824"),
+    (as_namespace(max_target_positions=2**30), "`max_target_positions` is 1073741824"),
+    (in_model(decoder_attention_heads=-2), "`decoder_attention_heads` is -2"),
+    (in_model(encoder_attention_heads=0), "`encoder_attention_heads` is 0"),
 ])  # fmt: skip
 def test_what_a_file_may_not_choose(stock, monkeypatch, change, words):
     monkeypatch.chdir(stock.folder)

@@ -4,7 +4,7 @@ Weights keep their dtype and are memory-mapped, so that they are read only when 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +36,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.tokenizers import read_token
 from fairseq_mtmoe.backbones.translation.stacks import MarianPositions
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.checkpoints.key_maps import DECODER_EMBEDDINGS, ENCODER_EMBEDDINGS, OUTPUT, OUTPUT_BIAS
-from fairseq_mtmoe.checkpoints.rebuild import stand_in_task
+from fairseq_mtmoe.checkpoints.rebuild import check_sizes, stand_in_task
 from fairseq_mtmoe.data.translation.vocabulary import GENERATION
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
@@ -92,6 +92,7 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedTranslator]:
     elif OUTPUT_BIAS in state and not state[OUTPUT_BIAS].any():
         del state[OUTPUT_BIAS]
     options = config.options(has_output_bias=OUTPUT_BIAS in state)
+    check_sizes(folder, list(options.items()), state)
     if config.model_type == MARIAN:
         tables = {name: weights[name] for name in left_out if name.endswith(".weight")}  # the name in its class
         options["sinusoids"] = _sinusoids(folder, tables, config)
@@ -125,16 +126,19 @@ def fairseq_positions(config: TranslatorConfig) -> Tensor:
 
 def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorConfig) -> str:
     """Return which sinusoids a folder's tables of positions hold, by default Marian's (UserError: others)."""
-    marian = MarianPositions(config.d_model, PAD_ID, config.max_position_embeddings).weights[PAD_ID + 1 :]
     found = MARIAN_SINUSOIDS
     for name, table in tables.items():
-        if len(table) > len(marian):
+        if len(table) > config.max_position_embeddings:
             raise UserError(
-                f"`{name}` in `{folder}` must have at most `max_position_embeddings`, {len(marian)}, rows, but has "
+                f"`{name}` in `{folder}` must have at most `max_position_embeddings`, {config.max_position_embeddings}, rows, but has "
                 f"{len(table)}."
             )
-        kinds = {MARIAN_SINUSOIDS: marian, FAIRSEQ: fairseq_positions(config)}
-        same = [kind for kind, right in kinds.items() if _is_near(table, right)]
+        same = []
+        if table.shape[1:] == (config.d_model,):
+            same_size = replace(config, max_position_embeddings=len(table))
+            marian = MarianPositions(config.d_model, PAD_ID, len(table)).weights[PAD_ID + 1 :]
+            kinds = {MARIAN_SINUSOIDS: marian, FAIRSEQ: fairseq_positions(same_size)}
+            same = [kind for kind, right in kinds.items() if _is_near(table, right)]
         if not same:
             raise UserError(f"`{name}` in `{folder}` must hold sinusoids of Marian's or fairseq's, but holds others.")
         found = same[0]
@@ -142,8 +146,8 @@ def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorCon
 
 
 def _is_near(table: Tensor, right: Tensor) -> bool:
-    """Return whether a table in any precision holds these positions, or the first of them."""
-    return table.shape[1:] == right.shape[1:] and torch.allclose(table.float(), right[: len(table)], rtol=0, atol=0.01)
+    """Return whether a table in any precision holds these positions."""
+    return torch.allclose(table.float(), right, rtol=0, atol=0.01)
 
 
 def check_types(path: Path, weights: Mapping[str, Any]) -> None:
