@@ -23,7 +23,7 @@ from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, PRICES, VOCABULARY, pri
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import Content, State
 from fairseq_mtmoe.errors import UserError, raise_invalid
-from fairseq_mtmoe.io.files import replacing
+from fairseq_mtmoe.io.files import regular_file, replacing
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 from fairseq_mtmoe.optim.state import OptimizerState, Parameters
 
@@ -115,7 +115,7 @@ def _link(source: Path, target: Path) -> None:
     """Give a file a second name, or copy it if that fails."""
     try:
         with replacing(target) as partial:
-            os.link(source, partial)
+            os.link(regular_file(source), partial)
     except UserError:
         file_io.copy(str(source), str(target))
 

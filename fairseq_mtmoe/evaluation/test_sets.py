@@ -17,6 +17,7 @@ import torch
 from fairseq import utils
 from fairseq.data import Dictionary, data_utils
 
+from fairseq_mtmoe.data.indexed_files import count_sentences
 from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, find_side, indexed_sides, side_name
 from fairseq_mtmoe.data.translation.pairs import sentences_of
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
@@ -168,7 +169,8 @@ def raw_of(prefix: Path) -> Path:
 
 
 def sentences_in(prefix: Path, dictionary: Dictionary | None = None) -> Any:
-    """Return a side's binarized sentences."""
+    """Return a side's binarized sentences (UserError: a file is missing or damaged)."""
+    count_sentences(str(prefix))
     dataset = data_utils.load_indexed_dataset(str(prefix), dictionary)
     if dataset.supports_prefetch:  # older formats read nothing without it
         dataset.prefetch(range(len(dataset)))

@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
-from fairseq_mtmoe.errors import flag, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid
 from fairseq_mtmoe.evaluation import stored
 from fairseq_mtmoe.evaluation.stored import Inference, change, expect_counts, setting
 from fairseq_mtmoe.evaluation.test_sets import FAIRSEQ, TEXT, References, Speller, load_references, load_sources
@@ -209,7 +209,9 @@ class Translator:
         task = self._task(pair)
         self._load_models(task)
         dictionary = task.target_dictionary
-        stored.check_pair(utils.split_paths(self.data)[0], subset, pair, (task.source_dictionary, dictionary))
+        folder = utils.split_paths(self.data)[0]
+        if not stored.check_pair(folder, subset, pair, (task.source_dictionary, dictionary)):
+            raise UserError(f"`{folder}` must have both sides of {subset}.{pair}, but lacks one.")
         task.load_dataset(subset)
         generator = task.build_generator(self.models, self.generation)
         limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in self.models])

@@ -323,7 +323,7 @@ def _is_running(process: int) -> bool:
 
 def _flush(path: Path) -> None:
     """Wait until the file, or a folder's names, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # which does not wait for a pipe
     try:
         os.fsync(descriptor)
     finally:

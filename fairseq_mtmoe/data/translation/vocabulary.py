@@ -20,6 +20,7 @@ from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes
 from fairseq_mtmoe.io.normalisation import normalise
 from fairseq_mtmoe.io.protobuf import fields
+from fairseq_mtmoe.io.sentencepieces import load_sentencepiece
 
 # Keys in a checkpoint's `task_state`
 VOCABULARY = "vocabulary"
@@ -67,7 +68,7 @@ class Side:
     def processor(self) -> sentencepiece.SentencePieceProcessor:
         """Return the SentencePiece processor (UserError: the model is damaged)."""
         try:
-            return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+            return load_sentencepiece(self.model)
         except RuntimeError as error:
             raise UserError("A vocabulary must have a SentencePiece model, but its model is damaged.") from error
 

@@ -70,6 +70,15 @@ def test_a_copy_shares_the_files_and_outlives_the_original(checkpoint, parts, tm
     assert_same(read_whole(target), checkpoint[0])
 
 
+def test_a_pipe_in_the_place_of_experts_is_refused_and_not_waited_for(parts, tmp_path):
+    shard = files_of(parts)[0]
+    shard.unlink()
+    os.mkfifo(shard)
+    with refused(shard.name):
+        copy_with_experts(parts, tmp_path / "copy.pt")
+    assert not (tmp_path / "copy.pt").exists()
+
+
 def test_a_copy_to_another_disk_is_a_copy(checkpoint, parts, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", Mock(side_effect=OSError(18, "Invalid cross-device link")))
     copy_with_experts(parts, tmp_path / "copy.pt")

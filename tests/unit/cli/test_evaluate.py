@@ -189,6 +189,13 @@ def test_an_interrupted_evaluation_goes_on(model, tmp_path, monkeypatch, referen
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
+@pytest.mark.parametrize(("name", "pair"), [("test.en-aa.en.bin", "aa-bb"), ("test.en-aa.en.idx", "en-aa")])
+def test_a_missing_file_of_a_test_set_is_one_sentence(copy, name, pair):
+    (copy / "data" / name).unlink()
+    with pytest.raises(UserError, match=r"test\.en-aa"):
+        evaluate(*settings(copy), "--lang-pairs", pair, "--out", copy / "out")
+
+
 def test_several_checkpoints_in_one_call(model, tmp_path):
     shutil.copy(model / "checkpoint.pt", tmp_path / "other.pt")
     own, other = model / "checkpoint.pt", tmp_path / "other.pt"

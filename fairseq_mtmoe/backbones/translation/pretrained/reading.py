@@ -128,10 +128,10 @@ def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorCon
     """Return which sinusoids a folder's tables of positions hold, by default Marian's (UserError: others)."""
     found = MARIAN_SINUSOIDS
     for name, table in tables.items():
-        if len(table) > config.max_position_embeddings:
+        most = config.max_position_embeddings
+        if len(table) > most:
             raise UserError(
-                f"`{name}` in `{folder}` must have at most `max_position_embeddings`, {config.max_position_embeddings}, rows, but has "
-                f"{len(table)}."
+                f"`{name}` in `{folder}` must have at most `max_position_embeddings`, {most}, rows, but has {len(table)}."
             )
         same = []
         if table.shape[1:] == (config.d_model,):

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Required
 
-import sentencepiece
-
 from fairseq_mtmoe.backbones.piece_models import (
     BPE,
     CONTROL,
@@ -46,6 +44,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.layout import (
 from fairseq_mtmoe.data.translation.vocabulary import NUM_SPECIAL, Side, Vocabulary
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_bytes, read_json
+from fairseq_mtmoe.io.sentencepieces import load_sentencepiece
 from fairseq_mtmoe.io.typed import Name, fault
 
 PIECES, TOKENIZER, VOCAB, TARGET_VOCAB = (
@@ -129,7 +128,7 @@ def piece_model(path: Path) -> bytes:
     if not model:  # the library accepts an empty model and fails later
         raise UserError(f"`{path}` must be a SentencePiece model, but is empty: download it again.")
     try:
-        sentencepiece.SentencePieceProcessor(model_proto=model)
+        load_sentencepiece(model)
     except RuntimeError as error:
         raise UserError(f"`{path}` must be a SentencePiece model, but is another file or damaged.") from error
     return model

@@ -18,6 +18,7 @@ from fairseq_mtmoe.data.corpora.recipes.schema import CODE, Spelling
 from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, TAG, TOKEN_STYLE, dictionary_name, model_of_sources
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.io.files import read_text, regular_file, text_lines
+from fairseq_mtmoe.io.sentencepieces import load_sentencepiece
 
 _SPACE = "\u2581"
 _LEAST_SHARED = 0.5  # share of a model's pieces in its dictionary; with less, the dictionary is another model's
@@ -71,9 +72,8 @@ def expect_tag(dictionary: Path) -> None:
 
 def _names(model: bytes) -> list[str]:
     """Return a model's pieces; its unknown piece is named `<unk>`."""
-    processor = sentencepiece.SentencePieceProcessor()
     try:
-        processor.load_from_serialized_proto(model)
+        processor = load_sentencepiece(model)
         names = [processor.id_to_piece(piece) for piece in range(processor.get_piece_size())]
     except RuntimeError as error:
         raise UserError(f"`vocabulary.model` must be a SentencePiece model, but is none: {error}.") from error

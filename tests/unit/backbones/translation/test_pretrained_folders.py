@@ -13,6 +13,7 @@ from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from fairseq_mtmoe.evaluation.text_batches import Pieces
+from fairseq_mtmoe.io.protobuf import binary, number, real
 from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import names_of
 from tests.helpers.refused import refused
@@ -243,6 +244,12 @@ def renamed(old, new):
     return change
 
 
+def not_in_utf8(folder):
+    """What adds a piece that is not UTF-8."""
+    with open(folder / PIECES, "ab") as file:
+        file.write(binary(1, binary(1, b"\xff") + real(2, -99.0) + number(3, 1)))
+
+
 def hole_before_codes(folder):
     """As where the pieces are another model's: a code has the id that its own model gave it."""
     row = len(names_of(pieces("unigram"))) + 3
@@ -275,6 +282,9 @@ def wrong(name, change, *named):
             "nllb", config(quantization_config={"bits": 4}),
             "quantization_config",
         ),
+        wrong("nllb", not_in_utf8, PIECES),
+        *(wrong(name, config(max_position_embeddings=1 << 24), "max_source_positions") for name in ("nllb", "marian")),
+        wrong("nllb", config(encoder_attention_heads=-4), "encoder_attention_heads"),
         wrong("nllb", config(tie_word_embeddings=False), "tie_word_embeddings"),
         wrong("nllb", config(activation_function="x"), "activation_function"),
         wrong("nllb", config(decoder_start_token_id=5), "decoder_start_token_id"),
