@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
@@ -172,7 +172,7 @@ def read_json(path: str | Path, what: str = "a JSON file") -> Any:
         raise UserError(f"`{path}` must be a JSON file, but cannot be read as one: {reason}.") from error
 
 
-def open_in_place(path: Path, mode: str, **text: Any) -> IO[Any]:
+def open_in_place(path: Path, mode: str, **text: Any) -> Any:
     """Open a file to change it where it lies; it is made if missing, and no link is followed (UserError).
 
     mode, text: arguments of `open`.
