@@ -13,6 +13,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.data.translation.tiers import TIERS
 from fairseq_mtmoe.training import screen
 from tests.helpers.commands import train
+from tests.helpers.refused import refused
 
 register()
 
@@ -149,6 +150,16 @@ def test_the_screen_has_what_is_for_it_and_the_first_process_keeps_all(tmp_path,
     assert ("sparsified" in text(), "options" in text(), "careful" in text()) == (rank == 0, False, True)
     lines = [line.split(" | ")[-1] for log in tmp_path.glob("train.log") for line in log.read_text().splitlines()]
     assert lines == (["options", "sparsified", "careful"] if rank == 0 else [])
+
+
+def test_the_log_is_not_written_through_a_link(tmp_path, monkeypatch, shown):
+    monkeypatch.setattr(logging, "root", logging.RootLogger(logging.INFO))
+    monkeypatch.setattr(logging, "getLogger", lambda: logging.root)
+    (tmp_path / "train.log").symlink_to("precious")
+    cfg = SimpleNamespace(common=SimpleNamespace(log_file=None), checkpoint=SimpleNamespace(save_dir=tmp_path))
+    with refused("train.log"):
+        screen.log_to_file(cfg)
+    assert not (tmp_path / "precious").exists()
 
 
 def test_a_run_shows_a_table_and_keeps_everything_in_a_file(corpus, tmp_path):
