@@ -13,6 +13,7 @@ from fairseq_mtmoe.analysis.score_tables import counted, digits_of
 from fairseq_mtmoe.analysis.scores import FIELDS, SPBLEU, PieceBleu
 from fairseq_mtmoe.analysis.significance import LEVEL, Comparison, Draws, compared, draw
 from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, document, with_error
+from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 
 SEED = 12345
 """The default seed: sacreBLEU's."""
@@ -116,6 +117,7 @@ def notes(found: Sequence[Differences], sampling: Sampling) -> list[str]:
         "sentences. It does not cover variation between training seeds: for these compare NAME=RUN,….",
         "p: how often chance alone gives a difference of this size, by sacreBLEU's paired bootstrap and approximate "
         f"randomisation ({sampling.trials:,} trials)." + chance * (pairs * LEVEL >= 1) + none * is_none + low * are_low,
+        *([TIER_RULE] if found[0].first.scores.has_tiers else []),
         "Tiers and all: sentences are drawn within each pair, and every pair counts the same.",
         *([f"{SPBLEU} is left out: it needs --spm FILE, the model of mtmoe evaluate --spm."] if left_out else []),
     ]

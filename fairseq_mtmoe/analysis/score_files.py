@@ -20,6 +20,7 @@ import numpy as np
 from fairseq_mtmoe.analysis import run_log
 from fairseq_mtmoe.analysis.rows import ALL, TIERS, Moments, Row, chosen_rows
 from fairseq_mtmoe.analysis.scores import Count, PairScore, score_of
+from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_json
 from fairseq_mtmoe.io.typed import Name, Rule, Text, between, fault
@@ -135,10 +136,16 @@ class Scores:
         return {row.task: row.figure for row in rows}
 
     @property
+    def has_tiers(self) -> bool:
+        """Return whether a pair has a tier."""
+        return any(score.tier for score in self.pairs.values())
+
+    @property
     def remarks(self) -> list[str]:
-        """Remarks: missing sentences, and sets with one label for all predictions."""
+        """Remarks: the rule of tiers, missing sentences, and sets with one label for all predictions."""
         sets = [of for task in self.tasks.values() for of in task["sets"].items()]
         return [
+            *([TIER_RULE] if self.has_tiers else []),
             *(f"{pair}: {remark}" for pair, score in self.pairs.items() for remark in score.remarks),
             *(f"{name}: every prediction is `{one['constant']}`." for name, one in sets if one.get("constant")),
         ]

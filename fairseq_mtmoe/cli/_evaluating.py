@@ -20,7 +20,7 @@ from fairseq_mtmoe.analysis.scores import PairScore, PieceBleu
 from fairseq_mtmoe.cli._shared import progress_bar, say
 from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import plain_code
-from fairseq_mtmoe.data.translation.tiers import read_tiers
+from fairseq_mtmoe.data.translation.tiers import TIER_RULE, read_tiers
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, read_bytes, read_json, write_text
 from fairseq_mtmoe.io.journal import Journal, entries
@@ -288,6 +288,8 @@ def translate_and_score(
 def show(scores: Scores, folder: Path) -> None:
     """Print the table of pairs and averages, and sacreBLEU's signatures."""
     Console().print(score_table(scores).on_screen())
+    if scores.has_tiers:
+        say([TIER_RULE])
     say(f"{signature}{pairs}" for signature, pairs in scores.signatures.items())
     files = [folder / name for name in (JSON_FILE, MARKDOWN_FILE, LATEX_FILE)]
     say(file for file in files if file.exists())  # before 0.1.8 there was no LaTeX

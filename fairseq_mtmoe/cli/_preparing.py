@@ -31,6 +31,7 @@ from fairseq_mtmoe.data.corpora.report import Report
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import GivenVocabulary
 from fairseq_mtmoe.data.translation.file_names import read_side_name
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
+from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import visible
 
 BYTES_FOR_A_PROCESS = 4 << 20  # raw bytes per process: with fewer, starting a process costs more than it saves
@@ -58,6 +59,7 @@ def prepare_corpora(
         return
     head, rows = report.pair_table(made)
     Console().print(Table(head, rows[:-1], rows[-1:], texts=2, bold=False).on_screen())
+    click.echo(TIER_RULE)
     _warn(made)
     click.echo(f"Wrote {data}; dropped lines, with reasons: {data / 'report.html'}")
     quoted = shlex.quote(str(data))
@@ -200,6 +202,7 @@ def _write(
         shutil.rmtree(work.path)
     head, rows = report.text_table(made)
     Console().print(Table(head, rows[:-1], rows[-1:], texts=2, bold=False).on_screen())
+    click.echo(TIER_RULE)
     say(report.hints(made))
     click.echo(f"Wrote {out}; dropped lines, with reasons: {out / 'report.md'}")
     if given is not None:

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.commands import run, start_command, train
 from tests.helpers.invoked import invoked, mtmoe
@@ -94,6 +95,7 @@ def test_a_folder_with_settings(made, tmp_path):
     report = json.loads((tmp_path / "data" / "report.json").read_text())
     assert [(pair["valid"], pair["test"]) for pair in report["pairs"].values()] == [(12, 12), (12, 12)]
     assert len((tmp_path / "data" / "dict.de.txt").read_text().splitlines()) == 66  # and fairseq's four
+    assert all(TIER_RULE in text for text in (result.stdout, (tmp_path / "data" / "report.html").read_text()))
     assert "directions" in result.stdout and "a larger `--vocab-size` gives longer pieces" in result.stderr
     mtmoe(*command, "folder", *settings[3:], "--overwrite")
     log = (tmp_path / ".data.work" / "log.txt").read_text()

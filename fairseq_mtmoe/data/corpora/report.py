@@ -18,6 +18,7 @@ from fairseq_mtmoe.data.corpora.page.figures import MANY_UNKNOWN, largest_first,
 from fairseq_mtmoe.data.corpora.page.pages import markdown_of, page_of
 from fairseq_mtmoe.data.corpora.recipes.schema import BACK_TRANSLATED, Role
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_GIVEN, OF_OPTIONS, OF_RECIPE, table
+from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.io.pages import markdown_table
 
 Report = dict[str, Any]
@@ -204,7 +205,7 @@ def _text_page(report: Report) -> str:
         f"# Data directory made by `mtmoe prepare {report['command']}`",
         "\n".join(settings),
         markdown_table(head, rows, texts=2),
-        "\n".join(["`unknown`: share of test tokens, both sides, that the vocabulary lacks.", *meanings]),
+        "\n".join([TIER_RULE, "`unknown`: share of test tokens, both sides, that the vocabulary lacks.", *meanings]),
         *hints(report),
     ]
     if pairs:

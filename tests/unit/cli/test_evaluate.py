@@ -17,6 +17,7 @@ from fairseq_mtmoe import register
 from fairseq_mtmoe.analysis import scores
 from fairseq_mtmoe.cli import _shared
 from fairseq_mtmoe.cli._evaluating import Measures, NamedTiers, ScoreFolder
+from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation import mixing, translator
 from tests.helpers import untrained
@@ -80,6 +81,10 @@ def test_the_files_agree_with_sacrebleu_on_the_written_texts(model, result):
     mean = sum(found["bleu"] for found in content["pairs"].values()) / 3
     assert content["averages"]["all"]["bleu"] == pytest.approx(mean)
     assert content["settings"]["beam"] == 3 and content["settings"]["subset"] == "test"
+
+
+def test_the_rule_of_tiers_stands_with_the_table(model, result):
+    assert TIER_RULE in result.stdout and TIER_RULE in (model / SCORES / "scores.md").read_text()
 
 
 def test_as_fairseq_does_it(model, tmp_path):

@@ -10,7 +10,7 @@ from fairseq.logging import progress_bar
 from rich.console import Console
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.data.translation.tiers import TIERS
+from fairseq_mtmoe.data.translation.tiers import TIER_RULE, TIERS
 from fairseq_mtmoe.training import screen
 from tests.helpers.commands import train
 from tests.helpers.refused import refused
@@ -107,6 +107,7 @@ def test_a_validation_is_a_table_of_pairs_tiers_and_all_with_the_change(shown):
     assert rows[0] == ["en-de", "3.500", "perplexity", "11.30", ""]
     assert [row[0] for row in rows] == ["en-de", "low", "high", "all", ""] * 2
     assert rows[-2:] == [["all", "4.000", "perplexity", "12.00", "-4.00"], ["", "", "bleu", "20.00", "+0.00"]]
+    assert text().count(TIER_RULE) == 1  # below the first table
     assert "valid after 10 updates" in text() and "best loss so far 4.000" in text()
 
 

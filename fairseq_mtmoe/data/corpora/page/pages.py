@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fairseq_mtmoe.data.corpora.page import figures
 from fairseq_mtmoe.data.corpora.page.figures import Report
+from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import visible
 from fairseq_mtmoe.io.pages import markdown_table, templates
 
@@ -116,7 +117,11 @@ def _pairs(report: Report) -> Table:
         count = f"{trained} pair" + "s" * (trained != 1)
         rows.append([tier or "no tier", count, *sums, "", "", *("" for _ in synthetic)])
     head = ["pair", "tier", *SPLITS, "shards", "unknown", *synthetic]
-    notes = [_UNKNOWN, *(f"`{name}`: share of training pairs, and so of drawn examples." for name in synthetic)]
+    notes = [
+        TIER_RULE,
+        _UNKNOWN,
+        *(f"`{name}`: share of training pairs, and so of drawn examples." for name in synthetic),
+    ]
     return Table("pairs", "Language pairs to train on", head, rows, (0, 1), notes, last=len(tiers))
 
 
