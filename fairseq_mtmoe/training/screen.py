@@ -22,7 +22,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 from torch import distributed as dist
 
-from fairseq_mtmoe.data.translation.tiers import TIER_RULE, TIERS
 from fairseq_mtmoe.io.files import open_in_place
 from fairseq_mtmoe.protocols import GroupsTasks
 
@@ -60,7 +59,6 @@ class Screen:
         self._validation_began = 0.0
         self._seconds_of_validations = 0.0  # all so far
         self._seconds_by_subset: dict[str, float] = {}  # of the last validation
-        self._rule_is_shown = False  # that of tiers, below the first table
         self._before: dict[tuple[str, str], float] = {}  # the figures of the last validation
 
     def step(self, epoch: int, batches: int, left: int) -> None:
@@ -150,9 +148,6 @@ class Screen:
                 table.add_row(*cells, SHOWN.get(figure, figure), f"{now:.2f}", change)
                 cells = ("", "")
         self.console.print(table)
-        if set(groups) & set(TIERS) and not self._rule_is_shown:
-            self._rule_is_shown = True
-            self.console.print(TIER_RULE, highlight=False, soft_wrap=True)
         best = next((name for name in stats if name.startswith("best_")), None)
         if best is not None:
             self.console.print(f"best {best.removeprefix('best_')} so far {_number(stats[best]):.3f}")

@@ -33,7 +33,7 @@ from fairseq_mtmoe.data.translation.new_language import codes_of
 from fairseq_mtmoe.data.translation.pairs import DataManager, PairLoader, training_sizes
 from fairseq_mtmoe.data.translation.piece_sampling import PieceSampling, sampling_of
 from fairseq_mtmoe.data.translation.recorded_sizes import synthetic_shares
-from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
+from fairseq_mtmoe.data.translation.tiers import TIER_RULE, TIERS, load_tiers
 from fairseq_mtmoe.data.translation.vocabulary import KEPT, VOCABULARY, Side, Vocabulary, check_symbols, ends_of
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
@@ -275,8 +275,8 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
     # ---- the run log ----
 
     def about_the_run(self) -> dict[str, Any]:
-        synthetic = synthetic_shares(split_paths(self.args.data)[0])
-        extra = {"synthetic": synthetic} if synthetic else {}
+        logger.info(TIER_RULE, extra={"for_screen": True})  # see training/screen.py
+        extra = {"synthetic": shares} if (shares := synthetic_shares(split_paths(self.args.data)[0])) else {}
         return {"tiers": self.pair_tiers, **super().about_the_run(), "task_ids": self.args.task_ids, **extra}
 
     def shown_name(self, key: str) -> str:
