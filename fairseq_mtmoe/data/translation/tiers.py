@@ -15,8 +15,8 @@ TIERS = ("high", "mid", "low")
 FROM_LOW = TIERS[::-1]  # the order in tables and charts
 FILE_NAME = "tiers.json"
 TIER_RULE = (
-    "Tiers: high has at least half as many training sentences as the largest pair, low under an eighth, unless a recipe "
-    "or tiers.json names it."
+    "Tiers: high has at least half as many training sentences as the largest pair, low under an eighth, unless a "
+    "recipe or tiers.json names it."
 )
 
 
