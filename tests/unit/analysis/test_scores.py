@@ -15,6 +15,7 @@ from fairseq_mtmoe.analysis.score_files import scores_in, scores_of_pairs, score
 from fairseq_mtmoe.analysis.score_tables import published_row, published_rows, score_table, to_json, to_markdown
 from fairseq_mtmoe.analysis.scores import PairScore, bleu_tokenizer, score_pair
 from fairseq_mtmoe.analysis.tables import Table
+from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import UserError
 from tests.helpers.benchmark_scores import set_of, task_of
 from tests.helpers.refused import refused
@@ -100,8 +101,8 @@ def test_markdown_has_the_table_the_settings_the_signatures_and_remarks():
     lines = unpadded(to_markdown(scores_of_pairs([score("en-de", "high", 30.256, 50.0), zh], {"beam": 5}))).splitlines()
     assert lines[2:4] == ["| en-zh | low | 300 | 10.00 | 20.00 |", "| en-de | high | 10 | 30.26 | 50.00 |"]
     assert "| **all** | **2 pairs** | | **20.13** | **35.00** |" in lines
-    assert lines[-6:] == [
-        "- beam: 5", "- `BLEU tok:zh` (en-zh)", "- `BLEU tok:13a` (en-de)", "- `chrF++ nw:2`",
+    assert lines[-7:] == [
+        "- beam: 5", "- `BLEU tok:zh` (en-zh)", "- `BLEU tok:13a` (en-de)", "- `chrF++ nw:2`", f"- {TIER_RULE}",
         "- en-zh: 107 of 300 references lost words that the dictionary does not have",
         "- en-zh: 2 longer than the model's positions not translated",
     ]  # fmt: skip
