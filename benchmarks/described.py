@@ -23,6 +23,7 @@ from study_plan import STUDIES, Contrast, Entry, Study
 EARLIER = STUDIES.with_name("earlier.yaml")
 TRANSLATED = (PERPLEXITY, "bleu", "chrf")
 TIERS = ("all", "high", "mid", "low")
+BEST = "best valid perplexity"  # of a run's validations: a metric that the curves give
 UPDATES_TO = "updates to perplexity "  # then a perplexity: a metric that the curves give
 WIDE, WIDE_RATIO = 1.0, 0.05  # half-widths that are called wide: points, and logarithms of perplexities
 SCORED = (
@@ -81,6 +82,9 @@ class Lines:
 
     def values(self, metric: str, group: str) -> dict[str, dict[int, float]]:
         """By row and seed a tier's or task's figure, that of the last update."""
+        if metric == BEST:
+            return {row: {seed: min(value for _, value in curve) for seed, curve in of_row.items()}
+                    for row, of_row in self._curves(group).items()}  # fmt: skip
         if metric.startswith(UPDATES_TO):
             return self._updates_to(float(metric.removeprefix(UPDATES_TO)), group)
         found: dict[str, dict[int, tuple[int, float]]] = {}
@@ -93,17 +97,22 @@ class Lines:
         return {row: {seed: value for seed, (_, value) in of_row.items()} for row, of_row in found.items()}
 
     def _updates_to(self, perplexity: float, tier: str) -> dict[str, dict[int, float]]:
-        curves: dict[tuple[str, int], list[tuple[int, float]]] = {}
+        reached: dict[str, dict[int, float]] = {}
+        for row, of_row in self._curves(tier).items():
+            for seed, curve in of_row.items():
+                update = updates_to(curve, perplexity)
+                if update is not None:
+                    reached.setdefault(row, {})[seed] = update
+        return reached
+
+    def _curves(self, tier: str) -> dict[str, dict[int, list[tuple[int, float]]]]:
+        """Return by row and seed the validation perplexity after each number of updates."""
+        curves: dict[str, dict[int, list[tuple[int, float]]]] = {}
         for line in self.lines:
             if line["metric"] == PERPLEXITY and line["tier"] == tier:
                 point = int(line["update"] or 0), float(line["value"])
-                curves.setdefault((line["row"], int(line["seed"])), []).append(point)
-        reached: dict[str, dict[int, float]] = {}
-        for (row, seed), curve in curves.items():
-            update = updates_to(curve, perplexity)
-            if update is not None:
-                reached.setdefault(row, {})[seed] = update
-        return reached
+                curves.setdefault(line["row"], {}).setdefault(int(line["seed"]), []).append(point)
+        return curves
 
     def provenance(self) -> str:
         """Commits with versions, processors and days, each in the table's order."""
@@ -134,13 +143,20 @@ def _registered(path: Path) -> Described:
     study = study_plan.load(path)
     return Described(
         title=study.question, text=study.text, metric=study.metric,
-        also=[*OF_GATES.values()] if study.tasks else [one for one in TRANSLATED if one != study.metric],
+        also=_further_metrics(study),
         groups=["all", *study.groups, *study.tasks] if study.tasks else [*study.groups] or list(TIERS),
         strata=study.strata, rows={name: row.title for name, row in study.rows.items()},
         contrasts=study.contrasts,
         facts=[*_facts(study), *(f"Amended on {one}" for one in study_plan.amendments(path.stem)),
                *(f"Not as planned: {one}" for one in study_plan.abandoned(path.stem))], entry=study.entry,
     )  # fmt: skip
+
+
+def _further_metrics(study: Study) -> list[str]:
+    if study.tasks:
+        return [*OF_GATES.values()]
+    named = [one.metric for one in study.contrasts if one.metric]
+    return [metric for metric in dict.fromkeys([*TRANSLATED, *named]) if metric != study.metric]
 
 
 def _facts(study: Study) -> list[str]:

@@ -44,7 +44,7 @@ class Row:
         steps: updates of each task's run; of tasks that are not there as many as the study says.
         untrained: whether it is the model of `--pretrained` as it is, which has no run and one seed.
         seed: with which alone it is trained, where runs of all seeds begin with it; 0 for all of the study's seeds.
-        own_data: whether it is of another DATA, and runs only where `--rows` names it.
+        own_data: whether it is of another DATA or of a later stage, and runs only where `--rows` names it.
     """
 
     title: str = MISSING

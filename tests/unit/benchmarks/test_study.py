@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import captions_text
+import help_text
 import languages_text
 import pytest
 import sentences
@@ -406,3 +407,51 @@ def test_further_test_sets_are_scored_and_sentences_are_kept(study_of_tasks, mon
     assert (found["bleu"], found["bleu, later"]) == ("6.0000", "12.0000")
     kept = sentences.read(folder / "sentences" / "glue" / "before-1.npz", ["en-de", "later/en-de"])
     assert kept.shape == (2, 2, 10) and kept[0].sum(0)[:4].tolist() == [5, 5, 4, 2]
+
+
+# ---- the text of `help`: LibreOffice's paragraphs, by their ids ----
+
+PAGE = """<html><head><title>Not a paragraph</title></head><body>
+<h1 id="hd_id1">{0} one</h1><p id="par_id1">{0} <b>two</b><br>three &amp; four</p>
+<p id="par_id2">{0} press <span class="switchinline"><span hidden="true" id="MAC1" class="MAC">Command</span>
+<span hidden="true" id="default1">Ctrl</span></span>+C</p>
+<p id="par_id3">{0} in <span hidden="true" id="CALC1" class="CALC">Calc</span></p>
+<p id="par_id1">{0} again</p><p id="par_id4">LibreOffice</p><p>{0} without an id</p><p id="par_id5">12</p></body></html>
+"""
+
+
+def test_paragraphs_have_the_default_system_and_are_aligned_by_their_ids(tmp_path, monkeypatch):
+    monkeypatch.setattr(help_text, "LANGUAGES", ("pt", "tr"))
+    for folder, word in (("en-US", "the"), ("pt-BR", "o"), ("tr", "bir")):
+        (tmp_path / folder / "text").mkdir(parents=True)
+        (tmp_path / folder / "text" / "page.html").write_text(PAGE.format(word), encoding="utf-8")
+    (tmp_path / "tr" / "text" / "page.html").write_text('<p id="par_id1">bir iki</p>', encoding="utf-8")
+    assert help_text.aligned(tmp_path) == {
+        "the one": {"pt": "o one"},
+        "the two three & four": {"pt": "o two three & four", "tr": "bir iki"},
+        "the press Ctrl+C": {"pt": "o press Ctrl+C"},
+        "LibreOffice": {},  # not translated
+    }
+
+
+def test_no_test_paragraph_of_the_help_is_nearly_a_training_one(monkeypatch):
+    monkeypatch.setattr(help_text, "LANGUAGES", ("de", "tr"))
+    monkeypatch.setattr(help_text, "POOL", 40)
+    monkeypatch.setattr(help_text, "TEST", 10)
+    monkeypatch.setattr(help_text, "VALID", 8)
+    rows = {
+        f"Choose the menu {number} and press the key {number}.": {"de": "eins zwei drei vier", "tr": "b"}
+        for number in range(60)
+    }
+    rows |= {
+        f"Choose the menu {number} and press the key {number} now.": {"de": "eins zwei drei vier"}
+        for number in range(30)
+    }
+    splits = help_text.split(rows)
+    assert [len(splits[name]) for name in ("test", "valid")] == [10, 8]
+    held = {*splits["test"], *splits["valid"]}
+    assert all(len(rows[english]) == 2 for english in held) and not held & set(splits["train"])
+    assert not any(help_text.near_copies(sorted(held), splits["train"]))
+    numbers = {int(english.split()[3]) for english in held}
+    assert min(numbers) >= 30  # the others have a near copy in training
+    assert help_text.memory_bleu(rows, splits) == [pytest.approx(100), 0]
