@@ -131,7 +131,8 @@ def _sinusoids(folder: Path, tables: Mapping[str, Tensor], config: TranslatorCon
         most = config.max_position_embeddings
         if len(table) > most:
             raise UserError(
-                f"`{name}` in `{folder}` must have at most `max_position_embeddings`, {most}, rows, but has {len(table)}."
+                f"`{name}` in `{folder}` must have at most `max_position_embeddings`, {most}, rows, but has "
+                f"{len(table)}."
             )
         same = []
         if table.shape[1:] == (config.d_model,):
