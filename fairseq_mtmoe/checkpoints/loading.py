@@ -7,15 +7,17 @@ functions. A training process instead reads its own experts by `LoadContext.read
 import functools
 import inspect
 import logging
+import math
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch import distributed as dist
 
 from fairseq_mtmoe.checkpoints import assemble, file_io, mismatch, rebuild
@@ -187,11 +189,25 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
                 loaded = load(path, context, arg_overrides) if state is None else state
                 model, options, task = _built(path, loaded, task, strict)
                 context.loaded.clear()  # it is large
+                expect_finite(path, model.parameters())
                 models.append(model)
                 _say_without_prices(path, model)
         return models, options, task
 
     return load_model_ensemble_and_task
+
+
+def expect_finite(path: str, weights: Iterable[Tensor]) -> None:
+    """Raise a `UserError` if weights of a checkpoint are not finite: a search gives an output for any numbers."""
+    if not are_finite(weights):
+        raise UserError(f"`{path}` must have finite weights, but some are not finite; use an older checkpoint.")
+
+
+def are_finite(weights: Iterable[Tensor]) -> bool:
+    """Return whether all weights are finite, in one pass over them."""
+    floats = [weight.detach() for weight in weights if weight.is_floating_point() and weight.numel()]
+    norms = torch._foreach_norm(floats, math.inf) if floats else []
+    return all(norm.isfinite().item() for norm in norms)
 
 
 def _files(paths: Sequence[str], suffix: str) -> list[str]:

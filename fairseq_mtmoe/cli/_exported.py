@@ -20,6 +20,7 @@ from fairseq_mtmoe.backbones.t5.model import bare_state
 from fairseq_mtmoe.backbones.t5.pretrained import PretrainedT5
 from fairseq_mtmoe.backbones.translation.pretrained.writing import ExportedTranslator, exported_translator
 from fairseq_mtmoe.checkpoints.head_labels import labels_of
+from fairseq_mtmoe.checkpoints.loading import expect_finite
 from fairseq_mtmoe.checkpoints.rebuild import model_options
 from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.data.nlu.table import load_tables
@@ -67,6 +68,7 @@ def exported(path: Path, content: Mapping[str, Any]) -> Exported:
         return Exported(of_kind.load(path, content))
     if not isinstance(content.get("model"), dict):
         raise UserError(f"`{path}` must be a checkpoint of a model, but has no parameters.")
+    expect_finite(str(path), content["model"].values())
     options = model_options(content) or {}
     _expect_expressible(path, content, options)
     try:

@@ -8,7 +8,7 @@ from torch import nn
 
 from fairseq_mtmoe.checkpoints.head_labels import match_labels
 from fairseq_mtmoe.checkpoints.key_maps import EXPERTS
-from fairseq_mtmoe.checkpoints.loading import load_ema
+from fairseq_mtmoe.checkpoints.loading import are_finite, load_ema
 from fairseq_mtmoe.protocols import HasConstants, LabelsHeads
 from fairseq_mtmoe.slots.slot import unwrapped
 
@@ -40,6 +40,10 @@ def restore(trainer: Any, extra_state: Mapping[str, Any]) -> None:
     experts = {name for name, _ in model.named_parameters() if EXPERTS in name}
     if average is None or not constants_of(model) | experts <= average.keys():
         logger.info("the checkpoint has no moving average of this model: the average begins with the model's weights")
+        trainer._build_ema()
+        return
+    if not are_finite(average.values()):
+        logger.warning("the checkpoint's moving average is not finite: the average begins with the model's weights")
         trainer._build_ema()
         return
     trainer.ema.restore(average)

@@ -179,8 +179,18 @@ def is_flat(common: Any) -> bool:
 def check_options(cfg: Any, model: nn.Module) -> None:
     """Check a run's options: refuse what cannot work, warn of what has no effect (UserError)."""
     check_run_options(cfg.model)
+    _expect_finite_options(cfg)
     refuse_what_cannot_work(cfg, model)
     warn_of_what_does_nothing(cfg, model)
+
+
+def _expect_finite_options(cfg: Any) -> None:
+    """Refuse numbers that are NaN or infinite: `float` reads both, and no later check sees NaN."""
+    for group in _SHARED_GROUPS:
+        for name, value in _options_of(group, getattr(cfg, group, None)):
+            numbers = value if isinstance(value, list) else [value]
+            if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+                raise_invalid(flag(name), "a finite number", value)
 
 
 def check_run_options(model: Any) -> None:
@@ -229,6 +239,9 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
             "`--fp16` must be given on a machine with a GPU, but this one has none; leave it out, or give `--bf16`."
         )
     distributed = cfg.distributed_training
+    needs_cuda = distributed.ddp_backend == "slowmo" and distributed.distributed_world_size > 1
+    if needs_cuda and not torch.cuda.is_available():
+        raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} on a machine without CUDA", "slowmo")
     if distributed.zero_sharding == "os" and is_flat(cfg.common):  # one vector cannot be sharded by parameter
         raise UserError("`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`.")
     sparse = unwrapped(model)  # a Protocol does not see through a wrapper's `__getattr__`

@@ -188,7 +188,8 @@ def test_what_has_no_class_a_damaged_checkpoint_and_a_folder_in_the_way_are_said
         export(path, tmp_path / "mine")
     state = file_io.load(str(path))
     rows = {"model": {**state["model"], "heads.rte.weight": torch.zeros(1)}}
-    for changes in (rows, {"task_state": {}}, {"cfg": {"model": {"_name": "base_sparse"}}}):
+    infinite = {"model": {**state["model"], "heads.rte.weight": torch.full((2, 8), torch.inf)}}
+    for changes in (rows, infinite, {"task_state": {}}, {"cfg": {"model": {"_name": "base_sparse"}}}):
         file_io.save({**state, **changes}, str(path))
         with refused(path.name):
             export(path, tmp_path / "folder")

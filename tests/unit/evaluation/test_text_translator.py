@@ -10,6 +10,7 @@ import torch
 from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_mtmoe import register
+from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.evaluation.text_batches import Hypothesis, bits, joined
 from fairseq_mtmoe.evaluation.text_translator import TextTranslator
@@ -189,7 +190,11 @@ def test_bytes_of_characters_are_put_together(tmp_path):
 def test_other_files_are_refused(data, tmp_path):
     untrained.save_model(data, tmp_path / "one.pt", *untrained.ONE_PAIR)
     (tmp_path / "text.pt").write_text(json.dumps({}))
-    for name in ("one.pt", "text.pt", "nothing.pt"):
+    untrained.save_model(data, tmp_path / "nan.pt", *SPARSE)
+    state = file_io.load(str(tmp_path / "nan.pt"))
+    state["model"]["encoder.embed_tokens.weight"].view(-1)[3] = torch.nan
+    file_io.save(state, str(tmp_path / "nan.pt"))
+    for name in ("one.pt", "text.pt", "nothing.pt", "nan.pt"):
         with refused(name):
             TextTranslator([str(tmp_path / name)], SHORT)
 

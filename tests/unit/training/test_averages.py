@@ -79,3 +79,13 @@ def test_an_average_of_another_model_is_left_out(corpus, tmp_path):
         trainer = trainer_here(corpus, tmp_path, *options, *model, "--finetune-from-model", path)
         checkpoint_utils.load_checkpoint(trainer.cfg.checkpoint, trainer)
         assert_equal(trainer.ema.get_model().state_dict(), trainer.get_model().state_dict())
+
+
+def test_an_average_that_is_not_finite_begins_anew_with_the_weights(corpus, tmp_path, caplog):
+    options = ("--num-experts", 2, "--max-tokens", 60, *AVERAGE)
+    trainer, resumed = (trainer_here(corpus, tmp_path, *options) for _ in range(2))
+    take(trainer, groups_of(trainer, 2))
+    next(trainer.ema.get_model().parameters()).data.view(-1)[3] = float("nan")
+    resumed.load_checkpoint(saved(trainer, tmp_path / "checkpoint_last.pt"))
+    assert_equal(resumed.ema.get_model().state_dict(), trainer.get_model().state_dict())
+    assert "moving average is not finite" in caplog.text

@@ -209,6 +209,14 @@ def test_expert_layers_are_idle_for_dummy_batches_alone(trainer_on):
         assert {layer.idle for layer in layers} == {idle}
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("--dropout", "nan"), ("--weight-decay", "inf"), ("--label-smoothing", "nan")]
+)
+def test_numbers_that_are_not_finite_are_refused(option, value, trainer_on):
+    with refused(option):
+        trainer_on(option, value)
+
+
 WRONG = [
     (dict(model__encoder_layerdrop=0.1), "--encoder-layerdrop"),
     (dict(distributed_training__ddp_backend="slowmo"), "--ddp-backend"),
