@@ -43,10 +43,12 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         shared = cls.__new__(cls)
         shared.__dict__.update(vars(iterator))
         shared._begin(update_freq)
+        shared._redraws = False
         return shared
 
     def _begin(self, update_freq: Sequence[int]) -> None:
         self.update_freq = update_freq
+        self._redraws = True  # a resumed run of fairseq's tasks keeps the batches drawn before the epoch is set
         self.limits: Limits | None = None  # by which batches are made, if known
         self.batches_by: Callable[[Limits], Sequence[Any]] | None = None  # returns the epoch's batches by other limits
         self._earlier: list[Mapping[str, Any]] = []
@@ -90,7 +92,9 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         seen = state_dict.get("batches_in_epoch", iterations * self.num_shards)
         earlier = list(state_dict.get("earlier", ()))
         if self.epoch != state_dict["epoch"]:
+            drawn = self._frozen_batches
             self._go_to(state_dict["epoch"])
+            self._frozen_batches = self._frozen_batches if self._redraws else drawn
         draws = isinstance(self.dataset, ResumesDraws) and "batches_in_epoch" in state_dict
         if draws and state_dict.get("sampling", {}) is not None and not self._resume_drawing(state_dict, earlier, seen):
             seen, earlier = 0, []
