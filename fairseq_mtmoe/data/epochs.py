@@ -32,6 +32,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
 
     epoch: int
     seed: int
+    _frozen_batches: Any
 
     def __init__(self, *, update_freq: Sequence[int] = (1,), **options: Any) -> None:
         super().__init__(**options)
