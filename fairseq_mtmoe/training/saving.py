@@ -23,7 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fairseq import utils
+from fairseq import checkpoint_utils, utils
 from fairseq.file_io import PathManager
 from torch import distributed as dist
 
@@ -34,7 +34,6 @@ from fairseq_mtmoe.errors import UserError, first_line, raise_invalid
 from fairseq_mtmoe.protocols import ExportsSource
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.training import failures, screen
-from fairseq_mtmoe.training.option_check import with_option
 from fairseq_mtmoe.training.resuming import placement_of, trained_shapes
 
 LOCK_NAME = ".training.lock"  # may stay: the file without its process locks nothing
@@ -65,24 +64,23 @@ def saving_together(original: Callable[..., Any]) -> Callable[..., Any]:
     return save_checkpoint
 
 
-def _save_all(
-    original: Callable[..., Any], cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None
-) -> Any:
+def _save_all(original: Callable[..., Any], cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None) -> Any:
     """Save by fairseq's function, at an epoch's end also the checkpoint of the update.
 
-    fairseq saves and removes checkpoints of `--save-interval-updates` only within an epoch.
+    fairseq saves and removes checkpoints of `--save-interval-updates` only within an epoch. So the save at an epoch's
+    end is one within the epoch, and the epoch's checkpoint is a copy. All ranks call fairseq's function once.
     """
-    interval = cfg.save_interval_updates
+    interval, epoch = cfg.save_interval_updates, epoch_itr.epoch
     if not epoch_itr.end_of_epoch() or interval <= 0 or trainer.get_num_updates() % interval:
         return original(cfg, trainer, epoch_itr, val_loss)
-    within_epoch = SimpleNamespace(
-        epoch=epoch_itr.epoch, end_of_epoch=lambda: False, state_dict=epoch_itr.state_dict
-    )
-    if cfg.no_epoch_checkpoints or epoch_itr.epoch % cfg.save_interval:
-        return original(cfg, trainer, within_epoch, val_loss)
-    saved = original(cfg, trainer, epoch_itr, val_loss)
-    with with_option(cfg, "no_last_checkpoints", True):  # the others are saved
-        original(cfg, trainer, within_epoch, None)
+    within_epoch = SimpleNamespace(epoch=epoch, end_of_epoch=lambda: False, state_dict=epoch_itr.state_dict)
+    saved = original(cfg, trainer, within_epoch, val_loss)
+    if saved is not None and not cfg.no_epoch_checkpoints and epoch % cfg.save_interval == 0:
+        suffix = trainer.checkpoint_suffix
+        PathManager.copy(saved, os.path.join(cfg.save_dir, f"checkpoint{epoch}{suffix}.pt"), overwrite=True)
+        epochs = checkpoint_utils.checkpoint_paths(cfg.save_dir, rf"checkpoint(\d+){re.escape(suffix)}\.pt")
+        for old in epochs[cfg.keep_last_epochs :] if cfg.keep_last_epochs > 0 else ():
+            os.remove(old)
     return saved
 
 

@@ -12,6 +12,7 @@ SHORT = ("--virtual-epoch-size", 150, "--max-tokens", 400, "--disable-validation
 KEPT = {
     "no epochs": ("--no-epoch-checkpoints",),
     "epochs": (),
+    "the last epoch": ("--keep-last-epochs", 1),
     "every second epoch": ("--save-interval", 2),
     "updates alone": ("--no-epoch-checkpoints", "--no-last-checkpoints", "--checkpoint-suffix", "_x"),
 }
@@ -26,6 +27,7 @@ def test_the_last_updates_checkpoints_are_kept_also_at_an_epochs_end(name, corpu
     files = {path.name for path in tmp_path.glob("*.pt")}
     updates = {f"checkpoint_2_{update}{suffix}.pt" for update in range(made - 2, made + 1)}
     epochs = {"epochs": {"checkpoint1.pt", "checkpoint2.pt"}, "every second epoch": {"checkpoint2.pt"}}
+    epochs["the last epoch"] = epochs["every second epoch"]
     last = set() if suffix else {"checkpoint_last.pt"}
     assert files == updates | epochs.get(name, set()) | last
     latest = newest(tmp_path, UPDATES, 2, None, suffix)
