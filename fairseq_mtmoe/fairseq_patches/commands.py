@@ -47,7 +47,8 @@ def with_chosen_options(original: Callable[..., Any]) -> Callable[..., Any]:
         found = original(parser, input_args, *args, **kwargs)
         options = found[0] if isinstance(found, tuple) else found
         _check_given(parser, given, options)
-        if hasattr(options, "beam"):
+        is_interactive = hasattr(options, "buffer_size")
+        if hasattr(options, "beam") and hasattr(options, "num_shards") and not is_interactive:
             _choose_shard(options)
         return found
 

@@ -20,7 +20,7 @@ from fairseq_mtmoe import known_warnings
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.training import rendezvous, screen, stopping
-from fairseq_mtmoe.training.option_check import refuse_full_sharding
+from fairseq_mtmoe.training.option_check import refuse_full_sharding, refuse_what_needs_cuda
 
 _LAUNCHED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 _SLURM = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
@@ -98,6 +98,7 @@ def _start(cfg: Any, main: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         options.distributed_init_method = _local_address(options)
     distributed_utils.infer_init_method(options)  # under SLURM this sets the process's rank
     if stopping.is_training(main):
+        refuse_what_needs_cuda(cfg)
         refuse_full_sharding(cfg)
         if options.distributed_rank == 0:
             file_io.expect_writable(cfg.checkpoint.save_dir)

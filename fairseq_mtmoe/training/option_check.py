@@ -201,6 +201,19 @@ def check_run_options(model: Any) -> None:
             raise_invalid(flag(name), f"at least {least}", value)
 
 
+def refuse_what_needs_cuda(cfg: Any) -> None:
+    """Raise a `UserError` for options that fairseq can use on a GPU alone, if there is none."""
+    if torch.cuda.is_available():
+        return
+    if is_flat(cfg.common):  # fairseq keeps this vector on a GPU
+        raise UserError(
+            "`--fp16` must be given on a machine with a GPU, but this one has none; leave it out, or give `--bf16`."
+        )
+    distributed = cfg.distributed_training
+    if distributed.ddp_backend == "slowmo" and distributed.distributed_world_size > 1:
+        raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} on a machine without CUDA", "slowmo")
+
+
 def refuse_full_sharding(cfg: Any) -> None:
     """Refuse `--ddp-backend fully_sharded` where fairscale's wrapper cannot support it.
 
@@ -234,14 +247,7 @@ def refuse_what_cannot_work(cfg: Any, model: nn.Module) -> None:
     if options.keep_best_checkpoints > 0 and "_" in options.checkpoint_suffix:
         rule = "without `_` with `--keep-best-checkpoints`, since fairseq reads a score after it"
         raise_invalid("--checkpoint-suffix", rule, options.checkpoint_suffix)
-    if is_flat(cfg.common) and not torch.cuda.is_available():  # fairseq keeps this vector on a GPU
-        raise UserError(
-            "`--fp16` must be given on a machine with a GPU, but this one has none; leave it out, or give `--bf16`."
-        )
     distributed = cfg.distributed_training
-    needs_cuda = distributed.ddp_backend == "slowmo" and distributed.distributed_world_size > 1
-    if needs_cuda and not torch.cuda.is_available():
-        raise_invalid("--ddp-backend", f"one of {', '.join(BACKENDS)} on a machine without CUDA", "slowmo")
     if distributed.zero_sharding == "os" and is_flat(cfg.common):  # one vector cannot be sharded by parameter
         raise UserError("`--fp16-no-flatten-grads` must be on with `--fp16` and `--zero-sharding os`.")
     sparse = unwrapped(model)  # a Protocol does not see through a wrapper's `__getattr__`

@@ -30,7 +30,8 @@ def test_each_row_of_the_table_is_another_and_has_a_reason():
 def test_the_page_lists_all():
     page = (PACKAGE.parent / "docs" / "reference" / "plugin.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith(("| `fairseq", "| `sys"))]
-    assert [row for row in rows if "." in row.split("`")[1]] == [f"| `{p.target}` | {p.why} |" for p in PATCHES]
+    names = [row.split("`")[1] for row in rows]
+    assert [name for name in names if "." in name] == [patch.target for patch in PATCHES]
 
 
 def foreign_names(tree):

@@ -218,6 +218,18 @@ def test_nccl_needs_a_gpu_for_each_process():
     assert chosen == ["nccl", "gloo", "gloo"] and choose_backend("mpi", ["a", "a"]) == "mpi"
 
 
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [(("--fp16",), "--fp16"), (("--ddp-backend", "slowmo", "--distributed-world-size", 2), "--ddp-backend")],
+)
+def test_what_needs_a_gpu_is_refused_before_anything_is_built(options, name, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    cfg = configured(training_arguments("data", tmp_path / "run", *options))
+    with refused(name):
+        launch._start(cfg, train.main, {})
+    assert not (tmp_path / "run").exists()
+
+
 def test_options_that_are_not_the_defaults(tmp_path):
     changed = changed_options(configured(training_arguments("data", tmp_path, "--max-update", 30, "--fp16")))
     expected = {

@@ -222,7 +222,6 @@ WRONG = [
     (dict(distributed_training__ddp_backend="slowmo"), "--ddp-backend"),
     (dict(optimization__use_bmuf=True), "--use-bmuf"),
     (dict(common__amp=True), "--amp"),
-    (dict(common__fp16=True), "--fp16"),
     (dict(task__eval_bleu=True), "--eval-bleu"),
     (dict(checkpoint__checkpoint_suffix="_x", checkpoint__keep_best_checkpoints=2), "--checkpoint-suffix"),
     (dict(common__model_parallel_size=2), "--model-parallel-size"),

@@ -43,7 +43,7 @@ MODELS = [
     dict(layernorm_embedding=True, no_scale_embedding=True, no_token_positional_embeddings=True),
     dict(decoder_learned_pos=True, encoder_learned_pos=True, no_decoder_final_norm=True),
     dict(share_all_embeddings=False, decoder_embed_dim=8, decoder_ffn_embed_dim=8, decoder_output_dim=12),
-    dict(activation_fn="gelu", adaptive_input=False, decoder_layers=3),
+    dict(activation_fn="gelu", decoder_layers=3),
 ]
 DENSE_ONLY = {"cross_self_attention", "no_cross_attention", "quant_noise_pq"}
 CASES = [
