@@ -41,6 +41,10 @@ PATIENCE = 3  # validations
 # Greedy, and with a limit of length, as a model of few updates does not end its sentences.
 SEARCH = '{"beam": 1, "max_len_a": 2, "max_len_b": 10}'
 NUM_EXPERTS = 8  # with more languages; with so many or fewer, one for each
+ENVIRONMENT = {  # of the trial and the script, where a user sets nothing else
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "PYTHONWARNINGS": "ignore::FutureWarning:fairscale.experimental.nn.offload",
+}
 Part = tuple[str, list[str]]  # a comment, and the options that it explains
 
 
@@ -203,7 +207,9 @@ def run_trial(data: str, words: Sequence[str], minutes: float) -> Trial | None:
         length = ["--max-update", str(UPDATES), "--stop-time-hours", str(minutes / 60), "--log-interval", "1"]
         rest = ["--lr", "1e-4", "--disable-validation", "--no-save", "--save-dir", folder, "--log-format", "json"]
         with open(Path(folder, "train.out"), "w+b") as output:
-            process = subprocess.Popen([*program, *words, *length, *rest], stdout=output, stderr=subprocess.STDOUT)
+            environment = ENVIRONMENT | os.environ
+            command_line = [*program, *words, *length, *rest]
+            process = subprocess.Popen(command_line, stdout=output, stderr=subprocess.STDOUT, env=environment)
             try:
                 _, status, used = os.wait4(process.pid, 0)
             except BaseException:
@@ -268,4 +274,6 @@ def script(data: str, options: Sequence[Part], first: str) -> str:
     """Return the lines of a shell script with a comment above each group of options."""
     groups = "".join(f"    # {comment}\n    {shlex.join(words)}\n" for comment, words in options)
     run = f'fairseq-train {shlex.quote(data)} --user-dir "$(mtmoe user-dir)" "${{options[@]}}" "$@"'
-    return f"{first}options=(\n{groups})\n{run}\n"
+    waiting = "# Waiting threads leave their cores to other programs; fairscale's warnings are not about this run.\n"
+    exports = "".join(f'export {name}="${{{name}:-{value}}}"\n' for name, value in ENVIRONMENT.items())
+    return f"{first}options=(\n{groups})\n{waiting}{exports}{run}\n"

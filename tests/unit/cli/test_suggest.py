@@ -204,6 +204,7 @@ def test_the_printed_command_trains(digits, tmp_path):
         ["bash", tmp_path / "train.sh"], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "FutureWarning" not in done.stderr
     assert (tmp_path / "run" / "checkpoint_last.pt").is_file()
     assert "# Estimate: 10 updates in" in told
     validated = [event for event in run_log.read(tmp_path / "run" / "mtmoe.jsonl") if event["event"] == "valid"]
