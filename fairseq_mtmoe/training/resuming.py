@@ -274,21 +274,24 @@ def resumable(trainer: Any, iterator: Any, make: Callable[..., Any]) -> Any:
 
     make: returns such an iterator by the trainer's options. Other kinds than fairseq's usual one stay as they are.
     """
-    options = trainer.cfg.dataset
     if type(iterator) is EpochBatchIterator and not iterator._supports_prefetch:
         iterator = SharedEpochIterator.continuing(iterator, trainer.cfg.optimization.update_freq)
-        cached = getattr(trainer.task, "dataset_to_epoch_iter", {})
-        if iterator.dataset in cached:
-            cached[iterator.dataset] = iterator
     if not isinstance(iterator, SharedEpochIterator):
         return iterator
+    options, cached = trainer.cfg.dataset, getattr(trainer.task, "dataset_to_epoch_iter", {})
+    is_cached = iterator.dataset in cached
+    if is_cached:
+        cached[iterator.dataset] = iterator
 
     def batches_by(limits: Limits) -> Any:
         dummy = trainer._dummy_batch
         with ExitStack() as changed:
             for name in LIMITS:
                 changed.enter_context(with_option(options, name, limits[name]))
+            cached.pop(iterator.dataset, None)  # which some of fairseq's tasks return in any case
             batches = make(load_dataset=False, disable_iterator_cache=True).frozen_batches
+        if is_cached:
+            cached[iterator.dataset] = iterator
         trainer.reset_dummy_batch(dummy)
         return batches
 

@@ -11,11 +11,14 @@ from tests.helpers.trainers import trainer_here
 from tests.helpers.training import train_here
 
 STOCK = ("--task", "translation", "--arch", "transformer_tiny", "--source-lang", "en", "--target-lang", "aa")
+PAIRS = ("--task", "translation_multi_simple_epoch", "--arch", "transformer_tiny", "--lang-pairs", "en-aa,en-bb,en-cc")
+ROUND_ROBIN = (*PAIRS, "--encoder-langtok", "tgt", "--sampling-method", "RoundRobin")
 TASKS = {
     "a mixture": (),
     "a mixture in parts": ("--heating-coefficient", 3, "--heating-updates", 8),
     "candidates": ("--sampling-method", "uncertainty"),
     "a task of fairseq's": STOCK,
+    "a task of fairseq's that always keeps its iterator": ROUND_ROBIN,
 }
 LIMITS = (
     ("--max-tokens", 300),
