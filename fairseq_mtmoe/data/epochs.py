@@ -197,11 +197,15 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         """Return batches of the sentences in `parts` that were not seen under earlier limits."""
         assert self.batches_by is not None and self.limits is not None
         seen = np.zeros(0, dtype=np.int64)
+        draws = isinstance(self.dataset, ResumesDraws)  # and counts batches when it makes them
+        counts = (self.dataset.batch_counts, self.dataset.updates_of_epoch) if draws else None
         for position in self._earlier:
             before = self._parts(self.batches_by(position["batch_limits"]))
             before = self._made_anew(before, seen, position["batch_limits"])
             order = self._in_order(before, epoch, shuffle, position["group_size"])
             seen = np.concatenate([seen, *order[: position["batches_in_epoch"]]])
+        if counts is not None:
+            self.dataset.batch_counts, self.dataset.updates_of_epoch = counts
         return self._made_anew(parts, seen, self.limits)
 
     def _made_anew(self, parts: Sequence[list[Any]], seen: np.ndarray, limits: Limits) -> list[list[Any]]:

@@ -51,6 +51,9 @@ def test_other_limits_in_mid_epoch_leave_no_sentence_out_and_repeat_none(task, c
         trainer.consolidate_optimizer()
         state = {"train_iterator": batches.state_dict(), "val_loss": None}
         trainer.save_checkpoint(str(tmp_path / "run" / "checkpoint_last.pt"), state)
+        if task == "a mixture":
+            assert batches.dataset.batch_counts == [len(batches.frozen_batches)]
+            assert batches.dataset.updates_of_epoch == len(batches.frozen_batches)
     assert sorted(seen) == sorted(itertools.chain.from_iterable(whole))
     assert "--max-tokens was 300 and is 100, --batch-size was None and is 7" in caplog.text
     following = take(batches)
