@@ -38,11 +38,12 @@ KNOWN = {
     "tokenizer": {"moses", "nltk", "space"},
 }  # fmt: skip
 EVERYTHING = tuple(KNOWN)
-# Endings of the names of sizes: a weight has each of them alone, or beside the model's width
+# Endings of the names of sizes that are a dimension of a weight
 _SIZES = ("layers", "experts", "heads")
+# Those of weights whose other dimension is the model's width
 _BESIDE_WIDTH = ("dim", "hidden_size", "intermediate_size", "vocab_size", "d_ff", "max_position_embeddings")
 _WIDTHS = ("encoder_embed_dim", "decoder_embed_dim", "hidden_size", "d_model")
-_MOST_SINUSOIDS = 1 << 27  # numbers in a table that is computed and lies in no file
+_BYTES = 4  # of a number
 
 
 def check(path: str | Path, state: State, kinds: Sequence[str]) -> None:
@@ -87,14 +88,20 @@ def check_sizes(
 
     num_experts: of the file; 0: it is not known.
     """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     numbers = [(name, value) for name, value in sizes if isinstance(value, int)]
     width = max((value for name, value in numbers if name in _WIDTHS), default=1)
     held = sum(value.numel() for value in weights.values())
     for name, value in numbers:
         needed, most = value, held
-        if name.endswith("positions"):
-            needed, most = value * width, max(held, _MOST_SINUSOIDS)
-        elif name.endswith(_BESIDE_WIDTH):
+        if name.endswith("positions"):  # sinusoids are computed and lie in no file; twice as much builds them
+            if value * width * _BYTES * 2 > memory:
+                raise UserError(
+                    f"`{path}` must have a model that fits this machine's memory of {memory / 2**30:,.1f} GiB, but its "
+                    f"`{name}` is {shown(value)}."
+                )
+            continue
+        if name.endswith(_BESIDE_WIDTH):
             needed = value * width
         elif name == "num_experts" and num_experts:
             most = num_experts

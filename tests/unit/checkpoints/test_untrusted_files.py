@@ -20,7 +20,7 @@ from fairseq.models import register_model, register_model_architecture, transfor
 from fairseq.models.transformer import TransformerModel
 
 from fairseq_mtmoe import register
-from fairseq_mtmoe.checkpoints import assemble, file_io, loading, validation
+from fairseq_mtmoe.checkpoints import assemble, file_io, loading, rebuild, validation
 from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.checkpoints.rebuild import TRUST
 from fairseq_mtmoe.checkpoints.rewriting import remove_orphans
@@ -210,8 +210,8 @@ WAV2VEC = {"_name": "wav2vec2", "conv_feature_layers": FCONV}
     (in_model(encoder={"layers": 10**7}), "`layers` is 10000000"),
     (in_model(encoder_ffn_embed_dim=10**5), "`encoder_ffn_embed_dim` is 100000"),
     (in_model(encoder='{"hidden_size": 64, "vocab_size": 100000}'), "`vocab_size` is 100000"),
-    (in_model(max_source_positions=2**30), "`max_source_positions` is 1073741824"),
-    (as_namespace(max_target_positions=2**30), "`max_target_positions` is 1073741824"),
+    (in_model(max_source_positions=2**40), "`max_source_positions` is 1099511627776"),
+    (as_namespace(max_target_positions=2**40), "`max_target_positions` is 1099511627776"),
     (in_model(decoder_attention_heads=-2), "`decoder_attention_heads` is -2"),
     (in_model(encoder_attention_heads=0), "`encoder_attention_heads` is 0"),
 ])  # fmt: skip
@@ -219,6 +219,11 @@ def test_what_a_file_may_not_choose(stock, monkeypatch, change, words):
     monkeypatch.chdir(stock.folder)
     not_built(stock.write(change), words)
     assert not (stock.folder / "executed").exists()
+
+
+def test_a_table_of_sinusoids_may_be_larger_than_the_weights():
+    sizes = [("encoder_embed_dim", 512), ("max_source_positions", 300_000)]
+    rebuild.check_sizes("model.pt", sizes, {"weight": torch.ones(512, 512)})
 
 
 def test_a_command_with_a_task_of_its_own_builds_the_model_alone_from_the_file(stock):
