@@ -89,11 +89,20 @@ def command(
     }  # fmt: skip
     # No update has seen the new rows; rows of the next language are added to them.
     result["optimizer_history"] = [{**entry, "num_updates": 0} for entry in history[-1:]]
+    result["extra_state"] = _at_the_beginning(result["extra_state"])
     save_with_experts(result, model, output)
     click.echo(f"{output}: {lang} and {new.pieces:,} new symbols for it; {new.vocabulary.source.size:,} in all")
     if experts := count_experts(result):
         click.echo(f"To train it: --finetune-from-model {output} --num-experts {experts}")
     _say_cuts(old, new.vocabulary, (text, lines), held)
+
+
+def _at_the_beginning(extra_state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the extra state of a file that begins a run: without position, hours and schedule."""
+    from fairseq_mtmoe.checkpoints.key_maps import AVERAGES, GATE_RATE
+
+    kept = {name: extra_state[name] for name in (*AVERAGES, GATE_RATE) if name in extra_state}
+    return {**kept, "train_iterator": {"epoch": 1, "iterations_in_epoch": 0}}
 
 
 def _with_codes_of_their_own(

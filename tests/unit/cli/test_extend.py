@@ -64,7 +64,8 @@ def test_a_second_language_follows_and_untrained_ones_are_counted_together(tmp_p
     """Whether the model was trained before the first or not."""
     save_translator(tmp_path / "model.pt")
     state = torch.load(tmp_path / "model.pt")
-    torch.save({**state, "optimizer_history": [{"num_updates": updates}]}, tmp_path / "model.pt")
+    extra = {"train_iterator": {"epoch": 9, "iterations_in_epoch": 3}, "previous_training_time": 99.0, "gate_rate": {}}
+    torch.save({**state, "optimizer_history": [{"num_updates": updates}], "extra_state": extra}, tmp_path / "model.pt")
     extend(tmp_path / "model.pt", tmp_path / "luo.pt")
     extend(tmp_path / "luo.pt", tmp_path / "both.pt", lang="xho_Latn", text="fr")
     (_, first), (state, second) = loaded(tmp_path / "luo.pt"), loaded(tmp_path / "both.pt")
@@ -72,6 +73,8 @@ def test_a_second_language_follows_and_untrained_ones_are_counted_together(tmp_p
     assert second.source.symbols[-1] == "__xho_Latn__" and state["task_state"]["langs"][-2:] == ["luo_Latn", "xho_Latn"]
     original = file_io.load(str(tmp_path / "model.pt"))["model"][EMBEDDINGS[0]]
     assert state["task_state"]["new_symbols"][0] == len(state["model"][EMBEDDINGS[0]]) - len(original)
+    # A run with the file begins.
+    assert state["extra_state"] == {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}, "gate_rate": {}}
 
 
 @pytest.mark.parametrize("joined", [True, False])
