@@ -34,21 +34,24 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
     seed: int
     _frozen_batches: Any
 
-    def __init__(self, *, update_freq: Sequence[int] = (1,), **options: Any) -> None:
-        super().__init__(**options)
-        self._begin(update_freq)
+    def __init__(
+        self, *, update_freq: Sequence[int] = (1,), skip_remainder_batch: bool = False, **options: Any
+    ) -> None:  # fmt: skip
+        super().__init__(**options)  # which would leave out the last batch, complete or not
+        self._begin(update_freq, skip_remainder_batch)
 
     @classmethod
     def continuing(cls, iterator: Any, update_freq: Sequence[int]) -> SharedEpochIterator:
         """Return an iterator over the epochs and batches of fairseq's own."""
         shared = cls.__new__(cls)
         shared.__dict__.update(vars(iterator))
-        shared._begin(update_freq)
+        shared._begin(update_freq, iterator.skip_remainder_batch)
         shared._redraws = False
         return shared
 
-    def _begin(self, update_freq: Sequence[int]) -> None:
+    def _begin(self, update_freq: Sequence[int], only_complete: bool) -> None:
         self.update_freq = update_freq
+        self._only_complete = only_complete  # whether incomplete updates are left out
         self._redraws = True  # a resumed run of fairseq's tasks keeps the batches drawn before the epoch is set
         self.limits: Limits | None = None  # by which batches are made, if known
         self.batches_by: Callable[[Limits], Sequence[Any]] | None = None  # returns the epoch's batches by other limits
@@ -158,7 +161,7 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
 
     def _has_update(self, batches: iterators.CountingIterator) -> bool:
         """Return whether these batches of the epoch make an update."""
-        if self.skip_remainder_batch:
+        if self._only_complete:
             return bool(batches.total // self._freq > batches.n // self._freq)
         return bool(batches.has_next())
 
@@ -180,6 +183,8 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
                 f"{self._batches_before}: data or batch sizes have changed; start again with `--reset-dataloader`."
             )
         rest = batches[self._batches_before :]
+        if self._only_complete and not self.skip_remainder_batch:
+            rest = rest[: len(rest) // self.num_shards * self.num_shards]
         return list(iterators.ShardedIterator(rest, self.num_shards, self.shard_id, fill_value=[]))
 
     def _parts(self, batches: Sequence[Any]) -> list[list[Any]]:

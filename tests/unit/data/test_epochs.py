@@ -128,6 +128,17 @@ def test_updates_of_another_size_end_with_the_epoch(processes, freq, skip):
     assert in_global_order(shares) == (left[:whole_updates] if skip else left)
 
 
+@pytest.mark.parametrize(("processes", "freq", "left_out"), [(1, 1, 0), (2, 1, 0), (4, 2, 0), (3, 1, 2), (1, 3, 2)])
+def test_only_an_incomplete_last_update_is_left_out(processes, freq, left_out):
+    """fairseq's own iterator always leaves out the last batch of each process."""
+    shares = []
+    for worker in all_ours(processes, count=8, skip_remainder_batch=True, update_freq=[freq]):
+        updates = list(iterators.GroupedIterator(worker.next_epoch_itr(), freq, skip_remainder_batch=True))
+        assert worker.end_of_epoch() and all(len(update) == freq and all(update) for update in updates)
+        shares.append(list(itertools.chain.from_iterable(updates)))
+    assert len(in_global_order(shares)) == 8 - left_out
+
+
 def test_each_epochs_update_frequency_counts():
     worker = ours(0, 1, epoch=2, update_freq=[1, 4, 3])
     for epoch, first in ((1, 7), (2, 4), (3, 6), (9, 6)):
