@@ -109,7 +109,10 @@ class SharedEpochIterator(iterators.EpochBatchIterator):
         if not (seen or earlier):
             self._begin_after(0, self.num_shards)
             return
-        self.seed = state_dict.get("seed", self.seed)
+        before, self.seed = self.seed, state_dict.get("seed", self.seed)
+        is_ordered_by_seed = not self._redraws  # the batches of fairseq's tasks
+        if is_ordered_by_seed and self.seed != before and self.batches_by and self.limits:
+            self._frozen_batches = tuple(self.batches_by(self.limits))
         self._begin_after(seen, state_dict.get("group_size", self.num_shards) if seen else self.num_shards)
         rest = self._get_iterator_for_epoch(self.epoch, state_dict.get("shuffle", True))
         if self._has_update(rest):

@@ -288,6 +288,8 @@ def resumable(trainer: Any, iterator: Any, make: Callable[..., Any]) -> Any:
         with ExitStack() as changed:
             for name in LIMITS:
                 changed.enter_context(with_option(options, name, limits[name]))
+            changed.enter_context(with_option(options, "update_ordered_indices_seed", False))
+            changed.enter_context(with_option(trainer.cfg.common, "seed", iterator.seed))
             cached.pop(iterator.dataset, None)  # which some of fairseq's tasks return in any case
             batches = make(load_dataset=False, disable_iterator_cache=True).frozen_batches
         if is_cached:

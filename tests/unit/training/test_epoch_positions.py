@@ -25,6 +25,7 @@ LIMITS = (
     ("--max-tokens", 100, "--batch-size", 7),
     ("--max-tokens", 500),
 )
+SEEDS = (("--seed", 3), ("--seed", 4), ("--seed", 1, "--update-ordered-indices-seed"))
 
 
 def resumed(data, folder, options):
@@ -59,6 +60,18 @@ def test_other_limits_in_mid_epoch_leave_no_sentence_out_and_repeat_none(task, c
     following = take(batches)
     assert following == take(resumed(corpus, tmp_path / "run", (*options, *limits))[1])
     assert len(part) < len(following)  # as full as those of a whole epoch
+
+
+@pytest.mark.parametrize("limits", [LIMITS[:1] * 3, LIMITS], ids=["the same limits", "other limits"])
+def test_another_seed_in_mid_epoch_leaves_no_sentence_out_and_repeats_none(limits, corpus, tmp_path):
+    options, seen = (*STOCK, "--required-batch-size-multiple", 1), []
+    for number, (limit, seed) in enumerate(zip(limits, SEEDS, strict=True)):
+        trainer, batches = resumed(corpus, tmp_path, (*options, *limit, *seed))
+        seen += itertools.chain.from_iterable(take(batches, None if number == 2 else 2))
+        trainer.consolidate_optimizer()
+        state = {"train_iterator": batches.state_dict(), "val_loss": None}
+        trainer.save_checkpoint(str(tmp_path / "checkpoint_last.pt"), state)
+    assert sorted(seen) == list(range(200))
 
 
 @pytest.mark.parametrize("task", [(), STOCK], ids=["a mixture", "a task of fairseq's"])
