@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 MAX_SHOWN = 300  # characters of a wrong value in a message; values in files may have any length
+MANY = 5  # names that a sentence lists if it cannot list all
 MAX_SENTENCE, MAX_END = 1300, 300  # characters of a sentence, and of its end if it is cut
 _JOINERS = {"\u200c", "\u200d"}  # part of the spelling of Persian and many Indian languages
 _SPELLED = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}  # categories of characters that are hidden or act on a terminal
@@ -69,6 +70,15 @@ def raise_invalid(name: str, rule: str, value: object) -> NoReturn:
 def nearest(name: str, known: Collection[str]) -> str:
     """Return the known name that is spelled most like `name`."""
     return max(known, key=lambda other: _likeness(name, other))
+
+
+def shortened(names: Collection[str], like: str = "") -> str:
+    """Return names for a sentence: all, or if they are long, those spelled most like one."""
+    text = ", ".join(names)
+    if len(text) <= MAX_SHOWN:
+        return text
+    few = sorted(names, key=lambda name: _likeness(like, name), reverse=True)[:MANY]
+    return f"{', '.join(few)} and {len(names) - len(few)} more"
 
 
 def _likeness(name: str, other: str) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairseq_mtmoe.checkpoints import key_maps as keys
 from fairseq_mtmoe.checkpoints.rebuild import plain
-from fairseq_mtmoe.errors import UserError, find_user_error, flag
+from fairseq_mtmoe.errors import MAX_SHOWN, UserError, find_user_error, flag, shortened
 from fairseq_mtmoe.moe.layer import COMBINES
 from fairseq_mtmoe.protocols import NamesTasks
 
@@ -190,12 +190,17 @@ def _about_vocabulary(model: Any, own: Shapes, theirs: Shapes, origin: Origin) -
 def _about_languages(langs: Sequence[str], origin: Origin) -> str:
     missing = [lang for lang in origin.langs if lang not in langs]
     others = [lang for lang in langs if lang not in origin.langs]
-    parts = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(others)}"] * bool(others)
+    parts = [f"without {shortened(missing)}"] * bool(missing) + [f"with {shortened(others)}"] * bool(others)
     return (
-        f"`--langs` must be {','.join(origin.langs)} to load {origin.name}, but is {','.join(langs)} instead, "
+        f"`--langs` must be {_listed(origin.langs)} to load {origin.name}, but is {_listed(langs)} instead, "
         f"{' and '.join(parts)}; by default the languages are those of `--lang-pairs`"
         f"{', and `mtmoe add-task` adds one to a checkpoint' if not missing else ''}."
     )
+
+
+def _listed(langs: Sequence[str]) -> str:
+    text = ",".join(langs)
+    return text if len(text) <= MAX_SHOWN else f"{len(langs)} languages"
 
 
 def _with_languages(langs: Sequence[str]) -> str:

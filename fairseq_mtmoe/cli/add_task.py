@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, quiet_fairseq
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.io.files import output_file
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ def _task_of_translation(state: Mapping[str, Any], options: Mapping[str, Any], n
     langs = settings.get("langs") or []
     if settings.get("task_ids") == "pair":
         if not (re.fullmatch("[^-]+-[^-]+", name) and set(name.split("-")) <= set(langs)):
-            raise_invalid("--task", f"a pair such as {tasks[0]} of the checkpoint's languages {', '.join(langs)}", name)
+            rule = f"a pair such as {tasks[0]} of the checkpoint's languages {shortened(langs, name)}"
+            raise_invalid("--task", rule, name)
         return _Change(tasks, _with_name(options, name), task_state={"lang_pairs": [*settings["lang_pairs"], name]})
     if "+" in (settings.get("task_ids") or ""):
         raise_invalid("the checkpoint's `--task-ids`", "target, source or pair to add one", settings["task_ids"])

@@ -17,7 +17,7 @@ from fairseq.data import indexed_dataset
 
 from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, find_side, side_name
 from fairseq_mtmoe.data.translation.recorded_sizes import FILE_NAME as SIZES
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.evaluation.test_sets import folders, lines_of, raw_of, sentences_in, size_of, sizes_of, text_of
 
 LEAST = 10  # least number of lines of a test set
@@ -74,7 +74,8 @@ def _joined(folder: Path, subset: str, pair: str, sizes: Mapping[str, int]) -> t
     third = {lang for one in sizes for lang in one.split("-")} - {source, target}
     able = [lang for lang in sorted(third) if all(size_of(f"{lang}-{side}", sizes) for side in (source, target))]
     if not able or source == target:
-        rule = f"pairs that the data directory has ({', '.join(sorted(sizes))}), or of two languages that share a third"
+        known = shortened(sorted(sizes), pair)
+        rule = f"pairs that the data directory has ({known}), or of two languages that share a third"
         raise_invalid("--lang-pairs", f"{rule} there", pair)
     found = []
     for lang in sorted(able, key=lambda lang: lang != FIRST):

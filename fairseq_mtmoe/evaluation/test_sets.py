@@ -22,7 +22,7 @@ from fairseq_mtmoe.data.translation.file_names import TEXT_FOLDER, find_side, in
 from fairseq_mtmoe.data.translation.pairs import sentences_of
 from fairseq_mtmoe.data.translation.recorded_sizes import with_shards
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME, load_tiers
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.io.files import text_lines
 
 TEXT, FAIRSEQ = "text", "fairseq"  # kinds of references: text, or as fairseq-generate's
@@ -77,7 +77,7 @@ def choose_pairs(sizes: Mapping[str, int], trained: Sequence[str], wanted: Seque
     """Return the wanted pairs, else the directory's pairs that were trained, else all."""
     for pair in wanted:
         if size_of(pair, sizes) is None:
-            raise_invalid("--lang-pairs", f"pairs that the data directory has ({', '.join(sorted(sizes))})", pair)
+            raise_invalid("--lang-pairs", f"pairs that the data directory has ({shortened(sorted(sizes), pair)})", pair)
     known = [pair for pair in trained if size_of(pair, sizes) is not None]
     return list(dict.fromkeys(wanted or known or sizes))
 

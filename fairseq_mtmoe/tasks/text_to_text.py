@@ -24,7 +24,7 @@ from fairseq_mtmoe.checkpoints.head_labels import labels_to_text
 from fairseq_mtmoe.data.nlu import text_split
 from fairseq_mtmoe.data.nlu.loader import drawn_examples
 from fairseq_mtmoe.data.nlu.table import Kind, TaskRow
-from fairseq_mtmoe.errors import UserError, flag, raise_invalid
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid, shortened
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.task_types.text import NO_LABEL, TextTaskType, has_labels, metrics_of_text
 from fairseq_mtmoe.tasks._benchmark.config import TextToTextConfig
@@ -182,7 +182,7 @@ def _chosen_row(table: Mapping[str, TaskRow], args: Namespace) -> tuple[str, Tas
     shown = flag(option)
     known = [other for other, row in table.items() if row.text_form is not None and row.sets("train")]
     if name not in known:
-        raise_invalid(shown, f"a task with a text form and training data ({', '.join(known)})", name)
+        raise_invalid(shown, f"a task with a text form and training data ({shortened(known, name)})", name)
     return name, table[name]
 
 

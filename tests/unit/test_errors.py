@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from fairseq_mtmoe.errors import UserError, find_user_error, first_line, raise_invalid
+from fairseq_mtmoe.errors import UserError, find_user_error, first_line, raise_invalid, shortened
 from tests.helpers.refused import refused
 
 SCRIPT = """
@@ -75,6 +75,13 @@ def test_the_root_of_a_chain_and_the_first_line_of_an_error_are_found():
     assert find_user_error(circle) is None
     assert first_line(RuntimeError("\nno such host\nframe #0: …\nframe #1: …\n")) == "no such host"
     assert first_line(ValueError()) == ""
+
+
+def test_many_names_are_cut_to_the_nearest():
+    names = [f"l{number}_Latn" for number in range(100)]
+    assert shortened(names[:3], "x") == "l0_Latn, l1_Latn, l2_Latn"
+    assert shortened(names, "l57_Latin").startswith("l57_Latn, ") and shortened(names, "x").endswith(" and 95 more")
+    assert shortened(names) == "l0_Latn, l1_Latn, l2_Latn, l3_Latn, l4_Latn and 95 more"
 
 
 @pytest.mark.parametrize(

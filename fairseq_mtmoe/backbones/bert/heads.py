@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.conditioning import TaskEmbeddings
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.moe import FixedGate, MoELayer, TaskGate
 
 logger = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ def _rows(own: Tensor, tasks: Sequence[str], saved: Tensor, known: Sequence[str]
         names = reuse.split(",")
         for name in names:
             if name not in known:
-                raise_invalid("--reuse-gate", f"among the checkpoint's tasks {', '.join(known)}", name)
+                raise_invalid("--reuse-gate", f"among the checkpoint's tasks {shortened(known, name)}", name)
         return saved[[known.index(name) for name in names]].mean(0).expand_as(own).clone()
     rows = [saved[known.index(task)] if task in known else row for task, row in zip(tasks, own, strict=False)]
     return torch.stack([row.to(own) for row in [*rows, *own[len(tasks) :]]])

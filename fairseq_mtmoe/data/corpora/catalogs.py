@@ -22,7 +22,7 @@ from typing import NamedTuple
 from fairseq_mtmoe.data.corpora.blocks import Fault
 from fairseq_mtmoe.data.corpora.cleaning.characters import LENGTH_PADDING, WIDE
 from fairseq_mtmoe.data.corpora.readers.messages import load_catalog, messages_of
-from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.errors import UserError, shortened
 from fairseq_mtmoe.io.normalisation import normal_form, normalise
 
 SentencePair = tuple[str, str]  # (source sentence, target sentence), each one normalised line
@@ -108,7 +108,7 @@ def find_catalogs(packages: Sequence[str], folders: Sequence[Path], langs: Seque
     present = {catalog.lang for catalog in found}
     for lang in langs:
         if lang not in present:
-            raise UserError(f"`--langs` must be among {', '.join(sorted(present))}, but has {lang!r}.")
+            raise UserError(f"`--langs` must be among {shortened(sorted(present), lang)}, but has {lang!r}.")
     return [catalog for catalog in found if not langs or catalog.lang in langs]
 
 

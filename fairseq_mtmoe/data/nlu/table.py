@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.io.typed import MISSING
 from fairseq_mtmoe.io.yaml_files import read_mapping, structured
 
@@ -326,7 +326,7 @@ def _other(where: str, given: Mapping[str, Any], splits: Mapping[str, Any], know
     """Return a copy of the row named by `like`, without the submissions of sets with new files."""
     name, labels = given["like"], given.get("labels")
     if not isinstance(name, str) or name not in known:
-        raise_invalid(f"{where}: like", f"a known task ({', '.join(known)})", name)
+        raise_invalid(f"{where}: like", f"a known task ({shortened(known, str(name))})", name)
     row = deepcopy(known[name])
     row.submissions = {split: one for split, one in row.submissions.items() if split not in splits}
     if isinstance(labels, list):

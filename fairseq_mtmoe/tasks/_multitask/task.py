@@ -26,7 +26,7 @@ from fairseq_mtmoe.data.epochs import SharedEpochIterator
 from fairseq_mtmoe.data.mixtures.candidates import CANDIDATES, PASSES
 from fairseq_mtmoe.data.mixtures.training import PADDING, TrainingMixture
 from fairseq_mtmoe.data.sampling.plan import SamplingPlan
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.protocols import MixesSources, NamesTasks, NeedsWeights, NotesOptions, TakesTaskIds
 from fairseq_mtmoe.slots.slot import unwrapped
 from fairseq_mtmoe.slots.sparse_model import model_size
@@ -143,7 +143,7 @@ class Multitask(FairseqTask, ABC):
         described: what the name is, for the error.
         """
         if name not in self.task_names:
-            raise_invalid(described, f"one of the model's tasks {', '.join(self.task_names)}", name)
+            raise_invalid(described, f"one of the model's tasks {shortened(self.task_names, name)}", name)
         return self.task_names.index(name)
 
     def for_models(self, sample: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:

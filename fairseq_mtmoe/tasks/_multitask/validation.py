@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fairseq_mtmoe.analysis.questions import LAST, entropies, used_experts
-from fairseq_mtmoe.errors import raise_invalid
+from fairseq_mtmoe.errors import raise_invalid, shortened
 from fairseq_mtmoe.moe import Gate, MixtureWeights, MoELayer, Routing
 from fairseq_mtmoe.slots import adapter_blocks, expert_layers
 from fairseq_mtmoe.slots.slot import unwrapped
@@ -52,7 +52,7 @@ def expect_best_metric(metric: str, known: Collection[str], more: str = "") -> N
     more: further names, for the error.
     """
     if metric not in known:
-        raise_invalid("--best-checkpoint-metric", f"one of {', '.join(known)}{more}", metric)
+        raise_invalid("--best-checkpoint-metric", f"one of {shortened(known, metric)}{more}", metric)
 
 
 def add_task_sums(logging_output: dict[str, Any], task: str, tasks: Iterable[str]) -> None:

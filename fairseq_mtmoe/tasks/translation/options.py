@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_mtmoe.data.translation.file_names import TOKEN_STYLE, dictionary_name, indexed_sides, joined_dictionary
 from fairseq_mtmoe.data.translation.recorded_sizes import folders_in, with_shards
 from fairseq_mtmoe.data.translation.vocabulary import NEW_SYMBOLS
-from fairseq_mtmoe.errors import UserError, flag, raise_invalid, unknown_language, visible
+from fairseq_mtmoe.errors import UserError, flag, raise_invalid, shortened, unknown_language, visible
 from fairseq_mtmoe.io.files import read_json, read_text, text_lines
 from fairseq_mtmoe.io.typed import Rule, fault
 
@@ -229,7 +229,7 @@ def _check_pairs(args: Namespace, are_of_model: bool) -> None:
             if lang not in args.langs:
                 if are_of_model:
                     raise unknown_language("--lang-pairs", lang, args.langs)
-                known = ", ".join(args.langs)
+                known = shortened(args.langs, lang)
                 raise UserError(f"The language {lang} of the pair {pair} is unknown; known languages are {known}.")
 
 
@@ -300,7 +300,7 @@ def take_over(args: Namespace, state: Mapping[str, Any]) -> bool:
         for option, lang in zip(("--source-lang", "--target-lang"), pair.split("-"), strict=True):
             if lang not in args.langs:
                 named_by = "a language of --lang-pairs" if is_training(args) else option
-                raise_invalid(named_by, f"one of the model's languages {', '.join(args.langs)}", lang)
+                raise_invalid(named_by, f"one of the model's languages {shortened(args.langs, lang)}", lang)
     return bool(changed)
 
 

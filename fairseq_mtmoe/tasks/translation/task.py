@@ -35,7 +35,7 @@ from fairseq_mtmoe.data.translation.piece_sampling import PieceSampling, samplin
 from fairseq_mtmoe.data.translation.recorded_sizes import synthetic_shares
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE, TIERS, load_tiers
 from fairseq_mtmoe.data.translation.vocabulary import KEPT, VOCABULARY, Side, Vocabulary, check_symbols, ends_of
-from fairseq_mtmoe.errors import UserError, raise_invalid
+from fairseq_mtmoe.errors import UserError, raise_invalid, shortened
 from fairseq_mtmoe.evaluation.beam_search import BeamSearch
 from fairseq_mtmoe.evaluation.fairseq_searches import mend
 from fairseq_mtmoe.evaluation.first_words import first_words
@@ -185,7 +185,7 @@ class TranslationHeatedTask(Multitask, TranslationMultiSimpleEpochTask):
         """Build the model (UserError: a language of neither checkpoint nor data)."""
         unknown = getattr(self.args, "langs_beyond_data", [])
         if unknown and self._model_langs is None:
-            known = ", ".join(lang for lang in self.langs if lang not in unknown)
+            known = shortened([lang for lang in self.langs if lang not in unknown], unknown[0])
             raise UserError(
                 f"The language {unknown[0]} of the pair {self.lang_pairs[0]} is unknown; known languages are {known}."
             )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import langcodes
 
-from fairseq_mtmoe.errors import UserError, nearest, raise_invalid
+from fairseq_mtmoe.errors import UserError, nearest, raise_invalid, shortened
 
 _NO_COUNTRY = "XX"  # mBART's `en_XX`
 
@@ -21,7 +21,8 @@ def codes_of_model(langs: Iterable[str], known: Collection[str], given: Mapping[
     langs = set(langs)
     for lang, code in given.items():
         if lang not in langs:
-            raise_invalid("--codes", f"a list of languages of the text ({', '.join(sorted(langs))})", f"{lang}={code}")
+            rule = f"a list of languages of the text ({shortened(sorted(langs), lang)})"
+            raise_invalid("--codes", rule, f"{lang}={code}")
         if code not in known:
             raise_invalid("--codes", f"a list with codes of the model, such as {lang}={nearest(code, known)}", code)
     tags = {code: _tag(code) for code in known}
