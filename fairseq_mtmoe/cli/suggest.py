@@ -36,7 +36,7 @@ from fairseq_mtmoe.io.files import read_text
 UPDATES, UNTIMED = 30, 6  # of a trial; the first ones allocate memory
 MINUTES = 3  # of all trials together; the last one ends with its update
 LEAST_MINUTES = 0.1  # of a trial
-BUSY = 0.3  # load average per core from which a trial is slower than training alone
+BUSY = 0.3  # share of the cores that others use, from which a trial is slower than training alone
 PATIENCE = 3  # validations
 # Greedy, and with a limit of length, as a model of few updates does not end its sentences.
 SEARCH = '{"beam": 1, "max_len_a": 2, "max_len_b": 10}'
@@ -69,7 +69,7 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
     train, held_out = (sizes_of(data, split, lang_pairs or listed_pairs(data)) for split in ("train", "valid"))
     if not train:
         raise_invalid("DATA", "a data directory with training data", data)
-    load, began = os.getloadavg()[0], time.monotonic()
+    others, began = seconds_of_others(), time.monotonic()
     pairs, held = sum(train.values()), sum(held_out.values())
     trial: Trial | None = None
     for number in range(first_choice(pairs), -1, -1):
@@ -83,12 +83,22 @@ def command(data: str, hours: float | None, lang_pairs: str | None, save_dir: Pa
             break
     if trial is None:
         raise UserError(f"Two updates on `DATA` must take less than {minutes:.1f} minutes, but take longer; see --cpu.")
+    load = (seconds_of_others() - others) / max(1, time.monotonic() - began)
     chosen = plan(size, trial, pairs, held, hours)
     options += length_options(size, chosen, str(save_dir))
     remarks = remarks_on(trial, chosen, hours, load, least_hours(trial, pairs, held))
     for line in (*remarks, f"The trial took {time.monotonic() - began:.0f} seconds."):
         click.echo(line, err=True)
     click.echo(script(data, options, head(train, remarks)), nl=False)
+
+
+def seconds_of_others() -> float:
+    """Return the CPU seconds of other processes since the machine started; 0 where Linux does not count them."""
+    file = Path("/proc/stat")
+    if not file.is_file():
+        return 0.0
+    user, nice, system, _idle, _waiting, *interrupts = map(int, read_text(file).split()[1:8])
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
 def list_of_pairs(data: str) -> Path:
@@ -248,7 +258,7 @@ def remarks_on(trial: Trial, found: Plan, hours: float | None, load: float, enou
     """Return lines on time and memory, on too few hours (`enough` are more), and on a busy machine.
 
     Args:
-        load: the machine's load average before the trial.
+        load: cores that other processes used during the trials.
     """
     memory = f"{trial.memory:.1f} GiB of memory"
     if trial.gpu_left is not None:
@@ -260,8 +270,8 @@ def remarks_on(trial: Trial, found: Plan, hours: float | None, load: float, enou
         lines.append(f"--hours {hours:g} is short: {few}. --hours {enough:g} is enough for {LEAST_PASSES} passes.")
     cores = os.cpu_count() or 1
     if load > BUSY * cores:
-        busy = f"load average {load:.1f} on {cores} core{'s' * (cores > 1)} before the trial"
-        lines.append(f"The machine was busy ({busy}): alone, training is faster than the trial. Try again when idle.")
+        busy = f"{load:.1f} of {cores} core{'s' * (cores > 1)}"
+        lines.append(f"Other processes used {busy} during the trial: alone, training is faster.")
     return lines
 
 

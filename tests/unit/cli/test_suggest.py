@@ -64,7 +64,7 @@ def tried(monkeypatch):
     monkeypatch.setattr(suggest, "sizes_of", lambda data, split, pairs: {"en-aa": 300_000 if split == "train" else 500})
     monkeypatch.setattr(suggest, "time", SimpleNamespace(monotonic=seconds))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.0, 0.0))
+    monkeypatch.setattr(suggest, "seconds_of_others", lambda: 0.0)
     return trials
 
 
@@ -88,9 +88,17 @@ def test_the_screen_says_which_hours_are_enough_and_what_the_trial_took(digits, 
 
 @pytest.mark.parametrize(("load", "is_busy"), [(0.5, False), (1.0, True)])
 def test_a_busy_machine_is_noticed(digits, tried, monkeypatch, load, is_busy):
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(suggest, "seconds_of_others", iter((1000.0, 1000.0 + load * 180)).__next__)
     shown = invoked("suggest", digits)
-    assert [f"load average {load:.1f} on 2 cores" in text for text in (shown.stderr, shown.stdout)] == [is_busy] * 2
+    busy = f"Other processes used {load:.1f} of 2 cores"
+    assert [busy in text for text in (shown.stderr, shown.stdout)] == [is_busy] * 2
+
+
+def test_its_own_work_does_not_make_a_machine_busy(monkeypatch):
+    monkeypatch.setattr(suggest, "read_text", lambda path: "cpu  1000 200 300 90000 4000 50 60 0 0 0\ncpu0 1 2 3 4 5 6 7")
+    monkeypatch.setattr(os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(os, "times", lambda: (1.0, 2.0, 3.0, 4.0, 999.0))
+    assert suggest.seconds_of_others() == pytest.approx(16.1 - 10)
 
 
 def test_a_model_too_slow_for_two_updates_gives_way_to_a_smaller_one(digits, tried, monkeypatch):
