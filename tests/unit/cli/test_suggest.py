@@ -95,7 +95,8 @@ def test_a_busy_machine_is_noticed(digits, tried, monkeypatch, load, is_busy):
 
 
 def test_its_own_work_does_not_make_a_machine_busy(monkeypatch):
-    monkeypatch.setattr(suggest, "read_text", lambda path: "cpu  1000 200 300 90000 4000 50 60 0 0 0\ncpu0 1 2 3 4 5 6 7")
+    counts = "cpu  1000 200 300 90000 4000 50 60 0 0 0\ncpu0 1 2 3 4 5 6 7"
+    monkeypatch.setattr(suggest, "read_text", lambda path: counts)
     monkeypatch.setattr(os, "sysconf", lambda name: 100)
     monkeypatch.setattr(os, "times", lambda: (1.0, 2.0, 3.0, 4.0, 999.0))
     assert suggest.seconds_of_others() == pytest.approx(16.1 - 10)
