@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 SEEN = "iterations_in_epoch"
 PROCESSES = "num_processes"
 DRAWN = "drawn_in_epoch"
-EXACT = "batches_in_epoch"  # in the state of an iterator that needs no conversion
+EXACT = "batches_in_epoch"  # in the state of an iterator that itself needs no conversion
 PLATEAU = "plateau"  # state of `--lr-scheduler reduce_lr_on_plateau` that fairseq does not save
 NO_MOMENTS = "the checkpoint has no optimizer's moments: they begin at zero, and all else goes on"
 LAST = "checkpoint_last.pt"  # default of `--restore-file`: this file in `--save-dir`
@@ -347,14 +347,14 @@ def drawn_in_epoch(extra_state: dict[str, Any] | None) -> int | None:
 def adapt_epoch_position(extra_state: dict[str, Any] | None, num_processes: int) -> dict[str, Any] | None:
     """Return the extra state with the epoch position of another number of processes.
 
-    A position between two batches is rounded down.
+    A position between two batches is rounded down. fairseq's iterator of data that is prefetched reads it of any state.
     """
     position = (extra_state or {}).get("train_iterator", {})
     before = position.get(PROCESSES, num_processes)
-    if extra_state is None or EXACT in position or before == num_processes:
+    if extra_state is None or before == num_processes:
         return extra_state
-    batches = position[SEEN] * before
+    batches = position.get(EXACT, position[SEEN] * before)
     again = batches % num_processes
-    if again:
+    if again and EXACT not in position:
         logger.warning(f"{again} batches of this epoch are seen twice: {before} processes have seen {batches}")
     return {**extra_state, "train_iterator": {**position, SEEN: batches // num_processes}}

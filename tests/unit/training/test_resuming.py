@@ -315,6 +315,12 @@ def test_the_position_is_that_of_as_many_batches_or_the_earlier_one(before, now,
     assert ("2 batches of this epoch are seen twice" in caplog.text) == (iterations == 1)
 
 
+def test_fairseqs_own_iterator_reads_an_exact_position(caplog):
+    exact = with_epoch_position(position(6, batches_in_epoch=13, sampling=None), 2, 1)
+    found = adapt_epoch_position(exact, 4)
+    assert found["train_iterator"] == {**exact["train_iterator"], "iterations_in_epoch": 3} and not caplog.text
+
+
 def test_an_exact_position_and_one_of_before_stay():
     exact = position(6, batches_in_epoch=12, sampling={"seed": 1})
     assert adapt_epoch_position(with_epoch_position(exact, 2, 1), 4) == exact
