@@ -16,10 +16,11 @@ from fairseq_mtmoe.training import screen, stopping
 logger = logging.getLogger(__name__)
 
 _KEPT = ("best", "num_runs")  # attributes of fairseq's functions
+_SUBSETS = "--valid-subset"
 _OPTIONS = {  # of a measure, and where fairseq's configuration has them
     "--best-checkpoint-metric": "checkpoint.best_checkpoint_metric",
     "--maximize-best-checkpoint-metric": "checkpoint.maximize_best_checkpoint_metric",
-    "--valid-subset": "dataset.valid_subset",
+    _SUBSETS: "dataset.valid_subset",
 }
 _TASKS = "the tasks"
 
@@ -48,7 +49,7 @@ def restore(trainer: Any, extra_state: dict[str, Any], options: Any) -> dict[str
     options: the checkpoint's configuration. Checkpoints of 0.2.0 have their measure only there.
     """
     before, now = extra_state.get(BEST_MEASURE) or _measure_in(options), _measure(trainer)
-    changed = [name for name in now if name in before and before[name] != now[name]]
+    changed = [name for name in now if name in before and _compared(name, before) != _compared(name, now)]
     if not changed:
         stopping.early_stopping().update(extra_state.get(PATIENCE) or {})
         return extra_state
@@ -56,7 +57,9 @@ def restore(trainer: Any, extra_state: dict[str, Any], options: Any) -> dict[str
     if plateau is not None:
         plateau._reset()
     if extra_state.get(BEST) is not None:
-        sentence = f"the best validation begins anew: {' and '.join(changed)} differ from the checkpoint's"
+        *others, last = changed
+        names = f"{', '.join(others)} and {last} differ" if others else f"{last} differs"
+        sentence = f"the best validation begins anew: {names} from the checkpoint's"
         logger.info(sentence, extra=screen.FOR_SCREEN)
     return without_best(extra_state)
 
@@ -78,6 +81,11 @@ def _measure(trainer: Any) -> dict[str, Any]:
     """Return the measure of this run's validations."""
     names = getattr(trainer.task, "lang_pairs", None) or getattr(trainer.task, "task_names", [])
     return {**_measure_in(trainer.cfg), _TASKS: sorted(names)}
+
+
+def _compared(name: str, measure: dict[str, Any]) -> Any:
+    """Return a value of a measure; the best validation is that of the first subset."""
+    return measure[name].split(",")[0] if name == _SUBSETS else measure[name]
 
 
 def _measure_in(options: Any) -> dict[str, Any]:

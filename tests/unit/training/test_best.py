@@ -74,12 +74,15 @@ def test_a_run_that_has_ended_says_so_and_trains_no_more(end, corpus, tmp_path, 
     assert train_here(corpus, tmp_path / "new", *end, *again)["losses"]
 
 
+MORE, BOTH = "--valid-subset more", "--best-checkpoint-metric, --valid-subset and the tasks"
 OTHER = {
     "--best-checkpoint-metric": ("--best-checkpoint-metric", "ppl"),
     "--maximize-best-checkpoint-metric": ("--maximize-best-checkpoint-metric",),
     "--valid-subset": ("--valid-subset", "test", "--ignore-unused-valid-subsets"),
     "the tasks": ("--lang-pairs", "en-aa,en-bb"),
+    MORE: ("--valid-subset", "valid,test"),
 }
+OTHER[BOTH] = OTHER["--best-checkpoint-metric"] + OTHER["--valid-subset"] + OTHER["the tasks"]
 
 
 CASES = [(name, False) for name in OTHER] + [("--best-checkpoint-metric", True), ("the tasks", True)]
@@ -87,7 +90,7 @@ CASES = [(name, False) for name in OTHER] + [("--best-checkpoint-metric", True),
 
 @pytest.mark.parametrize(("name", "is_old"), CASES, ids=[f"{name}-{is_old}" for name, is_old in CASES])
 def test_another_measure_begins_the_best_anew_and_says_so(name, is_old, corpus, scores, tmp_path, caplog):
-    scores(2.0, 3.0, 2.5)
+    scores(2.0, 3.0, 2.5, 9.0)
     train_here(corpus, tmp_path, *EACH_UPDATE, *PAIR, "--max-update", 2, "--patience", 9)
     first = saved(tmp_path)
     assert (first["best"], first["patience"]["num_runs"]) == (2.0, 1)
@@ -97,8 +100,9 @@ def test_another_measure_begins_the_best_anew_and_says_so(name, is_old, corpus, 
         del state["extra_state"]["best_measure"], state["extra_state"]["patience"]
         file_io.save(state, path)
     train_here(corpus, tmp_path, *EACH_UPDATE, *PAIR, "--max-update", 3, "--patience", 9, *OTHER[name])
-    begins_anew = not (is_old and name == "the tasks")  # which checkpoints of 0.2.0 do not name
-    assert (f"the best validation begins anew: {name} differ" in caplog.text) == begins_anew
+    end = "" if name == BOTH else "s"
+    begins_anew = name != MORE and not (is_old and name == "the tasks")  # which checkpoints of 0.2.0 do not name
+    assert (f"the best validation begins anew: {name} differ{end} from" in caplog.text) == begins_anew
     assert saved(tmp_path)["best"] == (2.5 if begins_anew else 2.0)
     assert (saved(tmp_path, "checkpoint_best.pt")["val_loss"] == 2.5) == begins_anew
 
