@@ -9,7 +9,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import open_in_place, read_bytes
@@ -40,8 +40,7 @@ class Journal:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open_in_place(path, "r+b")
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = _locked(path)
             content = self._file.read()
             end = max((end for _, end in _whole_lines(content)), default=0)
             self._file.seek(end)
@@ -86,6 +85,19 @@ class Journal:
         if not self._file.closed and not os.fstat(self._file.fileno()).st_size:
             self.path.unlink(missing_ok=True)
         self._file.close()
+
+
+def _locked(path: Path) -> BinaryIO:
+    """Return the file, open and locked.
+
+    Another process may delete it, empty, before it is locked.
+    """
+    while True:
+        file: BinaryIO = open_in_place(path, "r+b")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()
 
 
 def _whole_lines(content: bytes) -> Iterator[tuple[Any, int]]:

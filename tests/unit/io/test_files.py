@@ -1,5 +1,6 @@
 """Result files are complete or absent, and a journal keeps what was added, whatever tore it."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -320,3 +321,19 @@ def test_a_line_of_another_kind_and_what_cannot_be_written_are_sentences(tmp_pat
     assert str(caught.value).startswith("Line 2 ")
     with refused("a.txt/journal"):
         Journal(path / "journal")
+
+
+def test_a_journal_is_not_one_that_another_process_deletes(tmp_path, monkeypatch):
+    """It does so with a lock, between our opening and our locking of the file."""
+    path, lock = tmp_path / "journal", fcntl.flock
+    first = Journal(path)
+
+    def late(file, flags):
+        first.close()
+        lock(file, flags)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    journal = Journal(path)
+    journal.add(1)
+    assert entries(path) == [1]
+    journal.close()
