@@ -48,7 +48,7 @@ def match_labels(path: str, state: State, wanted: Labels, parameters: Parameters
         before, now = saved[task], list(wanted[task])
         if sorted(before) != sorted(now):
             raise UserError(
-                f"`{task}: labels` must be {', '.join(before)} in any order, as in `{path}`, but is "
+                f"`{task}: labels` must be {', '.join(before)}, as in `{path}`, but is "
                 f"{', '.join(now)} instead; a task of other labels needs a name of its own."
             )
         if before != now:

@@ -180,7 +180,10 @@ def whole_models_of_files(original: Callable[..., Any]) -> Callable[..., Any]:
         kinds = rebuild.EVERYTHING if task is None else ("model",)
         with whole_models(), within(kinds=kinds, loaded=[]) as context:
             if num_shards != 1:
-                return tuple(original(filenames, arg_overrides, task, strict, suffix, num_shards, state))
+                models, *rest = original(filenames, arg_overrides, task, strict, suffix, num_shards, state)
+                for model in models:
+                    expect_finite(", ".join(filenames), model.parameters())
+                return models, *rest
             assert state is None or len(filenames) == 1
             models, options = [], None
             for path in _files(filenames, suffix):

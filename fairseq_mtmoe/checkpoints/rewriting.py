@@ -260,7 +260,8 @@ def newest(folder: Path, name: str, count: int, upper_bound: int | None, suffix:
         option, example = "--num-update-checkpoints", f"checkpoint_2_500{suffix}.pt"
     bound = "" if upper_bound is None else f" up to {upper_bound}"
     if not numbers:
-        raise UserError(f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has none.")
+        none = "none" if suffix else "none; give the run's `--checkpoint-suffix`, too, if it has one"
+        raise UserError(f"`{folder}` must hold checkpoints such as {example}{bound} for `{option}`, but has {none}.")
     if not 1 <= count <= len(numbers):
         raise_invalid(option, f"from 1 to the {len(numbers)} such checkpoints of `{folder}`{bound}", count)
     return [folder / numbers[number] for number in sorted(numbers, reverse=True)[:count]]

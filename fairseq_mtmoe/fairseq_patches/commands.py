@@ -4,6 +4,7 @@
 
 import argparse
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -174,8 +175,8 @@ def choosing_ours(original: Callable[..., Any]) -> Callable[..., Any]:
         elif not issubclass(cls, SparseTrainer):
             stopping.end_watch()
         if issubclass(cls, MegatronTrainer):
-            cfg, _, model, *_ = args
-            refuse_what_cannot_work(cfg, model)
+            named = inspect.signature(cls.__init__).bind(None, *args, **kwargs).arguments
+            refuse_what_cannot_work(named["cfg"], named["model"])
         return object.__new__(cls)
 
     return __new__

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,13 @@ class Screen:
         dataset, checkpoint = self.trainer.cfg.dataset, self.trainer.cfg.checkpoint
         if dataset.disable_validation:
             return 0
-        per_update: float = 1 / (dataset.validate_interval * batches)
+        of_epochs = dataset.validate_interval * batches
+        per_update = Fraction(1, of_epochs)
         # fairseq also validates before it saves within an epoch.
         intervals = (dataset.validate_interval_updates, checkpoint.save_interval_updates)
         if any(interval > 0 for interval in intervals):
-            per_update += 1 / min(interval for interval in intervals if interval > 0)
+            interval = min(interval for interval in intervals if interval > 0)
+            per_update += Fraction(1, interval) - Fraction(1, math.lcm(of_epochs, interval))  # both at once are one
         return math.ceil(updates * per_update)
 
     def begin_validation(self) -> None:

@@ -56,7 +56,7 @@ def test_a_line_says_how_far_the_run_is(shown):
 
 
 @pytest.mark.parametrize(("options", "validations"), [
-    ({}, 2), ({"validate_interval": 2}, 1), ({"validate_interval_updates": 4}, 7), ({"disable_validation": True}, 0),
+    ({}, 2), ({"validate_interval": 2}, 1), ({"validate_interval_updates": 4}, 6), ({"disable_validation": True}, 0),
 ])  # fmt: skip
 def test_the_time_left_has_that_of_the_validations(shown, monkeypatch, options, validations):
     own, text = shown
