@@ -192,13 +192,13 @@ def _about_languages(langs: Sequence[str], origin: Origin) -> str:
     others = [lang for lang in langs if lang not in origin.langs]
     parts = [f"without {shortened(missing)}"] * bool(missing) + [f"with {shortened(others)}"] * bool(others)
     return (
-        f"`--langs` must be {_listed(origin.langs)} to load {origin.name}, but is {_listed(langs)} instead, "
+        f"`--langs` must be {_as_option(origin.langs)} to load {origin.name}, but is {_as_option(langs)} instead, "
         f"{' and '.join(parts)}; by default the languages are those of `--lang-pairs`"
         f"{', and `mtmoe add-task` adds one to a checkpoint' if not missing else ''}."
     )
 
 
-def _listed(langs: Sequence[str]) -> str:
+def _as_option(langs: Sequence[str]) -> str:
     text = ",".join(langs)
     return text if len(text) <= MAX_SHOWN else f"{len(langs)} languages"
 
