@@ -16,7 +16,7 @@ FROM_LOW = TIERS[::-1]  # the order in tables and charts
 FILE_NAME = "tiers.json"
 TIER_RULE = (
     "Tiers: high has at least half as many training sentences as the largest pair, low under an eighth, unless a "
-    "recipe or tiers.json gives a pair's tier."
+    "recipe or tiers.json gives the tier of a pair."
 )
 
 
