@@ -31,7 +31,7 @@ from fairseq_mtmoe.optim.state import OptimizerState, Parameters
 EPOCHS = r"checkpoint(\d+)"
 UPDATES = r"checkpoint_\d+_(\d+)"
 _DELETED = r"checkpoint(\d+|_\d+_\d+|\.best_.*)"  # names that fairseq deletes with `--keep-…`
-_SHARD = re.compile(r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+\.pt")  # with partial files of killed processes
+_SHARD = re.compile(r"\d+-\d+\.pt|\.\d+-\d+\.[\w-]+\.\d+(\.[0-9a-f]{8})?\.pt")  # with partial files of killed processes
 # Buffers: a format's version, a tensor that gives fairseq's sinusoidal positions their type, running prices.
 _BUFFERS = (".version", "._float_tensor", *PRICES)
 _HALF = (torch.float16, torch.bfloat16)
