@@ -32,6 +32,7 @@ def scores(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def is_logged(monkeypatch, caplog):
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)  # what an earlier run here has set
     monkeypatch.setattr(logging, "disable", lambda level: None)
     caplog.set_level("INFO", "fairseq_mtmoe")
 
