@@ -1,6 +1,7 @@
 """Folders with pretrained translators: what may lie in them is taken, and what does not fit is refused."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -343,6 +344,16 @@ def test_what_does_not_fit_is_refused(name, change, named, copied, tmp_path):
     with refused(*named, first=False):
         mtmoe("import-hf", folder, tmp_path / "model.pt")
     assert not (tmp_path / "model.pt").exists()
+
+
+@pytest.mark.parametrize("name", ["nllb", "marian"])
+def test_positions_beyond_the_machines_memory_are_refused_before_they_are_computed(name, copied, monkeypatch, tmp_path):
+    folder = copied(name)
+    config(max_position_embeddings=1 << 24)(folder)
+    monkeypatch.setattr(os, "sysconf", lambda _: 1 << 13)  # 64 MiB
+    with refused("max_source_positions", first=False):
+        mtmoe("import-hf", folder, tmp_path / "out.pt")
+
 
 
 @pytest.mark.parametrize(("value", "dtype"), [("nan", torch.float32), ("inf", torch.float16), ("-inf", torch.bfloat16)])
