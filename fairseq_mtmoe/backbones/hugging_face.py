@@ -3,9 +3,9 @@
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -137,8 +137,7 @@ class Additions:
     """A folder's additions to a backbone."""
 
     values: Mapping[str, Any]  # of `config.json`
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)  # by Hugging Face's names
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor]  # by Hugging Face's names
 
 
 def read_state(folder: Path, keys: KeyMap, kind: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
@@ -252,17 +251,12 @@ def write_model(
     config: Mapping[str, Any],
     files: Mapping[str, bytes],
     tensors: Mapping[str, Tensor],
-    additions: Iterable[Additions] = (),
 ) -> None:
     """Write a new folder, completely or not at all.
-
-    `additions` replace earlier values.
 
     Raises `UserError` if the folder exists or cannot be written, or if `safetensors` is not installed.
     """
     library = _safetensors("write")
-    for more in additions:
-        config, files, tensors = {**config, **more.values}, {**files, **more.files}, {**tensors, **more.tensors}
     with new_folder(folder) as partial:
         (partial / CONFIG).write_bytes(as_json(config))
         for name, content in files.items():

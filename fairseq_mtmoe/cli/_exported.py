@@ -26,10 +26,8 @@ from fairseq_mtmoe.checkpoints.sharding import has_experts
 from fairseq_mtmoe.data.nlu.table import load_tables
 from fairseq_mtmoe.data.nlu.tokenizer_files import load_tokenizer
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.models.pemt.merging import additions, separated
 
 HEADS, ENCODER, DECODER = "heads.", "encoder.", "decoder.embed_tokens.weight"
-WITH_CODE = "; its prompt and adapters need `trust_remote_code=True`, as no class of transformers has them"
 # Special tokens in `transformers`, with BERT's and RoBERTa's spelling.
 TOKENS = {
     "pad_token": ("[PAD]", "<pad>"), "cls_token": ("[CLS]", "<s>"), "sep_token": ("[SEP]", "</s>"),
@@ -41,8 +39,8 @@ class Exported(NamedTuple):
     """An encoder, T5 or translator for a Hugging Face folder, with additions such as a head."""
 
     model: PretrainedEncoder | PretrainedT5 | ExportedTranslator
-    additions: tuple[Additions, ...] = ()
-    said: str = ""  # end of a sentence on additions and on parts left out
+    head: Additions | None = None
+    said: str = ""  # end of a sentence on the head and on parts left out
 
     def write(self, folder: Path) -> str:
         """Write the folder atomically; return a text on its content (UserError: the folder exists)."""
@@ -52,13 +50,11 @@ class Exported(NamedTuple):
                 f"{self.model.config.model_type} for transformers, {len(self.model.tensors)} tensors{self.model.said}"
             )
         if isinstance(self.model, PretrainedT5):
-            of_t5.write_folder(self.model, folder, *self.additions)
-            kind = "t5"
-        else:
-            of_bert.write_folder(self.model, folder, *self.additions)
-            kind = self.model.config.model_type
-        count = len(self.model.state) + sum(len(more.tensors) for more in self.additions)
-        return f"{kind} for transformers, {count} tensors{self.said}"
+            of_t5.write_folder(self.model, folder)
+            return f"t5 for transformers, {len(self.model.state)} tensors"
+        of_bert.write_folder(self.model, folder, self.head)
+        count = len(self.model.state) + (0 if self.head is None else len(self.head.tensors))
+        return f"{self.model.config.model_type} for transformers, {count} tensors{self.said}"
 
 
 def exported(path: Path, content: Mapping[str, Any]) -> Exported:
@@ -97,6 +93,11 @@ def _expect_expressible(path: Path, content: Mapping[str, Any], options: Mapping
             f"`{path}` must compute the same for all tasks, but has conditional parts, which BertModel lacks; train "
             "`--arch mt_dense` instead, or use `mtmoe predict`."
         )
+    if options.get("pemt"):
+        raise UserError(
+            f"`{path}` must have only the parts of a BERT or T5 in `transformers`, but has adapters: use `mtmoe merge` "
+            "and `mtmoe predict`."
+        )
 
 
 def _expect_translator(path: Path, content: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -120,15 +121,10 @@ def _expect_translator(path: Path, content: Mapping[str, Any], options: Mapping[
 
 def _t5(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]) -> Exported:
     config = replace(T5Config(**json.loads(options["t5"])), dropout_rate=options["dropout"])
-    more: tuple[Additions, ...] = ()
-    said = ""
-    if options.get("pemt"):
-        state, added = separated(path, options, state)
-        more, said = (additions(added, "", "T5ForConditionalGeneration"),), WITH_CODE
     state = bare_state(state, config)
     check_tensors(path, of_t5.wanted_tensors(config), state)
     pieces = content["task_state"]["sentencepiece"].numpy().tobytes()
-    return Exported(PretrainedT5(config, pieces, state), more, said)
+    return Exported(PretrainedT5(config, pieces, state))
 
 
 def _encoder(path: Path, content: Mapping[str, Any], options: Mapping[str, Any], state: dict[str, Tensor]) -> Exported:
@@ -136,17 +132,11 @@ def _encoder(path: Path, content: Mapping[str, Any], options: Mapping[str, Any],
         EncoderConfig(**json.loads(options["encoder"])), hidden_dropout_prob=options["dropout"],
         attention_probs_dropout_prob=options["attention_dropout"], has_pooler=False,
     )  # fmt: skip
-    state, added = separated(path, options, state) if options.get("pemt") else (state, None)
     own = {name.removeprefix(ENCODER): value for name, value in state.items() if not name.startswith(HEADS)}
     check_tensors(path, of_bert.wanted_tensors(config), own)
     head, said = _head(content, config, heads_from_text(options["heads"]), state)
-    more = () if head is None else (head,)
-    if added is not None:
-        values = config.for_hugging_face() if head is None else head.values
-        base = of_bert.base_name(config, classifies=head is not None)
-        more, said = (*more, additions(added, base, values["architectures"][0])), said + WITH_CODE
     files = _tokenizer_files(content["task_state"]["tokenizer"], config)
-    return Exported(PretrainedEncoder(config, files, own), more, said)
+    return Exported(PretrainedEncoder(config, files, own), head, said)
 
 
 def _head(

@@ -21,10 +21,8 @@ def command(model: Path, folder: Path) -> None:
     translator or T5 with AutoModelForSeq2SeqLM. A translator's vocabulary must come from `mtmoe import-hf` or
     `mtmoe prepare`; ct2-transformers-converter takes its FOLDER.
 
-    The heads of several tasks, and heads for rankings, words and spans, are left out. Models with experts or
-    conditional parts cannot be exported: `transformers` has no class for them. An encoder or T5 from `mtmoe merge` is
-    written with its own class for prompt and adapters; load it with trust_remote_code=True. A translator with adapters
-    cannot be exported.
+    The heads of several tasks, and heads for rankings, words and spans, are left out. Models with experts, adapters or
+    conditional parts cannot be exported: `transformers` has no class for them.
     """
     from fairseq_mtmoe import register
 

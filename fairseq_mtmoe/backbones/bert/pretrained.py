@@ -82,17 +82,16 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedEncoder]:
     return hugging_face.Imported(PretrainedEncoder(config, tokenizer, state), left_out)
 
 
-def write_folder(encoder: PretrainedEncoder, folder: Path, *additions: hugging_face.Additions) -> None:
+def write_folder(encoder: PretrainedEncoder, folder: Path, head: hugging_face.Additions | None = None) -> None:
     """Write a folder that `transformers` loads; see `write_model`."""
-    base = base_name(encoder.config, classifies=any("problem_type" in more.values for more in additions))
+    values = encoder.config.for_hugging_face()
+    base = "" if head is None else f"{encoder.config.model_type}."
     tensors = {f"{base}{KEYS.hugging_face_key(name)}": value for name, value in encoder.state.items()}
+    if head is not None:
+        values = {**values, **head.values}
+        tensors |= head.tensors
     files = {name: text.encode("utf-8") for name, text in encoder.tokenizer.items()}
-    hugging_face.write_model(folder, encoder.config.for_hugging_face(), files, tensors, additions)
-
-
-def base_name(config: EncoderConfig, classifies: bool) -> str:
-    """Return the prefix of the encoder's parameters in a folder."""
-    return f"{config.model_type}." if classifies else ""
+    hugging_face.write_model(folder, values, files, tensors)
 
 
 def classifier(config: EncoderConfig, weight: Tensor, bias: Tensor, labels: Sequence[str]) -> hugging_face.Additions:

@@ -102,13 +102,13 @@ def read_folder(folder: Path) -> hugging_face.Imported[PretrainedT5]:
     return hugging_face.Imported(PretrainedT5(config, _read_pieces(folder), state), left_out)
 
 
-def write_folder(model: PretrainedT5, folder: Path, *additions: hugging_face.Additions) -> None:
+def write_folder(model: PretrainedT5, folder: Path) -> None:
     """Write a folder that `transformers` loads; see `write_model`."""
     state, keys = dict(model.state), KEYS[model.config.is_gated]
     if model.config.has_own_output:
         state.setdefault(OUTPUT, state[EMBEDDINGS[0]].clone())
     tensors = {keys.hugging_face_key(name): value for name, value in state.items()}
-    hugging_face.write_model(folder, model.config.for_hugging_face(), {PIECES: model.sentencepiece}, tensors, additions)
+    hugging_face.write_model(folder, model.config.for_hugging_face(), {PIECES: model.sentencepiece}, tensors)
 
 
 def _read_pieces(folder: Path) -> bytes:

@@ -4,7 +4,6 @@ A merged model borrows at no cost. Gates that read only the prompt give every se
 With fixed weights, LoRA adapters are added to the matrix beside them, K bottlenecks become one of rank K·r, and the
 prompt gets its correlation with the sources. The target's own adapters stay, because they follow the feed-forward layer
 with a non-linearity.
-The folder of a merged model for `transformers` contains `modeling_pemt.py`.
 """
 
 from __future__ import annotations
@@ -12,17 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_mtmoe.backbones.hugging_face import Additions
 from fairseq_mtmoe.errors import UserError, raise_invalid
 from fairseq_mtmoe.models.pemt.base_model import CorrelatedPrompt
-from fairseq_mtmoe.models.pemt.config import CORRELATION, PROMPT, SOURCE, check_options, gate_input, is_added
+from fairseq_mtmoe.models.pemt.config import CORRELATION, PROMPT, check_options, gate_input
 from fairseq_mtmoe.models.pemt.sources import Made, Metadata
 from fairseq_mtmoe.moe.adapters import ADAPTERS, LORA, AdapterBank, BottleneckBank, LoraBank
 from fairseq_mtmoe.moe.mixture import MixtureGate
@@ -125,72 +122,3 @@ def _shape(state: State, name: str, dimensions: int) -> torch.Size:
     if name not in state or state[name].dim() != dimensions:
         raise UserError(f"The checkpoint must have a `{name}` of {dimensions} dimensions, but has none: it is damaged.")
     return state[name].shape
-
-
-_CODE = Path(__file__).with_name("modeling_pemt.py")
-_PART = re.compile(r"(?P<stack>encoder|decoder)\.layers\.(?P<block>\d+)\.mixture\.(?P<part>.+)")
-# Our name of a part -> its name in `modeling_pemt.py`, where `up` is transposed
-_NAMES = {
-    **{f"target_adapter.{name}.{kind}": f"{name}.{kind}" for name in ("down", "up") for kind in ("weight", "bias")},
-    **{"adapters.down": "narrow.weight", "adapters.down_bias": "narrow.bias"},
-    **{"adapters.up": "widen.weight", "adapters.up_bias": "widen.bias"},
-}
-# End of a class's name -> the automatic class of `transformers` that loads it
-_LOADED_BY = {
-    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
-    "ForSequenceClassification": "AutoModelForSequenceClassification",
-    "Model": "AutoModel",
-}
-
-
-def separated(
-    path: Path, options: Mapping[str, Any], state: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the state of the backbone with its heads, and PEMT's additions.
-
-    Raises `UserError`: a source, or gates.
-    """
-    if options.get("pemt_stage") == SOURCE:
-        raise UserError(f"`{path}` must be of `--pemt-stage target`, but is a source for others to borrow from.")
-    if Metadata.from_text(options["pemt"]).sources:
-        raise UserError(
-            f"`{path}` must have its sources merged, because no class of `transformers` mixes them, but has gates: run "
-            f"`mtmoe merge {path} merged.pt` first, then export `merged.pt`."
-        )
-    added = {name: value for name, value in state.items() if is_added(name)}
-    return {name: value for name, value in state.items() if name not in added}, added
-
-
-def additions(added: Mapping[str, Tensor], base: str, architecture: str) -> Additions:
-    """Return the folder's additions for the `added` state of PEMT.
-
-    base: prefix of the backbone's names.
-    architecture: class of the backbone in `transformers`.
-    """
-    tensors = {}
-    for name, value in added.items():
-        found = _PART.fullmatch(name)
-        if found is not None and found["part"] in _NAMES:
-            one = value[0] if found["part"].startswith("adapters.") else value
-            path = f"encoder.layer.{found['block']}"
-            if architecture.startswith("T5"):
-                path = f"{found['stack']}.block.{found['block']}.layer.{1 if found['stack'] == 'encoder' else 2}"
-            turned = one.t() if found["part"] == "adapters.up" else one
-            tensors[f"{base}{path}.adapters.{_NAMES[found['part']]}"] = turned.contiguous()
-        elif name == f"{PROMPT}weight":
-            tensors[f"{base}prompt"] = value
-        elif found is not None:
-            raise UserError(f"The checkpoint must be as `mtmoe merge` writes it, but has `{name}`: it is damaged.")
-    own = f"Pemt{architecture}"
-    loaded_by = next(loader for ending, loader in _LOADED_BY.items() if architecture.endswith(ending))
-    rows = {name.rpartition(".adapters.")[2]: len(value) for name, value in tensors.items()}
-    values = {
-        "architectures": [own],
-        "auto_map": {loaded_by: f"{_CODE.stem}.{own}"},
-        "pemt": {
-            "prompt": rows.get(f"{base}prompt", 0),
-            "target": rows.get("down.bias", 0),
-            "beside": rows.get("narrow.bias", 0),
-        },
-    }
-    return Additions(values, tensors, {_CODE.name: _CODE.read_bytes()})
