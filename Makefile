@@ -66,10 +66,11 @@ demo-distributed: $(INSTALLED)  ## train in 2 CPU processes, kill one, resume in
 demo-glue: $(INSTALLED)  ## train MT-TaG on four tasks of real text, and a new task with a reused gate: 6 minutes on a core
 	PATH="$(CURDIR)/$(BIN):$$PATH" RUNS="$(RUNS)" OMP_WAIT_POLICY=PASSIVE bash examples/glue/demo/demo.sh
 
-lint: $(INSTALLED)  ## check style, types and English
+lint: $(INSTALLED)  ## check style, types, English and the size of the code
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python tools/prose.py
+	$(BIN)/python tools/size.py
 
 # torch's waiting threads spin, which costs more than they gain on a busy machine with few cores
 test: lint  ## lint, and test each behaviour once: 12 to 20 minutes on 2 cores
