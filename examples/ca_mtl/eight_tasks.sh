@@ -6,4 +6,6 @@ together mtl "$TASKS" --conditional none --sampling-method uniform "$@"
 together ca_mtl "$TASKS" --conditional "$PARTS" --sampling-method uncertainty "$@"
 compare "$TASKS" single_task mtl ca_mtl
 SEEDS=${SEEDS%% *}
-mtmoe similarity "$RUNS/mtl-$SEEDS" "$RUNS/ca_mtl-$SEEDS" $(folders single_task "$TASKS") --out "$RUNS/similarity-$SEEDS"
+alone=()
+for folder in $(folders single_task "$TASKS"); do alone+=(--single "$folder"); done
+python "$(dirname "$0")/similarity.py" "$RUNS/mtl-$SEEDS" "$RUNS/ca_mtl-$SEEDS" "${alone[@]}" --data "$GLUE_DIR" --out "$RUNS/similarity-$SEEDS.json"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,6 @@ SCORES = "scores"  # the folder of scores beside a checkpoint
 BEST = "checkpoint_best.pt"
 SMALL = "small"
 TITLES = {SMALL: "Small", ALL: "All"}
-CA_MTL = " (CA-MTL)"  # suffix of a group's name: its average as in CA-MTL's tables
 MAJORITY = "majority"
 NOW = Moments(*np.full((4, 1), np.nan))
 
@@ -41,8 +40,13 @@ _SET: Any = {
     "data_sha256": Required[Text], "also": dict[Text, tuple[_Percent, _Percent | None]],
     "majority": dict[Text, _Percent], "constant": Text,
 }  # fmt: skip
-_SAME_METRICS = Rule("sets of data with the same metrics",
-                     lambda sets: len({tuple(one.get("also", ())) for one in sets.values()}) == 1)  # fmt: skip
+
+
+def _have_same_metrics(sets: Mapping[str, Mapping[str, Any]]) -> bool:
+    return len({tuple(record.get("also", ())) for record in sets.values()}) == 1
+
+
+_SAME_METRICS = Rule("sets of data with the same metrics", _have_same_metrics)
 _TASK: Any = {
     "title": Required[Text], "metric": Required[Text], "small": Required[bool], "group": Text,
     "sets": Required[Annotated[dict[Name, _SET], _SAME_METRICS]],
@@ -81,12 +85,12 @@ class Scores:
         return chosen_rows(self.rows, *groups, **wanted)
 
     @cached_property
-    def own(self) -> dict[str, Row]:
+    def main(self) -> dict[str, Row]:
         """BLEU by pair, or the row of the main metric by task."""
-        found: dict[str, Row] = {}
+        rows: dict[str, Row] = {}
         for row in self.of("pair", "task", run=""):
-            found.setdefault(row.task, row)
-        return found
+            rows.setdefault(row.task, row)
+        return rows
 
     @property
     def subset(self) -> str:
@@ -101,39 +105,39 @@ class Scores:
         """
         if self.tasks:
             return self.settings.get("seed")
-        near = [path for folder in map(Path, self.folders[:1]) for path in (folder, *folder.absolute().parents[:2])]
-        near += [Path(name.partition(":")[0]).parent for name in self.checkpoints[:1]]
-        return next((int(seed) for seed in (_of_run(folder, "seed") for folder in near) if seed is not None), None)
+        folders = []
+        for folder in map(Path, self.folders[:1]):
+            folders += [folder, *folder.absolute().parents[:2]]
+        folders += [Path(path.partition(":")[0]).parent for path in self.checkpoints[:1]]
+        for folder in folders:
+            seed = _logged(folder, "seed")
+            if seed is not None:
+                return int(seed)
+        return None
 
     @cached_property
     def averages(self) -> list[Row]:
-        """A row per group and metric of all members; CA-MTL's average if it differs."""
-        return [row for name, members in self.groups.items() for row in self._averages(name, members)]
-
-    def _averages(self, name: str, members: Sequence[str]) -> list[Row]:
-        if self.pairs:
-            of = [{row.metric: row for row in self.of("pair", task=pair)} for pair in members]
-            metrics = [metric for metric in of[0] if all(metric in rows for rows in of)]
-            return [mean_row(ALL if name == ALL else "tier", name, metric, [rows[metric] for rows in of])
-                    for metric in metrics]  # fmt: skip
-        own, counted = [self.own[task] for task in members], self.counted(members)
-        found = [mean_row("group", name, "score", own)]
-        differs = [(row.metric, row.figure) for row in own] != [(row.metric, row.figure) for row in counted]
-        if name != SMALL and len(members) > 1 and differs:
-            found.append(mean_row("group", name + CA_MTL, "score", counted))
-        return found
-
-    def counted(self, tasks: Iterable[str]) -> list[Row]:
-        """Return the rows that CA-MTL's average counts: F1 of a set, else the main metric."""
-        found = [{row.metric: row for row in self.of("set", task=task, subset=name, run="")}
-                 for task in tasks if task in self.tasks for name in self.tasks[task]["sets"]]  # fmt: skip
-        return [rows["f1"] if "f1" in rows else next(iter(rows.values())) for rows in found]
+        """A row per group and metric that all its members have."""
+        rows = []
+        for group, members in self.groups.items():
+            if self.tasks:
+                rows.append(mean_row("group", group, "score", [self.main[task] for task in members]))
+                continue
+            figures = [{row.metric: row for row in self.of("pair", task=pair)} for pair in members]
+            for metric in figures[0]:
+                if all(metric in metrics for metrics in figures):
+                    kind = ALL if group == ALL else "tier"
+                    rows.append(mean_row(kind, group, metric, [metrics[metric] for metrics in figures]))
+        return rows
 
     @property
     def majority(self) -> dict[str, float]:
         """Score of one label for every example, by task and its main metric, where known."""
-        rows = [row for row in self.of("task", run=MAJORITY) if row.metric == self.own[row.task].metric]
-        return {row.task: row.figure for row in rows}
+        scores = {}
+        for row in self.of("task", run=MAJORITY):
+            if row.metric == self.main[row.task].metric:
+                scores[row.task] = row.figure
+        return scores
 
     @property
     def has_tiers(self) -> bool:
@@ -143,22 +147,28 @@ class Scores:
     @property
     def remarks(self) -> list[str]:
         """Remarks: the rule of tiers, missing sentences, and sets with one label for all predictions."""
-        sets = [of for task in self.tasks.values() for of in task["sets"].items()]
-        return [
-            *([TIER_RULE] if self.has_tiers else []),
-            *(f"{pair}: {remark}" for pair, score in self.pairs.items() for remark in score.remarks),
-            *(f"{name}: every prediction is `{one['constant']}`." for name, one in sets if one.get("constant")),
-        ]
+        remarks = [TIER_RULE] if self.has_tiers else []
+        for pair, score in self.pairs.items():
+            remarks += [f"{pair}: {remark}" for remark in score.remarks]
+        for task in self.tasks.values():
+            for name, record in task["sets"].items():
+                if record.get("constant"):
+                    remarks.append(f"{name}: every prediction is `{record['constant']}`.")
+        return remarks
 
     @property
     def signatures(self) -> dict[str, str]:
         """The signatures, such as `BLEU …`, with their pairs if not of all pairs."""
-        of_pairs = {pair: one.signatures for pair, one in self.pairs.items()}
-        found: dict[str, list[str]] = {}
-        for metric in dict.fromkeys(metric for of in of_pairs.values() for metric in of):
-            for pair in (pair for pair, of in of_pairs.items() if metric in of):
-                found.setdefault(f"{metric} {of_pairs[pair][metric]}", []).append(pair)
-        return {of: "" if len(pairs) == len(self.pairs) else f" ({', '.join(pairs)})" for of, pairs in found.items()}
+        pairs_by_signature: dict[str, list[str]] = {}
+        for metric in dict.fromkeys(metric for score in self.pairs.values() for metric in score.signatures):
+            for pair, score in self.pairs.items():
+                if metric in score.signatures:
+                    signature = f"{metric} {score.signatures[metric]}"
+                    pairs_by_signature.setdefault(signature, []).append(pair)
+        signatures = {}
+        for signature, pairs in pairs_by_signature.items():
+            signatures[signature] = "" if len(pairs) == len(self.pairs) else f" ({', '.join(pairs)})"
+        return signatures
 
     def title(self, task: str) -> str:
         """Return the displayed name of a task or pair."""
@@ -166,13 +176,19 @@ class Scores:
 
     def joined(self, other: Scores) -> Scores:
         """Return the scores of both, which have different tasks."""
-        names = sorted({**self.groups, **other.groups}, key=lambda name: name == ALL)  # it stays last
-        groups = {name: [*self.groups.get(name, ()), *other.groups.get(name, ())] for name in names}
+        groups: dict[str, list[str]] = {}
+        for name in sorted({**self.groups, **other.groups}, key=lambda name: name == ALL):  # it stays last
+            groups[name] = [*self.groups.get(name, ()), *other.groups.get(name, ())]
         return replace(
-            self, rows=self.rows + other.rows, groups=groups, data={**self.data, **other.data},
-            pairs={**self.pairs, **other.pairs}, tasks={**self.tasks, **other.tasks},
-            folders=self.folders + other.folders, checkpoints=self.checkpoints + other.checkpoints,
-        )  # fmt: skip
+            self,
+            rows=self.rows + other.rows,
+            groups=groups,
+            data={**self.data, **other.data},
+            pairs={**self.pairs, **other.pairs},
+            tasks={**self.tasks, **other.tasks},
+            folders=self.folders + other.folders,
+            checkpoints=self.checkpoints + other.checkpoints,
+        )
 
 
 def score_row(group: str, task: str, metric: str, value: float, n: int, error: float | None = None, **more: str) -> Row:
@@ -190,11 +206,11 @@ def mean_row(group: str, task: str, metric: str, rows: Sequence[Row], n: int | N
 
 def in_groups(group_of: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the tasks of each group, if there are several groups."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for task, group in group_of.items():
         if group:
-            found.setdefault(group, []).append(task)
-    return found if len(found) > 1 else {}
+            groups.setdefault(group, []).append(task)
+    return groups if len(groups) > 1 else {}
 
 
 def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) -> Scores:
@@ -204,22 +220,26 @@ def scores_of_pairs(scores: Iterable[PairScore], settings: Mapping[str, Any]) ->
     an average of each way.
     """
     rank = {tier: index for index, tier in enumerate(TIERS)}
-    ordered = sorted(scores, key=lambda one: (rank.get(one.tier, len(TIERS)), one.direction, one.pivot))
-    pairs = {one.pair: one for one in ordered}
-    rows = [score_row("pair", pair, metric, value, one.sentences) for pair, one in pairs.items()
-            for metric, value in one.figures.items()]  # fmt: skip
-    same = {"data": settings.get("data_sha256"), "kind of references": settings.get("references")}
-    data = {pair: {"BLEU signature": one.bleu_signature, **same} for pair, one in pairs.items()}
-    direct = [pair for pair, one in pairs.items() if not one.pivot]
-    tiers = {tier: [pair for pair in direct if pairs[pair].tier == tier] for tier in TIERS}
-    by_pivot: dict[str, list[str]] = {}
-    for pair, one in pairs.items():
-        if one.pivot:
-            by_pivot.setdefault(f"without {one.pivot}", []).append(one.direction)
-            by_pivot.setdefault(f"through {one.pivot}", []).append(pair)
-    found = {name: members for name, members in {**tiers, **by_pivot}.items() if members}
-    groups = {**found, ALL: direct}
-    return Scores(rows, groups, data, settings, pairs)
+    ordered = sorted(scores, key=lambda score: (rank.get(score.tier, len(TIERS)), score.direction, score.pivot))
+    groups: dict[str, list[str]] = {tier: [] for tier in TIERS}
+    rows, data, direct = [], {}, []
+    for score in ordered:
+        for metric, value in score.figures.items():
+            rows.append(score_row("pair", score.pair, metric, value, score.sentences))
+        data[score.pair] = {
+            "BLEU signature": score.bleu_signature,
+            "data": settings.get("data_sha256"),
+            "kind of references": settings.get("references"),
+        }
+        if score.pivot:
+            groups.setdefault(f"without {score.pivot}", []).append(score.direction)
+            groups.setdefault(f"through {score.pivot}", []).append(score.pair)
+            continue
+        direct.append(score.pair)
+        if score.tier in rank:
+            groups[score.tier].append(score.pair)
+    groups = {name: members for name, members in groups.items() if members}
+    return Scores(rows, {**groups, ALL: direct}, data, settings, {score.pair: score for score in ordered})
 
 
 def scores_of_tasks(tasks: Mapping[str, dict[str, Any]], settings: Mapping[str, Any]) -> Scores:
@@ -227,33 +247,39 @@ def scores_of_tasks(tasks: Mapping[str, dict[str, Any]], settings: Mapping[str, 
     rows: list[Row] = []
     data: dict[str, dict[str, Any]] = {}
     for task, record in tasks.items():
-        metric, sets = record["metric"], record["sets"]
-        of_sets = [row for name, one in sets.items() for row in _set_rows(task, metric, name, one)]
-        for run, of in dict.fromkeys((row.run, row.metric) for row in of_sets):
-            same = [row for row in of_sets if (row.run, row.metric) == (run, of)]
+        sets = record["sets"]
+        set_rows: list[Row] = []
+        for name, scored in sets.items():
+            set_rows += _set_rows(task, record["metric"], name, scored)
+        examples = sum(scored["examples"] for scored in sets.values())
+        for run, metric in dict.fromkeys((row.run, row.metric) for row in set_rows):
+            same = [row for row in set_rows if (row.run, row.metric) == (run, metric)]
             if len(same) == len(sets):
-                rows.append(mean_row("task", task, of, same, sum(one["examples"] for one in sets.values()), run))
-        rows += of_sets
-        data[task] = {"metric": metric, "set of data": [(name, one["data_sha256"]) for name, one in sets.items()]}
+                rows.append(mean_row("task", task, metric, same, examples, run))
+        rows += set_rows
+        digests = [(name, scored["data_sha256"]) for name, scored in sets.items()]
+        data[task] = {"metric": record["metric"], "set of data": digests}
+    groups = in_groups({task: record.get("group", "") for task, record in tasks.items()})
     small = [task for task, record in tasks.items() if record["small"]]
-    named = in_groups({task: record.get("group", "") for task, record in tasks.items()})
-    groups = {**({SMALL: small} if small else {}), **named, ALL: list(tasks)}
-    return Scores(rows, groups, data, settings, {}, tasks)
+    if small:
+        groups = {SMALL: small, **groups}
+    return Scores(rows, {**groups, ALL: list(tasks)}, data, settings, {}, tasks)
 
 
-def _set_rows(task: str, metric: str, name: str, one: Mapping[str, Any]) -> Iterable[Row]:
-    for of, (score, error) in {metric: (one["score"], one["standard_error"]), **one.get("also", {})}.items():
-        yield score_row("set", task, of, score, one["examples"], error, subset=name)
-    for of, score in one.get("majority", {}).items():
-        yield score_row("set", task, of, score, one["examples"], subset=name, run=MAJORITY)
+def _set_rows(task: str, metric: str, name: str, scored: Mapping[str, Any]) -> Iterator[Row]:
+    figures = {metric: (scored["score"], scored["standard_error"]), **scored.get("also", {})}
+    for each, (score, error) in figures.items():
+        yield score_row("set", task, each, score, scored["examples"], error, subset=name)
+    for each, score in scored.get("majority", {}).items():
+        yield score_row("set", task, each, score, scored["examples"], subset=name, run=MAJORITY)
 
 
 def scores_in(content: Any) -> Scores:
     """Return the scores in a file's value (ValueError: it holds something else)."""
     is_of_pairs = isinstance(content, dict) and "pairs" in content
-    found = fault(content, _PAIRS if is_of_pairs else _BENCHMARK)
-    if found is not None:
-        raise ValueError(f"no scores of {'mtmoe evaluate' if is_of_pairs else 'a benchmark'}: it {found}")
+    wrong = fault(content, _PAIRS if is_of_pairs else _BENCHMARK)
+    if wrong is not None:
+        raise ValueError(f"no scores of {'mtmoe evaluate' if is_of_pairs else 'a benchmark'}: it {wrong}")
     if is_of_pairs:
         pairs = [score_of({"pair": pair, **fields}) for pair, fields in content["pairs"].items()]
         return scores_of_pairs(pairs, content["settings"])
@@ -262,10 +288,10 @@ def scores_in(content: Any) -> Scores:
 
 def expanded(pattern: str) -> list[Path]:
     """Return the folders that match a pattern; no shell expands it after `name=`."""
-    found = sorted(map(Path, glob.glob(pattern))) if glob.has_magic(pattern) else [Path(pattern)]
-    if not found:
+    folders = sorted(map(Path, glob.glob(pattern))) if glob.has_magic(pattern) else [Path(pattern)]
+    if not folders:
         raise UserError(f"`{pattern}` must match folders of runs, but matches no file.")
-    return found
+    return folders
 
 
 def score_files(path: Path) -> list[Path]:
@@ -278,13 +304,13 @@ def score_files(path: Path) -> list[Path]:
 
 def score_file(path: Path) -> Path:
     """Return the file of scores of a folder or run (UserError: none or several)."""
-    found = score_files(path)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        folders = ", ".join(str(file.parent) for file in found)
-        raise UserError(f"`{path}` must have one folder of scores, but has {len(found)}: choose one of {folders}.")
-    data = shlex.quote(_of_run(path, "data") or "DATA")
+    files = score_files(path)
+    if len(files) == 1:
+        return files[0]
+    if files:
+        folders = ", ".join(str(file.parent) for file in files)
+        raise UserError(f"`{path}` must have one folder of scores, but has {len(files)}: choose one of {folders}.")
+    data = shlex.quote(_logged(path, "data") or "DATA")
     raise UserError(
         f"`{path}` must be a folder with {JSON_FILE}, or a run with one below {SCORES}/, but has none: "
         f"`mtmoe evaluate {data} --path {path / BEST}` writes it."
@@ -302,10 +328,13 @@ def read_scores(path: Path, rule: str = "the scores of fairseq-validate --task g
     return replace(scores, folders=(str(file.parent),), checkpoints=(str(scores.settings.get("checkpoint", "")),))
 
 
-def _of_run(folder: Path, name: str) -> Any:
+def _logged(folder: Path, name: str) -> Any:
     """Return a field of a run log's start; None if it is missing or unreadable."""
     try:
         events = run_log.read(folder / run_log.FILE_NAME)
     except UserError:
         return None
-    return next((event.get(name) for event in events if event["event"] == "run"), None)
+    for event in events:
+        if event["event"] == "run":
+            return event.get(name)
+    return None

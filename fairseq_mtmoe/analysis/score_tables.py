@@ -1,15 +1,10 @@
-"""Scores as a table, Markdown, LaTeX and JSON, beside figures of `published.yaml`."""
+"""Scores as a table, Markdown, LaTeX and JSON."""
 
-import functools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-import yaml
-
-from fairseq_mtmoe.analysis.score_files import CA_MTL, JSON_FILE, LATEX_FILE, MAJORITY, MARKDOWN_FILE, TITLES, Scores
+from fairseq_mtmoe.analysis.rows import ALL
+from fairseq_mtmoe.analysis.score_files import JSON_FILE, LATEX_FILE, MAJORITY, MARKDOWN_FILE, TITLES, Scores
 from fairseq_mtmoe.analysis.scores import FIELDS
 from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, with_error
 from fairseq_mtmoe.io.files import write_text
@@ -21,114 +16,27 @@ NOTE = (
 MAJORITY_NOTE = (
     "majority: score of the one label for every example that scores best; for accuracy, the most frequent label."
 )
-CA_MTL_NOTE = "(CA-MTL): every set counts once, by its F1 if it has one."
 
 
-TABLES = Path(__file__).with_name("published.yaml")
-
-
-@dataclass(frozen=True)
-class PublishedRow:
-    """A paper's figures of one system; `published.yaml` explains the fields."""
-
-    system: str
-    source: str
-    encoder: str
-    sizes: Mapping[str, int]
-    subset: str
-    remark: str
-    model: str
-    figures: Mapping[str, float]
-    conditional: str = ""
-    single_task: bool = False
-    averages: Mapping[str, float] = field(default_factory=dict)
-    further: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-    @property
-    def note(self) -> str:
-        """A sentence on the figures' source."""
-        return f"Paper: {self.source}; {self.remark}. Averages are over the tasks shown."
-
-    @property
-    def title(self) -> str:
-        """The system and its encoder, for the head of a row or column."""
-        return f"{self.system}, {self.encoder} (paper)"
-
-    def mean_of(self, figures: Iterable[tuple[str, str]]) -> str:
-        """Return the cell of a mean over (task, metric); `""` is a task's main metric.
-
-        The cell is empty if a figure is missing.
-        """
-        known = [self.further.get(metric, {}).get(task) if metric else self.figures.get(task)
-                 for task, metric in figures]  # fmt: skip
-        found = [figure for figure in known if figure is not None]
-        return f"{fmean(found):.1f}" if found and len(found) == len(known) else ""
-
-    def average(self, scores: Scores, name: str) -> str:
-        """Return the cell of an average.
-
-        A printed average is used if the scores have all groups that the paper averages.
-        """
-        group = name.removesuffix(CA_MTL)
-        printed = self.averages.get(group) if self.averages.keys() <= scores.groups.keys() else None
-        cell = "" if printed is None else f"{printed:.1f}"
-        if name == group:
-            is_theirs = any(row.task == name + CA_MTL for row in scores.averages)
-            return self.mean_of((task, "") for task in scores.groups[name]) or ("" if is_theirs else cell)
-        return self.mean_of(counted_metrics(scores, scores.groups[group])) or cell
-
-
-def counted_metrics(scores: Scores, tasks: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the (task, metric) pairs of CA-MTL's average; `""` is the main metric."""
-    counted = scores.counted(tasks)
-    return [(row.task, "" if row.metric == scores.own[row.task].metric else row.metric) for row in counted]
-
-
-@functools.cache
-def published_rows() -> tuple[PublishedRow, ...]:
-    """Return all published rows, in the file's order."""
-    tables = yaml.safe_load(TABLES.read_text(encoding="utf-8"))
-    every = [(table, system, row) for table in tables for system, row in table.pop("rows").items()]
-    return tuple(PublishedRow(system, **table, **row) for table, system, row in every)
-
-
-def published_row(scores: Scores) -> PublishedRow | None:
-    """Return the published row of the same system, encoder sizes and split, or None.
-
-    It has at least one of the tasks. A model with `finetune_from_model` is no single-task model.
-    """
-    settings = scores.settings
-    model, trained = str(settings.get("model")), settings.get("trained_tasks")
-    is_single = isinstance(trained, list) and len(trained) == 1 and not settings.get("finetune_from_model")
-    kind = (is_single, _parts(settings.get("conditional")), settings.get("encoder"), settings.get("subset"))
-    for row in published_rows():
-        same_model = model == row.model or model.startswith(f"{row.model}_")  # with a size's name
-        same_kind = (row.single_task, _parts(row.conditional), row.sizes, row.subset) == kind
-        if same_model and same_kind and not row.figures.keys().isdisjoint(scores.own):
-            return row
-    return None
-
-
-def _parts(conditional: object) -> frozenset[str]:
-    """Return the parts in a comma-separated list; `none` is empty."""
-    return frozenset(str(conditional or "").split(",")) - {"", "none"}
-
-
-def score_table(scores: Scores, published: PublishedRow | None = None) -> Table:
-    """Return a row per pair, or per task and set, then averages; tasks beside a paper."""
-    return _pair_table(scores) if scores.pairs else _task_table(scores, published)
+def score_table(scores: Scores) -> Table:
+    """Return a row per pair, or per task and set, then averages."""
+    return _pair_table(scores) if scores.pairs else _task_table(scores)
 
 
 def _pair_table(scores: Scores) -> Table:
-    metrics = [row.metric for row in scores.averages if row.task == "all"]
-    figures = {(row.task, row.metric): row.figure for row in (*scores.rows, *scores.averages)}
-
-    def cells(name: str) -> list[str]:
-        return [f"{figures[name, metric]:.{digits_of(metric)}f}" for metric in metrics]
-
-    rows = [[pair, of.tier, f"{of.sentences}", *cells(pair)] for pair, of in scores.pairs.items()]
-    below = [[name, counted("pair", len(pairs)), "", *cells(name)] for name, pairs in scores.groups.items()]
-    return Table(["pair", "tier", "sentences", *metrics], rows, below, texts=2)
+    figures = {}
+    for row in (*scores.rows, *scores.averages):
+        figures[row.task, row.metric] = f"{row.figure:.{digits_of(row.metric)}f}"
+    metrics = [metric for name, metric in figures if name == ALL]
+    rows = []
+    for pair, score in scores.pairs.items():
+        cells = [figures[pair, metric] for metric in metrics]
+        rows.append([pair, score.tier, f"{score.sentences}", *cells])
+    means = []
+    for group, pairs in scores.groups.items():
+        cells = [figures[group, metric] for metric in metrics]
+        means.append([group, counted("pair", len(pairs)), "", *cells])
+    return Table(["pair", "tier", "sentences", *metrics], rows, means, texts=2)
 
 
 def digits_of(metric: str) -> int:
@@ -141,72 +49,82 @@ def counted(what: str, number: int) -> str:
     return f"{number} {what}" + "s" * (number != 1)
 
 
-def _task_table(scores: Scores, published: PublishedRow | None) -> Table:
-    majority = {(row.task, row.subset, row.metric): f"{row.figure:.2f}" for row in scores.rows if row.run == MAJORITY}
-
-    def line(title: str, metric: str, examples: str, number: str, of_majority: str, paper: str) -> list[str]:
-        return [title, metric, examples, number, *([of_majority] if majority else []), *([paper] if published else [])]
-
+def _task_table(scores: Scores) -> Table:
+    majority = {}
+    for row in scores.rows:
+        if row.run == MAJORITY:
+            majority[row.task, row.subset, row.metric] = f"{row.figure:.2f}"
     rows = []
     for row in scores.rows:
-        own, number = scores.own[row.task], with_error(row.figure, row.stderr)
-        has_sets = len(scores.tasks[row.task]["sets"]) > 1
-        beside = majority.get((row.task, row.subset, row.metric), "")
-        if row.run == MAJORITY or (row.group == "set" and not (has_sets and row.metric == own.metric)):
+        main_metric = scores.main[row.task].metric
+        is_only_set = row.group == "set" and len(scores.tasks[row.task]["sets"]) == 1
+        is_set_by_other_metric = row.group == "set" and row.metric != main_metric
+        if row.run == MAJORITY or is_only_set or is_set_by_other_metric:
             continue
-        paper = "" if published is None else published.mean_of([(row.task, "" if row is own else row.metric)])
         if row.group == "set":
-            rows.append(line(f"· {row.subset}", "", f"{row.n:,}", number, beside, ""))
-        elif row is own:
-            rows.append(line(scores.title(row.task), row.metric, f"{row.n:,}", number, beside, paper))
+            cells = [f"· {row.subset}", "", f"{row.n:,}"]
+        elif row.metric == main_metric:
+            cells = [scores.title(row.task), row.metric, f"{row.n:,}"]
         else:
-            rows.append(line("", row.metric, "", number, beside, paper))
-    below = [
-        line(_title(row.task), counted("figure" if row.task.endswith(CA_MTL) else "task", row.n), "",
-             with_error(row.figure, row.stderr), "", "" if published is None else published.average(scores, row.task))
-        for row in scores.averages
-    ]  # fmt: skip
-    head = line("task", "metric", "examples", "score", MAJORITY, published.title if published else "")
-    return Table(head, rows, below, texts=2)
+            cells = ["", row.metric, ""]
+        label = majority.get((row.task, row.subset, row.metric), "")
+        rows.append([*cells, with_error(row.figure, row.stderr), label])
+    means = []
+    for row in scores.averages:
+        title = TITLES.get(row.task, row.task)
+        means.append([title, counted("task", row.n), "", with_error(row.figure, row.stderr), ""])
+    columns = ["task", "metric", "examples", "score", MAJORITY]
+    if not majority:
+        columns, rows, means = columns[:-1], [row[:-1] for row in rows], [row[:-1] for row in means]
+    return Table(columns, rows, means, texts=2)
 
 
-def _title(name: str) -> str:
-    group = name.removesuffix(CA_MTL)
-    return TITLES.get(group, group) + name[len(group) :]
-
-
-def notes(scores: Scores, published: PublishedRow | None = None) -> list[str]:
+def notes(scores: Scores) -> list[str]:
     """Return the notes below a benchmark's table."""
-    found = [NOTE, *([MAJORITY_NOTE] if any(row.run == MAJORITY for row in scores.rows) else [])]
-    found += [CA_MTL_NOTE] if any(row.task.endswith(CA_MTL) for row in scores.averages) else []
-    return [*found, *scores.remarks, *([published.note] if published else [])]
+    has_majority = any(row.run == MAJORITY for row in scores.rows)
+    return [NOTE, *[MAJORITY_NOTE] * has_majority, *scores.remarks]
 
 
 def to_json(scores: Scores) -> str:
     """Return `{"settings", "pairs" or "tasks", "averages"}` in JSON."""
-    averages: dict[str, dict[str, Any]] = {}
-    for row in scores.averages:
-        if scores.tasks:
-            averages[row.task] = {"tasks": row.n, "score": row.figure, "standard_error": row.stderr}
-        else:
-            of = averages.setdefault(row.task, {"pairs": row.n})
-            field, *_ = FIELDS.get(row.metric, ("",))
-            (of if field else of.setdefault("metrics", {}))[field or row.metric] = row.figure
+    content: dict[str, Any] = {"settings": dict(scores.settings)}
     if scores.pairs:
-        pairs = {pair: score.fields for pair, score in scores.pairs.items()}
-        return as_json({"settings": dict(scores.settings), "pairs": pairs, "averages": averages})
+        content["pairs"] = {pair: score.fields for pair, score in scores.pairs.items()}
+        return as_json({**content, "averages": _averages_of_pairs(scores)})
     tasks = {}
     for task, record in scores.tasks.items():
-        own, parts = scores.own[task], ("title", "metric", "small", "group")
-        whole = {"score": own.figure, "standard_error": own.stderr, "examples": own.n}
-        tasks[task] = {**{name: record.get(name, "") for name in parts}, **whole, "sets": record["sets"]}
-    return as_json({"settings": dict(scores.settings), "tasks": tasks, "averages": averages})
+        main = scores.main[task]
+        tasks[task] = {
+            **{name: record.get(name, "") for name in ("title", "metric", "small", "group")},
+            "score": main.figure,
+            "standard_error": main.stderr,
+            "examples": main.n,
+            "sets": record["sets"],
+        }
+    averages = {}
+    for row in scores.averages:
+        averages[row.task] = {"tasks": row.n, "score": row.figure, "standard_error": row.stderr}
+    return as_json({**content, "tasks": tasks, "averages": averages})
 
 
-def to_markdown(scores: Scores, published: PublishedRow | None = None) -> str:
+def _averages_of_pairs(scores: Scores) -> dict[str, dict[str, Any]]:
+    averages: dict[str, dict[str, Any]] = {}
+    for row in scores.averages:
+        figures = averages.setdefault(row.task, {"pairs": row.n})
+        if row.metric in FIELDS:
+            name, _ = FIELDS[row.metric]
+            figures[name] = row.figure
+        else:
+            figures.setdefault("metrics", {})[row.metric] = row.figure
+    return averages
+
+
+def to_markdown(scores: Scores) -> str:
     """Return the table, notes, settings and signatures in Markdown."""
-    below = [] if scores.pairs else [*notes(scores, published), ""]
-    lines = [score_table(scores, published).in_markdown(), "", *below, *bullets(scores.settings)]
+    lines = [score_table(scores).in_markdown(), ""]
+    if scores.tasks:
+        lines += [*notes(scores), ""]
+    lines += bullets(scores.settings)
     if scores.pairs:
         lines += [f"- `{signature}`{pairs}" for signature, pairs in scores.signatures.items()]
         lines += [f"- {remark}" for remark in scores.remarks]
@@ -225,10 +143,10 @@ def remove_scores(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def write_scores(folder: Path, scores: Scores, published: PublishedRow | None = None) -> None:
+def write_scores(folder: Path, scores: Scores) -> None:
     """Write the files, the JSON last: where it is, all are complete."""
     remove_scores(folder)
     if scores.pairs:
         write_text(folder / LATEX_FILE, to_latex(scores))
-    write_text(folder / MARKDOWN_FILE, to_markdown(scores, published))
+    write_text(folder / MARKDOWN_FILE, to_markdown(scores))
     write_text(folder / JSON_FILE, to_json(scores))

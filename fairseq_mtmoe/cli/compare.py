@@ -44,9 +44,8 @@ def command(
 
     RUN is a folder with scores.json, or a run's folder with one below scores/, as written by fairseq-validate
     --results-path (for --task glue) and mtmoe evaluate. Runs of one system with the same seed and different tasks are
-    joined. Prints each system's mean over seeds ± its standard error, for each task and on average, beside the papers'
-    figures for the same system and encoder. Then it prints each difference to the first system, paired by seed where
-    both have it.
+    joined. Prints each system's mean over seeds ± its standard error, for each task and on average. Then it prints each
+    difference to the first system, paired by seed where both have it.
     """
     if out is not None:
         check_writable(out)
@@ -101,4 +100,4 @@ def read_systems(arguments: Sequence[str]) -> list[comparison.System]:
         if name in systems:
             raise_invalid("NAME=RUN,…", "given once for each name", argument)
         systems[name] = [path for pattern in patterns for path in expanded(pattern)]
-    return comparison.systems_of({name: map(read_scores, paths) for name, paths in systems.items()})
+    return comparison.systems_of({name: [*map(read_scores, paths)] for name, paths in systems.items()})

@@ -31,7 +31,6 @@ COMMANDS = {
     "evaluate": "Score a model on test sets: BLEU, chrF++, task metrics.",
     "predict": "Write a model's predictions for benchmark test sets.",
     "compare": "Compare evaluations and test significance.",
-    "similarity": "Compare tasks by the covariances of a model's inputs.",
     "plot": "Plot training runs.",
     "report": "Show training runs on one HTML page.",
     "options": "List the options of an architecture, task or criterion.",

@@ -17,7 +17,14 @@ from pathlib import Path
 from fairseq_mtmoe.errors import UserError
 
 SHORTEST, LONGEST = 6, 28  # number of words in a sentence
-LEFT_OUT = ("tests", "testing", "conftest.py", "_version.py", "externals", "_lib")  # tests and other projects' code
+LEFT_OUT = (
+    "tests",
+    "testing",
+    "conftest.py",
+    "_version.py",
+    "externals",
+    "_lib",
+)  # tests and other projects' code
 PROSE = re.compile(r"[A-Z][A-Za-z0-9 ,;:._='()/\"-]*[A-Za-z0-9)]\.")
 ROLE = re.compile(r":[\w:]+:`([^`]*)`")
 UNDERLINE = re.compile(r"[-=~^]{3,}")
@@ -52,9 +59,14 @@ def read_descriptions(libraries: Sequence[str]) -> list[Description]:
         UserError: a library is not installed.
     """
     found = [description for library in libraries for description in _of_library(library)]
-    counts = Counter(_letters(sentence) for description in found for sentence in description.sentences)
+    counts = Counter(
+        _letters(sentence) for description in found for sentence in description.sentences
+    )
     once = [
-        replace(description, sentences=tuple(s for s in description.sentences if counts[_letters(s)] == 1))
+        replace(
+            description,
+            sentences=tuple(s for s in description.sentences if counts[_letters(s)] == 1),
+        )
         for description in found
     ]
     return [description for description in once if description.sentences]
@@ -75,14 +87,22 @@ def sentences_of(docstring: str) -> list[str]:
 def _of_library(library: str) -> Iterator[Description]:
     spec = find_spec(library)
     if spec is None or not spec.submodule_search_locations:
-        raise UserError(f"`{library}` must be an installed package, but is not; `make install` installs the demo's.")
+        raise UserError(
+            f"`{library}` must be an installed package, but is not; `make install` installs the demo's."
+        )
     root = Path(next(iter(spec.submodule_search_locations)))
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root)
         if not any(part in LEFT_OUT for part in place.parts):
             part = f"{library}.{place.parts[0].removesuffix('.py')}"
             for name, docstring in _docstrings(path):
-                yield Description(library, part, f"{library}/{place.as_posix()}", name, tuple(sentences_of(docstring)))
+                yield Description(
+                    library,
+                    part,
+                    f"{library}/{place.as_posix()}",
+                    name,
+                    tuple(sentences_of(docstring)),
+                )
 
 
 def _docstrings(path: Path) -> Iterator[tuple[str, str]]:

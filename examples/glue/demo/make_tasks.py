@@ -25,14 +25,24 @@ from fairseq_mtmoe.io.files import new_folder
 Example = dict[str, Any]
 
 LIBRARIES = "django,matplotlib,networkx,scipy,sklearn"
-SHARES = {"valid": 0.2, "test": 0.1}  # shares of each library's docstrings; the rest is training data
+SHARES = {
+    "valid": 0.2,
+    "test": 0.1,
+}  # shares of each library's docstrings; the rest is training data
 SEED = 1
 
 
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--libraries", default=LIBRARIES, show_default=True, help="Installed packages whose docstrings to read.")
-@click.option("--size", default=2000, show_default=True, help="Number of training examples of a large task.")
+@click.option(
+    "--libraries",
+    default=LIBRARIES,
+    show_default=True,
+    help="Installed packages whose docstrings to read.",
+)
+@click.option(
+    "--size", default=2000, show_default=True, help="Number of training examples of a large task."
+)
 def command(out: Path, libraries: str, size: int) -> None:
     """Write the files of the demo's tasks to the folder OUT, completely or not at all."""
     if out.is_dir():
@@ -43,7 +53,9 @@ def command(out: Path, libraries: str, size: int) -> None:
         raise_invalid("--libraries", "two or more different packages", libraries)
     splits = split_descriptions(read_descriptions(names), random.Random(SEED))
     made = {
-        (task, split): examples_of(task, splits[split], count, random.Random(f"{SEED} {task} {split}"))
+        (task, split): examples_of(
+            task, splits[split], count, random.Random(f"{SEED} {task} {split}")
+        )
         for task in TASKS
         for split, count in sizes(task, size).items()
     }
@@ -51,10 +63,14 @@ def command(out: Path, libraries: str, size: int) -> None:
         for (task, split), examples in made.items():
             write(partial / task, split, examples)
     for split, descriptions in splits.items():
-        click.echo(f"{split}: {len(descriptions)} docstrings of {len({d.part for d in descriptions})} subpackages")
+        click.echo(
+            f"{split}: {len(descriptions)} docstrings of {len({d.part for d in descriptions})} subpackages"
+        )
 
 
-def examples_of(task: str, descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
+def examples_of(
+    task: str, descriptions: Sequence[Description], count: int, draw: random.Random
+) -> list[Example]:
     """Return a task's split in random order."""
     examples = TASKS[task](descriptions, count, draw)
     draw.shuffle(examples)
@@ -63,16 +79,22 @@ def examples_of(task: str, descriptions: Sequence[Description], count: int, draw
 
 def sizes(task: str, size: int) -> dict[str, int]:
     """Return the number of examples in each split of a task."""
-    train = {"nearness": size // 4, "next_sentence": size // 4, "function_name": size // 10}.get(task, size)
+    train = {"nearness": size // 4, "next_sentence": size // 4, "function_name": size // 10}.get(
+        task, size
+    )
     return {"train": train, "valid": max(size // 10, 8), "test": max(size // 20, 8)}
 
 
-def split_descriptions(descriptions: Sequence[Description], draw: random.Random) -> dict[str, list[Description]]:
+def split_descriptions(
+    descriptions: Sequence[Description], draw: random.Random
+) -> dict[str, list[Description]]:
     """Assign each library's subpackages to splits.
 
     Subpackages that fit into no other split become training data.
     """
-    parts: defaultdict[str, defaultdict[str, list[Description]]] = defaultdict(lambda: defaultdict(list))
+    parts: defaultdict[str, defaultdict[str, list[Description]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for description in descriptions:
         parts[description.library][description.part].append(description)
     splits: dict[str, list[Description]] = {"train": [], "valid": [], "test": []}
@@ -87,7 +109,9 @@ def split_descriptions(descriptions: Sequence[Description], draw: random.Random)
     return splits
 
 
-def drawn(pool: Sequence[Description], count: int, draw: random.Random, what: str) -> list[Description]:
+def drawn(
+    pool: Sequence[Description], count: int, draw: random.Random, what: str
+) -> list[Description]:
     """Draw `count` different descriptions in random order.
 
     Raises:
@@ -101,7 +125,11 @@ def drawn(pool: Sequence[Description], count: int, draw: random.Random, what: st
 
 def another(pool: Sequence[Description], than: Description, draw: random.Random) -> Description:
     """Draw another description of the same library."""
-    others = [description for description in pool if description.library == than.library and description is not than]
+    others = [
+        description
+        for description in pool
+        if description.library == than.library and description is not than
+    ]
     if not others:
         raise_invalid("--libraries", "packages with several docstrings in each split", than.library)
     return draw.choice(others)
@@ -112,7 +140,9 @@ def of_several(descriptions: Sequence[Description]) -> list[Description]:
     return [description for description in descriptions if len(description.sentences) > 1]
 
 
-def word_order(descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
+def word_order(
+    descriptions: Sequence[Description], count: int, draw: random.Random
+) -> list[Example]:
     """Return examples with a sentence that may have two words exchanged, as in CoLA."""
     examples = []
     for number, description in enumerate(drawn(descriptions, count, draw, "")):
@@ -130,13 +160,20 @@ def exchanged(sentence: str, draw: random.Random) -> str:
     """
     words = sentence.split()
     inner = range(1, len(words) - 1)
-    pairs = [(i, j) for i in inner for j in inner if i < j and words[i].strip(",;:") != words[j].strip(",;:")]
+    pairs = [
+        (i, j)
+        for i in inner
+        for j in inner
+        if i < j and words[i].strip(",;:") != words[j].strip(",;:")
+    ]
     first, second = draw.choice(pairs)
     words[first], words[second] = words[second], words[first]
     return " ".join(words)
 
 
-def same_text(descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
+def same_text(
+    descriptions: Sequence[Description], count: int, draw: random.Random
+) -> list[Example]:
     """Return pairs of sentences from the same docstring or from two docstrings."""
     examples = []
     several = of_several(descriptions)
@@ -165,7 +202,11 @@ def nearness(descriptions: Sequence[Description], count: int, draw: random.Rando
     for number, first in enumerate(drawn(descriptions, count, draw, "")):
         wanted = number % 4
         near = there[places(first)[wanted - 1]] if wanted else descriptions
-        tries = (d for d in draw.sample(near, min(len(near), 50)) if d is not first and score(d, first) == wanted)
+        tries = (
+            d
+            for d in draw.sample(near, min(len(near), 50))
+            if d is not first and score(d, first) == wanted
+        )
         second = next(tries, draw.choice(descriptions))
         texts = {"sentence1": first.sentences[0], "sentence2": second.sentences[0]}
         examples.append({**texts, "score": score(first, second)})
@@ -182,20 +223,27 @@ def score(first: Description, second: Description) -> int:
     return sum(a == b for a, b in zip(places(first), places(second), strict=True))
 
 
-def next_sentence(descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
+def next_sentence(
+    descriptions: Sequence[Description], count: int, draw: random.Random
+) -> list[Example]:
     """Return examples that ask which of two sentences follows a third, as in COPA."""
     examples = []
     several = of_several(descriptions)
     for number, description in enumerate(drawn(several, count, draw, " of several sentences")):
         place, label = draw.randrange(1, len(description.sentences)), number % 2
-        choices = [description.sentences[place], draw.choice(another(several, description, draw).sentences[1:])]
+        choices = [
+            description.sentences[place],
+            draw.choice(another(several, description, draw).sentences[1:]),
+        ]
         first, second = reversed(choices) if label else choices
         texts = {"premise": description.sentences[place - 1], "choice1": first, "choice2": second}
         examples.append({**texts, "label": label})
     return examples
 
 
-def function_name(descriptions: Sequence[Description], count: int, draw: random.Random) -> list[Example]:
+def function_name(
+    descriptions: Sequence[Description], count: int, draw: random.Random
+) -> list[Example]:
     """Return names with the first sentence of their own docstring or of another."""
     named = [description for description in descriptions if len(words_of(description.name)) > 1]
     examples = []
@@ -203,7 +251,9 @@ def function_name(descriptions: Sequence[Description], count: int, draw: random.
         is_own = number % 2 == 0
         shown = description if is_own else another(named, description, draw)
         name = " ".join(words_of(description.name))
-        examples.append({"name": name, "sentence": shown.sentences[0], "label": "own" if is_own else "other"})
+        examples.append(
+            {"name": name, "sentence": shown.sentences[0], "label": "own" if is_own else "other"}
+        )
     return examples
 
 
@@ -229,12 +279,18 @@ def write(folder: Path, split: str, examples: list[Example]) -> None:
     folder.mkdir(exist_ok=True)
     shown = [{"index": number, **example} for number, example in enumerate(examples)]
     if split == "test":
-        shown = [{key: value for key, value in example.items() if key not in ("label", "score")} for example in shown]
+        shown = [
+            {key: value for key, value in example.items() if key not in ("label", "score")}
+            for example in shown
+        ]
     if "choice1" in shown[0]:
         path, lines = folder / f"{split}.jsonl", [json.dumps(example) for example in shown]
     else:
         header = "\t".join(shown[0])
-        path, lines = folder / f"{split}.tsv", [header, *("\t".join(map(str, e.values())) for e in shown)]
+        path, lines = (
+            folder / f"{split}.tsv",
+            [header, *("\t".join(map(str, e.values())) for e in shown)],
+        )
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """Charts of checkpoints and evaluations.
 
-Gates, task embeddings, similarities (CA-MTL, figure 6) and differences of scores.
+Gates, task embeddings and differences of scores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,26 +14,17 @@ from fairseq_mtmoe.analysis.charts.look import Chart, Point, finished, heat, per
 from fairseq_mtmoe.analysis.differences import Differences
 from fairseq_mtmoe.analysis.questions import gate_similarities, plane_of
 from fairseq_mtmoe.analysis.significance import LEVEL
-from fairseq_mtmoe.analysis.similarity import ModelSimilarities
 
 Matrix = NDArray[np.float64]
 Array = NDArray[np.floating]
 Panels = Mapping[str, tuple[Sequence[str], Matrix]]  # tasks and the matrix between them, by the panel's title
 MOST_WRITTEN = 12  # number of tasks up to which cells have room for numbers
-LEAST_COSINE, LEAST_SIMILARITY = 0.25, 0.05  # least extents of the scales: chance stays pale
+LEAST_COSINE = 0.25  # least extent of the scale: chance stays pale
 GATES_NOTE = (
     "Cosine between the weights of two tasks' gates, after subtracting the mean of all experts' rows, which does not "
     "affect routing. Near 0: the gates are unrelated, as at the start."
 )
 EMBEDDINGS_NOTE = "The first two principal components of the tasks' embeddings, with their shares of the variance."
-SIMILARITY_NOTE = (
-    "Covariance similarity (CovSim) of two tasks' inputs of the first block (CA-MTL, equation 7): 0 in orthogonal "
-    "subspaces, 1 along one line."
-)
-GAINED_NOTE = (
-    "Each task in a multi-task model: its mean covariance similarity to the other tasks, and its score relative to its "
-    "single-task model. Points at 0%: the same similarity between the single-task models."
-)
 DIFFERENCES_NOTE = (
     f"Lines: middle 95% of differences over bootstrap resamples. Filled: p < {LEVEL:g} by approximate randomisation."
 )
@@ -57,14 +48,6 @@ def gates(runs: Mapping[str, tuple[Sequence[str], Mapping[str, Array]]]) -> Char
     # Orange and purple are safe for every colour vision; in grey the numbers show the sign.
     chart = _matrices(found, "purpleorange", (-limit, limit), middle=0)
     return finished(chart, "Similarity of the tasks' gates", GATES_NOTE)
-
-
-def similarity(models: Sequence[ModelSimilarities]) -> Chart:
-    """Draw the similarities between tasks, in a panel per model."""
-    found = {model.name: (model.tasks, model.between(model)) for model in models}
-    low, high = min(_apart(found)), max(_apart(found))
-    chart = _matrices(found, "viridis", (min(low, high - LEAST_SIMILARITY), high))
-    return finished(chart, "Similarity of the tasks' inputs of the first block", SIMILARITY_NOTE)
 
 
 def _apart(found: Panels) -> list[float]:
@@ -104,32 +87,6 @@ def embeddings(runs: Mapping[str, tuple[Sequence[str], Array]]) -> Chart:
     sized = look.panels(chart.properties(width=320, height=320), 3, look.order_of(found, "panel"))
     separate = sized.resolve_scale(x="independent", y="independent")
     return finished(separate, "Task embeddings", EMBEDDINGS_NOTE)
-
-
-def improvement(together: Sequence[ModelSimilarities], alone: ModelSimilarities) -> Chart:
-    """Draw each task's gain over its single-task model by its mean similarity."""
-    found = [
-        {"x": means[task], "y": gain, "task": task, "line": model.name, "order": order}
-        for order, model in enumerate(together, start=1)
-        for means in [model.means()]
-        for task, gain in model.improvements(alone).items()
-    ]
-    gained = {point["task"] for point in found}
-    starts = [{"x": mean, "y": 0.0, "task": task, "line": alone.name, "order": 0}
-              for task, mean in alone.means().items()]  # fmt: skip
-    base = alt.Chart().encode(
-        x=alt.X("x:Q", title="mean covariance similarity to the other tasks", scale=alt.Scale(zero=False)),
-        y=alt.Y("y:Q", title="score, % above single-task"),
-    )
-    path = base.mark_line(strokeWidth=0.7, color=look.GREY).encode(detail="task:N", order="order:Q")
-    dots = base.mark_point(filled=True, size=50).encode(
-        color=alt.Color("line:N", title=None, scale=look.colors([alone.name, *(model.name for model in together)])),
-        shape=alt.Shape("line:N", title=None, sort=None), tooltip=["task:N", "line:N", "x:Q", "y:Q"],
-    )  # fmt: skip
-    names = base.transform_filter(f"datum.order == {len(together)}").mark_text(align="left", dx=6, fontSize=9)
-    points = [*(point for point in starts if point["task"] in gained), *found]
-    chart = alt.layer(path, dots, names.encode(text="task:N"), data=look.data_of(points))
-    return finished(chart.properties(width=500, height=340), "Gain over single-task models, by similarity", GAINED_NOTE)
 
 
 def differences(found: Sequence[Differences]) -> Chart:

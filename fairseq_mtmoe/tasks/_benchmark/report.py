@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fairseq_mtmoe.analysis.run_log import provenance
 from fairseq_mtmoe.analysis.score_files import JSON_FILE, scores_in, scores_of_tasks
-from fairseq_mtmoe.analysis.score_tables import notes, published_row, score_table, write_scores
+from fairseq_mtmoe.analysis.score_tables import notes, score_table, write_scores
 from fairseq_mtmoe.checkpoints import checksum
 from fairseq_mtmoe.checkpoints.file_io import peek
 from fairseq_mtmoe.data.nlu.reading import source_files
@@ -100,10 +100,9 @@ class ValidationReport:
                 of = {"title": row.title, "metric": row.metric, "small": row.small, "group": row.group}
                 records[task] = {**of, "sets": sets}
         scores = scores_of_tasks(records, self._settings())
-        published = published_row(scores)
         console = Console()
-        console.print(score_table(scores, published).on_screen())
-        for note in notes(scores, published):
+        console.print(score_table(scores).on_screen())
+        for note in notes(scores):
             console.print(note, highlight=False, markup=False)
         folder = self._folder()
         lacking = [key for one in records.values() for key, of in one["sets"].items() if math.isnan(of["score"])]
@@ -111,7 +110,7 @@ class ValidationReport:
             raise UserError(f"`{self._args.path}` must have a score of every set, but has none of {lacking[0]}.")
         if folder is not None:
             made_by = {"checkpoint_sha256": checksum.identity(self._args.path), **provenance()}
-            write_scores(folder, replace(scores, settings={**scores.settings, **made_by}), published)
+            write_scores(folder, replace(scores, settings={**scores.settings, **made_by}))
             console.print(str(folder / JSON_FILE), soft_wrap=True, highlight=False, markup=False)
 
     def _set_record(self, row: TaskRow, task: str, key: str, found: FoundSet) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fairseq_mtmoe.analysis.score_files import scores_in, scores_of_pairs, scores_of_tasks
-from fairseq_mtmoe.analysis.score_tables import published_row, published_rows, score_table, to_json, to_markdown
+from fairseq_mtmoe.analysis.score_tables import score_table, to_json, to_markdown
 from fairseq_mtmoe.analysis.scores import PairScore, bleu_tokenizer, score_pair
 from fairseq_mtmoe.analysis.tables import Table
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE
@@ -112,7 +112,6 @@ def test_markdown_has_the_table_the_settings_the_signatures_and_remarks():
 
 RTE, COLA = task_of("rte", set_of(70.0, 3.0, 277)), task_of("cola", set_of(40.0, 4.0, 1043))
 MNLI = task_of("mnli", set_of(83.0, 0.3, 9815), set_of(85.0, 0.4, 9832))
-F1 = task_of("mrpc", set_of(80.0, 3.0, 408, also={"f1": (86.0, 4.0)}))
 SETTINGS = {"subset": "valid", "model": "mt_tag_minilm", "encoder": {"layers": 6, "width": 384},
             "trained_tasks": ["cola", "rte", "mnli"], "seed": 3}  # fmt: skip
 SCORES = scores_of_tasks({**COLA, **RTE, **MNLI}, SETTINGS)
@@ -123,19 +122,12 @@ def averages(tasks):
 
 
 def test_a_task_with_several_sets_counts_once():
-    mnli = SCORES.own["mnli"]
+    mnli = SCORES.main["mnli"]
     assert (mnli.figure, mnli.n, mnli.stderr) == (84.0, 19647, pytest.approx(math.sqrt(0.3**2 + 0.4**2) / 2))
-    small, every, _ = SCORES.averages
+    small, every = SCORES.averages
     assert (small.task, small.n, small.figure, small.stderr) == ("small", 2, 55.0, 2.5)
     assert (every.task, every.figure) == ("all", pytest.approx((40 + 70 + 84) / 3))
     assert list(averages(MNLI)) == ["all"]
-
-
-def test_ca_mtls_average_counts_every_set_and_f1():
-    found = averages({**COLA, **F1, **MNLI})["all (CA-MTL)"]
-    assert (found.n, found.figure) == (4, (40 + 86 + 83 + 85) / 4)
-    assert found.stderr == pytest.approx(math.sqrt(4**2 + 4**2 + 0.3**2 + 0.4**2) / 4)
-    assert list(averages({**COLA, **RTE})) == ["small", "all"]  # nothing counts otherwise
 
 
 def test_the_majority_class_stands_beside_scores_and_one_prediction_is_said():
@@ -154,7 +146,7 @@ def test_an_error_that_is_not_known_is_null():
     scores = scores_of_tasks(task_of("rte", set_of(100.0, math.nan, 1)), {})
     content = json.loads(to_json(scores))
     assert content["tasks"]["rte"]["standard_error"] is None and content["averages"]["all"]["standard_error"] is None
-    assert math.isnan(scores_in(content).own["rte"].stderr)
+    assert math.isnan(scores_in(content).main["rte"].stderr)
     assert "±" not in unpadded(score_table(scores).in_markdown())
 
 
@@ -179,61 +171,15 @@ def test_anything_else_is_no_scores(path, value):
     json.loads(to_json(scores))  # what is taken is scores
 
 
-def test_the_table_has_the_papers_row_beside_it_and_the_screen_the_same_cells():
-    row = published_row(SCORES)
-    lines = unpadded(to_markdown(SCORES, row)).splitlines()
-    assert lines[0] == "| task | metric | examples | score | MT-TaG, MiniLM (paper) |"
-    assert {"| RTE | accuracy | 277 | 70.00 ±3.00 | 81.1 |", "| · mnli/2 | | 9,832 | 85.00 ±0.40 | |", "- seed: 3",
-            "| **Small** | **2 tasks** | | **55.00 ±2.50** | **61.1** |"} <= set(lines)  # fmt: skip
+def test_the_screen_has_the_same_cells_as_markdown():
+    lines = unpadded(to_markdown(SCORES)).splitlines()
+    assert lines[0] == "| task | metric | examples | score |"
+    assert {"| RTE | accuracy | 277 | 70.00 ±3.00 |", "| · mnli/2 | | 9,832 | 85.00 ±0.40 |", "- seed: 3",
+            "| **Small** | **2 tasks** | | **55.00 ±2.50** |"} <= set(lines)  # fmt: skip
     console = Console(width=100)
     with console.capture() as shown:
-        console.print(score_table(SCORES, row).on_screen())
-    assert all(cell in shown.get() for cell in ("RTE", "70.00 ±3.00", "81.1", "MT-TaG, MiniLM (paper)", "55.00 ±2.50"))
-
-
-def test_a_task_that_the_paper_has_not_leaves_its_average_out():
-    scores = scores_of_tasks({**RTE, **task_of("sick", set_of(80.0))}, SETTINGS)
-    lines = unpadded(score_table(scores, published_row(scores)).in_markdown()).splitlines()
-    assert lines[-1] == "| **All** | **2 tasks** | | **75.00 ±1.58** | |"
-
-
-# What MT-TaG's paper prints in its tables 1 and 11 as averages over all tasks, and CA-MTL's in its table 9, in which
-# MNLI counts twice, and F1 of MRPC and QQP.
-PRINTED = {
-    ("Single-Task", "MiniLM"): 80.9, ("MT-Dense", "MiniLM"): 82.1, ("MT-Switch", "MiniLM"): 82.1,
-    ("MT-TaG", "MiniLM"): 82.5, ("Single-Task", "BERT base"): 83.34, ("MT-TaG", "BERT base"): 85.45,
-    ("Single-Task", "BERT large"): 84.93, ("MT-TaG", "BERT large"): 86.94,
-}  # fmt: skip
-PRINTED_WITH_F1 = {("CA-MTL", "BERT base"): 84.03, ("Single-Task", "BERT large"): 84.5, ("CA-MTL", "BERT large"): 86.6}
-
-
-def test_published_figures_have_the_averages_that_the_papers_print():
-    for row in published_rows():
-        printed, counted = PRINTED, [(task, "") for task in row.figures]
-        if "Sparsely" in row.source:
-            assert row.mean_of([("mrpc", "f1"), ("rte", "")]) == ""  # accuracy does not stand for F1
-        else:
-            printed, counted = PRINTED_WITH_F1, [*((task, "f1") for task in row.further["f1"]), *counted, ("mnli", "")]
-        assert float(row.mean_of(counted)) == pytest.approx(printed[row.system, row.encoder], abs=0.101)
-
-
-BASE = {"encoder": {"layers": 12, "width": 768}, "model": "ca_mtl_base"}
-WHOLE = {"conditional": "norm,attention,bottleneck,alignment"}
-
-
-@pytest.mark.parametrize(("changed", "system"), [
-    ({"conditional": "none"}, "MT-TaG"),
-    ({"model": "mt_dense_minilm", "trained_tasks": ["rte"]}, "Single-Task"),
-    ({"model": "mt_tagged"}, None),
-    ({"model": "mt_dense", "trained_tasks": ["rte"], "finetune_from_model": "mixture.pt"}, "MT-Dense"),
-    ({"encoder": {"layers": 2, "width": 384}}, None),
-    ({"subset": "test"}, None),
-    ({**BASE, **WHOLE}, "CA-MTL"),
-    ({**BASE, "conditional": "attention"}, None),
-])  # fmt: skip
-def test_a_paper_stands_beside_the_same_system_alone(changed, system):
-    row = published_row(scores_of_tasks(RTE, {**SETTINGS, **changed}))
-    assert (row and row.system) == system
+        console.print(score_table(SCORES).on_screen())
+    assert all(cell in shown.get() for cell in ("RTE", "70.00 ±3.00", "55.00 ±2.50"))
 
 
 def test_groups_have_averages_where_there_are_several():
@@ -244,17 +190,6 @@ def test_groups_have_averages_where_there_are_several():
     assert scores.groups == {"GLUE": ["a", "b"], "NER": ["c"], "all": ["a", "b", "c", "d"]}
     assert {row.task: row.figure for row in scores.averages} == {"GLUE": 85, "NER": 50, "all": 55}
     assert list(averages({name: tasks[name] for name in "ab"})) == ["all"]
-
-
-def test_the_papers_averages_over_24_tasks_stand_beside_all_of_its_groups():
-    settings = {**SETTINGS, "model": "ca_mtl_large", **WHOLE, "encoder": {"layers": 24, "width": 1024},
-                "trained_tasks": ["rte", "record"]}  # fmt: skip
-    row = published_row(scores_of_tasks(RTE, settings))
-    tasks = {name: task_of(name, set_of(70.0), group=name)[name] for name in ("GLUE", "SuperGLUE", "MRQA", "NER")}
-    shown = score_table(scores_of_tasks(tasks, settings), row).in_markdown()
-    assert all(f"**{figure}**" in shown for figure in (86.6, 74.1, 79.5, 49.0, 79.1))
-    del tasks["NER"]
-    assert "86.6" not in score_table(scores_of_tasks(tasks, settings), row).in_markdown()
 
 
 # ---- the table itself ----

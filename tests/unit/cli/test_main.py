@@ -91,7 +91,6 @@ def test_user_dir_is_the_plugin():
         ("evaluate data", ["--lang-pairs", "--langs"]),
         ("extend model out --language xx --text text", ["--like"]),
         ("plot run", ["--labels", "--langs", "--tasks", "--layers", "--updates"]),
-        ("similarity run", ["--tasks"]),
         ("prepare corpora raw data --recipe folder", ["--codes"]),
         ("prepare catalogs out", ["--langs"]),
     ],
