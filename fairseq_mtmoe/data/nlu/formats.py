@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,12 +25,7 @@ COMMENT = "# "  # begins a comment, or a word
 PLACEHOLDER = "@placeholder"  # for an entity in ReCoRD's queries
 HIGHLIGHT = re.compile(r"([.?!\"'])?\n@highlight\n")  # in ReCoRD's passages, with or without the end of a sentence
 WORD_LABEL = re.compile(r"O|[BI]-\S+")
-SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # the escape of a surrogate
 LABEL_FIELD = "label"
-
-MAX_LINE = 65_536  # characters of a line of text, as in corpora
-MAX_OBJECT = 16_000_000  # characters of a JSON object, such as a passage with its questions
-MAX_FILE = 2**28  # characters of a file with one object
 
 Fields = dict[str, Any]
 Numbered = Iterator[tuple[int, Fields]]
@@ -58,26 +53,19 @@ class Lines:
         return ((number, line.rstrip("\r\n")) for number, line in enumerate(self.whole(), 1))
 
     def whole(self) -> Iterator[str]:
-        """Yield all lines with line ends (UserError: a line is too long, or the file is damaged)."""
-        most, encoding = _MOST.get(self.source.format, MAX_LINE), self.source.encoding
-        room = 4 * most + 2  # bytes of this many characters and a line end
-        path = regular_file(self.path)
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number in count(1):
-                try:
-                    raw = file.readline(room + 1)
-                    line = raw.decode(encoding) if len(raw) <= room else ""
-                except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                    raise UserError(f"`{path}` must be a whole gzip file, but {first_line(error)}.") from error
-                except UnicodeDecodeError as error:
-                    found = f"must be text in {encoding.removesuffix('-sig')}, but has the byte {raw[error.start]:#x}"
-                    raise self.wrong(number, found) from error
-                if not raw:
-                    return
-                if len(raw) > room or len(line.rstrip("\r\n")) > most:
-                    raise UserError(f"`{path}`, line {number}: must have at most {most:,} characters, but has more.")
-                yield line
-                encoding = encoding.removesuffix("-sig")  # only a file's first line has a byte order mark
+        """Yield all lines with line ends (UserError: the file is damaged)."""
+        path, encoding = regular_file(self.path), self.source.encoding
+        open_text: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
+        try:
+            with open_text(path, "rt", encoding=encoding, newline="\n") as file:
+                yield from file
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise UserError(f"`{path}` must be a whole gzip file, but {first_line(error)}.") from error
+        except UnicodeDecodeError as error:
+            wrong_byte = error.object[error.start]
+            raise UserError(
+                f"`{path}` must be text in {encoding.removesuffix('-sig')}, but has the byte {wrong_byte:#x}."
+            ) from error
 
 
 @dataclass(slots=True)
@@ -139,9 +127,7 @@ def _from_tsv(lines: Lines) -> Numbered:
 def _with_columns(lines: Lines, columns: list[str], rows: Iterator[tuple[int, list[str]]]) -> Numbered:
     """Yield the records of rows, of which those of empty lines are empty; without `columns` the first is the header."""
     if not columns:
-        number, columns = next(((number, row) for number, row in rows if row), (0, []))
-        if twice := [name for name, count in Counter(columns).items() if name and count > 1]:
-            raise lines.wrong(number, f"must name each field once, but has {twice[0]!r:.80} more than once")
+        columns = next((row for _, row in rows if row), [])
     for number, row in rows:
         if not row:
             if len(columns) == 1:  # an example without text; elsewhere the line is no example
@@ -159,28 +145,12 @@ def _from_jsonl(lines: Lines) -> Numbered:
         if not line:
             continue
         try:
-            record = _parsed(line)
-        except (ValueError, RecursionError) as error:  # numbers of thousands of digits raise another ValueError
-            why = str(error) or "is nested too deeply"
-            raise lines.wrong(number, f"must be an object in JSON, but {why}") from error
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise lines.wrong(number, f"must be an object in JSON, but {first_line(error)}") from error
         if not isinstance(record, dict):
             raise lines.wrong(number, f"must be an object in JSON, but is {type(record).__name__}")
         yield number, record
-
-
-def _parsed(text: str) -> Any:
-    """Return a JSON text's value (ValueError, RecursionError: it is invalid, or has a lone surrogate)."""
-    value = json.loads(text)
-    if SURROGATE.search(text):  # two surrogates may form one character
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            raise ValueError("has a lone surrogate, half of a character's escape") from error
-    return value
-
-
-class _WrongRecord(Exception):
-    """A wrong record; the message is the end of the error's sentence."""
 
 
 def _from_objects(what: str, parts_of: Callable[[Any], Iterator[Fields]], lines: Lines) -> Numbered:
@@ -192,14 +162,10 @@ def _parts(lines: Lines, number: int, record: Any, what: str, parts_of: Callable
     try:
         for part in parts_of(record):
             yield number, part
-    except _WrongRecord as error:
-        raise lines.wrong(number, str(error)) from error
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise lines.wrong(number, f"must be {what}, but {_lack(error)}") from error
-
-
-def _lack(error: Exception) -> str:
-    return f"lacks {error}" if isinstance(error, KeyError) else "has a field with a value of another type"
+    except KeyError as error:
+        raise lines.wrong(number, f"must be {what}, but lacks {error}") from error
+    except (IndexError, TypeError, AttributeError, ValueError) as error:
+        raise lines.wrong(number, f"must be {what}, but has a field with another value") from error
 
 
 def _multirc(record: Any) -> Iterator[Fields]:
@@ -219,38 +185,22 @@ def _multirc(record: Any) -> Iterator[Fields]:
 
 def _record(record: Any) -> Iterator[Fields]:
     """Yield a record for each ReCoRD query, in which a passage's entity replaces `@placeholder`."""
-    entities = _entities(record["passage"])
+    passage = record["passage"]["text"]
+    places = sorted((entity["start"], entity["end"]) for entity in record["passage"]["entities"])
+    # In the file `end` is the last character
+    entities = list(dict.fromkeys(passage[start : last + 1] for start, last in places))
     for query in record["qas"]:
-        text = query["query"]
-        if not isinstance(text, str) or PLACEHOLDER not in text:
-            raise _WrongRecord(f"a query must be a text with {PLACEHOLDER} in it, but is {text!r:.80} instead")
         answers = [answer["text"] for answer in query.get("answers") or []]
-        if unknown := [answer for answer in answers if answer not in entities]:
-            raise _WrongRecord(f"must have answers among the passage's entities, but has {unknown[0]!r:.80}")
         right = list(dict.fromkeys(map(entities.index, answers)))
-        passage = record["passage"]["text"]
         yield {
             "idx": query["idx"],
             "passage": passage.replace("@highlight\n", "- "),
-            "article": HIGHLIGHT.sub(lambda found: f"{found[1] or '.'} ", passage),  # as T5 reads it
+            "article": HIGHLIGHT.sub(lambda end: f"{end[1] or '.'} ", passage),  # as T5 reads it
             "entities": entities,
-            "query": text,
-            "queries": [text.replace(PLACEHOLDER, entity) for entity in entities],
+            "query": query["query"],
+            "queries": [query["query"].replace(PLACEHOLDER, entity) for entity in entities],
             **({"right": right} if right else {}),
         }
-
-
-def _entities(passage: Any) -> list[str]:
-    """Return a passage's distinct entities in order; in the file `end` is the last character."""
-    text = passage["text"]
-    if not isinstance(text, str):
-        raise _WrongRecord(f"the passage must be a text, but is {text!r:.80} instead")
-    spans = [(entity["start"], entity["end"]) for entity in passage["entities"]]
-    for start, last in spans:
-        if not (type(start) is int and type(last) is int and 0 <= start <= last < len(text)):
-            rule = f"must be within the passage of {len(text)} characters"
-            raise _WrongRecord(f"an entity {rule}, but is given from {start!r:.40} to {last!r:.40}")
-    return list(dict.fromkeys(text[start : last + 1] for start, last in sorted(spans)))
 
 
 def _wsc(record: Any) -> Iterator[Fields]:
@@ -276,15 +226,19 @@ def _words_at(text: str, index: int, words: str) -> tuple[int, int]:
 def _from_squad(lines: Lines) -> Numbered:
     content = "".join(lines.whole())
     try:
-        paragraphs = [one for article in _parsed(content)["data"] for one in article["paragraphs"]]
-        questions = [(paragraph["context"], question) for paragraph in paragraphs for question in paragraph["qas"]]
-    except (KeyError, TypeError) as error:
-        rule = "must be in SQuAD's format, articles of paragraphs"
-        raise UserError(f"`{lines.path}` {rule}, but {_lack(error)}.") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"`{lines.path}` must be an object in JSON, but {first_line(error)}.") from error
+        questions = list(_questions(json.loads(content)["data"]))
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise UserError(f"`{lines.path}` must be in SQuAD's format, articles of paragraphs, but is not.") from error
     for number, question in enumerate(questions, 1):
         yield from _parts(lines, number, question, "a question with its answers", _squad)
+
+
+def _questions(articles: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each question of SQuAD's articles with its passage."""
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                yield paragraph["context"], question
 
 
 def _squad(question: Any) -> Iterator[Fields]:
@@ -314,41 +268,27 @@ def _from_conll(lines: Lines) -> Numbered:
     """Yield a record for each sentence, with a list per column, numbered by its first line.
 
     Fields are separated by tabs, or by spaces in lines without tabs. Sentences end at blank lines and at `-DOCSTART-`.
-    A line that begins a sentence with `# ` is a comment, unless it ends with a label or has as many fields as words
-    without labels, between spaces.
+    A line that begins a sentence with `# ` is a comment, unless it ends with a label. In data without labels it is no
+    comment either if it has as many fields as the words above.
     """
     columns, width = lines.source.columns, 0
-    spaced = _spaced_fields(lines)
-    unlabelled = spaced if spaced == len(columns) - 1 else 0
     first, sentence = 1, list[list[str]]()
-    for number, whole in enumerate(chain(lines.whole(), [""]), 1):
-        line = whole.rstrip("\r\n")
-        fields = _conll_fields(line)
+    for number, line in chain(lines.numbered(), [(0, "")]):
+        fields = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
         if not line.strip() or fields[0] == DOCUMENT:
             if sentence:
                 yield first, dict(zip(columns, map(list, zip(*sentence, strict=True)), strict=False))
             sentence = []
             continue
         if not sentence:
-            if line.startswith(COMMENT) and not WORD_LABEL.fullmatch(fields[-1]) and len(fields) != unlabelled:
+            is_word = WORD_LABEL.fullmatch(fields[-1]) or len(fields) == width < len(columns)
+            if line.startswith(COMMENT) and not is_word:
                 continue
             first = number
         width = width or len(fields)
         if len(fields) != width or width not in (len(columns), len(columns) - 1):
-            expected = width if width in (len(columns), len(columns) - 1) else len(columns)
-            raise lines.wrong(number, f"must have {expected} fields, but has {len(fields)}")
+            raise lines.wrong(number, f"must have the fields {', '.join(columns)}, but has {len(fields)} fields")
         sentence.append(fields)
-
-
-def _conll_fields(line: str) -> list[str]:
-    return line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
-
-
-def _spaced_fields(lines: Lines) -> int:
-    """Return the number of fields of the first line that is surely a word's; 0 if tabs separate them."""
-    surely = (line for line in lines.whole() if line.strip() and not line.startswith((COMMENT, DOCUMENT)))
-    line = next(surely, "\t").rstrip("\r\n")
-    return 0 if "\t" in line else len(_conll_fields(line))
 
 
 def _from_whole_file(lines: Lines) -> Numbered:
@@ -363,10 +303,6 @@ def _from_texts(lines: Lines) -> Numbered:
     return _with_columns(lines, ["text"], ((number, [line] if line else []) for number, line in lines.numbered()))
 
 
-_MOST = {
-    **dict.fromkeys((Format.jsonl, Format.multirc, Format.record, Format.wsc, Format.mrqa), MAX_OBJECT),
-    Format.squad: MAX_FILE,
-}
 _READERS: Mapping[Format, Callable[[Lines], Numbered]] = {
     Format.tsv: _from_tsv,
     Format.csv: _from_csv,

@@ -1,22 +1,12 @@
-"""Tokens of many texts in arrays.
+"""Tokens of many texts in arrays."""
 
-BERT's tokenizer treats words between spaces independently, so that each distinct word is tokenized once, in a tenth of
-the time. Tokenizers whose description does not guarantee this get whole texts.
-"""
-
-import json
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-
-from fairseq_mtmoe.data.nlu.tokenizer_files import guarded
-
-MOST_WORDS = 1_000_000  # cached words, about 200 MB
 
 
 @dataclass(frozen=True)
@@ -84,46 +74,3 @@ def lengths_of(runs: Sequence[Sized]) -> NDArray[np.int64]:
 def ends(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the starts of concatenated runs of these lengths, and the end, (N+1,)."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-
-
-def whole_texts(tokenizer: Any, texts: Sequence[str]) -> TokenRuns:
-    """Tokenize each text into a run without special tokens, by the `tokenizers` library."""
-    with guarded("`tokenizer.json` must give tokens for any text"):
-        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-    return TokenRuns.of([encoding.ids for encoding in encodings])
-
-
-class WordByWord:
-    """Tokenizes like `whole_texts`, but each word once; for tokenizers that `splits_at_spaces` accepts."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._encode = partial(whole_texts, tokenizer)
-        self._number: dict[str, int] = {}
-        self._runs = TokenRuns.of([])
-
-    def __call__(self, texts: Sequence[str]) -> TokenRuns:
-        if len(self._number) > MOST_WORDS:
-            self._number, self._runs = {}, TokenRuns.of([])
-        words = [text.split(" ") for text in texts]
-        every_word = list(chain.from_iterable(words))
-        new = [word for word in dict.fromkeys(every_word) if word not in self._number]
-        self._runs = self._runs.joined(self._encode(new))
-        self._number.update(zip(new, range(len(self._number), len(self._number) + len(new)), strict=True))
-        numbers = np.fromiter(map(self._number.__getitem__, every_word), dtype=np.int64, count=len(every_word))
-        found = self._runs.chosen(numbers)
-        return TokenRuns(found.tokens_T, found.starts_N[ends(lengths_of(words))])
-
-
-def encoder_for(tokenizer: Any) -> Callable[[Sequence[str]], TokenRuns]:
-    """Return `WordByWord` if it is exact for this tokenizer, else `whole_texts`."""
-    return WordByWord(tokenizer) if splits_at_spaces(tokenizer) else partial(whole_texts, tokenizer)
-
-
-def splits_at_spaces(tokenizer: Any) -> bool:
-    """Return whether the tokenizer treats words between spaces independently, added tokens included."""
-    described = json.loads(tokenizer.to_str())
-    kinds = [(described[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
-    added = described["added_tokens"]
-    return kinds == ["BertNormalizer", "BertPreTokenizer", "WordPiece"] and not any(
-        token["normalized"] or " " in token["content"] for token in added
-    )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_mtmoe.data.nlu.reading import Example, Span
-from fairseq_mtmoe.data.nlu.token_runs import Strings, TokenRuns, encoder_for, ends, lengths_of, whole_characters
+from fairseq_mtmoe.data.nlu.token_runs import Strings, TokenRuns, ends, lengths_of, whole_characters
 from fairseq_mtmoe.data.nlu.tokenizer_files import guarded, load_tokenizer
 from fairseq_mtmoe.errors import UserError, raise_invalid
 
@@ -70,7 +70,6 @@ class TextTokenizer:
         if max_length < 8:
             raise_invalid("--max-positions", "at least 8, room for words between the special tokens", max_length)
         self._tokenizer = load_tokenizer(serialized)
-        self._encode = encoder_for(self._tokenizer)
         self._marks = [Marks.of(self._tokenizer.encode("a", pair)) for pair in (None, "a")]
         self.pair_marks = self._marks[1]  # around two texts
         least = max(mark.size for mark in self._marks) + 2
@@ -93,6 +92,14 @@ class TextTokenizer:
         with guarded("`tokenizer.json` must give tokens for any text"):
             found = self._tokenizer.encode_batch([whole_characters(text) for text in texts], add_special_tokens=False)
         return list(found)
+
+    def _runs(self, texts: Sequence[str]) -> TokenRuns:
+        """Return each text's tokens without special tokens."""
+        with guarded("`tokenizer.json` must give tokens for any text"):
+            encodings = self._tokenizer.encode_batch_fast(
+                [whole_characters(text) for text in texts], add_special_tokens=False
+            )
+        return TokenRuns.of([encoding.ids for encoding in encodings])
 
     def tokenize(self, examples: Sequence[Example]) -> TokenizedSplit:
         """Tokenize examples, which must all have the same number of `spans`."""
@@ -120,7 +127,7 @@ class TextTokenizer:
         """Tokenize some examples: `tokens`, `lengths`, `second`, `is_cut`, `spans` and `words`."""
         sequences = list(chain.from_iterable(example.candidates for example in examples))
         number = {text: n for n, text in enumerate(dict.fromkeys(chain.from_iterable(sequences)))}
-        runs = self._encode(list(number))
+        runs = self._runs(list(number))
         pair_S = np.fromiter((len(texts) == 2 for texts in sequences), dtype=bool, count=len(sequences))
         texts_S2 = np.array([(number[texts[0]], number[texts[-1]]) for texts in sequences])
         lengths_S2 = runs.lengths_N[texts_S2]

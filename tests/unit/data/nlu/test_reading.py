@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_mtmoe.data.nlu import formats
 from fairseq_mtmoe.data.nlu.reading import Example, Span, expect_files, read_split, source_files
 from fairseq_mtmoe.data.nlu.table import Format, Source, load_tables
 from fairseq_mtmoe.errors import UserError
@@ -180,22 +179,6 @@ def test_empty_names_in_a_header_may_repeat(tmp_path, write):
     assert len(read(tmp_path, "rte")) == 1
 
 
-def test_a_line_has_a_limit(tmp_path, write, monkeypatch):
-    """Of characters, and one of more for objects in JSON; nothing is read beyond it."""
-    monkeypatch.setitem(formats._MOST, Format.jsonl, 70_000)
-    line = '{{"premise": "A", "hypothesis": "{}", "label": "neutral"}}\n'
-    table = RTE + "0\tA\t{}\tentailment\n"
-    for task, name, form, most in (("rte", "RTE/train.tsv", table, 65_536), ("cb", "CB/train.jsonl", line, 70_000)):
-        size = most - len(form.split("\n")[-2].format(""))
-        for letter in ("b", "\N{GRINNING FACE}"):
-            write(name, form.format(letter * size))
-            assert len(read(tmp_path, task)[0].candidates[0][1]) == size
-            for more in (1, 300_000):
-                write(name, form.format(letter * (size + more)))
-                with refused(Path(name).name):
-                    read(tmp_path, task)
-
-
 def sentence(*pairs, key="0"):
     words, tags = zip(*pairs, strict=True)
     return Example(((" ".join(words),),), int(any(tags)), key, words=words, tags=tags)
@@ -225,13 +208,14 @@ def test_the_last_column_may_be_missing_in_data_to_predict(tmp_path, write):
 
 
 def test_a_word_without_label_may_look_like_a_comment(tmp_path, write):
-    """Where spaces separate as many fields as elsewhere; data with labels have other comments."""
-    write("a.conll", "# NN\nAnn NNP\n# SYM\n\n# text = # 7\n# SYM\n\n-DOCSTART- X\n# NN\n# 7\n")
+    """It has as many fields as the words above; data with labels have other comments."""
+    write("a.conll", "Ann NNP\n# SYM\n\n# text = # 7\n# SYM\n\n-DOCSTART- X\n# NN\n# 7\n")
     found = read(tmp_path, "tagged", labelled=False)
-    assert [example.words for example in found] == [("#", "Ann", "#"), ("#",), ("#", "#")]
-    for words in ("Ann\tNNP", "Ann NNP O", "Ann\tNNP\tO"):
-        write("a.conll", f"# one\n# two\n{words}\n")
-        assert [example.words for example in read(tmp_path, "tagged", labelled=False)] == [("Ann",)]
+    assert [example.words for example in found] == [("Ann", "#"), ("#",), ("#", "#")]
+    for words in ("Ann NNP O", "Ann\tNNP\tO"):
+        write("a.conll", f"# one\n# two\n{words}\n\n# 1 2\nLee N O\n")
+        found = read(tmp_path, "tagged", labelled=False)
+        assert [example.words for example in found] == [("Ann",), ("Lee",)]
 
 
 PASSAGE = "Ann Öz ran. So Ann won."
@@ -289,9 +273,8 @@ WRONG = {
     "RTE/train.tsv": [
         (RTE + "0\tA\tB\n", 2),
         (RTE + "0\tA\tB\tmaybe\n", 2),
-        (RTE.encode() + b"0\tA\xff\tB\tentailment\n", 2),
+        (RTE.encode() + b"0\tA\xff\tB\tentailment\n", None),
         (RTE.replace("sentence2", "other") + "0\tA\tB\tentailment\n", 2),
-        (RTE.replace("index", "sentence2") + "0\tA\tB\tentailment\n", 1),
     ],
     "CB/train.jsonl": [
         ('{"premise": "A"\n', 1),
@@ -306,10 +289,7 @@ WRONG = {
         ([record(answers=[])], 1),
         ([record(entities=[], answers=None)], 1),
         ([record(), record(entities=[{"start": 0}])], 2),
-        ([record(), record(entities=[{"start": 0, "end": 0}, {"start": 0, "end": 7}])], 2),
-        ([record(), record(entities=[{"start": 0, "end": 0}, {"start": None, "end": 0}])], 2),
         ([record(), record(text=["A"])], 2),
-        ([record(), {**record(), "qas": [*record()["qas"], *record(query="Who?")["qas"]]}], 2),
         ([record(), record(answers=[{"text": "A"}, {"text": ["A"]}])], 2),
     ],
     "WSC/train.jsonl": [('{"text": "A", "target": {}}', 1)],
@@ -324,7 +304,6 @@ WRONG = {
         ("Ann N B-x\n\nran V\n", 3),
         ("Ann N B-x\n# a comment inside\n", 2),
         ("# one\n\nAnn N B-x\nran V B-y\n", 4),
-        ("Ann N B-x\nr\xe9 V O\n".encode("latin-1"), 2),
     ],
     "b.jsonl": [
         ([{"word": ["c"], "label": ["O"]}, {"word": words, "label": labels}], 2)
@@ -335,7 +314,6 @@ WRONG = {
         (json.dumps(squad(without(question(), "id"))), None),
         (json.dumps(squad(question(answers=[{"text": "Ann", "answer_start": 16}]))), None),
         (json.dumps(squad(question(), context=None)), None),
-        (json.dumps(squad(question(question="who \ud800"))), None),
     ],
     "MRQA/train/SQuAD.jsonl": [
         ("\n\n", None),
