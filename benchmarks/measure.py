@@ -22,7 +22,7 @@ from rich.text import Text
 from timing import ROOT, Floor, shown, surroundings, where_and_how
 
 from fairseq_mtmoe.io.files import write_text
-from fairseq_mtmoe.io.pages import markdown_table
+from fairseq_mtmoe.io.tables import markdown_table
 
 RESULTS = ROOT / "benchmarks" / "results"
 SLACK = 0.2  # by how much of its floor a figure may miss it before a check fails

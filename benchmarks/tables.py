@@ -36,7 +36,7 @@ from study_plan import Contrast, Entry
 
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import write_text
-from fairseq_mtmoe.io.pages import markdown_table
+from fairseq_mtmoe.io.tables import markdown_table
 
 PICTURE = RESULTS.with_name("options.png")
 TITLES = {"bleu": "BLEU", "chrf": "chrF++", PERPLEXITY: "Validation perplexity"}

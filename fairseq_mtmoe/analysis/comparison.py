@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from fairseq_mtmoe.analysis.run_log import as_json
 from fairseq_mtmoe.analysis.score_files import MAJORITY, TITLES, Scores
 from fairseq_mtmoe.analysis.score_tables import MAJORITY_NOTE
-from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, document, with_error
 from fairseq_mtmoe.errors import UserError
+from fairseq_mtmoe.io.tables import Table, bullets, document, with_error
 
 NOTE = "±: standard error of the mean over seeds."
 PAIRED = (

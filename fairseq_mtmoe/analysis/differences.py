@@ -9,11 +9,12 @@ import numpy as np
 import sacrebleu
 
 from fairseq_mtmoe.analysis.eval_folders import Evaluation, metrics_of, outputs_of
+from fairseq_mtmoe.analysis.run_log import as_json
 from fairseq_mtmoe.analysis.score_tables import counted, digits_of
 from fairseq_mtmoe.analysis.scores import FIELDS, SPBLEU, PieceBleu
 from fairseq_mtmoe.analysis.significance import LEVEL, Comparison, Draws, compared, draw
-from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, document, with_error
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE
+from fairseq_mtmoe.io.tables import Table, bullets, document, with_error
 
 SEED = 12345
 """The default seed: sacreBLEU's."""

@@ -177,6 +177,11 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def as_json(content: object) -> str:
+    """Return indented JSON, with null for numbers that are not finite."""
+    return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def provenance() -> dict[str, str | None]:
     """Return the package's `version` and `commit`, and the `command`.
 

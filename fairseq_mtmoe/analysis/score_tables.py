@@ -4,17 +4,26 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.analysis.rows import ALL
-from fairseq_mtmoe.analysis.score_files import JSON_FILE, LATEX_FILE, MAJORITY, MARKDOWN_FILE, TITLES, Scores
+from fairseq_mtmoe.analysis.run_log import as_json
+from fairseq_mtmoe.analysis.score_files import (
+    JSON_FILE,
+    LATEX_FILE,
+    MAJORITY,
+    MARKDOWN_FILE,
+    TITLES,
+    Scores,
+)
 from fairseq_mtmoe.analysis.scores import FIELDS
-from fairseq_mtmoe.analysis.tables import Table, as_json, bullets, with_error
 from fairseq_mtmoe.io.files import write_text
+from fairseq_mtmoe.io.tables import Table, bullets, with_error
 
 NOTE = (
     "±: standard error over the test examples, not over seeds; from the variance for means over examples, by the "
     "bootstrap for other metrics."
 )
 MAJORITY_NOTE = (
-    "majority: score of the one label for every example that scores best; for accuracy, the most frequent label."
+    "majority: score of the one label for every example that scores best; for accuracy, the "
+    "most frequent label."
 )
 
 

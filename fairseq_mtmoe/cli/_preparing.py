@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from fairseq_mtmoe.analysis.tables import Table
 from fairseq_mtmoe.cli._shared import cores, say, stopped_by_sigterm
 from fairseq_mtmoe.data.corpora import build, data_dir, report
 from fairseq_mtmoe.data.corpora.blocks import HARMLESS, OnBadLine
@@ -33,6 +32,7 @@ from fairseq_mtmoe.data.translation.file_names import read_side_name
 from fairseq_mtmoe.data.translation.tiers import FILE_NAME as TIERS_FILE
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import visible
+from fairseq_mtmoe.io.tables import Table
 
 BYTES_FOR_A_PROCESS = 4 << 20  # raw bytes per process: with fewer, starting a process costs more than it saves
 

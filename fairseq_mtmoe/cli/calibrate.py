@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from fairseq_mtmoe.analysis.tables import Table
 from fairseq_mtmoe.cli._shared import PATH, progress_bar, quiet_fairseq
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import check_writable, output_file, regular_file
+from fairseq_mtmoe.io.tables import Table
 
 
 @click.command("calibrate")

@@ -7,9 +7,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from fairseq_mtmoe.analysis.tables import Table
 from fairseq_mtmoe.cli._shared import PATH, expect_checkpoints, of_precision, progress_bar, quiet_fairseq, say
 from fairseq_mtmoe.io.files import new_folder
+from fairseq_mtmoe.io.tables import Table
 
 MOST_NAMES = 4  # tasks left out that are named
 

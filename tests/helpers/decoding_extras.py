@@ -17,7 +17,7 @@ import torch
 from fairseq_mtmoe.cli.main import commands
 from fairseq_mtmoe.data.fairseq_readers import PiecesOfLines
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.pages import markdown_table
+from fairseq_mtmoe.io.tables import markdown_table
 from tests.helpers.decoding_models import KINDS, DecodingModels
 from tests.helpers.generations import Output, Translating
 from tests.helpers.invoked import mtmoe

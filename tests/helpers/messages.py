@@ -19,7 +19,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_mtmoe.io.pages import markdown_table
+from fairseq_mtmoe.io.tables import markdown_table
 from tests.helpers.waits import DOCUMENT, marked
 
 MARKED = marked("messages")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from fairseq_mtmoe.io.pages import markdown_table
+from fairseq_mtmoe.io.tables import markdown_table
 from tests.helpers.pretended_gpu import GpuRules, pretended_gpu
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "concepts" / "communication.md"

@@ -17,7 +17,7 @@ from measure import RESULTS
 from timing import surroundings, where_and_how
 
 from fairseq_mtmoe.io.files import write_text
-from fairseq_mtmoe.io.pages import markdown_table
+from fairseq_mtmoe.io.tables import markdown_table
 from tests.kill.moments import ALL, Case, drawn
 from tests.kill.runs import Outcome, References, is_equal
 

@@ -19,7 +19,7 @@ from fairseq_mtmoe.data.corpora.page.pages import markdown_of, page_of
 from fairseq_mtmoe.data.corpora.recipes.schema import BACK_TRANSLATED, Role
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_GIVEN, OF_OPTIONS, OF_RECIPE, table
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE
-from fairseq_mtmoe.io.pages import markdown_table
+from fairseq_mtmoe.io.tables import markdown_table
 
 Report = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]  # head and rows

@@ -1,31 +1,95 @@
-"""Markdown tables, and HTML pages from Jinja2 templates with a common style.
+"""HTML pages: one file with texts, tables and charts, which needs no server and no network.
 
-The style is `basics.css`.
+`write_page` makes a page of sections. `templates` is for pages of another form. The style of both is `basics.css`.
 """
 
 import base64
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
-from tabulate import tabulate
 
 from fairseq_mtmoe.errors import visible
+from fairseq_mtmoe.io.files import write_text
+from fairseq_mtmoe.io.tables import Table
+
+HERE = Path(__file__).parent
+Chart = Mapping[str, Any]
+Part = str | Sequence[str] | Table | Chart
+# In JSON: no character can end the `<script>` element or a line of the script.
+_SPELLED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
-def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: int | Sequence[int] = 1) -> str:
-    """Return a Markdown table; pipes in cells are escaped.
+@dataclass(frozen=True)
+class Section:
+    """A part of a page with a title, whose parts stand below each other.
 
-    texts: number of leading text columns, or their indices; they are left-aligned, numbers right-aligned.
+    A part is a text (a paragraph; between backticks is code), a list of texts (its points), a table, or a chart (a
+    Vega-Lite specification with its points, such as Altair's `chart.to_dict()`). A reader unfolds a `folded` section.
     """
-    of_text = range(texts) if isinstance(texts, int) else texts
-    head, *body = ([str(cell).replace("|", "\\|") for cell in row] for row in (columns, *rows))
-    sides = ["left" if index in of_text else "right" for index in range(len(columns))]
-    return str(tabulate(body, head, tablefmt="pipe", colalign=sides, disable_numparse=True))
+
+    title: str
+    parts: Sequence[Part]
+    folded: bool = False
+
+
+def write_page(
+    path: str | Path, title: str, sections: Sequence[Section], about: str = "", refresh: float | None = None
+) -> None:  # fmt: skip
+    """Write a page of sections; `about` stands below its title.
+
+    An open page with `refresh` loads itself again after so many seconds. Texts and cells are data, never markup.
+    """
+    write_text(path, page_of(title, sections, about, refresh))
+
+
+def page_of(title: str, sections: Sequence[Section], about: str = "", refresh: float | None = None) -> str:
+    """Return the page that `write_page` writes."""
+    look = templates(HERE)
+    shown = []
+    has_charts = False
+    for section in sections:
+        parts = [_kind_of(part) for part in section.parts]
+        has_charts = has_charts or any(kind == "chart" for kind, _ in parts)
+        shown.append((section, parts))
+    style = (HERE / "basics.css").read_text(encoding="utf-8")
+    scripts = [_vega(), (HERE / "page.js").read_text(encoding="utf-8")] if has_charts else []
+    return look.get_template("page.html.j2").render(
+        title=title,
+        about=about,
+        refresh=refresh,
+        sections=shown,
+        style=Markup(style),
+        scripts=[Markup(script) for script in scripts],
+        hashes=[policy_hash(script) for script in scripts],
+    )
+
+
+def _kind_of(part: Part) -> tuple[str, Any]:
+    """Return how the template shows a part, and what it shows."""
+    if isinstance(part, str):
+        return "text", part
+    if isinstance(part, Table):
+        return "table", part
+    if isinstance(part, Mapping):
+        text = json.dumps(part, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return "chart", Markup(text.translate(_SPELLED))
+    return "points", part
+
+
+@cache
+def _vega() -> str:
+    import vl_convert
+
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return str(bundle).replace("</script", "<\\/script")
 
 
 @cache
@@ -34,12 +98,18 @@ def templates(folder: Path) -> Environment:
 
     Filters: `visible`, `coded` for sentences with code between backticks, `policy_hash`, and `n` for whole numbers.
     """
-    found = Environment(
-        loader=FileSystemLoader([folder, Path(__file__).parent]), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    found.filters |= {"n": "{:,}".format, "visible": visible, "coded": _coded, "policy_hash": policy_hash}
-    return found
+    environment = Environment(
+        loader=FileSystemLoader([folder, HERE]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["n"] = "{:,}".format
+    environment.filters["visible"] = visible
+    environment.filters["coded"] = _coded
+    environment.filters["policy_hash"] = policy_hash
+    return environment
 
 
 def policy_hash(text: str) -> str:

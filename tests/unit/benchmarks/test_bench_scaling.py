@@ -7,7 +7,7 @@ import pytest
 from exchange_model import Machine, Transformer, num_operations, predict
 from timing import shown
 
-from fairseq_mtmoe.io.pages import markdown_table
+from fairseq_mtmoe.io.tables import markdown_table
 from tests.helpers.tables import unpadded
 
 SCRIPT = "bench_scaling"

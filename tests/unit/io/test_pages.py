@@ -1,8 +1,12 @@
+import json
+
+import lxml.html
 import pytest
 from jinja2 import UndefinedError
 
 from fairseq_mtmoe.errors import visible
-from fairseq_mtmoe.io.pages import markdown_table, templates
+from fairseq_mtmoe.io.pages import Section, templates, write_page
+from fairseq_mtmoe.io.tables import Table, markdown_table
 
 
 @pytest.fixture
@@ -22,6 +26,30 @@ def test_what_nobody_gave_is_an_error(folder):
     with pytest.raises(UndefinedError, match="forgotten"):
         templates(folder).get_template("b.j2").render()
     assert "color-scheme" in templates(folder).get_template("b.j2").render(forgotten="")
+
+
+ATTACK = "</script><script>window.owned = 1</script>\u202e\u2028"
+
+
+def test_a_page_shows_texts_points_tables_and_charts_as_they_are(tmp_path):
+    chart = {"mark": "point", "data": {"values": [{"x": ATTACK}]}}
+    table = Table(["name", "size"], [[ATTACK, "1"]], [["all", "2"]])
+    sections = [Section("First", ["Use `--this`.", [ATTACK, "b"]]), Section("Second", [table, chart], folded=True)]
+    write_page(tmp_path / "page.html", ATTACK, sections, about="Made of `a`.", refresh=30.4)
+    page = lxml.html.fromstring((tmp_path / "page.html").read_text())
+    assert [one.text_content() for one in page.xpath("//section//h2")] == ["First", "Second"]
+    assert page.xpath("//section/p/code/text()") == ["--this"] and len(page.xpath("//section/ul/li")) == 2
+    cells = [[cell.text_content() for cell in row] for row in page.xpath("//section//tr")]
+    assert cells == [["name", "size"], [visible(ATTACK), "1"], ["all", "2"]]
+    (written,) = page.xpath("//figure/following-sibling::script/text()")
+    assert json.loads(written) == chart and "owned" not in "".join(page.xpath("//script[not(@type)]/text()"))
+    assert page.xpath("//meta[@http-equiv='refresh']/@content") == ["30"] and page.xpath("//section[2]/details")
+
+
+def test_a_page_without_charts_has_no_script(tmp_path):
+    write_page(tmp_path / "page.html", "Data", [Section("First", ["Text."])])
+    text = (tmp_path / "page.html").read_text()
+    assert "<script" not in text and "script-src 'none'" in text and "refresh" not in text
 
 
 def test_what_cannot_be_seen_is_spelled_and_what_is_spelled_stays():

@@ -10,7 +10,8 @@ from fairseq_mtmoe.data.corpora.page import figures
 from fairseq_mtmoe.data.corpora.page.figures import Report
 from fairseq_mtmoe.data.translation.tiers import TIER_RULE
 from fairseq_mtmoe.errors import visible
-from fairseq_mtmoe.io.pages import markdown_table, templates
+from fairseq_mtmoe.io.pages import templates
+from fairseq_mtmoe.io.tables import markdown_table
 
 SPLITS = ("train", "valid", "test")
 FEW, MOST = 8, 200  # findings shown at first, and in all

@@ -1,6 +1,5 @@
-"""A table with the same cells on the screen, in Markdown and in LaTeX."""
+"""A table with the same cells on the screen, in Markdown, in LaTeX and on a page."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +8,7 @@ from rich.markup import escape
 from rich.table import Table as ScreenTable
 from tabulate import SEPARATING_LINE, tabulate
 
-from fairseq_mtmoe.analysis.run_log import plain
 from fairseq_mtmoe.errors import visible
-from fairseq_mtmoe.io.pages import markdown_table
 
 # Private characters that stand for bold type while LaTeX's special characters are escaped.
 _BOLD, _END = "\ue000", "\ue001"
@@ -25,14 +22,20 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     below: Sequence[Sequence[str]] = ()
-    texts: int = 1  # number of leading columns with text; numbers are aligned to the right
+    texts: int | Sequence[int] = 1  # number of leading columns with text, or their indices
     bold: bool = True  # whether the rows below the line are bold
+
+    @property
+    def sides(self) -> list[str]:
+        """The side to which each column is aligned: texts `left`, numbers `right`."""
+        text_columns = range(self.texts) if isinstance(self.texts, int) else self.texts
+        return ["left" if index in text_columns else "right" for index in range(len(self.columns))]
 
     def on_screen(self, title: str = "") -> ScreenTable:
         """Return the table for rich's console."""
         table = ScreenTable(title=_shown(title) or None, title_justify="left", title_style="bold")
-        for index, column in enumerate(self.columns):
-            table.add_column(_shown(column), justify="left" if index < self.texts else "right")
+        for column, side in zip(self.columns, self.sides, strict=True):
+            table.add_column(_shown(column), justify="left" if side == "left" else "right")
         for row in self.rows:
             table.add_row(*map(_shown, row))
         table.add_section()
@@ -41,17 +44,26 @@ class Table:
         return table
 
     def in_markdown(self) -> str:
-        """Return one Markdown table, which has no lines."""
-        return markdown_table(self.columns, [*self.rows, *self._marked("**", "**")], self.texts)
+        """Return one Markdown table, which has no lines; pipes in cells are escaped."""
+        lines = []
+        for row in (self.columns, *self.rows, *self._marked("**", "**")):
+            lines.append([str(cell).replace("|", "\\|") for cell in row])
+        head, *body = lines
+        text: str = tabulate(
+            body, head, tablefmt="pipe", colalign=self.sides, disable_numparse=True
+        )
+        return text
 
     def in_latex(self) -> str:
         """Return a `tabular` for `\\usepackage{booktabs}`, with special characters escaped."""
-        below = self._marked(_BOLD, _END)
+        rows: list[object] = list(self.rows)
+        if self.below:
+            rows += [SEPARATING_LINE, *self._marked(_BOLD, _END)]
         text: str = tabulate(
-            [*self.rows, *([SEPARATING_LINE] if below else []), *below],
+            rows,
             self.columns,
             tablefmt="latex_booktabs",
-            colalign=["left" if index < self.texts else "right" for index in range(len(self.columns))],
+            colalign=self.sides,
             disable_numparse=True,
         )
         for sign, command in _SIGNS.items():
@@ -59,7 +71,17 @@ class Table:
         return text + "\n"
 
     def _marked(self, start: str, end: str) -> list[list[str]]:
-        return [[f"{start}{cell}{end}" if cell and self.bold else cell for cell in row] for row in self.below]
+        if not self.bold:
+            return [list(row) for row in self.below]
+        return [[f"{start}{cell}{end}" if cell else cell for cell in row] for row in self.below]
+
+
+def markdown_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], texts: int | Sequence[int] = 1
+) -> str:
+    """Return a Markdown table; `texts` are the leading text columns, or their indices."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    return Table(columns, cells, texts=texts).in_markdown()
 
 
 def _shown(text: str) -> str:
@@ -80,8 +102,3 @@ def bullets(settings: Mapping[str, object]) -> list[str]:
 def document(parts: Iterable[str], lines: Iterable[str]) -> str:
     """Join paragraphs, and a list below them."""
     return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
-
-
-def as_json(content: object) -> str:
-    """Return indented JSON, with null for numbers that are not finite."""
-    return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
