@@ -45,7 +45,7 @@ def write_page(
 ) -> None:  # fmt: skip
     """Write a page of sections; `about` stands below its title.
 
-    An open page with `refresh` loads itself again after so many seconds. Texts and cells are data, never markup.
+    An open page with `refresh` loads itself again after this number of seconds. Texts and cells are data, never markup.
     """
     write_text(path, page_of(title, sections, about, refresh))
 
