@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
-BENCHMARKS := layer launches assignment step decode evaluate translate epoch scaling glue conditional uncertainty adapters prepare report
+BENCHMARKS := layer assignment step decode evaluate translate epoch scaling glue conditional uncertainty adapters prepare report
 KERNELS := $(wildcard fairseq_mtmoe/moe/assignment/kernels/*.cpp fairseq_mtmoe/moe/assignment/kernels/*.h)
 # Unit tests that train or build models, a minute or more each
 SLOW_UNITS := analysis/report backbones benchmarks checkpoints cli data/corpora data/mixtures data/sampling/test_candidates.py \
@@ -114,7 +114,7 @@ bench-check: $(BENCH_INSTALLED)  ## run benchmarks at small sizes; fail if a fig
 # Needs only a Python with torch, no installation. `PART=layer` runs one part or several, and repeats it.
 GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),$(shell command -v python3))
 
-gpu-check:  ## on a GPU: run all checks that need one, into benchmarks/results/gpu.md: 25 minutes (PART=…)
+gpu-check:  ## on a GPU: run all checks that need one, into benchmarks/results/gpu.md (PART=…)
 	@PYTHONPATH="$(CURDIR)/benchmarks:$$PYTHONPATH" $(GPU_PYTHON) -m gpu_check --folder "$(RUNS)/gpu_check" $(PART)
 
 clean:  ## remove .venv, build files and the demos' runs

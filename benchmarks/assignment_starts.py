@@ -14,7 +14,7 @@ from statistics import median
 
 import click
 import torch
-from assignment_scores import gap
+from assignment_scores import gap, upper_bound
 from measure import Report, interleaved
 from real_scores import RealScores
 from timing import Floor, Ratio
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_mtmoe.moe import priced_assignment
-from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
+from fairseq_mtmoe.moe.assignment.torch_form import torch_assignment
 
 HISTORY, MEASURED = 12, 4  # steps
 MEMORY = 0.95  # of the running mean
@@ -114,17 +114,17 @@ def compare_size(report: Report, size: str, steps: list[Step], repetitions: int,
 
 
 def gpu_gap(step: Step) -> float:
-    optimal_T = priced_assignment(step.scores_TN, exact=True).expert_T
-    return gap(gpu_assignment(step.scores_TN, None, step.starts["mean"]).expert_T, optimal_T, step.scores_TN)
+    optimum = upper_bound(step.scores_TN, priced_assignment(step.scores_TN).price_N)
+    return gap(torch_assignment(step.scores_TN, None, step.starts["mean"]).expert_T, optimum, step.scores_TN)
 
 
 def share_of_operations() -> float:
     """How many operations the GPU form takes with a start, over those without; the same for scores of any size."""
     scores_TN = torch.randn(512, 8)
     with Operations() as cold:
-        gpu_assignment(scores_TN)
+        torch_assignment(scores_TN)
     with Operations() as warm:
-        gpu_assignment(scores_TN, None, torch.zeros(8))
+        torch_assignment(scores_TN, None, torch.zeros(8))
     return warm.number / cold.number
 
 

@@ -1,12 +1,6 @@
-"""`make gpu-check`: everything that only a GPU can show, in one table: passed, failed, measured, skipped and why.
+"""`make gpu-check`: what only a GPU can show, in one table: passed, failed, measured, or skipped and why.
 
-The check is a list of parts (`parts.py`), and a part is a list of checks, each a function that returns rows. The
-command (`__main__.py`) starts one process per part (`driver.py`), because an error of the GPU spoils every later call
-of its process, and because a part may hang. That process (`run_part.py`) writes each check's rows to the part's record
-as soon as they are there (`record.py`): what is interrupted goes on after the last finished check, and a process that
-dies costs the one check that it died of. `table.py` merges the records into `benchmarks/results/gpu.md` and `gpu.json`.
-
-Parts on layers need torch and nothing else; those on whole models are skipped where fairseq is missing. Everything also
-runs on a CPU at toy sizes (`--device cpu --sizes toy`), which is how the kit is tested: all that is different there is
-in `device.py` and in `timing.py`.
+A part is a module of this folder with a function `checks(setting)`, which returns a list of checks. Each part runs in a
+process of its own (`run_part.py`), because an error of the GPU spoils every later call of its process, and because a
+part may hang. Parts on layers need torch alone. All run on a CPU at toy sizes, too (`--device cpu --sizes toy`).
 """

@@ -1,115 +1,126 @@
 """The command behind `make gpu-check`: runs the parts, one process each, and writes the table.
 
-Python and torch are all it needs. Status 0: nothing failed; 1: something did, or there is nothing to run it on.
+Python and torch are all it needs. Status 0: nothing failed; 1: something did, or there is no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
+import os
+import subprocess
 import sys
-import time
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gpu_check.parts import ALL_MINUTES, PARTS
-
-if TYPE_CHECKING:
-    from gpu_check.driver import Driver
-    from gpu_check.record import Record
-
+PACKAGE = "gpu_check"
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
+# Each part's minutes, after which it is ended, and the packages that it needs beside torch.
+PARTS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "reference": (5, ()),
+    "layer": (5, ()),
+    "assignment": (4, ()),
+    "processes": (4, ()),
+    "step": (7, ("fairseq",)),
+    "decode": (6, ("fairseq",)),
+}
+COLUMNS = ("check", "outcome", "value", "floor", "note")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what is asked for; the status of the command."""
+    """Run the parts, and return the status of the command."""
     options = parsed(arguments)
-    problem = unknown_parts(options.part) or what_is_missing(options.device)
+    problem = missing(options.device)
     if problem:
         print(problem, file=sys.stderr)
         return 1
-    from fairseq_mtmoe.errors import UserError
+    from gpu_check.rows import FAILED
 
-    try:
-        return run(options)
-    except UserError as error:
-        print(error, file=sys.stderr)
-    except KeyboardInterrupt:
-        print("Interrupted: what was found is kept, and `make gpu-check` goes on from there.", file=sys.stderr)
-    return 1
+    folder = Path(options.folder).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = {part: run(part, options, folder / f"{part}.json") for part in options.part or PARTS}
+    is_real = options.device == "cuda" and options.sizes == "full"
+    page = (ROOT / "benchmarks" / "results" if is_real else folder) / "gpu.md"
+    page.write_text(markdown(rows), encoding="utf-8")
+    print(f"{summary(rows)}; the table is in {page}.")
+    outcomes = {row["outcome"] for part in rows.values() for row in part}
+    return int(FAILED in outcomes)
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    """The options; argparse's own sentence for what it does not know."""
     parser = argparse.ArgumentParser(prog="gpu_check", description=__doc__)
-    parser.add_argument("part", nargs="*", help=f"one of {', '.join(PARTS)}; all of them by default")
+    parser.add_argument("part", nargs="*", choices=[[], *PARTS], help="all by default")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--sizes", default="full", choices=("full", "toy"), help="toy: a few seconds on a CPU")
-    parser.add_argument("--folder", default="runs/gpu_check", help="for records, to go on from, and the log")
-    parser.add_argument("--results", help="for the table [on a GPU at full sizes benchmarks/results, else the folder]")
-    parser.add_argument("--minutes", type=float, default=ALL_MINUTES, help="after which no part begins [%(default)s]")
+    parser.add_argument("--folder", default="runs/gpu_check", help="for the parts' rows")
     return parser.parse_args(arguments)
 
 
-def unknown_parts(names: list[str]) -> str | None:
-    """The sentence about parts that do not exist, if some are asked for."""
-    wrong = [name for name in names if name not in PARTS]
-    return f"`PART` must be one of {', '.join(PARTS)}, but is {' '.join(wrong)} instead." if wrong else None
-
-
-def what_is_missing(device: str) -> str | None:
-    """The sentence about a machine on which nothing can be checked."""
+def missing(device: str) -> str | None:
+    """Return the sentence about a machine on which nothing can be checked."""
     if importlib.util.find_spec("torch") is None:
-        return f"`make gpu-check` needs torch, which {sys.executable} does not have; GPU_PYTHON=… names another Python."
+        return f"`make gpu-check` needs torch, which {sys.executable} lacks; GPU_PYTHON=… names another Python."
     import torch
 
     if device == "cpu" or torch.cuda.is_available():
         return None
-    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
     return (
-        f"`make gpu-check` needs a GPU, but torch {torch.__version__} of {sys.executable}, {built}, finds none; "
-        "GPU_PYTHON=… names another Python, and `make test` runs the same checks on a CPU at toy sizes."
+        f"`make gpu-check` needs a GPU, but torch {torch.__version__} of {sys.executable} finds none; GPU_PYTHON=… "
+        "names another Python."
     )
 
 
-def run(options: argparse.Namespace) -> int:
-    from gpu_check import table
-    from gpu_check.driver import Driver, log_in
-    from gpu_check.record import Record, identity_of
-    from gpu_check.rows import FAILED, Setting
+def run(part: str, options: argparse.Namespace, file: Path) -> list[dict[str, str]]:
+    """Run a part in a process; a process that dies or does not end in time costs the rest of its checks."""
+    minutes, needs = PARTS[part]
+    lacking = [package for package in needs if importlib.util.find_spec(package) is None]
+    if lacking:
+        return [unfinished(part, "skipped", f"because {' and '.join(lacking)} cannot be imported here")]
+    file.unlink(missing_ok=True)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
+    command = [
+        sys.executable,
+        "-m",
+        "gpu_check.run_part",
+        f"{PACKAGE}.{part}",
+        options.device,
+        options.sizes,
+        str(file),
+    ]
+    try:
+        done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=60 * minutes)
+        problem = f"its process ended with status {done.returncode}" if done.returncode else None
+    except subprocess.TimeoutExpired:
+        problem = f"it did not end within {minutes} minutes"
+    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    if problem:
+        rows.append(unfinished(f"the rest of {part}", "failed", problem))
+    return rows
 
-    setting = Setting(options.device, options.sizes == "toy", Path(options.folder).resolve())
-    identity = identity_of(setting)
-    records = {name: Record(setting.folder / f"{name}.json", identity) for name in PARTS}
-    missing = {name: "because it was not asked for" for name in PARTS if not records[name].complete}
-    end = time.monotonic() + 60 * options.minutes
-    is_real = options.device == "cuda" and not setting.toy
-    results = Path(options.results or (RESULTS if is_real else setting.folder))
-    with log_in(setting.folder) as log:
-        driver = Driver(setting, log, lambda line: print(line, flush=True))
-        for name in options.part or PARTS:
-            late = f"because {options.minutes:g} minutes were over; `make gpu-check` goes on here"
-            why = late if time.monotonic() >= end else run_one(driver, name, records[name], bool(options.part))
-            missing.pop(name, None)
-            if why:
-                missing[name] = why
-                driver.say(f"[{name}] skipped, {why}")
-            path = table.write(results, records, missing)  # after every part: what is interrupted has a table too
-        rows = [row for record in records.values() for row in record.rows]
-        driver.say(f"{table.summary(rows)}; the table is in {path}, all that was said in {log.name}.")
-    return int(any(row.outcome == FAILED for row in rows))
+
+def unfinished(what: str, outcome: str, note: str) -> dict[str, str]:
+    return {"what": what, "outcome": outcome, "value": "", "floor": "", "note": note}
 
 
-def run_one(driver: Driver, name: str, record: Record, is_named: bool) -> str | None:
-    """Run what a part's record lacks; who names a part whose record is complete wants it again."""
-    if is_named and record.complete:
-        record.forget_all()
-    record.forget_unmet()
-    if record.complete:
-        driver.say(f"[{name}] is there already, of this code and this card; `PART={name}` runs it again.")
-        return None
-    return driver.run(name, record)
+def summary(rows: dict[str, list[dict[str, str]]]) -> str:
+    count = Counter(row["outcome"] for part in rows.values() for row in part)
+    return ", ".join(f"{number} {outcome}" for outcome, number in sorted(count.items()))
+
+
+def markdown(rows: dict[str, list[dict[str, str]]]) -> str:
+    """Return the report: the machine, how it ended, and a table for each part."""
+    from timing import surroundings, where_and_how
+
+    from gpu_check.rows import FLOORS_ARE_FOR
+
+    text = ["# What only a GPU can show", where_and_how(surroundings())]
+    text.append(f"{summary(rows)}. Floors are those of an {FLOORS_ARE_FOR} in bfloat16; elsewhere they decide nothing.")
+    for part, checks in rows.items():
+        lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+        lines += [f"| {' | '.join(value.replace('|', '/') for value in row.values())} |" for row in checks]
+        text.append(f"## {part}\n\n" + "\n".join(lines))
+    return "\n\n".join(text) + "\n"
 
 
 if __name__ == "__main__":

@@ -18,9 +18,8 @@ from fairseq_mtmoe.moe.device_kind import device_kind, device_kind_everywhere
 from fairseq_mtmoe.moe.gates import BaseGate
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement, average_over_replicas, place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle
-from gpu_check.device import short
 from gpu_check.reference import KINDS, TOLERANCE
-from gpu_check.rows import Check, Row, Setting, Skipped, passed
+from gpu_check.rows import Check, Row, Setting, Skipped, passed, short
 
 N, H, INNER, TASKS, TOKENS = 8, 16, 32, 3, 40
 MOST_PROCESSES = 4

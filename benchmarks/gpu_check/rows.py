@@ -1,86 +1,69 @@
-"""What a check is, what it is told, and what it finds."""
+"""Checks, their setting, and the rows that they return."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
+import torch
 from timing import Floor, shown
 
 PASSED, FAILED, MEASURED, SKIPPED = OUTCOMES = ("passed", "failed", "measured", "skipped")
 FLOORS_ARE_FOR = "H200"
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table.
-
-    Attributes:
-        what: was checked or measured.
-        outcome: one of `OUTCOMES`.
-        value: with its unit, as it is to be shown.
-        floor: what the value has to reach, if there is one.
-        note: why it failed or was skipped; what else there is to know.
-        number: the value for the JSON.
-    """
+    """One line of the table; `outcome` is one of `OUTCOMES`, `note` says why it failed."""
 
     what: str
     outcome: str
     value: str = ""
     floor: str = ""
     note: str = ""
-    number: float | None = None
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how large.
-
-    Attributes:
-        device: torch's name, `cuda` or `cpu`.
-        toy: sizes for a CPU and a few seconds.
-        folder: for what a part writes; absolute.
-    """
+    """The device, `cuda` or `cpu`, and whether sizes are for a CPU and a few seconds."""
 
     device: str
     toy: bool
-    folder: Path
 
     @property
     def floors_decide(self) -> bool:
-        """Whether a figure that misses its floor is a failure: at full size, on the card that floors are for."""
-        import torch
-
+        """Whether a missed floor is a failure: at full size, on the card that floors are for."""
         return not self.toy and self.device != "cpu" and FLOORS_ARE_FOR in torch.cuda.get_device_name()
 
 
 @dataclass(frozen=True)
 class Check:
-    """One step of a part, by a name that is unique in it; an exception is a failure, `Skipped` aside."""
+    """One step of a part, by its name; an exception is a failure."""
 
     name: str
     run: Callable[[], list[Row]]
 
 
 class Skipped(Exception):
-    """A check that cannot run here; the message says why: "skipped, because …"."""
+    """A check that cannot run here, and why."""
 
 
 def passed(what: str, note: str = "") -> Row:
     return Row(what, PASSED, note=note)
 
 
-def measured(what: str, number: float, unit: str = "", note: str = "") -> Row:
-    return Row(what, MEASURED, f"{shown(float(number))} {unit}".strip(), note=note, number=float(number))
+def measured(what: str, number: float, unit: str, note: str = "") -> Row:
+    return Row(what, MEASURED, f"{shown(number)} {unit}", note=note)
 
 
 def figure(setting: Setting, what: str, number: float, floor: Floor, note: str = "") -> Row:
-    """A number beside its floor, which decides where it can."""
-    outcome = MEASURED if not setting.floors_decide else PASSED if floor.met(number) else FAILED
-    return Row(what, outcome, shown(float(number)), str(floor), note, float(number))
+    """Return a figure with a floor, which decides only where floors do."""
+    outcome = MEASURED
+    if setting.floors_decide:
+        outcome = PASSED if floor.met(number) else FAILED
+    return Row(what, outcome, shown(number), str(floor), note)
 
 
-def row_from(data: dict[str, Any]) -> Row:
-    return Row(**data)
+def short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

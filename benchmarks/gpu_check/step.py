@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from timing import Floor, Ratio, interleaved
 
-from gpu_check.device import free, peak_bytes
 from gpu_check.rows import Check, Row, Setting, figure, measured
 
 
@@ -48,7 +47,7 @@ def checks(setting: Setting) -> Iterator[Check]:
 
 
 def compared(setting: Setting, plan: Plan) -> list[Row]:
-    """Tokens per second of both, and memory, after their losses and gradients were compared."""
+    """Tokens per second of both, after their losses and gradients were compared."""
     repetitions, warmups = (2, 1) if setting.toy else (REPETITIONS, WARMUPS)
     systems, samples = trained_pair(setting, plan, warmups + repetitions)
     seconds = interleaved(systems, repetitions, warmups, setting.device)
@@ -61,15 +60,6 @@ def compared(setting: Setting, plan: Plan) -> list[Row]:
     ratio = Ratio.of(stock, ours)  # on the same batch, the inverse of the times'
     what = f"{plan.name} ({plan.max_tokens:,} tokens): tokens/s over stock fairseq's"
     rows.append(figure(setting, what, ratio.median, plan.floor, f"quartiles {ratio.low:.3f}-{ratio.high:.3f}"))
-    for name, system in systems.items():
-        peak = peak_bytes(setting.device, system)
-        if peak is not None:
-            note = "of a step, beyond weights and the optimizer's state"
-            rows.append(
-                measured(f"{plan.name} ({plan.max_tokens:,} tokens), {name}: memory", peak / 2**30, "GiB", note)
-            )
-    del systems
-    free(setting)
     return rows
 
 
@@ -82,7 +72,7 @@ def trained_pair(setting: Setting, plan: Plan, steps: int) -> tuple[dict[str, An
     size = Size(**plan.sizes)
     task = translation_task(size)
     samples = list(islice(batches(sentences(task, 2000 if setting.toy else 300_000), plan.max_tokens), steps))
-    samples = list(islice(cycle(samples), steps + 1))  # one more, whose memory is measured
+    samples = list(islice(cycle(samples), steps))
     pair = models(size, task)
     check_equal(task, pair, samples[0])
     where = ("--cpu",) if setting.device == "cpu" else ("--bf16",)
@@ -94,4 +84,4 @@ def trained_pair(setting: Setting, plan: Plan, steps: int) -> tuple[dict[str, An
             ("ours", "sparse", sparse_config, OURS),
         )
     }
-    return systems, samples[:-1]
+    return systems, samples

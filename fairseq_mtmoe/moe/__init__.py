@@ -1,7 +1,7 @@
 """Sparse mixtures of experts in PyTorch. docs/concepts/expert_layer.md explains the letters of shapes."""
 
 from fairseq_mtmoe.moe.adapters import ADAPTERS, AdapterBank, BottleneckBank, LoraBank
-from fairseq_mtmoe.moe.assignment import Assignment, balanced_assignment, priced_assignment
+from fairseq_mtmoe.moe.assignment import Assignment, priced_assignment
 from fairseq_mtmoe.moe.assignment.running_prices import RunningPrices, forget_prices, remember_prices, running_prices
 from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher
 from fairseq_mtmoe.moe.experts import ExpertBank, SharedExpert
@@ -14,6 +14,6 @@ __all__ = [
     "ADAPTERS", "AdapterBank", "AdapterMixture", "Assignment", "BaseGate", "BaseRouting", "BottleneckBank",
     "DispatchPlan", "Dispatcher", "ExpertBank", "ExpertLoad", "FixedGate", "Gate", "LocalDispatcher",
     "LoraBank", "MixtureGate", "MixtureWeights", "MoELayer", "Routing", "RunningPrices", "SharedExpert",
-    "SwitchGate", "TargetAdapter", "TaskGate", "balance_loss", "balanced_assignment", "build_gate",
-    "forget_prices", "priced_assignment", "remember_prices", "running_prices",
+    "SwitchGate", "TargetAdapter", "TaskGate", "balance_loss", "build_gate", "forget_prices",
+    "priced_assignment", "remember_prices", "running_prices",
 ]  # fmt: skip

@@ -60,11 +60,6 @@ def has_triton(tensor: Tensor) -> bool:
     return major >= TRITON_MAJOR
 
 
-def rounds_to_tf32() -> bool:
-    """Return whether torch's float32 products may use tensor cores, which round operands."""
-    return torch.get_float32_matmul_precision() != "highest"
-
-
 @contextmanager
 def device_kind_everywhere(kind: DeviceKind) -> Iterator[None]:
     """Use one form for all computations inside the context; for tests on a CPU."""

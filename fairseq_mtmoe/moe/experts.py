@@ -100,7 +100,7 @@ class ExpertBank(StackedBank):
 
         See `DispatchPlan` for the arguments.
         """
-        if host_offsets_N is not None and operators.takes_host_offsets(rows_TH, self.fc1_weight, max_rows):
+        if host_offsets_N is not None and operators.reads_offsets(rows_TH, self.fc1_weight, max_rows):
             offsets_N = host_offsets_N
         drops = self.training and self.dropout > 0
         if self.activation in ACTIVATIONS and not drops:

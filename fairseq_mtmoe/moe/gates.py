@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fairseq_mtmoe.errors import raise_invalid
@@ -25,7 +24,6 @@ from fairseq_mtmoe.moe.dispatch import LocalDispatcher
 from fairseq_mtmoe.moe.grouped_matmul.operators import grouped_linear
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenCounts, TokenShuffle, real_tokens
-from fairseq_mtmoe.moe.softmax_choice import is_one_kernel, softmax_choice, tasks_in_range
 from fairseq_mtmoe.moe.stats import tasks_of_tokens
 
 SOFTMAX_GATE_STD = 0.001  # MT-TaG: gates start from N(0, 0.001²)
@@ -68,7 +66,6 @@ class Routing:
         balance_loss: Switch's load-balancing loss, 1 if the load is even; None if the gate defines none.
         max_rows: upper bound of an expert's number of tokens, if known without synchronisation.
         arriving_PE: number of rows that each rank has for each expert of this rank, if the assignment returned it.
-        knows_padding: whether `expert_T` is N at padding already.
     """
 
     expert_T: Tensor
@@ -77,7 +74,6 @@ class Routing:
     balance_loss: Tensor | None = None
     max_rows: int | None = None
     arriving_PE: Tensor | None = None
-    knows_padding: bool = False
 
 
 class Gate(nn.Module, ABC):
@@ -122,7 +118,7 @@ class Gate(nn.Module, ABC):
         """
         with torch.autocast(hidden_TH.device.type, enabled=False):
             routing = self.route(hidden_TH.float(), task_B, padding_T, counts)
-        if padding_T is None or routing.knows_padding:
+        if padding_T is None:
             return routing
         expert_T = routing.expert_T.masked_fill(padding_T, self.num_experts)
         # torch.compile of 2.6 does not support `dataclasses.replace`.
@@ -220,23 +216,18 @@ class TaskGate(Gate):
         self, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None, counts: TokenCounts | None
     ) -> Routing:
         logits_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
-        if is_one_kernel(logits_TN):
-            gate_T, expert_T, _ = softmax_choice(logits_TN, padding_T)
-            return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts, knows_padding=True)
         gate_T, expert_T = logits_TN.softmax(1).max(1)
         return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts)
 
     def scores(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor | None, padding_T: Tensor | None) -> Tensor:
         """Return scores, (T, N), by the gate of each token's task."""
-        copied = 0 if task_B is None else len(task_B) * self.num_experts * self.hidden_size
-        if not device_kind(hidden_TH).can_sync and copied <= MOST_COPIED:
-            task_B = known_tasks(task_B, self.num_tasks, padding_T)
-            scores_TN: Tensor = _BySentence.apply(weight.float(), hidden_TH, task_B)  # type: ignore[no-untyped-call]
-            return scores_TN
         task_B = checked_tasks(task_B, self.num_tasks, padding_T)
-        return self._by_token(weight.float(), hidden_TH, task_B, padding_T)
+        copied = len(task_B) * self.num_experts * self.hidden_size
+        if not device_kind(hidden_TH).can_sync and copied <= MOST_COPIED:
+            return _scores_by_sentence(weight.float(), hidden_TH, task_B.clamp(0, self.num_tasks - 1))
+        return self._scores_by_token(weight.float(), hidden_TH, task_B, padding_T)
 
-    def _by_token(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
+    def _scores_by_token(self, weight: Tensor, hidden_TH: Tensor, task_B: Tensor, padding_T: Tensor | None) -> Tensor:
         """Compute all tasks' scores if few, and select; else dispatch tokens to gates."""
         task_T = tasks_of_tokens(task_B, len(hidden_TH))
         if self.num_tasks * self.num_experts <= DENSE_LIMIT:
@@ -249,51 +240,12 @@ class TaskGate(Gate):
         return by_task.combine(grouped_linear(rows_TH, plan.offsets_N, weight), plan)
 
 
-class _BySentence(torch.autograd.Function):
-    """Scores with a copy of the gate for each sentence, without synchronising a GPU.
-
-    Products are written in the order of the tokens, (length, sentences), for which autograd would make copies.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, weight_KNH: Tensor, hidden_TH: Tensor, task_B: Tensor) -> Tensor:
-        # The gradient of an embedding, unlike that of indexing, is summed in a fixed order.
-        weight_BNH = F.embedding(task_B, weight_KNH.flatten(1)).view(len(task_B), *weight_KNH.shape[1:])
-        hidden_BLH = _by_sentence(hidden_TH, len(task_B))
-        scores_TN = hidden_TH.new_empty(len(hidden_TH), weight_KNH.shape[1])
-        torch.bmm(hidden_BLH, weight_BNH.mT, out=_by_sentence(scores_TN, len(task_B)))
-        ctx.save_for_backward(hidden_TH, weight_BNH, task_B)
-        ctx.num_tasks = len(weight_KNH)
-        return scores_TN
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_TN: Tensor) -> tuple[Tensor, Tensor, None]:
-        hidden_TH, weight_BNH, task_B = ctx.saved_tensors
-        grad_BLN = _by_sentence(grad_TN, len(task_B))
-        grad_hidden_TH = torch.empty_like(hidden_TH)
-        torch.bmm(grad_BLN, weight_BNH, out=_by_sentence(grad_hidden_TH, len(task_B)))
-        grad_BX = torch.bmm(grad_BLN.mT, _by_sentence(hidden_TH, len(task_B))).flatten(1)
-        grad_KX = torch.ops.aten.embedding_dense_backward(grad_BX, task_B, ctx.num_tasks, -1, False)
-        return grad_KX.view(ctx.num_tasks, *weight_BNH.shape[1:]), grad_hidden_TH, None
-
-
-def _by_sentence(value_TX: Tensor, sentences: int) -> Tensor:
-    """Return a view of values (length · sentences, X) as (sentences, length, X)."""
-    return value_TX.view(-1 if sentences else 0, sentences, value_TX.shape[1]).transpose(0, 1)
-
-
-def known_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | None) -> Tensor:
-    """Return task ids, clamped for sentences of padding; wrong ids raise asynchronously."""
-    if task_B is None:
-        raise_invalid("task_ids", WITHOUT_TASKS, None)
-    known_B, is_right = tasks_in_range(task_B, padding_T, num_tasks)
-    torch._assert_async(is_right, f"`task_ids` must be {_known(num_tasks)}.")
-    return known_B  # type: ignore[no-any-return]
-
-
-def _known(num_tasks: int) -> str:
-    return f"from 0 to {num_tasks - 1}, the tasks that the gate knows"
+def _scores_by_sentence(weight_KNH: Tensor, hidden_TH: Tensor, task_B: Tensor) -> Tensor:
+    """Return scores by a copy of the gate for each sentence, without synchronising a GPU."""
+    # The gradient of an embedding, unlike that of indexing, is summed in a fixed order.
+    weight_BNH = F.embedding(task_B, weight_KNH.flatten(1)).view(-1, *weight_KNH.shape[1:])
+    hidden_LBH = hidden_TH.view(-1 if len(task_B) else 0, len(task_B), hidden_TH.shape[1])
+    return torch.einsum("lbh,bnh->lbn", hidden_LBH, weight_BNH).flatten(0, 1)
 
 
 def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | None) -> Tensor:
@@ -308,7 +260,7 @@ def checked_tasks(task_B: Tensor | None, num_tasks: int, padding_T: Tensor | Non
         padding_B = padding_T.view(-1 if len(task_B) else 0, len(task_B)).all(0)
         wrong_B = wrong_B & ~padding_B
         task_B = task_B.masked_fill(padding_B, num_tasks)
-    rule = _known(num_tasks)
+    rule = f"from 0 to {num_tasks - 1}, the tasks that the gate knows"
     if torch.compiler.is_compiling() or not device_kind(task_B).can_sync:  # neither can read the value now
         torch._assert_async(~wrong_B.any(), f"`task_ids` must be {rule}.")
     elif wrong_B.any():
@@ -355,9 +307,6 @@ class SwitchGate(Gate):
         Switch Transformer, equations 4-6.
         """
         logits_TN = self.scores(self.weight, hidden_TH, task_B, padding_T)
-        if is_one_kernel(logits_TN):
-            gate_T, expert_T, loss = softmax_choice(logits_TN, padding_T, balances=True)
-            return Routing(expert_T, gate_T, uniform_gate=1 / self.num_experts, balance_loss=loss, knows_padding=True)
         share_TN = logits_TN.softmax(1)
         gate_T, expert_T = share_TN.max(1)
         real_T = torch.ones_like(gate_T) if padding_T is None else (~padding_T).float()

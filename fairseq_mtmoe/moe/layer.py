@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mtmoe.errors import raise_invalid
-from fairseq_mtmoe.moe.dispatch import Scale
 from fairseq_mtmoe.moe.experts import ExpertBank, SharedExpert
 from fairseq_mtmoe.moe.gates import Gate, Routing
 from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import dispatcher_for
@@ -82,8 +81,10 @@ class MoELayer(nn.Module):
         branch_TH = branch_input.reshape(-1, width)
         rows_SH, plan = self.dispatcher.dispatch(branch_TH, routing.expert_T, routing.max_rows, routing.arriving_PE)
         rows_SH = self.experts(rows_SH, plan.offsets_N, plan.max_rows, plan.host_offsets_N)
-        scale = Scale(routing.gate_T, self.blend, routing.uniform_gate)
-        output_TH = self.dispatcher.combine(rows_SH, plan, scale)
+        scale_T = routing.gate_T
+        if self.blend is not None:
+            scale_T = 1 + self.blend.float() * (scale_T / routing.uniform_gate - 1)
+        output_TH = self.dispatcher.combine(rows_SH, plan, scale_T)
         if self.shared is not None:
             output_TH = output_TH + self.shared(branch_TH)
         return output_TH.to(branch_input.dtype).view_as(branch_input)

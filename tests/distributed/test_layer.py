@@ -7,7 +7,6 @@ import torch
 from torch import distributed as dist
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, priced_assignment, remember_prices
-from fairseq_mtmoe.moe.dispatch import Scale
 from fairseq_mtmoe.moe.parallel.all_to_all_dispatcher import AllToAllDispatcher, dispatcher_for
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord
 from fairseq_mtmoe.moe.parallel.placement import average_over_replicas, place_experts
@@ -198,7 +197,7 @@ def assert_rows_reach_their_experts_and_come_back(rank, num_experts):
     held = range(placement.first, placement.first + placement.count)
     assert [set(part[:, 0].tolist()) for part in rows.tensor_split(offsets[:-1])] == [{float(one)} for one in held]
     scale = 2.0 + torch.arange(len(x))
-    back = dispatcher.combine(rows, plan, Scale(scale))
+    back = dispatcher.combine(rows, plan, scale)
     back.sum().backward()
     scale_TH = torch.where(expert == num_experts, 0, scale).unsqueeze(1).expand(-1, H)
     assert torch.equal(back, x * scale_TH)

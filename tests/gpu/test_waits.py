@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional as F
 
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
-from fairseq_mtmoe.moe.grouped_matmul import backends
 from tests.helpers import waits
 from tests.helpers.processes import run_processes
 from tests.helpers.tables import unpadded
@@ -21,17 +20,6 @@ def test_the_documented_waits_are_those_that_are_counted():
     text = waits.DOCUMENT.read_text()
     for name, table in waits.tables().items():
         assert unpadded(waits.marked(name).search(text)[2].strip()) == unpadded(table), "python -m tests.helpers.waits"
-
-
-def test_with_triton_no_layer_waits_in_one_process(monkeypatch):
-    """Its kernels are compared elsewhere; here is another way in their place that waits for nothing."""
-    monkeypatch.setattr(backends, "BY_TRITON", backends.padded_backend(30))
-    monkeypatch.setattr(backends, "_can_use_triton", lambda dtype, like: True)
-    for name in ("_finished", "_cleared", "_sums"):
-        monkeypatch.setattr(backends, f"{name}_by_triton", getattr(backends, name))
-    for gate in waits.GATES:
-        for kind in waits.TYPES:
-            assert waits.layer_waits(gate, *kind, training=True) == waits.layer_waits(gate, *kind, training=False) == 0
 
 
 @pytest.mark.parametrize("options", [{"activation": F.gelu}, {"dropout": 0.1}], ids=["gelu", "dropout"])

@@ -163,8 +163,7 @@ def pretended_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[GpuRules]:
         stack.enter_context(patch.object(torch.accelerator, "is_available", lambda: True))
         stack.enter_context(patch.object(torch.accelerator, "current_accelerator", lambda check_available=False: CUDA))
         # A kernel would look for a GPU's memory.
-        for module in ("grouped_matmul.backends", "one_kernel"):
-            stack.enter_context(patch(f"fairseq_mtmoe.moe.{module}.has_triton", lambda tensor: False))
+        stack.enter_context(patch("fairseq_mtmoe.moe.assignment.triton_form.has_triton", lambda tensor: False))
         stack.enter_context(rules)
         yield rules
 

@@ -2,8 +2,8 @@
 
 BASE layers ("Tricks for Training Sparse Translation Models", §2.1) maximise the sum of scores with equally many tokens
 per expert: a linear assignment (transportation) problem. It is solved by dual prices, the tokens' choices and
-augmenting paths: compiled for CPUs (`kernels/`), without synchronisation for GPUs (`gpu_form.py`, `triton_form.py`),
-and in torch elsewhere (`stepwise.py`).
+augmenting paths, compiled for CPUs (`kernels/`). GPUs have a form without synchronisation and without augmenting
+paths, in Triton (`triton_form.py`) or in torch (`torch_form.py`). CPUs without the compiled library use the latter.
 """
 
 import torch
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from fairseq_mtmoe.moe.assignment import kernels
 from fairseq_mtmoe.moe.assignment.dual_prices import Assignment
-from fairseq_mtmoe.moe.assignment.stepwise import stepwise_assignment
+from fairseq_mtmoe.moe.assignment.torch_form import torch_assignment
 from fairseq_mtmoe.moe.assignment.triton_form import assignment_on_gpu
 from fairseq_mtmoe.moe.device_kind import device_kind
 
-__all__ = ["Assignment", "assigned", "balanced_assignment", "priced_assignment"]
+__all__ = ["Assignment", "assigned", "priced_assignment"]
 
 
 @torch.no_grad()
-def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact: bool = False) -> Assignment:
+def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None) -> Assignment:
     """Assign tokens evenly with the highest sum of scores; return experts and prices.
 
     Every expert gets ⌊T/N⌋ or ⌈T/N⌉ tokens.
@@ -28,10 +28,10 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact
         scores_TN: any floating type. Infinite scores count as the highest or lowest finite one, NaN as the lowest.
         start_N: prices of an earlier step, (N,), float32, in units of the scores. On a CPU bad ones only cost time. On
             a GPU, prices that are off by more than the mean over tokens of highest - lowest score may enlarge the gap.
-        exact: every token gets the expert with the highest score - price, except in ties, and the gap to the optimum is
-            at most 1e-6 of the sum over tokens of highest - lowest score. Otherwise the gap is at most 0.1% of this sum
-            (on a GPU, not if scores have very few different values).
 
+    On a CPU, every token gets the expert with the highest score - price, except in ties, and the gap to the optimum is
+    at most 1e-6 of the sum over tokens of highest - lowest score. On a GPU, and where the compiled library is missing
+    or scores are not finite or of extreme size, it is at most 0.1% of this sum, but with very few different scores.
     The result depends only on scores and start; the work is bounded. Prices are finite. They are 0 without tokens and
     for a single expert.
     """
@@ -39,15 +39,10 @@ def priced_assignment(scores_TN: Tensor, start_N: Tensor | None = None, *, exact
     if num_tokens == 0 or num_experts == 1:
         nobody_T = torch.zeros(num_tokens, dtype=torch.long, device=scores_TN.device)
         return Assignment(nobody_T, torch.zeros(num_experts, device=scores_TN.device))
-    if not exact and not device_kind(scores_TN).can_sync:
+    if not device_kind(scores_TN).can_sync:
         return assignment_on_gpu(scores_TN, start_N=start_N)
     compiled = kernels.assign(scores_TN, start_N=start_N)
-    return stepwise_assignment(scores_TN, start_N, exact=exact) if compiled is None else compiled
-
-
-def balanced_assignment(scores_TN: Tensor, *, exact: bool = False) -> Tensor:
-    """Return the expert of each token, (T,), by `priced_assignment`."""
-    return priced_assignment(scores_TN, exact=exact).expert_T
+    return torch_assignment(scores_TN, start_N=start_N) if compiled is None else compiled
 
 
 @torch.library.custom_op("mtmoe::balanced_assignment", mutates_args=())

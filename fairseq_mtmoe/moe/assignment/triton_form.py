@@ -1,4 +1,4 @@
-"""Balanced assignment on a GPU by Triton kernels: the algorithm of `gpu_form.py` in 20 launches.
+"""Balanced assignment on a GPU by Triton kernels: the algorithm of `torch_form.py` in 20 launches.
 
 Prices take the same six steps from the highest to the lowest temperature, one launch each. Then come rounds in which
 surplus tokens move to the experts where they lose least, three launches each. At the end experts with room take the
@@ -7,14 +7,18 @@ rest. Ranks are counted (T² comparisons on the whole GPU), not sorted.
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from fairseq_mtmoe.moe.assignment.dual_prices import Assignment
-from fairseq_mtmoe.moe.assignment.gpu_form import RESUMED, RESUMED_ROUNDS, gpu_assignment
-from fairseq_mtmoe.moe.one_kernel import FORMS, Forms, uses_triton
+from fairseq_mtmoe.moe.assignment.torch_form import RESUMED, RESUMED_ROUNDS, torch_assignment
+from fairseq_mtmoe.moe.device_kind import has_triton
+
+logger = logging.getLogger(__name__)
 
 MOST_EXPERTS = 64  # a program keeps their square in registers: with 128 the compiler takes minutes
 MOST_TOKENS = 2**15  # above it sorting is cheaper than counting
@@ -22,18 +26,20 @@ MOST_PROGRAMS = 32  # each program sums the demand of all
 TILE = 64  # tokens of a program
 CHUNK = 128  # tokens that a program compares with its own at a time
 WARPS = 8
+TOLERANCE = 0.02  # of the trial's prices; errors of a wrong kernel are larger
 
 
 def assignment_on_gpu(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
-    """Compute `gpu_assignment` with the fewest launches."""
+    """Compute `torch_assignment` with the fewest launches."""
     num_tokens, num_experts = scores_TN.shape
-    if num_tokens <= MOST_TOKENS and num_experts <= MOST_EXPERTS and uses_triton(scores_TN):
+    is_small = num_tokens <= MOST_TOKENS and num_experts <= MOST_EXPERTS
+    if is_small and has_triton(scores_TN) and kernels_are_right(scores_TN.device):
         return triton_assignment(scores_TN, padding_T, start_N)
-    return gpu_assignment(scores_TN, padding_T, start_N)
+    return torch_assignment(scores_TN, padding_T, start_N)
 
 
 def triton_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
-    """Compute `gpu_assignment` by Triton kernels; without a start, prices begin at 0."""
+    """Compute `torch_assignment` by Triton kernels; without a start, prices begin at 0."""
     num_tokens, num_experts = scores_TN.shape
     assert num_tokens >= 1 and num_experts >= 2
     scores_TN, new = scores_TN.contiguous(), scores_TN.new_empty
@@ -82,15 +88,29 @@ def triton_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_
     return Assignment(expert_T, out_N)
 
 
+@cache
+def kernels_are_right(device: torch.device) -> bool:
+    """Return whether the kernels agree with `torch_assignment`, by one trial per device."""
+    arguments = _example(device)
+    try:
+        assignment = triton_assignment(*arguments)
+    except Exception:  # no compiler, another version's interface, …
+        logger.warning("Triton's kernels cannot be used: torch operations replace them.", exc_info=True)
+        return False
+    expected = torch_assignment(*arguments)
+    has_prices = torch.allclose(assignment.price_N, expected.price_N, rtol=TOLERANCE, atol=TOLERANCE)
+    is_right = has_prices and torch.equal(assignment.expert_T, expected.expert_T)
+    if not is_right:
+        logger.warning("Triton's kernels are wrong: torch operations replace them.")
+    return is_right
+
+
 def _example(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Return scores, padding and prices for which rounding changes no expert."""
     token_T = torch.arange(90, device=device)
     scores_TN = torch.linspace(-1, 1, 90 * 3, device=device).frac().view(90, 3) / 9
     scores_TN[token_T, token_T % 3] += 1 + (token_T % 5 == 0) * 0.5
     return scores_TN, token_T % 10 == 9, torch.linspace(-0.1, 0.1, 3, device=device)
-
-
-FORMS["assignment"] = Forms(gpu_assignment, "assignment.triton_form:triton_assignment", _example)
 
 
 def _power_of_two(number: int) -> int:

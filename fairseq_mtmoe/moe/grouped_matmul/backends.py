@@ -2,28 +2,22 @@
 
 One product after the other, anywhere; all products in one call of MKL, on a CPU; torch's grouped product in one kernel,
 on a GPU; and, on GPUs without this kernel, one product of groups padded to equal sizes, if an upper bound of their rows
-is known, or else our own kernel. The last three do not synchronise to read the offsets. Tests compare them.
+is known. The last two do not synchronise to read the offsets. Tests compare them.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind, has_triton, rounds_to_tf32
+from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind
 from fairseq_mtmoe.moe.grouped_matmul.mkl_batch import Operand, batched_products, has_batched_products
-from fairseq_mtmoe.moe.one_kernel import one_kernel
-
-logger = logging.getLogger(__name__)
 
 GROUPED_MM_ALIGNMENT = 16  # bytes, for rows of all operands
 GROUPED_MM_GROUPS = 1023  # the maximum of torch's grouped product
-FEW_ROWS = 1024  # up to this number, products without tensor cores cost less than a synchronisation
 PIECE = 256  # rows of a large group that a core computes at a time
 FEW_NUMBERS = 2**16  # up to this number, biases are gathered in one call instead of copied by group
 SLICES = 4  # of a weight's gradient for several cores, if few groups have most rows, else half as many
@@ -142,22 +136,10 @@ def _linear_in_one(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor |
     if len(rows) == 0:
         return rows.new_zeros(0, weight.shape[1])
     out = F.grouped_mm(rows, weight.transpose(1, 2), offs=offsets.int())
-    finish = _finished_by_triton if _can_use_triton(rows.dtype, rows) else _finished
-    return finish(out, offsets, bias)
-
-
-def _finished(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
-    """Add each group's bias, if any, in place; clear rows without a group."""
     group = _group_of_rows(len(out), offsets)
     if bias is not None:
         out += bias.index_select(0, group.clamp(max=len(offsets) - 1))
     return out.masked_fill_((group == len(offsets)).unsqueeze(1), 0)
-
-
-def _finished_by_triton(out: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute `_finished` in one pass over memory instead of three."""
-    finished: Tensor = _kernels().finish_(out, offsets, bias)
-    return finished
 
 
 def _outer_in_one(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
@@ -165,19 +147,8 @@ def _outer_in_one(grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) ->
         return grad.new_zeros(len(offsets), grad.shape[1], rows.shape[1])
     out = F.grouped_mm(grad.t(), rows, offs=offsets.int())
     # Some kernels do not write the products of groups without rows (pytorch#172439).
-    return (_cleared_by_triton if _can_use_triton(rows.dtype, rows) else _cleared)(out, offsets)
-
-
-def _cleared(out: Tensor, offsets: Tensor) -> Tensor:
-    """Return products, with 0 for groups without rows."""
     idle_N = offsets.diff(prepend=offsets.new_zeros(1)) == 0
     return out.masked_fill(idle_N.view(-1, 1, 1), 0)
-
-
-def _cleared_by_triton(out: Tensor, offsets: Tensor) -> Tensor:
-    """Compute `_cleared` in place; only groups without rows are written."""
-    cleared: Tensor = _kernels().clear_idle_(out, offsets)
-    return cleared
 
 
 def _linear_filled(max_rows: int, rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -185,8 +156,7 @@ def _linear_filled(max_rows: int, rows: Tensor, offsets: Tensor, weight: Tensor,
         return rows.new_zeros(0, weight.shape[1])
     rows_NCI, matrices = filled_up(rows, offsets, max_rows), weight.transpose(1, 2)
     out_NCO = torch.bmm(rows_NCI, matrices) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows_NCI, matrices)
-    taken: Tensor = taken_out(out_NCO, offsets, len(rows))
-    return taken
+    return taken_out(out_NCO, offsets, len(rows))
 
 
 def _outer_filled(max_rows: int, grad: Tensor, rows: Tensor, offsets: Tensor, new: NewEmpty) -> Tensor:
@@ -196,21 +166,6 @@ def _outer_filled(max_rows: int, grad: Tensor, rows: Tensor, offsets: Tensor, ne
     return torch.bmm(filled_up(grad, offsets, max_rows).mT, filled_up(rows, offsets, max_rows), out=out)
 
 
-def _example_of_filling(device: torch.device) -> tuple[Tensor, Tensor, int]:
-    rows = torch.linspace(-1, 1, 24 * 30, device=device).view(24, 30)
-    return rows, torch.tensor([7, 7, 20], dtype=torch.int32, device=device), 13
-
-
-def _example_of_taking(device: torch.device) -> tuple[Tensor, Tensor, int]:
-    rows, offsets, max_rows = _example_of_filling(device)
-    return torch.linspace(-1, 1, 3 * max_rows * 30, device=device).view(3, max_rows, 30), offsets, len(rows)
-
-
-@one_kernel(
-    "(Tensor rows, Tensor offsets, SymInt max_rows) -> Tensor",
-    "grouped_matmul.triton_kernels:filled_up",
-    _example_of_filling,
-)
 def filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
     """Return each group's rows, padded to `max_rows` with zeros: (N, max_rows, I)."""
     row_NC = _starts(offsets).unsqueeze(1) + torch.arange(max_rows, device=rows.device)
@@ -218,11 +173,6 @@ def filled_up(rows: Tensor, offsets: Tensor, max_rows: int) -> Tensor:
     return filled.masked_fill_((row_NC >= offsets.unsqueeze(1)).unsqueeze(2), 0)
 
 
-@one_kernel(
-    "(Tensor filled, Tensor offsets, SymInt num_rows) -> Tensor",
-    "grouped_matmul.triton_kernels:taken_out",
-    _example_of_taking,
-)
 def taken_out(filled_NCO: Tensor, offsets: Tensor, num_rows: int) -> Tensor:
     """Return the rows of padded groups in order, (T, O); 0 in rows without a group."""
     group = _group_of_rows(num_rows, offsets)
@@ -237,13 +187,6 @@ def _starts(offsets: Tensor) -> Tensor:
     return torch.cat([offsets.new_zeros(1), offsets[:-1]])
 
 
-def _kernels() -> Any:
-    """Import Triton's kernels on first use."""
-    from fairseq_mtmoe.moe.grouped_matmul import triton_kernels
-
-    return triton_kernels
-
-
 def sum_one_by_one(grad: Tensor, offsets: Tensor) -> Tensor:
     """Return the sum of each group's rows, one after the other."""
     out = grad.new_empty(len(offsets), grad.shape[1])
@@ -255,17 +198,7 @@ def sum_one_by_one(grad: Tensor, offsets: Tensor) -> Tensor:
 
 
 def sum_in_one(grad: Tensor, offsets: Tensor) -> Tensor:
-    """Return the sum of each group's rows, without synchronisation."""
-    return (_sums_by_triton if _can_use_triton(grad.dtype, grad) else _sums)(grad, offsets)
-
-
-def _sums_by_triton(grad: Tensor, offsets: Tensor) -> Tensor:
-    sums: Tensor = _kernels().sums(grad, offsets)
-    return sums
-
-
-def _sums(grad: Tensor, offsets: Tensor) -> Tensor:
-    """Compute sums as one product with the groups' indicators."""
+    """Return the sum of each group's rows, a product with the groups' indicators."""
     groups = torch.arange(len(offsets), device=grad.device)
     member_NT = groups.unsqueeze(1) == _group_of_rows(len(grad), offsets)
     return member_NT.to(grad.dtype) @ grad
@@ -280,7 +213,6 @@ def _group_of_rows(num_rows: int, offsets: Tensor) -> Tensor:
 ONE_BY_ONE = Backend(_linear_one_by_one, _outer_one_by_one)
 BATCHED = Backend(_linear_batched, _outer_batched)
 IN_ONE = Backend(_linear_in_one, _outer_in_one)
-BY_TRITON = Backend(lambda *operands: _kernels().linear(*operands), lambda *operands: _kernels().outer(*operands))
 
 
 def padded_backend(max_rows: int) -> Backend:
@@ -301,11 +233,7 @@ def backend_for(
         return BATCHED if has_batched_products(*operands) else ONE_BY_ONE
     if kind is DeviceKind.GPU_WITH_GROUPED_MM and groups <= GROUPED_MM_GROUPS and _takes_grouped_mm(dtype, operands):
         return IN_ONE
-    if max_rows is not None:
-        return padded_backend(max_rows)
-    has_cores = dtype in (torch.float16, torch.bfloat16) or (dtype == torch.float32 and rounds_to_tf32())
-    is_fast = has_cores or (dtype == torch.float32 and len(first) <= FEW_ROWS)
-    return BY_TRITON if is_fast and _can_use_triton(dtype, first) else ONE_BY_ONE
+    return ONE_BY_ONE if max_rows is None else padded_backend(max_rows)
 
 
 def _takes_grouped_mm(dtype: torch.dtype, operands: Sequence[Tensor]) -> bool:
@@ -314,34 +242,3 @@ def _takes_grouped_mm(dtype: torch.dtype, operands: Sequence[Tensor]) -> bool:
         return False
     per_step = GROUPED_MM_ALIGNMENT // dtype.itemsize
     return all(size % per_step == 0 for operand in operands for size in operand.shape[1:])
-
-
-def _can_use_triton(dtype: torch.dtype, like: Tensor) -> bool:
-    """Return whether Triton works for this dtype on the device of `like`."""
-    return has_triton(like) and is_right_by_triton(dtype, like.device)
-
-
-@cache
-def is_right_by_triton(dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether Triton's products and gradients are right there, by one trial.
-
-    Triton compiles its kernels on the machine.
-    """
-    offsets = torch.tensor([7, 7, 20], device=device)  # of 24 rows
-    rows, grad = (torch.linspace(-1, 1, 24 * 32, device=device).view(24, 32).roll(by, 1).to(dtype) for by in (0, 5))
-    weight = torch.stack([rows[:20], grad[:20], rows[4:]]).mT[:, :, :16].contiguous()
-    operands = ((rows[:, :16].contiguous(), offsets, weight, weight[:, :, 0]), (grad, rows, offsets, Tensor.new_empty))
-    product = (offsets, weight[:, :, 0])
-    try:
-        found = [BY_TRITON.linear(*operands[0]), BY_TRITON.outer(*operands[1])]
-        found.append(_finished_by_triton(rows.clone(), *product))
-        found += [_cleared_by_triton(weight.clone(), offsets), _sums_by_triton(rows, offsets)]
-    except Exception:  # no compiler, another version's interface, …
-        logger.warning("Triton's kernels cannot be used: experts are computed one by one.", exc_info=True)
-        return False
-    right = [ONE_BY_ONE.linear(*operands[0]), ONE_BY_ONE.outer(*operands[1]), _finished(rows.clone(), *product)]
-    right += [_cleared(weight, offsets), sum_one_by_one(rows, offsets)]
-    is_right = all(torch.allclose(one, other, rtol=0.02, atol=0.02) for one, other in zip(found, right, strict=True))
-    if not is_right:
-        logger.warning("Triton's kernels give wrong products: experts are computed one by one.")
-    return is_right

@@ -16,7 +16,6 @@ from fairseq_mtmoe.moe.device_kind import device_kind
 from fairseq_mtmoe.moe.grouped_matmul import backends
 from fairseq_mtmoe.moe.grouped_matmul.backends import ONE_BY_ONE, Backend, backend_for
 from fairseq_mtmoe.moe.grouped_matmul.gradient_buffers import GradientBufferPool
-from fairseq_mtmoe.moe.one_kernel import one_kernel, uses_triton
 
 ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.relu, F.gelu)
 
@@ -31,7 +30,7 @@ def grouped_linear(
     Args:
         rows_TI: rows sorted by group.
         offsets_N: the end of each group, (N,), long, non-decreasing, at most T; for rows on a GPU they may be on the
-            CPU if `takes_host_offsets`.
+            CPU if `reads_offsets`.
         weight_NOI: a matrix for each group, read as views without a copy.
         bias_NO: a bias for each group.
         max_rows: upper bound of a group's number of rows, if known without synchronisation.
@@ -64,28 +63,18 @@ def grouped_network(
     return output
 
 
-def takes_host_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None) -> bool:
-    """Return whether offsets that the host knows should stay there, for rows on a GPU."""
-    return _backend_before_cast(rows, weight, max_rows) in (ONE_BY_ONE, backends.BY_TRITON)
-
-
 def reads_offsets(rows: Tensor, weight: Tensor, max_rows: int | None = None) -> bool:
     """Return whether the host must read the offsets of rows on a GPU."""
-    return _backend_before_cast(rows, weight, max_rows) is ONE_BY_ONE
+    if device_kind(rows).can_sync:
+        return False
+    device = rows.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
+    return backend_for(rows, weight, groups=len(weight), max_rows=max_rows, dtype=dtype) is ONE_BY_ONE
 
 
 def offsets_at_hand(offsets: Tensor, rows: Tensor, weight: Tensor, max_rows: int | None) -> Tensor:
     """Return the offsets, copied to the host once for all products if it reads them."""
     return offsets if torch.compiler.is_compiling() or not reads_offsets(rows, weight, max_rows) else offsets.cpu()
-
-
-def _backend_before_cast(rows: Tensor, weight: Tensor, max_rows: int | None) -> Backend | None:
-    """Return a GPU's backend after autocast has cast the operands; None on a CPU."""
-    if device_kind(rows).can_sync:
-        return None
-    device = rows.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
-    return backend_for(rows, weight, groups=len(weight), max_rows=max_rows, dtype=dtype)
 
 
 def _backend(first: Tensor, second: Tensor, offsets: Tensor, max_rows: int | None) -> Backend:
@@ -122,34 +111,14 @@ class _Network(torch.autograd.Function):
         grad_weight2 = _weight_gradient(grad, active, offsets, max_rows, ctx.buffers) if wants[2] else None
         grad_bias2 = _column_sums(grad, offsets) if wants[3] else None
         grad_inner = _product(grad, offsets, weight2.transpose(1, 2), None, max_rows)
-        grad_bias1 = None
         if ctx.is_gelu:
             torch.ops.aten.gelu_backward.grad_input(grad_inner, inner, grad_input=grad_inner)
-        elif wants[1] and offsets.device == grad.device and uses_triton(grad_inner):
-            grad_bias1 = relu_gradient_(grad_inner, active, offsets)
         else:
             torch.ops.aten.threshold_backward.grad_input(grad_inner, inner, 0, grad_input=grad_inner)
         grad_weight1 = _weight_gradient(grad_inner, rows, offsets, max_rows, ctx.buffers) if wants[0] else None
-        if wants[1] and grad_bias1 is None:
-            grad_bias1 = _column_sums(grad_inner, offsets)
+        grad_bias1 = _column_sums(grad_inner, offsets) if wants[1] else None
         grad_rows = _product(grad_inner, offsets, weight1.transpose(1, 2), None, max_rows) if wants_rows else None
         return None, None, None, None, grad_rows, grad_weight1, grad_bias1, grad_weight2, grad_bias2
-
-
-def _example_of_gradient(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    grad, active = (torch.linspace(-1, 1, 20 * 30, device=device).view(20, 30).roll(by, 1) for by in (0, 7))
-    return grad.clone(), active.relu(), torch.tensor([8, 8, 20], dtype=torch.int32, device=device)
-
-
-@one_kernel(
-    "(Tensor(a!) grad, Tensor active, Tensor offsets) -> Tensor",
-    "grouped_matmul.triton_kernels:relu_gradient_",
-    _example_of_gradient,
-)
-def relu_gradient_(grad: Tensor, active: Tensor, offsets: Tensor) -> Tensor:
-    """Apply relu's backward pass to `grad` in place; return its sums by group, (N, O)."""
-    torch.ops.aten.threshold_backward.grad_input(grad, active, 0, grad_input=grad)
-    return backends.sum_in_one(grad, offsets)
 
 
 def _product(rows: Tensor, offsets: Tensor, weight: Tensor, bias: Tensor | None, max_rows: int | None) -> Tensor:

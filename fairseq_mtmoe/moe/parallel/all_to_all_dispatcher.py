@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, LocalPlan, Scale
+from fairseq_mtmoe.moe.dispatch import Dispatcher, DispatchPlan, LocalDispatcher, LocalPlan
 from fairseq_mtmoe.moe.parallel.collectives import CommRecord, all_to_all_alike, exchange
 from fairseq_mtmoe.moe.parallel.placement import ExpertPlacement
 
@@ -78,7 +78,7 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         )
         return rows_SH, plan
 
-    def combine(self, rows_SH: Tensor, plan: AllToAllPlan, scale: Scale | None = None) -> Tensor:
+    def combine(self, rows_SH: Tensor, plan: AllToAllPlan, scale_T: Tensor | None = None) -> Tensor:
         """See `Dispatcher`; 0 for tokens without an expert, which were not sent."""
         if plan.arrived is not None:
             rows_SH = self.arriving.combine(rows_SH, plan.arrived)
@@ -87,12 +87,11 @@ class AllToAllDispatcher(Dispatcher[AllToAllPlan]):
         padding = len(plan.left.token_T) - len(rows_TH)
         if padding:
             rows_TH = torch.cat([rows_TH, rows_TH.new_zeros(padding, rows_TH.shape[1])])
-        return self.leaving.combine(rows_TH, plan.left, scale)
+        return self.leaving.combine(rows_TH, plan.left, scale_T)
 
     def _counts(self, offsets_N: Tensor, received_PE: Tensor | None) -> tuple[list[int], list[list[int]], Tensor]:
         """Return numbers of rows to each rank, and from each per local expert, (P, E)."""
         size, count = self.placement.group_size, self.placement.count
-        offsets_N = offsets_N.long()
         sent_N = offsets_N.diff(prepend=offsets_N.new_zeros(1))
         if received_PE is None:
             received_PE = all_to_all_alike(sent_N, self.group, self.record).view(size, count)

@@ -6,9 +6,9 @@ import assignment_starts
 import pytest
 import real_scores
 import torch
-from assignment_scores import gap, random_scores
+from assignment_scores import gap, random_scores, upper_bound
 
-from fairseq_mtmoe.moe import balanced_assignment, priced_assignment
+from fairseq_mtmoe.moe import priced_assignment
 
 SCRIPT = "assignment_cases"
 
@@ -23,19 +23,22 @@ def _short(monkeypatch):
 def test_gap_is_what_is_lost_over_the_ranges():
     scores_TN = torch.tensor([[3.0, 1.0], [2.0, 1.0]])
     best_T, other_T = torch.tensor([0, 1]), torch.tensor([1, 0])
-    assert gap(best_T, best_T, scores_TN) == 0
-    assert gap(other_T, best_T, scores_TN) == pytest.approx(1 / 3)
+    assert gap(best_T, 4.0, scores_TN) == 0
+    assert gap(other_T, 4.0, scores_TN) == pytest.approx(1 / 3)
     with pytest.raises(AssertionError):
-        gap(torch.tensor([0, 0]), best_T, scores_TN)
+        gap(torch.tensor([0, 0]), 4.0, scores_TN)
 
 
 @pytest.mark.parametrize("kind", ["isotropic", "skewed"])
 def test_all_answers_are_near_the_optimum(bench, kind):
     scores_TN = random_scores(kind, 256, 8)
     optimal_T = bench.scipy_assignment(scores_TN)
-    assert abs(gap(balanced_assignment(scores_TN, exact=True), optimal_T, scores_TN)) < 1e-6
+    assignment = priced_assignment(scores_TN)
+    optimum = scores_TN.double()[torch.arange(256), optimal_T].sum().item()
+    assert upper_bound(scores_TN, assignment.price_N) == pytest.approx(optimum)
+    assert abs(gap(assignment.expert_T, optimum, scores_TN)) < 1e-6
     theirs_T = bench.experts_of(bench.libbase_assignment()(scores_TN), 8)
-    assert 0 <= gap(theirs_T, optimal_T, scores_TN) < 0.01
+    assert 0 <= gap(theirs_T, optimum, scores_TN) < 0.01
 
 
 def _sleep(connection):

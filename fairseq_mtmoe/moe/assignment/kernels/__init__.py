@@ -22,14 +22,14 @@ LIBRARIES = {"AVX512": "_assignment_avx512", "AVX2": "_assignment_avx2", "DEFAUL
 
 
 def assign(scores_TN: Tensor, build: Assign | None = None, start_N: Tensor | None = None) -> Assignment | None:
-    """Compute `priced_assignment` with `exact` in one thread, without Python's lock.
+    """Compute the optimal `priced_assignment` in one thread, without Python's lock.
 
     A build gives the same result for the same scores. `build` is one of `BUILDS`, by default the fastest. Returns None
-    if torch must compute it: without a library, on another device, for float64, if scores are not finite, exceed 1e30
-    or differ by less than 1e-30 on average, or if memory is short.
+    if torch must compute it: without a library, on another device, if scores are not finite, exceed 1e30 or differ by
+    less than 1e-30 on average, or if memory is short.
     """
     build = build or next(iter(BUILDS.values()), None)
-    if build is None or not is_on_cpu(scores_TN) or scores_TN.dtype == torch.float64:
+    if build is None or not is_on_cpu(scores_TN):
         return None
     scores_TN = scores_TN.detach().float().contiguous()
     num_tokens, num_experts = scores_TN.shape

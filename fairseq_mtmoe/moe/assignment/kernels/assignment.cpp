@@ -1,4 +1,4 @@
-// Balanced assignment on a CPU: the problem of moe/assignment/stepwise.py, solved faster and more exactly.
+// Balanced assignment on a CPU.
 //
 // Each of T tokens gets one of N experts, each expert gets ⌊T/N⌋ or ⌈T/N⌉ tokens, and the sum of scores is maximal:
 // a transportation problem, whose dual has only N prices. It has three steps:

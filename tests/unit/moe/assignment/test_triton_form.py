@@ -1,4 +1,4 @@
-"""The assignment by Triton's kernels, interpreted on a CPU, against the stepwise reference and the form in torch.
+"""The assignment by Triton's kernels, interpreted on a CPU, against the optimum and the form in torch.
 
 Triton comes with torch's builds for CUDA; elsewhere `pip install triton` lets all of these run.
 """
@@ -8,13 +8,13 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from fairseq_mtmoe.moe import priced_assignment
 from fairseq_mtmoe.moe.assignment import triton_form
-from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
-from fairseq_mtmoe.moe.assignment.stepwise import stepwise_assignment
-from fairseq_mtmoe.moe.assignment.triton_form import triton_assignment
+from fairseq_mtmoe.moe.assignment.torch_form import torch_assignment
+from fairseq_mtmoe.moe.assignment.triton_form import kernels_are_right, triton_assignment
 from tests.unit.moe.assignment import made_scores as made
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+interpreted = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 
 @pytest.fixture
@@ -26,15 +26,16 @@ def large_tiles(monkeypatch):
 
 def in_torch(scores, padding=None, start=None):
     """The form in torch, from 0 without a start, as the kernels begin."""
-    return gpu_assignment(scores, padding, torch.zeros(scores.shape[1]) if start is None else start)
+    return torch_assignment(scores, padding, torch.zeros(scores.shape[1]) if start is None else start)
 
 
+@interpreted
 @pytest.mark.usefixtures("large_tiles")
 @pytest.mark.parametrize("kind", made.KINDS)
 @pytest.mark.parametrize(("tokens", "experts"), [(1024, 8), (1003, 20)])
 def test_shares_gap_and_prices_are_those_of_the_reference(kind, tokens, experts):
     scores = made.make(kind, tokens, experts)
-    found, right = triton_assignment(scores), stepwise_assignment(scores.float(), exact=True)
+    found, right = triton_assignment(scores), priced_assignment(scores)
     made.assert_fair(found.expert_T, tokens, experts)
     if kind is not made.tied:
         assert made.gap(scores, found.expert_T, made.total(scores, right.expert_T)) <= made.FAST_GAP
@@ -44,11 +45,12 @@ def test_shares_gap_and_prices_are_those_of_the_reference(kind, tokens, experts)
     assert (found.price_N - in_torch(scores).price_N).abs().max() <= 1e-3 * spread + 1e-6
 
 
+@interpreted
 @pytest.mark.parametrize(("start", "padded"), [(None, True), ("own", False), ("near", True), ("odd", False)])
 def test_several_programs_do_what_the_form_in_torch_does(start, padded):
     """With tiles of 64 tokens, from these scores' own prices, ones near them, and such as are no prices."""
     scores = made.make(made.clustered, 200, 5)
-    prices = gpu_assignment(scores).price_N
+    prices = torch_assignment(scores).price_N
     prices = {
         None: None,
         "own": prices,
@@ -63,18 +65,44 @@ def test_several_programs_do_what_the_form_in_torch_does(start, padded):
     assert torch.equal(found.expert_T, again.expert_T) and torch.equal(found.price_N, again.price_N)
 
 
+@interpreted
 @pytest.mark.usefixtures("large_tiles")
 def test_prices_from_far_away_do_no_harm():
     """In torch they do: where they are off by more than scores differ, six steps do not reach back."""
     scores = made.make(made.clustered, 1024, 8)
-    best = made.total(scores, stepwise_assignment(scores, exact=True).expert_T)
+    best = made.total(scores, priced_assignment(scores).expert_T)
     for off in (1.0, 1e6):
         start = off * made.spread_of(scores) * torch.randn(8, generator=torch.Generator().manual_seed(7))
         assert made.gap(scores, triton_assignment(scores, None, start).expert_T, best) <= 0.02
 
 
+@interpreted
 @pytest.mark.usefixtures("large_tiles")
 def test_all_padding_gets_nobody_and_one_token_an_expert():
     scores = made.make(made.random_scores, 50, 4)
     assert (triton_assignment(scores, torch.ones(50, dtype=torch.bool)).expert_T == 4).all()
     made.assert_fair(triton_assignment(scores[:1, :2]).expert_T, 1, 2)
+
+
+@pytest.fixture
+def trial():
+    """The trial of this process, forgotten before and after."""
+    kernels_are_right.cache_clear()
+    yield lambda: kernels_are_right(torch.device("cpu"))
+    kernels_are_right.cache_clear()
+
+
+@interpreted
+def test_the_kernels_pass_their_trial(trial):
+    assert trial()
+
+
+@pytest.mark.parametrize("wrong", [None, 0.1, "fails"])
+def test_kernels_that_fail_their_trial_are_not_used(trial, wrong, monkeypatch):
+    def kernels_of(*arguments):
+        assert wrong != "fails"
+        assignment = torch_assignment(*arguments)
+        return assignment._replace(price_N=assignment.price_N + (wrong or 0))
+
+    monkeypatch.setattr(triton_form, "triton_assignment", kernels_of)
+    assert trial() == (wrong is None)

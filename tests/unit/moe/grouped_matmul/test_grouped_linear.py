@@ -1,7 +1,6 @@
 """Grouped products: all ways to compute them agree with plain ones, in values and in every gradient."""
 
 from functools import partial
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 from fairseq_mtmoe.moe.grouped_matmul import operators as grouped
 from fairseq_mtmoe.moe.grouped_matmul.backends import (
     BATCHED,
-    BY_TRITON,
     IN_ONE,
     ONE_BY_ONE,
     backend_for,
@@ -39,8 +37,6 @@ if hasattr(F, "grouped_mm"):
     BACKENDS["in one"] = IN_ONE
 if has_batched_products(torch.zeros(1)):
     BACKENDS["batched"] = BATCHED
-if find_spec("triton"):
-    BACKENDS["by Triton"] = BY_TRITON
 with_grouped_mm = pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this torch has no grouped product")
 
 

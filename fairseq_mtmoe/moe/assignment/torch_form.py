@@ -1,7 +1,7 @@
-"""The GPU form of balanced assignment: a fixed sequence of operations without host synchronisation.
+"""Balanced assignment in torch: a fixed sequence of operations without host synchronisation.
 
-As in `stepwise.py`: prices, choices, and a fixed number of rounds in which surplus tokens move to the experts where
-they lose least. At the end, experts with room take the remaining surplus tokens in order.
+It computes prices and each token's choice. In a fixed number of rounds, surplus tokens move to the experts where they
+lose least. At the end, experts with room take the remaining surplus tokens in order.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ RESUMED_ROUNDS = 3
 RESUMED_RIDGE = 0.01  # of an expert's demand
 LEVEL = 100.0  # in ridges: keeps the mean of the prices
 SHUNNED = 1e-3  # of a share: lower demand counts as this much
+FARTHEST = 1e3  # in units of the scores' scale: larger prices of an earlier step are cut
 
 
 @torch.no_grad()
-def gpu_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
-    """Compute `priced_assignment` without `exact` and without a bound on the gap.
+def torch_assignment(scores_TN: Tensor, padding_T: Tensor | None = None, start_N: Tensor | None = None) -> Assignment:
+    """Compute `priced_assignment` without a bound on the gap.
 
     N is at least 2, T at least 1. `padding_T` is True at padding, whose expert is N. `start_N` are prices of an earlier
     step, of mean 0.
@@ -95,7 +96,7 @@ def _resumed(scores_TN: Tensor, real_T: Tensor | None, count: Tensor, start_N: T
     """
     num_tokens, num_experts = scores_TN.shape
     prices_1N = start_N.nan_to_num(0, 0, 0).unsqueeze(0)
-    prices_1N = (prices_1N - prices_1N.mean()).clamp(-dual_prices.FARTHEST, dual_prices.FARTHEST).float()
+    prices_1N = (prices_1N - prices_1N.mean()).clamp(-FARTHEST, FARTHEST).float()
     # As in `newton_step`, prices are defined only up to a constant: hence the second term.
     ridge_NN = torch.eye(num_experts, device=scores_TN.device) * (1 + RESUMED_RIDGE)
     ridge_NN += RESUMED_RIDGE * LEVEL / num_experts

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairseq_mtmoe.moe import balanced_assignment, priced_assignment
+from fairseq_mtmoe.moe import priced_assignment
 from fairseq_mtmoe.moe.assignment import assigned
-from fairseq_mtmoe.moe.assignment.gpu_form import gpu_assignment
+from fairseq_mtmoe.moe.assignment.torch_form import torch_assignment
 from fairseq_mtmoe.moe.device_kind import DeviceKind, device_kind_everywhere
 from tests.unit.moe.assignment import made_scores as made
 from tests.unit.moe.test_layer import Recorder
@@ -14,7 +14,7 @@ from tests.unit.moe.test_layer import Recorder
 
 @pytest.mark.parametrize(("kind", "tokens", "experts"), [*made.CASES, (made.random_scores, 1, 2)])
 def test_shares_are_fair(kind, tokens, experts):
-    made.assert_fair(gpu_assignment(made.make(kind, tokens, experts)).expert_T, tokens, experts)
+    made.assert_fair(torch_assignment(made.make(kind, tokens, experts)).expert_T, tokens, experts)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_shares_are_fair(kind, tokens, experts):
 def test_shares_gap_and_prices_at_the_size_of_a_batch(kind, tokens, experts):
     """Prices are in units of the scores, 0 on average, and as near the optimum's as the last temperature lets them."""
     scores = made.make(kind, tokens, experts).float()
-    found, right = gpu_assignment(scores), priced_assignment(scores, exact=True)
+    found, right = torch_assignment(scores), priced_assignment(scores)
     made.assert_fair(found.expert_T, tokens, experts)
     assert kind is made.tied or made.gap(scores, found.expert_T, made.total(scores, right.expert_T)) <= made.FAST_GAP
     assert found.price_N.dtype == torch.float32 and found.price_N.shape == (experts,)
@@ -37,24 +37,24 @@ def test_shares_gap_and_prices_at_the_size_of_a_batch(kind, tokens, experts):
 def test_any_start_gives_fair_shares_and_finite_prices(start, padded):
     """From these scores' own prices, ones near them and far away, none, and such as are no prices."""
     scores = made.make(made.clustered, 700, 16)
-    own = gpu_assignment(scores).price_N
+    own = torch_assignment(scores).price_N
     noise = torch.randn(len(own), generator=torch.Generator().manual_seed(7)) * own.std()
     odd = own.clone()
     odd[0], odd[1] = torch.nan, torch.inf
     prices = {"own": own, "near": own + 0.3 * noise, "far": 1e6 * noise, "zero": 0 * own, "odd": odd}[start]
     padding = torch.arange(700) % 5 == 0 if padded else None
-    found = gpu_assignment(scores, padding, prices)
+    found = torch_assignment(scores, padding, prices)
     real = found.expert_T[~padding] if padded else found.expert_T
     made.assert_fair(real, len(real), 16)
     assert not padded or (found.expert_T[padding] == 16).all()
     assert found.price_N.isfinite().all()
-    assert torch.equal(found.expert_T, gpu_assignment(scores, padding, prices).expert_T)
+    assert torch.equal(found.expert_T, torch_assignment(scores, padding, prices).expert_T)
 
 
 def assert_gap(scores, start):
     """The promised gap from these prices: 0.1% of the sum over tokens of highest - lowest score."""
-    best = made.total(scores, balanced_assignment(scores, exact=True))
-    assert made.gap(scores, gpu_assignment(scores, None, start).expert_T, best) <= made.FAST_GAP
+    best = made.total(scores, priced_assignment(scores).expert_T)
+    assert made.gap(scores, torch_assignment(scores, None, start).expert_T, best) <= made.FAST_GAP
 
 
 @pytest.mark.parametrize(("shift", "tokens", "experts"), [(0.3, 4096, 16), (1.0, 1024, 8), (1.0, 4099, 64)])
@@ -82,7 +82,7 @@ def test_a_start_saves_operations(padded, most):
     """Without one there are 671 and 673."""
     scores, start, padding = torch.randn(64, 8), torch.zeros(8), torch.arange(64) % 5 == 0 if padded else None
     with Recorder() as recorder:
-        gpu_assignment(scores, padding, start)
+        torch_assignment(scores, padding, start)
     assert recorder.operations <= most
 
 
@@ -98,12 +98,12 @@ def test_padding_takes_no_part():
     scores = made.make(made.random_scores, 700, 16)
     padding = torch.rand(700, generator=torch.Generator().manual_seed(3)) < 0.3
     scores[padding] = 100 * torch.randn(int(padding.sum()), 16, generator=torch.Generator().manual_seed(4))
-    expert = gpu_assignment(scores, padding).expert_T
+    expert = torch_assignment(scores, padding).expert_T
     assert (expert[padding] == 16).all()
     real = scores[~padding]
     made.assert_fair(expert[~padding], len(real), 16)
     assert made.gap(real, expert[~padding]) <= made.FAST_GAP
-    assert (gpu_assignment(scores, torch.ones_like(padding)).expert_T == 16).all()
+    assert (torch_assignment(scores, torch.ones_like(padding)).expert_T == 16).all()
 
 
 SCORES, PADDING = made.make(made.random_scores, 512, 8).float(), torch.arange(512) % 7 == 0
@@ -112,13 +112,13 @@ SCORES, PADDING = made.make(made.random_scores, 512, 8).float(), torch.arange(51
 @pytest.mark.parametrize("arguments", [(SCORES,), (SCORES, PADDING), (SCORES, PADDING, torch.zeros(8))])
 def test_no_value_is_waited_for(arguments):
     """Its operations can be found with tensors that have no values."""
-    graph = make_fx(lambda *tensors: gpu_assignment(*tensors).expert_T, tracing_mode="fake")(*arguments)
-    assert torch.equal(graph(*arguments), gpu_assignment(*arguments).expert_T)
+    graph = make_fx(lambda *tensors: torch_assignment(*tensors).expert_T, tracing_mode="fake")(*arguments)
+    assert torch.equal(graph(*arguments), torch_assignment(*arguments).expert_T)
 
 
 @pytest.mark.parametrize("padding", [None, PADDING])
 def test_gates_and_assignment_take_this_form_on_a_gpu(padding):
     with device_kind_everywhere(DeviceKind.GPU):
         taken, _ = assigned(SCORES, padding)
-    assert torch.equal(taken, gpu_assignment(SCORES, padding).expert_T)
+    assert torch.equal(taken, torch_assignment(SCORES, padding).expert_T)
     assert not torch.equal(taken, assigned(SCORES, padding)[0])  # a CPU finds the very best
