@@ -164,7 +164,10 @@ def test_a_language_is_added_to_the_demo_s_translator(tmp_path):
         "--save-interval-updates", 4, "--log-interval", 1, "--virtual-epoch-size", 400,
     )  # fmt: skip
     catalogs, variables = TRANSLATION / "catalogs", {"RUNS": tmp_path}
-    run_script(catalogs / "prepare.sh", "--langs", "cs,cy", "--vocab-size", 700, **variables)
+    recipe = tmp_path / "two.yaml"
+    settings = "held_out: {valid: 20, test: 20}, vocabulary: {size: 700}"
+    recipe.write_text(f"{{name: two, {settings}, corpora: [{{recipe: catalogs, langs: [cs, cy]}}]}}")
+    run_script(catalogs / "prepare.sh", RECIPE=recipe, **variables)
     run_script(catalogs / "train.sh", *small, "--dense-updates", 2, "--cpu", **variables)
     add = TRANSLATION / "new_language" / "add.sh"
     printed = run_script(add, *small, "--lr", 0, LANGUAGE="fi", FROM="cs", **variables)

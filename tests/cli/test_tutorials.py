@@ -51,7 +51,7 @@ OF_TASK = {
 }  # fmt: skip
 SMALL = {
     "fairseq-validate": "--cpu --num-workers 0", "evaluate": "--cpu --beam 1 --max-len-b 8",
-    "translate": "--cpu --beam 1 --max-len-b 8", "corpora": "--workers 1", "catalogs": "--langs cs --vocab-size 700",
+    "translate": "--cpu --beam 1 --max-len-b 8", "corpora": "--workers 1",
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@
 this file's history. It has
 
 - `data/`: a data directory as fairseq-preprocess makes them;
-- `text/`: parallel text, and `prepared/`: the data directory that `mtmoe prepare text` made of it;
+- `prepared/`: the data directory that `mtmoe prepare text` made of parallel text;
 - `sparse/`: a checkpoint of update 8 of a run that was dense for 4, and the run log;
 - `parts/`: a checkpoint of update 8 in parts, of two processes;
 - `dense/`: a checkpoint of update 8 of the dense twin, with fairseq's own criterion and Adam;

@@ -55,9 +55,3 @@ def test_a_run_log_is_drawn(tmp_path):
     mtmoe("plot", tmp_path / "run", "--out", tmp_path / "plots")
     drawn = {path.name for path in (tmp_path / "plots").iterdir()}
     assert drawn == {"sampling.png", "experts.png", "perplexity.png", "gates.png"}  # it has a gate for each language
-
-
-def test_a_prepared_directory_is_up_to_date(tmp_path):
-    shutil.copytree(OLD / "prepared", tmp_path / "prepared")
-    shown = mtmoe("prepare", "text", OLD / "text", tmp_path / "prepared", "--vocab-size", 44)
-    assert "is up to date" in shown

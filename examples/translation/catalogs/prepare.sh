@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Harvest the demo's languages from the catalogs of pycountry, Django and Sphinx. A second run does nothing.
+# Read the translations in pycountry, Django and Sphinx. A second run does nothing.
+# Set DATA for another folder than the demo's, and RECIPE for other languages.
 set -euo pipefail
-LANGS=uk,hi,zh_Hans,fr,hu,pl,de,ru,tr,pt_BR,es,cs,fi,cy
-mtmoe prepare catalogs "${RUNS:-runs}/catalogs/data" --langs "$LANGS" --vocab-size 6000 "$@"
+PACKAGES=$(python -c 'from pathlib import Path; import pycountry; print(Path(pycountry.__file__).parents[1])')
+mtmoe prepare corpora "$PACKAGES" "${DATA:-${RUNS:-runs}/catalogs/data}" --recipe "${RECIPE:-catalogs}" "$@"

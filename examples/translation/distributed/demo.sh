@@ -7,7 +7,7 @@ RUN=${RUNS:-runs}/distributed
 MODEL=$RUN/model
 UPDATES=${UPDATES:-600}
 
-mtmoe prepare catalogs "$RUN/data" --langs fr,de,es,cs --vocab-size 4000
+DATA=$RUN/data RECIPE=$HERE/../catalogs/four_languages.yaml bash "$HERE/../catalogs/prepare.sh"
 
 if [ ! -e "$MODEL/checkpoint_last.pt" ]; then
     echo "== Train in two processes: each holds 4 of the 8 experts, and they exchange tokens."

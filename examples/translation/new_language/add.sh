@@ -2,7 +2,9 @@
 # Add LANGUAGE to the demo's translator: prepare text, extend the checkpoint, train, evaluate. A second call continues.
 set -euo pipefail
 HERE=$(dirname "$0") LANGUAGE=${LANGUAGE:-sv} OLD=${RUNS:-runs}/catalogs NEW=${RUNS:-runs}/catalogs-${LANGUAGE:-sv}
-mtmoe prepare catalogs "$NEW/data" --langs "$LANGUAGE" --vocabulary-from "$OLD/data"
+mkdir -p "$NEW"
+sed "s/LANGUAGE/$LANGUAGE/g" "$HERE/language.yaml" > "$NEW/recipe.yaml"
+DATA=$NEW/data RECIPE=$NEW/recipe.yaml bash "$HERE/../catalogs/prepare.sh" --vocabulary-from "$OLD/data"
 [ -e "$NEW/grown.pt" ] || mtmoe add-task "$OLD/model/checkpoint_best.pt" "$NEW/grown.pt" --task "$LANGUAGE" \
     --embedding-from "${FROM:-mean}"
 DATA=$NEW/data MODEL=$NEW/model bash "$HERE/../catalogs/train.sh" \

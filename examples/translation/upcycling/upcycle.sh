@@ -14,7 +14,8 @@ TRAINING=(--sampling-method temperature --sampling-temperature 1.5 --dropout 0.1
     --adam-betas '(0.9,0.98)' --clip-norm 1.0 --lr 0.003 --lr-scheduler inverse_sqrt --warmup-updates 200
     --max-tokens 2000 --num-workers 0 --seed 1 --log-format simple --log-interval 50 --no-epoch-checkpoints)
 
-mtmoe prepare catalogs "$DATA" --langs fr,de,es,cs --vocab-size 4000
+CATALOGS=$(dirname "$0")/../catalogs
+DATA=$DATA RECIPE=$CATALOGS/four_languages.yaml bash "$CATALOGS/prepare.sh"
 
 if [ ! -e "$RUN/sparse.pt" ]; then
     echo "== Train a dense model with stock fairseq."

@@ -22,9 +22,6 @@ logger = logging.getLogger(__name__)
 STAMP = "stamp.json"
 MANIFEST = "manifest.json"
 
-# Increased whenever the same input gives other files. 1 was up to 0.1.8, which drew another sample of the text for the
-# vocabulary; directories made with it remain valid: see `fingerprint`.
-FORMAT = 2
 _DISK_ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
     *(errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG),  # a file in place of a folder, or an unusable name
@@ -45,15 +42,8 @@ def content_hash(path: Path) -> str:
         return "unreadable"
 
 
-def fingerprint(options: Mapping[str, object], files: Iterable[tuple[str, str]], form: int = FORMAT) -> str:
-    """Return a SHA-256 over options, input files' names and hashes, and relevant versions; `form` is a `FORMAT`."""
-    made_from = {**_versions(), "format": form, "options": dict(options), "files": [list(file) for file in files]}
-    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
-
-
 def _versions() -> dict[str, object]:
-    versions = {"sentencepiece": version("sentencepiece"), "unicode": unicodedata.unidata_version}
-    return {"format": FORMAT, **versions}
+    return {"sentencepiece": version("sentencepiece"), "unicode": unicodedata.unidata_version}
 
 
 def write_manifest(folder: Path, raw: Mapping[str, Mapping[str, str]]) -> None:
@@ -131,14 +121,6 @@ def disk_errors_of(out: Path) -> Iterator[None]:
         if error.errno not in _DISK_ERRORS:
             raise
         raise UserError(f"`{out}` cannot be written: {error.strerror}.") from error
-
-
-def is_up_to_date(out: Path, key: str, earlier: Collection[str] = ()) -> bool:
-    """Return whether `out` is complete and has one of these fingerprints (UserError: it has other content)."""
-    if not os.path.lexists(out):
-        return False
-    stamp, present = _own_content(out)
-    return stamp["key"] in (key, *earlier) and _find_damaged(out, present, stamp["files"], file_hash) is None
 
 
 def _own_content(out: Path) -> tuple[dict[str, Any], dict[str, int]]:

@@ -1,25 +1,22 @@
 """Reports on a data directory and on lines left out: `report.json` and pages, without times and paths."""
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fairseq_mtmoe.data.corpora.blocks import BAD_REASONS
-from fairseq_mtmoe.data.corpora.catalogs import DROP_REASONS
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import CHANGES, RULES, chosen
 from fairseq_mtmoe.data.corpora.engine.assembling import TRAIN, Assembly, Ids
 from fairseq_mtmoe.data.corpora.engine.reading import CleanedCorpus
 from fairseq_mtmoe.data.corpora.engine.selecting import DRAWN, SIDES, Selection
 from fairseq_mtmoe.data.corpora.engine.store import plain, summary_of
-from fairseq_mtmoe.data.corpora.page.figures import MANY_UNKNOWN, largest_first, unknown_share
+from fairseq_mtmoe.data.corpora.page.figures import largest_first, unknown_share
 from fairseq_mtmoe.data.corpora.page.pages import markdown_of, page_of
 from fairseq_mtmoe.data.corpora.recipes.schema import BACK_TRANSLATED, Role
 from fairseq_mtmoe.data.corpora.vocabulary.pieces import OF_GIVEN, OF_OPTIONS, OF_RECIPE, table
-from fairseq_mtmoe.data.translation.tiers import TIER_RULE
-from fairseq_mtmoe.io.tables import markdown_table
 
 Report = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]  # head and rows
@@ -67,12 +64,10 @@ def _ordered(report: Report) -> list[tuple[str, str, list[Report]]]:
 
 
 def write(folder: Path, report: Report) -> None:
-    """Write `report.json`, `report.md` and, of a recipe's corpora, `report.html` into `folder`."""
-    is_text = report["command"] != "corpora"
+    """Write `report.json`, `report.md` and `report.html` into `folder`."""
     (folder / "report.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / "report.md").write_text(_text_page(report) if is_text else markdown_of(report), encoding="utf-8")
-    if not is_text:
-        (folder / "report.html").write_text(page_of(report), encoding="utf-8")
+    (folder / "report.md").write_text(markdown_of(report), encoding="utf-8")
+    (folder / "report.html").write_text(page_of(report), encoding="utf-8")
 
 
 def of_corpora(assembly: Assembly, selections: Iterable[Selection], evaluated: Iterable[CleanedCorpus]) -> Report:
@@ -150,90 +145,3 @@ def pair_table(report: Report) -> Table:
         shards = str(max(pair["shards"] for pair in pairs))
         rows.append(_row(name, tier, pairs, [directions], [shards, f"{unknown_share(pairs) or 0:.2%}"]))
     return ["pair", "tier", "directions", *SPLITS, "shards", "unknown"], rows
-
-
-def text_table(report: Report, by_reason: bool = False) -> Table:
-    """Return the table of language pairs, largest first, with a total; dropped pairs in one column or by reason."""
-    columns = {"dropped": list(DROP_REASONS)}
-    if by_reason:
-        occurring = {reason for pair in report["pairs"].values() for reason in pair["dropped"]}
-        columns = {f"−{reason}": [reason] for reason in DROP_REASONS if reason in occurring}
-    rows = []
-    for name, tier, pairs in _ordered(report):
-        sums = [sum(pair["dropped"].get(one, 0) for pair in pairs for one in reasons) for reasons in columns.values()]
-        rows.append(
-            _row(name, tier, pairs, [], [*(f"{number:,}" for number in sums), f"{unknown_share(pairs) or 0:.2%}"])
-        )
-    return ["pair", "tier", *SPLITS, *columns, "unknown"], rows
-
-
-def hints(report: Report) -> list[str]:
-    """Return warnings for a user before training."""
-    pairs = report["pairs"]
-    found = sum(pair["evaluation_sources_in_training"] for pair in pairs.values())
-    lines = [f"{found:,} validation and test sources also occur in training data."] if found else []
-    lines += [
-        f"{name}: one of the training files has {pair['dropped']['unequal']:,} more lines, which are left out."
-        for name, pair in pairs.items()
-        if "unequal" in pair["dropped"]
-    ]
-    sums: dict[str, Counter[str]] = defaultdict(Counter)
-    for pair in pairs.values():
-        for lang, counts in pair["tokens"].get("test", {}).items():
-            sums[lang].update(counts)
-    shares = {lang: counts["unknown"] / max(1, counts["tokens"]) for lang, counts in sorted(sums.items())}
-    many = ", ".join(f"{lang} {share:.1%}" for lang, share in shares.items() if share >= MANY_UNKNOWN)
-    coverage = report["options"].get("character_coverage")  # none for a given vocabulary
-    if many and coverage != 1:
-        more = "" if coverage is None else f"; raise `--character-coverage` above {coverage:g} to include more of them"
-        lines.append(
-            f"Some tokens of the test sets are characters that the vocabulary lacks ({many}), which no model can"
-            f" write{more}."
-        )
-    return lines
-
-
-def _text_page(report: Report) -> str:
-    """Return a report in Markdown, with `sources`, `left_out` messages and changes of `files` if present."""
-    head, rows = text_table(report, by_reason=True)
-    pairs = {name: pair for name, pair in report["pairs"].items() if pair["evaluation_sources_in_training"]}
-    seen = sum(pair["evaluation_sources_in_training"] for pair in pairs.values())
-    settings = [f"- {name.replace('_', ' ')}: {value}" for name, value in report["options"].items()]
-    settings.append(f"- validation and test sources that also occur in some language's training data: {seen}")
-    meanings = [f"`−{name}` (dropped): {meaning}." for name, meaning in DROP_REASONS.items() if f"−{name}" in head]
-    parts = [
-        f"# Data directory made by `mtmoe prepare {report['command']}`",
-        "\n".join(settings),
-        markdown_table(head, rows, texts=2),
-        "\n".join([TIER_RULE, "`unknown`: share of test tokens, both sides, that the vocabulary lacks.", *meanings]),
-        *hints(report),
-    ]
-    if pairs:
-        head = ["validation and test sources of", "found in training", "in training data of"]
-        found = [
-            (name, pair["evaluation_sources_in_training"], pair["found_in_training_of"]) for name, pair in pairs.items()
-        ]
-        rows = [[name, f"{number:,}", _listed(of)] for name, number, of in found]
-        parts.append(markdown_table(head, rows, texts=(0, 2)))
-    if "files" in report:
-        parts += _changes(report["files"])
-    if "sources" in report:
-        of = [[one["source"], f"{one['catalogs']:,}", ", ".join(one["damaged"]) or "none"] for one in report["sources"]]
-        parts.append(markdown_table(["source", "catalogs", "damaged, not read"], of, texts=(0, 2)))
-    if report.get("left_out"):
-        parts.append(f"Languages left out, with their number of messages: {_listed(report['left_out'])}.")
-    return "\n\n".join(parts) + "\n"
-
-
-def _changes(files: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return the parts on normalisation of each text file."""
-    rows = [[name, *(f"{of[kind]:,}" for kind in CHANGES)] for name, of in files.items() if any(of.values())]
-    if not rows:
-        return ["No text file had control or invisible characters, or lines that were not in Unicode NFC."]
-    head = ["file", "characters removed", "line breaks made spaces", "lines made NFC"]
-    said = "Control and invisible characters are removed and lines are made NFC, also in validation and test files:"
-    return [said, markdown_table(head, rows)]
-
-
-def _listed(numbers: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} ({count:,})" for name, count in sorted(numbers.items()))

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from fairseq_mtmoe.errors import UserError, raise_invalid, visible
@@ -50,15 +50,12 @@ def tier_of_size(size: int, largest: int) -> str:
     return "low" if 8 * size < largest else "mid"
 
 
-def read_tiers(path: Path, tier_of_key: Callable[[str], str] = str) -> dict[str, list[str]]:
+def read_tiers(path: Path) -> dict[str, list[str]]:
     """Return the pairs or target languages of each tier in a file such as `tiers.json`."""
     content = read_json(path, "a file of tiers")
     if fault(content, dict[str, list[str]]) is not None:
         raise UserError(f"`{path}` must map high, mid and low to lists of language pairs, but does not.")
-    tiers: dict[str, list[str]] = {}
-    for key, names in content.items():
-        tier = tier_of_key(key)
-        if tier not in TIERS:
+    for key in content:
+        if key not in TIERS:
             raise_invalid(f"every key of {path}", f"one of {', '.join(TIERS)}", key)
-        tiers.setdefault(tier, []).extend(names)
-    return tiers
+    return dict(content)

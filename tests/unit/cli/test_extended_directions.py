@@ -32,7 +32,8 @@ def folder(tmp_path_factory):
     save_translator(folder / "old.pt", output_bias=True)
     extend(folder, "old.pt", "luo.pt", "luo_Latn", sentences("luo", 200))
     extend(folder, "luo.pt", "both.pt", "xho_Latn", [f"ʘ{line}" for line in sentences("sw", 200)])
-    mtmoe("prepare", "text", folder / "raw", folder / "data", "--vocabulary-of", folder / "both.pt")
+    options = ("--recipe", "folder", "--workers", 1)
+    mtmoe("prepare", "corpora", folder / "raw", folder / "data", *options, "--vocabulary-of", folder / "both.pt")
     train_here(
         folder / "data", folder / "run", "--task", "translation_heated", "--arch", "base_dense", "--max-tokens", 400,
         "--init-model", folder / "both.pt", "--train-only", "new-embeddings", "--lang-pairs", "eng_Latn-luo_Latn",

@@ -19,7 +19,7 @@ from fairseq_mtmoe.cli.main import COMMANDS, commands
 
 assert CliRunner().invoke(commands, ["--help"]).exit_code == 0
 print(*(name for name in sys.modules if name.startswith("fairseq_mtmoe.cli.")))
-groups = "prepare", "prepare corpora", "prepare text", "prepare catalogs"
+groups = "prepare", "prepare corpora"
 for line in (*groups, "evaluate", "download", "extend", "report", "suggest"):
     for arguments, code in (["--help"], 0), (["--nonsense"], 2):
         assert CliRunner().invoke(commands, [*line.split(), *arguments]).exit_code == code, line
@@ -92,11 +92,10 @@ def test_user_dir_is_the_plugin():
         ("extend model out --language xx --text text", ["--like"]),
         ("plot run", ["--labels", "--langs", "--tasks", "--layers", "--updates"]),
         ("prepare corpora raw data --recipe folder", ["--codes"]),
-        ("prepare catalogs out", ["--langs"]),
     ],
 )
 def test_lists_of_a_repeated_option_are_joined(line, options):
-    *groups, arguments = re.split(" (?=corpora|catalogs)", line)
+    *groups, arguments = re.split(" (?=corpora)", line)
     name, *given = arguments.split()
     context = click.Context(commands)
     group = commands.get_command(context, *groups) if groups else commands

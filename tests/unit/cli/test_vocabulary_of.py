@@ -6,10 +6,14 @@ import pytest
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
-from tests.helpers.invoked import invoked, mtmoe
+from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import trained_pieces
 from tests.helpers.pretrained_translators import save_translator, sentences, write_lines
 from tests.helpers.refused import refused
+
+
+def prepare(raw, out, *options):
+    return mtmoe("prepare", "corpora", raw, out, "--recipe", "folder", "--workers", 1, *options)
 
 
 @pytest.fixture
@@ -22,13 +26,11 @@ def raw(tmp_path):
 
 
 @pytest.mark.parametrize("style", ["multilingual", "mbart"])
-@pytest.mark.parametrize("form", ["text", "corpora"])
-def test_data_has_the_models_pieces_ids_and_codes(tmp_path, raw, form, style):
+def test_data_has_the_models_pieces_ids_and_codes(tmp_path, raw, style):
     langs = {"multilingual": ("eng_Latn", "fra_Latn", "swh_Latn"), "mbart": ("en_XX", "fr_XX", "sw_KE")}[style]
     model, out = tmp_path / "model.pt", tmp_path / "data"
     vocabulary = save_translator(model, langs=langs, style=style).source
-    options = ("--recipe", "folder", "--workers", 1) if form == "corpora" else ()
-    said = mtmoe("prepare", form, raw, out, *options, "--vocabulary-of", model)
+    said = prepare(raw, out, "--vocabulary-of", model)
     assert "--init-model" in said and str(model) in said
     assert tuple((out / "langs.txt").read_text().split()) == langs
     assert (out / "lang_pairs.txt").read_text() == f"{langs[0]}-{langs[2]}\n"
@@ -38,7 +40,7 @@ def test_data_has_the_models_pieces_ids_and_codes(tmp_path, raw, form, style):
     ids = data_utils.load_indexed_dataset(str(out / f"test.{langs[0]}-{langs[2]}.{langs[2]}"), dictionary)
     cuts = [vocabulary.processor.encode(line, out_type=str) for line in sentences("sw", 6, 2)]
     assert [dictionary.string(row).split() for row in ids] == cuts
-    assert "up to date" in mtmoe("prepare", form, raw, out, *options, "--vocabulary-of", model)
+    assert "up to date" in prepare(raw, out, "--vocabulary-of", model)
     assert str(tmp_path) not in json.dumps(json.loads((out / "report.json").read_text()).get("recipe", {}))
 
 
@@ -46,9 +48,9 @@ def test_data_with_a_vocabulary_for_each_side_is_no_vocabulary_of_other_data(tmp
     models = trained_pieces(sentences("en", 200)), trained_pieces(sentences("sw", 200))
     model, old = tmp_path / "model.pt", tmp_path / "old"
     save_translator(model, models, langs=("eng", "swh"), langtoks=("tgt", None))
-    mtmoe("prepare", "text", raw, old, "--vocabulary-of", model)
+    prepare(raw, old, "--vocabulary-of", model)
     with refused("--vocabulary-from"):
-        mtmoe("prepare", "text", raw, tmp_path / "new", "--vocabulary-from", old)
+        prepare(raw, tmp_path / "new", "--vocabulary-from", old)
     assert not (tmp_path / "new").exists()
 
 
@@ -57,7 +59,7 @@ def test_two_models_cut_sources_and_targets(tmp_path, raw, joined):
     models = trained_pieces(sentences("en", 200)), trained_pieces(sentences("sw", 200), "unigram", 40)
     langs, model, out = ("eng", "swh"), tmp_path / "model.pt", tmp_path / "data"
     made = save_translator(model, models, langs=langs, joined=joined, langtoks=("tgt", None))
-    mtmoe("prepare", "corpora", raw, out, "--recipe", "folder", "--workers", 1, "--vocabulary-of", model)
+    prepare(raw, out, "--vocabulary-of", model)
     dictionaries = [Dictionary.load(str(out / f"dict.{lang}.txt")) for lang in langs]
     assert Vocabulary.of_data(out, *(dictionary.symbols for dictionary in dictionaries)) == made
     sides = zip(langs, dictionaries, (made.source, made.target), ("en", "sw"), strict=True)
@@ -78,17 +80,16 @@ def test_two_models_cut_sources_and_targets(tmp_path, raw, joined):
 def test_another_models_data_is_not_replaced(tmp_path, raw):
     save_translator(tmp_path / "model.pt")
     save_translator(tmp_path / "other.pt", [trained_pieces(sentences("en", 100), size=50)])
-    run = ("prepare", "text", raw, tmp_path / "data", "--vocabulary-of")
-    mtmoe(*run, tmp_path / "model.pt")
+    run = (raw, tmp_path / "data", "--vocabulary-of")
+    prepare(*run, tmp_path / "model.pt")
     with refused("data"):
-        mtmoe(*run, tmp_path / "other.pt")
-    assert "Wrote" in invoked(*run, tmp_path / "other.pt", "--overwrite").output
+        prepare(*run, tmp_path / "other.pt")
+    assert "Wrote" in prepare(*run, tmp_path / "other.pt", "--overwrite")
 
 
-@pytest.mark.parametrize("form", ["text", "corpora"])
-def test_a_language_that_the_model_lacks_is_refused_before_any_work(tmp_path, raw, form):
+def test_a_language_that_the_model_lacks_is_refused_before_any_work(tmp_path, raw):
     save_translator(tmp_path / "model.pt", langs=("eng_Latn", "fra_Latn"))
-    run = ("prepare", form, raw, tmp_path / "data", *(("--recipe", "folder") if form == "corpora" else ()))
+    run = (raw, tmp_path / "data")
     for more, wrong in (
         (("--vocabulary-of", tmp_path / "model.pt"), "--codes"),
         (("--vocabulary-of", tmp_path / "model.pt", "--codes", "sw=swa_Latn"), "--codes"),
@@ -99,9 +100,9 @@ def test_a_language_that_the_model_lacks_is_refused_before_any_work(tmp_path, ra
         (("--vocabulary-of", raw / "none.pt"), "none.pt"),
     ):
         with refused(wrong):
-            mtmoe(*run, *more)
+            prepare(*run, *more)
     assert not (tmp_path / "data").exists()
-    mtmoe(*run, "--vocabulary-of", tmp_path / "model.pt", "--codes", "sw=fra_Latn")
+    prepare(*run, "--vocabulary-of", tmp_path / "model.pt", "--codes", "sw=fra_Latn")
     assert (tmp_path / "data" / "train.eng_Latn-fra_Latn.fra_Latn.bin").exists()
 
 

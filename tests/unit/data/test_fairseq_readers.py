@@ -14,12 +14,13 @@ from omegaconf import OmegaConf
 from fairseq_mtmoe import register
 from fairseq_mtmoe.data.corpora.vocabulary.training import train_model
 from fairseq_mtmoe.data.fairseq_readers import read_lines
-from tests.helpers.catalogs import MESSAGES
 from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.refused import refused
 
 GOOD = "die 12\ndas 7\n\u3000 3\nHaus 5\nHaus 6 #fairseq:overwrite\nmadeupword0000 0\n"
-MODEL = train_model(MESSAGES, 54, 1.0)
+NOUNS = ("file", "folder", "user", "page", "image", "letter", "table", "door", "window", "garden", "river", "house")
+VERBS = ("Open", "Close", "Delete", "Copy", "Move", "Print", "Send", "Read", "Find", "Paint", "Wash", "Count")
+MODEL = train_model([f"{verb} the {noun}" for verb in VERBS for noun in NOUNS], 54, 1.0)
 
 
 @pytest.fixture(scope="module", autouse=True)

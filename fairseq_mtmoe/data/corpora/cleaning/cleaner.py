@@ -100,12 +100,9 @@ Rules = Callable[[_Side, _Side], Iterable[tuple[str, Callable[[Found], Found]]]]
 
 @dataclass(frozen=True)
 class Cleaner:
-    """Cleaning of corpora of two languages, in plain codes; all pairs of evaluation data are kept, normalised.
+    """Cleaning of corpora of two languages, in plain codes; all pairs of evaluation data are kept, normalised."""
 
-    Without filters all training pairs with text on both sides are kept.
-    """
-
-    filters: Filters | None
+    filters: Filters
     source_lang: str
     target_lang: str
     role: Role
@@ -113,14 +110,10 @@ class Cleaner:
     def __call__(self, block: Block) -> Cleaned:
         if self.role is not Role.train:
             return _clean(block)
-        return _clean(block, self._rules, sys.maxsize if self.filters is None else self.filters.max_characters)
+        return _clean(block, self._rules, self.filters.max_characters)
 
     def _rules(self, source: _Side, target: _Side) -> Iterator[tuple[str, Callable[[Found], Found]]]:
         filters = self.filters
-        if filters is None:
-            pairs = zip(source.texts, target.texts, strict=True)
-            yield "empty", lambda _: np.array([not (one and other) for one, other in pairs], np.bool_)
-            return
         yield "length", lambda _: source.too_long | target.too_long
         yield "empty", lambda _: (source.keys.counted == 0) | (target.keys.counted == 0)
         widths = (source.widths, target.widths)

@@ -60,7 +60,7 @@ class PartJob:
 
     corpus: int  # its number for whoever waits for the result
     raw: RawCorpus  # with the files of this part
-    filters: Filters | None  # for training pairs; None keeps text unfiltered
+    filters: Filters  # for training pairs
     on_bad_line: OnBadLine
     block: int  # pairs
     stage: Stage

@@ -50,7 +50,7 @@ class CleanedCorpus:
 class Rules:
     """Settings for reading and cleaning corpora."""
 
-    filters: Filters | None  # for training pairs; None keeps text unfiltered
+    filters: Filters  # for training pairs
     identification: Sequence[str] = ()  # hash of the model for language identification, if any
     on_bad_line: OnBadLine = "stop"  # see `readers.read`
     held_out: Mapping[str, int] = field(default_factory=dict)  # pairs to draw from the training text of a language pair
@@ -79,7 +79,7 @@ def clean(tools: Tools, corpora: Sequence[RawCorpus], rules: Rules, label: str) 
 
 def _stage(tools: Tools, corpus: RawCorpus, rules: Rules) -> Stage:
     files, is_training = corpus.files, corpus.role is Role.train
-    filters = None if rules.filters is None else asked(rules.filters)
+    filters = asked(rules.filters)
     return tools.work.stage(
         "clean",
         content=corpus.digests,
@@ -109,7 +109,7 @@ def _check_left(pair: str, stages: Stages, rules: Rules) -> None:
     of_pair = [one for one in stages if one[0].pair == pair and one[0].role is Role.train]
     results = [stage.result() for _, stage in of_pair]
     found = [result for result in results if result is not None]
-    if rules.filters is None or not results or len(found) < len(results):  # text as it is has no rules to speak of
+    if not results or len(found) < len(results):
         return
     if kept := sum(sum(result["sizes"]) for result in found):
         check_enough(pair, rules.held_out.get(pair, 0), kept)

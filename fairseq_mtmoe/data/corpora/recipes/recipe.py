@@ -29,7 +29,7 @@ class Recipe:
     """A recipe, with plain codes of languages; see `docs/reference/recipes.md`.
 
     Attributes:
-        languages: spelling of codes in the data directory's file names; None: as in the raw files' names.
+        languages: spelling of codes in the data directory's file names.
         corpora: in order of priority; of several equal pairs the first is kept.
         path: the recipe's file.
         known_languages: languages of a given vocabulary, in its spelling, listed first in the new directory.
@@ -38,7 +38,7 @@ class Recipe:
     """
 
     name: str = field(metadata=schema.NAME)
-    languages: Spelling | None
+    languages: Spelling
     directions: list[str] = field(default_factory=list, metadata=schema.PAIR)
     corpora: list[Corpus]
     held_out: schema.HeldOut = field(default_factory=schema.HeldOut)
@@ -78,8 +78,6 @@ class Recipe:
         """Return a language's code in the data directory's names; languages that mBART lacks keep theirs."""
         if lang in self.codes:
             return self.codes[lang]
-        if self.languages is None:
-            return lang
         return schema.plain_code(lang) if self.languages is Spelling.plain else schema.mbart_code(lang) or lang
 
     def data_pair(self, pair: str) -> str:

@@ -9,7 +9,6 @@ from pathlib import PurePosixPath
 from typing import Any, Optional
 from urllib.parse import urlsplit
 
-from fairseq_mtmoe.errors import raise_invalid
 from fairseq_mtmoe.io.typed import MISSING
 
 SHIPPED = ("wmt15", "ml50", "catalogs", "folder", "flores200", "ntrex")  # recipes of this package
@@ -37,8 +36,7 @@ class Spelling(Enum):
 
 
 # The 52 codes of mBART-50 ("Multilingual Translation with Extensible Multilingual Pretraining and Finetuning", Tang et
-# al. 2020), of which ML-50 has data for all but two (sw_KE, tl_XX). `catalogs.py` has another rule, in which Chinese is
-# named by its script.
+# al. 2020), of which ML-50 has data for all but two (sw_KE, tl_XX).
 MBART = (
     *("af_ZA", "ar_AR", "az_AZ", "bn_IN", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fa_IR", "fi_FI", "fr_XX"),
     *("gl_ES", "gu_IN", "he_IL", "hi_IN", "hr_HR", "id_ID", "it_IT", "ja_XX", "ka_GE", "kk_KZ", "km_KH", "ko_KR"),
@@ -281,27 +279,3 @@ class Shards:
 
     pairs: int = field(default=1_000_000, metadata=_AT_LEAST_1)
     most: int = field(default=16, metadata=_AT_LEAST_1)
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """Settings of a data directory without a recipe; each field affects the bytes written."""
-
-    vocab_size: int = 8000
-    character_coverage: float = 0.9995
-    temperature: float = 5.0
-    seed: int = 1
-    shards: int = 1
-
-    def __post_init__(self) -> None:
-        if not 8 <= self.vocab_size <= LARGEST_SIZE:
-            raise_invalid("--vocab-size", f"from 8 to {LARGEST_SIZE:,}", self.vocab_size)
-        if not LEAST_COVERAGE <= self.character_coverage <= 1:
-            raise_invalid("--character-coverage", f"from {LEAST_COVERAGE} to 1", self.character_coverage)
-        if not 0 < self.temperature < math.inf:
-            raise_invalid("--temperature", "above 0 and finite", self.temperature)
-        if self.shards < 1:
-            raise_invalid("--shards", "at least 1", self.shards)
-
-
-OF_TRAINED = ("vocab_size", "character_coverage", "temperature")  # options without meaning for a given vocabulary

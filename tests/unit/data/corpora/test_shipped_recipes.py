@@ -5,12 +5,16 @@ import lzma
 import random
 import re
 from dataclasses import replace
+from pathlib import Path
 
+import pycountry
 import pytest
 
+from fairseq_mtmoe.data.corpora.blocks import Block
 from fairseq_mtmoe.data.corpora.cleaning.languages import scripts_of
 from fairseq_mtmoe.data.corpora.engine.pipeline import prepare
 from fairseq_mtmoe.data.corpora.engine.workers import Workers
+from fairseq_mtmoe.data.corpora.readers import read
 from fairseq_mtmoe.data.corpora.recipes.recipe import load_recipe
 from fairseq_mtmoe.data.corpora.recipes.schema import HeldOut, Role
 from tests.unit.data.corpora.readers.test_packed_files import tar_of, zip_of
@@ -120,3 +124,16 @@ def test_a_corpus_of_every_kind_is_read(name, tmp_path):
     assert len(train) > 3 and len(report["corpora"]) == len(small.corpora)
     assert {found: one for found, one in report["corpora"].items() if one["read"] != LINES or one["bad"]} == {}
     assert all(pair[split] for pair in report["pairs"].values() for split in ("train", "valid", "test"))
+
+
+def test_the_demo_s_text_is_in_the_installed_packages():
+    recipe = load_recipe("catalogs")
+    assert len(recipe.corpora) > 200 and recipe.missing(Path(pycountry.__file__).parents[1]) == []
+
+
+def test_a_corpus_of_the_demo_is_read():
+    recipe, packages = load_recipe("catalogs"), Path(pycountry.__file__).parents[1]
+    corpus = next(one for one in recipe.corpora if one.name == "sphinx-zh_Hans")
+    blocks = [item for item in read(recipe.files_of(corpus, packages)) if isinstance(item, Block)]
+    pairs = dict(zip(blocks[0].source, blocks[0].target, strict=True))
+    assert pairs["Index"] == "索引"

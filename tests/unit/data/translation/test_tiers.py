@@ -5,7 +5,6 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from fairseq_mtmoe.data.corpora.build import read_ranked_tiers
 from fairseq_mtmoe.data.translation.tiers import TIERS, load_tiers
 from tests.helpers.damage import damaged, value_or_sentence
 from tests.helpers.refused import refused
@@ -43,10 +42,8 @@ def test_a_wrong_file_is_one_sentence(text, tmp_path):
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=damaged(b'{"high": ["en-de"], "mid": ["ro"], "low": ["en-gu", "kk"]}', b'{"T1-high": ["de"]}'))
+@given(content=damaged(b'{"high": ["en-de"], "mid": ["ro"], "low": ["en-gu", "kk"]}'))
 def test_a_damaged_file_is_read_or_is_a_sentence(tmp_path, content):
     (tmp_path / "tiers.json").write_bytes(content)
     tiers = value_or_sentence(lambda: load_tiers(tmp_path, SIZES))
     assert tiers is None or set(tiers.values()) <= set(TIERS)
-    tiers = value_or_sentence(lambda: read_ranked_tiers(tmp_path / "tiers.json"))
-    assert tiers is None or set(tiers) <= set(TIERS)

@@ -46,7 +46,8 @@ def folder(tmp_path_factory):
     file_io.save(state, str(folder / "model.pt"))
     text = folder / "raw" / "train.en-luo.luo"
     mtmoe("extend", folder / "model.pt", folder / "luo.pt", "--language", "luo_Latn", "--text", text)
-    mtmoe("prepare", "text", folder / "raw", folder / "data", "--vocabulary-of", folder / "luo.pt")
+    options = ("--recipe", "folder", "--workers", 1)
+    mtmoe("prepare", "corpora", folder / "raw", folder / "data", *options, "--vocabulary-of", folder / "luo.pt")
     return folder
 
 

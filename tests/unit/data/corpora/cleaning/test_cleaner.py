@@ -1,5 +1,6 @@
 """The rules of cleaning, each compared with what it says pair by pair in plain Python."""
 
+import time
 import unicodedata
 from dataclasses import fields
 from itertools import combinations
@@ -17,6 +18,7 @@ from fairseq_mtmoe.data.corpora.cleaning.characters import CODES, Columns, norma
 from fairseq_mtmoe.data.corpora.cleaning.cleaner import Cleaner, asked
 from fairseq_mtmoe.data.corpora.cleaning.keys import are_among, fold, folded, folding, sentence_keys
 from fairseq_mtmoe.data.corpora.recipes.schema import Action, Filters, Role
+from fairseq_mtmoe.io.normalisation import normalise
 
 # Letters, marks, digits, spaces and what is invisible, of scripts that Unicode treats each in its own way.
 ALPHABETS = [
@@ -199,3 +201,29 @@ def test_folding_has_every_character():
     expected = list(map(fold, every))
     assert characters.tobytes().decode("utf-32-le") == "".join(expected)
     assert counts.tolist() == list(map(len, expected)) and count[ord(" ")] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "changes"),
+    [
+        ("  two words\t \n", "two words", (0, 0, 0)),
+        ("bell\x07 \x00 null", "bell null", (2, 0, 0)),
+        ("\ufeffsoft\u00adhyphen", "softhyphen", (2, 0, 0)),
+        ("one\u2028two\x0bthree\rfour", "one two three four", (0, 3, 0)),
+        ("e\x07\u0301", "\u00e9", (1, 0, 1)),
+        ("non\u00a0breaking\u3000wide", "non breaking wide", (0, 0, 0)),
+        ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e", (0, 0, 0)),
+        ("ＡＢＣ ½", "ＡＢＣ ½", (0, 0, 0)),
+    ],
+)
+def test_normalising_changes_what_is_invisible_or_composed(text, expected, changes):
+    names = ("removed", "breaks", "respelled")
+    assert normalise(text) == normalise(expected) == expected
+    assert clean.changes_of([text, "nothing"]) == dict(zip(names, changes, strict=True))
+
+
+def test_long_runs_of_marks_take_no_long_time():
+    start = time.monotonic()
+    assert len(normalise("a" + "\u0301\u0316" * 100_000)) > 199_000
+    assert time.monotonic() - start < 5
+    assert normalise("e" + "\u0301" * 5000) == "é" + "\u0301" * 4999
