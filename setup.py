@@ -63,6 +63,7 @@ setup(
         "numpy>=1.26",  # sampling of language pairs
         "sacrebleu[ja,ko]>=2.4",  # BLEU and chrF++ with signatures, Japanese and Korean words included
         "sentencepiece>=0.2",  # subword models
+        "protobuf>=4.25",  # the messages of their files
         "click>=8.1",  # the command line
         "polib>=1.2",  # reads translation catalogs
         "rich>=13",  # progress bars and tables on the screen

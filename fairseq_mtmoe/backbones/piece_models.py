@@ -4,12 +4,11 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fairseq_mtmoe.io.protobuf import binary, number, real
+from fairseq_mtmoe.io.sentencepieces import ModelProto
 
 # SentencePiece's numbers of piece kinds and model types
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 UNIGRAM, BPE = 1, 2
-_TRAINER, _MODEL_TYPE = 2, 3  # field numbers of a model's type
 # SentencePiece's treatment of spaces, which `transformers` writes as normalizers beside the table of characters
 _SPACES = (
     {"type": "Strip", "strip_left": False, "strip_right": True},
@@ -44,15 +43,19 @@ def serialized(
 
     pieces: (piece, score, kind). table: see `character_table`. special: ids of `unk`, `bos`, `eos` and `pad`; -1: none.
     """
-    rows = list(pieces)
-    listed = (binary(1, binary(1, piece.encode()) + real(2, score) + number(3, kind)) for piece, score, kind in rows)
-    names = ("unk", "bos", "eos", "pad")
-    ids = b"".join(number(40 + at, special[name]) for at, name in enumerate(names))
-    spelled = b"".join(
-        binary(45 + at, rows[special[name]][0].encode()) for at, name in enumerate(names) if special[name] >= 0
-    )
-    trainer = number(_MODEL_TYPE, model_type) + number(4, len(rows)) + ids + spelled
-    # Add a space before the text, merge repeated spaces, and write "▁" for a space
-    normalizer = binary(1, b"nmt_nfkc" if table else b"identity") + binary(2, table)
-    normalizer += number(3, 1) + number(4, 1) + number(5, 1)
-    return b"".join(listed) + binary(_TRAINER, trainer) + binary(3, normalizer)
+    model = ModelProto()
+    for piece, score, kind in pieces:
+        model.pieces.add(piece=piece, score=score, type=kind)
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    trainer.model_type = model_type
+    trainer.vocab_size = len(model.pieces)
+    for name, identity in special.items():
+        setattr(trainer, f"{name}_id", identity)
+        if identity >= 0:
+            setattr(trainer, f"{name}_piece", model.pieces[identity].piece)
+    normalizer.name = "nmt_nfkc" if table else "identity"
+    normalizer.precompiled_charsmap = table
+    normalizer.add_dummy_prefix = True
+    normalizer.remove_extra_whitespaces = True
+    normalizer.escape_whitespaces = True
+    return bytes(model.SerializeToString())

@@ -18,17 +18,13 @@ from dataclasses import dataclass
 import sentencepiece
 
 from fairseq_mtmoe.errors import UserError
-from fairseq_mtmoe.io.protobuf import binary, fields, number, real
+from fairseq_mtmoe.io.sentencepieces import ModelProto, parse_model, serialized_pieces
 
 SPACE = "▁"  # begins a word
 LEAST_LETTERS = 3  # occurrences of a new letter: rarer ones are typos or emoji
 LEAST_JOINS = 10  # occurrences of a new merge: an embedding needs examples to learn from
 LONGEST = 16  # characters in a piece, as in SentencePiece's training
 LONGEST_WORD = 1024  # pieces; a longer word is counted in parts, because a merge in a word takes time for its length
-# Field numbers of SentencePiece's `ModelProto`, `TrainerSpec` and pieces; kinds of pieces and of models
-_PIECES, _TRAINER, _MODEL_TYPE = 1, 2, 3
-_TEXT, _SCORE, _KIND = 1, 2, 3
-_NORMAL = 1
 _UNWRITTEN = ("Cc", "Cs", "Cn")  # control characters, surrogates and unassigned code points
 UNIGRAM, BPE = 1, 2
 
@@ -51,18 +47,13 @@ class Grown:
 
 def model_type(model: bytes) -> int:
     """Return the kind of a serialized model, `UNIGRAM`, `BPE` or another (UserError: it is damaged)."""
-    kind = UNIGRAM
-    for name, value in fields(model):
-        if name == _TRAINER and isinstance(value, bytes):
-            kind = next((kind for at, kind in fields(value) if at == _MODEL_TYPE and isinstance(kind, int)), UNIGRAM)
-    return kind
+    return int(parse_model(model).trainer_spec.model_type)
 
 
 def plain_pieces(model: bytes) -> list[str]:
     """Return a serialized model's normal pieces: no control symbols, bytes or user-defined symbols."""
-    pieces = [dict(fields(value)) for name, value in fields(model) if name == _PIECES and isinstance(value, bytes)]
-    texts = [piece[_TEXT] for piece in pieces if piece.get(_KIND, _NORMAL) == _NORMAL]
-    return [text.decode() for text in texts if isinstance(text, bytes)]
+    normal = ModelProto.SentencePiece.NORMAL
+    return [piece.piece for piece in parse_model(model).pieces if piece.type == normal]
 
 
 def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Iterable[str], most: int) -> Grown:
@@ -99,11 +90,7 @@ def grow(model: bytes, processor: Processor, symbols: Iterable[str], text: Itera
         if piece is None:
             break
         new[piece] = score
-    added = (
-        binary(_PIECES, binary(_TEXT, piece.encode()) + real(_SCORE, score) + number(_KIND, _NORMAL))
-        for piece, score in new.items()
-    )
-    return Grown(model + b"".join(added), {piece: joining.parts[piece] for piece in {**parts, **new}})
+    return Grown(model + serialized_pieces(new), {piece: joining.parts[piece] for piece in {**parts, **new}})
 
 
 def _scores(processor: Processor) -> dict[str, float]:

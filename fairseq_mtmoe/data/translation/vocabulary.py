@@ -19,8 +19,7 @@ from fairseq_mtmoe.data.translation.file_names import SENTENCEPIECE, model_of_so
 from fairseq_mtmoe.errors import UserError
 from fairseq_mtmoe.io.files import read_bytes
 from fairseq_mtmoe.io.normalisation import normalise
-from fairseq_mtmoe.io.protobuf import fields
-from fairseq_mtmoe.io.sentencepieces import load_sentencepiece
+from fairseq_mtmoe.io.sentencepieces import load_sentencepiece, parse_model
 
 # Keys in a checkpoint's `task_state`
 VOCABULARY = "vocabulary"
@@ -29,7 +28,6 @@ ENDS = "vocabulary_ends"  # for each older language, the end of the vocabulary b
 GENERATION = "generation"  # default settings of `generate` in `transformers` for an imported model
 KEPT = (NEW_SYMBOLS, ENDS, GENERATION)  # what a run keeps of the model that it begins with
 NUM_SPECIAL = 4  # fairseq's <s>, <pad>, </s> and <unk>
-_NORMALIZER, _TABLE = 3, 2  # field numbers in SentencePiece's `ModelProto` and `NormalizerSpec`
 
 
 class End(NamedTuple):
@@ -75,8 +73,7 @@ class Side:
     @functools.cached_property
     def normalises(self) -> bool:
         """Return whether the model has a table of characters to normalise text with, as imported ones mostly have."""
-        specs = (value for at, value in fields(self.model) if at == _NORMALIZER and isinstance(value, bytes))
-        return any(at == _TABLE and value for spec in specs for at, value in fields(spec))
+        return bool(parse_model(self.model).normalizer_spec.precompiled_charsmap)
 
     def encode(self, lines: Sequence[str], out_type: type = int) -> list[list[Any]]:
         """Return each line's pieces, as ids or names; without a table, lines are normalised as by `mtmoe prepare`."""

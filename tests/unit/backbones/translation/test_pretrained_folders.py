@@ -14,7 +14,6 @@ from fairseq_mtmoe.backbones.translation.pretrained.reading import read_folder
 from fairseq_mtmoe.checkpoints import file_io
 from fairseq_mtmoe.data.translation.vocabulary import Vocabulary
 from fairseq_mtmoe.evaluation.text_batches import Pieces
-from fairseq_mtmoe.io.protobuf import binary, number, real
 from tests.helpers.invoked import mtmoe
 from tests.helpers.piece_models import names_of
 from tests.helpers.refused import refused
@@ -248,7 +247,7 @@ def renamed(old, new):
 def not_in_utf8(folder):
     """What adds a piece that is not UTF-8."""
     with open(folder / PIECES, "ab") as file:
-        file.write(binary(1, binary(1, b"\xff") + real(2, -99.0) + number(3, 1)))
+        file.write(b"\x0a\x0a\x0a\x01\xff\x15\x00\x00\xc6\xc2\x18\x01")  # a piece that is not UTF-8
 
 
 def hole_before_codes(folder):
