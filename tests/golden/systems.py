@@ -1,0 +1,29 @@
+"""The losses of five updates of every system of the battery, as 0.2.0 computed them.
+
+`python -m tests.golden.systems` writes `systems.json` anew, after a change that is meant to change them.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+
+from tests.systems.system import System, all_systems, train
+
+LOSSES = Path(__file__).parent / "systems.json"
+UPDATES = 5
+
+
+def losses_of(system: System) -> list[float]:
+    """Train a system and return its loss after each of the first updates, then its loss in evaluation mode."""
+    torch.manual_seed(7)
+    model = system.build(1)
+    losses = [train(model, system.loss, system.batch(), 1) for _ in range(UPDATES)]
+    with torch.no_grad():
+        losses.append(system.loss(model.eval(), system.batch()).item())
+    return losses
+
+
+if __name__ == "__main__":
+    losses = {system.name: losses_of(system) for system in all_systems()}
+    LOSSES.write_text(json.dumps(losses, indent=1) + "\n")
