@@ -4,13 +4,19 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from exchange_model import count_bytes, gather_bytes, num_operations, row_bytes, shuffle_bytes
 from torch import distributed as dist
 
 from fairseq_mtmoe.moe import ExpertBank, MoELayer, build_gate, remember_prices, running_prices
 from fairseq_mtmoe.moe.parallel.placement import place_experts
 from fairseq_mtmoe.moe.parallel.token_shuffle import TokenShuffle, parts_of
 from tests.helpers import messages
+from tests.helpers.exchange_bytes import (
+    count_bytes,
+    gather_bytes,
+    num_operations,
+    row_bytes,
+    shuffle_bytes,
+)
 from tests.helpers.messages import watching
 from tests.helpers.models import batch, moe_model
 from tests.helpers.processes import run_processes
