@@ -52,6 +52,7 @@ class Difference:
         seeds: their number.
         p: of no difference, two-sided; after Holm where the contrast is one of a family; NaN as `half_width`.
         paired: p of the paired test of these seeds alone, which needs no other rows.
+        over_sentences: the 95% interval of `bootstrap`; None where no sentences were kept.
     """
 
     mean: float
@@ -59,6 +60,7 @@ class Difference:
     seeds: int
     p: float
     paired: float = math.nan
+    over_sentences: tuple[float, float] | None = None
 
     @property
     def low(self) -> float:
@@ -69,7 +71,7 @@ class Difference:
         return self.mean + self.half_width
 
     def word(self, less_is_better: bool, wide: float) -> str:
-        """Return `better` or `worse` where the interval leaves 0 out and both p are below 0.05.
+        """Return `better` or `worse` where all intervals leave 0 out and both p are below 0.05.
 
         Args:
             less_is_better: whether the metric falls as systems get better.
@@ -77,8 +79,11 @@ class Difference:
         """
         if math.isnan(self.half_width):
             return ONE_SEED if self.seeds == 1 else FEW_RUNS
-        is_shown = max(self.p, self.paired) < 1 - LEVEL and not self.low <= 0 <= self.high
-        if is_shown:
+        intervals = [(self.low, self.high)]
+        if self.over_sentences is not None:
+            intervals.append(self.over_sentences)
+        leave_zero_out = all(not low <= 0 <= high for low, high in intervals)
+        if leave_zero_out and max(self.p, self.paired) < 1 - LEVEL:
             return BETTER if (self.mean < 0) == less_is_better else WORSE
         return NONE_WIDE if self.half_width > wide else NONE
 

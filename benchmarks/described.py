@@ -6,6 +6,7 @@ such a rule.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import shlex
@@ -14,13 +15,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import contrasts
+import sentences
 import study_plan
 from contrasts import Difference, Values
 from omegaconf import MISSING, OmegaConf
-from study_figures import OF_GATES, PERPLEXITY
+from study_figures import OF_GATES, PERPLEXITY, RESULTS
 from study_plan import STUDIES, Contrast, Entry, Study
 
 EARLIER = STUDIES.with_name("earlier.yaml")
+SENTENCES = RESULTS.parent / "sentences"  # n-gram counts of test sentences, by study and run
 TRANSLATED = (PERPLEXITY, "bleu", "chrf")
 TIERS = ("all", "high", "mid", "low")
 BEST = "best valid perplexity"  # of a run's validations: a metric that the curves give
@@ -175,6 +178,31 @@ def lines_of(study: str, lines: Iterable[dict[str, str]]) -> Lines:
     return Lines([line for line in lines if line["study"] == study])
 
 
+@functools.cache
+def over_sentences(folder: Path, row: str, control: str) -> dict[str, tuple[float, float, float]]:
+    """Return BLEU of a row less its control over all pairs, by test set, with its 95% interval.
+
+    The interval covers seeds and test sentences. The set of the study's own DATA has an empty name.
+
+    Args:
+        folder: of the study's n-gram counts; without those of both rows the result is empty.
+    """
+    files = []
+    for name in (row, control):
+        paths = folder.glob(f"{name}-[0-9]*.npz")
+        files.append({int(path.stem.rpartition("-")[2]): path for path in paths})
+    if not all(files):
+        return {}
+    first = next(iter(files[0].values()))
+    intervals = {}
+    for test_set, pairs in sentences.sets_of(first).items():
+        statistics = []
+        for of_row in files:
+            statistics.append({seed: sentences.read(path, pairs) for seed, path in of_row.items()})
+        intervals[test_set] = contrasts.bootstrap(*statistics, sentences.bleu)
+    return intervals
+
+
 def is_relative(metric: str) -> bool:
     """Whether differences are in percent: of perplexities, whose logarithms are compared."""
     return "perplexity" in metric
@@ -200,11 +228,24 @@ def compare(
     for one in asked:
         values = scaled(lines.values(metric, one.group), metric)
         error = contrasts.pooled_error(contrasts.of_stratum(values, strata, one.row, one.control))
-        found.append(contrasts.difference(values.get(one.row, {}), values.get(one.control, {}), error))
+        difference = contrasts.difference(values.get(one.row, {}), values.get(one.control, {}), error)
+        if difference and metric == "bleu" and one.group == "all":
+            difference = with_sentences(difference, lines, one)
+        found.append(difference)
     family = [at for at, one in enumerate(asked) if one.primary]
     adjusted = dict(zip(family, with_holm([found[at] for at in family]), strict=True))
     found = [adjusted.get(at, of_one) for at, of_one in enumerate(found)]
     return [(one, of_one) for one, of_one in zip(asked, found, strict=True) if of_one]
+
+
+def with_sentences(difference: Difference, lines: Lines, contrast: Contrast) -> Difference:
+    """Return a difference of BLEU with its interval over sentences, if they were kept."""
+    folder = SENTENCES / lines.lines[0]["study"]
+    interval = over_sentences(folder, contrast.row, contrast.control).get("")
+    if interval is None:
+        return difference
+    _, low, high = interval
+    return replace(difference, over_sentences=(low, high))
 
 
 def with_holm(family: Sequence[Difference | None]) -> list[Difference | None]:

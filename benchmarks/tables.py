@@ -16,9 +16,21 @@ from statistics import fmean
 import altair as alt
 import click
 import contrasts
-import sentences
 from contrasts import Difference, Values
-from described import Described, Lines, compare, is_relative, lines_of, percent, scaled, shown, studies, word_of
+from described import (
+    SENTENCES,
+    Described,
+    Lines,
+    compare,
+    is_relative,
+    lines_of,
+    over_sentences,
+    percent,
+    scaled,
+    shown,
+    studies,
+    word_of,
+)
 from quotes import Panel, Quoted, load_pages, misquoted, told, updated
 from study_figures import (
     MULTIPLICATIONS,
@@ -42,6 +54,11 @@ PICTURE = RESULTS.with_name("options.png")
 TITLES = {"bleu": "BLEU", "chrf": "chrF++", PERPLEXITY: "Validation perplexity"}
 DASH = "–"
 ROW = 36  # pixels of the picture
+OVER_SENTENCES = (
+    "Seeds and test sentences are drawn 2,000 times: a hierarchical bootstrap of corpus BLEU. "
+    "A difference of BLEU over all pairs has the word *better* or *worse* only where this "
+    "interval leaves 0 out, too."
+)
 READ = (
     "Differences are between runs of the same seed, in percent where the metric is a perplexity. In parentheses: 95% "
     "intervals; their error is pooled over {pooled}. Primary contrasts have p after Holm, and a word: *better* or "
@@ -75,7 +92,7 @@ def page(name: str, study: Described, lines: Lines) -> str:
         compared = compare(lines, study.compared(metric), metric, study.strata)
         if compared:
             parts += [_contrast_table(study, compared, metric)]
-    parts += _over_sentences(study.contrasts, RESULTS.parent / "sentences" / name)
+    parts += _over_sentences(study.contrasts, SENTENCES / name)
     parts += _costs(study, lines)
     parts += _rates(lines, SCORE if study.metric == SCORE else PERPLEXITY, study.rows)
     if study.facts:
@@ -146,22 +163,19 @@ def _contrast_table(study: Described, compared: Sequence[tuple[Contrast, Differe
 
 
 def _over_sentences(asked: Sequence[Contrast], folder: Path) -> list[str]:
-    """BLEU of contrasts over all pairs, with intervals over seeds and sentences, for each test set that was kept."""
+    """Return a section with BLEU of contrasts over all pairs, for each test set that was kept."""
     rows = []
-    for one in asked:
-        of_rows = [{int(path.stem.rpartition("-")[2]): path for path in folder.glob(f"{name}-[0-9]*.npz")}
-                   for name in (one.row, one.control)]  # fmt: skip
-        if one.group != "all" or one.metric not in ("", "bleu") or not all(of_rows):
+    for contrast in asked:
+        if contrast.group != "all" or contrast.metric not in ("", "bleu"):
             continue
-        for name, pairs in sentences.sets_of(next(iter(of_rows[0].values()))).items():
-            row, control = ({seed: sentences.read(path, pairs) for seed, path in of.items()} for of in of_rows)
-            mean, low, high = contrasts.bootstrap(row, control, sentences.bleu)
-            rows.append([one.row, one.control, name or "test", f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"])
+        intervals = over_sentences(folder, contrast.row, contrast.control)
+        for name, (mean, low, high) in intervals.items():
+            cell = f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+            rows.append([contrast.row, contrast.control, name or "test", cell])
     if not rows:
         return []
-    said = "Seeds and test sentences are drawn, 2,000 times: a hierarchical bootstrap of corpus BLEU, without a word."
     head = ["row", "control", "test set", "BLEU"]
-    return ["## Over seeds and test sentences", said, markdown_table(head, rows, 4)]
+    return ["## Over seeds and test sentences", OVER_SENTENCES, markdown_table(head, rows, 4)]
 
 
 def _probability(p: float) -> str:

@@ -453,17 +453,37 @@ def test_the_bootstrap_covers_sentences_of_one_seed_and_seeds_of_equal_sentences
     assert (high - low) / 2 == pytest.approx(1.96 * spread, rel=0.1)
 
 
+def keep_sentences(folder, row, seed, texts, test_sets=("",)):
+    """Keep the counts of a run whose hypotheses and references are these, as `study.py record` does."""
+    scores = folder / "scores"
+    scores.mkdir(exist_ok=True)
+    for side, lines in zip(("hyp", "ref"), texts, strict=True):
+        (scores / f"en-de.{side}").write_text("\n".join(lines) + "\n")
+    path = folder / "sentences" / "one" / f"{row}-{seed}.npz"
+    sentences.keep(dict.fromkeys(test_sets, scores), path)
+
+
 def test_pages_have_the_intervals_over_sentences_of_each_test_set_that_was_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "RESULTS", tmp_path / "results.csv")
+    monkeypatch.setattr(tables, "SENTENCES", tmp_path / "sentences")
     for row, first in (("a", 0), ("b", 50)):
         for seed in (1, 2):
-            (tmp_path / "scores").mkdir(exist_ok=True)
-            for side, lines in zip(("hyp", "ref"), made_texts(30, first + seed), strict=True):
-                (tmp_path / "scores" / f"en-de.{side}").write_text("\n".join(lines) + "\n")
-            folders = {"": tmp_path / "scores", "2017": tmp_path / "scores"}
-            sentences.keep(folders, tmp_path / "sentences" / "one" / f"{row}-{seed}.npz")
+            keep_sentences(tmp_path, row, seed, made_texts(30, first + seed), ("", "2017"))
     study = described.Described(title="One", metric="bleu", rows={"a": "A", "b": "B"})
     study.contrasts = [study_plan.Contrast("b", "a", primary=True), study_plan.Contrast("b", "a", "high")]
     text = tables.page("one", study, described.Lines(of_rows({"a": (10, 12), "b": (11, 14)})))
     rows = re.findall(r"\| b +\| a +\| (test|2017) +\| ([+-]\d+\.\d \(.* to .*\))", text)
     assert [name for name, _ in rows] == ["test", "2017"] and rows[0][1] == rows[1][1]
+
+
+@pytest.mark.parametrize(("is_alike", "word"), [(False, "better"), (True, "no difference shown")])
+def test_a_difference_that_hangs_on_the_test_sentences_is_not_shown(is_alike, word, tmp_path, monkeypatch):
+    """Figures by seed leave no doubt; sentences do if the texts of both rows are alike."""
+    monkeypatch.setattr(described, "SENTENCES", tmp_path / "sentences")
+    _, references = made_texts(40, 1)
+    wrong, _ = made_texts(40, 2)
+    for seed in (1, 2, 3):
+        keep_sentences(tmp_path, "a", seed, (wrong, references))
+        keep_sentences(tmp_path, "b", seed, (wrong if is_alike else references, references))
+    lines = described.Lines(of_rows({"a": (10.0, 10.1, 10.2), "b": (20.0, 20.1, 20.3)}))
+    ((_, difference),) = described.compare(lines, [study_plan.Contrast("b", "a")], "bleu")
+    assert described.word_of(difference, "bleu") == word
